@@ -1,0 +1,61 @@
+# Everything here needs python3 (3.11 or newer) and make; the rest is installed into $(VENV).
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+SOURCES := dask_elastic plugins
+CHECKED := $(wildcard dask_elastic plugins tests examples benchmarks)
+# The demonstration has its own target; files with a leading underscore are parts of others.
+EXAMPLES := $(sort $(filter-out examples/demo.py examples/_%,$(wildcard examples/*.py)))
+BENCHMARKS := $(sort $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py)))
+
+.PHONY: test lint format types examples pytest demo bench clean
+.DEFAULT_GOAL := test
+
+# Pytest comes last, so that its closing line closes the output.
+test:
+	@$(MAKE) --no-print-directory lint
+	@$(MAKE) --no-print-directory types
+	@$(MAKE) --no-print-directory examples
+	@$(MAKE) --no-print-directory pytest
+
+lint: $(VENV)/.test
+	$(BIN)/ruff check $(CHECKED)
+	$(BIN)/ruff format --check $(CHECKED)
+
+types: $(VENV)/.test
+	$(BIN)/mypy $(SOURCES)
+
+examples: $(VENV)/.test
+	@set -e; for example in $(EXAMPLES); do echo "== $$example"; $(BIN)/python $$example; done
+
+pytest: $(VENV)/.test
+	@$(BIN)/python -m pytest
+
+format: $(VENV)/.test
+	$(BIN)/ruff check --fix $(CHECKED)
+	$(BIN)/ruff format $(CHECKED)
+
+demo: $(VENV)/.demo
+	$(BIN)/python examples/demo.py
+
+bench: $(VENV)/.test
+	@set -e; for benchmark in $(BENCHMARKS); do echo "== $$benchmark"; $(BIN)/python $$benchmark; done
+
+$(VENV)/.python:
+	@$(PYTHON) -c 'import sys; sys.exit("dask_elastic needs Python 3.11 or newer, this is " + sys.version if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+# Installed again only when what is to be installed has changed.
+$(VENV)/.test: $(VENV)/.python pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+	@touch $@
+
+$(VENV)/.demo: $(VENV)/.python pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[demo]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find $(CHECKED) -type d -name __pycache__ -prune -exec rm -rf {} +

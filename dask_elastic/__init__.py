@@ -1,0 +1,29 @@
+"""Elastic, stateful stream processing on Dask.
+
+Build a `Topology` of sources, operators and sinks, `submit` it to a Dask cluster, and read its state while it runs.
+"""
+
+from __future__ import annotations
+
+from dask_elastic._version import __version__
+from dask_elastic.connectors import sinks, sources
+from dask_elastic.runtime.job import Job, job, jobs
+from dask_elastic.runtime.options import load_defaults
+from dask_elastic.runtime.submit import submit
+from dask_elastic.topology import Topology, aggregate
+from dask_elastic.vocab.errors import ElasticError
+
+load_defaults()
+
+__all__ = [
+    "ElasticError",
+    "Job",
+    "Topology",
+    "__version__",
+    "aggregate",
+    "job",
+    "jobs",
+    "sinks",
+    "sources",
+    "submit",
+]

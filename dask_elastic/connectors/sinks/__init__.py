@@ -1,0 +1,9 @@
+"""Sinks: files, rows kept for the client, and functions of one's own."""
+
+from __future__ import annotations
+
+from dask_elastic.connectors.sinks.call import Call
+from dask_elastic.connectors.sinks.collect import Collect
+from dask_elastic.connectors.sinks.parquet import Parquet
+
+__all__ = ["Call", "Collect", "Parquet"]

@@ -1,0 +1,261 @@
+"""A sink that writes Parquet files which readers see whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import uuid
+from collections.abc import Mapping
+from typing import Any, Literal, get_args
+from urllib.parse import quote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+from dask_elastic.connectors.storage import full_path, locate
+from dask_elastic.topology.schema import check_schema, plain_schema
+from dask_elastic.topology.sink import Sink, SinkContext, SinkWriter
+from dask_elastic.vocab.errors import SinkError, TopologyError
+
+Mode = Literal["error", "overwrite", "append"]
+Compression = Literal["zstd", "snappy", "gzip", "brotli", "lz4", "none"]
+
+GROUP_ROWS = 131_072
+GROUP_BYTES = 64 * 2**20
+"""A row group is written when it has so many rows or bytes; that much a writer holds in memory."""
+
+WRITTEN_HERE = re.compile(r"\.?part-.+-[0-9a-f]{12}-\d+-\d+-\d{5,}\.parquet(\.writing)?")
+
+
+class Parquet(Sink):
+    """Writes Parquet files into a directory, several writers at once.
+
+    Each instance writes files of its own, `part-{job}-{operator}-{sink}-{node}-{instance}-{number}.parquet`. A file
+    has a hidden name until it is complete, so readers never see half of one. A file becomes visible when it is full,
+    the last one when the job ends; of a job that fails or is stopped, the full files stay and the unfinished go.
+
+    Parameters
+    ----------
+    directory : str or path
+        Where to write, perhaps a URL; made when it is not there. A directory belongs to one sink.
+    rows_per_file : int, default 1_000_000
+        How many rows a file holds at most.
+    compression : str, default "zstd"
+        One of zstd, snappy, gzip, brotli, lz4, none.
+    mode : {"error", "overwrite", "append"}, default "error"
+        What to do about Parquet files that are in the directory already: fail, delete those that this kind of sink
+        wrote (and fail over others), or write beside them.
+    storage_options : mapping, optional
+        Options of the file system, handed to fsspec.
+
+    Raises
+    ------
+    TopologyError
+        When an option cannot be meant.
+
+    Notes
+    -----
+    Writers of one job open whenever they like and agree without talking. Names carry the job and a random mark drawn
+    once when the sink is made, which all writers of the sink share: a file of the same job and mark is a sibling's and
+    nobody's business; everything else was there before. So a late writer takes no file of an early one for old, and
+    deletes none. A writer that finds its *own* node and instance in a name belongs to a sink that was submitted
+    again under one job name; it takes that for old, too. What cannot be told apart is the file of a writer of such an
+    earlier run that has no successor, on a node that is gone, say: it stays. A job name of its own for each run, or a
+    new sink, rules that out.
+
+    Examples
+    --------
+    >>> Parquet("/data/planes", mode="append")
+    Parquet('/data/planes', mode='append')
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        rows_per_file: int = 1_000_000,
+        compression: Compression = "zstd",
+        mode: Mode = "error",
+        storage_options: Mapping[str, Any] | None = None,
+    ):
+        if not isinstance(directory, str | os.PathLike):
+            raise TopologyError(f"sinks.Parquet takes the path of a directory, not {directory!r}.")
+        if not isinstance(rows_per_file, int) or rows_per_file < 1:
+            raise TopologyError(f"sinks.Parquet: rows_per_file is {rows_per_file!r}; give 1 or more.")
+        if compression not in get_args(Compression):
+            raise TopologyError(_one_of("compression", compression, get_args(Compression)))
+        if mode not in get_args(Mode):
+            raise TopologyError(_one_of("mode", mode, get_args(Mode)))
+        self.directory = full_path(directory)
+        self.rows_per_file = rows_per_file
+        self.compression = compression
+        self.mode = mode
+        self.storage_options = None if storage_options is None else dict(storage_options)
+        self._mark = uuid.uuid4().hex[:12]
+
+    def __repr__(self) -> str:
+        """Return the sink as it could be written."""
+        return f"Parquet({self.directory!r}, mode={self.mode!r})"
+
+    def open(self, context: SinkContext) -> SinkWriter:
+        """Vet the directory and return a writer into it; see `Sink.open`.
+
+        Raises
+        ------
+        SinkError
+            When the directory cannot be used, or holds files that the mode does not allow.
+        """
+        where = f"sink {context.operator!r} of job {context.job!r}, directory {self.directory}"
+        siblings = f"part-{quote(context.job, safe='')}-{quote(context.operator, safe='')}-{self._mark}-"
+        own = f"{siblings}{context.node}-{context.instance}-"
+        try:
+            filesystem, root = locate(self.directory, self.storage_options)
+            filesystem.create_dir(root, recursive=True)
+            listed = [info.base_name for info in filesystem.get_file_info(fs.FileSelector(root))]
+            names = [name for name in listed if name.endswith((".parquet", ".parquet.writing"))]
+            bare = {name: name.removeprefix(".") for name in names}
+            old = [name for name in names if not bare[name].startswith(siblings) or bare[name].startswith(own)]
+            self._vet(filesystem, root, old, where)
+        except (OSError, ValueError, ImportError, pa.ArrowException) as error:
+            raise SinkError(f"{where}: cannot be opened: {error}") from error
+        taken = [int(bare[name].removeprefix(own).partition(".")[0]) for name in names if bare[name].startswith(own)]
+        first = max(taken, default=-1) + 1 if self.mode == "append" else 0
+        return _Writer(filesystem, f"{root}/", own, first, self.rows_per_file, self.compression, where)
+
+    def _vet(self, filesystem: fs.FileSystem, root: str, old: list[str], where: str) -> None:
+        """Do about old files what the mode says."""
+        visible = [name for name in old if not name.startswith(".")]
+        foreign = [name for name in visible if not WRITTEN_HERE.fullmatch(name)]
+        if self.mode == "error" and visible:
+            raise SinkError(
+                f"{where}: holds {len(visible)} Parquet files already, such as {min(visible)}. Choose another "
+                'directory, or say mode="overwrite" or mode="append".'
+            )
+        if self.mode == "overwrite":
+            if foreign:
+                raise SinkError(
+                    f"{where}: {min(foreign)} was written by something else and is not overwritten. Remove it, choose "
+                    'another directory, or say mode="append".'
+                )
+            for name in old:
+                if WRITTEN_HERE.fullmatch(name):
+                    # All writers of the job clear the directory at the same time: another may have been first.
+                    with contextlib.suppress(FileNotFoundError):
+                        filesystem.delete_file(f"{root}/{name}")
+
+
+class _Writer(SinkWriter):
+    def __init__(
+        self,
+        filesystem: fs.FileSystem,
+        directory: str,
+        prefix: str,
+        number: int,
+        rows_per_file: int,
+        compression: str,
+        where: str,
+    ):
+        self._filesystem = filesystem
+        self._directory = directory
+        self._prefix = prefix
+        self._number = number
+        self._rows_per_file = rows_per_file
+        self._compression = compression
+        self._where = where
+        self._schema: pa.Schema | None = None
+        self._group: list[pa.RecordBatch] = []
+        self._group_rows = 0
+        self._group_bytes = 0
+        self._file_rows = 0
+        self._stream: pa.NativeFile | None = None
+        self._writer: Any = None
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        if self._schema is None:
+            self._schema = plain_schema(rows.schema)
+        rows = check_schema(self._schema, rows, self._where)
+        while rows.num_rows:
+            room = self._rows_per_file - self._file_rows
+            self._take(rows.slice(0, room))
+            rows = rows.slice(room)
+
+    def close(self) -> None:
+        if self._file_rows:
+            self._finish_file()
+
+    def abort(self) -> None:
+        self._group = []
+        # Disk full, say, is what may have brought us here; the file goes anyway.
+        with contextlib.suppress(OSError, pa.ArrowException):
+            if self._writer is not None:
+                self._writer.close()
+        with contextlib.suppress(OSError, pa.ArrowException):
+            if self._stream is not None:
+                self._stream.close()
+        if self._stream is not None:
+            with contextlib.suppress(FileNotFoundError):
+                self._filesystem.delete_file(self._hidden)
+        self._writer = self._stream = None
+        self._file_rows = 0
+
+    @property
+    def _visible(self) -> str:
+        return f"{self._directory}{self._prefix}{self._number:05d}.parquet"
+
+    @property
+    def _hidden(self) -> str:
+        return f"{self._directory}.{self._prefix}{self._number:05d}.parquet.writing"
+
+    def _take(self, rows: pa.RecordBatch) -> None:
+        """Add rows that have room in the file."""
+        self._group.append(rows)
+        self._group_rows += rows.num_rows
+        self._group_bytes += rows.nbytes
+        self._file_rows += rows.num_rows
+        if self._file_rows >= self._rows_per_file:
+            self._finish_file()
+        elif self._group_rows >= GROUP_ROWS or self._group_bytes >= GROUP_BYTES:
+            self._write_group()
+
+    def _write_group(self) -> None:
+        try:
+            if self._writer is None:
+                self._stream = self._filesystem.open_output_stream(self._hidden)
+                self._writer = pq.ParquetWriter(self._stream, self._schema, compression=self._compression)
+            if self._group:
+                table = pa.Table.from_batches(self._group, self._schema)
+                self._writer.write_table(table, row_group_size=table.num_rows)
+        except (OSError, pa.ArrowException) as error:
+            raise SinkError(f"{self._where}: cannot write {self._hidden}: {error}") from error
+        self._group = []
+        self._group_rows = self._group_bytes = 0
+
+    def _finish_file(self) -> None:
+        self._write_group()
+        try:
+            self._writer.close()
+            if self._stream is not None:
+                self._stream.close()
+            if isinstance(self._filesystem, fs.LocalFileSystem):
+                _to_disk(self._hidden)
+            self._filesystem.move(self._hidden, self._visible)
+        except (OSError, pa.ArrowException) as error:
+            raise SinkError(f"{self._where}: cannot finish {self._visible}: {error}") from error
+        self._writer = self._stream = None
+        self._number += 1
+        self._file_rows = 0
+
+
+def _to_disk(path: str) -> None:
+    """Wait until the file is on the disk; without it a renamed file may be empty after a power cut."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _one_of(option: str, value: object, allowed: tuple[str, ...]) -> str:
+    return f"sinks.Parquet: {option} is {value!r}; give one of {', '.join(allowed)}."

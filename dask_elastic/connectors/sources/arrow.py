@@ -1,0 +1,122 @@
+"""A source over a table that is in memory already, and travels with the topology."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Self
+
+import pyarrow as pa
+
+from dask_elastic.connectors.sources.column_source import ColumnSource
+from dask_elastic.topology.pace import cut
+from dask_elastic.topology.schema import check_schema
+from dask_elastic.topology.source import SourceContext
+from dask_elastic.vocab.errors import SourceError, TopologyError
+
+
+class Arrow(ColumnSource):
+    """Reads an Arrow table.
+
+    The table is pickled with the topology and so sent to the workers that read it: fine for megabytes. Write more
+    than that to a file that the workers see, and use `sources.Parquet`.
+
+    Parameters
+    ----------
+    rows : Table, RecordBatch, or sequence of RecordBatch
+        The rows; batches must agree in their schema.
+    columns : sequence of str, optional
+        The columns to offer; all by default.
+    rate : float, optional
+        At most so many rows per second over all instances; as fast as possible by default.
+    event_time : str, optional
+        The column that says when each row happened; of a timestamp or date type.
+    batch_rows : int, default 65536
+        How many rows a batch holds at most. With a rate, it holds at most a tenth of a second of rows.
+    parallel : int, default 1
+        How many instances read at the same time; each takes every `parallel`-th block of `batch_rows` rows.
+
+    Raises
+    ------
+    TopologyError
+        When the rows are of another kind, or an option cannot be meant.
+    SchemaMismatch
+        When the batches disagree.
+
+    Notes
+    -----
+    The offset is the row up to which the instance has read its blocks.
+
+    Examples
+    --------
+    >>> source = Arrow(pa.table({"a": [1, 2, 3]}), batch_rows=2)
+    >>> [(rows.num_rows, offset) for rows, offset in source.read(SourceContext())]
+    [(2, 2), (1, 3)]
+    >>> [rows.to_pydict() for rows, offset in source.read(SourceContext(offset=2))]
+    [{'a': [3]}]
+    """
+
+    def __init__(
+        self,
+        rows: pa.Table | pa.RecordBatch | Sequence[pa.RecordBatch],
+        *,
+        columns: Sequence[str] | None = None,
+        rate: float | None = None,
+        event_time: str | None = None,
+        batch_rows: int = 65_536,
+        parallel: int = 1,
+    ):
+        super().__init__(rate=rate, event_time=event_time, parallel=parallel, columns=columns)
+        if not isinstance(batch_rows, int) or batch_rows < 1:
+            raise TopologyError(f"sources.Arrow: batch_rows is {batch_rows!r}; give 1 or more.")
+        self.batch_rows = batch_rows
+        self.table = _table(rows)
+
+    def _what(self) -> str:
+        return f"<{self.table.num_rows} rows>"
+
+    def columns_read(self, columns: tuple[str, ...] | None) -> Self:
+        """Return a copy that holds, and so sends to workers, only some columns; see `ColumnSource`."""
+        pruned = super().columns_read(columns)
+        with contextlib.suppress(SourceError):  # A column is missing: `check` and `read` will say so.
+            pruned.table = self.table.select(pruned._names(self.table.schema))
+            pruned.columns = pruned._needed = None
+        return pruned
+
+    def check(self) -> None:
+        """Raise when columns are missing or event time is no time.
+
+        Raises
+        ------
+        SourceError
+            Names the column and those that are there.
+        """
+        self._names(self.table.schema)
+
+    def read(self, context: SourceContext) -> Iterator[tuple[pa.RecordBatch, object]]:
+        """Read the instance's blocks; see `Source.read`."""
+        table = self.table.select(self._names(self.table.schema))
+        offset = context.offset
+        done = offset if isinstance(offset, int) else 0
+        most = self._rows_at_once(self.batch_rows, context.instances)
+        for start in range(context.instance * self.batch_rows, len(table), context.instances * self.batch_rows):
+            position = max(start, done)
+            for chunk in table.slice(position, max(0, start + self.batch_rows - position)).to_batches():
+                for rows in cut(chunk, most):
+                    if context.stopping():
+                        return
+                    position += rows.num_rows
+                    yield rows, position
+
+
+def _table(rows: object) -> pa.Table:
+    if isinstance(rows, pa.RecordBatch):
+        rows = [rows]
+    if isinstance(rows, Sequence) and rows and all(isinstance(batch, pa.RecordBatch) for batch in rows):
+        schema = rows[0].schema
+        batches = [check_schema(schema, batch, f"sources.Arrow, batch {index}") for index, batch in enumerate(rows)]
+        rows = pa.Table.from_batches(batches)
+    if not isinstance(rows, pa.Table):
+        kind = type(rows).__name__
+        raise TopologyError(f"sources.Arrow takes a pyarrow Table, a RecordBatch or a list of those, not {kind}.")
+    return rows.replace_schema_metadata(None).unify_dictionaries()

@@ -1,0 +1,132 @@
+"""What the sources of this package share: options that are checked, and columns that are pruned."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from typing import Self
+
+import pyarrow as pa
+
+from dask_elastic.topology.pace import rows_within
+from dask_elastic.topology.source import Source
+from dask_elastic.vocab.errors import SourceError, TopologyError
+
+BATCH_SECONDS = 0.1
+"""With a rate, a batch holds at most so much time: a checkpoint finds an offset that is no older than this."""
+
+
+class ColumnSource(Source):
+    """A source of named columns of which only those are read that somebody needs.
+
+    Parameters
+    ----------
+    rate : float or None
+        At most so many rows per second over all instances.
+    event_time : str or None
+        The column that says when each row happened; of a timestamp or date type.
+    parallel : int
+        How many instances read at the same time.
+    columns : sequence of str or None
+        The columns to offer; None offers all.
+
+    Raises
+    ------
+    TopologyError
+        When an option cannot be meant.
+    """
+
+    def __init__(
+        self,
+        *,
+        rate: float | None = None,
+        event_time: str | None = None,
+        parallel: int = 1,
+        columns: Sequence[str] | None = None,
+    ):
+        kind = type(self).__name__
+        if rate is not None and not (isinstance(rate, int | float) and math.isfinite(rate) and rate > 0):
+            raise TopologyError(
+                f"sources.{kind}: rate is {rate!r}; give rows per second above 0, or None for no limit."
+            )
+        if not isinstance(parallel, int) or parallel < 1:
+            raise TopologyError(f"sources.{kind}: parallel is {parallel!r}; give the number of instances, 1 or more.")
+        if event_time is not None and not isinstance(event_time, str):
+            raise TopologyError(f"sources.{kind}: event_time is {event_time!r}; give the name of a column.")
+        if isinstance(columns, str) or not all(isinstance(name, str) for name in columns or ()):
+            raise TopologyError(f"sources.{kind}: columns is {columns!r}; give a list of names.")
+        self.rate = rate
+        self.event_time = event_time
+        self.parallel = parallel
+        self.columns = None if columns is None else tuple(dict.fromkeys(columns))
+        self._needed: tuple[str, ...] | None = None
+
+    def __repr__(self) -> str:
+        """Return the source as it could be written."""
+        options = {"columns": self.columns, "rate": self.rate, "event_time": self.event_time}
+        parts = [self._what(), *(f"{name}={value!r}" for name, value in options.items() if value is not None)]
+        parts += [f"parallel={self.parallel}"] if self.parallel != 1 else []
+        return f"{type(self).__name__}({', '.join(parts)})"
+
+    def columns_read(self, columns: tuple[str, ...] | None) -> Self:
+        """Return a copy that reads only some columns, and those of event time.
+
+        Parameters
+        ----------
+        columns : tuple of str or None
+            The columns that are needed; None needs all that the source offers.
+
+        Returns
+        -------
+        Source
+            The copy. Whether the columns exist is found by `check` and `read`.
+        """
+        pruned = copy.copy(self)
+        pruned._needed = columns
+        return pruned
+
+    def _what(self) -> str:
+        """Return the first argument as text."""
+        return "..."
+
+    def _names(self, schema: pa.Schema) -> list[str]:
+        """Return the columns to read of a schema, in its order, or raise what is wrong with them."""
+        offered = list(schema.names if self.columns is None else self.columns)
+        self._require(offered, schema.names)
+        self._require_event_time(schema)
+        needed = offered if self._needed is None else list(self._needed)
+        self._require([name for name in needed if name != self.event_time], offered)
+        wanted = {*needed, self.event_time}
+        if self.event_time is not None and self.event_time not in offered:
+            offered.append(self.event_time)
+        # A batch without columns would lose its number of rows on the way: keep one.
+        return [name for name in offered if name in wanted] or offered[:1]
+
+    def _require(self, names: Sequence[str], present: Sequence[str]) -> None:
+        missing = [name for name in names if name not in present]
+        if missing:
+            raise SourceError(f"{self!r} has no column {_listed(missing)}; it has {_listed(present)}.")
+
+    def _require_event_time(self, schema: pa.Schema) -> None:
+        name = self.event_time
+        if name is None:
+            return
+        if name not in schema.names:
+            raise SourceError(f"{self!r}: no column {name!r} for event_time; choose one of {_listed(schema.names)}.")
+        kind = schema.field(name).type
+        if not (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
+            times = [
+                field.name for field in schema if pa.types.is_timestamp(field.type) or pa.types.is_date(field.type)
+            ]
+            hint = f"choose one of {_listed(times)}" if times else "no column is; cast one to a timestamp"
+            raise SourceError(f"{self!r}: event_time {name!r} is {kind}, not a timestamp or date; {hint}.")
+
+    def _rows_at_once(self, most: int, instances: int) -> int:
+        """Return how many rows one batch may hold."""
+        rate = None if self.rate is None else self.rate / instances
+        return rows_within(rate, BATCH_SECONDS, most)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(repr(name) for name in names)

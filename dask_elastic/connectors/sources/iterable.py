@@ -1,0 +1,190 @@
+"""A source over a function of the user's that yields rows."""
+
+from __future__ import annotations
+
+import collections.abc
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+
+from dask_elastic.connectors.sources.column_source import ColumnSource
+from dask_elastic.topology.schema import check_schema, plain_schema
+from dask_elastic.topology.source import SourceContext
+from dask_elastic.vocab.errors import SchemaMismatch, SourceError, TopologyError
+
+
+class Iterable(ColumnSource):
+    """Reads what a function yields, on a worker.
+
+    Parameters
+    ----------
+    factory : callable
+        Called on the worker, without arguments or as `factory(instance, instances)`; returns an iterable of record
+        batches, tables, dicts of arrays, or pandas frames. It must yield the same rows when it is called again: a
+        job that goes on from a checkpoint skips what was read before.
+    schema : Schema, optional
+        Names and types of the columns; those of the first item by default, to which the others must conform.
+    rate : float, optional
+        At most so many rows per second over all instances; as fast as possible by default.
+    event_time : str, optional
+        The column that says when each row happened; of a timestamp or date type.
+    batch_rows : int, default 65536
+        How many rows a batch holds at most. With a rate, it holds at most a tenth of a second of rows.
+    parallel : int, default 1
+        How many instances read at the same time. More than one needs `factory(instance, instances)`, so that each
+        instance can yield its own rows.
+
+    Raises
+    ------
+    TopologyError
+        When the factory is none, or an option cannot be meant.
+
+    Notes
+    -----
+    The offset is the number of items read, and the rows read of the next one.
+
+    Examples
+    --------
+    >>> def numbers():
+    ...     yield {"a": [1, 2]}
+    ...     yield {"a": [3]}
+    >>> source = Iterable(numbers)
+    >>> [(rows.num_rows, offset) for rows, offset in source.read(SourceContext())]
+    [(2, (1, 0)), (1, (2, 0))]
+    >>> [rows.to_pydict() for rows, offset in source.read(SourceContext(offset=(1, 0)))]
+    [{'a': [3]}]
+    """
+
+    def __init__(
+        self,
+        factory: Callable[..., collections.abc.Iterable[Any]],
+        *,
+        schema: pa.Schema | None = None,
+        rate: float | None = None,
+        event_time: str | None = None,
+        batch_rows: int = 65_536,
+        parallel: int = 1,
+    ):
+        super().__init__(rate=rate, event_time=event_time, parallel=parallel)
+        _require_callable(factory)
+        if not isinstance(batch_rows, int) or batch_rows < 1:
+            raise TopologyError(f"sources.Iterable: batch_rows is {batch_rows!r}; give 1 or more.")
+        if schema is not None and not isinstance(schema, pa.Schema):
+            raise TopologyError(f"sources.Iterable: schema is {schema!r}; give a pyarrow Schema.")
+        self.factory = factory
+        self.batch_rows = batch_rows
+        self.schema = None if schema is None else plain_schema(schema)
+        self._shared = _takes_instances(factory, parallel, self._what())
+
+    def _what(self) -> str:
+        return str(getattr(self.factory, "__qualname__", None) or repr(self.factory))
+
+    def check(self) -> None:
+        """Raise when a schema is given and lacks columns or its event time is no time.
+
+        Raises
+        ------
+        SourceError
+            Names the column and those that are there. Without a schema it is raised by the first item instead.
+        """
+        if self.schema is not None:
+            self._names(self.schema)
+
+    def read(self, context: SourceContext) -> Iterator[tuple[pa.RecordBatch, object]]:
+        """Read the function's items, skipping those before the offset; see `Source.read`."""
+        offset = context.offset
+        items_done, rows_done = offset if isinstance(offset, tuple) else (0, 0)
+        schema = self.schema
+        most = self._rows_at_once(self.batch_rows, context.instances)
+        for index, item in enumerate(self._items(context)):
+            if context.stopping():
+                return
+            if index < items_done and schema is not None:
+                continue
+            table = self._table(item, index)
+            if schema is None and table.num_rows:
+                schema = plain_schema(table.schema)
+            if schema is None or index < items_done:
+                continue
+            position = rows_done if index == items_done else 0
+            names = self._names(schema)
+            for rows in table.slice(position).to_batches(max_chunksize=most):
+                position += rows.num_rows
+                after = (index + 1, 0) if position == table.num_rows else (index, position)
+                yield self._conform(schema, rows, index).select(names), after
+
+    def _items(self, context: SourceContext) -> Iterator[object]:
+        items = self.factory(context.instance, context.instances) if self._shared else self.factory()
+        if not isinstance(items, collections.abc.Iterable):
+            raise SourceError(
+                f"{self!r}: {self._what()} returned {type(items).__name__}, nothing to iterate over; let it yield rows."
+            )
+        return iter(items)
+
+    def _table(self, item: object, index: int) -> pa.Table:
+        try:
+            table = _to_table(item)
+        except (pa.ArrowException, ValueError, TypeError) as error:
+            raise SourceError(f"{self!r}: item {index} of {self._what()} makes no rows: {error}") from error
+        if table is None:
+            raise SourceError(
+                f"{self!r}: {self._what()} yielded {type(item).__name__} as item {index}; let it yield a pyarrow "
+                "RecordBatch or Table, a dict of arrays, or a pandas DataFrame."
+            )
+        return table
+
+    def _conform(self, schema: pa.Schema, rows: pa.RecordBatch, index: int) -> pa.RecordBatch:
+        try:
+            return check_schema(schema, rows, f"{self!r}, item {index}")
+        except SchemaMismatch as error:
+            hint = "" if self.schema is not None else " The first item sets the schema, unless you give schema=."
+            raise SchemaMismatch(f"{error}{hint}") from None
+
+
+def _require_callable(factory: object) -> None:
+    if not callable(factory):
+        kind = type(factory).__name__
+        raise TopologyError(f"sources.Iterable takes a function that returns an iterable, not {kind}; wrap it.")
+
+
+def _to_table(item: object) -> pa.Table | None:
+    if isinstance(item, pa.Table):
+        return item
+    if isinstance(item, pa.RecordBatch):
+        return pa.Table.from_batches([item])
+    if isinstance(item, collections.abc.Mapping):
+        return pa.Table.from_pydict(dict(item))
+    if isinstance(item, pd.DataFrame):
+        return pa.Table.from_pandas(item, preserve_index=False)
+    return None
+
+
+def _takes_instances(factory: Callable[..., object], parallel: int, name: str) -> bool:
+    """Say whether the factory is to be called with the instance and their number."""
+    try:
+        signature = inspect.signature(factory)
+    except ValueError:
+        signature = inspect.Signature()  # Some builtins do not tell; they are called without arguments.
+    if parallel == 1 and _binds(signature, 0):
+        return False
+    if _binds(signature, 2):
+        return True
+    if parallel > 1:
+        raise TopologyError(
+            f"sources.Iterable: parallel={parallel} needs {name}(instance, instances); as it is, every instance would "
+            "yield the same rows."
+        )
+    raise TopologyError(
+        f"sources.Iterable: {name}{signature} cannot be called; it must take no arguments, or (instance, instances)."
+    )
+
+
+def _binds(signature: inspect.Signature, count: int) -> bool:
+    try:
+        signature.bind(*range(count))
+    except TypeError:
+        return False
+    return True

@@ -1,0 +1,183 @@
+"""A source over Parquet files, read by the workers."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from dask_elastic.connectors.sources.column_source import ColumnSource
+from dask_elastic.connectors.storage import find_files, full_path
+from dask_elastic.topology.pace import cut
+from dask_elastic.topology.source import SourceContext
+from dask_elastic.vocab.errors import SourceError, TopologyError
+
+SUFFIXES = (".parquet", ".parq", ".pq")
+
+
+class Parquet(ColumnSource):
+    """Reads Parquet files in the workers.
+
+    Parameters
+    ----------
+    path : str, path, or sequence of them
+        A file, a directory (searched with its subdirectories; `key=value` in their names become columns), a glob, or
+        a URL of any of these. Every worker must see the files under that path; they need not exist on the client.
+    columns : sequence of str, optional
+        The columns to offer; all by default. Columns that nobody reads are not decoded in any case.
+    rate : float, optional
+        At most so many rows per second over all instances; as fast as possible by default.
+    event_time : str, optional
+        The column that says when each row happened; of a timestamp or date type.
+    batch_rows : int, default 65536
+        How many rows a batch holds at most. With a rate, it holds at most a tenth of a second of rows.
+    parallel : int, default 1
+        How many instances read at the same time. Files are dealt out in turn; where there are fewer files than
+        instances, row groups are.
+    storage_options : mapping, optional
+        Options of the file system, handed to fsspec.
+
+    Raises
+    ------
+    TopologyError
+        When no path is given, or an option cannot be meant.
+
+    Notes
+    -----
+    Files are read in the order given, those of a directory or glob in the order of their paths. The schema is that of
+    the first file. The offset is a digest of the files and their sizes, then file, row group and row: going on over
+    other files than those that the job began with is refused, for it would lose or repeat rows.
+
+    Examples
+    --------
+    >>> Parquet("/data/flights/*.parquet", event_time="sched_dep", rate=20_000)
+    Parquet('/data/flights/*.parquet', rate=20000, event_time='sched_dep')
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        *,
+        columns: Sequence[str] | None = None,
+        rate: float | None = None,
+        event_time: str | None = None,
+        batch_rows: int = 65_536,
+        parallel: int = 1,
+        storage_options: Mapping[str, Any] | None = None,
+    ):
+        super().__init__(rate=rate, event_time=event_time, parallel=parallel, columns=columns)
+        if not isinstance(batch_rows, int) or batch_rows < 1:
+            raise TopologyError(f"sources.Parquet: batch_rows is {batch_rows!r}; give 1 or more.")
+        paths = [path] if isinstance(path, str | os.PathLike) else path
+        if not isinstance(paths, Sequence) or not all(isinstance(one, str | os.PathLike) for one in paths) or not paths:
+            raise TopologyError(f"sources.Parquet takes a path, or a list of at least one, not {path!r}.")
+        self.paths = tuple(full_path(one) for one in paths)
+        self.batch_rows = batch_rows
+        self.storage_options = None if storage_options is None else dict(storage_options)
+
+    def _what(self) -> str:
+        return repr(self.paths[0] if len(self.paths) == 1 else list(self.paths))
+
+    def check(self) -> None:
+        """Raise what the files tell, where the client sees them; what it does not see, the workers will find.
+
+        URLs are left to the workers, which may have credentials that the client lacks.
+
+        Raises
+        ------
+        SourceError
+            Names a column that is missing or no time, and those that are there.
+        """
+        files = None if any("://" in path for path in self.paths) else self._files()
+        if files is not None:
+            self._names(files.dataset.schema)
+
+    def read(self, context: SourceContext) -> Iterator[tuple[pa.RecordBatch, object]]:
+        """Read the instance's files or row groups; see `Source.read`."""
+        files = self._files()
+        if files is None:
+            raise SourceError(f"{self!r}: no Parquet file there, seen from this worker; give a path all workers see.")
+        names = self._names(files.dataset.schema)
+        digest = f"{files.digest}/{context.instances}"
+        begin = self._begin(context.offset, digest)
+        most = self._rows_at_once(self.batch_rows, context.instances)
+        for file, group, fragment in files.parts(context.instance, context.instances):
+            if (file, group) < begin[:2]:
+                continue
+            position = skip = begin[2] if (file, group) == begin[:2] else 0
+            for batch in self._batches(fragment, files.dataset.schema, names):
+                passed = min(skip, batch.num_rows)
+                skip -= passed
+                for rows in cut(batch.slice(passed), most):
+                    if context.stopping():
+                        return
+                    position += rows.num_rows
+                    yield rows, (digest, file, group, position)
+
+    def _begin(self, offset: object, digest: str) -> tuple[int, int, int]:
+        if offset is None:
+            return 0, 0, 0
+        if not isinstance(offset, tuple) or len(offset) != 4:
+            raise SourceError(f"{self!r}: {offset!r} is no offset of this source; start the job anew.")
+        if offset[0] != digest:
+            raise SourceError(
+                f"{self!r}: the files, or the number of instances, are not those that the job began with, so it cannot "
+                "go on where it was. Bring them back, or start the job anew."
+            )
+        return offset[1], offset[2], offset[3]
+
+    def _batches(self, fragment: Any, schema: pa.Schema, names: list[str]) -> Iterator[pa.RecordBatch]:
+        # One thread: the cores of a worker belong to its tasks.
+        scan = fragment.to_batches(
+            schema=schema, columns=names, batch_size=self.batch_rows, batch_readahead=2, use_threads=False
+        )
+        try:
+            yield from scan
+        except (OSError, pa.ArrowException) as error:
+            raise SourceError(f"{self!r}: cannot read {fragment.path}: {error}") from error
+
+    def _files(self) -> _Files | None:
+        """Find the files; None when there is none."""
+        try:
+            found = [find_files(path, SUFFIXES, self.storage_options) for path in self.paths]
+            sizes = {info.path: info.size for files in found for info in files.infos}
+            if not sizes:
+                return None
+            if any(not files.filesystem.equals(found[0].filesystem) for files in found):
+                raise SourceError(f"{self!r}: the paths are on several file systems; use one source for each.")
+            searched = len(found) == 1 and list(sizes) != [found[0].root]
+            dataset = ds.dataset(
+                list(sizes),
+                filesystem=found[0].filesystem,
+                format="parquet",
+                partitioning="hive" if searched else None,
+                partition_base_dir=found[0].root if searched else None,
+            )
+        except (OSError, ValueError, ImportError, pa.ArrowException) as error:
+            raise SourceError(f"{self!r}: cannot be opened: {error}") from error
+        listing = "\n".join(f"{path} {size}" for path, size in sizes.items())
+        return _Files(dataset, hashlib.blake2b(listing.encode(), digest_size=8).hexdigest())
+
+
+@dataclass(frozen=True)
+class _Files:
+    dataset: Any
+    digest: str
+
+    def parts(self, instance: int, instances: int) -> Iterator[tuple[int, int, Any]]:
+        """Yield the row groups of one instance as file, row group and fragment, opening one file after the other."""
+        fragments = list(self.dataset.get_fragments())
+        by_file = len(fragments) >= instances
+        turn = 0
+        for file, fragment in enumerate(fragments):
+            if by_file and file % instances != instance:
+                continue
+            for part in fragment.split_by_row_group():
+                if by_file or turn % instances == instance:
+                    yield file, part.row_groups[0].id, part
+                turn += 1

@@ -1,0 +1,133 @@
+"""Cores of one executor: tasks come and go, and the shards are balanced over them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from dask_elastic.executor.instructions import Instruction, StartTask, Wake
+from dask_elastic.executor.moves import Moves
+from dask_elastic.executor.routes import Routes
+from dask_elastic.executor.task import Task
+from dask_elastic.executor.task_queue import StopItem
+from dask_elastic.planning.balance import balance
+from dask_elastic.vocab.errors import PlanningError
+
+
+class Cores:
+    """Which tasks an executor has; called by who holds the executor's lock.
+
+    Parameters
+    ----------
+    routes : Routes
+        Table, tasks and queues.
+    moves : Moves
+        Moves in flight.
+    home : int
+        The executor's home node.
+    threshold : float
+        Balancing starts above this ratio of the largest to the mean task load (Elasticutor, section 3.1: 1.2).
+    """
+
+    def __init__(self, routes: Routes, moves: Moves, home: int, threshold: float = 1.2):
+        self.routes = routes
+        self.moves = moves
+        self.home = home
+        self.threshold = threshold
+        self._next = max(routes.tasks) + 1
+
+    @property
+    def active(self) -> list[Task]:
+        """Tasks that are to stay, by number."""
+        return sorted((t for t in self.routes.tasks.values() if not t.draining), key=lambda t: t.number)
+
+    def by_node(self) -> dict[int, int]:
+        """Cores held on each node, those about to be given back not counted."""
+        cores: dict[int, int] = {}
+        for task in self.active:
+            cores[task.node] = cores.get(task.node, 0) + 1
+        return cores
+
+    def set(self, wanted: Mapping[int, int], loads: np.ndarray, now: float) -> list[Instruction]:
+        """Start and drain tasks until each node has the wanted number of them.
+
+        Raises
+        ------
+        PlanningError
+            If no core would be left, or a number is negative.
+        """
+        if any(cores < 0 for cores in wanted.values()) or sum(wanted.values()) < 1:
+            raise PlanningError(f"an executor keeps at least one core: {dict(wanted)} was asked for")
+        held = self.by_node()
+        instructions: list[Instruction] = []
+        for node in sorted(wanted):
+            for _ in range(wanted[node] - held.get(node, 0)):
+                instructions.append(self._start(node))
+        for node in sorted(held):
+            surplus = held[node] - wanted.get(node, 0)
+            for task in self._least_loaded(node, loads)[: max(surplus, 0)]:
+                task.draining = True
+        return instructions + self.drain(loads, now) + self.balance(loads, now)
+
+    def _start(self, node: int) -> Instruction:
+        task = Task(self._next, node, node == self.home)
+        self._next += 1
+        self.routes.tasks[task.number] = task
+        return StartTask(task.number, node)
+
+    def _least_loaded(self, node: int, loads: np.ndarray) -> list[Task]:
+        load = self._task_loads(loads)
+        return sorted((t for t in self.active if t.node == node), key=lambda t: (load[t.number], -t.number))
+
+    def _task_loads(self, loads: np.ndarray) -> dict[int, float]:
+        owner = self.routes.table.owner
+        return {number: float(loads[owner == number].sum()) for number in self.routes.tasks}
+
+    def balance(self, loads: np.ndarray, now: float) -> list[Instruction]:
+        """Even out the task loads by moving shards that are at rest.
+
+        Load that is on its way counts for its target already.
+        """
+        active = self.active
+        owner = self.routes.table.owner.astype(np.int64)
+        for shard, move in self.moves.active.items():
+            owner[shard] = move.target
+        numbers = [task.number for task in active]
+        mine = np.isin(owner, numbers)
+        if len(active) < 2 or not mine.any():
+            return []
+        node_of_task = {task.number: task.node for task in active}
+        shards = np.flatnonzero(mine)
+        plan = balance(loads[shards], owner[shards], numbers, self.threshold, node_of_task)
+        instructions: list[Instruction] = []
+        for step in plan:
+            shard = int(shards[step.shard])
+            if shard not in self.moves.active:
+                instructions += self.moves.begin(shard, step.target, now)
+        return instructions
+
+    def drain(self, loads: np.ndarray, now: float) -> list[Instruction]:
+        """Move what draining tasks own to the others; stop those that own nothing any more."""
+        instructions: list[Instruction] = []
+        load = self._task_loads(loads)
+        for task in [t for t in self.routes.tasks.values() if t.draining and not t.stopping]:
+            shards = self.routes.table.shards_of(task.number)
+            for shard in shards[np.argsort(-loads[shards], kind="stable")].tolist():
+                if shard in self.moves.active:
+                    continue
+                target = self._lightest(load, task.node)
+                load[target.number] += max(float(loads[shard]), 1e-9)
+                instructions += self.moves.begin(shard, target.number, now)
+            if not len(shards) and not self.moves.touches(task.number):
+                task.stopping = True
+                task.queue.put_control(StopItem())
+                instructions += [Wake(number) for number in self.routes.wake(task)]
+        return instructions
+
+    def _lightest(self, load: Mapping[int, float], node: int) -> Task:
+        return min(self.active, key=lambda t: (load[t.number], t.node != node, t.number))
+
+    def forget(self, task: int) -> None:
+        """The task's thread has ended."""
+        del self.routes.tasks[task]

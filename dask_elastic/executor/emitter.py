@@ -1,0 +1,135 @@
+"""The way out of a component: stateless operators by direct calls, then hashing and splitting for the next receivers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+import pyarrow as pa
+
+from dask_elastic.executor.guard import Guard
+from dask_elastic.routing.hashing import hash_columns
+from dask_elastic.routing.keyspace import KeySpace
+from dask_elastic.routing.split import split_by_executor
+from dask_elastic.topology.component import Branch, Exit
+from dask_elastic.topology.schema import check_schema
+from dask_elastic.vocab.batch import MAX_BATCH_ROWS, Batch, Delivery
+from dask_elastic.vocab.identity import ExecutorId
+
+MAX_BATCH_BYTES = 16 * 2**20
+"""Batches above this size are sliced, so that credit and memory stay fine-grained."""
+
+
+class Emitter:
+    """Routes what one thread of a component puts out; not shared between threads.
+
+    Parameters
+    ----------
+    component : str
+        Name of the component, for messages.
+    outputs : tuple of Branch or Exit
+        What follows the component's operator.
+    spaces : mapping of str to KeySpace
+        Key space of each stateful component.
+    guard : Guard
+        Runs the user code of stateless operators.
+    sink_instance : int
+        The instance of a sink that this component's rows go to: the one at its home.
+    """
+
+    def __init__(
+        self,
+        component: str,
+        outputs: tuple[Branch | Exit, ...],
+        spaces: Mapping[str, KeySpace],
+        guard: Guard,
+        sink_instance: int,
+    ):
+        self.component = component
+        self.outputs = outputs
+        self.spaces = spaces
+        self.guard = guard
+        self.sink_instance = sink_instance
+        self._schemas: dict[Exit, pa.Schema] = {}
+
+    @property
+    def listened_to(self) -> bool:
+        """Whether anybody reads what the component puts out."""
+        return bool(self.outputs)
+
+    def emit(self, batches: Iterable[pa.RecordBatch], stamp: float) -> list[Delivery]:
+        """Route batches that the component's operator put out.
+
+        Parameters
+        ----------
+        batches : iterable of pyarrow.RecordBatch
+            Output, in order.
+        stamp : float
+            When the oldest row that it came from was due to leave its source.
+
+        Returns
+        -------
+        list of Delivery
+            In order; rows of one executor stay in theirs.
+        """
+        deliveries: list[Delivery] = []
+        for rows in batches:
+            for part in sliced(rows):
+                self._follow(self.outputs, part, stamp, deliveries)
+        return deliveries
+
+    def _follow(
+        self, outputs: tuple[Branch | Exit, ...], rows: pa.RecordBatch, stamp: float, deliveries: list[Delivery]
+    ) -> None:
+        for output in outputs:
+            if isinstance(output, Exit):
+                self._leave(output, rows, stamp, deliveries)
+                continue
+            operator = output.operator
+            for made in self.guard.run(operator.name, _on_range(operator.apply, rows), rows):
+                for part in sliced(made):
+                    self._follow(output.then, part, stamp, deliveries)
+
+    def _leave(self, way_out: Exit, rows: pa.RecordBatch, stamp: float, deliveries: list[Delivery]) -> None:
+        rows = self._checked(way_out, way_out.select(rows))
+        if not way_out.keys:
+            target = ExecutorId(way_out.target, self.sink_instance)
+            deliveries.append(Delivery(target, Batch(rows, None, stamp)))
+            return
+        hashes = hash_columns(rows, way_out.keys)
+        for executor, part, its_hashes in split_by_executor(rows, hashes, self.spaces[way_out.target]):
+            deliveries.append(Delivery(ExecutorId(way_out.target, executor), Batch(part, its_hashes, stamp)))
+
+    def _checked(self, way_out: Exit, rows: pa.RecordBatch) -> pa.RecordBatch:
+        expected = self._schemas.setdefault(way_out, rows.schema)
+        if rows.schema is expected or rows.schema.equals(expected):
+            return rows
+        return check_schema(expected, rows, f"the stream from {self.component!r} to {way_out.target!r}")
+
+
+def sliced(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Cut a batch that is too large into even slices; an empty one yields nothing.
+
+    Examples
+    --------
+    >>> [part.num_rows for part in sliced(pa.record_batch({"x": range(100_000)}))]
+    [50000, 50000]
+    """
+    if rows.num_rows == 0:
+        return
+    parts = max(-(-rows.num_rows // MAX_BATCH_ROWS), -(-rows.nbytes // MAX_BATCH_BYTES))
+    size = -(-rows.num_rows // parts)
+    if size >= rows.num_rows:
+        yield rows
+        return
+    for start in range(0, rows.num_rows, size):
+        yield rows.slice(start, size)
+
+
+def _on_range(
+    apply: Callable[[pa.RecordBatch], list[pa.RecordBatch]], rows: pa.RecordBatch
+) -> Callable[[int, int], list[pa.RecordBatch]]:
+    def run(start: int, stop: int) -> list[pa.RecordBatch]:
+        whole = start == 0 and stop == rows.num_rows
+        return apply(rows if whole else rows.slice(start, stop - start))
+
+    return run

@@ -1,0 +1,294 @@
+"""An elastic executor at its home: the single entrance, the tasks, and the state they share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dask_elastic.executor.cores import Cores
+from dask_elastic.executor.events import (
+    BalanceDue,
+    Event,
+    Flushed,
+    FlushDue,
+    InputEnded,
+    LabelBack,
+    MoveShard,
+    SetCores,
+    StateInstalled,
+    TaskEnded,
+)
+from dask_elastic.executor.flushes import Flushes
+from dask_elastic.executor.instructions import Finished, FlushComplete, Instruction, Release, StartTask, Wake
+from dask_elastic.executor.measures import ExecutorMeasure, Measures
+from dask_elastic.executor.moves import Moves
+from dask_elastic.executor.piece import Block, Receipt
+from dask_elastic.executor.primary_state import PrimaryState
+from dask_elastic.executor.routes import Routes
+from dask_elastic.executor.task import Task
+from dask_elastic.executor.task_queue import Item, Work
+from dask_elastic.routing.keyspace import KeySpace
+from dask_elastic.vocab.batch import Batch
+from dask_elastic.vocab.errors import ProtocolError
+from dask_elastic.vocab.identity import ExecutorId
+from dask_elastic.vocab.lock import MakeLock, NoLock
+
+FIRST_ROWS = 64
+"""Size of the first joined batch, before the service rate is known."""
+
+REMOTE_WINDOW = 2
+"""Sub-batches in flight to a remote task: one is processed while the next travels."""
+
+FINAL_FLUSH = -2
+"""Token of the flush that ends an executor."""
+
+
+@dataclass(frozen=True)
+class ExecutorLimits:
+    """What bounds an executor.
+
+    Parameters
+    ----------
+    inbox_time : float
+        Seconds of work that a task may have taken; a label is never farther from the head than this.
+    threshold : float
+        Ratio of the largest to the mean task load above which shards are balanced.
+    """
+
+    inbox_time: float = 0.005
+    threshold: float = 1.2
+
+
+class ElasticExecutor:
+    """One of the fixed parts of a component's key space, on as many cores as it is given.
+
+    The data path is `offer` (called by whichever thread brings a batch), `take` and `done` (called by a task's
+    thread, or by the thread that feeds a remote task); control is `handle`. All return instructions for the driver.
+
+    Parameters
+    ----------
+    identity : ExecutorId
+        Which part of which component.
+    space : KeySpace
+        The component's key space.
+    home : int
+        The node where the primary copy lives.
+    cores : mapping of int to int
+        Cores at the start, by node.
+    inputs : iterable of ExecutorId
+        The upstream instances; when all have ended and nothing is left to do, the executor has finished.
+    make_lock : callable
+        Makes the executor's one short lock.
+    limits : ExecutorLimits
+        Bounds.
+
+    Notes
+    -----
+    Elasticutor, sections 3.1 and 3.2.
+    """
+
+    def __init__(
+        self,
+        identity: ExecutorId,
+        space: KeySpace,
+        home: int,
+        cores: Mapping[int, int],
+        inputs: Iterable[ExecutorId],
+        make_lock: MakeLock = NoLock,
+        limits: ExecutorLimits | None = None,
+    ):
+        self.identity = identity
+        self.home = home
+        self.limits = limits or ExecutorLimits()
+        self.lock = make_lock()
+        self.store = PrimaryState(space.shards, space.shard_of, make_lock)
+        first = self._first_tasks(home, cores)
+        self.routes = Routes(space, first)
+        self.moves = Moves(self.routes, self.store)
+        self.cores = Cores(self.routes, self.moves, home, self.limits.threshold)
+        self.measures = Measures(space.shards)
+        self.flushes = Flushes()
+        self.finished = False
+        self._open_inputs = set(inputs)
+        self._pending_rows = 0
+        self._final_flush_asked = False
+        for shard, owner in enumerate(self.routes.table.owner.tolist()):
+            if self.routes.tasks[owner].at_home:
+                self.store.grant(shard, owner)
+
+    @staticmethod
+    def _first_tasks(home: int, cores: Mapping[int, int]) -> list[Task]:
+        nodes = sorted((node for node in cores if cores[node]), key=lambda node: (node != home, node))
+        places = [node for node in nodes for _ in range(cores[node])] or [home]
+        return [Task(number, node, node == home) for number, node in enumerate(places)]
+
+    def start(self) -> list[Instruction]:
+        """Start the first tasks, each with the shards that it begins with."""
+        with self.lock:
+            table = self.routes.table
+            return [
+                StartTask(task.number, task.node, tuple(table.shards_of(task.number).tolist()))
+                for task in self.routes.tasks.values()
+            ]
+
+    # data path
+
+    def offer(self, origin: ExecutorId, batch: Batch, nbytes: int, now: float) -> list[Instruction]:
+        """Take a batch in. The sender got `nbytes` of credit for it, which come back when it is processed."""
+        if batch.rows.num_rows == 0:
+            return [Release(origin, nbytes)] if nbytes else []
+        return self.accept(self.split(batch), origin, batch, nbytes, now)
+
+    def split(self, batch: Batch) -> Block:
+        """Sort a batch for the tasks, without the lock: the first half of `offer`, for a batch that has rows."""
+        return self.routes.split(batch)
+
+    def accept(self, block: Block, origin: ExecutorId, batch: Batch, nbytes: int, now: float) -> list[Instruction]:
+        """Put what `split` made of a batch where the table of this moment says: the second half of `offer`."""
+        receipt = Receipt(origin, nbytes, batch.rows.num_rows, batch.stamp, now)
+        with self.lock:
+            if origin not in self._open_inputs:
+                raise ProtocolError(f"{self.identity} got a batch of {origin}, which has ended or is no input of it")
+            self.store.note_input(batch.rows.schema)
+            self._pending_rows += receipt.rows
+            self.measures.arrivals.add(receipt.rows, now)
+            return [Wake(task) for task in self.routes.enqueue(block, receipt)]
+
+    def take(self, task: int) -> tuple[int, Item] | None:
+        """What the task does next, numbered; None when there is nothing, a `Wake` then follows when there is."""
+        with self.lock:
+            mine = self.routes.tasks[task]
+            full = not mine.at_home and len(mine.in_flight) >= REMOTE_WINDOW
+            item = None if full else mine.queue.take(self._limit(mine))
+            if item is None:
+                mine.sleeping = True
+                return None
+            number = mine.sent
+            if isinstance(item, Work):
+                mine.in_flight[number] = item
+                mine.sent += 1
+            return number, item
+
+    def _limit(self, task: Task) -> int:
+        rate = self.measures.service.per_second()
+        if rate is None:
+            return FIRST_ROWS
+        rows = int(rate * self.limits.inbox_time)
+        return max(1, rows if task.at_home else rows // REMOTE_WINDOW)
+
+    def done(self, task: int, number: int, busy: float, now: float) -> list[Instruction]:
+        """A unit of work is processed and its outputs have left; it kept the core busy for `busy` seconds."""
+        mine = self.routes.tasks[task]
+        work = mine.in_flight.get(number)
+        if work is None:
+            raise ProtocolError(f"{self.identity}: task {task} finished work {number}, which it does not have")
+        by_shard = work.rows_by_shard(self.routes.space)
+        with self.lock:
+            del mine.in_flight[number]
+            self.measures.processed(work, by_shard, busy, now)
+            mine.busy.add(busy, now)
+            self._pending_rows -= work.rows
+            instructions = self._receipts(work)
+            if not mine.at_home:
+                instructions += [Wake(t) for t in self.routes.wake(mine)]
+            return instructions + self._finish()
+
+    @staticmethod
+    def _receipts(work: Work) -> list[Instruction]:
+        released: list[Instruction] = []
+        for piece in work.pieces:
+            piece.receipt.rows -= piece.length
+            if piece.receipt.rows == 0 and piece.receipt.nbytes:
+                released.append(Release(piece.receipt.origin, piece.receipt.nbytes))
+        return released
+
+    # control
+
+    def handle(self, event: Event, now: float) -> list[Instruction]:
+        """Take an event.
+
+        Raises
+        ------
+        MoveRefused, PlanningError
+            If a command cannot be carried out; nothing is changed then.
+        ProtocolError
+            If the event is illegal at this point.
+        """
+        with self.lock:
+            return self._handle(event, now) + self._finish()
+
+    def _handle(self, event: Event, now: float) -> list[Instruction]:
+        match event:
+            case BalanceDue():
+                loads = self.measures.loads.loads(now)
+                return self.cores.drain(loads, now) + self.cores.balance(loads, now)
+            case LabelBack(task, shard):
+                return self.moves.label_returned(task, shard, now) + self._drain(now)
+            case StateInstalled(shard):
+                return self.moves.installed(shard, now) + self._drain(now)
+            case MoveShard(shard, target):
+                return self.moves.begin(shard, target, now)
+            case SetCores(by_node):
+                return self.cores.set(by_node, self.measures.loads.loads(now), now)
+            case TaskEnded(task):
+                self.cores.forget(task)
+                return self._flush_progress(self.flushes.ended(task))
+            case FlushDue(token):
+                return self._flush_progress(self.flushes.request(token, self.routes.tasks.values()))
+            case Flushed(task, through, token):
+                return self._flush_progress(self.flushes.arrived(task, through, token))
+            case InputEnded(origin):
+                return self._input_ended(origin)
+
+    def _drain(self, now: float) -> list[Instruction]:
+        if not any(task.draining and not task.stopping for task in self.routes.tasks.values()):
+            return []
+        return self.cores.drain(self.measures.loads.loads(now), now)
+
+    def _input_ended(self, origin: ExecutorId) -> list[Instruction]:
+        if origin not in self._open_inputs:
+            raise ProtocolError(f"{self.identity}: input {origin} ended twice, or is none of its inputs")
+        self._open_inputs.discard(origin)
+        return []
+
+    def _finish(self) -> list[Instruction]:
+        """Once all inputs have ended and every row is processed, bring the state home."""
+        if self._open_inputs or self._pending_rows or self._final_flush_asked:
+            return []
+        self._final_flush_asked = True
+        return self._flush_progress(self.flushes.request(FINAL_FLUSH, self.routes.tasks.values()))
+
+    def _flush_progress(self, instructions: Sequence[Instruction]) -> list[Instruction]:
+        final = FlushComplete(FINAL_FLUSH)
+        if final not in instructions:
+            return list(instructions)
+        self.finished = True
+        return [i for i in instructions if i != final] + [Finished()]
+
+    # measures
+
+    def measure(self, now: float) -> ExecutorMeasure:
+        """What there is to say of the executor at this moment."""
+        with self.lock:
+            measures = self.measures
+            return ExecutorMeasure(
+                executor=self.identity,
+                node=self.home,
+                cores=self.cores.by_node(),
+                arrival_rate=measures.arrivals.per_second(now),
+                service_rate=measures.service.per_second(),
+                queue_rows=self._pending_rows,
+                latency=measures.latency.recent(now),
+                state_bytes=self.store.state_bytes(),
+                rows=measures.rows,
+                moves=self.moves.finished,
+                moves_across=self.moves.finished_across,
+            )
+
+    def assignment(self) -> tuple[np.ndarray, dict[int, int]]:
+        """Task of each shard, and node of each task."""
+        with self.lock:
+            return self.routes.table.owner.copy(), {t.number: t.node for t in self.routes.tasks.values()}
+

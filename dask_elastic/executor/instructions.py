@@ -1,0 +1,65 @@
+"""What an executor asks its driver to do; a driver carries the instructions out in order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dask_elastic.vocab.identity import ExecutorId
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """A task that found nothing to do has something to do."""
+
+    task: int
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Give credit back to an upstream instance."""
+
+    origin: ExecutorId
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class StartTask:
+    """Start a task on a core of a node; it owns `shards` from the beginning."""
+
+    task: int
+    node: int
+    shards: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class InstallState:
+    """Send a shard's primary copy (or, without `copy`, the mere ownership) to the node of `task`, then say so."""
+
+    shard: int
+    task: int
+    node: int
+    copy: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFlush:
+    """Ask a remote task for its dirty state."""
+
+    task: int
+    node: int
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """All inputs have ended and everything they brought is processed, emitted, and in the primary copy."""
+
+
+@dataclass(frozen=True, slots=True)
+class FlushComplete:
+    """Every remote task has answered the flush request `token`."""
+
+    token: int
+
+
+Instruction = Wake | Release | StartTask | InstallState | RequestFlush | FlushComplete | Finished

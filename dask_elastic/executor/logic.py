@@ -1,0 +1,111 @@
+"""What a stateful component does with a batch: mergeable aggregates, or a function of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from dask_elastic.routing.hashing import check_columns
+from dask_elastic.state.session import Session
+from dask_elastic.state.store import KeyedStore
+from dask_elastic.state.view import StateView, value_fields
+from dask_elastic.topology.bundle import Bundle
+from dask_elastic.topology.field import Field
+from dask_elastic.topology.operators import Compute, as_batches
+from dask_elastic.topology.schema import check_schema
+
+
+class Logic(Protocol):
+    """Processes the rows of one task; not shared between threads."""
+
+    def process(self, rows: pa.RecordBatch, hashes: np.ndarray) -> list[pa.RecordBatch]:
+        """Update the state and return the output."""
+        ...
+
+
+def make_logic(operator: Compute, store: KeyedStore, session: Session, emits: bool) -> Logic:
+    """The logic of an operator for one task.
+
+    Parameters
+    ----------
+    operator : Compute
+        What the user wrote.
+    store : KeyedStore
+        The state of the executor in this process.
+    session : Session
+        The task's access to it.
+    emits : bool
+        Whether anybody reads the output; if not it is not made.
+    """
+    if operator.aggregates is not None:
+        return AggregateLogic(operator, store, session, emits)
+    return FunctionLogic(operator, store, session)
+
+
+class AggregateLogic:
+    """Running aggregates: for each batch, the new value of every key that it touched."""
+
+    def __init__(self, operator: Compute, store: KeyedStore, session: Session, emits: bool):
+        assert operator.aggregates is not None
+        self.operator = operator
+        self.store = store
+        self.session = session
+        self.emits = emits
+        self._aggregates = operator.aggregates
+        self._bound: tuple[pa.Schema, Bundle] | None = None
+
+    def process(self, rows: pa.RecordBatch, hashes: np.ndarray) -> list[pa.RecordBatch]:
+        """Update the state and return one batch of new values, or none."""
+        rows, bundle = self._fitted(rows)
+        keys = self.operator.keys
+        located = self.session.locate(rows, keys, hashes, check_columns(rows, keys))
+        fields = self.session.apply(located, lambda current: bundle.update(current, rows, located.grouping))
+        if not self.emits:
+            return []
+        results = bundle.results(fields)
+        touched = rows.select(list(keys)).take(pa.array(located.first))
+        columns = [*touched.columns, *results.values()]
+        return [pa.RecordBatch.from_arrays(columns, names=[*keys, *results])]
+
+    def _fitted(self, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, Bundle]:
+        if self._bound is None:
+            bundle = Bundle(self._aggregates, rows.schema)
+            self.store.declare(schema_of_keys(rows.schema, self.operator.keys), bundle.fields)
+            self._bound = rows.schema, bundle
+        schema, bundle = self._bound
+        if rows.schema is not schema and not rows.schema.equals(schema):
+            rows = check_schema(schema, rows, f"the input of {self.operator.name!r}")
+        return rows, bundle
+
+
+def schema_of_keys(schema: pa.Schema, keys: Iterable[str]) -> pa.Schema:
+    """The key columns of a schema, in the order of the keys."""
+    return pa.schema([schema.field(key) for key in keys])
+
+
+class FunctionLogic:
+    """A user's function of a batch and the state of its keys."""
+
+    def __init__(self, operator: Compute, store: KeyedStore, session: Session):
+        assert operator.function is not None
+        self.operator = operator
+        self.store = store
+        self.session = session
+        self.fields: tuple[Field, ...] = value_fields(operator.state or {})
+        self._function: Callable[[pa.RecordBatch, Any], Any] = operator.function
+        self._declared = False
+
+    def process(self, rows: pa.RecordBatch, hashes: np.ndarray) -> list[pa.RecordBatch]:
+        """Call the function; its writes to the state take effect once it has returned."""
+        keys = self.operator.keys
+        if not self._declared:
+            self.store.declare(schema_of_keys(rows.schema, keys), self.fields)
+            self._declared = True
+        located = self.session.locate(rows, keys, hashes, check_columns(rows, keys))
+        view = StateView(self.session, located, rows, keys, self.operator.state or {})
+        outputs = as_batches(self._function(rows, view), f"compute {self.operator.name!r}")
+        view.commit()
+        return outputs

@@ -1,0 +1,78 @@
+"""One key's results, looked up in the one shard that can have it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from dask_elastic.executor.keyed_state import read_state
+from dask_elastic.executor.primary_state import PrimaryState
+from dask_elastic.routing.hashing import check_columns, hash_columns
+from dask_elastic.routing.keyspace import KeySpace
+from dask_elastic.topology.operators import Compute
+from dask_elastic.vocab.errors import StateError
+
+
+def find_key(
+    operator: Compute, store: PrimaryState, space: KeySpace, executor: int, key: Sequence[Any]
+) -> pa.Table | None:
+    """The row of one key.
+
+    Parameters
+    ----------
+    operator : Compute
+        Whose state it is.
+    store : PrimaryState
+        The primary copy of one of its executors.
+    space : KeySpace
+        The operator's key space.
+    executor : int
+        Which executor the store belongs to.
+    key : sequence
+        A value for each key column.
+
+    Returns
+    -------
+    pyarrow.Table or None
+        One row, or None when this executor has not seen the key.
+
+    Raises
+    ------
+    StateError
+        If the key has too many or too few values, or a value is not of its column's type.
+    """
+    if store.key_schema is None:
+        return None
+    wanted = _row(operator, store.key_schema, key)
+    hashes = hash_columns(wanted, operator.keys)
+    if int(space.executor_of(hashes)[0]) != executor:
+        return None
+    table = read_state(operator, store, shards=space.shard_of(hashes).tolist())
+    if table is None or table.num_rows == 0:
+        return None
+    rows = table.select(list(operator.keys)).combine_chunks().to_batches()[0]
+    same = hash_columns(rows, operator.keys) == hashes[0]
+    same &= _checks(rows, operator) == _checks(wanted, operator)[0]
+    found = np.flatnonzero(same)
+    return table.slice(int(found[0]), 1) if len(found) else None
+
+
+def _row(operator: Compute, schema: pa.Schema, key: Sequence[Any]) -> pa.RecordBatch:
+    if len(key) != len(operator.keys):
+        raise StateError(f"operator {operator.name!r} has the key columns {operator.keys}: give one value for each")
+    columns = []
+    for name, value in zip(operator.keys, key, strict=True):
+        try:
+            columns.append(pa.array([value], schema.field(name).type))
+        except (pa.ArrowException, TypeError) as error:
+            kind = schema.field(name).type
+            raise StateError(f"key column {name!r} of {operator.name!r} is {kind}, which {value!r} is not") from error
+    return pa.RecordBatch.from_arrays(columns, names=list(operator.keys))
+
+
+def _checks(rows: pa.RecordBatch, operator: Compute) -> np.ndarray:
+    checks = check_columns(rows, operator.keys)
+    return np.zeros(rows.num_rows, dtype=np.uint64) if checks is None else checks

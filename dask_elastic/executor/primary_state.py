@@ -1,0 +1,30 @@
+"""The primary copy of an executor's state, and what the rows looked like from which it was made."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from dask_elastic.state.store import KeyedStore
+
+
+class PrimaryState(KeyedStore):
+    """The state of every shard of an executor, at its home.
+
+    Parameters
+    ----------
+    shards, shard_of, make_lock
+        As for `KeyedStore`.
+
+    Attributes
+    ----------
+    input_schema : Schema or None
+        Schema of the executor's input; None before the first batch. State is kept as plain numbers, so only the input's
+        types say what they stand for.
+    """
+
+    input_schema: pa.Schema | None = None
+
+    def note_input(self, schema: pa.Schema) -> None:
+        """Remember the schema of the first batch; called by who holds the executor's lock."""
+        if self.input_schema is None:
+            self.input_schema = schema

@@ -1,0 +1,64 @@
+"""One task's work on one batch, wherever the task runs: logic, then the way out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+
+from dask_elastic.executor.emitter import Emitter
+from dask_elastic.executor.guard import Guard
+from dask_elastic.executor.logic import make_logic
+from dask_elastic.routing.keyspace import KeySpace
+from dask_elastic.state.store import KeyedStore
+from dask_elastic.topology.component import Component
+from dask_elastic.topology.operators import Compute
+from dask_elastic.vocab.batch import Batch, Delivery
+
+
+class Processor:
+    """Runs a component's logic for one task; belongs to that task's thread.
+
+    Parameters
+    ----------
+    component : Component
+        The component.
+    task : int
+        The task, whose shards alone it may touch.
+    store : KeyedStore
+        The state shared by the executor's tasks in this process.
+    spaces : mapping of str to KeySpace
+        Key space of each stateful component.
+    guard : Guard
+        Runs user code.
+    home : int
+        The executor's home, where its rows leave to sinks.
+    """
+
+    def __init__(
+        self,
+        component: Component,
+        task: int,
+        store: KeyedStore,
+        spaces: Mapping[str, KeySpace],
+        guard: Guard,
+        home: int,
+    ):
+        operator = component.operator
+        assert isinstance(operator, Compute)
+        self.name = operator.name
+        self.guard = guard
+        self.emitter = Emitter(component.name, component.outputs, spaces, guard, home)
+        self.logic = make_logic(operator, store, store.session(task), self.emitter.listened_to)
+
+    def process(self, batch: Batch) -> list[Delivery]:
+        """Process one batch as a unit and route what comes out of it."""
+        rows, hashes = batch.rows, batch.hashes
+        assert hashes is not None
+
+        def run(start: int, stop: int) -> list[pa.RecordBatch]:
+            if start == 0 and stop == rows.num_rows:
+                return self.logic.process(rows, hashes)
+            return self.logic.process(rows.slice(start, stop - start), hashes[start:stop])
+
+        return self.emitter.emit(self.guard.run(self.name, run, rows), batch.stamp)

@@ -1,0 +1,134 @@
+"""The part of an executor that runs on a remote node: its tasks, and the state of the shards that they own there."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from dask_elastic.routing.keyspace import KeySpace
+from dask_elastic.state.store import KeyedStore
+from dask_elastic.vocab.batch import Delivery
+from dask_elastic.vocab.errors import ProtocolError
+from dask_elastic.vocab.identity import ExecutorId
+from dask_elastic.vocab.lock import MakeLock, NoLock
+from dask_elastic.vocab.messages import (
+    Done,
+    Flush,
+    FlushRequest,
+    Install,
+    Label,
+    LabelReturned,
+    Outputs,
+    StartTask,
+    StopTask,
+    SubBatch,
+    ToHome,
+    ToRemote,
+)
+
+
+class RemoteTask:
+    """A task on a remote node: a FIFO of what its home sent."""
+
+    __slots__ = ("number", "processed", "queue", "sleeping")
+
+    def __init__(self, number: int):
+        self.number = number
+        self.queue: deque[ToRemote] = deque()
+        self.sleeping = False
+        self.processed = -1
+
+
+class RemotePart:
+    """All tasks of one executor on one remote node; they share the state of their shards as tasks at home do.
+
+    The driver calls `receive` for each message from the home, in order, and for each task in a thread `take`; a
+    `SubBatch` it processes and then calls `processed`, for anything else `control`. What these return goes home in
+    order.
+
+    Parameters
+    ----------
+    identity : ExecutorId
+        The executor.
+    space : KeySpace
+        The component's key space.
+    make_lock : callable
+        Makes locks.
+
+    Notes
+    -----
+    Elasticutor, section 3.1. Dirty marks never move: a label sends everything before it home, and the target is
+    installed from the primary copy.
+    """
+
+    def __init__(self, identity: ExecutorId, space: KeySpace, make_lock: MakeLock = NoLock):
+        self.identity = identity
+        self.store = KeyedStore(space.shards, space.shard_of, make_lock)
+        self.store.track_dirty = True
+        self.lock = make_lock()
+        self.tasks: dict[int, RemoteTask] = {}
+
+    def receive(self, message: ToRemote) -> bool:
+        """Put a message in its task's FIFO; returns whether the task sleeps and must be woken."""
+        with self.lock:
+            if isinstance(message, StartTask):
+                self.tasks[message.task] = RemoteTask(message.task)
+                for shard in message.shards:
+                    self.store.grant(shard, message.task)
+                return False
+            task = self.tasks.get(message.task)
+            if task is None:
+                raise ProtocolError(f"{self.identity}: a message for task {message.task}, which is not here")
+            task.queue.append(message)
+            wake, task.sleeping = task.sleeping, False
+            return wake
+
+    def take(self, number: int) -> ToRemote | None:
+        """The next message of a task; None when there is none, and then `receive` says when to wake it."""
+        with self.lock:
+            task = self.tasks[number]
+            if task.queue:
+                return task.queue.popleft()
+            task.sleeping = True
+            return None
+
+    def processed(self, message: SubBatch, deliveries: list[Delivery], busy: float) -> list[ToHome]:
+        """A sub-batch was processed as one unit; these are all of its outputs."""
+        self.tasks[message.task].processed = message.number
+        sent: list[ToHome] = []
+        if deliveries:
+            sent.append(Outputs(message.task, message.number, tuple(deliveries)))
+        return [*sent, Done(message.task, message.number, busy)]
+
+    def control(self, message: Label | Install | FlushRequest | StopTask) -> list[ToHome]:
+        """Carry out a control record when it is the task's turn."""
+        match message:
+            case Label(task, shard, stays):
+                return self._label(task, shard, stays)
+            case Install(task, shard, state):
+                if state is not None:
+                    self.store.drop([shard])
+                    self.store.install(state)
+                self.store.grant(shard, task)
+                return []
+            case FlushRequest(task, token):
+                return [self._flush(task, token)]
+            case StopTask(task):
+                with self.lock:
+                    del self.tasks[task]
+                return []
+
+    def _label(self, task: int, shard: int, stays: bool) -> list[ToHome]:
+        self.store.revoke(shard)
+        state = self.store.extract([shard], dirty_only=True)
+        if not stays:
+            self.store.drop([shard])
+        # Only this shard has been brought home, so the task's other shards are not flushed through here.
+        return [Flush(task, -1, state, -1), LabelReturned(task, shard)]
+
+    def flush_due(self, number: int) -> FlushRequest:
+        """The request that a periodic flush puts in a task's FIFO."""
+        return FlushRequest(number, -1)
+
+    def _flush(self, number: int, token: int) -> Flush:
+        shards = self.store.owned_by(number)
+        return Flush(number, self.tasks[number].processed, self.store.extract(shards, dirty_only=True), token)

@@ -1,0 +1,117 @@
+"""Where an executor's rows go: the shard table, the tasks with their queues, and the rows of paused shards."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+from dask_elastic.executor.piece import Block, Piece, Receipt, block_of, pieces_by_route
+from dask_elastic.executor.task import Task
+from dask_elastic.executor.task_queue import LabelItem
+from dask_elastic.routing.keyspace import KeySpace
+from dask_elastic.routing.split import sort_by_shard
+from dask_elastic.routing.table import ShardTable
+from dask_elastic.vocab.batch import Batch
+from dask_elastic.vocab.errors import MoveRefused
+
+
+class Routes:
+    """Second tier of routing, of one executor.
+
+    `split` may be called by any thread; everything else only by who holds the executor's lock.
+
+    Parameters
+    ----------
+    space : KeySpace
+        The component's key space.
+    tasks : iterable of Task
+        The first tasks; the shards are dealt to them in turn.
+    """
+
+    def __init__(self, space: KeySpace, tasks: Iterable[Task]):
+        self.space = space
+        self.tasks = {task.number: task for task in tasks}
+        self.table = ShardTable.initial(space.shards, self.tasks)
+        self.waiting: dict[int, deque[Piece]] = {}
+
+    def split(self, batch: Batch) -> Block:
+        """Sort a batch for the tasks, against the table of this moment; without a lock."""
+        table = self.table
+        assert batch.hashes is not None
+        if table.single is not None:
+            return Block(batch.rows, batch.hashes, None, None)
+        return block_of(sort_by_shard(batch.rows, batch.hashes, self.space, table))
+
+    def enqueue(self, block: Block, receipt: Receipt) -> list[int]:
+        """Put a split batch where the table of now says; returns the tasks to wake."""
+        single = self.table.single
+        if block.bounds is None and single is not None:
+            return self._put(single, Piece(block, 0, block.rows.num_rows, receipt))
+        if block.bounds is None:
+            block = block_of(sort_by_shard(block.rows, block.hashes, self.space, self.table))
+        wakes: list[int] = []
+        for route, _, piece in pieces_by_route(block, receipt, self.table):
+            if route < 0:
+                self.waiting[-1 - route].append(piece)
+            else:
+                wakes += self._put(route, piece)
+        return wakes
+
+    def _put(self, task: int, piece: Piece) -> list[int]:
+        target = self.tasks[task]
+        target.queue.put(piece)
+        return self.wake(target)
+
+    @staticmethod
+    def wake(task: Task) -> list[int]:
+        """The task, if it sleeps."""
+        if not task.sleeping:
+            return []
+        task.sleeping = False
+        return [task.number]
+
+    def pause(self, shard: int, label: LabelItem) -> list[int]:
+        """Stop routing a shard, set its waiting rows aside, and send a label through its task."""
+        source = self.tasks[int(self.table.owner[shard])]
+        self.table = self.table.pause(shard)
+        self.waiting[shard] = deque(source.queue.extract(shard, self.space, self.table))
+        source.queue.put_control(label)
+        return self.wake(source)
+
+    def resume(self, shard: int, target: int) -> list[int]:
+        """Give a paused shard to `target` and release its rows in order."""
+        self.table = self.table.moved(shard, target)
+        pieces = self.waiting.pop(shard)
+        if not pieces:
+            return []
+        queue = self.tasks[target].queue
+        for piece in pieces:
+            queue.put(piece)
+        return self.wake(self.tasks[target])
+
+    def check_move(self, shard: int, target: int) -> None:
+        """Refuse a move that cannot be begun.
+
+        Raises
+        ------
+        MoveRefused
+            If the shard moves already, or `target` is no task that can take it.
+        """
+        if not 0 <= shard < self.space.shards:
+            raise MoveRefused(f"shard {shard} does not exist: shards go from 0 to {self.space.shards - 1}")
+        if self.table.paused[shard]:
+            raise MoveRefused(f"shard {shard} is on the move already: wait until it has arrived")
+        task = self.tasks.get(target)
+        if task is None or task.draining:
+            active = sorted(t.number for t in self.tasks.values() if not t.draining)
+            raise MoveRefused(f"task {target} cannot take shard {shard}: the executor's tasks are {active}")
+
+    @property
+    def waiting_rows(self) -> int:
+        """Rows that wait for paused shards."""
+        return sum(piece.length for pieces in self.waiting.values() for piece in pieces)
+
+    @property
+    def queued_rows(self) -> int:
+        """Rows that wait for a task."""
+        return sum(task.queue.rows for task in self.tasks.values())

@@ -1,0 +1,133 @@
+"""What waits for one task, in order: pieces of batches, labels, and the sign to stop."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from dask_elastic.executor.piece import Piece
+from dask_elastic.routing.keyspace import KeySpace
+from dask_elastic.routing.table import ShardTable
+from dask_elastic.vocab.batch import MAX_BATCH_ROWS, Batch
+
+JOIN_ROWS = 16_384
+"""Joining small pieces beyond this many rows costs more in copies than it saves in calls."""
+
+LARGE_PIECE = 4_096
+"""A piece of more rows than this is processed by itself: copying it into a joined batch would not pay."""
+
+
+class LabelItem(NamedTuple):
+    """A label in a task's queue; the shard goes to `target`, which is on the same node when `stays`."""
+
+    shard: int
+    target: int
+    stays: bool
+
+
+class StopItem(NamedTuple):
+    """The last item of a task's queue."""
+
+
+class Work:
+    """Pieces that one task processes as one batch.
+
+    Parameters
+    ----------
+    pieces : list of Piece
+        At least one.
+    """
+
+    __slots__ = ("pieces", "rows")
+
+    def __init__(self, pieces: list[Piece]):
+        self.pieces = pieces
+        self.rows = sum(piece.length for piece in pieces)
+
+    def batch(self) -> Batch:
+        """The rows as one batch; copies only where there are several pieces."""
+        parts = [p.block.rows.slice(p.start, p.length) for p in self.pieces]
+        hashes = [p.block.hashes[p.start : p.stop] for p in self.pieces]
+        stamp = min(p.receipt.stamp for p in self.pieces)
+        if len(parts) == 1:
+            return Batch(parts[0], hashes[0], stamp)
+        return Batch(pa.concat_batches(parts), np.concatenate(hashes), stamp)
+
+    def rows_by_shard(self, space: KeySpace) -> np.ndarray:
+        """Rows of each shard, ``int64``."""
+        counts = self.pieces[0].rows_by_shard(space)
+        for piece in self.pieces[1:]:
+            counts = counts + piece.rows_by_shard(space)
+        return counts
+
+
+Item = Work | LabelItem | StopItem
+
+
+class TaskQueue:
+    """FIFO of one task. Rows in it can still be routed elsewhere; what `take` returned cannot.
+
+    A piece is large and immutable, so cutting a shard out of everything that waits touches no row.
+    """
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self._items: deque[Piece | LabelItem | StopItem] = deque()
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def put(self, piece: Piece) -> None:
+        """Append rows."""
+        self._items.append(piece)
+        self.rows += piece.length
+
+    def put_control(self, item: LabelItem | StopItem) -> None:
+        """Put a control record before all rows that wait; they belong to other shards or, at a stop, do not exist."""
+        self._items.appendleft(item)
+
+    def take(self, limit: int) -> Item | None:
+        """The next item: a control record, or rows joined up to `limit`; None when nothing waits."""
+        if not self._items:
+            return None
+        first = self._items.popleft()
+        if not isinstance(first, Piece):
+            return first
+        limit = min(max(limit, 1), MAX_BATCH_ROWS)
+        pieces = [self._cut(first, limit)]
+        rows = pieces[0].length
+        while rows < min(limit, JOIN_ROWS) and self._items:
+            following = self._items[0]
+            if not isinstance(following, Piece) or following.length > LARGE_PIECE:
+                break
+            self._items.popleft()
+            pieces.append(self._cut(following, limit - rows))
+            rows += pieces[-1].length
+        self.rows -= rows
+        return Work(pieces)
+
+    def _cut(self, piece: Piece, limit: int) -> Piece:
+        if piece.length <= limit:
+            return piece
+        head, rest = piece.cut(limit)
+        self._items.appendleft(rest)
+        return head
+
+    def extract(self, shard: int, space: KeySpace, table: ShardTable) -> list[Piece]:
+        """Cut the rows of a shard out, in order."""
+        kept: deque[Piece | LabelItem | StopItem] = deque()
+        taken: list[Piece] = []
+        for item in self._items:
+            if not isinstance(item, Piece):
+                kept.append(item)
+                continue
+            stays, moved = item.sorted(space, table).without(shard)
+            kept.extend(stays)
+            if moved is not None:
+                taken.append(moved)
+        self._items = kept
+        self.rows -= sum(piece.length for piece in taken)
+        return taken

@@ -1,0 +1,76 @@
+"""The latencies of the last seconds."""
+
+from __future__ import annotations
+
+from dask_elastic.meters.histogram import LatencyHistogram
+from dask_elastic.meters.ring import SlotRing
+
+
+class LatencyWindow:
+    """A histogram of the durations recorded in the last seconds.
+
+    Parameters
+    ----------
+    window : float
+        How far back it looks, in seconds.
+    slots : int
+        Into how many slots the window is cut; one more may be seen, as the oldest counts whole.
+
+    Attributes
+    ----------
+    overall : LatencyHistogram
+        All that was ever recorded.
+
+    Examples
+    --------
+    >>> latency = LatencyWindow(window=10.0)
+    >>> latency.record(0.5, now=100.0)
+    >>> latency.record(0.001, now=111.5, weight=1000)
+    >>> latency.recent(now=112.0).count
+    1000
+    >>> latency.overall.count
+    1001
+    """
+
+    def __init__(self, window: float = 10.0, slots: int = 10):
+        self.overall = LatencyHistogram()
+        self._ring: SlotRing[LatencyHistogram] = SlotRing(window, slots, LatencyHistogram)
+
+    @property
+    def window(self) -> float:
+        """How far back the meter looks, in seconds."""
+        return self._ring.window
+
+    def record(self, seconds: float, now: float, weight: int = 1) -> None:
+        """Count one duration at the time `now`.
+
+        Parameters
+        ----------
+        seconds : float
+            The duration.
+        now : float
+            The time in seconds.
+        weight : int
+            How many times to count it: the rows of a batch that shared it.
+        """
+        self._ring.at(now).record(seconds, weight)
+        self.overall.record(seconds, weight)
+
+    def recent(self, now: float) -> LatencyHistogram:
+        """Return the durations of the window that ends at `now`.
+
+        Parameters
+        ----------
+        now : float
+            The time in seconds.
+
+        Returns
+        -------
+        LatencyHistogram
+            A histogram of its own, which later recording does not change.
+        """
+        total = LatencyHistogram()
+        for slot, share in self._ring.read(now):
+            if share > 0:
+                total.merge(slot)
+        return total

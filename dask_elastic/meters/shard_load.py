@@ -1,0 +1,117 @@
+"""The load of each shard: the busy time of the tasks, shared out by rows."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_elastic.meters.ring import MeterError, SlotRing
+
+Integers: TypeAlias = NDArray[np.signedinteger] | NDArray[np.unsignedinteger]
+Floats: TypeAlias = NDArray[np.float64]
+
+
+class ShardLoad:
+    """Busy seconds per second for every shard of an executor, over the last seconds.
+
+    Parameters
+    ----------
+    shards : int
+        How many shards the executor has.
+    window : float
+        How far back it looks, in seconds.
+    slots : int
+        Into how many slots the window is cut.
+
+    Raises
+    ------
+    MeterError
+        If there is no shard, or the window is not a positive number.
+
+    Notes
+    -----
+    Elasticutor, section 3.1, balances on the loads of the last second. The rows of one batch are taken to cost the
+    same each. Let each task have its own meter and add the vectors up: two writers of one meter may lose counts.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> load = ShardLoad(shards=4)
+    >>> load.add(np.array([30, 0, 10, 0]), busy_seconds=0.4, now=10.0)
+    >>> load.add(np.array([5]), busy_seconds=0.2, now=10.5, shards=np.array([3]))
+    >>> load.loads(now=11.0).round(3).tolist()
+    [0.3, 0.0, 0.1, 0.2]
+    """
+
+    def __init__(self, shards: int, window: float = 1.0, slots: int = 10):
+        if shards < 1:
+            raise MeterError(f"shards is {shards!r}: an executor has at least 1.")
+        self.shards = shards
+        self._ring: SlotRing[Floats] = SlotRing(window, slots, self._fresh)
+
+    @property
+    def window(self) -> float:
+        """How far back the meter looks, in seconds."""
+        return self._ring.window
+
+    def add(self, rows: Integers, busy_seconds: float, now: float, shards: Integers | None = None) -> None:
+        """Attribute the time that one batch took to the shards that its rows belong to.
+
+        Parameters
+        ----------
+        rows : int array
+            How many rows each shard had in the batch: one number for every shard of the executor, or, with `shards`,
+            one for each shard named there.
+        busy_seconds : float
+            How long the task worked on the batch. It is not attributed if the batch has no rows.
+        now : float
+            The time in seconds.
+        shards : int array, optional
+            The shards that `rows` belong to. A shard may be named more than once.
+
+        Raises
+        ------
+        MeterError
+            If the lengths do not fit or a shard is not one of the executor's.
+        """
+        counts = self._dense(rows, shards)
+        total = float(counts.sum())
+        if total > 0 and busy_seconds > 0:
+            slot = self._ring.at(now)
+            slot += counts * (busy_seconds / total)
+
+    def loads(self, now: float) -> Floats:
+        """Return the load of each shard over the window that ends at `now`.
+
+        Parameters
+        ----------
+        now : float
+            The time in seconds.
+
+        Returns
+        -------
+        float64 array
+            Busy seconds per second, one number for each shard; the sum is how many cores were busy.
+        """
+        total = self._fresh()
+        for slot, share in self._ring.read(now):
+            total += slot * share
+        total /= self._ring.span(now)
+        return total
+
+    def _fresh(self) -> Floats:
+        return np.zeros(self.shards, dtype=np.float64)
+
+    def _dense(self, rows: Integers, shards: Integers | None) -> Integers | Floats:
+        expected = self.shards if shards is None else len(shards)
+        if len(rows) != expected:
+            raise MeterError(f"{len(rows)} row counts for {expected} shards: give one for each.")
+        if shards is None:
+            return rows
+        if len(shards) and (int(shards.min()) < 0 or int(shards.max()) >= self.shards):
+            named = f"shards {shards.min()} to {shards.max()}"
+            raise MeterError(f"{named} were fed: they go from 0 to {self.shards - 1}.")
+        counts = np.bincount(shards.astype(np.intp), weights=rows.astype(np.float64), minlength=self.shards)
+        return counts.astype(np.float64, copy=False)

@@ -1,0 +1,249 @@
+"""Balancing the shards of one executor over its tasks.
+
+Goal
+    The busiest task is at most `threshold` times as busy as the mean, after few moves.
+Heuristic
+    One shard at a time, from the most to the least loaded task: the one that leaves the lower peak of the two.
+Not done
+    Swaps of shards, and any weighing of a shard's state: shards are many and small, so single moves come close.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, insort
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dask_elastic.vocab.errors import PlanningError
+
+Nodes: TypeAlias = Mapping[int, Hashable] | Sequence[Hashable] | NDArray[Any]
+
+_SCALE_BITS = 48
+
+
+@dataclass(frozen=True, slots=True)
+class ShardMove:
+    """One shard changes its task.
+
+    Parameters
+    ----------
+    shard : int
+        The shard.
+    source : int
+        The task that owns it.
+    target : int
+        The task that shall own it.
+    """
+
+    shard: int
+    source: int
+    target: int
+
+
+def balance(
+    load: ArrayLike,
+    owner: ArrayLike,
+    tasks: Sequence[int],
+    threshold: float = 1.2,
+    node_of_task: Nodes | None = None,
+) -> list[ShardMove]:
+    """Plan the shard moves that even out the loads of an executor's tasks.
+
+    While the most loaded task has more than `threshold` times the mean load, one shard goes from it to the least loaded
+    task: the shard that makes the larger of the two loads smallest. It ends when that is not below the load that the
+    most loaded task has now.
+
+    Parameters
+    ----------
+    load : array of float
+        The load of each shard, in any unit.
+    owner : array of int
+        The task that owns each shard.
+    tasks : sequence of int
+        The ids of the executor's tasks, those without a shard too. Their order does not matter.
+    threshold : float
+        How far the most loaded task may be above the mean, at least 1.
+    node_of_task : mapping or array, optional
+        The node of each task, by task id. Among moves of equal gain one that stays on the node wins.
+
+    Returns
+    -------
+    list of ShardMove
+        The moves in the order in which they were found, each shard once at most. Empty if nothing is gained.
+
+    Raises
+    ------
+    PlanningError
+        If a load is negative or not finite, the lengths differ, an owner is no task, a task is named twice or has no
+        node, or the threshold is below 1.
+
+    Notes
+    -----
+    Elasticutor, section 3.1, moves the shard that reduces the imbalance most. No single move reduces it when two tasks
+    share the maximum, as when an empty task joins two equal ones, so the paper's rule would stop there; the larger of
+    the two loads goes down all the same.
+
+    Each move lowers the sorted loads lexicographically, so the search ends, and planning again over its result finds
+    nothing to do. Loads are taken as whole multiples of 2**-48 of the largest one: sums are then exact, and ties are
+    the same on every machine. Further ties go to the lowest shard, then to the lowest task.
+
+    Examples
+    --------
+    >>> balance([2, 2, 2, 2, 2, 2], owner=[0, 0, 0, 1, 1, 1], tasks=[0, 1, 7])
+    [ShardMove(shard=0, source=0, target=7), ShardMove(shard=3, source=1, target=7)]
+    >>> balance([1, 1, 1, 1], owner=[0, 0, 1, 1], tasks=[0, 1])
+    []
+    """
+    loads, owners = _checked(load, owner)
+    ids = _checked_tasks(tasks, owners)
+    nodes = _nodes(ids, node_of_task)
+    if not threshold >= 1:
+        raise PlanningError(f"threshold is {threshold!r}: the greatest load is never below the mean, give 1 or more.")
+    whole = _whole(loads)
+    floor = threshold * sum(whole) / len(ids) if ids else math.inf
+    places = np.searchsorted(np.asarray(ids, dtype=np.int64), owners).tolist()
+    tables = _Tables(whole, places, len(ids), nodes)
+    if max(tables.totals, default=0) <= floor:
+        return []
+    final = _search(tables, floor)
+    return [
+        ShardMove(shard, ids[places[shard]], ids[place]) for shard, place in final.items() if place != places[shard]
+    ]
+
+
+def _search(tables: _Tables, floor: float) -> dict[int, int]:
+    """Return the last place of every shard that was moved, in the order of their first moves."""
+    final: dict[int, int] = {}
+    while (peak := max(tables.totals)) > floor:
+        choice = tables.best_move(peak)
+        if choice is None:
+            break
+        shard, source, target = choice
+        tables.move(shard, source, target)
+        final[shard] = target
+    return final
+
+
+class _Tables:
+    """The loads while they are planned; tasks are places 0, 1, … in the order of their ids."""
+
+    def __init__(self, whole: list[int], places: list[int], tasks: int, nodes: list[Hashable]):
+        self._whole = whole
+        self._nodes = nodes
+        self._many_nodes = len(set(nodes)) > 1
+        self.totals = [0] * tasks
+        self._shards: list[list[tuple[int, int]]] = [[] for _ in range(tasks)]
+        for shard, (weight, place) in enumerate(zip(whole, places, strict=True)):
+            # A shard without load never lowers a peak.
+            if weight:
+                self.totals[place] += weight
+                self._shards[place].append((weight, shard))
+        for shards in self._shards:
+            shards.sort()
+
+    def best_move(self, peak: int) -> tuple[int, int, int] | None:
+        """Return the shard, source and target of the best move, None if no move lowers the source's load."""
+        least = min(self.totals)
+        targets = self._places_of(least) if self._many_nodes else [self.totals.index(least)]
+        best: tuple[int, bool, int, int, int] | None = None
+        for source in self._places_of(peak):
+            found = self._best_shard(source, peak, least)
+            if found is None:
+                continue
+            node = self._nodes[source]
+            target = next((place for place in targets if self._nodes[place] == node), targets[0])
+            choice = (found[0], self._nodes[target] != node, found[1], source, target)
+            if best is None or choice < best:
+                best = choice
+        return None if best is None else best[2:]
+
+    def _places_of(self, total: int) -> list[int]:
+        """Return the places of all tasks with that load; ties are rare, so the first is looked for alone."""
+        first = self.totals.index(total)
+        found = [first]
+        for _ in range(self.totals.count(total) - 1):
+            found.append(self.totals.index(total, found[-1] + 1))
+        return found
+
+    def _best_shard(self, source: int, peak: int, least: int) -> tuple[int, int] | None:
+        """Return the larger load after the best move, and its shard; only the two shards around the middle matter."""
+        shards = self._shards[source]
+        above = bisect_left(shards, (peak - least + 1) // 2, key=_weight)
+        options = []
+        if above < len(shards):
+            weight, shard = shards[above]
+            options.append((max(peak - weight, least + weight), shard))
+        if above > 0:
+            weight = shards[above - 1][0]
+            shard = shards[bisect_left(shards, (weight, -1))][1]
+            options.append((max(peak - weight, least + weight), shard))
+        best = min(options, default=None)
+        return best if best is not None and best[0] < peak else None
+
+    def move(self, shard: int, source: int, target: int) -> None:
+        """Take a shard from one task to another."""
+        weight = self._whole[shard]
+        entry = (weight, shard)
+        del self._shards[source][bisect_left(self._shards[source], entry)]
+        insort(self._shards[target], entry)
+        self.totals[source] -= weight
+        self.totals[target] += weight
+
+
+def _weight(entry: tuple[int, int]) -> int:
+    return entry[0]
+
+
+def _whole(loads: NDArray[np.float64]) -> list[int]:
+    """Return the loads as integers; a power of two as unit keeps small whole numbers and their ties exact."""
+    largest = float(loads.max(initial=0.0))
+    if largest <= 0:
+        return [0] * len(loads)
+    scaled = np.ldexp(loads, _SCALE_BITS - math.frexp(largest)[1])
+    result: list[int] = np.rint(scaled).astype(np.int64).tolist()
+    return result
+
+
+def _checked(load: ArrayLike, owner: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    loads = np.asarray(load, dtype=np.float64)
+    owners = np.asarray(owner)
+    if loads.ndim != 1 or owners.shape != loads.shape:
+        raise PlanningError(f"load has shape {loads.shape}, owner {owners.shape}: give one number for each shard.")
+    if owners.size and owners.dtype.kind not in "iu":
+        raise PlanningError(f"owner has type {owners.dtype}: give task ids, which are integers.")
+    wrong = np.flatnonzero(~(np.isfinite(loads) & (loads >= 0)))
+    if wrong.size:
+        shard = int(wrong[0])
+        raise PlanningError(f"load of shard {shard} is {float(loads[shard])!r}: give a finite number of 0 or more.")
+    return loads, owners.astype(np.int64)
+
+
+def _checked_tasks(tasks: Sequence[int], owners: NDArray[np.int64]) -> list[int]:
+    ids = sorted(int(task) for task in tasks)
+    for first, second in pairwise(ids):
+        if first == second:
+            raise PlanningError(f"task {first} is named twice among {len(ids)} tasks: name each once.")
+    strange = np.flatnonzero(~np.isin(owners, np.asarray(ids, dtype=np.int64)))
+    if strange.size:
+        shard = int(strange[0])
+        raise PlanningError(f"shard {shard} is owned by {int(owners[shard])}, which is none of the tasks {ids}.")
+    return ids
+
+
+def _nodes(ids: list[int], node_of_task: Nodes | None) -> list[Hashable]:
+    """Return the node of each task, in the order of `ids`."""
+    if node_of_task is None:
+        return [None] * len(ids)
+    if isinstance(node_of_task, Mapping):
+        missing = [task for task in ids if task not in node_of_task]
+    else:
+        missing = [task for task in ids if not 0 <= task < len(node_of_task)]
+    if missing:
+        raise PlanningError(f"node_of_task has no node for task {missing[0]}: give one for each of the tasks {ids}.")
+    return [node_of_task[task] for task in ids]

@@ -1,0 +1,128 @@
+"""Where a job begins: homes, first cores, and the nodes of its sources.
+
+Goal
+    Every executor has a core at its home; the cores of the cluster are used; homes are spread evenly.
+Heuristic
+    One executor after the other goes to the node with the most free slots; what is left is dealt out at home.
+Not done
+    Anything about load, which is not known yet, and about who talks to whom.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from dask_elastic.vocab.errors import PlanningError
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What one component asks for.
+
+    Parameters
+    ----------
+    name : str
+        The component.
+    instances : int or None
+        Executors of a stateful component or instances of a source; None leaves it to the planner.
+    stateful : bool
+        Whether it owns cores.
+    cores : int or None
+        Cores of each executor; None takes what there is.
+    """
+
+    name: str
+    instances: int | None
+    stateful: bool
+    cores: int | None = None
+
+
+@dataclass(frozen=True)
+class InitialPlacement:
+    """Where everything begins.
+
+    Parameters
+    ----------
+    homes : dict of str to tuple of int
+        Node of each instance of each component.
+    cores : dict of str to tuple of dict
+        Cores of each executor, by node.
+    oversubscribed : bool
+        Whether executors had to share slots.
+    """
+
+    homes: dict[str, tuple[int, ...]]
+    cores: dict[str, tuple[dict[int, int], ...]]
+    oversubscribed: bool
+
+
+def place(demands: Sequence[Demand], free_slots: Sequence[int]) -> InitialPlacement:
+    """Place a job on nodes with so many free slots each.
+
+    Raises
+    ------
+    PlanningError
+        If there is no node.
+
+    Examples
+    --------
+    >>> placement = place([Demand("s", 1, False), Demand("c", None, True)], free_slots=[2, 2])
+    >>> placement.homes, placement.cores
+    ({'c': (0, 1), 's': (0,)}, {'c': ({0: 2}, {1: 2})})
+    """
+    if not free_slots:
+        raise PlanningError("there is no node to place the job on")
+    stateful = [demand for demand in demands if demand.stateful]
+    free = list(free_slots)
+    homes: dict[str, tuple[int, ...]] = {}
+    places: dict[tuple[str, int], dict[int, int]] = {}
+    load = [0] * len(free)
+    for demand in stateful:
+        chosen = []
+        for index in range(demand.instances or _default_executors(len(stateful), free_slots)):
+            node = max(range(len(free)), key=lambda n: (free[n], -load[n], -n))
+            free[node] -= 1
+            load[node] += 1
+            chosen.append(node)
+            places[demand.name, index] = {node: 1}
+        homes[demand.name] = tuple(chosen)
+    oversubscribed = any(slots < 0 for slots in free)
+    oversubscribed |= _more_cores(stateful, homes, places, free)
+    for position, demand in enumerate(d for d in demands if not d.stateful):
+        homes[demand.name] = tuple((position + i) % len(free) for i in range(demand.instances or 1))
+    cores = {d.name: tuple(places[d.name, i] for i in range(len(homes[d.name]))) for d in stateful}
+    return InitialPlacement(homes, cores, oversubscribed)
+
+
+def _default_executors(components: int, slots: Sequence[int]) -> int:
+    return max(1, min(len(slots), sum(max(s, 0) for s in slots) // components))
+
+
+def _more_cores(
+    stateful: Sequence[Demand],
+    homes: Mapping[str, tuple[int, ...]],
+    places: Mapping[tuple[str, int], dict[int, int]],
+    free: list[int],
+) -> bool:
+    """Deal free slots out, at home to those that take what there is; returns whether a fixed wish was not met."""
+    unmet = False
+    for demand in stateful:
+        for index, home in enumerate(homes[demand.name]):
+            held = places[demand.name, index]
+            for _ in range((demand.cores or 1) - 1):
+                node = home if free[home] > 0 else max(range(len(free)), key=lambda n: (free[n], -n))
+                unmet |= free[node] <= 0
+                free[node] -= 1
+                held[node] = held.get(node, 0) + 1
+    takers = [(d.name, i) for d in stateful if d.cores is None for i in range(len(homes[d.name]))]
+    given = True
+    while given:
+        given = False
+        for name, index in takers:
+            home = homes[name][index]
+            if free[home] > 0:
+                free[home] -= 1
+                places[name, index][home] += 1
+                given = True
+    return unmet

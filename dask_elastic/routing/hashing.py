@@ -1,0 +1,383 @@
+"""Stable hashes of keys: what decides a row's place, and by what keyed state knows a key."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum, auto
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from dask_elastic.routing.string_hashing import CHECK, HASH, SHORT, Family, Words, combine, string_words
+from dask_elastic.vocab.errors import SchemaMismatch, TopologyError
+
+_NULL_CHECK = np.uint64(1)
+_NAN = np.uint64(0x7FF8000000000000)
+_DAY = np.uint64(86_400_000)
+_NANOSECONDS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
+
+
+class _Kind(Enum):
+    """The types of one treatment."""
+
+    INTEGER = auto()
+    BOOL = auto()
+    FLOAT = auto()
+    DAYS = auto()
+    TIME = auto()
+    DECIMAL = auto()
+    BYTES = auto()
+    FIXED = auto()
+    NULL = auto()
+    VIEW = auto()
+    DICTIONARY = auto()
+    RUNS = auto()
+
+
+_TYPES: dict[_Kind, list[pa.DataType]] = {
+    _Kind.INTEGER: [
+        *(pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()),
+        pa.date64(),
+    ],
+    _Kind.BOOL: [pa.bool_()],
+    _Kind.FLOAT: [pa.float16(), pa.float32(), pa.float64()],
+    _Kind.DAYS: [pa.date32()],
+    _Kind.TIME: [pa.time32("s"), pa.time64("us"), pa.timestamp("s"), pa.duration("s")],
+    # PyArrow has the narrow decimals since version 19.
+    _Kind.DECIMAL: [
+        getattr(pa, name)(1) for name in ("decimal32", "decimal64", "decimal128", "decimal256") if hasattr(pa, name)
+    ],
+    _Kind.BYTES: [pa.string(), pa.large_string(), pa.binary(), pa.large_binary()],
+    _Kind.FIXED: [pa.binary(1)],
+    _Kind.NULL: [pa.null()],
+    _Kind.VIEW: [pa.string_view(), pa.binary_view()],
+    _Kind.DICTIONARY: [pa.dictionary(pa.int8(), pa.int8())],
+    _Kind.RUNS: [pa.run_end_encoded(pa.int16(), pa.int8())],
+}
+_KINDS = {example.id: kind for kind, examples in _TYPES.items() for example in examples}
+_CODES = {
+    **{example.id: "f" for example in _TYPES[_Kind.FLOAT]},
+    **{example.id: "u" for example in (pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())},
+}
+_LARGE = {pa.large_string().id, pa.large_binary().id}
+
+
+def hash_columns(rows: pa.RecordBatch, columns: Sequence[str]) -> Words:
+    """Hash the key of each row, the same in every process, on every machine, in every version.
+
+    Parameters
+    ----------
+    rows : pyarrow.RecordBatch
+        The rows.
+    columns : sequence of str
+        The key columns; their order counts.
+
+    Returns
+    -------
+    numpy.ndarray of uint64
+        One hash per row.
+
+    Raises
+    ------
+    SchemaMismatch
+        If the batch does not have exactly one column of such a name.
+    TopologyError
+        If no column is named, or one's type cannot be part of a key.
+
+    See Also
+    --------
+    check_columns : What tells apart keys that share a hash.
+
+    Examples
+    --------
+    >>> rows = pa.record_batch({"plane": ["N10156", "N102UW", "N10156"], "year": [2013, 2013, 2013]})
+    >>> hash_columns(rows, ["plane"]) == hash_columns(rows, ["plane"])[0]
+    array([ True, False,  True])
+
+    Notes
+    -----
+    Equal values hash alike whatever their encoding: integers of any width; strings and binaries, plain, large, as views
+    or of fixed size; dictionaries and run-ends; timestamps and durations of any unit and zone; dates and floats of both
+    widths; decimals of any precision and scale. -0.0 equals 0.0, all NaN are one key, null is another.
+    """
+    return _hashes(_key_arrays(rows, columns), HASH)
+
+
+def check_columns(rows: pa.RecordBatch, columns: Sequence[str]) -> Words | None:
+    """Hash the key of each row a second time, such that hash and check together are the key's identity.
+
+    Parameters
+    ----------
+    rows : pyarrow.RecordBatch
+        The rows.
+    columns : sequence of str
+        The key columns; their order counts.
+
+    Returns
+    -------
+    numpy.ndarray of uint64 or None
+        One check per row; None stands for zeros, when `hash_columns` alone tells all keys of the batch apart.
+
+    Raises
+    ------
+    SchemaMismatch
+        If the batch does not have exactly one column of such a name.
+    TopologyError
+        If no column is named, or one's type cannot be part of a key.
+
+    Examples
+    --------
+    >>> rows = pa.record_batch({"number": [7, None], "plane": ["N10156", "N102UW"]})
+    >>> check_columns(rows, ["number"]).tolist()
+    [0, 1]
+    >>> check_columns(rows, ["plane"]) is None
+    True
+
+    Notes
+    -----
+    The hash of a single integer, bool, float, date, time, timestamp or duration, or of a string of up to seven bytes,
+    is a bijection of the value: its check is 0, and that of a null is 1. A key's check never depends on the rest of its
+    batch. Keys are compared within one column type: the unsigned 2**64 - 1 and the signed -1 share an identity.
+    """
+    arrays = _key_arrays(rows, columns)
+    if len(arrays) == 1:
+        return _single_check(arrays[0])
+    return _hashes(arrays, CHECK)
+
+
+def _key_arrays(rows: pa.RecordBatch, columns: Sequence[str]) -> list[pa.Array]:
+    if isinstance(columns, str):
+        raise TopologyError(f"the key columns are the single text {columns!r}. Give a sequence: [{columns!r}].")
+    if not columns:
+        raise TopologyError("a key needs at least one column. Name the key columns in key_by.")
+    return [_plain(_column(rows, name), name) for name in columns]
+
+
+def _column(rows: pa.RecordBatch, name: str) -> pa.Array:
+    found = rows.schema.get_all_field_indices(name)
+    if len(found) == 1:
+        return rows.column(found[0])
+    present = ", ".join(map(repr, rows.schema.names)) or "none"
+    if found:
+        raise SchemaMismatch(
+            f"the key column {name!r} is in the batch {len(found)} times; it has {present}. Rename one."
+        )
+    raise SchemaMismatch(
+        f"the batch has no key column {name!r}; it has {present}. Name one of these in key_by,"
+        f" or keep {name!r} in the operator before."
+    )
+
+
+def _plain(array: pa.Array, name: str) -> pa.Array:
+    """Undo encodings, except for a dictionary that saves work."""
+    kind = _KINDS.get(array.type.id)
+    if kind is _Kind.DICTIONARY:
+        return _plain_dictionary(array, name)
+    if kind is _Kind.RUNS:
+        return _plain(pc.run_end_decode(array), name)
+    if kind is _Kind.VIEW:
+        return _offset_strings(array)
+    if kind is not None:
+        return array
+    if isinstance(array.type, pa.BaseExtensionType):
+        return _plain(array.storage, name)
+    raise TopologyError(
+        f"the key column {name!r} has type {array.type}, which cannot be part of a key. Key by its parts,"
+        " or by integers, floats, decimals, strings, binaries, bools, dates or times that map derives from it."
+    )
+
+
+def _plain_dictionary(array: pa.DictionaryArray, name: str) -> pa.Array:
+    values = array.dictionary
+    if _KINDS.get(values.type.id) is _Kind.VIEW:
+        values = _offset_strings(values)
+    if not 0 < len(values) <= len(array):
+        # A slice of a batch keeps the whole dictionary: then its rows are fewer to hash.
+        return _plain(values.take(array.indices), name)
+    values = _plain(values, name)
+    if values.type == array.type.value_type:
+        return array
+    return pa.DictionaryArray.from_arrays(array.indices, values, safe=False)
+
+
+def _offset_strings(array: pa.Array) -> pa.Array:
+    target = pa.large_binary() if pa.types.is_binary_view(array.type) else pa.large_string()
+    try:
+        return array.cast(target)
+    except pa.ArrowNotImplementedError:
+        # Early versions of PyArrow that know views cannot cast them.
+        return pa.array(array.to_pylist(), target)
+
+
+def _hashes(arrays: Sequence[pa.Array], family: Family) -> Words:
+    hashes = _column_hashes(arrays[0], family)
+    for array in arrays[1:]:
+        hashes = combine(hashes, _column_hashes(array, family))
+    return hashes
+
+
+def _column_hashes(array: pa.Array, family: Family) -> Words:
+    if pa.types.is_dictionary(array.type):
+        return _spread(array, _column_hashes(array.dictionary, family), family.null)
+    hashes = family.mix(_words(array, family))
+    return _mark_nulls(array, hashes, family.null)
+
+
+def _single_check(array: pa.Array) -> Words | None:
+    kind = _KINDS[array.type.id]
+    if kind is _Kind.DICTIONARY:
+        of_values = _single_check(array.dictionary)
+        if of_values is None and array.indices.null_count == 0:
+            return None
+        if of_values is None:
+            of_values = np.zeros(len(array.dictionary), dtype=np.uint64)
+        return _spread(array, of_values, _NULL_CHECK)
+    check: Words | None = None
+    if kind in (_Kind.BYTES, _Kind.FIXED):
+        check = _string_check(array)
+    elif kind is _Kind.DECIMAL:
+        check = CHECK.mix(_decimal_words(array, CHECK))
+    elif kind is _Kind.TIME:
+        check = _excess(array)
+    if check is None and array.null_count == 0:
+        return None
+    return _mark_nulls(array, np.zeros(len(array), dtype=np.uint64) if check is None else check, _NULL_CHECK)
+
+
+def _spread(array: pa.DictionaryArray, of_values: Words, null: np.uint64) -> Words:
+    indices = array.indices
+    if indices.null_count:
+        # What lies under a null is undefined and need not be within the dictionary.
+        return _mark_nulls(indices, of_values.take(_buffer_values(indices.fill_null(0))), null)
+    return of_values.take(_buffer_values(indices))
+
+
+def _mark_nulls(array: pa.Array, hashes: Words, null: np.uint64) -> Words:
+    if array.null_count:
+        hashes[array.is_null().to_numpy(zero_copy_only=False)] = null
+    return hashes
+
+
+def _words(array: pa.Array, family: Family) -> Words:
+    """Turn values into words that are equal exactly if the values are (but for long strings and wide decimals)."""
+    kind = _KINDS[array.type.id]
+    if kind is _Kind.INTEGER:
+        return _integer_words(_buffer_values(array))
+    if kind in (_Kind.BYTES, _Kind.FIXED):
+        return string_words(*_strings(array), family)
+    if kind is _Kind.FLOAT:
+        return _float_words(_buffer_values(array))
+    if kind is _Kind.TIME:
+        return _time_words(array, family)
+    if kind is _Kind.DAYS:
+        return _integer_words(_buffer_values(array)) * _DAY
+    if kind is _Kind.BOOL:
+        return _integer_words(_buffer_values(array.cast(pa.uint8())))
+    if kind is _Kind.DECIMAL:
+        return _decimal_words(array, family)
+    return np.zeros(len(array), dtype=np.uint64)
+
+
+def _integer_words(values: NDArray[Any]) -> Words:
+    if values.dtype.kind == "u":
+        return values.astype(np.uint64, copy=False)
+    return values.astype(np.int64, copy=False).view(np.uint64)
+
+
+def _float_words(values: NDArray[Any]) -> Words:
+    with np.errstate(invalid="ignore"):
+        # Adding 0.0 turns -0.0 into 0.0 and leaves all else alone.
+        numbers = values.astype(np.float64, copy=False) + 0.0
+        nan = numbers != numbers
+    words: Words = numbers.view(np.uint64)
+    if nan.any():
+        words[nan] = _NAN
+    return words
+
+
+def _time_words(array: pa.Array, family: Family) -> Words:
+    unit = _NANOSECONDS[array.type.unit]
+    words = _integer_words(_buffer_values(array))
+    if unit > 1:
+        words = words * np.uint64(unit)
+    excess = _excess(array) if family is CHECK else None
+    return words if excess is None else words + excess * CHECK.lane
+
+
+def _excess(array: pa.Array) -> Words | None:
+    """Say by how many times 2**64 ns each time leaves the range of int64 nanoseconds; None if none does.
+
+    A hash takes the time in nanoseconds modulo 2**64, and this is what the modulus drops.
+    """
+    unit = _NANOSECONDS[array.type.unit]
+    values = _buffer_values(array)
+    limit = (2**63 - 1) // unit
+    if unit == 1 or values.itemsize < 8 or len(values) == 0 or (values.max() <= limit and values.min() >= -limit):
+        return None
+    # The upper half of the product of 128 bits, from the halves of the time.
+    upper = (values >> 32) * unit + ((values & 0xFFFFFFFF) * unit >> 32) >> 32
+    wrapped = values.view(np.uint64) * np.uint64(unit)
+    excess: Words = (upper + (wrapped >> np.uint64(63)).view(np.int64)).view(np.uint64)
+    # Twice, so that no excess is the check of a null.
+    return excess << np.uint64(1)
+
+
+def _decimal_words(array: pa.Array, family: Family) -> Words:
+    """Take the values modulo two primes; there a division by a power of ten is exact, so the scale drops out.
+
+    All four primes of hash and check together tell any two decimals of 38 digits and one scale apart.
+    """
+    width = array.type.bit_width // 32
+    if len(array) == 0:
+        return np.zeros(0, dtype=np.uint64)
+    limbs = np.frombuffer(array.buffers()[1], "<u4", len(array) * width, array.offset * width * 4).reshape(-1, width)
+    signed = limbs.view("<i4")
+    top = width - 1
+    while top > 0 and (signed[:, top] == signed[:, top - 1] >> 31).all():
+        top -= 1
+    words = np.zeros(len(array), dtype=np.uint64)
+    for prime in family.primes:
+        modulus = np.uint64(prime)
+        residues = (signed[:, top].astype(np.int64) % prime).view(np.uint64)
+        for limb in range(top - 1, -1, -1):
+            residues = ((residues << np.uint64(32)) | limbs[:, limb]) % modulus
+        if array.type.scale:
+            residues = residues * np.uint64(pow(10, -array.type.scale, prime)) % modulus
+        words = (words << np.uint64(32)) | residues
+    return words
+
+
+def _string_check(array: pa.Array) -> Words | None:
+    data, offsets = _strings(array)
+    lengths = np.diff(offsets)
+    if len(lengths) == 0 or lengths.max() <= SHORT:
+        return None
+    check = CHECK.mix(string_words(data, offsets, CHECK))
+    check[lengths <= SHORT] = 0
+    return check
+
+
+def _strings(array: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.signedinteger]]:
+    count, start = len(array), array.offset
+    if count == 0:
+        return _bytes(None), np.zeros(1, dtype=np.int64)
+    if _KINDS[array.type.id] is _Kind.FIXED:
+        return _bytes(array.buffers()[1]), np.arange(start, start + count + 1, dtype=np.int64) * array.type.byte_width
+    dtype: np.dtype[np.signedinteger] = np.dtype("<i8" if array.type.id in _LARGE else "<i4")
+    _, offsets, data = array.buffers()
+    return _bytes(data), np.frombuffer(offsets, dtype, count + 1, start * dtype.itemsize)
+
+
+def _bytes(buffer: pa.Buffer | None) -> NDArray[np.uint8]:
+    return np.frombuffer(b"" if buffer is None else buffer, dtype=np.uint8)
+
+
+def _buffer_values(array: pa.Array) -> NDArray[Any]:
+    """View the values of a fixed-width column; what lies under a null is undefined."""
+    dtype = np.dtype(f"<{_CODES.get(array.type.id, 'i')}{array.type.bit_width // 8}")
+    if len(array) == 0:
+        return np.empty(0, dtype=dtype)
+    return np.frombuffer(array.buffers()[1], dtype, len(array), array.offset * dtype.itemsize)

@@ -1,0 +1,93 @@
+"""Splitting a batch by executor and by shard: one stable radix sort, one take, then slices."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from dask_elastic.routing.keyspace import KeySpace
+from dask_elastic.routing.table import ShardTable
+
+
+def take_rows(rows: pa.RecordBatch, order: np.ndarray) -> pa.RecordBatch:
+    """Rows in a new order."""
+    return rows.take(pa.array(order))
+
+
+def split_by_executor(
+    rows: pa.RecordBatch, hashes: np.ndarray, space: KeySpace
+) -> list[tuple[int, pa.RecordBatch, np.ndarray]]:
+    """Split rows among the executors of a component, each executor's rows in their order of arrival.
+
+    Parameters
+    ----------
+    rows : pyarrow.RecordBatch
+        The rows.
+    hashes : numpy.ndarray
+        Their key hashes, ``uint64``.
+    space : KeySpace
+        The component's key space.
+
+    Returns
+    -------
+    list of (int, pyarrow.RecordBatch, numpy.ndarray)
+        Executor, its rows, their hashes; executors without rows are left out.
+
+    Examples
+    --------
+    >>> rows = pa.record_batch({"x": [10, 11, 12]})
+    >>> parts = split_by_executor(rows, np.array([0, 1, 0], dtype=np.uint64), KeySpace(2, 1))
+    >>> [(executor, part["x"].to_pylist()) for executor, part, _ in parts]
+    [(0, [10, 12]), (1, [11])]
+    """
+    if len(hashes) == 0:
+        return []
+    if space.executors == 1:
+        return [(0, rows, hashes)]
+    executors = space.executor_of(hashes)
+    counts = np.bincount(executors, minlength=space.executors)
+    present = np.flatnonzero(counts)
+    if len(present) == 1:
+        return [(int(present[0]), rows, hashes)]
+    order = np.argsort(executors, kind="stable")
+    rows, hashes = take_rows(rows, order), hashes[order]
+    ends = np.cumsum(counts)
+    return [
+        (int(e), rows.slice(int(ends[e] - counts[e]), int(counts[e])), hashes[ends[e] - counts[e] : ends[e]])
+        for e in present
+    ]
+
+
+class SortedRows(NamedTuple):
+    """Rows sorted by the shard order of one table.
+
+    Parameters
+    ----------
+    rows, hashes
+        Rows and their key hashes in sorted order.
+    shards : numpy.ndarray
+        The shards in that order.
+    bounds : numpy.ndarray
+        Shard ``shards[i]`` has the rows ``bounds[i]`` to ``bounds[i + 1]``.
+    """
+
+    rows: pa.RecordBatch
+    hashes: np.ndarray
+    shards: np.ndarray
+    bounds: np.ndarray
+
+
+def sort_by_shard(rows: pa.RecordBatch, hashes: np.ndarray, space: KeySpace, table: ShardTable) -> SortedRows:
+    """Sort rows so that those of a task, and within it those of a shard, are contiguous; stable per shard."""
+    ranks = table.rank[space.shard_of(hashes)]
+    bounds = np.zeros(len(table.order) + 1, dtype=np.int64)
+    np.cumsum(np.bincount(ranks, minlength=len(table.order)), out=bounds[1:])
+    order = np.argsort(ranks, kind="stable")
+    return SortedRows(take_rows(rows, order), hashes[order], table.order, bounds)
+
+
+def count_by_shard(hashes: np.ndarray, space: KeySpace) -> np.ndarray:
+    """Rows per shard, ``int64``."""
+    return np.bincount(space.shard_of(hashes), minlength=space.shards)

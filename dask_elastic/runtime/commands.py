@@ -1,0 +1,175 @@
+"""What the scheduler asks of a node; each handler answers with plain values and never raises into Dask."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from distributed.protocol import to_serialize
+
+from dask_elastic._version import __version__
+from dask_elastic.executor import events
+from dask_elastic.runtime.report import dump_error, part_report
+from dask_elastic.vocab.errors import UnknownJob
+from dask_elastic.vocab.identity import ExecutorId
+
+if TYPE_CHECKING:
+    from dask_elastic.runtime.deployment import Deployment
+    from dask_elastic.runtime.home import Home
+    from dask_elastic.runtime.node import NodeRuntime
+
+logger = logging.getLogger("dask_elastic.node")
+
+SEND_SECONDS = 1.0
+FLUSH_SECONDS = 60.0
+
+Handler = Callable[..., Awaitable[Any]]
+
+
+def answered(handler: Handler) -> Handler:
+    """Turn what a handler raises into an answer that the other side raises again."""
+
+    @functools.wraps(handler)
+    async def run(*arguments: Any, **named: Any) -> dict[str, Any]:
+        try:
+            return {"answer": await handler(*arguments, **named)}
+        except Exception as error:  # becomes the answer
+            logger.debug("%s: %r", handler.__name__, error)
+            return {"error": dump_error(error)}
+
+    return run
+
+
+class Commands:
+    """Handlers of a node's worker.
+
+    Parameters
+    ----------
+    runtime : NodeRuntime
+        The node.
+    """
+
+    def __init__(self, runtime: NodeRuntime):
+        self.runtime = runtime
+
+    def handlers(self) -> dict[str, Handler]:
+        """The handlers by the name of their operation."""
+        commands: list[Handler] = [
+            self.version, self.prepare, self.start_executors, self.start_sources, self.drain, self.end, self.forget,
+            self.set_cores, self.move_shard, self.assignment, self.report, self.state, self.send, self.close_source,
+            self.collect, self.dead_letters,
+        ]  # fmt: skip
+        return {f"elastic_{command.__name__}": answered(command) for command in commands}
+
+    def _deployment(self, job: str) -> Deployment:
+        deployment = self.runtime.deployments.get(job)
+        if deployment is None:
+            raise UnknownJob(f"worker {self.runtime.worker.address} hosts no job {job!r}")
+        return deployment
+
+    async def version(self) -> str:
+        """The version that runs here."""
+        return __version__
+
+    async def prepare(self, spec: dict[str, Any], components: bytes) -> None:
+        """Build this node's part of a job."""
+        await self.runtime.prepare(spec, components)
+
+    async def start_executors(self, job: str) -> None:
+        """Start everything but the sources."""
+        await self.runtime.in_thread(self._deployment(job).start_executors)
+
+    async def start_sources(self, job: str) -> None:
+        """Let the tuples flow."""
+        await self.runtime.in_thread(self._deployment(job).start_sources)
+
+    async def drain(self, job: str) -> None:
+        """Read no further."""
+        self._deployment(job).drain()
+
+    async def end(self, job: str) -> None:
+        """Stop at once; state and measures stay readable."""
+        await self.runtime.in_thread(self._deployment(job).end)
+
+    async def forget(self, job: str) -> list[str]:
+        """Stop at once and drop everything."""
+        return await self.runtime.forget(job)
+
+    async def set_cores(self, job: str, operator: str, executor: int, cores: list[list[int]]) -> None:
+        """Give an executor at home here so many cores on each node."""
+        home = self._deployment(job).homes[ExecutorId(operator, executor)]
+        await self.runtime.in_thread(home.handle, events.SetCores({node: count for node, count in cores}))
+
+    async def move_shard(self, job: str, operator: str, executor: int, shard: int, task: int) -> None:
+        """Begin to move a shard of an executor at home here."""
+        home = self._deployment(job).homes[ExecutorId(operator, executor)]
+        await self.runtime.in_thread(home.handle, events.MoveShard(shard, task))
+
+    async def assignment(self, job: str) -> list[dict[str, Any]]:
+        """Which task each shard belongs to, for every executor at home here."""
+        made = []
+        for identity, home in self._deployment(job).homes.items():
+            owner, nodes = home.executor.assignment()
+            made.append(
+                {
+                    "operator": identity.component,
+                    "executor": identity.index,
+                    "home": home.executor.home,
+                    "owner": owner.tolist(),
+                    "node_of_task": [[task, node] for task, node in sorted(nodes.items())],
+                }
+            )
+        return made
+
+    async def report(self, job: str) -> dict[str, Any]:
+        """What would be in the next report."""
+        return await self.runtime.in_thread(part_report, self._deployment(job))
+
+    async def state(self, job: str, operator: str, executor: int, key: list[Any] | None = None) -> Any:
+        """The state of an executor at home here, or of one key of it, as an Arrow IPC stream."""
+        home = self._deployment(job).homes[ExecutorId(operator, executor)]
+        return await self.runtime.in_thread(_state_bytes, home, key)
+
+    async def send(self, job: str, source: str, instance: int, rows: Any) -> bool:
+        """Put rows into the mailbox of a source here; returns whether there was room."""
+        thread = self._deployment(job).sources[ExecutorId(source, instance)]
+        with pa.ipc.open_stream(pa.py_buffer(rows)) as reader:
+            table = reader.read_all().combine_chunks()
+        for batch in table.to_batches():
+            if not await self.runtime.in_thread(thread.mailbox.offer, batch, SEND_SECONDS):
+                return False
+        return True
+
+    async def close_source(self, job: str, source: str, instance: int) -> None:
+        """End a pushed source after what was sent."""
+        self._deployment(job).sources[ExecutorId(source, instance)].mailbox.close()
+
+    async def collect(self, job: str, operator: str) -> list[Any]:
+        """What a sink here keeps for the client, as an Arrow IPC stream; nothing when it is not here."""
+        deployment = self._deployment(job)
+        sink = deployment.sinks.get(ExecutorId(operator, deployment.node))
+        batches = [] if sink is None else await self.runtime.in_thread(sink.collected)
+        return [to_serialize(memoryview(table_bytes(pa.Table.from_batches(batches))))] if batches else []
+
+    async def dead_letters(self, job: str, operator: str) -> list[Any]:
+        """The rows that an operator's code could not digest here."""
+        rows = self._deployment(job).dead_letters.rows(operator)
+        return [] if rows is None else [to_serialize(memoryview(table_bytes(rows)))]
+
+
+def table_bytes(table: pa.Table) -> pa.Buffer:
+    """A table as an Arrow IPC stream."""
+    out = pa.BufferOutputStream()
+    with pa.ipc.new_stream(out, table.schema) as writer:
+        writer.write_table(table)
+    return out.getvalue()
+
+
+def _state_bytes(home: Home, key: list[Any] | None) -> list[Any]:
+    if not home.deployment.ended:
+        home.flush(FLUSH_SECONDS)
+    table = home.read_state() if key is None else home.find_key(key)
+    return [] if table is None else [to_serialize(memoryview(table_bytes(table)))]

@@ -1,0 +1,288 @@
+"""One job's part on one node: its sources, executors, remote tasks and sinks, and the ways between them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from dask_elastic.executor import events
+from dask_elastic.executor.emitter import Emitter
+from dask_elastic.executor.executor import ElasticExecutor, ExecutorLimits
+from dask_elastic.executor.guard import Guard
+from dask_elastic.executor.measures import ExecutorMeasure
+from dask_elastic.executor.processor import Processor
+from dask_elastic.executor.remote import RemotePart
+from dask_elastic.routing.keyspace import KeySpace
+from dask_elastic.runtime.credit import Aborted, CreditGate
+from dask_elastic.runtime.dead_letters import DeadLetters
+from dask_elastic.runtime.home import Home
+from dask_elastic.runtime.job_spec import JobSpec
+from dask_elastic.runtime.remote_tasks import RemoteTasks
+from dask_elastic.runtime.sink_thread import SinkThread
+from dask_elastic.runtime.source_thread import SourceThread
+from dask_elastic.state.store import KeyedStore
+from dask_elastic.topology.component import Component
+from dask_elastic.topology.operators import SinkOperator, SourceOperator
+from dask_elastic.vocab.batch import Batch, Delivery
+from dask_elastic.vocab.identity import ExecutorId
+from dask_elastic.vocab.messages import StartTask, ToHome, ToRemote
+
+if TYPE_CHECKING:
+    from dask_elastic.runtime.node import NodeRuntime
+
+_REMOTE_MESSAGES = ToRemote.__args__  # type: ignore[attr-defined]
+
+
+class Deployment:
+    """Hosts what a job runs on this node.
+
+    Parameters
+    ----------
+    runtime : NodeRuntime
+        The node: peers, and the way to the scheduler.
+    spec : JobSpec
+        What to host.
+    components : iterable of Component
+        The topology's components, user code included.
+    """
+
+    def __init__(self, runtime: NodeRuntime, spec: JobSpec, components: Iterable[Component]):
+        self.runtime = runtime
+        self.spec = spec
+        self.job = spec.job
+        self.node = spec.node
+        self.components = {component.name: component for component in components}
+        self.spaces = {
+            s.name: KeySpace(len(spec.homes[s.name]), s.shards) for s in spec.summaries if s.kind == "compute"
+        }
+        self.dead_letters = DeadLetters()
+        self.ended = False
+        self.error: BaseException | None = None
+        self.sources: dict[ExecutorId, SourceThread] = {}
+        self.homes: dict[ExecutorId, Home] = {}
+        self.sinks: dict[ExecutorId, SinkThread] = {}
+        self.remotes: dict[ExecutorId, RemoteTasks] = {}
+        self._gates: dict[tuple[ExecutorId, ExecutorId], CreditGate] = {}
+        self._lock = threading.Lock()
+        self._threads: list[threading.Thread] = []
+        self._build()
+        self._remaining: set[ExecutorId] = {*self.sources, *self.homes, *self.sinks}
+
+    # building
+
+    def _build(self) -> None:
+        for name, component in self.components.items():
+            match component.operator:
+                case SourceOperator():
+                    self._build_sources(name, component)
+                case SinkOperator() as operator:
+                    inputs = self.spec.sink_inputs(name, self.node)
+                    if inputs:
+                        identity = ExecutorId(name, self.node)
+                        self.sinks[identity] = SinkThread(self, identity, operator, inputs)
+                case _:
+                    self._build_executors(name, component)
+
+    def _build_sources(self, name: str, component: Component) -> None:
+        instances = self.spec.instances(name)
+        assert isinstance(component.operator, SourceOperator)
+        for identity in instances:
+            if self.spec.node_of(identity) == self.node:
+                emitter = Emitter(name, component.outputs, self.spaces, self._guard(), self.node)
+                self.sources[identity] = SourceThread(self, identity, component.operator, len(instances), emitter)
+
+    def _build_executors(self, name: str, component: Component) -> None:
+        options = self.spec.options
+        limits = ExecutorLimits(options.inbox_time, options.balance_threshold)
+        inputs = self.spec.inputs_of(name)
+        for identity in self.spec.instances(name):
+            if self.spec.node_of(identity) == self.node:
+                cores = self.spec.cores[name][identity.index]
+                space = self.spaces[name]
+                executor = ElasticExecutor(identity, space, self.node, cores, inputs, threading.Lock, limits)
+                self.homes[identity] = Home(self, executor, component)
+
+    def _guard(self) -> Guard:
+        return Guard("skip" if self.spec.options.on_error == "skip" else "fail", self.dead_letters.add)
+
+    def processor(self, component: Component, task: int, store: KeyedStore, home: int) -> Processor:
+        """What a task of a component runs."""
+        return Processor(component, task, store, self.spaces, self._guard(), home)
+
+    # life
+
+    def start_executors(self) -> None:
+        """Start everything but the sources: all nodes do this before any source starts."""
+        for sink in self.sinks.values():
+            sink.start()
+        for home in self.homes.values():
+            home.start()
+
+    def start_sources(self) -> None:
+        """Let the tuples flow."""
+        for source in self.sources.values():
+            source.start()
+        if not self._remaining:
+            self.runtime.job_part_ended(self.job)
+
+    def drain(self) -> None:
+        """Read no further; process what was read."""
+        for source in self.sources.values():
+            source.stop()
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Stop at once; state and measures stay readable."""
+        with self._lock:
+            if self.ended:
+                return
+            self.error = error
+            self.ended = True
+            gates = list(self._gates.values())
+        for gate in gates:
+            gate.abort()
+        for part in (*self.sources.values(), *self.homes.values(), *self.remotes.values(), *self.sinks.values()):
+            part.abort()
+
+    def join(self, timeout: float) -> list[str]:
+        """Wait for the threads to end; returns the names of those that have not."""
+        deadline = time.monotonic() + timeout
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        return [thread.name for thread in self._threads if thread.is_alive()]
+
+    def fail(self, error: BaseException) -> None:
+        """End the job everywhere because of an error."""
+        first = not self.ended
+        self.end(error)
+        if first:
+            self.runtime.job_failed(self.job, error)
+
+    def thread(self, name: str, run: Callable[[], None]) -> None:
+        """Run something on a thread of its own; whatever it raises fails the job."""
+
+        def guarded() -> None:
+            try:
+                run()
+            except Aborted:
+                return
+            except BaseException as error:  # reported to the client as the job's error
+                self.fail(error)
+
+        thread = threading.Thread(target=guarded, name=f"elastic-{self.job}-{name}", daemon=True)
+        with self._lock:
+            self._threads = [t for t in self._threads if t.is_alive() or t.ident is None]
+            self._threads.append(thread)
+        thread.start()
+
+    # the ways between instances
+
+    def deliver(self, origin: ExecutorId, deliveries: Iterable[Delivery]) -> None:
+        """Hand batches to the next receivers; blocks while their windows are full."""
+        for target, batch in deliveries:
+            nbytes = batch.nbytes
+            self._gate(origin, target).acquire(nbytes)
+            node = self.spec.node_of(target)
+            if node == self.node:
+                self.accept(target, origin, batch, nbytes)
+            else:
+                self.runtime.peer(self.spec.nodes[node]).send_batch(self.job, target, origin, batch, nbytes)
+
+    def accept(self, target: ExecutorId, origin: ExecutorId, batch: Batch, nbytes: int) -> None:
+        """Take a batch for an instance on this node."""
+        home = self.homes.get(target)
+        if home is not None:
+            home.offer(origin, batch, nbytes)
+        else:
+            self.sinks[target].offer(origin, batch, nbytes)
+
+    def release(self, origin: ExecutorId, target: ExecutorId, nbytes: int) -> None:
+        """Give credit back to an upstream instance."""
+        node = self.spec.node_of(origin)
+        if node == self.node:
+            self._gate(origin, target).release(nbytes)
+        else:
+            self.runtime.peer(self.spec.nodes[node]).send_credit(self.job, target, origin, nbytes)
+
+    def _gate(self, origin: ExecutorId, target: ExecutorId) -> CreditGate:
+        gate = self._gates.get((origin, target))
+        if gate is None:
+            with self._lock:
+                gate = self._gates.setdefault((origin, target), CreditGate(self.spec.options.channel_window))
+                if self.ended:
+                    gate.abort()
+        return gate
+
+    def send_message(self, node: int, executor: ExecutorId, message: ToRemote | ToHome) -> None:
+        """Send a message between an executor's home and its remote tasks."""
+        self.runtime.peer(self.spec.nodes[node]).send_message(self.job, executor, self.node, message)
+
+    def receive_message(self, executor: ExecutorId, message: Any) -> None:
+        """Take a message between an executor's home and its remote tasks."""
+        if isinstance(message, _REMOTE_MESSAGES):
+            if isinstance(message, StartTask) and executor not in self.remotes:
+                part = RemotePart(executor, self.spaces[executor.component], threading.Lock)
+                component = self.components[executor.component]
+                self.remotes[executor] = RemoteTasks(self, part, component, self.spec.node_of(executor))
+            self.remotes[executor].receive(message)
+        else:
+            self.homes[executor].receive(message)
+
+    # ends
+
+    def executor_finished(self, identity: ExecutorId) -> None:
+        """Say that an executor's input has ended and is processed."""
+        self.instance_ended(identity)
+
+    def instance_ended(self, identity: ExecutorId) -> None:
+        """Tell the next receivers that an instance has sent its last batch."""
+        targets = dict.fromkeys(way.target for way in self.components[identity.component].exits)
+        for name in targets:
+            if isinstance(self.components[name].operator, SinkOperator):
+                self.sinks[ExecutorId(name, self.node)].input_ended(identity)
+                continue
+            for target in self.spec.instances(name):
+                node = self.spec.node_of(target)
+                if node == self.node:
+                    self.input_ended(target, identity)
+                else:
+                    self.runtime.peer(self.spec.nodes[node]).send_end(self.job, target, identity)
+        self._ended(identity)
+
+    def input_ended(self, target: ExecutorId, origin: ExecutorId) -> None:
+        """Tell an executor here that one of its inputs has ended."""
+        self.homes[target].handle(events.InputEnded(origin))
+
+    def sink_ended(self, identity: ExecutorId) -> None:
+        """Say that a sink has written all."""
+        self._ended(identity)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every instance here has ended of itself."""
+        return not self._remaining
+
+    def _ended(self, identity: ExecutorId) -> None:
+        with self._lock:
+            self._remaining.discard(identity)
+            last = not self._remaining
+        if last:
+            self.runtime.job_part_ended(self.job)
+
+    # time
+
+    def balance_due(self) -> None:
+        """Balance every executor at home here."""
+        for home in self.homes.values():
+            home.handle(events.BalanceDue())
+
+    def flush_due(self) -> None:
+        """Let remote tasks here send their state home."""
+        for remote in list(self.remotes.values()):
+            remote.flush_due()
+
+    def measures(self) -> list[ExecutorMeasure]:
+        """Measures of every executor at home here."""
+        now = time.time()
+        return [home.executor.measure(now) for home in self.homes.values()]

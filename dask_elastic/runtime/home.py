@@ -1,0 +1,225 @@
+"""The home of an executor on threads: its tasks, the feeders of its remote tasks, and the way back from those."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from dask_elastic.executor import events
+from dask_elastic.executor import instructions as do
+from dask_elastic.executor.executor import ElasticExecutor
+from dask_elastic.executor.keyed_state import read_state
+from dask_elastic.executor.point_query import find_key
+from dask_elastic.executor.processor import Processor
+from dask_elastic.executor.task_queue import LabelItem, StopItem, Work
+from dask_elastic.runtime.doorbell import Doorbell
+from dask_elastic.topology.operators import Compute
+from dask_elastic.vocab import messages as m
+from dask_elastic.vocab.batch import Batch
+from dask_elastic.vocab.errors import ProtocolError
+from dask_elastic.vocab.identity import ExecutorId
+
+if TYPE_CHECKING:
+    from dask_elastic.runtime.deployment import Deployment
+    from dask_elastic.topology.component import Component
+
+
+class Home:
+    """Drives one elastic executor at its home node.
+
+    Parameters
+    ----------
+    deployment : Deployment
+        The job's part on this node: it delivers, gives credit back, and is told of errors.
+    executor : ElasticExecutor
+        The executor.
+    component : Component
+        What it runs.
+    """
+
+    def __init__(self, deployment: Deployment, executor: ElasticExecutor, component: Component):
+        self.deployment = deployment
+        self.executor = executor
+        self.component = component
+        self.identity = executor.identity
+        self._bells: dict[int, Doorbell] = {}
+        self._flushes: dict[int, threading.Event] = {}
+        self._tokens = iter(range(1, 2**62))
+        self._returns: SimpleQueue[m.ToHome | None] = SimpleQueue()
+        self._returning = False
+        self._starting = threading.Lock()
+
+    # entrances
+
+    def start(self) -> None:
+        """Start the first tasks."""
+        self.carry_out(self.executor.start())
+
+    def offer(self, origin: ExecutorId, batch: Batch, nbytes: int) -> None:
+        """Bring a batch; runs in the thread of whoever brings it."""
+        self.carry_out(self.executor.offer(origin, batch, nbytes, time.time()))
+
+    def handle(self, event: events.Event) -> None:
+        """Tell the executor of an event."""
+        self.carry_out(self.executor.handle(event, time.time()))
+
+    def receive(self, message: m.ToHome) -> None:
+        """Take a message of a remote task; a thread of its own handles it, since its outputs may have to wait."""
+        self._returns.put(message)
+
+    def flush(self, timeout: float) -> None:
+        """Bring the primary copy up to date.
+
+        Raises
+        ------
+        TimeoutError
+            If a remote task does not answer in time.
+        """
+        token = next(self._tokens)
+        arrived = self._flushes[token] = threading.Event()
+        self.handle(events.FlushDue(token))
+        try:
+            if not arrived.wait(timeout):
+                raise TimeoutError(f"{self.identity}: remote tasks did not send their state within {timeout:g} s")
+        finally:
+            del self._flushes[token]
+
+    def read_state(self) -> pa.Table | None:
+        """The primary copy as users see it."""
+        return read_state(self._operator, self.executor.store)
+
+    def find_key(self, key: Sequence[Any]) -> pa.Table | None:
+        """One key's row of the primary copy."""
+        space = self.executor.routes.space
+        return find_key(self._operator, self.executor.store, space, self.identity.index, key)
+
+    @property
+    def _operator(self) -> Compute:
+        assert isinstance(self.component.operator, Compute)
+        return self.component.operator
+
+    def abort(self) -> None:
+        """Wake every thread, so that it sees that the job has ended."""
+        for bell in list(self._bells.values()):
+            bell.ring()
+        self._returns.put(None)
+
+    # instructions
+
+    def carry_out(self, instructions: Iterable[do.Instruction]) -> None:
+        """Carry out what the executor asks for, in order."""
+        for instruction in instructions:
+            match instruction:
+                case do.Wake(task):
+                    self._bells[task].ring()
+                case do.Release(origin, nbytes):
+                    self.deployment.release(origin, self.identity, nbytes)
+                case do.StartTask(task, node, shards):
+                    self._start_task(task, node, shards)
+                case do.InstallState(shard, task, node, copy):
+                    self._install(shard, task, node, copy)
+                case do.RequestFlush(task, node, token):
+                    self._send(node, m.FlushRequest(task, token))
+                case do.FlushComplete(token):
+                    self._flushes[token].set()
+                case do.Finished():
+                    self.deployment.executor_finished(self.identity)
+
+    def _send(self, node: int, message: m.ToRemote) -> None:
+        self.deployment.send_message(node, self.identity, message)
+
+    def _start_task(self, task: int, node: int, shards: tuple[int, ...]) -> None:
+        self._bells[task] = Doorbell()
+        if node == self.executor.home:
+            self._thread(f"task-{task}", lambda: self._run_task(task))
+            return
+        self._send(node, m.StartTask(task, shards))
+        with self._starting:
+            if not self._returning:
+                self._returning = True
+                self._thread("emitter", self._run_returns)
+        self._thread(f"feeder-{task}", lambda: self._run_feeder(task, node))
+
+    def _thread(self, name: str, run: Callable[[], None]) -> None:
+        self.deployment.thread(f"{self.identity}-{name}", run)
+
+    def _install(self, shard: int, task: int, node: int, copy: bool) -> None:
+        state = self.executor.store.extract([shard]) if copy else None
+        self._send(node, m.Install(task, shard, state))
+        self.handle(events.StateInstalled(shard))
+
+    # threads
+
+    def _run_task(self, task: int) -> None:
+        """Process what is routed to a task at home."""
+        processor = self.deployment.processor(self.component, task, self.executor.store, self.executor.home)
+        bell = self._bells[task]
+        while not self.deployment.ended:
+            taken = self.executor.take(task)
+            if taken is None:
+                bell.wait()
+                continue
+            number, item = taken
+            if isinstance(item, Work):
+                self._process(processor, task, number, item)
+            elif not self._control(task, item):
+                return
+
+    def _process(self, processor: Processor, task: int, number: int, work: Work) -> None:
+        began = time.perf_counter()
+        deliveries = processor.process(work.batch())
+        busy = time.perf_counter() - began
+        self.deployment.deliver(self.identity, deliveries)
+        self.carry_out(self.executor.done(task, number, busy, time.time()))
+
+    def _control(self, task: int, item: LabelItem | StopItem) -> bool:
+        """Pass a control record of a task at home; returns whether the task goes on."""
+        if isinstance(item, LabelItem):
+            self.handle(events.LabelBack(task, item.shard))
+            return True
+        self.handle(events.TaskEnded(task))
+        return False
+
+    def _run_feeder(self, task: int, node: int) -> None:
+        """Send a remote task its sub-batches and labels, in the order of its queue."""
+        bell = self._bells[task]
+        while not self.deployment.ended:
+            taken = self.executor.take(task)
+            if taken is None:
+                bell.wait()
+                continue
+            number, item = taken
+            match item:
+                case Work():
+                    self._send(node, m.SubBatch(task, number, item.batch()))
+                case LabelItem(shard, _, stays):
+                    self._send(node, m.Label(task, shard, stays))
+                case StopItem():
+                    self._send(node, m.StopTask(task))
+                    self.handle(events.TaskEnded(task))
+                    return
+
+    def _run_returns(self) -> None:
+        """Emit what remote tasks put out, and apply what they report, in order."""
+        emitted: dict[int, int] = {}
+        while not self.deployment.ended:
+            message = self._returns.get()
+            match message:
+                case m.Outputs(task, number, deliveries):
+                    if number <= emitted.get(task, -1):
+                        raise ProtocolError(f"{self.identity}: task {task} sent the outputs of {number} twice")
+                    emitted[task] = number
+                    self.deployment.deliver(self.identity, deliveries)
+                case m.Done(task, number, busy):
+                    self.carry_out(self.executor.done(task, number, busy, time.time()))
+                case m.Flush(task, through, state, token):
+                    if state is not None:
+                        self.executor.store.install(state)
+                    self.handle(events.Flushed(task, through, token))
+                case m.LabelReturned(task, shard):
+                    self.handle(events.LabelBack(task, shard))

@@ -1,0 +1,339 @@
+"""A handle on a running job."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+import pyarrow as pa
+from distributed import get_client
+from distributed.protocol import to_serialize
+
+from dask_elastic.runtime.commands import table_bytes
+from dask_elastic.runtime.job_state import JobState, read_table
+from dask_elastic.runtime.job_view import html, summary
+from dask_elastic.runtime.progress import Progress
+from dask_elastic.runtime.report import load_error
+from dask_elastic.vocab.errors import JobFailed, JobStopped, SubmitError, UnknownJob, UnknownOperator
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+POLL_SECONDS = 0.25
+ENDED = ("finished", "stopped", "failed")
+
+
+def default_client() -> Client:
+    """The client at hand.
+
+    Raises
+    ------
+    SubmitError
+        If there is none.
+    """
+    try:
+        client: Client = get_client()
+    except ValueError as error:
+        raise SubmitError("there is no Dask client: create one with dask.distributed.Client(), or pass it") from error
+    return client
+
+
+def call(client: Client, operation: str, **arguments: Any) -> Any:
+    """Ask the scheduler's part of dask_elastic; raises what it answers with."""
+    reply = client.sync(_ask, client, operation, arguments)
+    if isinstance(reply, dict) and "answer" in reply:
+        return reply["answer"]
+    if isinstance(reply, dict) and "error" in reply:
+        raise load_error(reply["error"])
+    raise UnknownJob("this cluster does not host dask_elastic: no job was ever submitted to it")
+
+
+async def _ask(client: Client, operation: str, arguments: dict[str, Any]) -> Any:
+    return await getattr(client.scheduler, f"elastic_{operation}")(**arguments)
+
+
+class Job:
+    """A job on a cluster, found by its name; the job does not depend on this handle.
+
+    Parameters
+    ----------
+    name : str
+        Name of the job.
+    client : distributed.Client
+        A client of the cluster.
+    """
+
+    def __init__(self, name: str, client: Client):
+        self.name = name
+        self.client = client
+
+    def __repr__(self) -> str:
+        return summary(self._describe())
+
+    def _repr_html_(self) -> str:
+        return html(self._describe())
+
+    def _call(self, operation: str, **arguments: Any) -> Any:
+        return call(self.client, operation, job=self.name, **arguments)
+
+    def _describe(self) -> dict[str, Any]:
+        described: dict[str, Any] = self._call("describe")
+        return described
+
+    @property
+    def status(self) -> str:
+        """One of "starting", "running", "draining", "finished", "stopped" and "failed"."""
+        status: str = self._describe()["status"]
+        return status
+
+    @property
+    def error(self) -> BaseException | None:
+        """What the job failed with, None when it did not."""
+        data = self._describe()["error"]
+        return None if data is None else load_error(data)
+
+    def wait(self, timeout: float | None = None, *, progress: bool | None = None) -> None:
+        """Wait until the job has processed all of its input.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds; without it there is no limit.
+        progress : bool, optional
+            Whether to show a live line; by default in a terminal only.
+
+        Raises
+        ------
+        JobFailed
+            When the job failed; its cause is the error that it failed with.
+        JobStopped
+            When somebody stopped it.
+        TimeoutError
+            When it is still running after `timeout` seconds. It goes on.
+        KeyboardInterrupt
+            On Ctrl-C. The job goes on, and a line says how to stop it.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with Progress(progress) as line:
+            try:
+                described = self._describe()
+                while described["status"] not in ENDED:
+                    line.show(described)
+                    left = POLL_SECONDS if deadline is None else min(POLL_SECONDS, deadline - time.monotonic())
+                    if left <= 0:
+                        raise TimeoutError(f"job {self.name!r} is still {described['status']} after {timeout:g} s")
+                    described = self._call("wait", timeout=left)
+                line.show(described)
+            except KeyboardInterrupt:
+                line.say(f"Job {self.name!r} goes on. Stop it with job.stop(), or find it again with "
+                         f"dask_elastic.job({self.name!r}).")  # fmt: skip
+                raise
+        self._raise_for(described)
+
+    def _raise_for(self, described: dict[str, Any]) -> None:
+        if described["status"] == "failed":
+            cause = load_error(described["error"])
+            raise JobFailed(f"job {self.name!r} failed: {cause}") from cause
+        if described["status"] == "stopped":
+            raise JobStopped(f"job {self.name!r} was stopped")
+
+    def drain(self, timeout: float | None = None) -> None:
+        """Let the sources read no further, and wait until what they read is processed."""
+        self._call("drain")
+        self.wait(timeout, progress=False)
+
+    def stop(self) -> None:
+        """End the job at once; tuples on their way are dropped, state and measures stay readable."""
+        self._call("stop")
+
+    def forget(self) -> None:
+        """End the job if it runs, and free its state on the workers."""
+        self._call("forget")
+
+    # looking
+
+    def metrics(self) -> pd.DataFrame:
+        """What was measured last, one row an executor.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Columns: ``operator``, ``executor``, ``node`` (address of the home), ``cores``, ``arrival_rate`` (λ,
+            tuples/s), ``service_rate`` (μ, tuples per busy second and core), ``queue`` (tuples), ``latency_p50`` and
+            ``latency_p99`` (seconds from the scheduled emission at the source to the end of processing, over the
+            last 10 s), ``state_bytes``, ``rows``, ``moves``, ``moves_across`` (moves between nodes).
+        """
+        described = self._describe()
+        columns = [
+            "operator", "executor", "node", "cores", "arrival_rate", "service_rate", "queue", "latency_p50",
+            "latency_p99", "state_bytes", "rows", "moves", "moves_across",
+        ]  # fmt: skip
+        rows = [{**part, "node": described["nodes"][part["node"]]} for part in described["executors"]]
+        table = pd.DataFrame(rows, columns=columns)
+        return table.sort_values(["operator", "executor"], ignore_index=True)
+
+    def assignment(self) -> pd.DataFrame:
+        """Where everything is, one row a task.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Columns: ``operator``, ``executor``, ``home`` and ``node`` (addresses), ``task``, ``remote``, ``shards``
+            (a list of shard numbers).
+        """
+        nodes = self._describe()["nodes"]
+        rows = []
+        for part in self._call("assignment"):
+            for task, node in part["node_of_task"]:
+                rows.append(
+                    {
+                        "operator": part["operator"],
+                        "executor": part["executor"],
+                        "home": nodes[part["home"]],
+                        "task": task,
+                        "node": nodes[node],
+                        "remote": node != part["home"],
+                        "shards": [shard for shard, owner in enumerate(part["owner"]) if owner == task],
+                    }
+                )
+        columns = ["operator", "executor", "home", "task", "node", "remote", "shards"]
+        return pd.DataFrame(rows, columns=columns).sort_values(["operator", "executor", "task"], ignore_index=True)
+
+    def state(self, operator: str) -> JobState:
+        """The state of a stateful operator, readable while the job runs and after it has ended.
+
+        Parameters
+        ----------
+        operator : str
+            Name of the operator.
+        """
+        return JobState(self._call, operator)
+
+    def collect(self, sink: str) -> pa.Table:
+        """What a `sinks.Collect` holds, in no particular order between nodes.
+
+        Parameters
+        ----------
+        sink : str
+            Name of the sink.
+        """
+        parts = [read_table(part) for part in self._call("collect", operator=sink)]
+        return pa.concat_tables(parts) if parts else pa.table({})
+
+    def dead_letters(self, operator: str | None = None) -> Any:
+        """Rows that user code could not digest, under ``on_error="skip"``.
+
+        Parameters
+        ----------
+        operator : str, optional
+            An operator; without it, how many rows each operator set aside.
+
+        Returns
+        -------
+        dict of str to int, or pyarrow.Table
+            Exact counts; or the operator's rows, with the error of each in the column ``__error``. Beyond 64 MiB on
+            a worker rows are counted but not kept.
+        """
+        if operator is None:
+            return dict(self._describe()["dead_letters"])
+        parts = [read_table(part) for part in self._call("dead_letters", operator=operator)]
+        return pa.concat_tables(parts) if parts else pa.table({})
+
+    # acting
+
+    def send(self, rows: pa.Table | pa.RecordBatch, source: str | None = None) -> None:
+        """Send rows to a `sources.Push`; blocks while the job cannot take more.
+
+        Parameters
+        ----------
+        rows : pyarrow.Table or pyarrow.RecordBatch
+            With the schema of the source.
+        source : str, optional
+            Name of the source; may be left out where the topology has just one to push to.
+        """
+        table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
+        if not isinstance(table, pa.Table):
+            raise TypeError(f"send takes a pyarrow Table or RecordBatch, not {type(rows).__name__}")
+        source = source or self._pushed_source()
+        for part in _chunks(table):
+            body = memoryview(table_bytes(part))
+            while not self._call("send", source=source, instance=0, rows=to_serialize(body)):
+                pass  # each attempt waits for room at the source; an ended job raises
+
+    def end_of_input(self, source: str | None = None) -> None:
+        """Say that nothing more will be sent to a `sources.Push`; the job can then finish."""
+        self._call("close_source", source=source or self._pushed_source(), instance=0)
+
+    def _pushed_source(self) -> str:
+        pushed = [name for name, _, _, _, is_pushed in self._describe()["operators"] if is_pushed]
+        if len(pushed) != 1:
+            raise UnknownOperator(f"job {self.name!r} has the pushed sources {pushed}: name one of them with source=")
+        return str(pushed[0])
+
+    def set_cores(self, operator: str, cores: int | dict[str, int], executor: int | None = None) -> None:
+        """Give executors another number of cores while they run.
+
+        Parameters
+        ----------
+        operator : str
+            A stateful operator.
+        cores : int or dict of str to int
+            Cores of each executor, its home's first; or cores on each worker, by address.
+        executor : int, optional
+            One executor of the operator; all of them if left out.
+        """
+        self._call("set_cores", operator=operator, cores=cores, executor=executor)
+
+    def move_shard(self, operator: str, shard: int, task: int, executor: int = 0) -> None:
+        """Move a shard to another task of its executor; returns when the move has begun.
+
+        Parameters
+        ----------
+        operator : str
+            A stateful operator.
+        shard, task : int
+            The shard and the task it goes to; `assignment` lists both.
+        executor : int
+            The executor that they belong to.
+        """
+        self._call("move_shard", operator=operator, executor=executor, shard=shard, task=task)
+
+
+SEND_ROWS = 65_536
+SEND_BYTES = 8 * 2**20
+
+
+def _chunks(table: pa.Table) -> list[pa.Table]:
+    parts = max(1, -(-table.num_rows // SEND_ROWS), -(-table.nbytes // SEND_BYTES))
+    size = max(1, -(-table.num_rows // parts))
+    return [table.slice(start, size) for start in range(0, table.num_rows, size)]
+
+
+def job(name: str, client: Client | None = None) -> Job:
+    """Find a job by its name, from any client of the cluster.
+
+    Raises
+    ------
+    UnknownJob
+        If the cluster knows none of that name.
+    """
+    found = Job(name, client or default_client())
+    found.status  # noqa: B018 - raises for a job that is not known
+    return found
+
+
+def jobs(client: Client | None = None) -> list[Job]:
+    """All jobs that a cluster knows, oldest first; those that ended a while ago are forgotten.
+
+    Parameters
+    ----------
+    client : distributed.Client, optional
+        The cluster; the current client if left out.
+    """
+    client = client or default_client()
+    try:
+        known = call(client, "list")
+    except UnknownJob:
+        return []
+    return [Job(described["name"], client) for described in known]

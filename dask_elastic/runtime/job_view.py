@@ -1,0 +1,75 @@
+"""How a job looks: one line in a terminal, a few in the interpreter, a table in a notebook."""
+
+from __future__ import annotations
+
+import html as escaping
+import time
+from typing import Any
+
+from dask.utils import format_bytes, format_time
+
+
+def one_line(described: dict[str, Any]) -> str:
+    """A job in one line: status, throughput, latency, cores of each executor, moves."""
+    executors = described["executors"]
+    read = sum(rows for _, _, rows in described["sources"])
+    took = (described["ended"] or time.time()) - described["began"]
+    parts = [f"{described['name']}: {described['status']}", f"{took:.0f} s", f"{read:,} rows"]
+    if described["ended"] is None:
+        parts.append(f"{sum(e['arrival_rate'] for e in executors):,.0f} tuples/s")
+    latencies = [(e["latency_p50"], e["latency_p99"]) for e in executors if e["latency_p50"] is not None]
+    if latencies:
+        half, high = max(p50 for p50, _ in latencies), max(p99 for _, p99 in latencies)
+        parts.append(f"latency {format_time(half)} / {format_time(high)}")
+    for operator in dict.fromkeys(e["operator"] for e in executors):
+        cores = "+".join(str(e["cores"]) for e in executors if e["operator"] == operator)
+        parts.append(f"{operator} {cores} cores")
+    parts.append(f"{sum(e['moves'] for e in executors)} moves")
+    dead = sum(described["dead_letters"].values())
+    if dead:
+        parts.append(f"{dead:,} dead letters")
+    if described["oversubscribed"]:
+        parts.append("oversubscribed")
+    return " · ".join(parts)
+
+
+def summary(described: dict[str, Any]) -> str:
+    """A job in a few lines."""
+    lines = [f"<Job {one_line(described)}>"]
+    lines += [
+        f"  {e['operator']}[{e['executor']}]: {e['cores']} cores, queue {e['queue']:,}, "
+        f"state {format_bytes(e['state_bytes'])}"
+        for e in _ordered(described)
+    ]
+    return "\n".join(lines)
+
+
+def _ordered(described: dict[str, Any]) -> list[dict[str, Any]]:
+    return sorted(described["executors"], key=lambda e: (e["operator"], e["executor"]))
+
+
+_HEAD = ("operator", "home", "cores", "λ /s", "μ /s", "queue", "p50", "p99", "state", "moves")
+
+
+def html(described: dict[str, Any]) -> str:
+    """A job as a table for notebooks."""
+    rows = "".join(_row(described, e) for e in _ordered(described))
+    head = "".join(f"<th style='text-align:left'>{name}</th>" for name in _HEAD)
+    title = escaping.escape(one_line(described))
+    return f"<div><strong>{title}</strong><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
+
+
+def _row(described: dict[str, Any], measure: dict[str, Any]) -> str:
+    cells = (
+        f"{measure['operator']}[{measure['executor']}]",
+        described["nodes"][measure["node"]],
+        str(measure["cores"]),
+        f"{measure['arrival_rate']:,.0f}",
+        "–" if measure["service_rate"] is None else f"{measure['service_rate']:,.0f}",
+        f"{measure['queue']:,}",
+        "–" if measure["latency_p50"] is None else format_time(measure["latency_p50"]),
+        "–" if measure["latency_p99"] is None else format_time(measure["latency_p99"]),
+        format_bytes(measure["state_bytes"]),
+        f"{measure['moves']} ({measure['moves_across']} across nodes)",
+    )
+    return "<tr>" + "".join(f"<td>{escaping.escape(cell)}</td>" for cell in cells) + "</tr>"

@@ -1,0 +1,229 @@
+"""A Dask worker as a node: the jobs' parts that it hosts, and the channels to the other nodes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import cloudpickle
+from distributed.comm.core import CommClosedError
+
+from dask_elastic.runtime.commands import Commands
+from dask_elastic.runtime.deployment import Deployment
+from dask_elastic.runtime.ingress import Ingress
+from dask_elastic.runtime.job_spec import JobSpec
+from dask_elastic.runtime.packet import Packet
+from dask_elastic.runtime.peer import Peer
+from dask_elastic.runtime.report import part_report
+from dask_elastic.vocab.errors import NodeLost
+
+if TYPE_CHECKING:
+    from distributed import Worker
+    from distributed.comm import Comm
+
+logger = logging.getLogger("dask_elastic.node")
+
+T = TypeVar("T")
+
+SWITCH_INTERVAL = 5e-4
+"""Seconds between two switches of threads: beside a task that holds the GIL, channels stay responsive."""
+
+TICK = 0.1
+JOIN_SECONDS = 5.0
+
+
+class NodeRuntime:
+    """Hosts parts of jobs in one Dask worker.
+
+    Parameters
+    ----------
+    worker : distributed.Worker
+        The worker; its event loop carries the channels, and runs nothing that could block.
+    """
+
+    def __init__(self, worker: Worker):
+        self.worker = worker
+        self.deployments: dict[str, Deployment] = {}
+        self.commands = Commands(self)
+        self._peers: dict[str, Peer] = {}
+        self._packets: SimpleQueue[tuple[str, Packet | None] | None] = SimpleQueue()
+        self._pool = ThreadPoolExecutor(8, thread_name_prefix="elastic-control")
+        self._closed = threading.Event()
+        self._wanted_report = asyncio.Event()
+        self._background: set[asyncio.Task[Any]] = set()
+        self._inbound: set[Comm] = set()
+        self._saved_switch_interval = sys.getswitchinterval()
+
+    async def start(self) -> None:
+        """Take up the worker's handlers and start the node's own threads."""
+        sys.setswitchinterval(min(SWITCH_INTERVAL, self._saved_switch_interval))
+        self.worker.handlers["elastic_stream"] = self.stream
+        self.worker.handlers.update(self.commands.handlers())
+        threading.Thread(target=self._run_ingress, name="elastic-ingress", daemon=True).start()
+        threading.Thread(target=self._run_ticks, name="elastic-ticks", daemon=True).start()
+        self._spawn(self._run_reports())
+
+    async def close(self) -> None:
+        """End everything that runs here and give the handlers back."""
+        self._closed.set()
+        self._packets.put(None)
+        for name in ("elastic_stream", *self.commands.handlers()):
+            self.worker.handlers.pop(name, None)
+        for job in list(self.deployments):
+            await self.forget(job)
+        for task in list(self._background):
+            task.cancel()
+        for peer in self._peers.values():
+            await peer.close()
+        for comm in list(self._inbound):
+            comm.abort()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        sys.setswitchinterval(self._saved_switch_interval)
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.ensure_future(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    async def in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Run something that may block away from the event loop."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, functools.partial(function, *arguments))
+
+    # jobs
+
+    async def prepare(self, message: dict[str, Any], components: bytes) -> None:
+        """Build this node's part of a job, and the channels to the job's other nodes."""
+        spec = JobSpec.from_message(message)
+        for address in spec.nodes:
+            if address != self.worker.address:
+                await self._connect(address)
+        if spec.job in self.deployments:
+            await self.forget(spec.job)
+
+        def build() -> Deployment:
+            return Deployment(self, spec, cloudpickle.loads(components))
+
+        self.deployments[spec.job] = await self.in_thread(build)
+
+    async def forget(self, job: str) -> list[str]:
+        """Stop a job's part and drop its state; returns the names of threads that user code still holds up."""
+        deployment = self.deployments.pop(job, None)
+        if deployment is None:
+            return []
+        deployment.end()
+        stuck = await self.in_thread(deployment.join, JOIN_SECONDS)
+        if stuck:
+            logger.warning("job %r: user code still runs in %s", job, ", ".join(stuck))
+        return stuck
+
+    def job_part_ended(self, job: str) -> None:
+        """All instances here have ended; called from any thread."""
+        self._report_soon()
+
+    def job_failed(self, job: str, error: BaseException) -> None:
+        """Something here failed the job; called from any thread."""
+        logger.error("job %r failed on %s: %s", job, self.worker.address, error)
+        self._report_soon()
+
+    # channels
+
+    def peer(self, address: str) -> Peer:
+        """The way to another node of a job; `prepare` has connected it."""
+        return self._peers[address]
+
+    async def _connect(self, address: str) -> None:
+        if address in self._peers:
+            return
+        peer = Peer(self.worker, address, self._peer_broken)
+        await peer.connect()
+        self._peers[address] = peer
+
+    def _peer_broken(self, address: str, error: BaseException) -> None:
+        self._peers.pop(address, None)
+        for deployment in list(self.deployments.values()):
+            if address in deployment.spec.nodes and not deployment.ended and not deployment.complete:
+                deployment.fail(NodeLost(f"the channel from {self.worker.address} to {address} broke: {error!r}"))
+
+    async def stream(self, comm: Comm, sender: str) -> str:
+        """Read what another node sends us; the handler behind the ``elastic_stream`` operation."""
+        self._inbound.add(comm)
+        self._packets.put((sender, None))
+        try:
+            while not self._closed.is_set():
+                message = await comm.read()
+                self._packets.put((sender, message["packet"]))
+        except (CommClosedError, OSError):
+            # The scheduler and our own way to that node say whether it is lost; a mere end of its jobs is none.
+            logger.debug("stream from %s ended", sender)
+        finally:
+            self._inbound.discard(comm)
+        return "dont_reply"
+
+    def _run_ingress(self) -> None:
+        ingress = Ingress(self)
+        while not self._closed.is_set():
+            taken = self._packets.get()
+            if taken is None:
+                return
+            sender, packet = taken
+            if packet is None:
+                ingress.forget(sender)
+            else:
+                ingress.handle(sender, packet)
+
+    # time
+
+    def _run_ticks(self) -> None:
+        due: dict[tuple[str, str], float] = {}
+        while not self._closed.wait(TICK):
+            for job, deployment in list(self.deployments.items()):
+                if deployment.ended:
+                    continue
+                options = deployment.spec.options
+                for name, interval, act in (
+                    ("balance", options.balance_interval, deployment.balance_due),
+                    ("flush", options.flush_interval, deployment.flush_due),
+                ):
+                    now = time.monotonic()
+                    if now >= due.setdefault((job, name), now + interval):
+                        due[job, name] = now + interval
+                        self._guarded(deployment, act)
+
+    @staticmethod
+    def _guarded(deployment: Deployment, act: Callable[[], None]) -> None:
+        try:
+            act()
+        except Exception as error:  # a fault in the engine's own upkeep is the job's error, never silent
+            deployment.fail(error)
+
+    def _report_soon(self) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: there is nobody left to report to
+            self.worker.loop.asyncio_loop.call_soon_threadsafe(self._wanted_report.set)
+
+    async def _run_reports(self) -> None:
+        while not self._closed.is_set():
+            interval = min((d.spec.options.report_interval for d in self.deployments.values()), default=1.0)
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._wanted_report.wait(), interval)
+            self._wanted_report.clear()
+            for deployment in list(self.deployments.values()):
+                await self._report(deployment)
+
+    async def _report(self, deployment: Deployment) -> None:
+        report = await self.in_thread(part_report, deployment)
+        try:
+            await self.worker.scheduler.elastic_report(
+                job=deployment.job, generation=deployment.spec.generation, node=deployment.node, report=report
+            )
+        except (CommClosedError, OSError, AttributeError) as error:
+            # The next report carries everything again; a scheduler that stays away closes this worker.
+            logger.debug("report of job %r did not get through: %r", deployment.job, error)

@@ -1,0 +1,81 @@
+"""Remote tasks on threads: the part of an executor that runs away from its home."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from dask_elastic.executor.remote import RemotePart
+from dask_elastic.runtime.doorbell import Doorbell
+from dask_elastic.vocab import messages as m
+
+if TYPE_CHECKING:
+    from dask_elastic.runtime.deployment import Deployment
+    from dask_elastic.topology.component import Component
+
+
+class RemoteTasks:
+    """Drives the remote tasks of one executor on this node.
+
+    Parameters
+    ----------
+    deployment : Deployment
+        The job's part on this node.
+    part : RemotePart
+        Their queues and state.
+    component : Component
+        What they run.
+    home : int
+        The node of the executor's home.
+    """
+
+    def __init__(self, deployment: Deployment, part: RemotePart, component: Component, home: int):
+        self.deployment = deployment
+        self.part = part
+        self.component = component
+        self.home = home
+        self._bells: dict[int, Doorbell] = {}
+
+    def receive(self, message: m.ToRemote) -> None:
+        """Take a message of the home."""
+        wake = self.part.receive(message)
+        if isinstance(message, m.StartTask):
+            task = message.task
+            self._bells[task] = Doorbell()
+            self.deployment.thread(f"{self.part.identity}-remote-{task}", lambda: self._run_task(task))
+        elif wake:
+            self._bells[message.task].ring()
+
+    def flush_due(self) -> None:
+        """Let every task send its dirty state home when its turn comes."""
+        for number in list(self.part.tasks):
+            self.receive(self.part.flush_due(number))
+
+    def abort(self) -> None:
+        """Wake every thread, so that it sees that the job has ended."""
+        for bell in list(self._bells.values()):
+            bell.ring()
+
+    def _run_task(self, task: int) -> None:
+        processor = self.deployment.processor(self.component, task, self.part.store, self.home)
+        bell = self._bells[task]
+        while not self.deployment.ended:
+            message = self.part.take(task)
+            match message:
+                case None:
+                    bell.wait()
+                    continue
+                case m.SubBatch(_, _, batch):
+                    began = time.perf_counter()
+                    deliveries = processor.process(batch)
+                    self._send(self.part.processed(message, deliveries, time.perf_counter() - began))
+                case m.Label() | m.Install() | m.FlushRequest() | m.StopTask():
+                    self._send(self.part.control(message))
+                case _:
+                    raise AssertionError(f"{message} is no item of a queue")
+            if isinstance(message, m.StopTask):
+                return
+
+    def _send(self, messages: list[m.ToHome]) -> None:
+        for message in messages:
+            self.deployment.send_message(self.home, self.part.identity, message)

@@ -1,0 +1,78 @@
+"""What a worker tells the scheduler of its part of a job, as plain values."""
+
+from __future__ import annotations
+
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import cloudpickle
+
+from dask_elastic.executor.measures import ExecutorMeasure
+from dask_elastic.vocab.errors import ElasticError, JobFailed
+
+if TYPE_CHECKING:
+    from dask_elastic.runtime.deployment import Deployment
+
+
+def part_report(deployment: Deployment) -> dict[str, Any]:
+    """Everything of interest; each report replaces the one before."""
+    return {
+        "complete": deployment.complete,
+        "error": None if deployment.error is None else dump_error(deployment.error),
+        "executors": [_measure(measure) for measure in deployment.measures()],
+        "sources": [[*source.identity, source.rows] for source in deployment.sources.values()],
+        "sinks": [[*sink.identity, sink.rows] for sink in deployment.sinks.values()],
+        "dead_letters": dict(deployment.dead_letters.counts),
+    }
+
+
+def _measure(measure: ExecutorMeasure) -> dict[str, Any]:
+    return {
+        "operator": measure.executor.component,
+        "executor": measure.executor.index,
+        "node": measure.node,
+        "cores": sum(measure.cores.values()),
+        "cores_by_node": [list(item) for item in sorted(measure.cores.items())],
+        "arrival_rate": measure.arrival_rate,
+        "service_rate": measure.service_rate,
+        "queue": measure.queue_rows,
+        "latency": measure.latency.to_bytes(),
+        "latency_p50": measure.latency.quantile(0.5),
+        "latency_p99": measure.latency.quantile(0.99),
+        "state_bytes": measure.state_bytes,
+        "rows": measure.rows,
+        "moves": measure.moves,
+        "moves_across": measure.moves_across,
+    }
+
+
+class Relayed(Exception):
+    """An error that came as bytes and goes on as bytes: who passes it on need not know its class.
+
+    Parameters
+    ----------
+    data : bytes
+        What `dump_error` made of it.
+    """
+
+    def __init__(self, data: bytes):
+        super().__init__("an error of another process")
+        self.data = data
+
+
+def dump_error(error: BaseException) -> bytes:
+    """An error as bytes; one that cannot be pickled goes as its text."""
+    if isinstance(error, Relayed):
+        return error.data
+    try:
+        data: bytes = cloudpickle.dumps(error)
+        pickle.loads(data)
+    except Exception as reason:  # any class of a user's may fail to pickle in any way; its text is what is left
+        data = pickle.dumps(JobFailed(f"{type(error).__name__}: {error} (the error itself cannot be sent: {reason!r})"))
+    return data
+
+
+def load_error(data: bytes) -> BaseException:
+    """The inverse of `dump_error`, on the client."""
+    error = pickle.loads(data)
+    return error if isinstance(error, BaseException) else ElasticError(str(error))

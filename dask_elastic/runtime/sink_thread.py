@@ -1,0 +1,99 @@
+"""One instance of a sink on a thread of its own: it takes what leaves its node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from queue import SimpleQueue
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from dask_elastic.topology.operators import SinkOperator
+from dask_elastic.topology.sink import SinkContext, SinkWriter
+from dask_elastic.vocab.batch import Batch
+from dask_elastic.vocab.errors import ElasticError, SinkError
+from dask_elastic.vocab.identity import ExecutorId
+
+if TYPE_CHECKING:
+    from dask_elastic.runtime.deployment import Deployment
+
+
+class SinkThread:
+    """Writes what the instances on this node put out.
+
+    Parameters
+    ----------
+    deployment : Deployment
+        The job's part on this node.
+    identity : ExecutorId
+        Which instance of which sink.
+    operator : SinkOperator
+        The sink.
+    inputs : iterable of ExecutorId
+        The upstream instances on this node.
+    """
+
+    def __init__(
+        self, deployment: Deployment, identity: ExecutorId, operator: SinkOperator, inputs: Iterable[ExecutorId]
+    ):
+        self.deployment = deployment
+        self.identity = identity
+        self.sink = operator.sink
+        self.rows = 0
+        self._open_inputs = set(inputs)
+        self._waiting: SimpleQueue[tuple[ExecutorId, Batch | None, int] | None] = SimpleQueue()
+        self._writer: SinkWriter | None = None
+
+    def start(self) -> None:
+        """Begin to write."""
+        self.deployment.thread(str(self.identity), self._run)
+
+    def offer(self, origin: ExecutorId, batch: Batch, nbytes: int) -> None:
+        """Bring a batch."""
+        self._waiting.put((origin, batch, nbytes))
+
+    def input_ended(self, origin: ExecutorId) -> None:
+        """Say that an upstream instance has sent its last batch."""
+        self._waiting.put((origin, None, 0))
+
+    def abort(self) -> None:
+        """Make the thread see that the job has ended."""
+        self._waiting.put(None)
+
+    def collected(self) -> list[pa.RecordBatch]:
+        """What the writer keeps for the client."""
+        return [] if self._writer is None else self._writer.collected()
+
+    def _run(self) -> None:
+        node = self.deployment.node
+        context = SinkContext(self.deployment.job, self.identity.component, node, self.identity.index)
+        try:
+            self._writer = self.sink.open(context)
+            complete = False
+            try:
+                complete = self._write_all(self._writer)
+            finally:
+                if not complete:
+                    self._writer.abort()
+        except ElasticError:
+            raise
+        except Exception as error:
+            name = self.identity.component
+            raise SinkError(f"sink {name!r} failed: {type(error).__name__}: {error}") from error
+        if complete:
+            self.deployment.sink_ended(self.identity)
+
+    def _write_all(self, writer: SinkWriter) -> bool:
+        while self._open_inputs:
+            taken = self._waiting.get()
+            if taken is None or self.deployment.ended:
+                return False
+            origin, batch, nbytes = taken
+            if batch is None:
+                self._open_inputs.discard(origin)
+                continue
+            writer.write(batch.rows)
+            self.rows += batch.rows.num_rows
+            self.deployment.release(origin, self.identity, nbytes)
+        writer.close()
+        return True

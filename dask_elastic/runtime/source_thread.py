@@ -1,0 +1,160 @@
+"""One instance of a source on a thread of its own, with the stateless operators that are fused with it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from dask_elastic.executor.emitter import Emitter
+from dask_elastic.runtime.credit import Aborted
+from dask_elastic.topology.operators import SourceOperator
+from dask_elastic.topology.pace import Pace
+from dask_elastic.topology.source import SourceContext
+from dask_elastic.vocab.errors import ElasticError, SourceError
+from dask_elastic.vocab.identity import ExecutorId
+
+if TYPE_CHECKING:
+    from dask_elastic.runtime.deployment import Deployment
+
+MAILBOX_BYTES = 32 * 2**20
+"""What `job.send` may have put ahead of its source."""
+
+
+class Mailbox:
+    """Batches from `job.send` on their way to a source; bounded in bytes."""
+
+    def __init__(self, limit: int = MAILBOX_BYTES):
+        self.limit = limit
+        self._batches: deque[pa.RecordBatch] = deque()
+        self._bytes = 0
+        self._closed = False
+        self._changed = threading.Condition()
+
+    def offer(self, rows: pa.RecordBatch, timeout: float) -> bool:
+        """Put a batch, waiting up to `timeout` seconds for room; returns whether it was taken.
+
+        Raises
+        ------
+        SourceError
+            If the source takes no more.
+        """
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._closed or self._bytes < self.limit, timeout):
+                return False
+            if self._closed:
+                raise SourceError("the source has ended: it takes no more rows")
+            self._batches.append(rows)
+            self._bytes += rows.nbytes
+            self._changed.notify_all()
+            return True
+
+    def close(self) -> None:
+        """End the source after what is in the mailbox."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._batches or self._closed)
+                if not self._batches:
+                    return
+                rows = self._batches.popleft()
+                self._bytes -= rows.nbytes
+                self._changed.notify_all()
+            yield rows
+
+
+class SourceThread:
+    """Reads one instance of a source, paces it, and sends it on.
+
+    Parameters
+    ----------
+    deployment : Deployment
+        The job's part on this node.
+    identity : ExecutorId
+        Which instance of which source.
+    operator : SourceOperator
+        The source.
+    instances : int
+        How many instances share it.
+    emitter : Emitter
+        Its way out.
+    """
+
+    def __init__(
+        self,
+        deployment: Deployment,
+        identity: ExecutorId,
+        operator: SourceOperator,
+        instances: int,
+        emitter: Emitter,
+    ):
+        self.deployment = deployment
+        self.identity = identity
+        self.source = operator.source
+        self.instances = instances
+        self.emitter = emitter
+        self.rows = 0
+        self.mailbox = Mailbox()
+        self._stop = threading.Event()
+
+    def start(self) -> None:
+        """Begin to read."""
+        self.deployment.thread(str(self.identity), self._run)
+
+    def stop(self) -> None:
+        """Read no further; what was read is processed."""
+        self._stop.set()
+        self.mailbox.close()
+
+    def abort(self) -> None:
+        """Make the thread see that the job has ended."""
+        self.stop()
+
+    def _run(self) -> None:
+        for rows, due in self._paced():
+            self.rows += rows.num_rows
+            self.deployment.deliver(self.identity, self.emitter.emit([rows], due))
+            if self._stop.is_set():
+                break
+        self.mailbox.close()
+        if self.deployment.ended:
+            raise Aborted
+        self.deployment.instance_ended(self.identity)
+
+    def _paced(self) -> Iterator[tuple[pa.RecordBatch, float]]:
+        """Batches, each with the time at which it was due; waits until it is."""
+        rate = self.source.rate
+        if rate is None:
+            for rows in self._read():
+                yield rows, time.time()
+            return
+        pace = Pace(rate / self.instances, time.time())
+        for rows in self._read():
+            for part, due in pace.slice(rows):
+                if self._stop.wait(max(0.0, due - time.time())):
+                    return
+                yield part, due
+
+    def _read(self) -> Iterator[pa.RecordBatch]:
+        context = SourceContext(
+            instance=self.identity.index,
+            instances=self.instances,
+            mailbox=iter(self.mailbox) if self.source.pushed else None,
+            stopping=self._stop.is_set,
+        )
+        try:
+            for rows, _ in self.source.read(context):
+                yield rows
+        except (ElasticError, Aborted, GeneratorExit):
+            raise
+        except Exception as error:
+            name = self.identity.component
+            raise SourceError(f"source {name!r} could not be read: {type(error).__name__}: {error}") from error

@@ -1,0 +1,169 @@
+"""From 64-bit hashes to slots: a hash table that looks up whole batches."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+Words = npt.NDArray[np.uint64]
+Slots = npt.NDArray[np.intp]
+
+_FIRST_BITS = 10
+_BYTES_PER_BUCKET = 17
+
+
+class KeyIndex(Protocol):
+    """A map from uint64 to slot numbers, read and written by whole arrays; it never forgets an entry."""
+
+    def lookup(self, hashes: Words) -> Slots:
+        """Return each hash's slot, or -1 where it has none."""
+        ...
+
+    def insert(self, hashes: Words, slots: Slots) -> None:
+        """Add hashes, which must differ from one another and from those that are in already."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    @property
+    def nbytes(self) -> int:
+        """The memory it takes, roughly."""
+        ...
+
+
+class NumpyIndex:
+    """Open addressing with linear probing, in NumPy alone.
+
+    Notes
+    -----
+    Hashes must be well mixed: their upper bits are the home bucket. At most half of the buckets are in use.
+
+    Examples
+    --------
+    >>> index = NumpyIndex()
+    >>> index.insert(np.array([7, 2**63 + 9], dtype=np.uint64), np.array([0, 1]))
+    >>> index.lookup(np.array([2**63 + 9, 8], dtype=np.uint64)).tolist()
+    [1, -1]
+    """
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._allocate(_FIRST_BITS)
+
+    def _allocate(self, bits: int) -> None:
+        self._bits = bits
+        self._hashes: Words = np.zeros(1 << bits, np.uint64)
+        self._slots: Slots = np.full(1 << bits, -1, np.intp)
+
+    def _home(self, hashes: Words) -> Slots:
+        return (hashes >> np.uint64(64 - self._bits)).astype(np.intp)
+
+    def lookup(self, hashes: Words) -> Slots:
+        """Return each hash's slot, or -1 where it has none."""
+        buckets = self._home(hashes)
+        slots = self._slots.take(buckets)
+        pending = np.flatnonzero((self._hashes.take(buckets) != hashes) & (slots >= 0))
+        buckets = buckets[pending]
+        while len(pending):
+            buckets = (buckets + 1) & (len(self._slots) - 1)
+            found = self._slots.take(buckets)
+            slots[pending] = found
+            on = (self._hashes.take(buckets) != hashes[pending]) & (found >= 0)
+            pending, buckets = pending[on], buckets[on]
+        return slots
+
+    def insert(self, hashes: Words, slots: Slots) -> None:
+        """Add hashes, which must differ from one another and from those that are in already."""
+        self._reserve(self._count + len(hashes))
+        self._place(hashes, slots)
+        self._count += len(hashes)
+
+    def _reserve(self, count: int) -> None:
+        bits = self._bits
+        while 2 * count > 1 << bits:
+            bits += 1
+        if bits != self._bits:
+            used = self._slots >= 0
+            hashes, slots = self._hashes[used], self._slots[used]
+            self._allocate(bits)
+            self._place(hashes, slots)
+
+    def _place(self, hashes: Words, slots: Slots) -> None:
+        buckets = self._home(hashes)
+        while len(hashes):
+            free = np.flatnonzero(self._slots.take(buckets) < 0)
+            # Where several want one free bucket, the last to write has it and the others go on.
+            self._slots[buckets[free]] = slots[free]
+            won = free[self._slots.take(buckets[free]) == slots[free]]
+            self._hashes[buckets[won]] = hashes[won]
+            on = np.ones(len(hashes), dtype=np.bool_)
+            on[won] = False
+            hashes, slots, buckets = hashes[on], slots[on], (buckets[on] + 1) & (len(self._slots) - 1)
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def nbytes(self) -> int:
+        """The memory it takes."""
+        return int(self._hashes.nbytes + self._slots.nbytes)
+
+
+class PandasIndex:
+    """The hash table inside pandas, which looks up without the GIL.
+
+    Notes
+    -----
+    The table is no public part of pandas; `make_index` uses it only if it behaves as here expected.
+    """
+
+    def __init__(self) -> None:
+        from pandas._libs.hashtable import Int64HashTable
+
+        self._table: Any = Int64HashTable()
+
+    def lookup(self, hashes: Words) -> Slots:
+        """Return each hash's slot, or -1 where it has none."""
+        slots: Slots = self._table.lookup(hashes.view(np.int64))
+        return slots
+
+    def insert(self, hashes: Words, slots: Slots) -> None:
+        """Add hashes, which must differ from one another and from those that are in already."""
+        self._table.map_keys_to_values(hashes.view(np.int64), slots.astype(np.int64, copy=False))
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    @property
+    def nbytes(self) -> int:
+        """The memory it takes, roughly."""
+        return _BYTES_PER_BUCKET * (1 << max(_FIRST_BITS, (4 * len(self) // 3).bit_length()))
+
+
+def _pandas_behaves() -> bool:
+    hashes = np.array([0, 1, 2**63, 2**64 - 1], dtype=np.uint64)
+    try:
+        index = PandasIndex()
+        index.insert(hashes[:3], np.array([5, 0, 1]))
+        frozen = hashes[::-1].copy()
+        frozen.flags.writeable = False
+        slots = index.lookup(frozen)
+        return slots.dtype == np.intp and slots.tolist() == [-1, 1, 0, 5] and len(index) == 3
+    except (ImportError, AttributeError, TypeError, ValueError):
+        return False
+
+
+_HAS_PANDAS_INDEX = _pandas_behaves()
+
+
+def make_index() -> KeyIndex:
+    """Return an empty index, the fastest that works here.
+
+    Examples
+    --------
+    >>> len(make_index())
+    0
+    """
+    return PandasIndex() if _HAS_PANDAS_INDEX else NumpyIndex()

@@ -1,0 +1,127 @@
+"""From keys to slots, exactly: a key is a 64-bit hash and a second, independent one that tells collisions apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from dask_elastic.state.index import KeyIndex, Slots, Words, make_index
+
+MakeIndex = Callable[[], KeyIndex]
+
+
+class Identity(Protocol):
+    """Whose keys the slots are."""
+
+    hashes: Words
+    checks: Words
+
+
+class KeyTable:
+    """An index of keys whose entries are verified against the slots' identities.
+
+    Parameters
+    ----------
+    make_index : callable
+        Makes the index beneath.
+
+    Notes
+    -----
+    Two keys are equal if and only if both of their hashes are. A key whose first hash is taken by another one is filed
+    under a hash derived from both of its hashes, and so on until a place is free.
+    """
+
+    def __init__(self, make_index: MakeIndex = make_index) -> None:
+        self._index = make_index()
+        self._derived = False
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    @property
+    def nbytes(self) -> int:
+        """The memory it takes, roughly."""
+        return self._index.nbytes
+
+    def find(self, hashes: Words, checks: Words | None, identity: Identity, verify: bool) -> Slots:
+        """Return each key's slot, or -1; without `verify` all second hashes are known to be zero."""
+        slots = self._index.lookup(hashes)
+        if not verify or len(self._index) == 0:
+            return slots
+        wrong = self._differs(slots, hashes, 0 if checks is None else checks, identity)
+        if wrong.any():
+            checks = np.zeros_like(hashes) if checks is None else checks
+            self._search_on(slots, np.flatnonzero(wrong), hashes, checks, identity)
+        return slots
+
+    def _differs(self, slots: Slots, hashes: Words, checks: Words | int, identity: Identity) -> npt.NDArray[np.bool_]:
+        wrong: npt.NDArray[np.bool_] = identity.checks.take(slots) != checks
+        if self._derived:
+            wrong |= identity.hashes.take(slots) != hashes
+        if wrong.any():
+            wrong &= slots >= 0
+        return wrong
+
+    def _search_on(self, slots: Slots, rows: Slots, hashes: Words, checks: Words, identity: Identity) -> None:
+        probes = hashes[rows]
+        while len(rows):
+            probes = derived(probes, checks[rows])
+            found = self._index.lookup(probes)
+            slots[rows] = found
+            on = self._differs(found, hashes[rows], checks[rows], identity)
+            rows, probes = rows[on], probes[on]
+
+    def add(self, hashes: Words, checks: Words, slots: Slots) -> None:
+        """File keys that differ from one another and that `find` does not find."""
+        probes = hashes
+        while len(slots):
+            distinct, first = _distinct(probes)
+            free = self._index.lookup(distinct) < 0
+            placed = first[free]
+            self._index.insert(distinct[free], slots[placed])
+            if len(placed) == len(slots):
+                return
+            self._derived = True
+            on = np.ones(len(slots), dtype=np.bool_)
+            on[placed] = False
+            checks, slots = checks[on], slots[on]
+            probes = derived(probes[on], checks)
+
+
+def _distinct(hashes: Words) -> tuple[Words, Slots]:
+    if (hashes[1:] > hashes[:-1]).all():
+        return hashes, np.arange(len(hashes))
+    return np.unique(hashes, return_index=True)
+
+
+def derived(probes: Words, checks: Words) -> Words:
+    """Return where to look for keys next, whose place under `probes` another one has."""
+    words = (probes ^ checks) + np.uint64(0x9E3779B97F4A7C15)
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return words ^ (words >> np.uint64(31))
+
+
+def distinct_keys(hashes: Words, checks: Words | None) -> tuple[Slots, Slots]:
+    """Return one row of each distinct key, and for each row which of those is its key; keys are in the order of hashes.
+
+    Examples
+    --------
+    >>> hashes = np.array([5, 5, 5], dtype=np.uint64)
+    >>> first, ordinals = distinct_keys(hashes, np.array([1, 2, 1], dtype=np.uint64))
+    >>> first.tolist(), ordinals.tolist()
+    ([0, 1], [0, 1, 0])
+    """
+    order = np.argsort(hashes, kind="stable") if checks is None else np.lexsort((checks, hashes))
+    ordered = hashes[order]
+    opens = np.ones(len(order), dtype=np.bool_)
+    opens[1:] = ordered[1:] != ordered[:-1]
+    if checks is not None:
+        ordered = checks[order]
+        opens[1:] |= ordered[1:] != ordered[:-1]
+    ordinals = np.empty(len(order), dtype=np.intp)
+    ordinals[order] = np.cumsum(opens) - 1
+    return order[opens], ordinals

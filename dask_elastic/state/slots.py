@@ -1,0 +1,114 @@
+"""The columnar store of slots: arrays that are grown, packed and read, without any locking."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import numpy.typing as npt
+
+from dask_elastic.state.index import Slots, Words
+from dask_elastic.topology.field import Field
+
+EMPTY, LIVE, DIRTY = 0, 1, 3
+"""A slot's mark: it has a key but no state, it has state, it has state that changed since it was last extracted."""
+
+_FIRST_CAPACITY = 1024
+_SAMPLE = 32
+
+
+class SlotArrays:
+    """One row per slot: the key's identity, its shard, a mark, and the values of its state.
+
+    Parameters
+    ----------
+    fields : sequence of Field
+        The columns of state.
+
+    Attributes
+    ----------
+    hashes, checks : ndarray of uint64
+        The keys' two hashes.
+    shards : ndarray of int32
+        The keys' shards.
+    marks : ndarray of uint8
+        `EMPTY`, `LIVE` or `DIRTY`.
+    values : list of ndarray
+        The state, one array per field. What an empty slot has is its initial state.
+    used : int
+        How many slots have been given out; the arrays are longer.
+    """
+
+    def __init__(self, fields: Sequence[Field]) -> None:
+        self.fields = tuple(fields)
+        self.used = 0
+        self.hashes: Words = np.zeros(_FIRST_CAPACITY, np.uint64)
+        self.checks: Words = np.zeros(_FIRST_CAPACITY, np.uint64)
+        self.shards: npt.NDArray[np.int32] = np.zeros(_FIRST_CAPACITY, np.int32)
+        self.marks: npt.NDArray[np.uint8] = np.zeros(_FIRST_CAPACITY, np.uint8)
+        self.values: list[npt.NDArray[Any]] = [field.fresh(_FIRST_CAPACITY) for field in self.fields]
+
+    @property
+    def capacity(self) -> int:
+        """How many slots there is room for."""
+        return len(self.marks)
+
+    def grow(self, needed: int) -> None:
+        """Make room for `needed` slots, doubling so that copying stays proportional to what is stored."""
+        capacity = self.capacity
+        while capacity < needed:
+            capacity *= 2
+        more = capacity - self.capacity
+        # All are made before any is replaced, so that running out of memory leaves the arrays as they were.
+        values = [np.concatenate([old, field.fresh(more)]) for old, field in zip(self.values, self.fields, strict=True)]
+        hashes, checks, shards, marks = (
+            np.concatenate([old, np.zeros(more, old.dtype)])
+            for old in (self.hashes, self.checks, self.shards, self.marks)
+        )
+        self.values, self.hashes, self.checks, self.shards, self.marks = values, hashes, checks, shards, marks
+
+    def give_out(self, hashes: Words, checks: Words, shards: npt.NDArray[np.integer[Any]]) -> Slots:
+        """Return new slots for keys; there must be room."""
+        slots = np.arange(self.used, self.used + len(hashes))
+        self.hashes[slots] = hashes
+        self.checks[slots] = checks
+        self.shards[slots] = shards
+        self.used += len(hashes)
+        return slots
+
+    def write(self, slots: Slots, values: Sequence[npt.NDArray[Any] | None], mark: int) -> None:
+        """Set the values of slots, except for fields where None is given."""
+        for column, new in zip(self.values, values, strict=True):
+            if new is not None:
+                column[slots] = new
+        self.marks[slots] = mark
+
+    def reset(self, slots: Slots) -> None:
+        """Take slots' state back to the initial one."""
+        for column, field in zip(self.values, self.fields, strict=True):
+            column[slots] = field.fresh(1)
+        self.marks[slots] = EMPTY
+
+    def pack(self, kept: Slots) -> None:
+        """Keep only these slots, renumbered in their order."""
+        packed = SlotArrays(self.fields)
+        packed.grow(len(kept))
+        packed.give_out(self.hashes[kept], self.checks[kept], self.shards[kept])
+        packed.write(np.arange(len(kept)), [column[kept] for column in self.values], EMPTY)
+        packed.marks[: len(kept)] = self.marks[kept]
+        self.used = packed.used
+        self.hashes, self.checks, self.shards = packed.hashes, packed.checks, packed.shards
+        self.marks, self.values = packed.marks, packed.values
+
+    def slot_bytes(self) -> float:
+        """Return the mean memory of one live slot; objects are measured on a sample."""
+        fixed = 8 + 8 + 4 + 1 + sum(field.dtype.itemsize for field in self.fields)
+        objects = [column for column, field in zip(self.values, self.fields, strict=True) if field.is_object]
+        if not objects or self.used == 0:
+            return float(fixed)
+        live = np.flatnonzero(self.marks[: self.used])
+        sample = live[:: max(1, len(live) // _SAMPLE)]
+        pickled = sum(len(cloudpickle.dumps(value)) for column in objects for value in column[sample])
+        return fixed + pickled / max(1, len(sample))

@@ -1,0 +1,44 @@
+"""What a user writes: a topology of sources, operators and sinks, and how its operators fuse into components."""
+
+from __future__ import annotations
+
+from dask_elastic.topology import aggregate
+from dask_elastic.topology.component import Branch, Component, Exit, fuse
+from dask_elastic.topology.operators import (
+    Compute,
+    Filter,
+    Map,
+    Operator,
+    SinkOperator,
+    SourceOperator,
+    as_batches,
+    select_columns,
+)
+from dask_elastic.topology.sink import Sink, SinkContext, SinkWriter
+from dask_elastic.topology.source import Source, SourceContext
+from dask_elastic.topology.stream import KeyedStream, Stream
+from dask_elastic.topology.topology import Topology
+
+__all__ = [
+    "Branch",
+    "Component",
+    "Compute",
+    "Exit",
+    "Filter",
+    "KeyedStream",
+    "Map",
+    "Operator",
+    "Sink",
+    "SinkContext",
+    "SinkOperator",
+    "SinkWriter",
+    "Source",
+    "SourceContext",
+    "SourceOperator",
+    "Stream",
+    "Topology",
+    "aggregate",
+    "as_batches",
+    "fuse",
+    "select_columns",
+]

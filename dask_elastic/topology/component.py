@@ -1,0 +1,255 @@
+"""Fusion: the operators that run in one task, by direct calls, become one component."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, TypeAlias
+
+import pyarrow as pa
+
+from dask_elastic.topology.operators import (
+    Compute,
+    Filter,
+    Map,
+    Operator,
+    SinkOperator,
+    SourceOperator,
+    Stateless,
+    select_columns,
+)
+
+if TYPE_CHECKING:
+    from dask_elastic.topology.topology import Topology
+
+Columns: TypeAlias = tuple[str, ...] | None
+
+
+@dataclass(frozen=True)
+class Exit:
+    """Where rows leave a component.
+
+    Parameters
+    ----------
+    target : str
+        The component that they go to.
+    keys : tuple of str
+        The columns whose hash says to which executor each row goes; empty for a sink.
+    columns : tuple of str or None
+        What the target reads, its keys included; None is all.
+    """
+
+    target: str
+    keys: tuple[str, ...] = ()
+    columns: Columns = None
+
+    def select(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows with just the columns that the target reads.
+
+        Parameters
+        ----------
+        rows : RecordBatch
+            Rows on their way out.
+
+        Returns
+        -------
+        RecordBatch
+            The same rows, without a copy.
+
+        Raises
+        ------
+        SchemaMismatch
+            When a column that the target reads, or one of its keys, is missing.
+
+        Examples
+        --------
+        >>> rows = pa.RecordBatch.from_pydict({"plane": ["a"], "delay": [3], "note": ["-"]})
+        >>> Exit("per_plane", ("plane",), ("plane", "delay")).select(rows).schema.names
+        ['plane', 'delay']
+        """
+        if self.columns is None and self.keys:
+            select_columns(rows, self.keys, self.target)
+        return select_columns(rows, self.columns, self.target)
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A stateless operator that runs in its producer's thread, and what follows it.
+
+    Parameters
+    ----------
+    operator : Map or Filter
+        The operator.
+    then : tuple of Branch or Exit
+        Who gets its output; every one gets all of it.
+    """
+
+    operator: Stateless
+    then: tuple[Branch | Exit, ...]
+
+
+Output: TypeAlias = Branch | Exit
+
+
+@dataclass(frozen=True)
+class Component:
+    """A source, a compute or a sink, with the stateless operators that run behind it in the same task.
+
+    Parameters
+    ----------
+    name : str
+        The name of the operator that leads the component.
+    operator : SourceOperator, Compute or SinkOperator
+        That operator.
+    outputs : tuple of Branch or Exit
+        Where its output goes; empty when nobody reads it.
+    inputs : tuple of str
+        The components whose rows come in, each once.
+    operators : tuple of str
+        The names of all operators fused here, the leading one first.
+
+    Notes
+    -----
+    Enorm, section 4.4: operators of a component hand tuples over by direct calls.
+    """
+
+    name: str
+    operator: SourceOperator | Compute | SinkOperator
+    outputs: tuple[Output, ...] = ()
+    inputs: tuple[str, ...] = ()
+    operators: tuple[str, ...] = field(default=())
+
+    @property
+    def kind(self) -> str:
+        """One of "source", "compute" and "sink"."""
+        return self.operator.kind
+
+    @property
+    def exits(self) -> tuple[Exit, ...]:
+        """All the ways out, in the order in which rows reach them."""
+        return tuple(_exits(self.outputs))
+
+
+def fuse(topology: Topology) -> tuple[Component, ...]:
+    """Cut a topology into components and tell sources which columns are read.
+
+    Parameters
+    ----------
+    topology : Topology
+        A topology; it is validated first.
+
+    Returns
+    -------
+    tuple of Component
+        In an order in which every component comes after all of its inputs.
+
+    Raises
+    ------
+    TopologyError
+        When the topology cannot run.
+
+    Notes
+    -----
+    A stateless operator behind several producers (a union) runs in each of them; one with several consumers runs once
+    for all of them.
+
+    Examples
+    --------
+    >>> from dask_elastic.topology import Source, Topology
+    >>> class Numbers(Source):
+    ...     def read(self, context):
+    ...         yield from ()
+    >>> topology = Topology("numbers")
+    >>> numbers = topology.source("numbers", Numbers())
+    >>> odd = numbers.filter(lambda rows: ..., name="odd")
+    >>> odd.key_by("n").compute(lambda rows, state: None, name="per_n")
+    Stream('per_n' of topology 'numbers')
+    >>> [(component.name, component.operators, component.inputs) for component in fuse(topology)]
+    [('numbers', ('numbers', 'odd'), ()), ('per_n', ('per_n',), ('numbers',))]
+    """
+    topology.validate()
+    return _Fusion(topology).components()
+
+
+class _Fusion:
+    """One run of `fuse`, with what it found out about each operator."""
+
+    def __init__(self, topology: Topology):
+        self._topology = topology
+        self._order = topology.in_order()
+        self._needs: dict[str, Columns] = {}
+        self._outputs: dict[str, tuple[Output, ...]] = {}
+        # Consumers first, so that each operator finds what follows it already there: no recursion, each made once.
+        for operator in reversed(self._order):
+            consumers = topology.consumers(operator.name)
+            self._needs[operator.name] = _union(self._read_by(consumer) for consumer in consumers)
+            self._outputs[operator.name] = tuple(self._step(consumer) for consumer in consumers)
+
+    def components(self) -> tuple[Component, ...]:
+        made: list[Component] = []
+        inputs: dict[str, list[str]] = {operator.name: [] for operator in self._order}
+        for operator in self._order:
+            if isinstance(operator, Map | Filter):
+                continue
+            outputs = self._outputs[operator.name]
+            for target in dict.fromkeys(way.target for way in _exits(outputs)):
+                inputs[target].append(operator.name)
+            names = tuple(dict.fromkeys((operator.name, *_fused(outputs))))
+            made.append(Component(operator.name, self._leader(operator), outputs, tuple(inputs[operator.name]), names))
+        return tuple(made)
+
+    def _leader(self, operator: SourceOperator | Compute | SinkOperator) -> SourceOperator | Compute | SinkOperator:
+        if not isinstance(operator, SourceOperator):
+            return operator
+        columns = self._needs[operator.name]
+        event_time = operator.source.event_time
+        if columns is not None and event_time is not None and event_time not in columns:
+            columns = (*columns, event_time)
+        return replace(operator, source=operator.source.columns_read(columns))
+
+    def _read_by(self, consumer: Operator) -> Columns:
+        """Return which columns of its input a consumer needs to be there."""
+        if isinstance(consumer, Filter):
+            return _union((consumer.columns, self._needs[consumer.name]))
+        return consumer.columns if isinstance(consumer, Map | Compute) else None
+
+    def _step(self, consumer: Operator) -> Output:
+        if isinstance(consumer, Filter):
+            kept = replace(consumer, keep=self._needs[consumer.name])
+            return Branch(kept, self._outputs[consumer.name])
+        if isinstance(consumer, Map):
+            return Branch(consumer, self._outputs[consumer.name])
+        if isinstance(consumer, Compute):
+            return Exit(consumer.name, consumer.keys, consumer.columns)
+        return Exit(consumer.name)
+
+
+def _union(needs: Iterator[Columns] | tuple[Columns, ...]) -> Columns:
+    seen: dict[str, None] = {}
+    for columns in needs:
+        if columns is None:
+            return None
+        seen.update(dict.fromkeys(columns))
+    return tuple(seen)
+
+
+def _walk(outputs: tuple[Output, ...]) -> Iterator[Output]:
+    """Yield every branch and exit once, each before what follows it."""
+    seen: set[int] = set()
+    waiting = list(reversed(outputs))
+    while waiting:
+        output = waiting.pop()
+        if id(output) in seen:
+            continue
+        seen.add(id(output))
+        yield output
+        if isinstance(output, Branch):
+            waiting.extend(reversed(output.then))
+
+
+def _exits(outputs: tuple[Output, ...]) -> Iterator[Exit]:
+    return (output for output in _walk(outputs) if isinstance(output, Exit))
+
+
+def _fused(outputs: tuple[Output, ...]) -> Iterator[str]:
+    return (output.operator.name for output in _walk(outputs) if isinstance(output, Branch))

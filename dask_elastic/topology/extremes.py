@@ -1,0 +1,124 @@
+"""Least and greatest values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from dask_elastic.topology.aggregation import Aggregate, BoundAggregate, Values, present_after
+from dask_elastic.topology.field import Field
+from dask_elastic.topology.grouping import Grouping
+from dask_elastic.topology.operand import BatchFunction, BoundOperand, Operand, restored, storage
+from dask_elastic.vocab.errors import TopologyError
+
+
+class _Extreme(Aggregate):
+    _least: ClassVar[bool]
+
+    def __init__(self, of: str | BatchFunction, columns: Sequence[str] | None = None) -> None:
+        self._operand = Operand(of, columns)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The input columns it reads."""
+        return self._operand.columns
+
+    def bind(self, schema: pa.Schema) -> BoundAggregate:
+        """Fit the aggregate to its input; see `Aggregate.bind`."""
+        operand = self._operand.bind(schema, repr(self))
+        if storage(operand.type) is None:
+            raise TopologyError(
+                f"{self!r}: values of type {operand.type} are not compared here; use numbers, booleans, dates, times, "
+                "timestamps, durations or decimals of at most 18 digits, or write it as agg.custom(...)"
+            )
+        return _BoundExtreme(operand, self._least)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._operand!r})"
+
+
+class Min(_Extreme):
+    """The least value of a column, or of a vectorised function of a batch, in the column's type.
+
+    Parameters
+    ----------
+    of : str or callable
+        A column, or a function from a batch to an array with one value per row.
+    columns : sequence of str, optional
+        What the function reads.
+
+    Notes
+    -----
+    Nulls are left out; a key without a value has null. NaN is left out as well, as in pandas and Arrow, but a key with
+    no other value has NaN. Numbers, booleans, dates, times, timestamps, durations and decimals of at most 18 digits.
+
+    Examples
+    --------
+    >>> Min("delay")
+    Min('delay')
+    """
+
+    _least = True
+
+
+class Max(_Extreme):
+    """The greatest value of a column, or of a vectorised function of a batch, in the column's type.
+
+    Parameters
+    ----------
+    of : str or callable
+        A column, or a function from a batch to an array with one value per row.
+    columns : sequence of str, optional
+        What the function reads.
+
+    Notes
+    -----
+    Nulls and NaN are treated as by `Min`.
+
+    Examples
+    --------
+    >>> Max("delay")
+    Max('delay')
+    """
+
+    _least = False
+
+
+class _BoundExtreme(BoundAggregate):
+    def __init__(self, operand: BoundOperand, least: bool) -> None:
+        dtype = storage(operand.type)
+        assert dtype is not None, "refused when bound"
+        if dtype.kind == "f":
+            self._better: np.ufunc = np.fmin if least else np.fmax
+        else:
+            self._better = np.minimum if least else np.maximum
+        self.type = operand.type
+        self.fields = (Field("value", dtype, _neutral(dtype, least)), Field("present", np.dtype(np.bool_), False))
+        self._operand = operand
+
+    def update(self, current: Sequence[Values], rows: pa.RecordBatch, grouping: Grouping) -> list[Values]:
+        values, valid = self._operand.read(rows)
+        if valid is not None:
+            values, grouping = values[valid], grouping.restricted(valid)
+        best = current[0].copy()
+        self._better.at(best, grouping.ordinals, values)
+        return [best, present_after(current[1], grouping, valid is not None)]
+
+    def merge(self, left: Sequence[Values], right: Sequence[Values]) -> list[Values]:
+        return [self._better(left[0], right[0]), left[1] | right[1]]
+
+    def result(self, current: Sequence[Values]) -> pa.Array:
+        return restored(current[0], self.type, current[1])
+
+
+def _neutral(dtype: np.dtype[Any], least: bool) -> Any:
+    """Return the value that any other one is better than."""
+    if dtype.kind == "f":
+        return np.nan
+    if dtype.kind == "b":
+        return least
+    limits = np.iinfo(dtype)
+    return limits.max if least else limits.min

@@ -1,0 +1,85 @@
+"""The rows of one batch, grouped by key."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+_RADIX_GROUPS = 1 << 16
+
+
+class Grouping:
+    """Says to which group each row of a batch belongs.
+
+    Parameters
+    ----------
+    ordinals : ndarray of intp
+        For each row the number of its group, from 0 up to `count`.
+    count : int
+        How many groups there are.
+
+    Notes
+    -----
+    What not every aggregate needs (`order`, `starts`, `sizes`) is computed at first use and kept, so several aggregates
+    over one batch share it. A grouping is used by one thread.
+
+    Examples
+    --------
+    >>> grouping = Grouping(np.array([1, 0, 1]), 2)
+    >>> grouping.sizes.tolist(), grouping.order.tolist(), grouping.starts.tolist()
+    ([1, 2], [1, 0, 2], [0, 1])
+    """
+
+    __slots__ = ("_order", "_sizes", "_starts", "count", "ordinals")
+
+    def __init__(self, ordinals: npt.NDArray[np.intp], count: int) -> None:
+        self.ordinals = ordinals
+        self.count = count
+        self._order: npt.NDArray[np.intp] | None = None
+        self._sizes: npt.NDArray[np.intp] | None = None
+        self._starts: npt.NDArray[np.intp] | None = None
+
+    @classmethod
+    def by(cls, values: npt.NDArray[np.generic]) -> Grouping:
+        """Group rows by equal values; groups are in the order of their values.
+
+        Examples
+        --------
+        >>> Grouping.by(np.array(["b", "a", "b"])).ordinals.tolist()
+        [1, 0, 1]
+        """
+        distinct, ordinals = np.unique(values, return_inverse=True)
+        return cls(ordinals.astype(np.intp, copy=False).reshape(-1), len(distinct))
+
+    @property
+    def sizes(self) -> npt.NDArray[np.intp]:
+        """How many rows each group has."""
+        if self._sizes is None:
+            self._sizes = np.bincount(self.ordinals, minlength=self.count)
+        return self._sizes
+
+    @property
+    def order(self) -> npt.NDArray[np.intp]:
+        """Row numbers sorted by group; the rows of a group keep their order."""
+        if self._order is None:
+            # NumPy sorts 16-bit integers by radix, several times as fast as wider ones.
+            narrow = self.ordinals.astype(np.uint16) if self.count <= _RADIX_GROUPS else self.ordinals
+            self._order = np.argsort(narrow, kind="stable")
+        return self._order
+
+    @property
+    def starts(self) -> npt.NDArray[np.intp]:
+        """Where each group begins within `order`, as `ufunc.reduceat` wants it; every group must have a row."""
+        if self._starts is None:
+            self._starts = np.cumsum(self.sizes) - self.sizes
+        return self._starts
+
+    def restricted(self, chosen: npt.NDArray[np.bool_]) -> Grouping:
+        """Return the grouping of the chosen rows alone, with the same groups; some may be left without rows."""
+        return Grouping(self.ordinals[chosen], self.count)
+
+    def __len__(self) -> int:
+        return len(self.ordinals)
+
+    def __repr__(self) -> str:
+        return f"Grouping({len(self)} rows in {self.count} groups)"

@@ -1,0 +1,93 @@
+"""Exact sums of integers by group, which fail where they would wrap."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dask_elastic.topology.grouping import Grouping
+from dask_elastic.vocab.errors import NumericOverflow
+
+Integers = npt.NDArray[np.int64]
+
+_HALF = 32
+_LOW = (1 << _HALF) - 1
+_LIMIT = 1 << 63
+
+
+def add_integers(current: Integers, values: npt.NDArray[Any], grouping: Grouping, owner: str) -> Integers:
+    """Add each row's integer to the sum of its group.
+
+    Parameters
+    ----------
+    current : ndarray of int64
+        The sums so far, one a group.
+    values : ndarray
+        One integer or boolean a row.
+    grouping : Grouping
+        The rows' groups.
+    owner : str
+        The aggregate's text, for messages.
+
+    Returns
+    -------
+    ndarray of int64
+        The new sums.
+
+    Raises
+    ------
+    NumericOverflow
+        If a new sum does not fit int64; sums on the way to it may leave the range.
+
+    Examples
+    --------
+    >>> add_integers(np.array([1, 2]), np.array([10, 20, 30]), Grouping(np.array([0, 1, 0]), 2), "Sum('n')").tolist()
+    [41, 22]
+    """
+    if len(values) == 0:
+        return current
+    if _magnitude(values) * len(values) + _magnitude(current) < _LIMIT:
+        sums = current.copy()
+        np.add.at(sums, grouping.ordinals, values.astype(np.int64, copy=False))
+        return sums
+    return _add_halves(current, values, grouping, owner)
+
+
+def merge_integers(left: Integers, right: Integers, owner: str) -> Integers:
+    """Add two arrays of sums, or raise NumericOverflow where one leaves int64."""
+    sums = left + right
+    # Wrapped where both operands differ in sign from the sum.
+    wrapped = ((left ^ sums) & (right ^ sums)) < 0
+    if wrapped.any():
+        raise _overflow(owner)
+    return sums
+
+
+def _magnitude(values: npt.NDArray[Any]) -> int:
+    """Return a bound of the absolute values; for narrow types the type's own, which needs no look at them."""
+    if values.dtype.itemsize < 8:
+        return 1 << (8 * values.dtype.itemsize)
+    if len(values) == 0:
+        return 0
+    return max(int(values.max()), -int(values.min()))
+
+
+def _add_halves(current: Integers, values: npt.NDArray[Any], grouping: Grouping, owner: str) -> Integers:
+    # The upper and lower 32 bits are summed apart, so that neither wraps for fewer than 2**31 rows.
+    wide = values if values.dtype == np.uint64 else values.astype(np.int64, copy=False)
+    high, low = current >> _HALF, current & _LOW
+    np.add.at(high, grouping.ordinals, (wide >> _HALF).astype(np.int64))
+    np.add.at(low, grouping.ordinals, (wide & _LOW).astype(np.int64))
+    high += low >> _HALF
+    if (high >> (_HALF - 1) != high >> _HALF).any():
+        raise _overflow(owner)
+    return (high << _HALF) | (low & _LOW)
+
+
+def _overflow(owner: str) -> NumericOverflow:
+    return NumericOverflow(
+        f"{owner}: a sum left the range of int64. Sum floats instead, "
+        "as in Sum(lambda batch: pc.cast(batch[column], pa.float64()), columns=[column])"
+    )

@@ -1,0 +1,103 @@
+"""What the home of an executor and its remote tasks say to each other, in band with the tuples.
+
+Everything travels in one FIFO per pair of nodes, so that tuples and control records never overtake each other
+(Elasticutor, sections 3.1 and 3.2).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from dask_elastic.vocab.batch import Batch, Delivery
+
+
+@dataclass(frozen=True, slots=True)
+class StartTask:
+    """Home to remote: begin a task, which owns `shards` from the beginning."""
+
+    task: int
+    shards: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StopTask:
+    """Home to remote: the task has been drained and ends."""
+
+    task: int
+
+
+@dataclass(frozen=True, slots=True)
+class SubBatch:
+    """Home to remote: one unit of work, numbered per task from 0."""
+
+    task: int
+    number: int
+    batch: Batch
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """Home to remote: the labelling tuple of a shard's reassignment; `stays` when the target is on the same node."""
+
+    task: int
+    shard: int
+    stays: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Install:
+    """Home to remote: the task owns the shard from here on; `state` is its primary copy, or None to keep what is there."""
+
+    task: int
+    shard: int
+    state: pa.RecordBatch | None
+
+
+@dataclass(frozen=True, slots=True)
+class FlushRequest:
+    """Home to remote: send the task's dirty state now."""
+
+    task: int
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """Remote to home: all outputs of sub-batch `number`, in order, routed as far as the next receivers."""
+
+    task: int
+    number: int
+    deliveries: tuple[Delivery, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Remote to home: sub-batch `number` is processed; it kept the core busy for `busy` seconds."""
+
+    task: int
+    number: int
+    busy: float
+
+
+@dataclass(frozen=True, slots=True)
+class Flush:
+    """Remote to home: the state that changed up to sub-batch `through`; `token` answers a `FlushRequest`, else -1."""
+
+    task: int
+    through: int
+    state: pa.RecordBatch | None
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class LabelReturned:
+    """Remote to home: every earlier tuple of the shard is processed, its outputs and its state have been sent."""
+
+    task: int
+    shard: int
+
+
+ToRemote = StartTask | StopTask | SubBatch | Label | Install | FlushRequest
+ToHome = Outputs | Done | Flush | LabelReturned

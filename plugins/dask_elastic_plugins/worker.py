@@ -1,0 +1,39 @@
+"""The worker plugin: adapts `NodeRuntime` to Dask's hooks."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from dask_elastic.runtime.node import NodeRuntime
+from distributed.diagnostics.plugin import WorkerPlugin
+
+if TYPE_CHECKING:
+    from distributed import Worker
+
+logger = logging.getLogger("dask_elastic.node")
+
+
+class ElasticWorkerPlugin(WorkerPlugin):
+    """Hosts executors in a Dask worker."""
+
+    name = "dask-elastic-worker"
+    idempotent = True
+
+    def __init__(self) -> None:
+        self.runtime: NodeRuntime | None = None
+
+    async def setup(self, worker: Worker) -> None:
+        """Start the node's own threads and take up the worker's handlers."""
+        try:
+            runtime = NodeRuntime(worker)
+            await runtime.start()
+            self.runtime = runtime
+        except Exception:  # a worker that cannot host us must still run
+            logger.exception("dask_elastic could not be set up on worker %s", worker.address)
+
+    async def teardown(self, worker: Worker) -> None:
+        """End everything that runs here."""
+        if self.runtime is not None:
+            runtime, self.runtime = self.runtime, None
+            await runtime.close()

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from dask_elastic.meters import MeterError, ShardLoad
+
+counts = hnp.arrays(np.int64, 8, elements=st.integers(0, 1000))
+
+
+@given(st.lists(st.tuples(counts, st.floats(0, 0.1)), max_size=20))
+def test_loads_sum_to_the_busy_time(batches):
+    load = ShardLoad(8, window=2.0)
+    for index, (rows, busy) in enumerate(batches):
+        load.add(rows, busy, now=index / 10)
+    attributed = [(index / 10, busy) for index, (rows, busy) in enumerate(batches) if rows.sum() and busy > 0]
+    loads = load.loads(now=2.0)
+    assert loads.dtype == np.float64
+    assert (loads >= 0).all()
+    # Until a window has passed, the load is the mean since the first batch.
+    span = 2.0 - attributed[0][0] if attributed else 2.0
+    assert loads.sum() == pytest.approx(sum(busy for _, busy in attributed) / max(span, 0.2))
+
+
+@given(counts, st.floats(0.001, 1))
+def test_named_shards_equal_the_dense_form(rows, busy):
+    dense, named = ShardLoad(8), ShardLoad(8)
+    dense.add(rows, busy, now=1.0)
+    used = np.flatnonzero(rows)
+    # Each shard twice, half its rows each time.
+    named.add(np.repeat(rows[used], 2), busy, now=1.0, shards=np.repeat(used, 2).astype(np.uint16))
+    np.testing.assert_allclose(dense.loads(1.0), named.loads(1.0))
+
+
+def test_old_load_is_forgotten():
+    load = ShardLoad(2, window=1.0)
+    load.add(np.array([1, 1]), 0.5, now=0.0)
+    assert load.loads(0.5).sum() > 0
+    assert load.loads(1.2).sum() == 0
+    assert load.window == 1.0
+
+
+def test_loads_are_the_callers_own():
+    load = ShardLoad(2)
+    load.add(np.array([1, 1]), 0.5, now=0.0)
+    load.loads(0.0)[:] = 9
+    assert load.loads(1.0).sum() == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    ("rows", "shards", "message"),
+    [
+        ([1, 2], None, "2 row counts for 4 shards"),
+        ([1], [0, 1], "1 row counts for 2 shards"),
+        ([1], [4], "from 0 to 3"),
+        ([1], [-1], "from 0 to 3"),
+    ],
+)
+def test_wrong_feeding_is_refused(rows, shards, message):
+    with pytest.raises(MeterError, match=message):
+        ShardLoad(4).add(np.array(rows), 0.1, 0.0, None if shards is None else np.array(shards))
+
+
+def test_an_executor_has_a_shard():
+    with pytest.raises(MeterError, match="shards is 0"):
+        ShardLoad(0)
+
+
+def test_a_reader_beside_the_writer_never_fails():
+    load = ShardLoad(600, window=0.01)
+    rows = np.ones(600, dtype=np.int64)
+    done = threading.Event()
+    failures = []
+
+    def read():
+        now = 0.0
+        while not done.is_set():
+            now += 0.001
+            try:
+                assert np.isfinite(load.loads(now)).all()
+            except Exception as error:
+                failures.append(error)
+                return
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for step in range(3000):
+        load.add(rows, 0.001, now=step / 1000)
+    done.set()
+    reader.join()
+    assert not failures

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dask_elastic.state import index as index_module
+from dask_elastic.state.index import KeyIndex, NumpyIndex, PandasIndex, make_index
+from dask_elastic.state.key_table import KeyTable, derived, distinct_keys
+
+both = pytest.mark.parametrize("make", [NumpyIndex, PandasIndex])
+words = st.integers(0, 2**64 - 1) | st.integers(0, 8) | st.integers(2**64 - 8, 2**64 - 1)
+
+
+def array(values: list[int]) -> np.ndarray:
+    return np.array(values, dtype=np.uint64)
+
+
+@both
+@given(chunks=st.lists(st.lists(words, max_size=30), max_size=5), strangers=st.lists(words, max_size=20))
+def test_behaves_as_a_dict(make: Callable[[], KeyIndex], chunks: list[list[int]], strangers: list[int]) -> None:
+    index = make()
+    model: dict[int, int] = {}
+    for chunk in chunks:
+        new = [word for word in dict.fromkeys(chunk) if word not in model]
+        slots = np.arange(len(model), len(model) + len(new))
+        index.insert(array(new), slots)
+        model.update(zip(new, slots.tolist(), strict=True))
+        asked = [*chunk, *strangers, *model]
+        found = index.lookup(array(asked))
+        assert found.dtype == np.intp
+        assert found.tolist() == [model.get(word, -1) for word in asked]
+        assert len(index) == len(model)
+        assert index.nbytes > 0
+
+
+@both
+def test_grows_and_reads_frozen_arrays(make: Callable[[], KeyIndex]) -> None:
+    index = make()
+    hashes = np.random.default_rng(1).permutation(2**17)[:100_000].astype(np.uint64) * np.uint64(2**45 + 9)
+    for start in range(0, len(hashes), 9_000):
+        part = hashes[start : start + 9_000]
+        index.insert(part, np.arange(start, start + len(part)))
+    hashes.flags.writeable = False
+    assert (index.lookup(hashes) == np.arange(len(hashes))).all()
+    assert (index.lookup(hashes + np.uint64(1)) == -1).all()
+
+
+def test_pandas_is_used_where_it_behaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert isinstance(make_index(), PandasIndex)
+    monkeypatch.setattr(index_module, "_HAS_PANDAS_INDEX", False)
+    assert isinstance(make_index(), NumpyIndex)
+
+
+def test_the_probe_notices_another_pandas(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert index_module._pandas_behaves()
+    monkeypatch.setattr("pandas._libs.hashtable.Int64HashTable", lambda: SimpleNamespace())
+    assert not index_module._pandas_behaves()
+
+
+@both
+@given(pairs=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=40), derive=st.booleans())
+def test_key_table_tells_collisions_apart(
+    make: Callable[[], KeyIndex], pairs: list[tuple[int, int]], derive: bool
+) -> None:
+    if derive:
+        # Keys whose first hash is where others of them go when theirs is taken.
+        pairs = pairs + [(int(derived(array([h]), array([c]))[0]), c) for h, c in pairs]
+    table = KeyTable(make)
+    identity = SimpleNamespace(hashes=np.zeros(200, np.uint64), checks=np.zeros(200, np.uint64))
+    known: dict[tuple[int, int], int] = {}
+    for start in range(0, len(pairs), 7):
+        chunk = pairs[start : start + 7]
+        hashes, checks = array([pair[0] for pair in chunk]), array([pair[1] for pair in chunk])
+        first, ordinals = distinct_keys(hashes, checks)
+        assert [chunk[row] for row in first[ordinals]] == chunk
+        assert len(first) == len(set(chunk))
+        found = table.find(hashes, checks, identity, verify=True)
+        assert found.tolist() == [known.get(pair, -1) for pair in chunk]
+        new = first[found[first] < 0]
+        slots = np.arange(len(known), len(known) + len(new))
+        identity.hashes[slots], identity.checks[slots] = hashes[new], checks[new]
+        table.add(hashes[new], checks[new], slots)
+        known.update({chunk[row]: int(slot) for row, slot in zip(new, slots, strict=True)})
+        everything = list(known)
+        again = table.find(array([p[0] for p in everything]), array([p[1] for p in everything]), identity, verify=True)
+        assert again.tolist() == list(known.values())

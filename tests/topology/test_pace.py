@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dask_elastic.topology.pace import Pace, cut, rows_within
+from dask_elastic.vocab.errors import TopologyError
+
+
+def numbered(start: int, count: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"n": pa.array(range(start, start + count), pa.int64())})
+
+
+@given(
+    sizes=st.lists(st.integers(0, 50), max_size=8),
+    rate=st.floats(0.1, 1e6),
+    slice_seconds=st.floats(1e-4, 0.1),
+    max_rows=st.integers(1, 40),
+)
+def test_slices_keep_every_row_in_order_and_never_drift(sizes, rate, slice_seconds, max_rows):
+    pace = Pace(rate, started=100.0, slice_seconds=slice_seconds, max_rows=max_rows)
+    seen: list[int] = []
+    for size in sizes:
+        for piece, due in pace.slice(numbered(len(seen), size)):
+            assert due == pytest.approx(100.0 + piece["n"][0].as_py() / rate)
+            assert 1 <= piece.num_rows <= max(1, min(max_rows, int(rate * slice_seconds)))
+            seen += piece["n"].to_pylist()
+    assert seen == list(range(sum(sizes)))
+    assert pace.rows == sum(sizes)
+
+
+def test_a_million_rows_later_the_due_time_is_still_exact():
+    pace = Pace(rate=30_000, started=0.0)
+    batch = numbered(0, 10_007)
+    for _ in range(100):
+        for _piece, _due in pace.slice(batch):
+            pass
+    assert pace.due == 1_000_700 / 30_000
+
+
+def test_slices_are_milliseconds_long():
+    sizes = {rate: next(Pace(rate, 0.0).slice(numbered(0, 70_000)))[0].num_rows for rate in (10, 20_000, 1_000_000)}
+    assert sizes == {10: 1, 20_000: 100, 1_000_000: 5000}
+
+
+def test_without_a_rate_batches_go_at_once():
+    pieces = list(Pace(None, started=5.0, max_rows=2).slice(numbered(0, 3)))
+    assert [(piece.num_rows, due) for piece, due in pieces] == [(2, None), (1, None)]
+
+
+def test_a_slice_that_was_not_taken_does_not_count():
+    pace = Pace(rate=1.0, started=0.0)
+    pieces = pace.slice(numbered(0, 3))
+    next(pieces)
+    assert pace.due == 1.0
+
+
+@pytest.mark.parametrize("rate", [0, -1.0, float("nan"), float("inf")])
+def test_a_rate_must_be_positive(rate):
+    with pytest.raises(TopologyError, match="rate is"):
+        Pace(rate, started=0.0)
+
+
+def test_cut_gives_a_small_batch_back_itself():
+    batch = numbered(0, 3)
+    assert next(cut(batch, 3)) is batch
+    assert list(cut(numbered(0, 0), 3)) == []
+
+
+def test_rows_within_is_between_one_and_most():
+    assert rows_within(1e12, 1.0, most=100) == 100
+    assert rows_within(1e-9, 1.0, most=100) == 1
