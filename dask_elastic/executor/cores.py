@@ -129,5 +129,5 @@ class Cores:
         return min(self.active, key=lambda t: (load[t.number], t.node != node, t.number))
 
     def forget(self, task: int) -> None:
-        """The task's thread has ended."""
+        """Drop a task whose thread has ended."""
         del self.routes.tasks[task]

@@ -1,4 +1,4 @@
-"""The way out of a component: stateless operators by direct calls, then hashing and splitting for the next receivers."""
+"""The way out of a component: stateless operators by direct calls, then hashing and splitting for who comes next."""
 
 from __future__ import annotations
 

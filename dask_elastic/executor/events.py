@@ -73,6 +73,4 @@ class Flushed:
     token: int
 
 
-Event = (
-    SetCores | MoveShard | BalanceDue | LabelBack | StateInstalled | TaskEnded | InputEnded | FlushDue | Flushed
-)
+Event = SetCores | MoveShard | BalanceDue | LabelBack | StateInstalled | TaskEnded | InputEnded | FlushDue | Flushed

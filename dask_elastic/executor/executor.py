@@ -11,8 +11,8 @@ from dask_elastic.executor.cores import Cores
 from dask_elastic.executor.events import (
     BalanceDue,
     Event,
-    Flushed,
     FlushDue,
+    Flushed,
     InputEnded,
     LabelBack,
     MoveShard,
@@ -23,7 +23,7 @@ from dask_elastic.executor.events import (
 from dask_elastic.executor.flushes import Flushes
 from dask_elastic.executor.instructions import Finished, FlushComplete, Instruction, Release, StartTask, Wake
 from dask_elastic.executor.measures import ExecutorMeasure, Measures
-from dask_elastic.executor.moves import Moves
+from dask_elastic.executor.moves import MoveRecord, Moves
 from dask_elastic.executor.piece import Block, Receipt
 from dask_elastic.executor.primary_state import PrimaryState
 from dask_elastic.executor.routes import Routes
@@ -157,11 +157,11 @@ class ElasticExecutor:
             return [Wake(task) for task in self.routes.enqueue(block, receipt)]
 
     def take(self, task: int) -> tuple[int, Item] | None:
-        """What the task does next, numbered; None when there is nothing, a `Wake` then follows when there is."""
+        """Return what the task does next, numbered; None when there is nothing, a `Wake` then follows when there is."""
         with self.lock:
             mine = self.routes.tasks[task]
             full = not mine.at_home and len(mine.in_flight) >= REMOTE_WINDOW
-            item = None if full else mine.queue.take(self._limit(mine))
+            item = mine.queue.take_control() if full else mine.queue.take(self._limit(mine))
             if item is None:
                 mine.sleeping = True
                 return None
@@ -179,7 +179,7 @@ class ElasticExecutor:
         return max(1, rows if task.at_home else rows // REMOTE_WINDOW)
 
     def done(self, task: int, number: int, busy: float, now: float) -> list[Instruction]:
-        """A unit of work is processed and its outputs have left; it kept the core busy for `busy` seconds."""
+        """Note that a unit of work is processed and its outputs have left; it kept the core busy for `busy` seconds."""
         mine = self.routes.tasks[task]
         work = mine.in_flight.get(number)
         if work is None:
@@ -270,7 +270,7 @@ class ElasticExecutor:
     # measures
 
     def measure(self, now: float) -> ExecutorMeasure:
-        """What there is to say of the executor at this moment."""
+        """Return what there is to say of the executor at this moment."""
         with self.lock:
             measures = self.measures
             return ExecutorMeasure(
@@ -287,8 +287,12 @@ class ElasticExecutor:
                 moves_across=self.moves.finished_across,
             )
 
+    def finished_moves(self) -> list[MoveRecord]:
+        """Return the newest finished shard moves, oldest first."""
+        with self.lock:
+            return list(self.moves.recent)
+
     def assignment(self) -> tuple[np.ndarray, dict[int, int]]:
-        """Task of each shard, and node of each task."""
+        """Return the task of each shard, and the node of each task."""
         with self.lock:
             return self.routes.table.owner.copy(), {t.number: t.node for t in self.routes.tasks.values()}
-

@@ -29,14 +29,14 @@ class Flushes:
         return asked + self._completed()
 
     def arrived(self, task: int, through: int, token: int) -> list[Instruction]:
-        """A task's state has been applied."""
+        """Note that a task's state has been applied."""
         self.through[task] = max(through, self.through.get(task, -1))
         if token in self._open:
             self._open[token].discard(task)
         return self._completed()
 
     def ended(self, task: int) -> list[Instruction]:
-        """A task is gone; its labels have flushed everything before."""
+        """Note that a task is gone; its labels have flushed everything before."""
         self.through.pop(task, None)
         for waiting in self._open.values():
             waiting.discard(task)

@@ -1,4 +1,11 @@
-"""What an executor asks its driver to do; a driver carries the instructions out in order."""
+"""What an executor asks its driver to do; a driver carries the instructions out in order.
+
+Notes
+-----
+The order counts between threads, too: a driver that calls the executor from several of them must carry out what one
+call returned, `Wake` and `Release` excepted, before it carries out what a later call returned. Otherwise a shard may
+reach a node before the task that it is for.
+"""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class Logic(Protocol):
 
 
 def make_logic(operator: Compute, store: KeyedStore, session: Session, emits: bool) -> Logic:
-    """The logic of an operator for one task.
+    """Return the logic of an operator for one task.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ class AggregateLogic:
 
 
 def schema_of_keys(schema: pa.Schema, keys: Iterable[str]) -> pa.Schema:
-    """The key columns of a schema, in the order of the keys."""
+    """Return the key columns of a schema, in the order of the keys."""
     return pa.schema([schema.field(key) for key in keys])
 
 

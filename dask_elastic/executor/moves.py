@@ -56,7 +56,7 @@ class Moves:
         return _wakes(self.routes.pause(shard, LabelItem(shard, target, route.same_node)))
 
     def label_returned(self, task: int, shard: int, now: float) -> list[Instruction]:
-        """The label came back behind the shard's last output."""
+        """Go on with a move whose label came back behind the shard's last output."""
         move = self.active.get(shard)
         if move is None or move.source != task:
             raise ProtocolError(f"a label of shard {shard} came back from task {task}, which no move waits for")
@@ -65,7 +65,7 @@ class Moves:
         return self._act(move, move.handle(MoveEvent.LABEL_RETURNED), now)
 
     def installed(self, shard: int, now: float) -> list[Instruction]:
-        """The target's node has been sent the shard."""
+        """Go on with a move whose target's node has been sent the shard."""
         move = self.active.get(shard)
         if move is None:
             raise ProtocolError(f"shard {shard} was installed although it does not move")

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from dask_elastic.routing.keyspace import KeySpace
-from dask_elastic.routing.split import SortedRows, count_by_shard, sort_by_shard
+from dask_elastic.routing.split import count_by_shard, order_by_shard, take_rows
 from dask_elastic.routing.table import ShardTable
 from dask_elastic.vocab.identity import ExecutorId
 
@@ -40,12 +40,42 @@ class Receipt:
 
 
 class Block(NamedTuple):
-    """Rows as the receiver routed them: sorted by shard, or as they came where one task owns every shard."""
+    """Rows as the receiver routed them: in the order of their shards, or as they came where one task owns every shard.
+
+    Parameters
+    ----------
+    rows, hashes
+        Rows and key hashes.
+    order : numpy.ndarray or None
+        Row numbers in sorted order; None where the rows are in order themselves.
+    shards, bounds : numpy.ndarray or None
+        As in `ShardOrder`; None where the rows are not sorted.
+    """
 
     rows: pa.RecordBatch
     hashes: np.ndarray
-    shards: np.ndarray | None
-    bounds: np.ndarray | None
+    order: np.ndarray | None = None
+    shards: np.ndarray | None = None
+    bounds: np.ndarray | None = None
+
+    def part(self, start: int, stop: int) -> tuple[pa.RecordBatch, np.ndarray]:
+        """Return the rows `start` to `stop` in sorted order, and their hashes."""
+        if self.order is None:
+            return self.rows.slice(start, stop - start), self.hashes[start:stop]
+        order = self.order[start:stop]
+        return take_rows(self.rows, order), self.hashes[order]
+
+
+SMALL_BLOCK = 8_192
+"""Most rows that the receiver brings in order itself; those of a larger block are taken by its tasks, in parallel."""
+
+
+def sorted_block(rows: pa.RecordBatch, hashes: np.ndarray, space: KeySpace, table: ShardTable) -> Block:
+    """Return a block in the shard order of a table."""
+    found = order_by_shard(hashes, space, table)
+    if len(hashes) > SMALL_BLOCK:
+        return Block(rows, hashes, *found)
+    return Block(take_rows(rows, found.order), hashes[found.order], None, found.shards, found.bounds)
 
 
 class Piece(NamedTuple):
@@ -62,23 +92,22 @@ class Piece(NamedTuple):
         return self.stop - self.start
 
     def cut(self, rows: int) -> tuple[Piece, Piece]:
-        """The first `rows` rows, and the rest."""
+        """Return the first `rows` rows, and the rest."""
         middle = self.start + rows
         return self._replace(stop=middle), self._replace(start=middle)
 
     def sorted(self, space: KeySpace, table: ShardTable) -> Piece:
-        """The same rows in a block that is sorted by shard."""
+        """Return the same rows in a block that is sorted by shard."""
         if self.block.bounds is not None:
             return self
-        part = sort_by_shard(
-            self.block.rows.slice(self.start, self.length), self.block.hashes[self.start : self.stop], space, table
-        )
-        return Piece(Block(*part), 0, self.length, self.receipt)
+        rows, hashes = self.block.part(self.start, self.stop)
+        return Piece(sorted_block(rows, hashes, space, table), 0, self.length, self.receipt)
 
     def without(self, shard: int) -> tuple[list[Piece], Piece | None]:
         """Cut one shard out of a sorted piece: what stays, and the shard's rows."""
         shards, bounds = self.block.shards, self.block.bounds
-        assert shards is not None and bounds is not None
+        assert shards is not None
+        assert bounds is not None
         position = int(np.flatnonzero(shards == shard)[0])
         first = min(max(int(bounds[position]), self.start), self.stop)
         last = min(max(int(bounds[position + 1]), self.start), self.stop)
@@ -96,17 +125,13 @@ class Piece(NamedTuple):
         return counts
 
 
-def block_of(part: SortedRows) -> Block:
-    """The block of rows that are sorted by shard."""
-    return Block(part.rows, part.hashes, part.shards, part.bounds)
-
-
 def pieces_by_route(block: Block, receipt: Receipt, table: ShardTable) -> Iterator[tuple[int, int, Piece]]:
     """Cut a sorted block where the route changes: (task or `PAUSED`, first shard of the run, piece).
 
     The block may have been sorted under an older table: a shard that changed its task since ends a run.
     """
-    assert block.shards is not None and block.bounds is not None
+    assert block.shards is not None
+    assert block.bounds is not None
     present = np.flatnonzero(np.diff(block.bounds))
     shards = block.shards[present]
     routes = np.where(table.paused[shards], -1 - shards, table.owner[shards])

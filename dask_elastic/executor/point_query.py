@@ -19,7 +19,7 @@ from dask_elastic.vocab.errors import StateError
 def find_key(
     operator: Compute, store: PrimaryState, space: KeySpace, executor: int, key: Sequence[Any]
 ) -> pa.Table | None:
-    """The row of one key.
+    """Return the row of one key.
 
     Parameters
     ----------

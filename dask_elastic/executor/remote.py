@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 
+import numpy as np
+
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.state.store import KeyedStore
 from dask_elastic.vocab.batch import Delivery
@@ -76,6 +78,9 @@ class RemotePart:
                     self.store.grant(shard, message.task)
                 return False
             task = self.tasks.get(message.task)
+            if task is None and isinstance(message, FlushRequest):
+                # The task was drained while the request was on its way; its labels have flushed everything.
+                return False
             if task is None:
                 raise ProtocolError(f"{self.identity}: a message for task {message.task}, which is not here")
             task.queue.append(message)
@@ -83,7 +88,7 @@ class RemotePart:
             return wake
 
     def take(self, number: int) -> ToRemote | None:
-        """The next message of a task; None when there is none, and then `receive` says when to wake it."""
+        """Return the next message of a task; None when there is none, and then `receive` says when to wake it."""
         with self.lock:
             task = self.tasks[number]
             if task.queue:
@@ -92,7 +97,7 @@ class RemotePart:
             return None
 
     def processed(self, message: SubBatch, deliveries: list[Delivery], busy: float) -> list[ToHome]:
-        """A sub-batch was processed as one unit; these are all of its outputs."""
+        """Return what goes home of a sub-batch that was processed as one unit; `deliveries` are all of its outputs."""
         self.tasks[message.task].processed = message.number
         sent: list[ToHome] = []
         if deliveries:
@@ -126,9 +131,9 @@ class RemotePart:
         return [Flush(task, -1, state, -1), LabelReturned(task, shard)]
 
     def flush_due(self, number: int) -> FlushRequest:
-        """The request that a periodic flush puts in a task's FIFO."""
+        """Return the request that a periodic flush puts in a task's FIFO."""
         return FlushRequest(number, -1)
 
     def _flush(self, number: int, token: int) -> Flush:
-        shards = self.store.owned_by(number)
+        shards = np.flatnonzero(self.store.owner == number).tolist()
         return Flush(number, self.tasks[number].processed, self.store.extract(shards, dirty_only=True), token)

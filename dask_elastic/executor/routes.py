@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
-from dask_elastic.executor.piece import Block, Piece, Receipt, block_of, pieces_by_route
+from dask_elastic.executor.piece import Block, Piece, Receipt, pieces_by_route, sorted_block
 from dask_elastic.executor.task import Task
 from dask_elastic.executor.task_queue import LabelItem
 from dask_elastic.routing.keyspace import KeySpace
-from dask_elastic.routing.split import sort_by_shard
 from dask_elastic.routing.table import ShardTable
 from dask_elastic.vocab.batch import Batch
 from dask_elastic.vocab.errors import MoveRefused
@@ -39,8 +38,8 @@ class Routes:
         table = self.table
         assert batch.hashes is not None
         if table.single is not None:
-            return Block(batch.rows, batch.hashes, None, None)
-        return block_of(sort_by_shard(batch.rows, batch.hashes, self.space, table))
+            return Block(batch.rows, batch.hashes)
+        return sorted_block(batch.rows, batch.hashes, self.space, table)
 
     def enqueue(self, block: Block, receipt: Receipt) -> list[int]:
         """Put a split batch where the table of now says; returns the tasks to wake."""
@@ -48,7 +47,7 @@ class Routes:
         if block.bounds is None and single is not None:
             return self._put(single, Piece(block, 0, block.rows.num_rows, receipt))
         if block.bounds is None:
-            block = block_of(sort_by_shard(block.rows, block.hashes, self.space, self.table))
+            block = sorted_block(block.rows, block.hashes, self.space, self.table)
         wakes: list[int] = []
         for route, _, piece in pieces_by_route(block, receipt, self.table):
             if route < 0:
@@ -64,7 +63,7 @@ class Routes:
 
     @staticmethod
     def wake(task: Task) -> list[int]:
-        """The task, if it sleeps."""
+        """Return the task if it sleeps, and take it for awake from here on."""
         if not task.sleeping:
             return []
         task.sleeping = False

@@ -47,14 +47,17 @@ class Work:
         self.pieces = pieces
         self.rows = sum(piece.length for piece in pieces)
 
+    def __repr__(self) -> str:
+        return f"<Work: {self.rows} rows in {len(self.pieces)} pieces>"
+
     def batch(self) -> Batch:
-        """The rows as one batch; copies only where there are several pieces."""
-        parts = [p.block.rows.slice(p.start, p.length) for p in self.pieces]
-        hashes = [p.block.hashes[p.start : p.stop] for p in self.pieces]
-        stamp = min(p.receipt.stamp for p in self.pieces)
+        """Return the rows as one batch; copies only where there are several pieces."""
+        parts = [piece.block.part(piece.start, piece.stop) for piece in self.pieces]
+        stamp = min(piece.receipt.stamp for piece in self.pieces)
         if len(parts) == 1:
-            return Batch(parts[0], hashes[0], stamp)
-        return Batch(pa.concat_batches(parts), np.concatenate(hashes), stamp)
+            return Batch(*parts[0], stamp)
+        rows = pa.concat_batches([rows for rows, _ in parts])
+        return Batch(rows, np.concatenate([hashes for _, hashes in parts]), stamp)
 
     def rows_by_shard(self, space: KeySpace) -> np.ndarray:
         """Rows of each shard, ``int64``."""
@@ -89,8 +92,16 @@ class TaskQueue:
         """Put a control record before all rows that wait; they belong to other shards or, at a stop, do not exist."""
         self._items.appendleft(item)
 
+    def take_control(self) -> LabelItem | StopItem | None:
+        """Return the next item if it is a control record, else None."""
+        if not self._items or isinstance(self._items[0], Piece):
+            return None
+        item = self._items.popleft()
+        assert not isinstance(item, Piece)
+        return item
+
     def take(self, limit: int) -> Item | None:
-        """The next item: a control record, or rows joined up to `limit`; None when nothing waits."""
+        """Return the next item: a control record, or rows joined up to `limit`; None when nothing waits."""
         if not self._items:
             return None
         first = self._items.popleft()

@@ -6,6 +6,7 @@ beside a running writer may lack the newest values; it never raises and is never
 
 from __future__ import annotations
 
+from dask_elastic.meters.flow_window import FlowWindow
 from dask_elastic.meters.histogram import LatencyHistogram
 from dask_elastic.meters.latency_window import LatencyWindow
 from dask_elastic.meters.rate import Rate
@@ -13,4 +14,13 @@ from dask_elastic.meters.ring import MeterError, SlotRing
 from dask_elastic.meters.service import ServiceRate
 from dask_elastic.meters.shard_load import ShardLoad
 
-__all__ = ["LatencyHistogram", "LatencyWindow", "MeterError", "Rate", "ServiceRate", "ShardLoad", "SlotRing"]
+__all__ = [
+    "FlowWindow",
+    "LatencyHistogram",
+    "LatencyWindow",
+    "MeterError",
+    "Rate",
+    "ServiceRate",
+    "ShardLoad",
+    "SlotRing",
+]

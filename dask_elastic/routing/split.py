@@ -60,32 +60,38 @@ def split_by_executor(
     ]
 
 
-class SortedRows(NamedTuple):
-    """Rows sorted by the shard order of one table.
+class ShardOrder(NamedTuple):
+    """How rows are sorted by the shard order of one table.
 
     Parameters
     ----------
-    rows, hashes
-        Rows and their key hashes in sorted order.
+    order : numpy.ndarray
+        Row numbers in sorted order.
     shards : numpy.ndarray
         The shards in that order.
     bounds : numpy.ndarray
-        Shard ``shards[i]`` has the rows ``bounds[i]`` to ``bounds[i + 1]``.
+        Shard ``shards[i]`` has the sorted rows ``bounds[i]`` to ``bounds[i + 1]``.
     """
 
-    rows: pa.RecordBatch
-    hashes: np.ndarray
+    order: np.ndarray
     shards: np.ndarray
     bounds: np.ndarray
 
 
-def sort_by_shard(rows: pa.RecordBatch, hashes: np.ndarray, space: KeySpace, table: ShardTable) -> SortedRows:
-    """Sort rows so that those of a task, and within it those of a shard, are contiguous; stable per shard."""
+def order_by_shard(hashes: np.ndarray, space: KeySpace, table: ShardTable) -> ShardOrder:
+    """Order rows so that those of a task, and within it those of a shard, are contiguous; stable per shard.
+
+    Examples
+    --------
+    >>> space, table = KeySpace(1, 4), ShardTable.initial(4, [0, 1])
+    >>> found = order_by_shard(np.array([1, 0, 2, 1], dtype=np.uint64), space, table)
+    >>> found.order.tolist(), found.shards.tolist(), found.bounds.tolist()
+    ([1, 2, 0, 3], [0, 2, 1, 3], [0, 1, 2, 4, 4])
+    """
     ranks = table.rank[space.shard_of(hashes)]
     bounds = np.zeros(len(table.order) + 1, dtype=np.int64)
     np.cumsum(np.bincount(ranks, minlength=len(table.order)), out=bounds[1:])
-    order = np.argsort(ranks, kind="stable")
-    return SortedRows(take_rows(rows, order), hashes[order], table.order, bounds)
+    return ShardOrder(np.argsort(ranks, kind="stable"), table.order, bounds)
 
 
 def count_by_shard(hashes: np.ndarray, space: KeySpace) -> np.ndarray:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -56,11 +57,11 @@ class Commands:
         self.runtime = runtime
 
     def handlers(self) -> dict[str, Handler]:
-        """The handlers by the name of their operation."""
+        """Return the handlers by the name of their operation."""
         commands: list[Handler] = [
             self.version, self.prepare, self.start_executors, self.start_sources, self.drain, self.end, self.forget,
-            self.set_cores, self.move_shard, self.assignment, self.report, self.state, self.send, self.close_source,
-            self.collect, self.dead_letters,
+            self.set_cores, self.move_shard, self.moves, self.assignment, self.report, self.state, self.send,
+            self.close_source, self.collect, self.dead_letters,
         ]  # fmt: skip
         return {f"elastic_{command.__name__}": answered(command) for command in commands}
 
@@ -71,7 +72,7 @@ class Commands:
         return deployment
 
     async def version(self) -> str:
-        """The version that runs here."""
+        """Return the version that runs here."""
         return __version__
 
     async def prepare(self, spec: dict[str, Any], components: bytes) -> None:
@@ -101,7 +102,7 @@ class Commands:
     async def set_cores(self, job: str, operator: str, executor: int, cores: list[list[int]]) -> None:
         """Give an executor at home here so many cores on each node."""
         home = self._deployment(job).homes[ExecutorId(operator, executor)]
-        await self.runtime.in_thread(home.handle, events.SetCores({node: count for node, count in cores}))
+        await self.runtime.in_thread(home.handle, events.SetCores({int(node): count for node, count in cores}))
 
     async def move_shard(self, job: str, operator: str, executor: int, shard: int, task: int) -> None:
         """Begin to move a shard of an executor at home here."""
@@ -124,12 +125,20 @@ class Commands:
             )
         return made
 
+    async def moves(self, job: str) -> list[dict[str, Any]]:
+        """Return the newest finished shard moves of every executor at home here."""
+        return [
+            {"operator": identity.component, "executor": identity.index, **asdict(move)}
+            for identity, home in self._deployment(job).homes.items()
+            for move in home.executor.finished_moves()
+        ]
+
     async def report(self, job: str) -> dict[str, Any]:
-        """What would be in the next report."""
+        """Return what would be in the next report."""
         return await self.runtime.in_thread(part_report, self._deployment(job))
 
     async def state(self, job: str, operator: str, executor: int, key: list[Any] | None = None) -> Any:
-        """The state of an executor at home here, or of one key of it, as an Arrow IPC stream."""
+        """Return the state of an executor at home here, or of one key of it, as an Arrow IPC stream."""
         home = self._deployment(job).homes[ExecutorId(operator, executor)]
         return await self.runtime.in_thread(_state_bytes, home, key)
 
@@ -148,20 +157,20 @@ class Commands:
         self._deployment(job).sources[ExecutorId(source, instance)].mailbox.close()
 
     async def collect(self, job: str, operator: str) -> list[Any]:
-        """What a sink here keeps for the client, as an Arrow IPC stream; nothing when it is not here."""
+        """Return what a sink here keeps for the client, as an Arrow IPC stream; nothing when it is not here."""
         deployment = self._deployment(job)
         sink = deployment.sinks.get(ExecutorId(operator, deployment.node))
         batches = [] if sink is None else await self.runtime.in_thread(sink.collected)
         return [to_serialize(memoryview(table_bytes(pa.Table.from_batches(batches))))] if batches else []
 
     async def dead_letters(self, job: str, operator: str) -> list[Any]:
-        """The rows that an operator's code could not digest here."""
+        """Return the rows that an operator's code could not digest here."""
         rows = self._deployment(job).dead_letters.rows(operator)
         return [] if rows is None else [to_serialize(memoryview(table_bytes(rows)))]
 
 
 def table_bytes(table: pa.Table) -> pa.Buffer:
-    """A table as an Arrow IPC stream."""
+    """Return a table as an Arrow IPC stream."""
     out = pa.BufferOutputStream()
     with pa.ipc.new_stream(out, table.schema) as writer:
         writer.write_table(table)

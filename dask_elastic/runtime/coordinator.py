@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import time
 from collections.abc import Callable, Coroutine, Iterable
@@ -16,6 +17,7 @@ from dask_elastic.runtime.job_record import ENDED, JobRecord, Status
 from dask_elastic.runtime.job_spec import JobOptions, JobSpec, summaries_from
 from dask_elastic.runtime.report import Relayed, dump_error
 from dask_elastic.vocab.errors import (
+    ElasticError,
     JobFailed,
     NodeLost,
     NoWorkers,
@@ -30,6 +32,10 @@ if TYPE_CHECKING:
     from distributed import Scheduler
 
 logger = logging.getLogger("dask_elastic.scheduler")
+
+START_SECONDS = 10.0
+START_POLL = 0.01
+"""How long, and how often, to look for a worker that has registered but does not run yet."""
 
 KEPT_JOBS = 16
 """Ended jobs beyond this number are forgotten, oldest first."""
@@ -48,12 +54,14 @@ class Coordinator:
         self.scheduler = scheduler
         self.jobs: dict[str, JobRecord] = {}
         self._background: set[asyncio.Task[Any]] = set()
+        self._starting: set[str] = set()
+        self._generations = itertools.count(1)
 
     def handlers(self) -> dict[str, Handler]:
         """Handlers by the name of their operation; none raises into Dask."""
         commands: list[Handler] = [
-            self.submit, self.list, self.describe, self.wait, self.drain, self.stop, self.forget, self.set_cores,
-            self.move_shard, self.assignment, self.state, self.send, self.close_source, self.collect,
+            self.submit, self.known, self.describe, self.wait, self.drain, self.stop, self.forget, self.set_cores,
+            self.move_shard, self.moves, self.assignment, self.state, self.send, self.close_source, self.collect,
             self.dead_letters, self.version,
         ]  # fmt: skip
         made = {f"elastic_{command.__name__}": answered(command) for command in commands}
@@ -62,9 +70,12 @@ class Coordinator:
     # talking to workers
 
     async def _call(self, address: str, operation: str, **arguments: Any) -> Any:
+        if address not in self.scheduler.workers:
+            # Dialling would try again and again until Dask's timeout.
+            raise NodeLost(f"worker {address} is gone, and what it held of the job with it")
         try:
             reply = await getattr(self.scheduler.rpc(address), f"elastic_{operation}")(**arguments)
-        except (OSError, asyncio.TimeoutError) as error:
+        except (TimeoutError, OSError) as error:
             raise NodeLost(f"worker {address} does not answer {operation!r}: {error}") from error
         if reply is None or "answer" not in reply:
             raise Relayed(reply["error"]) if reply else NodeLost(f"worker {address} runs no dask_elastic")
@@ -91,7 +102,7 @@ class Coordinator:
     # starting a job
 
     async def version(self) -> str:
-        """The version that runs here."""
+        """Return the version that runs here."""
         return __version__
 
     async def submit(
@@ -104,9 +115,24 @@ class Coordinator:
         components: bytes,
     ) -> dict[str, Any]:
         """Place a job on the workers of this moment and start it."""
-        if name in self.jobs and self.jobs[name].status not in ENDED:
+        if name in self._starting or (name in self.jobs and self.jobs[name].status not in ENDED):
             raise SubmitError(f"a job {name!r} is running already: stop it, or submit under another name=")
-        nodes = sorted(w.address for w in self.scheduler.workers.values() if w.status.name == "running")
+        self._starting.add(name)
+        try:
+            return await self._submit(name, version, summaries, options, cores, components)
+        finally:
+            self._starting.discard(name)
+
+    async def _submit(
+        self,
+        name: str,
+        version: str,
+        summaries: list[dict[str, Any]],
+        options: dict[str, Any],
+        cores: dict[str, int],
+        components: bytes,
+    ) -> dict[str, Any]:
+        nodes = await self._workers()
         if not nodes:
             raise NoWorkers("the cluster has no workers: add some, then submit again")
         await self._check_versions(version, nodes)
@@ -114,16 +140,24 @@ class Coordinator:
             await self.forget(name)
         made = summaries_from(summaries)
         placement = self._place(made, nodes, cores)
-        spec = JobSpec(name, 1, tuple(nodes), 0, made, placement.homes, placement.cores, JobOptions(**options))
+        run = next(self._generations)
+        spec = JobSpec(name, run, tuple(nodes), 0, made, placement.homes, placement.cores, JobOptions(**options))
         record = self.jobs[name] = JobRecord(spec, placement.oversubscribed)
         try:
             await self._start(record, components)
         except BaseException:
             await self._tell_all(record, "forget")
-            del self.jobs[name]
+            self.jobs.pop(name, None)
             raise
         self._forget_old()
         return record.description()
+
+    async def _workers(self) -> list[str]:
+        """Addresses of the workers; those that have just registered come up within moments and are waited for."""
+        deadline = time.monotonic() + START_SECONDS
+        while any(w.status.name == "init" for w in self.scheduler.workers.values()) and time.monotonic() < deadline:
+            await asyncio.sleep(START_POLL)
+        return sorted(w.address for w in self.scheduler.workers.values() if w.status.name == "running")
 
     def _place(self, summaries: Iterable[Any], nodes: list[str], cores: dict[str, int]) -> InitialPlacement:
         demands = [
@@ -163,7 +197,7 @@ class Coordinator:
     # watching a job
 
     def record(self, name: str) -> JobRecord:
-        """The record of a job.
+        """Return the record of a job.
 
         Raises
         ------
@@ -175,7 +209,7 @@ class Coordinator:
             raise UnknownJob(f"no job {name!r}: the cluster knows {sorted(self.jobs) or 'none'}")
         return record
 
-    async def list(self) -> list[dict[str, Any]]:
+    async def known(self) -> list[dict[str, Any]]:
         """All jobs, oldest first."""
         return [record.description() for record in self.jobs.values()]
 
@@ -200,15 +234,33 @@ class Coordinator:
         if report["error"] is not None:
             self._fail(record, report["error"])
         elif len(record.reports) == len(record.nodes) and all(r["complete"] for r in record.reports.values()):
-            record.change(Status.FINISHED)
+            self._finish_once(record)
+
+    def _finish_once(self, record: JobRecord) -> None:
+        if not record.finishing:
+            record.finishing = True
+            self.spawn(self._finish(record))
+
+    async def _finish(self, record: JobRecord) -> None:
+        """Take the last reports: a node that has but remote tasks sent its own before these were done."""
+        try:
+            reports = await self._call_all(record, "report")
+        except (ElasticError, Relayed) as error:
+            self._fail(record, dump_error(error))
+            return
+        for node, report in enumerate(reports):
+            record.reports[node] = {**report, "at": time.time()}
+        record.change(Status.FINISHED)
 
     def _fail(self, record: JobRecord, error: bytes) -> None:
+        if record.status in ENDED:
+            return
         record.error = error
         record.change(Status.FAILED)
         self.spawn(self._tell_all(record, "end"))
 
     def node_lost(self, address: str) -> None:
-        """A worker has left; the jobs that ran on it fail."""
+        """Note that a worker has left; the jobs that ran on it fail."""
         for record in self.jobs.values():
             if address in record.nodes and record.status not in ENDED:
                 logger.error("job %r lost worker %s", record.name, address)
@@ -276,9 +328,7 @@ class Coordinator:
         record = self.record(job)
         for index, address in self._homes(record, operator, executor):
             by_node = self._cores_wanted(record, operator, index, cores)
-            await self._call(
-                address, "set_cores", job=job, operator=operator, executor=index, cores=[*by_node.items()]
-            )
+            await self._call(address, "set_cores", job=job, operator=operator, executor=index, cores=[*by_node.items()])
             record.cores[operator, index] = by_node
         return record.description()
 
@@ -314,9 +364,11 @@ class Coordinator:
     async def move_shard(self, job: str, operator: str, executor: int, shard: int, task: int) -> None:
         """Move a shard to a task of its executor."""
         [(index, address)] = self._homes(self.record(job), operator, executor)
-        await self._call(
-            address, "move_shard", job=job, operator=operator, executor=index, shard=shard, task=task
-        )
+        await self._call(address, "move_shard", job=job, operator=operator, executor=index, shard=shard, task=task)
+
+    async def moves(self, job: str) -> list[dict[str, Any]]:
+        """Return the newest finished shard moves of every executor."""
+        return [move for moves in await self._call_all(self.record(job), "moves") for move in moves]
 
     async def assignment(self, job: str) -> list[dict[str, Any]]:
         """Which task each shard of each executor belongs to, and where the tasks are."""
@@ -324,7 +376,7 @@ class Coordinator:
         return [part for parts in await self._call_all(record, "assignment") for part in parts]
 
     async def state(self, job: str, operator: str, key: list[Any] | None = None) -> list[Any]:
-        """The state of a stateful operator, a table per executor as Arrow IPC streams; or the row of one key."""
+        """Return the state of a stateful operator, a table per executor as Arrow IPC streams; or the row of one key."""
         homes = self._homes(self.record(job), operator, None)
         calls = (
             self._call(address, "state", job=job, operator=operator, executor=index, key=key)
@@ -361,7 +413,7 @@ class Coordinator:
         return record.nodes[record.spec.homes[source][instance]]
 
     async def collect(self, job: str, operator: str) -> list[Any]:
-        """What a sink keeps for the client, a table per node as Arrow IPC streams."""
+        """Return what a sink keeps for the client, a table per node as Arrow IPC streams."""
         record = self.record(job)
         sinks = [s.name for s in record.spec.summaries if s.kind == "sink"]
         if operator not in sinks:
@@ -369,7 +421,7 @@ class Coordinator:
         return [part for parts in await self._call_all(record, "collect", operator=operator) for part in parts]
 
     async def dead_letters(self, job: str, operator: str) -> list[Any]:
-        """The rows that an operator's code could not digest, a table per node as Arrow IPC streams."""
+        """Return the rows that an operator's code could not digest, a table per node as Arrow IPC streams."""
         record = self.record(job)
         known = [name for s in record.spec.summaries for name in s.operators]
         if operator not in known:
@@ -378,12 +430,10 @@ class Coordinator:
 
 
 def hold(scheduler: Any, coordinator: Coordinator) -> Callable[[], None]:
-    """What to call often: while jobs run, the scheduler does not count as idle."""
+    """Return what to call often: while jobs run, the scheduler does not count as idle."""
 
     def tick() -> None:
         if coordinator.running:
             scheduler.idle_since = None
 
     return tick
-
-

@@ -3,27 +3,45 @@
 from __future__ import annotations
 
 import threading
+import time
+
+from dask_elastic.meters import FlowWindow
 
 
 class Aborted(Exception):
     """The job has ended while this thread was waiting; the thread ends quietly."""
 
 
+PIPELINED = 2
+"""Batches that may be under way whatever their size: one is processed while the next is prepared."""
+
+
 class CreditGate:
-    """Bounds the bytes between one upstream instance and one executor or sink.
+    """Bounds what is unprocessed between one upstream instance and one executor or sink.
 
     Parameters
     ----------
-    window : int
-        A sender may pass while fewer bytes than this are unprocessed; one batch may therefore overshoot, so that a
-        batch larger than the window passes too.
+    limit : int
+        A sender may pass while fewer bytes than this are unprocessed.
+    queue_time : float
+        Seconds of the receiver's work that may be unprocessed; see `FlowWindow`.
+
+    Notes
+    -----
+    Who may pass takes all the credit its batch needs, so that a batch larger than the window passes, too.
     """
 
-    def __init__(self, window: int):
-        self.window = window
+    def __init__(self, limit: int, queue_time: float):
         self.used = 0
+        self.batches = 0
+        self._window = FlowWindow(limit, queue_time)
         self._aborted = False
         self._changed = threading.Condition(threading.Lock())
+
+    @property
+    def full(self) -> bool:
+        """Whether a sender has to wait."""
+        return self.batches >= PIPELINED and self.used >= self._window.nbytes
 
     def acquire(self, nbytes: int) -> None:
         """Wait for room, then take it.
@@ -34,16 +52,19 @@ class CreditGate:
             If the job ends meanwhile.
         """
         with self._changed:
-            while self.used >= self.window and not self._aborted:
+            while self.full and not self._aborted:
                 self._changed.wait()
             if self._aborted:
                 raise Aborted
             self.used += nbytes
+            self.batches += 1
 
     def release(self, nbytes: int) -> None:
-        """Give credit back."""
+        """Give the credit of one batch back."""
         with self._changed:
             self.used -= nbytes
+            self.batches -= 1
+            self._window.released(nbytes, time.monotonic())
             self._changed.notify_all()
 
     def abort(self) -> None:

@@ -34,7 +34,7 @@ class DeadLetters:
                 self._kept.setdefault(letter.operator, []).append(row)
 
     def rows(self, operator: str) -> pa.Table | None:
-        """The kept rows of an operator, None when there are none."""
+        """Return the kept rows of an operator, None when there are none."""
         with self._lock:
             kept = list(self._kept.get(operator, ()))
         return pa.Table.from_batches(kept).combine_chunks() if kept else None

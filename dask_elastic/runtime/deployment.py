@@ -32,7 +32,7 @@ from dask_elastic.vocab.messages import StartTask, ToHome, ToRemote
 if TYPE_CHECKING:
     from dask_elastic.runtime.node import NodeRuntime
 
-_REMOTE_MESSAGES = ToRemote.__args__  # type: ignore[attr-defined]
+_REMOTE_MESSAGES = ToRemote.__args__
 
 
 class Deployment:
@@ -108,7 +108,7 @@ class Deployment:
         return Guard("skip" if self.spec.options.on_error == "skip" else "fail", self.dead_letters.add)
 
     def processor(self, component: Component, task: int, store: KeyedStore, home: int) -> Processor:
-        """What a task of a component runs."""
+        """Return what a task of a component runs."""
         return Processor(component, task, store, self.spaces, self._guard(), home)
 
     # life
@@ -142,8 +142,9 @@ class Deployment:
             gates = list(self._gates.values())
         for gate in gates:
             gate.abort()
-        for part in (*self.sources.values(), *self.homes.values(), *self.remotes.values(), *self.sinks.values()):
-            part.abort()
+        for threads in (self.sources, self.homes, self.remotes, self.sinks):
+            for part in list(threads.values()):
+                part.abort()
 
     def join(self, timeout: float) -> list[str]:
         """Wait for the threads to end; returns the names of those that have not."""
@@ -187,7 +188,7 @@ class Deployment:
             if node == self.node:
                 self.accept(target, origin, batch, nbytes)
             else:
-                self.runtime.peer(self.spec.nodes[node]).send_batch(self.job, target, origin, batch, nbytes)
+                self.runtime.peer(self.spec.nodes[node]).send_batch(self.spec.run, target, origin, batch, nbytes)
 
     def accept(self, target: ExecutorId, origin: ExecutorId, batch: Batch, nbytes: int) -> None:
         """Take a batch for an instance on this node."""
@@ -203,20 +204,22 @@ class Deployment:
         if node == self.node:
             self._gate(origin, target).release(nbytes)
         else:
-            self.runtime.peer(self.spec.nodes[node]).send_credit(self.job, target, origin, nbytes)
+            self.runtime.peer(self.spec.nodes[node]).send_credit(self.spec.run, target, origin, nbytes)
 
     def _gate(self, origin: ExecutorId, target: ExecutorId) -> CreditGate:
         gate = self._gates.get((origin, target))
         if gate is None:
             with self._lock:
-                gate = self._gates.setdefault((origin, target), CreditGate(self.spec.options.channel_window))
+                options = self.spec.options
+                gate = CreditGate(options.channel_window, options.queue_time)
+                gate = self._gates.setdefault((origin, target), gate)
                 if self.ended:
                     gate.abort()
         return gate
 
     def send_message(self, node: int, executor: ExecutorId, message: ToRemote | ToHome) -> None:
         """Send a message between an executor's home and its remote tasks."""
-        self.runtime.peer(self.spec.nodes[node]).send_message(self.job, executor, self.node, message)
+        self.runtime.peer(self.spec.nodes[node]).send_message(self.spec.run, executor, self.node, message)
 
     def receive_message(self, executor: ExecutorId, message: Any) -> None:
         """Take a message between an executor's home and its remote tasks."""
@@ -247,7 +250,7 @@ class Deployment:
                 if node == self.node:
                     self.input_ended(target, identity)
                 else:
-                    self.runtime.peer(self.spec.nodes[node]).send_end(self.job, target, identity)
+                    self.runtime.peer(self.spec.nodes[node]).send_end(self.spec.run, target, identity)
         self._ended(identity)
 
     def input_ended(self, target: ExecutorId, origin: ExecutorId) -> None:

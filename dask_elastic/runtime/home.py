@@ -52,13 +52,16 @@ class Home:
         self._tokens = iter(range(1, 2**62))
         self._returns: SimpleQueue[m.ToHome | None] = SimpleQueue()
         self._returning = False
-        self._starting = threading.Lock()
+        # Whoever learns of a new task acts after its start has been carried out: events and their instructions go
+        # one after the other. Batches do not take this lock, and nobody waits for credit under it.
+        self._control = threading.RLock()
 
     # entrances
 
     def start(self) -> None:
         """Start the first tasks."""
-        self.carry_out(self.executor.start())
+        with self._control:
+            self.carry_out(self.executor.start())
 
     def offer(self, origin: ExecutorId, batch: Batch, nbytes: int) -> None:
         """Bring a batch; runs in the thread of whoever brings it."""
@@ -66,7 +69,17 @@ class Home:
 
     def handle(self, event: events.Event) -> None:
         """Tell the executor of an event."""
-        self.carry_out(self.executor.handle(event, time.time()))
+        with self._control:
+            self.carry_out(self.executor.handle(event, time.time()))
+
+    def done(self, task: int, number: int, busy: float) -> None:
+        """Tell the executor that a unit of work is processed and its outputs have left."""
+        instructions = self.executor.done(task, number, busy, time.time())
+        if all(isinstance(instruction, do.Wake | do.Release) for instruction in instructions):
+            self.carry_out(instructions)
+            return
+        with self._control:
+            self.carry_out(instructions)
 
     def receive(self, message: m.ToHome) -> None:
         """Take a message of a remote task; a thread of its own handles it, since its outputs may have to wait."""
@@ -90,7 +103,7 @@ class Home:
             del self._flushes[token]
 
     def read_state(self) -> pa.Table | None:
-        """The primary copy as users see it."""
+        """Return the primary copy as users see it."""
         return read_state(self._operator, self.executor.store)
 
     def find_key(self, key: Sequence[Any]) -> pa.Table | None:
@@ -139,10 +152,9 @@ class Home:
             self._thread(f"task-{task}", lambda: self._run_task(task))
             return
         self._send(node, m.StartTask(task, shards))
-        with self._starting:
-            if not self._returning:
-                self._returning = True
-                self._thread("emitter", self._run_returns)
+        if not self._returning:
+            self._returning = True
+            self._thread("emitter", self._run_returns)
         self._thread(f"feeder-{task}", lambda: self._run_feeder(task, node))
 
     def _thread(self, name: str, run: Callable[[], None]) -> None:
@@ -167,7 +179,7 @@ class Home:
             number, item = taken
             if isinstance(item, Work):
                 self._process(processor, task, number, item)
-            elif not self._control(task, item):
+            elif not self._pass_control(task, item):
                 return
 
     def _process(self, processor: Processor, task: int, number: int, work: Work) -> None:
@@ -175,9 +187,9 @@ class Home:
         deliveries = processor.process(work.batch())
         busy = time.perf_counter() - began
         self.deployment.deliver(self.identity, deliveries)
-        self.carry_out(self.executor.done(task, number, busy, time.time()))
+        self.done(task, number, busy)
 
-    def _control(self, task: int, item: LabelItem | StopItem) -> bool:
+    def _pass_control(self, task: int, item: LabelItem | StopItem) -> bool:
         """Pass a control record of a task at home; returns whether the task goes on."""
         if isinstance(item, LabelItem):
             self.handle(events.LabelBack(task, item.shard))
@@ -216,7 +228,7 @@ class Home:
                     emitted[task] = number
                     self.deployment.deliver(self.identity, deliveries)
                 case m.Done(task, number, busy):
-                    self.carry_out(self.executor.done(task, number, busy, time.time()))
+                    self.done(task, number, busy)
                 case m.Flush(task, through, state, token):
                     if state is not None:
                         self.executor.store.install(state)

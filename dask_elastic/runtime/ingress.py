@@ -31,7 +31,7 @@ class Ingress:
         self._decoders: dict[str, Decoder] = {}
 
     def forget(self, sender: str) -> None:
-        """A new connection from `sender` begins: it tells its schemas anew."""
+        """Note that a new connection from `sender` begins: it tells its schemas anew."""
         self._decoders.pop(sender, None)
 
     def handle(self, sender: str, packet: Packet) -> None:
@@ -43,8 +43,9 @@ class Ingress:
             if header[0] == "schema":
                 decoder.learn(bytes(parts[0]))
                 continue
-            deployment = self.runtime.deployments.get(header[1])
-            if deployment is None or deployment.ended:
+            job, generation = header[1]
+            deployment = self.runtime.deployments.get(job)
+            if deployment is None or deployment.ended or deployment.spec.generation != generation:
                 continue
             try:
                 self._dispatch(deployment, header, decoder, iter(parts))

@@ -25,7 +25,7 @@ ENDED = ("finished", "stopped", "failed")
 
 
 def default_client() -> Client:
-    """The client at hand.
+    """Return the client at hand.
 
     Raises
     ------
@@ -154,7 +154,7 @@ class Job:
     # looking
 
     def metrics(self) -> pd.DataFrame:
-        """What was measured last, one row an executor.
+        """Return what was measured last, one row an executor.
 
         Returns
         -------
@@ -200,8 +200,20 @@ class Job:
         columns = ["operator", "executor", "home", "task", "node", "remote", "shards"]
         return pd.DataFrame(rows, columns=columns).sort_values(["operator", "executor", "task"], ignore_index=True)
 
+    def moves(self) -> pd.DataFrame:
+        """Return the newest finished shard moves, at most 1,000 of each executor, in the order in which they ended.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Columns: ``operator``, ``executor``, ``shard``, ``source`` and ``target`` (tasks), ``across_nodes``,
+            ``ended`` (seconds since the epoch), ``pause`` (seconds for which the shard's tuples waited).
+        """
+        columns = ["operator", "executor", "shard", "source", "target", "across_nodes", "ended", "pause"]
+        return pd.DataFrame(self._call("moves"), columns=columns).sort_values("ended", ignore_index=True)
+
     def state(self, operator: str) -> JobState:
-        """The state of a stateful operator, readable while the job runs and after it has ended.
+        """Return the state of a stateful operator, readable while the job runs and after it has ended.
 
         Parameters
         ----------
@@ -211,7 +223,7 @@ class Job:
         return JobState(self._call, operator)
 
     def collect(self, sink: str) -> pa.Table:
-        """What a `sinks.Collect` holds, in no particular order between nodes.
+        """Return what a `sinks.Collect` holds, in no particular order between nodes.
 
         Parameters
         ----------
@@ -333,7 +345,7 @@ def jobs(client: Client | None = None) -> list[Job]:
     """
     client = client or default_client()
     try:
-        known = call(client, "list")
+        known = call(client, "known")
     except UnknownJob:
         return []
     return [Job(described["name"], client) for described in known]

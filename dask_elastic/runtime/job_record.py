@@ -41,6 +41,7 @@ class JobRecord:
         self.spec = spec
         self.oversubscribed = oversubscribed
         self.status = Status.STARTING
+        self.finishing = False
         self.error: bytes | None = None
         self.began = time.time()
         self.ended_at: float | None = None

@@ -26,6 +26,8 @@ class JobOptions:
         Seconds between two flushes of a remote task's state.
     channel_window : int
         Bytes that an upstream instance may have unprocessed at one executor.
+    queue_time : float
+        Seconds of an executor's work that an upstream instance may have unprocessed there.
     report_interval : float
         Seconds between two reports of a worker.
     """
@@ -36,6 +38,7 @@ class JobOptions:
     balance_threshold: float
     flush_interval: float
     channel_window: int
+    queue_time: float
     report_interval: float
 
 
@@ -61,7 +64,7 @@ class JobSpec:
     job : str
         Its name.
     generation : int
-        Counts its restarts.
+        Tells this run of the job from earlier ones of its name, whose messages may still be on their way.
     nodes : tuple of str
         Address of each node; nodes are known by their place here.
     node : int
@@ -85,6 +88,11 @@ class JobSpec:
     cores: dict[str, tuple[dict[int, int], ...]]
     options: JobOptions
 
+    @property
+    def run(self) -> tuple[str, int]:
+        """Which run of which job; every message between its nodes carries it."""
+        return self.job, self.generation
+
     def to_message(self) -> dict[str, Any]:
         """As plain values that msgpack carries."""
         message = asdict(self)
@@ -93,7 +101,7 @@ class JobSpec:
 
     @classmethod
     def from_message(cls, message: dict[str, Any]) -> JobSpec:
-        """The inverse of `to_message`."""
+        """Return the inverse of `to_message`."""
         return cls(
             job=message["job"],
             generation=message["generation"],
@@ -106,7 +114,7 @@ class JobSpec:
         )
 
     def summary(self, component: str) -> ComponentSummary:
-        """The summary of a component."""
+        """Return the summary of a component."""
         return next(s for s in self.summaries if s.name == component)
 
     def instances(self, component: str) -> list[ExecutorId]:
@@ -119,11 +127,11 @@ class JobSpec:
         return instance.index if homes is None else homes[instance.index]
 
     def inputs_of(self, component: str) -> list[ExecutorId]:
-        """The instances whose rows come into a stateful component."""
+        """Return the instances whose rows come into a stateful component."""
         return [i for name in self.summary(component).inputs for i in self.instances(name)]
 
     def sink_inputs(self, component: str, node: int) -> list[ExecutorId]:
-        """The instances whose rows come into the instance of a sink on a node."""
+        """Return the instances whose rows come into the instance of a sink on a node."""
         return [i for i in self.inputs_of(component) if self.node_of(i) == node]
 
 

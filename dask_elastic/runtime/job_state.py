@@ -41,7 +41,7 @@ class JobState:
         return self.to_arrow().to_pandas()
 
     def get(self, key: Any) -> dict[str, Any] | None:
-        """The results of one key, None when the key has not been seen.
+        """Return the results of one key, None when the key has not been seen.
 
         Parameters
         ----------
@@ -54,6 +54,6 @@ class JobState:
 
 
 def read_table(data: Any) -> pa.Table:
-    """A table from an Arrow IPC stream."""
+    """Return a table from an Arrow IPC stream."""
     with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
         return reader.read_all()

@@ -10,7 +10,7 @@ from dask.utils import format_bytes, format_time
 
 
 def one_line(described: dict[str, Any]) -> str:
-    """A job in one line: status, throughput, latency, cores of each executor, moves."""
+    """Return a job in one line: status, throughput, latency, cores of each executor, moves."""
     executors = described["executors"]
     read = sum(rows for _, _, rows in described["sources"])
     took = (described["ended"] or time.time()) - described["began"]
@@ -34,7 +34,7 @@ def one_line(described: dict[str, Any]) -> str:
 
 
 def summary(described: dict[str, Any]) -> str:
-    """A job in a few lines."""
+    """Return a job in a few lines."""
     lines = [f"<Job {one_line(described)}>"]
     lines += [
         f"  {e['operator']}[{e['executor']}]: {e['cores']} cores, queue {e['queue']:,}, "
@@ -52,7 +52,7 @@ _HEAD = ("operator", "home", "cores", "λ /s", "μ /s", "queue", "p50", "p99", "
 
 
 def html(described: dict[str, Any]) -> str:
-    """A job as a table for notebooks."""
+    """Return a job as a table for notebooks."""
     rows = "".join(_row(described, e) for e in _ordered(described))
     head = "".join(f"<th style='text-align:left'>{name}</th>" for name in _HEAD)
     title = escaping.escape(one_line(described))

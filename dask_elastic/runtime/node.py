@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import cloudpickle
 from distributed.comm.core import CommClosedError
 
+from dask_elastic.runtime.allocator import keep_pages
 from dask_elastic.runtime.commands import Commands
 from dask_elastic.runtime.deployment import Deployment
 from dask_elastic.runtime.ingress import Ingress
@@ -24,7 +25,7 @@ from dask_elastic.runtime.job_spec import JobSpec
 from dask_elastic.runtime.packet import Packet
 from dask_elastic.runtime.peer import Peer
 from dask_elastic.runtime.report import part_report
-from dask_elastic.vocab.errors import NodeLost
+from dask_elastic.vocab.errors import ElasticError, NodeLost, ProtocolError
 
 if TYPE_CHECKING:
     from distributed import Worker
@@ -66,6 +67,7 @@ class NodeRuntime:
     async def start(self) -> None:
         """Take up the worker's handlers and start the node's own threads."""
         sys.setswitchinterval(min(SWITCH_INTERVAL, self._saved_switch_interval))
+        keep_pages()
         self.worker.handlers["elastic_stream"] = self.stream
         self.worker.handlers.update(self.commands.handlers())
         threading.Thread(target=self._run_ingress, name="elastic-ingress", daemon=True).start()
@@ -137,8 +139,17 @@ class NodeRuntime:
     # channels
 
     def peer(self, address: str) -> Peer:
-        """The way to another node of a job; `prepare` has connected it."""
-        return self._peers[address]
+        """Return the way to another node of a job; `prepare` has connected it.
+
+        Raises
+        ------
+        NodeLost
+            If the connection has been lost since.
+        """
+        peer = self._peers.get(address)
+        if peer is None:
+            raise NodeLost(f"the channel from {self.worker.address} to {address} is gone")
+        return peer
 
     async def _connect(self, address: str) -> None:
         if address in self._peers:
@@ -148,10 +159,15 @@ class NodeRuntime:
         self._peers[address] = peer
 
     def _peer_broken(self, address: str, error: BaseException) -> None:
-        self._peers.pop(address, None)
+        peer = self._peers.pop(address, None)
+        if peer is not None:
+            self._spawn(peer.close())
+        self._fail_jobs_with(address, NodeLost(f"the channel from {self.worker.address} to {address} broke: {error!r}"))
+
+    def _fail_jobs_with(self, address: str, error: ElasticError) -> None:
         for deployment in list(self.deployments.values()):
             if address in deployment.spec.nodes and not deployment.ended and not deployment.complete:
-                deployment.fail(NodeLost(f"the channel from {self.worker.address} to {address} broke: {error!r}"))
+                deployment.fail(error)
 
     async def stream(self, comm: Comm, sender: str) -> str:
         """Read what another node sends us; the handler behind the ``elastic_stream`` operation."""
@@ -161,9 +177,10 @@ class NodeRuntime:
             while not self._closed.is_set():
                 message = await comm.read()
                 self._packets.put((sender, message["packet"]))
-        except (CommClosedError, OSError):
-            # The scheduler and our own way to that node say whether it is lost; a mere end of its jobs is none.
-            logger.debug("stream from %s ended", sender)
+        except (CommClosedError, OSError) as error:
+            # Our own way there would notice no earlier than at its next write.
+            if not self._closed.is_set():
+                self._peer_broken(sender, error)
         finally:
             self._inbound.discard(comm)
         return "dont_reply"
@@ -178,7 +195,15 @@ class NodeRuntime:
             if packet is None:
                 ingress.forget(sender)
             else:
-                ingress.handle(sender, packet)
+                self._ingest(ingress, sender, packet)
+
+    def _ingest(self, ingress: Ingress, sender: str, packet: Packet) -> None:
+        try:
+            ingress.handle(sender, packet)
+        except Exception as error:  # whatever is wrong with a packet breaks the channel, not the thread
+            logger.exception("a packet from %s", sender)
+            reason = ProtocolError(f"a packet from {sender} to {self.worker.address} cannot be read: {error!r}")
+            self._fail_jobs_with(sender, reason)
 
     # time
 

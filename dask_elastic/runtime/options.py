@@ -13,7 +13,7 @@ from dask.utils import parse_bytes, parse_timedelta
 from dask_elastic.runtime.job_spec import JobOptions
 from dask_elastic.vocab.errors import SubmitError
 
-DURATIONS = ("inbox_time", "balance_interval", "flush_interval", "report_interval")
+DURATIONS = ("inbox_time", "queue_time", "balance_interval", "flush_interval", "report_interval")
 SIZES = ("channel_window",)
 NUMBERS = ("balance_threshold",)
 CHOICES = {"on_error": ("fail", "skip")}

@@ -20,6 +20,9 @@ from dask_elastic.vocab.messages import ToHome, ToRemote
 if TYPE_CHECKING:
     from distributed import Worker
 
+Run = tuple[str, int]
+"""A job, and which run of it."""
+
 COALESCED_BYTES = 4 * 2**20
 """A write carries the messages that wait, up to about this size."""
 
@@ -63,25 +66,25 @@ class Peer:
         await self._comm.write({"op": "elastic_stream", "reply": False, "sender": self.worker.address})
         self._task = asyncio.create_task(self._write_all())
 
-    def send_batch(self, job: str, target: ExecutorId, origin: ExecutorId, batch: Batch, nbytes: int) -> None:
+    def send_batch(self, run: Run, target: ExecutorId, origin: ExecutorId, batch: Batch, nbytes: int) -> None:
         """Send tuples to an executor."""
         buffers: Buffers = []
         header = self._encoder.batch(batch, buffers)
-        self._append(["batch", job, *target, *origin, nbytes, header], buffers)
+        self._append(["batch", run, *target, *origin, nbytes, header], buffers)
 
-    def send_end(self, job: str, target: ExecutorId, origin: ExecutorId) -> None:
+    def send_end(self, run: Run, target: ExecutorId, origin: ExecutorId) -> None:
         """Say that an upstream instance has sent its last batch."""
-        self._append(["end", job, *target, *origin], [])
+        self._append(["end", run, *target, *origin], [])
 
-    def send_credit(self, job: str, target: ExecutorId, origin: ExecutorId, nbytes: int) -> None:
+    def send_credit(self, run: Run, target: ExecutorId, origin: ExecutorId, nbytes: int) -> None:
         """Give credit back to an upstream instance of an executor of ours."""
-        self._append(["credit", job, *target, *origin, nbytes], [])
+        self._append(["credit", run, *target, *origin, nbytes], [])
 
-    def send_message(self, job: str, executor: ExecutorId, node: int, message: ToRemote | ToHome) -> None:
+    def send_message(self, run: Run, executor: ExecutorId, node: int, message: ToRemote | ToHome) -> None:
         """Send a message between a home and its remote tasks; `node` is the sender's."""
         buffers: Buffers = []
         header = encode_message(message, self._encoder, buffers)
-        self._append(["message", job, *executor, node, header], buffers)
+        self._append(["message", run, *executor, node, header], buffers)
 
     def _schema_number(self, schema: bytes) -> int:
         with self._lock:

@@ -61,7 +61,7 @@ class Relayed(Exception):
 
 
 def dump_error(error: BaseException) -> bytes:
-    """An error as bytes; one that cannot be pickled goes as its text."""
+    """Return an error as bytes; one that cannot be pickled goes as its text."""
     if isinstance(error, Relayed):
         return error.data
     try:
@@ -73,6 +73,6 @@ def dump_error(error: BaseException) -> bytes:
 
 
 def load_error(data: bytes) -> BaseException:
-    """The inverse of `dump_error`, on the client."""
+    """Return the inverse of `dump_error`, on the client."""
     error = pickle.loads(data)
     return error if isinstance(error, BaseException) else ElasticError(str(error))

@@ -61,7 +61,7 @@ class SinkThread:
         self._waiting.put(None)
 
     def collected(self) -> list[pa.RecordBatch]:
-        """What the writer keeps for the client."""
+        """Return what the writer keeps for the client."""
         return [] if self._writer is None else self._writer.collected()
 
     def _run(self) -> None:

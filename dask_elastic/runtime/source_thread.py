@@ -110,13 +110,15 @@ class SourceThread:
         self.deployment.thread(str(self.identity), self._run)
 
     def stop(self) -> None:
-        """Read no further; what was read is processed."""
-        self._stop.set()
+        """Read no further; what was read, or taken from `job.send`, is processed."""
+        if not self.source.pushed:
+            self._stop.set()
         self.mailbox.close()
 
     def abort(self) -> None:
         """Make the thread see that the job has ended."""
-        self.stop()
+        self._stop.set()
+        self.mailbox.close()
 
     def _run(self) -> None:
         for rows, due in self._paced():
@@ -139,6 +141,7 @@ class SourceThread:
         pace = Pace(rate / self.instances, time.time())
         for rows in self._read():
             for part, due in pace.slice(rows):
+                assert due is not None
                 if self._stop.wait(max(0.0, due - time.time())):
                     return
                 yield part, due

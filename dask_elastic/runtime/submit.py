@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import importlib
 import re
-import uuid
 from collections.abc import Mapping
 from dataclasses import asdict
+from types import CellType
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
@@ -187,20 +187,17 @@ def _variable(operator: Any) -> str | None:
     return None
 
 
-def _functions(value: Any) -> list[Any]:
-    if isinstance(value, Mapping):
-        return [function for part in value.values() for function in _functions(part)]
+def _functions(value: Any, depth: int = 4) -> list[Any]:
     if hasattr(value, "__code__"):
         return [value]
-    return [part for part in getattr(value, "__dict__", {}).values() if hasattr(part, "__code__")]
+    parts = value if isinstance(value, Mapping) else getattr(value, "__dict__", {})
+    return [function for part in parts.values() for function in _functions(part, depth - 1)] if depth else []
 
 
 def _variables(function: Any) -> dict[str, dict[str, Any]]:
     code = function.__code__
     cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
-    enclosed = {variable: cell.cell_contents for variable, cell in cells}
+    enclosed = {variable: cell.cell_contents for variable, cell in cells if cell != CellType()}
     used = {variable: function.__globals__[variable] for variable in code.co_names if variable in function.__globals__}
     defaults = dict(zip(code.co_varnames[: code.co_argcount][::-1], (function.__defaults__ or ())[::-1], strict=False))
     return {"variable": enclosed, "global variable": used, "default argument": defaults}
-
-

@@ -48,7 +48,7 @@ class Encoder:
         """Append rows and hashes; returns the header that `Decoder.batch` takes."""
         number = self.rows(batch.rows, buffers)
         if batch.hashes is not None:
-            buffers.append(memoryview(np.ascontiguousarray(batch.hashes)).cast("B"))
+            buffers.append(np.ascontiguousarray(batch.hashes).data.cast("B"))
         return [number, batch.stamp, batch.hashes is not None]
 
 
@@ -63,7 +63,7 @@ class Decoder:
         self._schemas.append(pa.ipc.read_schema(pa.py_buffer(schema)))
 
     def rows(self, number: int, take: Callable[[], Any]) -> pa.RecordBatch | None:
-        """The rows whose body `take` returns."""
+        """Return the rows whose body `take` returns."""
         if number == NO_ROWS:
             return None
         body = pa.py_buffer(take())
@@ -75,7 +75,7 @@ class Decoder:
         return pa.ipc.read_record_batch(body, self._schemas[number])
 
     def batch(self, header: Header, take: Callable[[], Any]) -> Batch:
-        """The inverse of `Encoder.batch`."""
+        """Return the inverse of `Encoder.batch`."""
         number, stamp, hashed = header
         rows = self.rows(number, take)
         hashes = np.frombuffer(take(), dtype=np.uint64) if hashed else None
@@ -114,7 +114,7 @@ def encode_message(message: m.ToRemote | m.ToHome, encoder: Encoder, buffers: Bu
 
 
 def decode_message(header: Header, decoder: Decoder, take: Callable[[], Any]) -> m.ToRemote | m.ToHome:
-    """The inverse of `encode_message`."""
+    """Return the inverse of `encode_message`."""
     kind, *fields = header
     match kind:
         case "StartTask":
@@ -135,12 +135,12 @@ def decode_message(header: Header, decoder: Decoder, take: Callable[[], Any]) ->
 
 
 def pack(headers: list[tuple[Header, int]]) -> bytes:
-    """The first buffer of a packet: each message's header and how many buffers are its own."""
+    """Return the first buffer of a packet: each message's header and how many buffers are its own."""
     packed: bytes = msgpack.packb(headers, use_bin_type=True)
     return packed
 
 
 def unpack(first: Any) -> list[tuple[Header, int]]:
-    """The inverse of `pack`."""
+    """Return the inverse of `pack`."""
     headers: list[tuple[Header, int]] = msgpack.unpackb(bytes(first), raw=False, strict_map_key=False)
     return headers

@@ -11,6 +11,7 @@ Words = npt.NDArray[np.uint64]
 Slots = npt.NDArray[np.intp]
 
 _FIRST_BITS = 10
+_SPREAD = np.uint64(0x9E3779B97F4A7C15)
 _BYTES_PER_BUCKET = 17
 
 
@@ -38,7 +39,8 @@ class NumpyIndex:
 
     Notes
     -----
-    Hashes must be well mixed: their upper bits are the home bucket. At most half of the buckets are in use.
+    A hash's home bucket is in the upper bits of its product with 2**64 over the golden ratio, which spreads runs of
+    hashes evenly. At most half of the buckets are in use.
 
     Examples
     --------
@@ -58,7 +60,7 @@ class NumpyIndex:
         self._slots: Slots = np.full(1 << bits, -1, np.intp)
 
     def _home(self, hashes: Words) -> Slots:
-        return (hashes >> np.uint64(64 - self._bits)).astype(np.intp)
+        return ((hashes * _SPREAD) >> np.uint64(64 - self._bits)).astype(np.intp)
 
     def lookup(self, hashes: Words) -> Slots:
         """Return each hash's slot, or -1 where it has none."""

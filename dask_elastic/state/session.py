@@ -77,8 +77,12 @@ class Session:
         self._store = store
         self._cache = KeyTable(store.make_index)
         self._layout = -1
+        self._owner_version: object = None
+        self._has_all = False
+        self._strange: npt.NDArray[np.bool_] = np.empty(0, np.bool_)
         self._scratch: Slots = np.empty(0, np.intp)
         self._counting: Slots = np.empty(0, np.intp)
+        self._found: Slots = np.empty(0, np.intp)
 
     def locate(
         self, rows: pa.RecordBatch, key_columns: Sequence[str], hashes: Words, check: Words | None = None
@@ -113,7 +117,7 @@ class Session:
         while True:
             with self.gate:
                 slots = self._cached(hashes, check)
-                if not len(slots) or slots.min() >= 0:
+                if not len(slots) or np.minimum.reduce(slots) >= 0:
                     return self._located(slots, batch)
             self._admit(np.flatnonzero(slots < 0), batch)
 
@@ -135,7 +139,7 @@ class Session:
         """
         current = self.gather(located)
         new = update(list(current))
-        self._check_values(new, len(located))
+        self._check_count(new)
         self.scatter(located, [None if after is before else after for before, after in zip(current, new, strict=True)])
         return new
 
@@ -152,7 +156,7 @@ class Session:
 
     def scatter(self, located: Located, values: Sequence[Values | None]) -> None:
         """Write values of located keys, one array a field; a field whose array is None stays as it is."""
-        self._check_values(values, len(located))
+        self._check_values(values, len(located.slots))
         while True:
             with self.gate:
                 self._require_open()
@@ -187,10 +191,13 @@ class Session:
         if len(self._counting) < len(slots):
             self._counting = np.arange(2 * len(slots))
             self._counting.flags.writeable = False
+            self._found = np.empty(2 * len(slots), np.intp)
         scratch, rows = self._scratch, self._counting[: len(slots)]
         # Of the rows of one slot, the one whose number is left in the slot's place stands for it.
         scratch[slots] = rows
-        first = np.flatnonzero(scratch.take(slots) == rows)
+        # Into an array of the session's own: fresh memory of that size costs more than the look-up.
+        found = scratch.take(slots, out=self._found[: len(slots)], mode="clip")
+        first = (found == rows).nonzero()[0]
         if len(first) == len(slots):
             return slots, rows, rows
         distinct = slots.take(first)
@@ -198,8 +205,15 @@ class Session:
         return distinct, scratch.take(slots), first
 
     def _require_owned(self, slots: Slots) -> None:
+        version = self._store.owner_version
+        if version is not self._owner_version:
+            self._strange = self._store.owner != self.name
+            self._has_all = not self._strange.any()
+            self._owner_version = version
+        if self._has_all:
+            return
         shards = self._store.slots.shards.take(slots)
-        strange = self._store.owner.take(shards) != self.name
+        strange = self._strange.take(shards)
         if np.count_nonzero(strange):
             raise self._store.not_owned(int(shards[strange.argmax()]), self.name)
 
@@ -225,11 +239,14 @@ class Session:
             self.name, located._rows, located._key_columns, located.first, located._hashes, located._checks
         )
 
-    def _check_values(self, values: Sequence[Values | None], count: int) -> None:
+    def _check_count(self, values: Sequence[Values | None]) -> None:
         fields = self._store.slots.fields
         if len(values) != len(fields):
             raise StateError(f"an update returned {len(values)} arrays for the {len(fields)} fields {_names(fields)}")
-        for field, new in zip(fields, values, strict=True):
+
+    def _check_values(self, values: Sequence[Values | None], count: int) -> None:
+        self._check_count(values)
+        for field, new in zip(self._store.slots.fields, values, strict=True):
             if new is None:
                 continue
             if new.shape != (count,):

@@ -43,7 +43,9 @@ class KeyedStore:
     Attributes
     ----------
     owner : ndarray of intp
-        Which task owns each shard, -1 for none.
+        Which task owns each shard, -1 for none; to be read only.
+    owner_version : object
+        Another one whenever `owner` has changed.
     track_dirty : bool
         Whether changes are marked.
 
@@ -70,7 +72,10 @@ class KeyedStore:
         track_dirty: bool = False,
         make_index: MakeIndex = make_index,
     ) -> None:
-        self.owner: npt.NDArray[np.intp] = np.full(shards, NO_OWNER, np.intp)
+        self._owner: npt.NDArray[np.intp] = np.full(shards, NO_OWNER, np.intp)
+        self.owner: npt.NDArray[np.intp] = self._owner.view()
+        self.owner.flags.writeable = False
+        self.owner_version = object()
         self.track_dirty = track_dirty
         self.make_index = make_index
         # What follows is for sessions, which read it under their gates; it changes under the lock and all gates.
@@ -164,12 +169,17 @@ class KeyedStore:
             raise StateError(
                 f"shard {shard} is owned by task {self.owner[shard]}; revoke it before task {name} gets it"
             )
-        self.owner[shard] = name
+        self._set_owner(shard, name)
 
     def revoke(self, shard: int) -> None:
         """Take a shard from whoever has it."""
         self._require_shards([shard])
-        self.owner[shard] = NO_OWNER
+        self._set_owner(shard, NO_OWNER)
+
+    def _set_owner(self, shard: int, name: int) -> None:
+        # In this order: a session that sees the new version sees the new owner. A count could be raised by two at once.
+        self._owner[shard] = name
+        self.owner_version = object()
 
     def not_owned(self, shard: int, asker: int) -> StateError:
         """Return the error for a task that touches a shard that is not its own."""

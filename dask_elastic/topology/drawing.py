@@ -132,7 +132,7 @@ def _details(operator: Operator) -> list[str]:
     if isinstance(operator, Compute):
         return [f"by {', '.join(operator.keys)}", *_logic(operator)]
     logic = operator.function if isinstance(operator, Map) else operator.predicate
-    lines = [str(logic).removeprefix("(").removesuffix(")") if isinstance(logic, pc.Expression) else _function(logic)]
+    lines = [_expression(logic) if isinstance(logic, pc.Expression) else _function(logic)]
     if operator.columns is not None:
         lines.append(f"reads {', '.join(operator.columns)}")
     return lines
@@ -145,6 +145,11 @@ def _logic(operator: Compute) -> list[str]:
     if operator.state:
         lines.append(f"state {', '.join(operator.state)}")
     return lines
+
+
+def _expression(expression: pc.Expression) -> str:
+    text = str(expression)
+    return text[1:-1] if text.startswith("(") and text.endswith(")") else text
 
 
 def _function(function: object) -> str:

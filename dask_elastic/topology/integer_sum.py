@@ -15,6 +15,9 @@ Integers = npt.NDArray[np.int64]
 _HALF = 32
 _LOW = (1 << _HALF) - 1
 _LIMIT = 1 << 63
+_MANY = 1 << 22
+_SMALL = np.int64(1 << 40)
+_GREAT = np.int64(1 << 62)
 
 
 def add_integers(current: Integers, values: npt.NDArray[Any], grouping: Grouping, owner: str) -> Integers:
@@ -48,7 +51,7 @@ def add_integers(current: Integers, values: npt.NDArray[Any], grouping: Grouping
     """
     if len(values) == 0:
         return current
-    if _magnitude(values) * len(values) + _magnitude(current) < _LIMIT:
+    if _is_harmless(current, values) or _magnitude(values) * len(values) + _magnitude(current) < _LIMIT:
         sums = current.copy()
         np.add.at(sums, grouping.ordinals, values.astype(np.int64, copy=False))
         return sums
@@ -63,6 +66,19 @@ def merge_integers(left: Integers, right: Integers, owner: str) -> Integers:
     if wrapped.any():
         raise _overflow(owner)
     return sums
+
+
+def _is_harmless(current: Integers, values: npt.NDArray[Any]) -> bool:
+    """Say whether values and sums are so small that no new sum can wrap; cheap, and true of most data."""
+    if len(values) > _MANY or values.dtype == np.uint64:
+        return False
+    return _within(current, _GREAT) and (values.dtype.itemsize < 8 or _within(values, _SMALL))
+
+
+def _within(values: Integers, bound: np.int64) -> bool:
+    # Shifted up by the bound, what is below it is out of range at the top like what is above it: one look suffices.
+    shifted = (values + bound).view(np.uint64)
+    return bool(np.maximum.reduce(shifted, initial=0) < 2 * int(bound))
 
 
 def _magnitude(values: npt.NDArray[Any]) -> int:

@@ -84,6 +84,7 @@ class BoundOperand:
         found = schema.field(self._of).type if isinstance(self._of, str) else self._probe(schema)
         self._decode = pa.types.is_dictionary(found)
         self.type: pa.DataType = found.value_type if self._decode else found
+        self._flat = _flat_storage(self.type)
 
     def _probe(self, schema: pa.Schema) -> pa.DataType:
         fields = [schema.field(name) for name in self._columns]
@@ -100,7 +101,7 @@ class BoundOperand:
 
     def _evaluate(self, rows: pa.RecordBatch) -> pa.Array:
         assert not isinstance(self._of, str)
-        values = self._of(rows if rows.schema.names == self._columns else rows.select(self._columns))
+        values = self._of(rows.select(self._columns))
         if isinstance(values, pa.ChunkedArray):
             values = values.combine_chunks()
         elif not isinstance(values, pa.Array):
@@ -127,7 +128,12 @@ class BoundOperand:
     def read(self, rows: pa.RecordBatch) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_] | None]:
         """Return the stored values without a copy, and which of them are not null (None if all are)."""
         array = self.array(rows)
-        return stored(array), validity(array)
+        valid = validity(array) if array.null_count else None
+        if self._flat is None or not len(array):
+            return stored(array), valid
+        # Asking the type again for each batch would take longer than a small batch's sum.
+        offset = self._flat.itemsize * array.offset
+        return np.frombuffer(array.buffers()[1], self._flat, len(array), offset), valid
 
 
 def _name(function: BatchFunction) -> str:
@@ -153,6 +159,14 @@ def storage(type_: pa.DataType) -> np.dtype[Any] | None:
     if types.is_decimal(type_) and type_.precision <= _EXACT_DECIMAL_DIGITS and type_.bit_width <= 128:
         return np.dtype(f"i{min(type_.bit_width, 64) // 8}")
     return None
+
+
+def _flat_storage(type_: pa.DataType) -> np.dtype[Any] | None:
+    """Return the type of values that lie one after the other in Arrow's buffer, None if they do not."""
+    dtype = storage(type_)
+    if dtype is None or dtype == np.bool_ or dtype.itemsize * 8 != type_.bit_width:
+        return None
+    return dtype
 
 
 def stored(array: pa.Array) -> npt.NDArray[Any]:

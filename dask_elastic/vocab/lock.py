@@ -37,4 +37,6 @@ class NoLock:
 class MakeLock(Protocol):
     """Makes a fresh lock; `threading.Lock` and `NoLock` are such."""
 
-    def __call__(self) -> Lock: ...
+    def __call__(self) -> Lock:
+        """Make one."""
+        ...

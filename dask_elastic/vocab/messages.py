@@ -48,7 +48,7 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class Install:
-    """Home to remote: the task owns the shard from here on; `state` is its primary copy, or None to keep what is there."""
+    """Home to remote: the task owns the shard from here on; `state` is its primary copy, None to keep what is there."""
 
     task: int
     shard: int

@@ -11,11 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import dask.config
 from distributed import Scheduler, Worker
+from distributed.protocol.pickle import dumps
+
+from dask_elastic.runtime.options import load_defaults
 
 if TYPE_CHECKING:
     from distributed import Client
 
-_INSTALLED = "_elastic_installed"
+# A preload comes before anything else has imported dask_elastic.
+load_defaults()
 
 
 def _plugin(option: str) -> Any:
@@ -31,11 +35,8 @@ def install(client: Client) -> None:
     client : distributed.Client
         The cluster. Workers that join later get the plugin, too.
     """
-    if getattr(client, _INSTALLED, False):
-        return
     client.register_plugin(_plugin("scheduler-plugin"))
     client.register_plugin(_plugin("worker-plugin"))
-    setattr(client, _INSTALLED, True)
 
 
 def uninstall(client: Client) -> None:
@@ -54,8 +55,7 @@ def uninstall(client: Client) -> None:
         try:
             unregister(_plugin(option).name)
         except ValueError:
-            continue  # it was not registered, or Dask's preload brought it
-    setattr(client, _INSTALLED, False)
+            continue  # it was not registered
 
 
 async def _uninstall_scheduler(client: Client) -> None:
@@ -67,5 +67,8 @@ async def dask_setup(server: Scheduler | Worker) -> None:
     """Set up a scheduler or worker that was started with ``--preload``."""
     if isinstance(server, Scheduler):
         await server.register_scheduler_plugin(_plugin("scheduler-plugin"), idempotent=True)
+        # So that a client's `install` finds it and leaves what runs on the workers alone.
+        plugin = _plugin("worker-plugin")
+        await server.register_worker_plugin(None, dumps(plugin), plugin.name, idempotent=True)
     elif isinstance(server, Worker):
         await server.plugin_add(_plugin("worker-plugin"))

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from dask_elastic.runtime.coordinator import Coordinator, hold
 from distributed.diagnostics.plugin import SchedulerPlugin
 from tornado.ioloop import PeriodicCallback
+
+from dask_elastic.runtime.coordinator import Coordinator, hold
 
 if TYPE_CHECKING:
     from distributed import Scheduler

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from dask_elastic.runtime.node import NodeRuntime
 from distributed.diagnostics.plugin import WorkerPlugin
+
+from dask_elastic.runtime.node import NodeRuntime
 
 if TYPE_CHECKING:
     from distributed import Worker

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_elastic.state import index as index_module
@@ -21,6 +21,7 @@ def array(values: list[int]) -> np.ndarray:
 
 
 @both
+@settings(deadline=None)
 @given(chunks=st.lists(st.lists(words, max_size=30), max_size=5), strangers=st.lists(words, max_size=20))
 def test_behaves_as_a_dict(make: Callable[[], KeyIndex], chunks: list[list[int]], strangers: list[int]) -> None:
     index = make()
@@ -41,7 +42,7 @@ def test_behaves_as_a_dict(make: Callable[[], KeyIndex], chunks: list[list[int]]
 @both
 def test_grows_and_reads_frozen_arrays(make: Callable[[], KeyIndex]) -> None:
     index = make()
-    hashes = np.random.default_rng(1).permutation(2**17)[:100_000].astype(np.uint64) * np.uint64(2**45 + 9)
+    hashes = np.random.default_rng(1).permutation(2**17)[:100_000].astype(np.uint64) * np.uint64(0xBF58476D1CE4E5B9)
     for start in range(0, len(hashes), 9_000):
         part = hashes[start : start + 9_000]
         index.insert(part, np.arange(start, start + len(part)))
@@ -63,6 +64,7 @@ def test_the_probe_notices_another_pandas(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @both
+@settings(deadline=None)
 @given(pairs=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=40), derive=st.booleans())
 def test_key_table_tells_collisions_apart(
     make: Callable[[], KeyIndex], pairs: list[tuple[int, int]], derive: bool

@@ -2,11 +2,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_elastic.state import KeyedStore, NumpyIndex, PandasIndex, Session, decode
@@ -60,6 +61,7 @@ def copy_of(store: KeyedStore) -> KeyedStore:
 
 
 @indexes
+@settings(deadline=None)
 @given(st.lists(st.lists(st.integers(-20, 20), max_size=40), max_size=6))
 def test_counts_as_a_counter_does(make_index: Callable[[], KeyIndex], batches: list[list[int]]) -> None:
     store = make_store(make_index)
@@ -73,6 +75,7 @@ def test_counts_as_a_counter_does(make_index: Callable[[], KeyIndex], batches: l
     assert counts(copy_of(store)) == dict(expected)
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(-3, 3), max_size=40))
 def test_located_groups_rows_by_key(keys: list[int]) -> None:
     session = make_store().session(0)
@@ -82,6 +85,7 @@ def test_located_groups_rows_by_key(keys: list[int]) -> None:
 
 
 @indexes
+@settings(deadline=None)
 @given(
     st.lists(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 4)), min_size=1, max_size=12), max_size=6),
     st.booleans(),
@@ -145,13 +149,14 @@ def test_what_raises_changes_nothing() -> None:
     count(session, [1])
     rows = pa.record_batch({"key": [1, 2]})
     located = session.locate(rows, ["key"], hashed([1, 2]))
-    for update, message in (
+    faults: list[tuple[Callable[..., Any], str | None]] = [
         (lambda current: 1 // 0, None),
         (lambda current: [current[0]], "1 arrays for the 2 fields 'count', 'least'"),
         (lambda current: [current[0][:1], current[1]], "'count'.*shape"),
         (lambda current: [current[0] + 1, current[1].astype(object)], "'least' is float64; object"),
         (lambda current: [current[0] + 0.5, current[1]], "'count' is int64; float64"),
-    ):
+    ]
+    for update, message in faults:
         with pytest.raises(ZeroDivisionError if message is None else StateError, match=message):
             session.apply(located, update)
         assert counts(store) == {1: 1}
@@ -276,15 +281,15 @@ def test_strings_dictionaries_and_objects_travel() -> None:
     for shard in range(SHARDS):
         store.grant(shard, 3)
     session = store.session(3)
-    for number, words in enumerate((["a", "b", None], ["b", "c", "a"])):
+    batches: list[list[str | None]] = [["a", "b", None], ["b", "c", "a"]]
+    for number, words in enumerate(batches):
         names = pa.array(words).dictionary_encode()
         rows = pa.record_batch({"n": pa.array([1, 1, 1], pa.int32()), "name": names, "other": [0, 0, 0]})
         hashes = np.array([0 if word is None else ord(word) for word in words], dtype=np.uint64)
         located = session.locate(rows, ["name", "n"], hashes, hashes)
         new = np.empty(3, dtype=object)
         new[:] = [{"batch": number}] * 3
-        stamp = np.full(3, number, "M8[us]")
-        session.apply(located, lambda current, new=new, stamp=stamp: [new, stamp])
+        session.scatter(located, [new, np.full(3, number, "M8[us]")])
     assert store.state_bytes() > 0
     copied = copy_of(store)
     assert copied.key_schema == pa.schema({"name": pa.string(), "n": pa.int32()})

@@ -54,7 +54,8 @@ def test_no_update_is_lost_while_arrays_grow_and_are_read(checked: bool) -> None
             located = session.locate(rows, ["key"], hashes, hashes + np.uint64(1) if checked else None)
             grouping = located.grouping
             sums = np.bincount(grouping.ordinals, keys, grouping.count).astype(np.int64)
-            session.apply(located, lambda now, g=grouping, s=sums: [now[0] + g.sizes, now[1] + s])
+            current = session.gather(located)
+            session.scatter(located, [current[0] + grouping.sizes, current[1] + sums])
             seen.append(keys)
         expected[task] = np.concatenate(seen)
 
@@ -136,5 +137,7 @@ def test_shards_that_come_and_go_while_others_work() -> None:
     assert failures == []
     assert store.layout > 0
     keys, (count, _) = store.rows()
-    _, expected = np.unique(np.concatenate([(np.arange(300) + 10 * batch) * 2 for batch in range(150)]), return_counts=True)
+    _, expected = np.unique(
+        np.concatenate([(np.arange(300) + 10 * batch) * 2 for batch in range(150)]), return_counts=True
+    )
     assert (count[np.argsort(keys["key"].to_numpy())] == expected).all()

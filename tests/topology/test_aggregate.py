@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+from typing import Any
 
 import cloudpickle
 import numpy as np
@@ -9,7 +10,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_elastic.topology import aggregate as agg
@@ -55,7 +56,7 @@ def run(bundle: agg.Bundle, rows: pa.RecordBatch, keys: list[int]) -> list[np.nd
     return state
 
 
-def outcome(aggregate: agg.Aggregate, values: pa.Array, ordinals: list[int] | None = None) -> list[object]:
+def outcome(aggregate: agg.Aggregate, values: pa.Array, ordinals: list[int] | None = None) -> list[Any]:
     ordinals = [0] * len(values) if ordinals is None else ordinals
     rows = pa.record_batch({"v": values})
     bound = aggregate.bind(rows.schema)
@@ -63,7 +64,8 @@ def outcome(aggregate: agg.Aggregate, values: pa.Array, ordinals: list[int] | No
     result = bound.result(bound.update(bound.initial(grouping.count), rows, grouping))
     assert result.type == bound.type
     result.validate(full=True)
-    return result.to_pylist()
+    listed: list[Any] = result.to_pylist()
+    return listed
 
 
 row = st.tuples(
@@ -75,14 +77,15 @@ row = st.tuples(
 )
 
 
-def batch_of(rows: list[tuple[object, ...]]) -> pa.RecordBatch:
+def batch_of(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(SCHEMA)
     arrays = [pa.array(list(values), field.type) for values, field in zip(columns, SCHEMA, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
 
 
+@settings(deadline=None)
 @given(st.lists(row, max_size=30), st.lists(row, max_size=30))
-def test_merge_of_parts_is_update_of_the_whole(left: list[tuple[object, ...]], right: list[tuple[object, ...]]) -> None:
+def test_merge_of_parts_is_update_of_the_whole(left: list[tuple[Any, ...]], right: list[tuple[Any, ...]]) -> None:
     bundle = agg.Bundle(all_aggregates(), SCHEMA)
     keys = list(range(5))
     whole = run(bundle, batch_of(left + right), keys)
@@ -91,8 +94,9 @@ def test_merge_of_parts_is_update_of_the_whole(left: list[tuple[object, ...]], r
         assert array.equals(bundle.results(merged)[name]), name
 
 
+@settings(deadline=None)
 @given(st.lists(row, min_size=1, max_size=40))
-def test_agrees_with_pandas(rows: list[tuple[object, ...]]) -> None:
+def test_agrees_with_pandas(rows: list[tuple[Any, ...]]) -> None:
     batch = batch_of(rows)
     bundle = agg.Bundle(all_aggregates(), SCHEMA)
     keys = sorted({r[0] for r in rows})
@@ -114,6 +118,7 @@ def test_agrees_with_pandas(rows: list[tuple[object, ...]]) -> None:
     assert found["max"] == expect(groups["f"].max())
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 2), st.integers(-(2**63), 2**63 - 1)), min_size=1, max_size=20),
     st.integers(-(2**63), 2**63 - 1),
@@ -229,7 +234,7 @@ def test_types_without_support_are_refused(aggregate: agg.Aggregate, type_: pa.D
 def test_missing_columns_and_wrong_functions_are_named() -> None:
     schema = pa.schema({"v": pa.int64(), "w": pa.int64()})
     for missing in agg.Sum("x"), agg.Count("x"), _first("x"):
-        with pytest.raises(SchemaMismatch, match="'x'.*'v', 'w'"):
+        with pytest.raises(SchemaMismatch, match=r"'x'.*'v', 'w'"):
             missing.bind(schema)
     with pytest.raises(TopologyError, match="columns="):
         agg.Sum(lambda batch: batch["w"], columns=["v"]).bind(schema)
@@ -313,6 +318,7 @@ def test_update_of_no_rows() -> None:
     assert all(len(array) == 0 for array in bundle.results(after).values())
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 70_000), max_size=50))
 def test_grouping(values: list[int]) -> None:
     grouping = Grouping.by(np.array(values, dtype=np.int64))

@@ -131,3 +131,13 @@ def test_boxes_never_overlap_and_edges_lead_right(count, data):
             assert layout.centres[edge[0]][0] < layout.centres[edge[1]][0]
     if all(names.index(source) < names.index(target) for source, target in edges):
         assert not layout.backward
+
+
+def test_expressions_keep_the_brackets_that_belong_to_them():
+    topology = Topology("brackets")
+    source = topology.source("flights", Flights())
+    source.filter(pc.field("delay").is_valid(), name="known").sink(Nowhere(), name="out")
+    source.filter((pc.field("a") > 1) & (pc.field("b") < 2), name="both").sink(Nowhere(), name="out-2")
+    described = topology.describe()
+    assert "is_valid(delay)" in described
+    assert " (a > 1) and (b < 2) " in described

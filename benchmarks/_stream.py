@@ -1,0 +1,41 @@
+"""The stream that the benchmarks share: 156-byte rows with zipf-distributed integer keys, made once per process."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+
+KEYS = 10_000
+ZIPF = 0.5
+PAYLOAD = 128
+DISTINCT_BATCHES = 12
+
+
+def key_weights(keys: int = KEYS, exponent: float = ZIPF) -> np.ndarray:
+    """Share of each key, by rank."""
+    weights = np.arange(1, keys + 1, dtype=float) ** -exponent
+    return weights / weights.sum()
+
+
+@functools.cache
+def batches(rows: int, seed: int = 0) -> list[pa.RecordBatch]:
+    """Some batches, which a source then repeats."""
+    rng = np.random.default_rng(seed)
+    names = rng.permutation(KEYS)
+    payload = pa.array([rng.bytes(PAYLOAD)] * rows, pa.binary())
+    made = []
+    for number in range(DISTINCT_BATCHES):
+        keys = names[rng.choice(KEYS, size=rows, p=key_weights())].astype(np.int64)
+        times = (np.arange(rows) + number * rows).astype("datetime64[us]")
+        made.append(pa.record_batch({"key": keys, "value": rng.normal(size=rows), "time": times, "payload": payload}))
+    return made
+
+
+def stream(total: int, rows: int, seed: int = 0) -> Iterator[pa.RecordBatch]:
+    """`total` rows in batches of `rows`."""
+    made = batches(rows, seed)
+    for number in range(total // rows):
+        yield made[number % len(made)]

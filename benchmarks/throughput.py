@@ -1,0 +1,202 @@
+"""Throughput of a keyed running count, sum and sum of payload lengths, beside bare loops of the same steps.
+
+Prints one JSON line a layout: the engine's and the bare loop's rows per second (medians of the runs, which alternate)
+and their ratio. The payload reaches the operator, the sources yield unhashed and unpartitioned rows, and nothing is
+aggregated upstream.
+
+    python benchmarks/throughput.py [--rows 10000000] [--runs 5] [--batch 65536] [--layout threads|processes]
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import multiprocessing
+import statistics
+import threading
+import time
+from multiprocessing.connection import Connection
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from _stream import batches, stream
+from distributed import Client, LocalCluster
+
+import dask_elastic as de
+from dask_elastic.routing.hashing import hash_columns
+from dask_elastic.routing.split import take_rows
+from dask_elastic.state.index import make_index
+
+AGGREGATES = {
+    "rows": de.aggregate.Count(),
+    "total": de.aggregate.Sum("value"),
+    "bytes": de.aggregate.Sum(lambda batch: pc.binary_length(batch["payload"]), columns=["payload"]),
+}
+
+
+class BareState:
+    """Count, sum and sum of lengths per key, as plain as NumPy allows."""
+
+    def __init__(self, keys: int = 10_000):
+        self.index = make_index()
+        self.sums = [np.zeros(keys * 2, dtype=t) for t in (np.int64, np.float64, np.int64)]
+
+    def update(self, rows: pa.RecordBatch, hashes: np.ndarray) -> None:
+        """Add a batch."""
+        slots = self.index.lookup(hashes)
+        missing = np.unique(hashes[slots < 0])
+        if len(missing):
+            self.index.insert(missing, np.arange(len(self.index), len(self.index) + len(missing)))
+            slots = self.index.lookup(hashes)
+        size = len(self.sums[0])
+        lengths = pc.binary_length(rows["payload"]).to_numpy()
+        self.sums[0] += np.bincount(slots, minlength=size)
+        self.sums[1] += np.bincount(slots, weights=rows["value"].to_numpy(), minlength=size)
+        self.sums[2] += np.bincount(slots, weights=lengths, minlength=size).astype(np.int64)
+
+
+def split_in_two(rows: pa.RecordBatch) -> list[tuple[pa.RecordBatch, np.ndarray]]:
+    """Hash, sort by destination, take."""
+    hashes = hash_columns(rows, ("key",))
+    to = (hashes & np.uint64(1)).astype(np.uint8)
+    order = np.argsort(to, kind="stable")
+    first = len(to) - int(to.sum())
+    rows, hashes = take_rows(rows, order), hashes[order]
+    return [(rows.slice(0, first), hashes[:first]), (rows.slice(first), hashes[first:])]
+
+
+def bare_threads(total: int, rows: int) -> float:
+    """Two threads that each do every step for half of the stream; rows per second."""
+
+    def run(seed: int) -> None:
+        states = BareState(), BareState()
+        for batch in stream(total // 2, rows, seed):
+            for state, (part, hashes) in zip(states, split_in_two(batch), strict=True):
+                state.update(part, hashes)
+
+    for seed in (0, 1):
+        batches(rows, seed)
+    threads = [threading.Thread(target=run, args=(seed,)) for seed in (0, 1)]
+    began = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return total / (time.perf_counter() - began)
+
+
+def _bare_process(total: int, rows: int, seed: int, out: Connection, into: Connection, done: Connection) -> None:
+    batches(rows, seed)
+    schema = batches(rows, seed)[0].schema
+    done.send("ready")
+    done.recv()
+
+    def send() -> None:
+        for batch in stream(total // 2, rows, seed):
+            parts = split_in_two(batch)
+            mine, theirs = parts[seed], parts[1 - seed]
+            out.send_bytes(theirs[0].serialize())
+            with lock:
+                state.update(*mine)
+        out.send_bytes(b"")
+
+    state, lock = BareState(), threading.Lock()
+    sender = threading.Thread(target=send)
+    sender.start()
+    while body := into.recv_bytes():
+        received = pa.ipc.read_record_batch(pa.py_buffer(body), schema)
+        with lock:
+            state.update(received, hash_columns(received, ("key",)))
+    sender.join()
+    done.send("done")
+
+
+def bare_processes(total: int, rows: int) -> float:
+    """Two processes that exchange half of their rows as Arrow IPC over pipes; rows per second."""
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe(duplex=False), context.Pipe(duplex=False)
+    controls = [context.Pipe() for _ in range(2)]
+    ends = [(there[1], here[0]), (here[1], there[0])]
+    processes = [
+        context.Process(target=_bare_process, args=(total, rows, seed, *ends[seed], controls[seed][1]))
+        for seed in (0, 1)
+    ]
+    for process in processes:
+        process.start()
+    for control, _ in controls:
+        control.recv()
+    began = time.perf_counter()
+    for control, _ in controls:
+        control.send("go")
+    for control, _ in controls:
+        control.recv()
+    took = time.perf_counter() - began
+    for process in processes:
+        process.join()
+    return total / took
+
+
+def engine(client: Client, total: int, rows: int, sources: int) -> float:
+    """The same through dask_elastic; rows per second from the first row to the end of the last."""
+    topology = de.Topology("throughput")
+    inputs = [
+        topology.source(f"stream-{seed}", de.sources.Iterable(functools.partial(stream, total // sources, rows, seed)))
+        for seed in range(sources)
+    ]
+    merged = inputs[0].union(*inputs[1:]) if sources > 1 else inputs[0]
+    merged.key_by("key").compute(AGGREGATES, name="per_key")
+    client.run(_warm, rows)
+    began = time.time()
+    job = de.submit(topology, client)
+    job.wait(progress=False)
+    took = job._describe()["ended"] - began
+    state = job.state("per_key").to_pandas()
+    assert state["rows"].sum() == total // sources // rows * rows * sources
+    assert state["bytes"].sum() == state["rows"].sum() * 128
+    job.forget()
+    return total / took
+
+
+def _warm(rows: int) -> None:
+    for seed in (0, 1):
+        batches(rows, seed)
+
+
+def main() -> None:
+    """Run and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=10_000_000)
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--batch", type=int, default=65_536)
+    parser.add_argument("--layout", choices=("threads", "processes"), action="append")
+    arguments = parser.parse_args()
+    for layout in arguments.layout or ("threads", "processes"):
+        workers, threads, sources = (1, 2, 1) if layout == "threads" else (2, 1, 2)
+        bare = bare_threads if layout == "threads" else bare_processes
+        measured: dict[str, list[float]] = {"engine": [], "bare": []}
+        with (
+            LocalCluster(n_workers=workers, threads_per_worker=threads, dashboard_address=None) as cluster,
+            Client(cluster) as client,
+        ):
+            for _ in range(arguments.runs + 1):
+                measured["engine"].append(engine(client, arguments.rows, arguments.batch, sources))
+                measured["bare"].append(bare(arguments.rows, arguments.batch))
+        medians = {name: statistics.median(values[1:]) for name, values in measured.items()}
+        line = {
+            "benchmark": "throughput",
+            "layout": f"{workers} x {threads}",
+            "batch_rows": arguments.batch,
+            "rows": arguments.rows,
+            "runs": arguments.runs,
+            "engine_rows_per_s": round(medians["engine"]),
+            "bare_rows_per_s": round(medians["bare"]),
+            "ratio": round(medians["engine"] / medians["bare"], 3),
+            "all_engine": [round(v) for v in measured["engine"][1:]],
+        }
+        print(json.dumps(line), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,191 @@
+"""The home of an executor in the simulation: its tasks, the feeders of its remote tasks, and the way back from those.
+
+Notes
+-----
+Each method that a thread of the real driver would run is a generator here; it yields wherever another thread could
+come between. What the executor asks for besides wakes and credit is carried out in the order in which it asked.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from dask_elastic.executor import events
+from dask_elastic.executor import instructions as do
+from dask_elastic.executor.executor import ElasticExecutor
+from dask_elastic.executor.processor import Processor
+from dask_elastic.executor.task_queue import LabelItem, StopItem, Work
+from dask_elastic.simulator.fiber import Bell, Steps
+from dask_elastic.topology.component import Component
+from dask_elastic.vocab import messages as m
+from dask_elastic.vocab.batch import Batch
+from dask_elastic.vocab.identity import ExecutorId
+
+if TYPE_CHECKING:
+    from dask_elastic.simulator.world import World
+
+
+class SimulatedHome:
+    """Drives one elastic executor at its home node.
+
+    Parameters
+    ----------
+    world : World
+        It delivers, gives credit back, and keeps the ledger.
+    executor : ElasticExecutor
+        The executor.
+    component : Component
+        What it runs.
+    """
+
+    def __init__(self, world: World, executor: ElasticExecutor, component: Component):
+        self.world = world
+        self.executor = executor
+        self.component = component
+        self.identity = executor.identity
+        self.flushed: set[int] = set()
+        self._bells: dict[int, Bell] = {}
+        self._returns: deque[m.ToHome] = deque()
+        self._returning = False
+
+    # entrances
+
+    def start(self) -> None:
+        """Start the first tasks."""
+        for instruction in self.executor.start():
+            self._order(instruction)
+
+    def offer(self, origin: ExecutorId, batch: Batch, nbytes: int) -> Steps:
+        """Bring a batch; others may change the routing between the split and the queues."""
+        self.world.ledger.accepted(self.identity, batch)
+        block = self.executor.split(batch)
+        yield None
+        yield from self.carry_out(self.executor.accept(block, origin, batch, nbytes, self.world.now))
+
+    def handle(self, event: events.Event) -> Steps:
+        """Tell the executor of an event."""
+        self.world.say("{}", event)
+        yield from self.carry_out(self.executor.handle(event, self.world.now))
+
+    def receive(self, message: m.ToHome) -> None:
+        """Take a message of a remote task; a fiber of its own handles it, since its outputs may have to wait."""
+        self._returns.append(message)
+
+    # instructions
+
+    def carry_out(self, instructions: Iterable[do.Instruction]) -> Steps:
+        """Carry out what the executor asks for."""
+        self.world.touched.add(self.identity)
+        late: list[do.Wake | do.Release] = []
+        for instruction in instructions:
+            if isinstance(instruction, do.Wake | do.Release):
+                late.append(instruction)
+                continue
+            if self.world.options.torn:
+                yield None
+            self._order(instruction)
+        for instruction in late:
+            yield None
+            if isinstance(instruction, do.Wake):
+                self._bells[instruction.task].ring()
+            else:
+                self.world.release(instruction.origin, self.identity, instruction.nbytes)
+
+    def _order(self, instruction: do.Instruction) -> None:
+        self.world.say("{}", instruction)
+        match instruction:
+            case do.StartTask(task, node, shards):
+                self._start_task(task, node, shards)
+            case do.InstallState(shard, task, node, copy):
+                state = self.executor.store.extract([shard]) if copy else None
+                self._send(node, m.Install(task, shard, state))
+                self.world.spawn(f"{self.identity} install {shard}", self.handle(events.StateInstalled(shard)))
+            case do.RequestFlush(task, node, token):
+                self._send(node, m.FlushRequest(task, token))
+            case do.FlushComplete(token):
+                self.flushed.add(token)
+            case do.Finished():
+                self.world.instance_ended(self.identity)
+
+    def _send(self, node: int, message: m.ToRemote) -> None:
+        self.world.send_message(self.executor.home, node, self.identity, message)
+
+    def _start_task(self, task: int, node: int, shards: tuple[int, ...]) -> None:
+        self._bells[task] = Bell()
+        if node == self.executor.home:
+            self.world.spawn(f"{self.identity} task {task}", self._run_task(task))
+            return
+        self._send(node, m.StartTask(task, shards))
+        if not self._returning:
+            self._returning = True
+            self.world.spawn(f"{self.identity} emitter", self._run_returns())
+        self.world.spawn(f"{self.identity} feeder {task}", self._run_feeder(task, node))
+
+    # fibers
+
+    def _run_task(self, task: int) -> Steps:
+        processor = self.world.processor(self.component, task, self.executor.store, self.executor.home)
+        while True:
+            taken = self.executor.take(task)
+            if taken is None:
+                yield from self._bells[task].wait()
+                continue
+            number, item = taken
+            self.world.say("took {}", item)
+            yield None
+            match item:
+                case Work():
+                    yield from self._process(processor, task, number, item)
+                case LabelItem(shard):
+                    yield from self.handle(events.LabelBack(task, shard))
+                case StopItem():
+                    yield from self.handle(events.TaskEnded(task))
+                    return
+
+    def _process(self, processor: Processor, task: int, number: int, work: Work) -> Steps:
+        batch = work.batch()
+        deliveries = processor.process(batch)
+        self.world.ledger.processed(self.identity, batch)
+        yield None
+        yield from self.world.deliver(self.identity, deliveries)
+        busy = self.world.busy(work.rows)
+        yield from self.carry_out(self.executor.done(task, number, busy, self.world.now))
+
+    def _run_feeder(self, task: int, node: int) -> Steps:
+        while True:
+            taken = self.executor.take(task)
+            if taken is None:
+                yield from self._bells[task].wait()
+                continue
+            number, item = taken
+            self.world.say("took {}", item)
+            yield None
+            match item:
+                case Work():
+                    self._send(node, m.SubBatch(task, number, item.batch()))
+                case LabelItem(shard, _, stays):
+                    self._send(node, m.Label(task, shard, stays))
+                case StopItem():
+                    self._send(node, m.StopTask(task))
+                    yield None
+                    yield from self.handle(events.TaskEnded(task))
+                    return
+
+    def _run_returns(self) -> Steps:
+        while True:
+            yield lambda: bool(self._returns)
+            message = self._returns.popleft()
+            match message:
+                case m.Outputs(deliveries=deliveries):
+                    yield from self.world.deliver(self.identity, deliveries)
+                case m.Done(task, number, busy):
+                    yield from self.carry_out(self.executor.done(task, number, busy, self.world.now))
+                case m.Flush(task, through, state, token):
+                    if state is not None:
+                        self.executor.store.install(state)
+                    yield None
+                    yield from self.handle(events.Flushed(task, through, token))
+                case m.LabelReturned(task, shard):
+                    yield from self.handle(events.LabelBack(task, shard))

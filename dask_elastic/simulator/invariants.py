@@ -1,0 +1,50 @@
+"""What always holds of an executor, checked while it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from dask_elastic.executor.executor import REMOTE_WINDOW, ElasticExecutor
+from dask_elastic.executor.remote import RemotePart
+from dask_elastic.state.store import NO_OWNER, KeyedStore
+from dask_elastic.vocab.errors import ProtocolError
+
+
+def check_executor(executor: ElasticExecutor, remotes: Iterable[RemotePart]) -> None:
+    """Check one executor and its remote tasks, at rest between two steps.
+
+    Raises
+    ------
+    ProtocolError
+        If two tasks own a shard, the table and the stores disagree, rows of a shard that does not move wait, or more is
+        on its way to a remote task than its window holds.
+    """
+    _check_owners(executor, [executor.store, *(part.store for part in remotes)])
+    routes = executor.routes
+    paused = set(np.flatnonzero(routes.table.paused).tolist())
+    if routes.waiting.keys() != paused or executor.moves.active.keys() != paused:
+        raise ProtocolError(
+            f"{executor.identity}: the shards {sorted(paused)} are paused, rows wait for {sorted(routes.waiting)}, and "
+            f"{sorted(executor.moves.active)} move"
+        )
+    for task in routes.tasks.values():
+        if not task.at_home and len(task.in_flight) > REMOTE_WINDOW:
+            raise ProtocolError(f"{executor.identity}: {len(task.in_flight)} sub-batches are on their way to one task")
+
+
+def _check_owners(executor: ElasticExecutor, stores: list[KeyedStore]) -> None:
+    """Every shard has one owner at most; one that does not move has the owner that the table says, or is on its way."""
+    routes = executor.routes
+    owners = zip(*(store.owner.tolist() for store in stores), strict=True)
+    told = zip(routes.table.owner.tolist(), routes.table.paused.tolist(), owners, strict=True)
+    for shard, (task, paused, held) in enumerate(told):
+        owning = [owner for owner in held if owner != NO_OWNER]
+        lost = not owning and not paused and routes.tasks[task].at_home
+        strange = not paused and owning not in ([], [task])
+        if len(owning) > 1 or lost or strange:
+            raise ProtocolError(
+                f"{executor.identity}: shard {shard} ({'paused' if paused else 'at rest'}) belongs to task {task}, "
+                f"but the stores, home first, say {list(held)}"
+            )

@@ -1,0 +1,105 @@
+"""The scheduler of the simulation: a virtual clock, and a seeded choice of who goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from dask_elastic.simulator.fiber import Condition, Fiber, Steps
+
+_DRAWN_AT_ONCE = 1024
+
+
+class Schedule:
+    """Runs fibers one step at a time, interleaved at random.
+
+    Parameters
+    ----------
+    random : numpy.random.Generator
+        Decides who goes on and how long each step takes; the same generator gives the same run.
+    step_seconds : float
+        The mean of the virtual time between two steps.
+    keep_history : bool
+        Whether to remember every step.
+
+    Attributes
+    ----------
+    now : float
+        The virtual time, seconds.
+    steps : int
+        Steps taken so far.
+
+    Examples
+    --------
+    >>> said = []
+    >>> def count(name):
+    ...     for number in range(2):
+    ...         said.append((name, number))
+    ...         yield None
+    >>> schedule = Schedule(np.random.default_rng(1))
+    >>> schedule.spawn("a", count("a"))
+    >>> schedule.spawn("b", count("b"))
+    >>> while schedule.step():
+    ...     pass
+    >>> sorted(said)
+    [('a', 0), ('a', 1), ('b', 0), ('b', 1)]
+    """
+
+    def __init__(self, random: np.random.Generator, step_seconds: float = 0.001, keep_history: bool = False):
+        self.now = 0.0
+        self.steps = 0
+        self.random = random
+        self.keep_history = keep_history
+        self._step_seconds = step_seconds
+        self._fibers: list[Fiber] = []
+        self._drawn: Iterator[float] = iter(())
+        self._history: list[tuple[int, float, str, str, tuple[object, ...]]] = []
+        self._running = ""
+
+    def draw(self) -> float:
+        """Return a random number from 0 to 1; drawn many at a time, for speed."""
+        for number in self._drawn:
+            return number
+        self._drawn = iter(self.random.random(_DRAWN_AT_ONCE).tolist())
+        return next(self._drawn)
+
+    def spawn(self, name: str, steps: Steps) -> None:
+        """Add a fiber."""
+        self._fibers.append(Fiber(name, steps))
+
+    def step(self) -> bool:
+        """Take one step of a fiber that can go on; return whether there was one."""
+        ready = [fiber for fiber in self._fibers if fiber.ready()]
+        if not ready:
+            return False
+        fiber = ready[int(self.draw() * len(ready))]
+        self.now += 2 * self._step_seconds * self.draw()
+        self.steps += 1
+        self._running = fiber.name
+        fiber.step()
+        if fiber.ended:
+            self._fibers.remove(fiber)
+        return True
+
+    def say(self, what: str, *values: object) -> None:
+        """Note what the running fiber does; `values` fill the braces of `what`."""
+        if self.keep_history:
+            self._history.append((self.steps, self.now, self._running, what, values))
+
+    def waiting(self) -> list[str]:
+        """Return the names of the fibers that have not ended."""
+        return [fiber.name for fiber in self._fibers]
+
+    def history(self, last: int = 200) -> str:
+        """Return the last entries of the history as text."""
+        return "\n".join(
+            f"{step:6d} {now:9.4f}  {name}: {what.format(*values)}"
+            for step, now, name, what, values in self._history[-last:]
+        )
+
+
+def until(condition: Condition) -> Steps:
+    """Wait until a condition holds."""
+    if not condition():
+        yield condition

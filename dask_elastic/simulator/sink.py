@@ -1,0 +1,62 @@
+"""A sink in the simulation: it keeps what it is given, and writes nothing."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from dask_elastic.simulator.fiber import Steps
+from dask_elastic.vocab.batch import Batch
+from dask_elastic.vocab.identity import ExecutorId
+
+if TYPE_CHECKING:
+    from dask_elastic.simulator.world import World
+
+
+class SimulatedSink:
+    """One instance of a sink.
+
+    Parameters
+    ----------
+    world : World
+        It takes credit back, and keeps the time.
+    identity : ExecutorId
+        Which instance of which sink.
+    inputs : iterable of ExecutorId
+        The upstream instances on its node.
+
+    Attributes
+    ----------
+    received : list of (int, RecordBatch)
+        The batches, each with the step at which it was taken.
+    """
+
+    def __init__(self, world: World, identity: ExecutorId, inputs: Iterable[ExecutorId]):
+        self.world = world
+        self.identity = identity
+        self.received: list[tuple[int, pa.RecordBatch]] = []
+        self._open_inputs = set(inputs)
+        self._waiting: deque[tuple[ExecutorId, Batch | None, int]] = deque()
+        world.spawn(str(identity), self._run())
+
+    def offer(self, origin: ExecutorId, batch: Batch, nbytes: int) -> None:
+        """Bring a batch."""
+        self._waiting.append((origin, batch, nbytes))
+
+    def input_ended(self, origin: ExecutorId) -> None:
+        """Say that an upstream instance has sent its last batch."""
+        self._waiting.append((origin, None, 0))
+
+    def _run(self) -> Steps:
+        while self._open_inputs:
+            yield lambda: bool(self._waiting)
+            origin, batch, nbytes = self._waiting.popleft()
+            if batch is None:
+                self._open_inputs.discard(origin)
+                continue
+            self.received.append((self.world.schedule.steps, batch.rows))
+            self.world.release(origin, self.identity, nbytes)
+        self.world.instance_ended(self.identity)

@@ -1,0 +1,363 @@
+"""A whole job on a virtual clock: nodes, channels, sources, executors, remote tasks and sinks, in one thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from dask_elastic.executor import events
+from dask_elastic.executor.emitter import Emitter
+from dask_elastic.executor.executor import ElasticExecutor, ExecutorLimits
+from dask_elastic.executor.guard import DeadLetter, Guard, OnError
+from dask_elastic.executor.processor import Processor
+from dask_elastic.executor.remote import RemotePart
+from dask_elastic.routing.keyspace import KeySpace
+from dask_elastic.simulator.credit import Credits
+from dask_elastic.simulator.fiber import Steps
+from dask_elastic.simulator.home import SimulatedHome
+from dask_elastic.simulator.invariants import check_executor
+from dask_elastic.simulator.ledger import Ledger
+from dask_elastic.simulator.network import Credit, End, Message, Network, Packet, Rows
+from dask_elastic.simulator.placement import Placement
+from dask_elastic.simulator.remote_tasks import SimulatedRemoteTasks
+from dask_elastic.simulator.schedule import Schedule
+from dask_elastic.simulator.sink import SimulatedSink
+from dask_elastic.state.store import KeyedStore
+from dask_elastic.topology.component import Component
+from dask_elastic.topology.operators import Compute, SinkOperator, SourceOperator
+from dask_elastic.topology.source import SourceContext
+from dask_elastic.vocab.batch import Batch, Delivery
+from dask_elastic.vocab.errors import ElasticError, MoveRefused, PlanningError, ProtocolError, SourceError
+from dask_elastic.vocab.identity import ExecutorId
+from dask_elastic.vocab.messages import Done, Flush, LabelReturned, Outputs, StartTask, ToHome, ToRemote
+
+
+@dataclass(frozen=True)
+class WorldOptions:
+    """How a simulated job runs.
+
+    Parameters
+    ----------
+    window : int
+        Bytes that an upstream instance may have unprocessed at one executor.
+    row_seconds : float
+        Mean virtual time that a row keeps a core busy.
+    step_seconds : float
+        Mean virtual time between two steps.
+    on_error : {"fail", "skip"}
+        What becomes of rows that user code cannot digest.
+    limits : ExecutorLimits, optional
+        What bounds an executor.
+    check : bool
+        Whether to check the invariants after every step.
+    torn : bool
+        Whether the instructions of one event may be interleaved with those of others. The executor does not promise
+        anything then; it is for tests of the checks.
+    order : tuple of str
+        See `Ledger`.
+    """
+
+    window: int = 2**22
+    row_seconds: float = 0.0005
+    step_seconds: float = 0.001
+    on_error: OnError = "fail"
+    limits: ExecutorLimits | None = None
+    check: bool = False
+    torn: bool = False
+    order: tuple[str, ...] = ()
+
+
+class World:
+    """Runs components as a job would, one step of one part at a time.
+
+    Parameters
+    ----------
+    components : sequence of Component
+        What `fuse` made of a topology.
+    placement : Placement
+        Where its parts stand.
+    random : numpy.random.Generator
+        Decides everything that is left to chance; the same generator gives the same run.
+    options : WorldOptions, optional
+        How it runs.
+
+    Notes
+    -----
+    Whatever happens between two yields of a part is atomic. Locks are empty, since nothing runs at the same time.
+    """
+
+    def __init__(
+        self,
+        components: Sequence[Component],
+        placement: Placement,
+        random: np.random.Generator,
+        options: WorldOptions | None = None,
+    ):
+        self.options = options or WorldOptions()
+        self.placement = placement
+        self.components = {component.name: component for component in components}
+        self.schedule = Schedule(random, self.options.step_seconds, keep_history=self.options.check)
+        self.network = Network(self.schedule, self._receive)
+        self.ledger = Ledger(self.options.order)
+        self.dead_letters: list[DeadLetter] = []
+        self.homes: dict[ExecutorId, SimulatedHome] = {}
+        self.remotes: dict[tuple[int, ExecutorId], SimulatedRemoteTasks] = {}
+        self.sinks: dict[ExecutorId, SimulatedSink] = {}
+        self.credits: dict[tuple[ExecutorId, ExecutorId], Credits] = {}
+        self.touched: set[ExecutorId] = set()
+        self.open: set[ExecutorId] = set()
+        self.spaces = {
+            name: KeySpace(len(placement.homes[name]), component.operator.shards)
+            for name, component in self.components.items()
+            if isinstance(component.operator, Compute)
+        }
+        for component in components:
+            self._build(component)
+        for home in self.homes.values():
+            home.start()
+
+    # building
+
+    def _build(self, component: Component) -> None:
+        name = component.name
+        inputs = [i for upstream in component.inputs for i in self.placement.instances(upstream)]
+        match component.operator:
+            case SourceOperator() as operator:
+                for identity in self.placement.instances(name):
+                    self.open.add(identity)
+                    self.spawn(str(identity), self._run_source(identity, operator, component))
+            case Compute():
+                for identity in self.placement.instances(name):
+                    self.open.add(identity)
+                    node, cores = self.placement.node_of(identity), self.placement.cores[name][identity.index]
+                    space, limits = self.spaces[name], self.options.limits
+                    executor = ElasticExecutor(identity, space, node, cores, inputs, limits=limits)
+                    self.homes[identity] = SimulatedHome(self, executor, component)
+            case SinkOperator():
+                for node in sorted({self.placement.node_of(i) for i in inputs}):
+                    identity = ExecutorId(name, node)
+                    self.open.add(identity)
+                    self.sinks[identity] = SimulatedSink(
+                        self, identity, [i for i in inputs if self.placement.node_of(i) == node]
+                    )
+
+    def processor(self, component: Component, task: int, store: KeyedStore, home: int) -> Processor:
+        """Return what a task of a component runs."""
+        return Processor(component, task, store, self.spaces, self._guard(), home)
+
+    def _guard(self) -> Guard:
+        return Guard(self.options.on_error, self.dead_letters.append)
+
+    def _run_source(self, identity: ExecutorId, operator: SourceOperator, component: Component) -> Steps:
+        emitter = Emitter(
+            component.name, component.outputs, self.spaces, self._guard(), self.placement.node_of(identity)
+        )
+        for rows in self._read(identity, operator):
+            yield None
+            yield from self.deliver(identity, emitter.emit([rows], self.now))
+        yield None
+        self.instance_ended(identity)
+
+    def _read(self, identity: ExecutorId, operator: SourceOperator) -> Iterator[pa.RecordBatch]:
+        instances = len(self.placement.homes[identity.component])
+        context = SourceContext(identity.index, instances, mailbox=iter(()) if operator.source.pushed else None)
+        try:
+            for rows, _ in operator.source.read(context):
+                yield rows
+        except ElasticError:
+            raise
+        except Exception as error:
+            raise SourceError(
+                f"source {operator.name!r} could not be read: {type(error).__name__}: {error}; mend it, or give its "
+                "rows in its place"
+            ) from error
+
+    # what the parts ask of the world
+
+    @property
+    def now(self) -> float:
+        """The virtual time, seconds."""
+        return self.schedule.now
+
+    @property
+    def finished(self) -> bool:
+        """Whether every source, executor and sink has ended of itself."""
+        return not self.open
+
+    def spawn(self, name: str, steps: Steps) -> None:
+        """Add a fiber."""
+        self.schedule.spawn(name, steps)
+
+    def say(self, what: str, *values: object) -> None:
+        """Note what happens."""
+        self.schedule.say(what, *values)
+
+    def busy(self, rows: int) -> float:
+        """Return how long so many rows kept a core busy."""
+        return self.options.row_seconds * rows * (0.5 + self.schedule.draw())
+
+    def deliver(self, origin: ExecutorId, deliveries: Iterable[Delivery]) -> Steps:
+        """Hand batches to the next receivers; waits while their windows are full."""
+        for target, batch in deliveries:
+            nbytes = batch.nbytes
+            credit = self._credit(origin, target)
+            if not credit.has_room():
+                yield credit.has_room
+            credit.acquire(nbytes)
+            source, node = self.placement.node_of(origin), self.placement.node_of(target)
+            self.say("{} rows to {}", batch.rows.num_rows, target)
+            if node == source:
+                yield from self._accept(target, origin, batch, nbytes)
+            else:
+                self.network.send(source, node, Rows(target, origin, batch, nbytes))
+                yield None
+
+    def _accept(self, target: ExecutorId, origin: ExecutorId, batch: Batch, nbytes: int) -> Steps:
+        home = self.homes.get(target)
+        if home is not None:
+            yield from home.offer(origin, batch, nbytes)
+        else:
+            self.sinks[target].offer(origin, batch, nbytes)
+
+    def release(self, origin: ExecutorId, target: ExecutorId, nbytes: int) -> None:
+        """Give credit back to an upstream instance."""
+        source, node = self.placement.node_of(target), self.placement.node_of(origin)
+        if source == node:
+            self._credit(origin, target).release(nbytes)
+        else:
+            self.network.send(source, node, Credit(target, origin, nbytes))
+
+    def _credit(self, origin: ExecutorId, target: ExecutorId) -> Credits:
+        credit = self.credits.get((origin, target))
+        if credit is None:
+            credit = self.credits[origin, target] = Credits(self.options.window)
+        return credit
+
+    def send_message(self, source: int, target: int, executor: ExecutorId, message: ToRemote | ToHome) -> None:
+        """Send a message between an executor's home and its remote tasks."""
+        self.network.send(source, target, Message(executor, source, message))
+
+    def instance_ended(self, identity: ExecutorId) -> None:
+        """Tell the next receivers that an instance has sent its last batch."""
+        self.say("{} has ended", identity)
+        self.open.discard(identity)
+        source = self.placement.node_of(identity)
+        component = self.components[identity.component]
+        for name in dict.fromkeys(way.target for way in component.exits):
+            if isinstance(self.components[name].operator, SinkOperator):
+                self.sinks[ExecutorId(name, source)].input_ended(identity)
+                continue
+            for target in self.placement.instances(name):
+                node = self.placement.node_of(target)
+                if node == source:
+                    self.command(target, events.InputEnded(identity))
+                else:
+                    self.network.send(source, node, End(target, identity))
+
+    def _receive(self, node: int, packet: Packet) -> Steps:
+        match packet:
+            case Rows(target, origin, batch, nbytes):
+                yield from self._accept(target, origin, batch, nbytes)
+            case Credit(target, origin, nbytes):
+                self._credit(origin, target).release(nbytes)
+            case End(target, origin):
+                yield from self.homes[target].handle(events.InputEnded(origin))
+            case Message():
+                self._receive_message(node, packet)
+
+    def _receive_message(self, node: int, packet: Message) -> None:
+        executor, message = packet.executor, packet.message
+        if isinstance(message, Outputs | Done | Flush | LabelReturned):
+            self.homes[executor].receive(message)
+            return
+        if isinstance(message, StartTask) and (node, executor) not in self.remotes:
+            part = RemotePart(executor, self.spaces[executor.component])
+            component = self.components[executor.component]
+            self.remotes[node, executor] = SimulatedRemoteTasks(self, part, component, node, packet.sender)
+        if (node, executor) not in self.remotes:
+            raise ProtocolError(f"{executor} has no task on node {node} yet, but {message} came")
+        self.remotes[node, executor].receive(message)
+
+    # commands
+
+    def command(
+        self, executor: ExecutorId, event: events.Event, refused: Callable[[ElasticError], None] | None = None
+    ) -> None:
+        """Tell an executor of an event, in a fiber of its own.
+
+        Parameters
+        ----------
+        executor : ExecutorId
+            Whom.
+        event : Event
+            Such as `SetCores`, `MoveShard`, `BalanceDue` or `FlushDue`.
+        refused : callable, optional
+            Takes the error if the command cannot be carried out; without it the error ends the run.
+        """
+        self.spawn(f"{executor} command", self._command(executor, event, refused))
+
+    def _command(
+        self, executor: ExecutorId, event: events.Event, refused: Callable[[ElasticError], None] | None
+    ) -> Steps:
+        try:
+            yield from self.homes[executor].handle(event)
+        except (MoveRefused, PlanningError) as error:
+            if refused is None:
+                raise
+            refused(error)
+
+    def flush_remote_tasks(self) -> None:
+        """Let all remote tasks send their dirty state home, as they do from time to time."""
+        for remote in self.remotes.values():
+            self.spawn(f"{remote.part.identity} flush", remote.flush_due())
+
+    # running
+
+    def step(self) -> bool:
+        """Take one step and check what always holds; return whether there was anything to do."""
+        self.touched.clear()
+        more = self.schedule.step()
+        if self.options.check:
+            for identity in self.touched:
+                check_executor(self.homes[identity].executor, self._parts(identity))
+        return more
+
+    def _parts(self, identity: ExecutorId) -> list[RemotePart]:
+        return [remote.part for (_, executor), remote in self.remotes.items() if executor == identity]
+
+    def run(self, disturb: Callable[[World], None] | None = None) -> None:
+        """Run to the end.
+
+        Parameters
+        ----------
+        disturb : callable, optional
+            Called before each step; may give commands.
+
+        Raises
+        ------
+        ProtocolError
+            If something that always holds does not, or parts wait for each other for ever.
+        """
+        while True:
+            if disturb is not None and not self.finished:
+                disturb(self)
+            if not self.step():
+                break
+        self._check_end()
+
+    def _check_end(self) -> None:
+        if self.open:
+            waiting = ", ".join(sorted(self.schedule.waiting()))
+            raise ProtocolError(f"{', '.join(map(str, sorted(self.open)))} will never end; these wait: {waiting}")
+        self.ledger.check_complete()
+        for (origin, target), credit in self.credits.items():
+            if credit.used:
+                raise ProtocolError(f"{credit.used} bytes of credit from {origin} to {target} never came back")
+            if credit.peak > credit.window + credit.largest:
+                raise ProtocolError(f"{credit.peak} bytes were on their way from {origin} to {target}")
+        for home in self.homes.values():
+            if home.executor.moves.active:
+                raise ProtocolError(f"{home.identity}: the moves of {sorted(home.executor.moves.active)} never ended")

@@ -1,0 +1,73 @@
+"""Real Dask clusters: one that most tests share, and waiting for conditions with a deadline."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from distributed import Client, LocalCluster
+
+import dask_elastic as de
+
+SECONDS = 30
+
+
+@pytest.fixture(scope="session")
+def wait_until() -> Callable[..., Any]:
+    """Return a function that asks again until the answer is true, and fails loudly when that takes too long."""
+
+    def wait(condition: Callable[[], Any], what: str, timeout: float = SECONDS) -> Any:
+        deadline = time.monotonic() + timeout
+        while not (answer := condition()):
+            assert time.monotonic() < deadline, f"not within {timeout} s: {what}"
+            time.sleep(0.02)
+        return answer
+
+    return wait
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[LocalCluster]:
+    """Three worker processes of two threads, shared by all tests that do not harm it."""
+    with LocalCluster(n_workers=3, threads_per_worker=2, dashboard_address=":0") as made:
+        yield made
+
+
+@pytest.fixture
+def client(cluster: LocalCluster, threads_of_jobs: Callable[[Client], list[str]]) -> Iterator[Client]:
+    """A client of the shared cluster; the test's jobs are forgotten afterwards, and must leave no thread behind."""
+    with Client(cluster) as made:
+        yield made
+        for job in de.jobs(made):
+            job.forget()
+        assert threads_of_jobs(made) == []
+
+
+@pytest.fixture(scope="session")
+def threads_of_jobs() -> Callable[[Client], list[str]]:
+    """Return a function that lists the threads that jobs have on the workers of a client."""
+
+    def names() -> list[str]:
+        own = ("elastic-ingress", "elastic-ticks", "elastic-control")
+        found = [thread.name for thread in threading.enumerate() if thread.name.startswith("elastic-")]
+        return [name for name in found if not name.startswith(own)]
+
+    return lambda client: sum(client.run(names).values(), [])
+
+
+@pytest.fixture
+def small_cluster() -> Iterator[Callable[..., LocalCluster]]:
+    """Return a function that starts a cluster of the test's own: one worker process of one thread unless told."""
+    made: list[LocalCluster] = []
+
+    def start(**options: Any) -> LocalCluster:
+        cluster = LocalCluster(**{"n_workers": 1, "threads_per_worker": 1, "dashboard_address": ":0", **options})
+        made.append(cluster)
+        return cluster
+
+    yield start
+    for cluster in made:
+        cluster.close()

@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from dask_elastic.runtime.options import NAMES
+
+ROOT = Path(__file__).parents[2]
+ROW = re.compile(r"^\| `elastic\.([\w-]+)` \| `([^`]+)` \|", re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def listed():
+    return dict(ROW.findall((ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")))
+
+
+def test_every_option_is_listed_with_its_default(listed):
+    shipped = yaml.safe_load((ROOT / "dask_elastic" / "elastic.yaml").read_text(encoding="utf-8"))["elastic"]
+    assert listed == {name: str(value) for name, value in shipped.items()}
+
+
+def test_every_option_of_submit_is_listed(listed):
+    assert {name.replace("_", "-") for name in NAMES} <= set(listed)

@@ -1,0 +1,209 @@
+"""Faults put into the engine on purpose: the checks must see each of them."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from dask_elastic.executor.emitter import Emitter
+from dask_elastic.executor.executor import ElasticExecutor
+from dask_elastic.executor.moves import Moves
+from dask_elastic.executor.piece import Piece
+from dask_elastic.executor.remote import RemotePart
+from dask_elastic.executor.routes import Routes
+from dask_elastic.executor.task_queue import TaskQueue
+from dask_elastic.migration.labelled import LabelledMove, MoveEvent
+from dask_elastic.simulator.network import Channel
+from dask_elastic.state.store import KeyedStore
+from dask_elastic.vocab import messages as m
+
+MOST_SEEDS = 60
+
+
+def label_is_skipped(monkeypatch):
+    """The shard moves at once, although the source has not processed what it took."""
+    real = Moves.begin
+
+    def begin(self, shard, target, now):
+        wakes = real(self, shard, target, now)
+        move = self.active.get(shard)
+        if move is None or not self.routes.tasks[move.source].at_home:
+            return wakes
+        self.routes.tasks[move.source].queue._items.popleft()
+        return wakes + self.label_returned(move.source, shard, now)
+
+    monkeypatch.setattr(Moves, "begin", begin)
+
+
+def label_does_not_flush(monkeypatch):
+    """What a remote task changed last does not get into the primary copy before the shard moves."""
+    real = RemotePart._label
+    monkeypatch.setattr(RemotePart, "_label", lambda self, *label: real(self, *label)[1:])
+
+
+def flush_forgets(monkeypatch):
+    """A flush clears the marks but brings no state home."""
+    real = RemotePart._flush
+
+    def flush(self, number, token):
+        sent = real(self, number, token)
+        return m.Flush(sent.task, sent.through, None, token)
+
+    monkeypatch.setattr(RemotePart, "_flush", flush)
+
+
+def rows_are_released_early(monkeypatch):
+    """The rows that waited go to the target, and the table flips after them."""
+    real = Routes.resume
+
+    def resume(self, shard, target):
+        waiting = self.waiting[shard]
+        while waiting:
+            self.tasks[int(self.table.owner[shard])].queue.put(waiting.popleft())
+        return real(self, shard, target)
+
+    monkeypatch.setattr(Routes, "resume", resume)
+
+
+def rows_are_released_in_reverse(monkeypatch):
+    real = Routes.resume
+
+    def resume(self, shard, target):
+        self.waiting[shard].reverse()
+        return real(self, shard, target)
+
+    monkeypatch.setattr(Routes, "resume", resume)
+
+
+def a_piece_is_dropped(monkeypatch):
+    """Cutting a shard out of a queue loses its last piece."""
+    real = TaskQueue.extract
+    monkeypatch.setattr(TaskQueue, "extract", lambda self, *given: real(self, *given)[:-1])
+
+
+def a_piece_is_doubled(monkeypatch):
+    """What is cut out of a queue stays there as well."""
+    real = Piece.without
+
+    def without(self, shard):
+        stays, moved = real(self, shard)
+        return ([self] if moved is not None else stays), moved
+
+    monkeypatch.setattr(Piece, "without", without)
+
+
+def rows_stay_behind(monkeypatch):
+    """Rows of a paused shard that wait in its task's queue are left there, behind the label."""
+    monkeypatch.setattr(TaskQueue, "extract", lambda self, *given: [])
+
+
+def the_split_is_not_checked(monkeypatch):
+    """A batch goes where the table said when it was split, whatever the table says now."""
+    tables = {}
+    split, enqueue = Routes.split, Routes.enqueue
+
+    def remember(self, batch):
+        block = split(self, batch)
+        tables[id(block)] = block, self.table
+        return block
+
+    def stale(self, block, receipt):
+        now, then = self.table, tables.pop(id(block))[1]
+        if then.paused.any() or not set(then.owner.tolist()) <= set(self.tasks):
+            return enqueue(self, block, receipt)
+        self.table = then
+        wakes = enqueue(self, block, receipt)
+        self.table = now
+        return wakes
+
+    monkeypatch.setattr(Routes, "split", remember)
+    monkeypatch.setattr(Routes, "enqueue", stale)
+
+
+def the_source_keeps_its_grant(monkeypatch):
+    monkeypatch.setattr(KeyedStore, "revoke", lambda self, shard: None)
+
+
+def the_target_is_not_installed(monkeypatch):
+    """A move to another node is treated like one within the node."""
+    real = LabelledMove.handle
+
+    def handle(self, event):
+        action = real(self, event)
+        if event is MoveEvent.LABEL_RETURNED and action.name == "INSTALL":
+            return type(action).GRANT
+        return action
+
+    monkeypatch.setattr(LabelledMove, "handle", handle)
+
+
+def messages_overtake(monkeypatch):
+    """A channel delivers its last packet first, now and then; its numbers are not looked at."""
+    chance = random.Random(1)
+
+    def take(self):
+        if chance.random() < 0.1:
+            return self._packets.pop()[1]
+        return self._packets.popleft()[1]
+
+    monkeypatch.setattr(Channel, "take", take)
+
+
+def credit_is_lost(monkeypatch):
+    real = ElasticExecutor._receipts
+    monkeypatch.setattr(ElasticExecutor, "_receipts", staticmethod(lambda work: real(work)[1:]))
+
+
+def outputs_are_lost(monkeypatch):
+    real = Emitter.emit
+    monkeypatch.setattr(Emitter, "emit", lambda self, *given: real(self, *given)[:1])
+
+
+def wakes_are_lost(monkeypatch):
+    real = ElasticExecutor.done
+
+    def done(self, *given):
+        return [i for i in real(self, *given) if type(i).__name__ != "Wake"]
+
+    monkeypatch.setattr(ElasticExecutor, "done", done)
+
+
+MUTANTS = [
+    label_is_skipped,
+    label_does_not_flush,
+    flush_forgets,
+    rows_are_released_early,
+    rows_are_released_in_reverse,
+    a_piece_is_dropped,
+    a_piece_is_doubled,
+    rows_stay_behind,
+    the_split_is_not_checked,
+    the_source_keeps_its_grant,
+    the_target_is_not_installed,
+    messages_overtake,
+    credit_is_lost,
+    outputs_are_lost,
+    wakes_are_lost,
+]
+
+
+@pytest.mark.parametrize("mutate", MUTANTS, ids=lambda mutate: mutate.__name__)
+def test_a_fault_is_found(simulate, monkeypatch, mutate):
+    mutate(monkeypatch)
+    assert first_failure(simulate) is not None, f"{MOST_SEEDS} seeds found nothing"
+
+
+def test_instructions_that_are_torn_apart_are_found(simulate):
+    """Drivers carry instructions out in the order in which the executor gave them, whatever thread got them."""
+    assert first_failure(simulate, torn=True) is not None
+
+
+def first_failure(simulate, **options):
+    for seed in range(MOST_SEEDS):
+        try:
+            simulate(seed, **options).run()
+        except Exception as error:
+            assert f"seed {seed}" in error.__notes__[0]
+            return error
+    return None
