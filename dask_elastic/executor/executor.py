@@ -271,6 +271,8 @@ class ElasticExecutor:
 
     def measure(self, now: float) -> ExecutorMeasure:
         """Return what there is to say of the executor at this moment."""
+        # Sizing the state waits for the tasks to finish their batch: not under the lock that every batch takes.
+        state_bytes = self.store.state_bytes()
         with self.lock:
             measures = self.measures
             return ExecutorMeasure(
@@ -281,7 +283,7 @@ class ElasticExecutor:
                 service_rate=measures.service.per_second(),
                 queue_rows=self._pending_rows,
                 latency=measures.latency.recent(now),
-                state_bytes=self.store.state_bytes(),
+                state_bytes=state_bytes,
                 rows=measures.rows,
                 moves=self.moves.finished,
                 moves_across=self.moves.finished_across,

@@ -251,6 +251,8 @@ class Coordinator:
         for node, report in enumerate(reports):
             record.reports[node] = {**report, "at": time.time()}
         record.change(Status.FINISHED)
+        # Nothing is left to do: threads end, state and measures stay readable.
+        await self._tell_all(record, "end")
 
     def _fail(self, record: JobRecord, error: bytes) -> None:
         if record.status in ENDED:

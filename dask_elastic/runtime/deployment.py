@@ -142,9 +142,14 @@ class Deployment:
             gates = list(self._gates.values())
         for gate in gates:
             gate.abort()
-        for threads in (self.sources, self.homes, self.remotes, self.sinks):
-            for part in list(threads.values()):
-                part.abort()
+        parts: list[SourceThread | Home | RemoteTasks | SinkThread] = [
+            *self.sources.values(),
+            *self.homes.values(),
+            *self.remotes.values(),
+            *self.sinks.values(),
+        ]
+        for part in parts:
+            part.abort()
 
     def join(self, timeout: float) -> list[str]:
         """Wait for the threads to end; returns the names of those that have not."""

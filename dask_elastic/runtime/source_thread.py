@@ -1,4 +1,4 @@
-"""One instance of a source on a thread of its own, with the stateless operators that are fused with it."""
+"""One instance of a source: a thread that reads it, and one that runs what is fused with it and sends the rows on."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from dask_elastic.executor.emitter import Emitter
 from dask_elastic.runtime.credit import Aborted
+from dask_elastic.runtime.handoff import Handoff
 from dask_elastic.topology.operators import SourceOperator
 from dask_elastic.topology.pace import Pace
 from dask_elastic.topology.source import SourceContext
@@ -104,28 +105,38 @@ class SourceThread:
         self.rows = 0
         self.mailbox = Mailbox()
         self._stop = threading.Event()
+        self._handoff = Handoff()
 
     def start(self) -> None:
         """Begin to read."""
+        self.deployment.thread(f"{self.identity}-reader", self._run_reader)
         self.deployment.thread(str(self.identity), self._run)
 
     def stop(self) -> None:
         """Read no further; what was read, or taken from `job.send`, is processed."""
         if not self.source.pushed:
+            # A reader that waits in user code for rows to come does not hold the end up.
             self._stop.set()
+            self._handoff.close()
         self.mailbox.close()
 
     def abort(self) -> None:
-        """Make the thread see that the job has ended."""
+        """Make the threads see that the job has ended."""
         self._stop.set()
+        self._handoff.close()
         self.mailbox.close()
 
-    def _run(self) -> None:
+    def _run_reader(self) -> None:
         for rows, due in self._paced():
+            if not self._handoff.put(rows, due):
+                return
+        self._handoff.close()
+
+    def _run(self) -> None:
+        while (taken := self._handoff.take()) is not None:
+            rows, due = taken
             self.rows += rows.num_rows
             self.deployment.deliver(self.identity, self.emitter.emit([rows], due))
-            if self._stop.is_set():
-                break
         self.mailbox.close()
         if self.deployment.ended:
             raise Aborted

@@ -383,6 +383,8 @@ class KeyedStore:
 def _difference(
     keys: pa.Schema, other_keys: pa.Schema, fields: tuple[Field, ...], other_fields: tuple[Field, ...]
 ) -> str:
+    if fields == other_fields and keys.equals(other_keys):
+        return ""
     parts = []
     if not keys.equals(other_keys):
         parts.append(f"key columns {_text(keys)} against {_text(other_keys)}")

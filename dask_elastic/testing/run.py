@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from dask_elastic.connectors.sources import Arrow
 from dask_elastic.executor.guard import DeadLetter, OnError
 from dask_elastic.executor.keyed_state import read_state
 from dask_elastic.simulator import Placement, World, WorldOptions
@@ -19,7 +18,7 @@ from dask_elastic.topology.component import Component, fuse
 from dask_elastic.topology.operators import Compute, SinkOperator, SourceOperator
 from dask_elastic.topology.source import Source, SourceContext
 from dask_elastic.topology.topology import Topology
-from dask_elastic.vocab.errors import ElasticError, SourceError, SubmitError, UnknownOperator
+from dask_elastic.vocab.errors import ElasticError, SourceError, SubmitError, TopologyError, UnknownOperator
 
 SLOTS = (2, 2)
 """Cores of the nodes that a test pretends to have."""
@@ -108,6 +107,8 @@ def run(
     """
     if on_error not in ("fail", "skip"):
         raise SubmitError(f'on_error is {on_error!r}; give "fail" or "skip".')
+    if executors is not None and executors < 1:
+        raise TopologyError(f"executors is {executors!r}; give 1 or more, or None for what the operators say.")
     given = dict(inputs or {})
     components = [_with_rows(component, given) for component in fuse(topology)]
     if given:
@@ -140,18 +141,31 @@ def _with_rows(component: Component, given: dict[str, Given]) -> Component:
             name = operator.name
             raise SourceError(f"nobody sends rows to source {name!r} here: give them as inputs={{{name!r}: rows}}.")
         return component
-    source = _GivenRows(_batches(given.pop(operator.name)))
+    source = _GivenRows(_batches(operator.name, given.pop(operator.name)))
     source.parallel = operator.source.parallel
     return dataclasses.replace(component, operator=dataclasses.replace(operator, source=source))
 
 
-def _batches(rows: Given) -> list[pa.RecordBatch]:
-    parts = [_plain(part) for part in (rows if isinstance(rows, Sequence) else [rows])]
-    return [batch for part in parts for batch, _ in Arrow(part).read(SourceContext())]
+def _batches(source: str, rows: Any) -> list[pa.RecordBatch]:
+    parts = list(rows) if isinstance(rows, list | tuple) else [rows]
+    if not parts:
+        raise TopologyError(
+            f"the list of rows for source {source!r} is empty; give an empty table, so that it has columns."
+        )
+    return [batch for part in parts for batch in _table(source, part).to_batches()]
 
 
-def _plain(rows: Any) -> Any:
-    return pa.Table.from_pandas(rows, preserve_index=False) if isinstance(rows, pd.DataFrame) else rows
+def _table(source: str, rows: object) -> pa.Table:
+    if isinstance(rows, pd.DataFrame):
+        rows = pa.Table.from_pandas(rows, preserve_index=False)
+    if isinstance(rows, pa.RecordBatch):
+        rows = pa.Table.from_batches([rows])
+    if not isinstance(rows, pa.Table):
+        raise TopologyError(
+            f"the rows for source {source!r} are of type {type(rows).__name__}; give a pyarrow Table or RecordBatch, a "
+            "pandas DataFrame, or a list of these."
+        )
+    return rows.replace_schema_metadata(None).unify_dictionaries()
 
 
 def _unknown(topology: Topology, names: Sequence[str]) -> ElasticError:

@@ -32,7 +32,6 @@ def test_what_always_holds_holds(simulate, happened, part):
 
 
 def test_what_was_to_be_tested_happened(happened):
-    print(happened)
     assert happened["seeds"] == SEEDS
     assert happened["moves"] - happened["moves across nodes"] > SEEDS
     assert happened["moves across nodes"] > SEEDS
@@ -40,3 +39,17 @@ def test_what_was_to_be_tested_happened(happened):
     assert happened["remote tasks that ended"] > SEEDS // 2
     assert happened["flushes"] > SEEDS
     assert happened["refused"] > 0
+
+
+def test_one_seed_gives_one_history(simulate):
+    first, second = simulate(7), simulate(7)
+    first.run()
+    second.run()
+    assert first.world.schedule.steps == second.world.schedule.steps > 100
+    assert first.world.schedule.history(10**6) == second.world.schedule.history(10**6)
+
+
+def test_without_disturbance_nothing_moves(simulate):
+    simulation = simulate(3, disturbed=0.0)
+    simulation.run()
+    assert sum(home.executor.moves.finished for home in simulation.world.homes.values()) == 0
