@@ -208,19 +208,20 @@ def report(checks: list[tuple[str, bool, str]]) -> None:
 @contextmanager
 def cluster() -> Iterator[Client]:
     """Some workers on this machine; whatever happens, none of their processes stays behind."""
-    # Ctrl-C goes to every process of a terminal. The workers inherit that it is ignored: this process ends them.
-    interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        workers = LocalCluster(
+    # Ctrl-C goes to every process of a terminal. The workers inherit that it is held back, and this process ends them;
+    # what comes while they start is delivered when there is something to end.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    with (
+        LocalCluster(
             n_workers=WORKERS,
             threads_per_worker=THREADS,
             memory_limit=0,
             dashboard_address=":0",
             silence_logs=logging.CRITICAL,
-        )
-    finally:
-        signal.signal(signal.SIGINT, interrupt)
-    with workers, Client(workers) as client:
+        ) as workers,
+        Client(workers) as client,
+    ):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         yield client
 
 

@@ -51,10 +51,23 @@ class Handoff:
             parts = [rows]
             count = rows.num_rows
             while self._waiting and count + self._waiting[0][0].num_rows <= JOINED_ROWS:
-                if not self._waiting[0][0].schema.equals(rows.schema):
+                if not _may_join(rows, self._waiting[0][0]):
                     break
                 parts.append(self._waiting.popleft()[0])
                 count += parts[-1].num_rows
             self._bytes -= sum(part.nbytes for part in parts)
             self._changed.notify_all()
         return (rows if len(parts) == 1 else pa.concat_batches(parts)), due
+
+
+def _may_join(one: pa.RecordBatch, other: pa.RecordBatch) -> bool:
+    """Tell whether two batches make one without a unified dictionary, which may be too large for its indices."""
+    if not one.schema.equals(other.schema):
+        return False
+    return all(_same_dictionary(a, b) for a, b in zip(one.columns, other.columns, strict=True))
+
+
+def _same_dictionary(one: pa.Array, other: pa.Array) -> bool:
+    if isinstance(one, pa.DictionaryArray):
+        return bool(one.dictionary.equals(other.dictionary))
+    return one.type.num_fields == 0

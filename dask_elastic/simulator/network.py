@@ -70,7 +70,6 @@ class Network:
         self._schedule = schedule
         self._receive = receive
         self._channels: dict[tuple[int, int], Channel] = {}
-        self.sent = 0
 
     def send(self, source: int, target: int, packet: Packet) -> None:
         """Put a packet on its way; never blocks, what bounds the bytes is credit."""
@@ -79,7 +78,6 @@ class Network:
             channel = self._channels[source, target] = Channel(f"channel {source}->{target}")
             self._schedule.spawn(channel.name, self._run(channel, target))
         channel.put(packet)
-        self.sent += 1
 
     def _run(self, channel: Channel, node: int) -> Steps:
         while True:

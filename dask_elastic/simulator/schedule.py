@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from dask_elastic.simulator.fiber import Condition, Fiber, Steps
+from dask_elastic.simulator.fiber import Fiber, Steps
 
 _DRAWN_AT_ONCE = 1024
 
@@ -97,9 +97,3 @@ class Schedule:
             f"{step:6d} {now:9.4f}  {name}: {what.format(*values)}"
             for step, now, name, what, values in self._history[-last:]
         )
-
-
-def until(condition: Condition) -> Steps:
-    """Wait until a condition holds."""
-    if not condition():
-        yield condition

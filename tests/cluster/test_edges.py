@@ -1,0 +1,300 @@
+"""Sources, sinks and shapes of topologies on a real cluster, each against what one process makes of the same rows."""
+
+from __future__ import annotations
+
+import datetime
+import threading
+import time
+from decimal import Decimal
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+import dask_elastic as de
+
+RUN = {"timeout": 30, "progress": False}
+
+
+def count(stream, *keys, name="counted", **compute):
+    """Count the rows of each key, and sum their column v."""
+    logic = {"n": de.aggregate.Count(), "sum": de.aggregate.Sum("v")}
+    return stream.key_by(*keys).compute(logic, name=name, **compute)
+
+
+def finished(topology, client, **options):
+    """Run a topology to its end."""
+    job = de.submit(topology, client, **options)
+    job.wait(**RUN)
+    return job
+
+
+def assert_counted(job, frame, *keys, name="counted"):
+    """The state is what pandas counts."""
+    wanted = frame.groupby(list(keys), dropna=False)["v"].agg(["count", "sum"]).sort_index()
+    state = job.state(name).to_pandas().set_index(list(keys)).sort_index()
+    assert state.index.tolist() == wanted.index.tolist()
+    assert state["n"].tolist() == wanted["count"].tolist()
+    assert state["sum"].tolist() == wanted["sum"].tolist()
+
+
+@pytest.fixture
+def frame():
+    random = np.random.default_rng(11)
+    return pd.DataFrame({"k": random.integers(0, 50, 20_000), "v": np.arange(20_000)})
+
+
+# sources
+
+
+def test_parquet_files_are_read_by_two_instances(client, frame, tmp_path):
+    for number in range(5):
+        part = frame.iloc[number * 4_000 : (number + 1) * 4_000]
+        pq.write_table(pa.Table.from_pandas(part, preserve_index=False), tmp_path / f"{number}.parquet")
+    topology = de.Topology("files")
+    rows = topology.source("rows", de.sources.Parquet(tmp_path, parallel=2))
+    count(rows, "k")
+    job = finished(topology, client)
+    assert_counted(job, frame, "k")
+    read = job._describe()["sources"]
+    assert len(read) == 2
+    assert all(rows for _, _, rows in read)
+
+
+def test_a_rate_is_kept(client, frame):
+    topology = de.Topology("paced")
+    rows = topology.source("rows", de.sources.Arrow(pa.Table.from_pandas(frame), rate=20_000))
+    count(rows, "k")
+    began = time.monotonic()
+    job = finished(topology, client)
+    assert 0.85 < time.monotonic() - began < 5
+    assert_counted(job, frame, "k")
+
+
+def test_an_iterable_yields_on_two_workers(client, frame):
+    def parts(instance, instances):
+        for start in range(instance * 1_000, len(frame), instances * 1_000):
+            yield frame.iloc[start : start + 1_000]
+
+    topology = de.Topology("iterable")
+    count(topology.source("rows", de.sources.Iterable(parts, parallel=2)), "k")
+    assert_counted(finished(topology, client), frame, "k")
+
+
+def test_a_full_job_holds_its_sender_back(client, tmp_path, wait_until):
+    gate = tmp_path / "gate"
+
+    def wait_for_gate(batch):
+        deadline = time.monotonic() + 25
+        while not gate.exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return batch
+
+    mib = 2**20
+    table = pa.table({"k": np.arange(mib // 2) % 7, "v": np.ones(mib // 2, dtype=np.int64)})
+    assert table.nbytes == 8 * mib
+    topology = de.Topology("full")
+    rows = topology.source("rows", de.sources.Push(table.schema)).map(wait_for_gate, name="gate")
+    count(rows, "k")
+    job = de.submit(topology, client, channel_window="4MiB")
+    sent = []
+
+    def send():
+        for _ in range(12):
+            job.send(table)
+            sent.append(table.num_rows)
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    wait_until(lambda: len(sent) >= 4, "the mailbox is filled")
+    settled = time.monotonic() + 2.5
+    wait_until(lambda: time.monotonic() > settled, "two attempts of the sender have passed")
+    assert sender.is_alive()
+    assert 4 <= len(sent) <= 7
+    gate.touch()
+    sender.join(25)
+    assert len(sent) == 12
+    job.end_of_input()
+    job.wait(**RUN)
+    assert job.state("counted").to_pandas()["sum"].sum() == 12 * table.num_rows
+
+
+def test_rows_of_one_sender_keep_their_order(client):
+    topology = de.Topology("ordered")
+    schema = pa.schema({"k": pa.int64(), "v": pa.int64()})
+    topology.source("rows", de.sources.Push(schema)).sink(de.sinks.Collect(), name="out")
+    job = de.submit(topology, client)
+    for number in range(50):
+        job.send(pa.record_batch({"v": [2 * number, 2 * number + 1], "k": [1, 1]}))
+    job.end_of_input()
+    job.wait(**RUN)
+    assert job.collect("out")["v"].to_pylist() == list(range(100))
+
+
+# sinks
+
+
+def test_parquet_files_hold_the_last_value_of_every_key(client, frame, tmp_path):
+    topology = de.Topology("written")
+    rows = topology.source("rows", de.sources.Arrow(pa.Table.from_pandas(frame), batch_rows=1_000))
+    count(rows, "k", executors=3).sink(de.sinks.Parquet(tmp_path / "out", rows_per_file=10), name="out")
+    job = finished(topology, client)
+    files = sorted((tmp_path / "out").glob("*.parquet"))
+    assert len(files) > 3
+    written = pd.concat([pq.read_table(file).to_pandas() for file in files])
+    last = written.groupby("k")["n"].max()
+    assert last.tolist() == frame.groupby("k").size().tolist()
+    assert sum(rows for _, _, rows in job._describe()["sinks"]) == len(written)
+    assert not list((tmp_path / "out").glob(".*"))
+
+
+def test_a_function_is_called_with_every_batch_and_closed_once_per_instance(client, frame, tmp_path):
+    folder = str(tmp_path)
+
+    def note(batch):
+        with open(f"{folder}/{threading.get_ident()}.rows", "a") as file:  # noqa: PTH123
+            file.write(f"{batch.num_rows}\n")
+
+    def close():
+        with open(f"{folder}/{threading.get_ident()}.closed", "a") as file:  # noqa: PTH123
+            file.write("closed\n")
+
+    topology = de.Topology("called")
+    rows = topology.source("rows", de.sources.Arrow(pa.Table.from_pandas(frame), batch_rows=1_000, parallel=3))
+    rows.sink(de.sinks.Call(note, close=close), name="out")
+    finished(topology, client)
+    lines = [int(line) for file in tmp_path.glob("*.rows") for line in file.read_text().split()]
+    assert sum(lines) == len(frame)
+    closed = [line for file in tmp_path.glob("*.closed") for line in file.read_text().split()]
+    assert len(closed) == 3
+
+
+def test_what_is_collected_can_be_read_while_the_job_runs(client, wait_until):
+    topology = de.Topology("collected")
+    schema = pa.schema({"k": pa.int64()})
+    topology.source("rows", de.sources.Push(schema)).sink(de.sinks.Collect(), name="out")
+    job = de.submit(topology, client)
+    assert job.collect("out").num_rows == 0
+    job.send(pa.table({"k": [1, 2, 3]}))
+    wait_until(lambda: job.collect("out").num_rows == 3, "the rows arrive")
+
+
+# shapes
+
+
+def test_a_union_and_two_consumers_see_every_row(client, frame):
+    half = len(frame) // 2
+    topology = de.Topology("shapes")
+    first = topology.source("first", de.sources.Arrow(pa.Table.from_pandas(frame.iloc[:half], preserve_index=False)))
+    second = topology.source("second", de.sources.Arrow(pa.Table.from_pandas(frame.iloc[half:], preserve_index=False)))
+    both = first.union(second)
+    count(both, "k", name="all")
+    count(both.filter(pc.field("v") < 5_000, name="low"), "k", name="few")
+    count(second, "k", name="later")
+    both.sink(de.sinks.Collect(), name="out")
+    job = finished(topology, client)
+    assert_counted(job, frame, "k", name="all")
+    assert_counted(job, frame[frame["v"] < 5_000], "k", name="few")
+    assert_counted(job, frame.iloc[half:], "k", name="later")
+    assert sorted(job.collect("out")["v"].to_pylist()) == frame["v"].tolist()
+
+
+def test_computes_in_a_chain_agree_with_one_process(client, frame):
+    def to_tens(batch):
+        return pa.record_batch({"ten": pc.divide(batch["k"], 10), "v": batch["n"]})
+
+    topology = de.Topology("chain")
+    rows = topology.source("rows", de.sources.Arrow(pa.Table.from_pandas(frame), batch_rows=500))
+    first = count(rows, "k", name="per_key", executors=2)
+    kept = first.filter(pc.field("k") < 30, name="below-30").map(to_tens, name="to-tens")
+    kept.key_by("ten").compute({"most": de.aggregate.Max("v")}, name="per_ten", executors=2)
+    job = finished(topology, client)
+    assert_counted(job, frame, "k", name="per_key")
+    sizes = frame.groupby("k").size()
+    wanted = sizes[sizes.index < 30].groupby(sizes.index[sizes.index < 30] // 10).max()
+    state = job.state("per_ten").to_pandas().sort_values("ten")
+    assert state["most"].tolist() == wanted.tolist()
+
+
+def test_a_map_may_return_several_batches_or_none(client, frame):
+    def twice(batch):
+        kept = batch.filter(pc.greater_equal(batch["v"], 100))
+        return [kept, kept] if kept.num_rows else None
+
+    topology = de.Topology("several")
+    rows = topology.source("rows", de.sources.Arrow(pa.Table.from_pandas(frame, preserve_index=False), batch_rows=100))
+    count(rows.map(twice, name="twice"), "k")
+    assert_counted(finished(topology, client), pd.concat([frame.iloc[100:]] * 2), "k")
+
+
+# keys
+
+NOON = datetime.datetime(2013, 1, 1, 12, tzinfo=datetime.UTC)
+KEYS = {
+    "int8": pa.array([1, -1, 5, 1], pa.int8()),
+    "uint64": pa.array([2**64 - 1, 0, 1, 2**64 - 1], pa.uint64()),
+    "float32": pa.array([1.5, -0.0, 0.0, 1.5], pa.float32()),
+    "bool": pa.array([True, False, None, True]),
+    "string": pa.array(["Zürich", "", None, "Zürich"]),
+    "large_string": pa.array(["a" * 100, "b", "ab", "a" * 100], pa.large_string()),
+    "binary": pa.array([b"\x00", b"", b"\x00\x00", b"\x00"]),
+    "dictionary": pa.array(["a", "b", None, "a"]).dictionary_encode(),
+    "decimal": pa.array([Decimal("1.10"), Decimal("-1.10"), Decimal("0.00"), Decimal("1.10")], pa.decimal128(9, 2)),
+    "timestamp": pa.array([NOON, NOON + datetime.timedelta(1), None, NOON], pa.timestamp("ms", "UTC")),
+    "date": pa.array([NOON.date(), datetime.date(1969, 12, 31), None, NOON.date()]),
+}
+
+
+@pytest.mark.parametrize("kind", KEYS)
+def test_keys_of_many_types_are_counted_and_found(client, kind):
+    keys = KEYS[kind]
+    table = pa.table({"k": pa.concat_arrays([keys] * 50), "v": np.arange(200)})
+    topology = de.Topology(kind)
+    count(topology.source("rows", de.sources.Arrow(table, batch_rows=7)), "k", executors=2)
+    job = finished(topology, client)
+    state = job.state("counted")
+    wanted = {}
+    for key in keys.to_pylist():
+        wanted[key] = wanted.get(key, 0) + 50
+    made = state.to_arrow()
+    assert dict(zip(made["k"].to_pylist(), made["n"].to_pylist(), strict=True)) == wanted
+    for key, rows in wanted.items():
+        assert state.get(key)["n"] == rows
+
+
+def test_several_key_columns_make_one_key(client, frame):
+    frame["name"] = np.array(["a", "b", None], dtype=object)[frame["v"] % 3]
+    topology = de.Topology("multi")
+    rows = topology.source("rows", de.sources.Arrow(pa.Table.from_pandas(frame, preserve_index=False), batch_rows=999))
+    count(rows, "name", "k", executors=3)
+    job = finished(topology, client)
+    state = job.state("counted")
+    wanted = frame.groupby(["name", "k"], dropna=False)["v"].size()
+    assert len(state.to_arrow()) == len(wanted)
+    for name in ("a", "b"):
+        assert state.get((name, 7))["n"] == wanted[name, 7]
+    missing = frame["name"].isna() & (frame["k"] == 7)
+    assert state.get((None, 7))["n"] == missing.sum()
+    assert state.get(("c", 7)) is None
+
+
+def test_dictionaries_that_differ_from_batch_to_batch_are_one_column(client):
+    words = [f"word-{number}" for number in range(300)]
+
+    def parts():
+        for start in range(0, 300, 10):
+            chosen = words[start : start + 10] * 2
+            yield pa.record_batch({"k": pa.array(chosen).dictionary_encode(), "v": pa.array(range(20))})
+
+    topology = de.Topology("dictionaries")
+    rows = topology.source("rows", de.sources.Iterable(parts))
+    count(rows, "k", executors=2)
+    rows.sink(de.sinks.Collect(), name="out")
+    job = finished(topology, client)
+    state = job.state("counted").to_arrow()
+    assert sorted(state["k"].to_pylist()) == sorted(words)
+    assert state["n"].to_pylist() == [2] * 300
+    assert job.collect("out")["k"].to_pylist() == [w for s in range(0, 300, 10) for w in words[s : s + 10] * 2]

@@ -1,0 +1,235 @@
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from dask_elastic.executor import events
+from dask_elastic.executor import instructions as do
+from dask_elastic.executor.executor import FINAL_FLUSH, FIRST_ROWS, REMOTE_WINDOW, ElasticExecutor
+from dask_elastic.executor.remote import RemotePart
+from dask_elastic.executor.task_queue import LabelItem, StopItem, Work
+from dask_elastic.routing.keyspace import KeySpace
+from dask_elastic.vocab import messages as m
+from dask_elastic.vocab.batch import Batch
+from dask_elastic.vocab.errors import MoveRefused, PlanningError, ProtocolError
+from dask_elastic.vocab.identity import ExecutorId
+
+SOURCE = ExecutorId("source", 0)
+ME = ExecutorId("per_key", 0)
+SHARDS = 8
+
+
+def make(cores=None, home=0):
+    return ElasticExecutor(ME, KeySpace(1, SHARDS), home, cores or {home: 2}, [SOURCE])
+
+
+def batch(*hashes):
+    rows = pa.record_batch({"key": pa.array(hashes, pa.int64()), "number": pa.array(range(len(hashes)), pa.int64())})
+    return Batch(rows, np.array(hashes, dtype=np.uint64), 0.0)
+
+
+def offer(executor, *hashes, nbytes=100):
+    return executor.offer(SOURCE, batch(*hashes), nbytes, 0.0)
+
+
+def keys(work):
+    return work.batch().rows["key"].to_pylist()
+
+
+def test_the_first_tasks_share_the_shards_and_those_at_home_own_state():
+    executor = make({0: 1, 1: 2})
+    assert executor.start() == [
+        do.StartTask(0, 0, (0, 3, 6)),
+        do.StartTask(1, 1, (1, 4, 7)),
+        do.StartTask(2, 1, (2, 5)),
+    ]
+    assert np.flatnonzero(executor.store.owner == 0).tolist() == [0, 3, 6]
+    assert (executor.store.owner != -1).sum() == 3
+
+
+def test_rows_go_to_the_tasks_of_their_shards_and_credit_comes_back_once_all_are_processed():
+    executor = make()
+    assert executor.take(0) is None
+    assert executor.take(1) is None
+    assert sorted(i.task for i in offer(executor, 0, 1, 2, 9)) == [0, 1]
+    assert offer(executor, 3) == []
+    first, second = executor.take(0), executor.take(1)
+    assert keys(first[1]) == [0, 2]
+    assert sorted(keys(second[1])) == [1, 3, 9]
+    assert executor.done(0, first[0], 0.001, 1.0) == []
+    assert executor.done(1, second[0], 0.001, 1.0) == [do.Release(SOURCE, 100), do.Release(SOURCE, 100)]
+    assert executor.measure(1.0).rows == 5
+
+
+def test_an_empty_batch_gives_its_credit_back_at_once():
+    assert offer(make(), nbytes=5) == [do.Release(SOURCE, 5)]
+
+
+def test_a_task_takes_no_more_than_its_inbox_holds():
+    executor = make({0: 1})
+    offer(executor, *range(FIRST_ROWS + 5))
+    assert executor.take(0)[1].rows == FIRST_ROWS
+    assert executor.take(0)[1].rows == 5
+
+
+def test_a_moving_shard_waits_alone_and_arrives_in_order():
+    executor = make()
+    offer(executor, 0, 2, 0)
+    number, taken = executor.take(0)
+    offer(executor, 0, 2)
+    executor.handle(events.MoveShard(0, 1), 1.0)
+    offer(executor, 8, 2, 1)
+    assert executor.routes.waiting_rows == 2
+    assert keys(executor.take(1)[1]) == [1]
+    executor.done(0, number, 0.0001, 1.0)
+    assert executor.take(0)[1] == LabelItem(0, 1, True)
+    assert keys(executor.take(0)[1]) == [2, 2]
+    assert executor.take(1) is None
+    assert executor.handle(events.LabelBack(0, 0), 2.0) == [do.Wake(1)]
+    assert executor.store.owner[0] == 1
+    assert keys(executor.take(1)[1]) == [0, 8]
+    assert sorted(keys(taken)) == [0, 0, 2]
+    assert (executor.moves.finished, executor.moves.finished_across) == (1, 0)
+    assert executor.finished_moves()[0].pause == 1.0
+
+
+def test_a_batch_that_was_split_before_a_move_is_routed_by_the_table_of_now():
+    executor = make()
+    given = batch(0, 1, 2)
+    block = executor.split(given)
+    executor.handle(events.MoveShard(0, 1), 0.0)
+    executor.accept(block, SOURCE, given, 1, 0.0)
+    assert executor.routes.waiting_rows == 1
+    assert executor.take(0)[1] == LabelItem(0, 1, True)
+    executor.handle(events.LabelBack(0, 0), 0.0)
+    assert keys(executor.take(0)[1]) == [2]
+    assert sorted(keys(executor.take(1)[1])) == [0, 1]
+
+
+def test_a_move_to_another_node_installs_before_it_releases():
+    executor = make({0: 1, 1: 1})
+    executor.take(1)
+    executor.handle(events.MoveShard(0, 1), 0.0)
+    offer(executor, 0)
+    assert executor.take(0)[1] == LabelItem(0, 1, False)
+    assert executor.handle(events.LabelBack(0, 0), 0.0) == [do.InstallState(0, 1, 1, True)]
+    assert executor.store.owner[0] == -1
+    assert executor.routes.waiting_rows == 1
+    assert executor.handle(events.StateInstalled(0), 0.0) == [do.Wake(1)]
+    assert keys(executor.take(1)[1]) == [0]
+    assert executor.moves.finished_across == 1
+
+
+def test_only_so_much_is_on_its_way_to_a_remote_task_but_labels_pass():
+    executor = make({1: 1})
+    for number in range(3):
+        offer(executor, *range(number * FIRST_ROWS, (number + 1) * FIRST_ROWS))
+    taken = [executor.take(0) for _ in range(REMOTE_WINDOW)]
+    assert all(isinstance(item, Work) for _, item in taken)
+    assert executor.take(0) is None
+    executor.handle(events.SetCores({1: 1, 0: 1}), 0.0)
+    executor.handle(events.MoveShard(3, 1), 0.0)
+    assert executor.take(0)[1] == LabelItem(3, 1, False)
+    assert executor.take(0) is None
+    assert do.Wake(0) in executor.done(0, taken[0][0], 0.01, 0.1)
+    assert isinstance(executor.take(0)[1], Work)
+
+
+def test_a_task_that_must_go_is_drained_then_stopped():
+    executor = make({0: 2})
+    executor.take(1)
+    executor.handle(events.SetCores({0: 1}), 0.0)
+    assert executor.measure(0.0).cores == {0: 1}
+    labels = []
+    while not isinstance(item := executor.take(1)[1], StopItem):
+        labels.append(item.shard)
+        executor.handle(events.LabelBack(1, item.shard), 0.0)
+    assert sorted(labels) == [1, 3, 5, 7]
+    executor.handle(events.TaskEnded(1), 0.0)
+    assert executor.assignment()[0].tolist() == [0] * SHARDS
+    assert executor.assignment()[1] == {0: 0}
+
+
+def test_balancing_gives_a_new_task_shards_that_have_load():
+    executor = make({0: 1})
+    offer(executor, *range(SHARDS))
+    executor.done(0, executor.take(0)[0], 0.1, 0.5)
+    assert do.StartTask(1, 0) in executor.handle(events.SetCores({0: 2}), 0.6)
+    assert len(executor.moves.active) == SHARDS // 2
+
+
+@pytest.mark.parametrize("cores", [{}, {0: 0}, {0: -1, 1: 2}])
+def test_an_executor_keeps_a_core(cores):
+    executor = make()
+    with pytest.raises(PlanningError, match="at least one core"):
+        executor.handle(events.SetCores(cores), 0.0)
+    assert executor.measure(0.0).cores == {0: 2}
+
+
+@pytest.mark.parametrize(("shard", "target"), [(SHARDS, 1), (-1, 1), (0, 9), (2, 1)])
+def test_a_move_that_cannot_be_is_refused_and_changes_nothing(shard, target):
+    executor = make()
+    executor.handle(events.MoveShard(2, 1), 0.0)
+    before = executor.routes.table
+    with pytest.raises(MoveRefused):
+        executor.handle(events.MoveShard(shard, target), 0.0)
+    assert executor.routes.table is before
+
+
+def test_a_move_to_where_the_shard_is_does_nothing():
+    executor = make()
+    assert executor.handle(events.MoveShard(0, 0), 0.0) == []
+    assert executor.moves.active == {}
+
+
+def test_it_finishes_when_its_input_is_processed_and_the_state_is_home():
+    executor = make({0: 1, 1: 1})
+    offer(executor, 1)
+    assert executor.handle(events.InputEnded(SOURCE), 0.0) == []
+    number, _ = executor.take(1)
+    assert executor.done(1, number, 0.1, 0.2) == [do.Release(SOURCE, 100), do.RequestFlush(1, 1, FINAL_FLUSH)]
+    assert not executor.finished
+    assert executor.handle(events.Flushed(1, 0, FINAL_FLUSH), 0.3) == [do.Finished()]
+    assert executor.finished
+
+
+def test_a_flush_does_not_wait_for_tasks_that_have_ended():
+    executor = make({0: 1, 1: 1})
+    assert executor.handle(events.FlushDue(5), 0.0) == [do.RequestFlush(1, 1, 5)]
+    assert executor.handle(events.TaskEnded(1), 0.0) == [do.FlushComplete(5)]
+    assert executor.handle(events.FlushDue(6), 0.0) == [do.FlushComplete(6)]
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        events.LabelBack(0, 0),
+        events.StateInstalled(0),
+        events.InputEnded(ExecutorId("stranger", 0)),
+    ],
+)
+def test_what_the_protocol_does_not_allow_is_an_error(event):
+    with pytest.raises(ProtocolError):
+        make().handle(event, 0.0)
+
+
+def test_rows_after_the_end_of_an_input_are_an_error():
+    executor = make()
+    executor.handle(events.InputEnded(SOURCE), 0.0)
+    with pytest.raises(ProtocolError, match="has ended or is no input"):
+        offer(executor, 1)
+
+
+def test_work_that_was_not_taken_cannot_be_done():
+    with pytest.raises(ProtocolError, match="which it does not have"):
+        make().done(0, 3, 0.1, 0.0)
+
+
+def test_a_remote_task_ignores_a_flush_that_comes_after_its_end():
+    part = RemotePart(ME, KeySpace(1, SHARDS))
+    part.receive(m.StartTask(4, (1, 2)))
+    part.control(m.StopTask(4))
+    assert part.receive(m.FlushRequest(4, 9)) is False
+    with pytest.raises(ProtocolError, match="task 4, which is not here"):
+        part.receive(m.Label(4, 1, True))
