@@ -13,6 +13,7 @@ import argparse
 import functools
 import json
 import multiprocessing
+import socket
 import statistics
 import threading
 import time
@@ -87,44 +88,61 @@ def bare_threads(total: int, rows: int) -> float:
     return total / (time.perf_counter() - began)
 
 
-def _bare_process(total: int, rows: int, seed: int, out: Connection, into: Connection, done: Connection) -> None:
+def _receive(link: socket.socket) -> bytearray | None:
+    head = link.recv(8, socket.MSG_WAITALL)
+    body = bytearray(int.from_bytes(head, "little"))
+    view, got = memoryview(body), 0
+    while got < len(body):
+        got += link.recv_into(view[got:])
+    return body or None
+
+
+def _bare_process(total: int, rows: int, seed: int, control: Connection) -> None:
+    """One of two peers: a thread reads, splits, sends; another receives; both update the state."""
     batches(rows, seed)
     schema = batches(rows, seed)[0].schema
-    done.send("ready")
-    done.recv()
+    server = socket.create_server(("127.0.0.1", 0))
+    control.send(server.getsockname()[1])
+    out = socket.create_connection(("127.0.0.1", control.recv()))
+    into, _ = server.accept()
+    control.send("ready")
+    control.recv()
+    state, lock = BareState(), threading.Lock()
 
     def send() -> None:
         for batch in stream(total // 2, rows, seed):
             parts = split_in_two(batch)
             mine, theirs = parts[seed], parts[1 - seed]
-            out.send_bytes(theirs[0].serialize())
+            body = theirs[0].serialize()
+            out.sendall(len(body).to_bytes(8, "little"))
+            out.sendall(body)
             with lock:
                 state.update(*mine)
-        out.send_bytes(b"")
+        out.sendall((0).to_bytes(8, "little"))
 
-    state, lock = BareState(), threading.Lock()
     sender = threading.Thread(target=send)
     sender.start()
-    while body := into.recv_bytes():
+    while (body := _receive(into)) is not None:
         received = pa.ipc.read_record_batch(pa.py_buffer(body), schema)
+        hashes = hash_columns(received, ("key",))
         with lock:
-            state.update(received, hash_columns(received, ("key",)))
+            state.update(received, hashes)
     sender.join()
-    done.send("done")
+    control.send("done")
 
 
 def bare_processes(total: int, rows: int) -> float:
-    """Two processes that exchange half of their rows as Arrow IPC over pipes; rows per second."""
+    """Two processes that exchange half of their rows as Arrow IPC over sockets; rows per second."""
     context = multiprocessing.get_context("spawn")
-    here, there = context.Pipe(duplex=False), context.Pipe(duplex=False)
     controls = [context.Pipe() for _ in range(2)]
-    ends = [(there[1], here[0]), (here[1], there[0])]
     processes = [
-        context.Process(target=_bare_process, args=(total, rows, seed, *ends[seed], controls[seed][1]))
-        for seed in (0, 1)
+        context.Process(target=_bare_process, args=(total, rows, seed, controls[seed][1])) for seed in (0, 1)
     ]
     for process in processes:
         process.start()
+    ports = [control.recv() for control, _ in controls]
+    for (control, _), port in zip(controls, reversed(ports), strict=True):
+        control.send(port)
     for control, _ in controls:
         control.recv()
     began = time.perf_counter()

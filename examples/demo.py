@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from pathlib import Path
 
 import flights
@@ -118,14 +119,10 @@ def status(metrics: pd.DataFrame, rows: int) -> str:
     if metrics["latency_p99"].isna().any() or metrics.empty:
         return "starting"
     p50, p99 = (1000 * metrics[column].astype(float).max() for column in ("latency_p50", "latency_p99"))
-    parts = [
-        f"{metrics['rows'].min() / rows:4.0%}",
-        f"{metrics['arrival_rate'].min():5,.0f} flights/s",
-        f"latency p50 {p50:4.0f} ms, p99 {p99:4.0f} ms",
-        *(f"{one.operator} {one.cores} cores" for one in metrics.itertuples()),
-        f"{metrics['moves'].sum()} moves ({metrics['moves_across'].sum()} across workers)",
-    ]
-    return " | ".join(parts)
+    cores = ", ".join(f"{one.operator} {one.cores}" for one in metrics.itertuples())
+    moves = f"{metrics['moves'].sum()} moves, {metrics['moves_across'].sum()} across workers"
+    done, rate = metrics["rows"].min() / rows, metrics["arrival_rate"].min()
+    return f"{done:4.0%}  {rate:5,.0f}/s  latency p50 {p50:.0f} ms, p99 {p99:.0f} ms  cores: {cores}  {moves}"
 
 
 def watch(job: de.Job, rows: int) -> pd.DataFrame:
@@ -209,7 +206,8 @@ def report(checks: list[tuple[str, bool, str]]) -> None:
 def cluster() -> Iterator[Client]:
     """Some workers on this machine; whatever happens, none of their processes stays behind."""
     # Ctrl-C goes to every process of a terminal. The workers inherit that it is held back, and this process ends them;
-    # what comes while they start is delivered when there is something to end.
+    # what comes while they start is delivered when there is something to end. Starting the tracker undoes such a mask.
+    resource_tracker.ensure_running()
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     with (
         LocalCluster(

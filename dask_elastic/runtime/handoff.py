@@ -70,4 +70,4 @@ def _may_join(one: pa.RecordBatch, other: pa.RecordBatch) -> bool:
 def _same_dictionary(one: pa.Array, other: pa.Array) -> bool:
     if isinstance(one, pa.DictionaryArray):
         return bool(one.dictionary.equals(other.dictionary))
-    return one.type.num_fields == 0
+    return bool(one.type.num_fields == 0)

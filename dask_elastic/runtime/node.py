@@ -56,6 +56,7 @@ class NodeRuntime:
         self.deployments: dict[str, Deployment] = {}
         self.commands = Commands(self)
         self._peers: dict[str, Peer] = {}
+        self._connecting = asyncio.Lock()
         self._packets: SimpleQueue[tuple[str, Packet | None] | None] = SimpleQueue()
         self._pool = ThreadPoolExecutor(8, thread_name_prefix="elastic-control")
         self._closed = threading.Event()
@@ -152,11 +153,13 @@ class NodeRuntime:
         return peer
 
     async def _connect(self, address: str) -> None:
-        if address in self._peers:
-            return
-        peer = Peer(self.worker, address, self._peer_broken)
-        await peer.connect()
-        self._peers[address] = peer
+        # Jobs that are submitted at a time must share one channel, or their messages to a node would have no order.
+        async with self._connecting:
+            if address in self._peers:
+                return
+            peer = Peer(self.worker, address, self._peer_broken)
+            await peer.connect()
+            self._peers[address] = peer
 
     def _peer_broken(self, address: str, error: BaseException) -> None:
         peer = self._peers.pop(address, None)

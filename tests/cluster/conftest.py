@@ -55,7 +55,7 @@ def threads_of_jobs() -> Callable[[Client], list[str]]:
         found = [thread.name for thread in threading.enumerate() if thread.name.startswith("elastic-")]
         return [name for name in found if not name.startswith(own)]
 
-    return lambda client: sum(client.run(names).values(), [])
+    return lambda client: [name for found in client.run(names).values() for name in found]
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 import time
@@ -267,8 +268,6 @@ def move_constantly(home, seed, stop):
         if turn % 50 == 1:
             home.handle(SetCores({executor.home: int(random.integers(1, 3)), 1 - executor.home: 1 + turn // 50 % 2}))
         _, tasks = executor.assignment()
-        try:
+        with contextlib.suppress(MoveRefused):
             home.handle(MoveShard(int(random.integers(8)), int(random.choice([*tasks]))))
-        except MoveRefused:
-            pass
         time.sleep(0.001)

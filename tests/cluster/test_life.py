@@ -9,18 +9,21 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
+import msgpack
 import numpy as np
 import pyarrow as pa
 import pytest
-from dask_elastic_plugins import install as installing
-from dask_elastic_plugins import scheduler as scheduler_plugin
-from dask_elastic_plugins import worker as worker_plugin
 from distributed import Client
 from distributed.security import Security
 
 import dask_elastic as de
+from dask_elastic.runtime.packet import Packet
 from dask_elastic.vocab import errors
+from dask_elastic_plugins import install as installing
+from dask_elastic_plugins import scheduler as scheduler_plugin
+from dask_elastic_plugins import worker as worker_plugin
 
 RUN = {"timeout": 30, "progress": False}
 NUMBERS = pa.table({"k": np.arange(2_000) % 10, "v": np.arange(2_000)})
@@ -180,6 +183,24 @@ def test_cores_of_ended_jobs_are_free_again(client):
         job.stop()
 
 
+def test_jobs_that_are_submitted_at_a_time_share_the_channels_of_a_fresh_cluster(small_cluster):
+    cluster = small_cluster(n_workers=3, processes=False)
+    with Client(cluster, set_as_default=False) as client:
+        installing.install(client)
+        source = de.sources.Arrow(NUMBERS, batch_rows=50, parallel=3)
+        with ThreadPoolExecutor(4) as pool:
+            submits = [
+                pool.submit(de.submit, counting(source, executors=3), client, name=f"job-{number}")
+                for number in range(4)
+            ]
+            jobs = [submit.result(30) for submit in submits]
+        peers = [worker.plugins["dask-elastic-worker"].runtime._inbound for worker in cluster.workers.values()]
+        assert [len(inbound) for inbound in peers] == [2, 2, 2]
+        for job in jobs:
+            job.wait(**RUN)
+            assert job.state("counted").to_pandas()["n"].tolist() == [200] * 10
+
+
 # what a cluster loses
 
 
@@ -193,7 +214,7 @@ def test_a_killed_worker_fails_the_job_within_seconds_and_the_next_one_runs(smal
         victim = home if which == "home" else next(address for address in pids if address != home)
         began = time.monotonic()
         os.kill(pids[victim], signal.SIGKILL)
-        with pytest.raises(errors.JobFailed, match="is gone|broke") as e:
+        with pytest.raises(errors.JobFailed, match=r"is gone|broke") as e:
             job.wait(**RUN)
         assert time.monotonic() - began < 10
         assert isinstance(e.value.__cause__, errors.NodeLost)
@@ -394,6 +415,24 @@ def test_a_plugin_that_cannot_be_set_up_on_the_scheduler_does_not_harm_it(small_
             held(client)
         assert client.submit(sum, [1, 2]).result(timeout=30) == 3
     assert "could not be set up on the scheduler" in caplog.text
+
+
+def test_a_packet_of_garbage_fails_the_jobs_of_its_sender_and_no_others(small_cluster):
+    cluster = small_cluster(n_workers=2, processes=False)
+    with Client(cluster, set_as_default=False) as client:
+        job = held(client)
+        first, second = cluster.workers.values()
+        for garbage in ([b"\xc1"], [], [packed([["end"], 3])], [packed(["end", "of", "it"])]):
+            first.plugins["dask-elastic-worker"].runtime._packets.put((second.address, Packet(garbage)))
+        with pytest.raises(errors.JobFailed, match=f"a packet from {second.address} .* cannot be read"):
+            job.wait(**RUN)
+        assert isinstance(job.error, errors.ProtocolError)
+        assert_runs(client)
+
+
+def packed(*headers):
+    """The first buffer of a packet, whatever it may be."""
+    return msgpack.packb(list(headers))
 
 
 # kinds of clusters

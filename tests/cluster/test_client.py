@@ -1,0 +1,201 @@
+"""What a user sees of a job: measures, places, state while it runs, and how it prints itself."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import dask_elastic as de
+from dask_elastic.runtime.progress import Progress
+
+RUN = {"timeout": 30, "progress": False}
+ROWS = pa.table({"k": np.arange(1_000) % 10, "word": [f"word-{n % 7}" for n in range(1_000)]})
+METRICS = {
+    "operator", "executor", "node", "cores", "arrival_rate", "service_rate", "queue", "latency_p50", "latency_p99",
+    "state_bytes", "rows", "moves", "moves_across",
+}  # fmt: skip
+
+
+@pytest.fixture
+def job(client):
+    """A job that counts rows by number, by word and by both, until its input is ended."""
+    topology = de.Topology("seen")
+    rows = topology.source("rows", de.sources.Push(ROWS.schema))
+    for name, keys in {"by_k": ["k"], "by_word": ["word"], "by_both": ["k", "word"]}.items():
+        rows.key_by(*keys).compute({"n": de.aggregate.Count()}, name=name, executors=1)
+    rows.sink(de.sinks.Collect(), name="out")
+    return de.submit(topology, client, cores={"by_k": 1, "by_word": 1, "by_both": 1}, report_interval="50ms")
+
+
+def processed(job, rows):
+    """Whether every operator has processed so many rows."""
+    done = job.metrics()["rows"]
+    return len(done) == 3 and (done == rows).all()
+
+
+def test_metrics_are_a_row_per_executor(client, job, wait_until):
+    assert set(job.metrics().columns) == METRICS
+    job.send(ROWS)
+    wait_until(lambda: processed(job, 1_000), "all rows are processed")
+    metrics = job.metrics()
+    assert set(METRICS) <= set(metrics.columns)
+    assert metrics["operator"].tolist() == ["by_both", "by_k", "by_word"]
+    assert metrics["executor"].tolist() == [0, 0, 0]
+    assert metrics["cores"].tolist() == [1, 1, 1]
+    assert set(metrics["node"]) <= set(client.scheduler_info()["workers"])
+    assert (metrics["queue"] == 0).all()
+    assert (metrics["service_rate"] > 0).all()
+    assert (metrics["arrival_rate"] > 0).all()
+    assert (metrics["state_bytes"] > 0).all()
+    assert (metrics["latency_p50"] > 0).all()
+    assert (metrics["latency_p99"] >= metrics["latency_p50"]).all()
+    assert (metrics[["moves", "moves_across"]] == 0).all(axis=None)
+
+
+def test_assignment_says_where_each_shard_is(client, job, wait_until):
+    places = job.assignment()
+    assert places["operator"].tolist() == ["by_both", "by_k", "by_word"]
+    assert places["remote"].tolist() == [False] * 3
+    assert (places["home"] == places["node"]).all()
+    assert places["shards"].map(len).tolist() == [256] * 3
+    away = next(a for a in client.scheduler_info()["workers"] if a != places["home"][1])
+    job.set_cores("by_k", {places["home"][1]: 1, away: 1})
+    mine = tasks(job)
+    assert mine["remote"].tolist() == [False, True]
+    assert mine["node"].tolist() == [places["home"][1], away]
+    assert mine["shards"].map(len).tolist() == [256, 0]
+    job.move_shard("by_k", 7, int(mine["task"].iloc[1]))
+    wait_until(lambda: tasks(job)["shards"].iloc[1] == [7], "the shard arrives")
+    assert len(tasks(job)["shards"].iloc[0]) == 255
+
+
+def tasks(job):
+    """The tasks of by_k."""
+    places = job.assignment()
+    return places[places["operator"] == "by_k"]
+
+
+def test_cores_are_given_by_number_too(job, wait_until):
+    job.set_cores("by_k", 3)
+    places = job.assignment()
+    assert (places["operator"] == "by_k").sum() == 3
+    job.set_cores("by_k", 1, executor=0)
+    wait_until(lambda: (job.assignment()["operator"] == "by_k").sum() == 1, "two tasks are drained")
+    job.send(ROWS)
+    job.end_of_input()
+    job.wait(**RUN)
+    assert job.state("by_k").get(3)["n"] == 100
+
+
+def test_state_is_read_by_keys_of_any_shape(job):
+    job.send(ROWS)
+    job.send(pa.table({"k": pa.array([None], pa.int64()), "word": pa.array([None], pa.string())}))
+    job.end_of_input()
+    job.wait(**RUN)
+    assert job.state("by_k").get(3) == {"k": 3, "n": 100}
+    assert job.state("by_k").get(np.int64(3)) == {"k": 3, "n": 100}
+    assert job.state("by_k").get(None) == {"k": None, "n": 1}
+    assert job.state("by_k").get(99) is None
+    assert job.state("by_word").get("word-1") == {"word": "word-1", "n": 143}
+    assert job.state("by_word").get("word-7") is None
+    assert job.state("by_both").get((3, "word-3"))["n"] == 15
+    assert job.state("by_both").get((None, None))["n"] == 1
+    assert job.state("by_both").get((3, None)) is None
+    assert job.state("by_k").to_arrow().column_names == ["k", "n"]
+    assert repr(job.state("by_k")) == "JobState('by_k')"
+
+
+def test_state_that_is_read_while_the_job_runs_only_grows(client, job, wait_until):
+    home = job.assignment().set_index("operator")["home"]["by_k"]
+    away = next(a for a in client.scheduler_info()["workers"] if a != home)
+    job.set_cores("by_k", {home: 1, away: 1})
+    remote = int(tasks(job)["task"].iloc[1])
+    for shard in range(0, 256, 2):
+        job.move_shard("by_k", shard, remote)
+    wait_until(lambda: len(tasks(job)["shards"].iloc[1]) == 128, "the remote task has half of the shards")
+    seen = {}
+    for _ in range(20):
+        job.send(ROWS)
+        now = dict(zip(*job.state("by_k").to_arrow().to_pydict().values(), strict=True))
+        assert all(now.get(key, 0) >= count for key, count in seen.items())
+        seen = now
+    job.end_of_input()
+    job.wait(**RUN)
+    assert job.state("by_k").to_pandas()["n"].tolist() == [2_000] * 10
+
+
+def test_what_was_processed_is_in_the_state_that_is_read_next(client, job, wait_until):
+    home = job.assignment().set_index("operator")["home"]["by_k"]
+    away = next(a for a in client.scheduler_info()["workers"] if a != home)
+    job.set_cores("by_k", {away: 1})
+    job.send(ROWS)
+    wait_until(lambda: processed(job, 1_000), "all rows are processed, remote ones too")
+    assert job.state("by_k").to_pandas()["n"].sum() == 1_000
+    assert job.state("by_k").get(5)["n"] == 100
+
+
+def test_a_job_prints_itself(job, wait_until):
+    job.send(ROWS)
+    wait_until(lambda: processed(job, 1_000), "all rows are processed")
+    text = repr(job)
+    assert text.startswith("<Job seen: running")
+    assert "1,000 rows" in text
+    assert "tuples/s" in text
+    assert "by_k 1 cores" in text
+    assert "by_word[0]: 1 cores, queue 0, state" in text
+    table = job._repr_html_()
+    assert table.count("<tr>") == 4
+    assert "seen: running" in table
+    assert "by_both[0]" in table
+    job.stop()
+    assert "<Job seen: stopped" in repr(job)
+
+
+def test_the_live_line_is_for_terminals(job, capsys):
+    job.send(ROWS)
+    job.end_of_input()
+    job.wait(timeout=30)
+    assert capsys.readouterr().err == ""
+    job.wait(timeout=30, progress=True)
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("\rseen: finished")
+    assert said.err.endswith("\n")
+
+
+def test_the_live_line_covers_what_was_there_before(job):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    described = job._describe()
+    stream = Terminal()
+    with Progress(stream=stream) as line:
+        line.show({**described, "name": "a-long-name-of-a-job"})
+        line.show(described)
+        line.say("below")
+    first, second, rest = stream.getvalue()[1:].replace("\r", "\n").split("\n", 2)
+    assert len(second) >= len(first) > len(second.rstrip())
+    assert rest == "below\n"
+
+
+def test_a_job_is_found_and_listed(client, job):
+    assert [found.name for found in de.jobs(client)] == ["seen"]
+    assert de.job("seen", client).status == "running"
+    assert de.job("seen").name == "seen"
+    assert job.error is None
+
+
+def test_the_current_client_is_the_default(client):
+    topology = de.Topology("default")
+    topology.source("rows", de.sources.Arrow(ROWS)).sink(de.sinks.Collect(), name="out")
+    job = de.submit(topology)
+    job.wait(**RUN)
+    assert job.client is client
+    assert job.collect("out").num_rows == 1_000
+    assert job.metrics().empty
+    assert job.assignment().empty
+    assert "default: finished" in job._repr_html_()

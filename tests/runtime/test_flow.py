@@ -1,0 +1,115 @@
+"""Credit, mailboxes, doorbells and dead letters: what holds threads back and lets them go."""
+
+from __future__ import annotations
+
+import threading
+
+import pyarrow as pa
+import pytest
+
+from dask_elastic.executor.guard import DeadLetter
+from dask_elastic.runtime.credit import Aborted, CreditGate
+from dask_elastic.runtime.dead_letters import DeadLetters
+from dask_elastic.runtime.doorbell import Doorbell
+from dask_elastic.runtime.source_thread import Mailbox
+from dask_elastic.vocab.errors import SourceError
+
+ROWS = pa.record_batch({"v": [1, 2, 3, 4]})
+
+
+class Beside:
+    """Runs something on another thread and keeps what came of it."""
+
+    def __init__(self, run):
+        self.answer = None
+        self.error = None
+        self.thread = threading.Thread(target=self._run, args=(run,), daemon=True)
+        self.thread.start()
+
+    def _run(self, run):
+        try:
+            self.answer = run()
+        except (Aborted, SourceError) as error:
+            self.error = error
+
+    def done(self):
+        """Wait for the end."""
+        self.thread.join(10)
+        assert not self.thread.is_alive()
+        return self
+
+
+def test_a_gate_lets_pass_until_its_window_is_used_up():
+    gate = CreditGate(100, queue_time=1.0)
+    gate.acquire(60)
+    gate.acquire(60)
+    assert gate.full
+    third = Beside(lambda: gate.acquire(1))
+    third.thread.join(0.05)
+    assert third.thread.is_alive()
+    gate.release(60)
+    third.done()
+    assert gate.used == 61
+    assert gate.batches == 2
+
+
+def test_batches_larger_than_the_window_pass_two_at_a_time():
+    gate = CreditGate(10, queue_time=1.0)
+    gate.acquire(1_000)
+    assert not gate.full
+    gate.acquire(1_000)
+    assert gate.full
+    gate.release(1_000)
+    assert not gate.full
+
+
+def test_an_aborted_gate_sends_everybody_away():
+    gate = CreditGate(1, queue_time=1.0)
+    gate.acquire(1)
+    gate.acquire(1)
+    waiting = [Beside(lambda: gate.acquire(1)) for _ in range(3)]
+    gate.abort()
+    assert all(isinstance(one.done().error, Aborted) for one in waiting)
+    with pytest.raises(Aborted):
+        gate.acquire(1)
+
+
+def test_a_mailbox_takes_until_it_is_full_and_then_again():
+    mailbox = Mailbox(limit=ROWS.nbytes)
+    assert mailbox.offer(ROWS, 0.0)
+    assert not mailbox.offer(ROWS, 0.01)
+    batches = iter(mailbox)
+    assert next(batches) is ROWS
+    assert mailbox.offer(ROWS, 0.0)
+    mailbox.close()
+    assert list(batches) == [ROWS]
+
+
+def test_a_closed_mailbox_refuses_and_wakes_who_waits():
+    mailbox = Mailbox(limit=1)
+    assert mailbox.offer(ROWS, 0.0)
+    offering = Beside(lambda: mailbox.offer(ROWS, 10.0))
+    mailbox.close()
+    assert isinstance(offering.done().error, SourceError)
+    reading = Beside(lambda: list(mailbox))
+    assert reading.done().answer == [ROWS]
+
+
+def test_a_ring_before_the_wait_is_not_lost():
+    bell = Doorbell()
+    bell.ring()
+    assert Beside(bell.wait).done().error is None
+    waiting = Beside(bell.wait)
+    bell.ring()
+    waiting.done()
+
+
+def test_dead_letters_are_counted_beyond_what_is_kept():
+    letters = DeadLetters(limit=1)
+    for start in range(4):
+        letters.add(DeadLetter("tidy", f"ValueError: {start}", ROWS.slice(start, 1)))
+    letters.add(DeadLetter("other", "KeyError", ROWS.slice(0, 1)))
+    assert letters.counts == {"tidy": 4, "other": 1}
+    kept = letters.rows("tidy")
+    assert kept.to_pydict() == {"v": [1], "__error": ["ValueError: 0"]}
+    assert letters.rows("other") is None

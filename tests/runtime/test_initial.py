@@ -1,0 +1,69 @@
+"""Where a job begins: every executor at a home of its own nodes, no slot twice unless there are too few."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dask_elastic.planning.initial import Demand, place
+from dask_elastic.vocab.errors import PlanningError
+
+demands = st.lists(
+    st.builds(
+        Demand,
+        name=st.sampled_from("abcdef"),
+        instances=st.one_of(st.none(), st.integers(1, 4)),
+        stateful=st.booleans(),
+        cores=st.one_of(st.none(), st.integers(1, 4)),
+    ),
+    max_size=5,
+    unique_by=lambda demand: demand.name,
+)
+slots = st.lists(st.integers(0, 5), min_size=1, max_size=5)
+
+
+@given(demands, slots)
+def test_slots_are_used_once_unless_it_says_oversubscribed(wanted, free):
+    placed = place(wanted, free)
+    used = [0] * len(free)
+    for cores in placed.cores.values():
+        for by_node in cores:
+            for node, count in by_node.items():
+                used[node] += count
+    fits = all(count <= slot for count, slot in zip(used, free, strict=True))
+    assert placed.oversubscribed == (not fits)
+
+
+@given(demands, slots)
+def test_every_instance_has_a_home_and_every_executor_a_core_there(wanted, free):
+    placed = place(wanted, free)
+    assert set(placed.homes) == {demand.name for demand in wanted}
+    assert set(placed.cores) == {demand.name for demand in wanted if demand.stateful}
+    for demand in wanted:
+        homes = placed.homes[demand.name]
+        assert all(0 <= node < len(free) for node in homes)
+        assert demand.instances is None or len(homes) == demand.instances
+        if demand.stateful:
+            cores = placed.cores[demand.name]
+            assert len(cores) == len(homes)
+            assert all(by_node[home] >= 1 for by_node, home in zip(cores, homes, strict=True))
+            assert demand.cores is None or all(sum(by_node.values()) == demand.cores for by_node in cores)
+
+
+@given(demands, slots)
+def test_a_placement_is_deterministic(wanted, free):
+    assert place(wanted, free) == place(wanted, free)
+
+
+def test_executors_are_spread_and_take_what_is_free():
+    placed = place([Demand("s", 3, False), Demand("c", None, True), Demand("d", 1, True, 1)], [2, 2, 2])
+    assert sorted(placed.homes["c"]) != [0, 0, 0]
+    assert sum(sum(by_node.values()) for cores in placed.cores.values() for by_node in cores) == 6
+    assert placed.homes["s"] == (0, 1, 2)
+    assert not placed.oversubscribed
+
+
+def test_without_nodes_nothing_is_placed():
+    with pytest.raises(PlanningError, match="no node"):
+        place([Demand("c", None, True)], [])

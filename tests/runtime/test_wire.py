@@ -1,0 +1,215 @@
+"""Messages between workers survive their way as bytes, and garbage fails cleanly."""
+
+from __future__ import annotations
+
+import logging
+from types import SimpleNamespace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from distributed.protocol import deserialize, serialize
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dask_elastic.runtime.ingress import Ingress
+from dask_elastic.runtime.packet import Packet
+from dask_elastic.runtime.wire import Decoder, Encoder, decode_message, encode_message, pack, unpack
+from dask_elastic.vocab import messages as m
+from dask_elastic.vocab.batch import Batch, Delivery
+from dask_elastic.vocab.errors import ProtocolError
+from dask_elastic.vocab.identity import ExecutorId
+
+FLAT = pa.record_batch({"k": [1, 2, None], "word": ["a", None, "ä"]})
+WORDS = pa.record_batch({"k": pa.array(["a", "b", "a"]).dictionary_encode()})
+NESTED = pa.record_batch({"k": [[1, 2], [], None], "s": [{"a": 1}, None, {"a": 2}]})
+SLICED = pa.record_batch({"k": range(100), "word": [str(n) for n in range(100)]}).slice(40, 7)
+EMPTY = FLAT.slice(0, 0)
+HASHES = np.array([1, 2**64 - 1, 3], dtype=np.uint64)
+TARGET = ExecutorId("c", 1)
+
+MESSAGES = [
+    m.StartTask(1, (0, 255)),
+    m.StartTask(2),
+    m.StopTask(3),
+    m.SubBatch(1, 2, Batch(FLAT, HASHES, 1.5)),
+    m.SubBatch(1, 2, Batch(WORDS, HASHES, 1.5)),
+    m.SubBatch(1, 2, Batch(NESTED, None, 0.0)),
+    m.SubBatch(1, 2, Batch(SLICED, np.arange(7, dtype=np.uint64), 0.0)),
+    m.SubBatch(1, 2, Batch(EMPTY, HASHES[:0], 0.0)),
+    m.Label(1, 2, True),
+    m.Label(1, 2, False),
+    m.Install(1, 2, None),
+    m.Install(1, 2, FLAT),
+    m.FlushRequest(1, -1),
+    m.Outputs(1, 2, ()),
+    m.Outputs(1, 2, (Delivery(TARGET, Batch(FLAT, None, 0.5)), Delivery(TARGET, Batch(WORDS, HASHES, 0.5)))),
+    m.Done(1, 2, 0.25),
+    m.Flush(1, -1, None, 7),
+    m.Flush(1, 5, NESTED, -1),
+    m.LabelReturned(1, 2),
+]
+
+
+class Connection:
+    """One way between two workers, without the workers."""
+
+    def __init__(self):
+        self.schemas = []
+        self.encoder = Encoder(self.number_of)
+        self.decoder = Decoder()
+
+    def number_of(self, schema):
+        """Number a schema and tell the peer of a new one."""
+        if schema not in self.schemas:
+            self.schemas.append(schema)
+            self.decoder.learn(schema)
+        return self.schemas.index(schema)
+
+    def carry(self, message):
+        """Encode, pack, unpack, decode."""
+        buffers = []
+        header = encode_message(message, self.encoder, buffers)
+        [(arrived, count)] = unpack(pack([(header, len(buffers))]))
+        assert count == len(buffers)
+        parts = iter([bytes(part) for part in buffers])
+        made = decode_message(arrived, self.decoder, lambda: next(parts))
+        assert next(parts, None) is None
+        return made
+
+
+def same(one, other):
+    """Whether two messages, or parts of them, are the same."""
+    if isinstance(one, np.ndarray):
+        return np.array_equal(one, other) and one.dtype == other.dtype
+    if isinstance(one, pa.RecordBatch):
+        return one.equals(other)
+    if isinstance(one, tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    if hasattr(one, "__slots__") and type(one) is type(other):
+        return all(same(getattr(one, name), getattr(other, name)) for name in one.__slots__)
+    return one == other
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
+def test_a_message_arrives_as_it_was_sent(message):
+    connection = Connection()
+    for _ in range(2):
+        assert same(connection.carry(message), message)
+
+
+def test_every_kind_of_message_is_tried():
+    kinds = {*m.ToRemote.__args__, *m.ToHome.__args__}
+    assert {type(message) for message in MESSAGES} == kinds
+
+
+def test_a_schema_travels_once_and_slices_do_not_carry_their_whole():
+    connection = Connection()
+    big = pa.record_batch({"k": np.arange(100_000)})
+    for start in range(3):
+        buffers = []
+        encode_message(m.SubBatch(0, 0, Batch(big.slice(start, 10), None, 0.0)), connection.encoder, buffers)
+        assert sum(len(part) for part in buffers) < 1_000
+    assert len(connection.schemas) == 1
+
+
+columns = st.one_of(
+    st.lists(st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1)), min_size=4, max_size=4).map(
+        lambda v: pa.array(v, pa.int64())
+    ),
+    st.lists(st.one_of(st.none(), st.text(max_size=5)), min_size=4, max_size=4).map(lambda v: pa.array(v, pa.string())),
+    st.lists(st.floats(allow_nan=False), min_size=4, max_size=4).map(pa.array),
+    st.lists(st.sampled_from("abc"), min_size=4, max_size=4).map(lambda v: pa.array(v).dictionary_encode()),
+)
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.lists(columns, min_size=1, max_size=3), min_size=1, max_size=4), st.data())
+def test_batches_of_many_schemas_share_a_connection(batches, data):
+    connection = Connection()
+    for arrays in batches:
+        rows = pa.RecordBatch.from_arrays(arrays, names=[f"c{i}" for i in range(len(arrays))])
+        start = data.draw(st.integers(0, 4))
+        rows = rows.slice(start, data.draw(st.integers(0, 4 - start)))
+        message = m.SubBatch(0, 0, Batch(rows, np.arange(rows.num_rows, dtype=np.uint64), 1.0))
+        assert same(connection.carry(message), message)
+
+
+def test_unknown_kinds_and_schemas_are_refused():
+    with pytest.raises(ProtocolError, match="unknown kind 'Gossip'"):
+        decode_message(["Gossip", 1], Decoder(), bytes)
+    with pytest.raises(ProtocolError, match="names schema 3"):
+        Decoder().rows(3, lambda: b"")
+
+
+def test_a_packet_is_carried_by_dask_as_it_is():
+    packet = Packet([b"head", memoryview(b"body"), b""])
+    header, frames = serialize(packet)
+    assert [bytes(frame) for frame in deserialize(header, frames).buffers] == [b"head", b"body", b""]
+
+
+class Deployment:
+    """Takes down what an ingress hands over."""
+
+    def __init__(self):
+        self.ended = False
+        self.spec = SimpleNamespace(generation=3)
+        self.taken = []
+        self.errors = []
+
+    def input_ended(self, target, origin):
+        """Note the call."""
+        self.taken.append((target, origin))
+
+    def fail(self, error):
+        """Note the error."""
+        self.errors.append(error)
+
+
+@pytest.fixture
+def deployment():
+    return Deployment()
+
+
+@pytest.fixture
+def ingress(deployment, caplog):
+    caplog.set_level(logging.CRITICAL)
+    return Ingress(SimpleNamespace(deployments={"job": deployment}))
+
+
+def end(job="job", generation=3):
+    """Say that an input has ended."""
+    return ["end", [job, generation], "c", 0, "s", 1]
+
+
+def packed(*headers):
+    """A packet of messages without bodies."""
+    return Packet([pack([(header, 0) for header in headers])])
+
+
+def test_an_ingress_hands_messages_over_in_order(ingress, deployment):
+    ingress.handle("peer", packed(end(), end()))
+    assert deployment.taken == [(ExecutorId("c", 0), ExecutorId("s", 1))] * 2
+    assert deployment.errors == []
+
+
+@pytest.mark.parametrize("header", [end(job="other"), end(generation=2)], ids=["another job", "an earlier run"])
+def test_messages_of_other_jobs_and_earlier_runs_are_dropped(ingress, deployment, header):
+    ingress.handle("peer", packed(header))
+    assert deployment.taken == []
+    assert deployment.errors == []
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        ["gossip", ["job", 3]],
+        ["batch", ["job", 3], "c"],
+        ["batch", ["job", 3], "c", 0, "s", 1, 8, [5, 0.0, False]],
+        ["message", ["job", 3], "c", 0, 1, ["Gossip"]],
+    ],
+)
+def test_a_message_that_makes_no_sense_fails_its_job_and_the_next_is_read(ingress, deployment, header):
+    ingress.handle("peer", packed(header, end()))
+    assert len(deployment.errors) == 1
+    assert len(deployment.taken) == 1
