@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Iterator
 
 import numpy as np
@@ -12,6 +13,9 @@ KEYS = 10_000
 ZIPF = 0.5
 PAYLOAD = 128
 DISTINCT_BATCHES = 12
+
+STARTED: list[float] = []
+"""When each stream of this process began to be read."""
 
 
 def key_weights(keys: int = KEYS, exponent: float = ZIPF) -> np.ndarray:
@@ -37,5 +41,18 @@ def batches(rows: int, seed: int = 0) -> list[pa.RecordBatch]:
 def stream(total: int, rows: int, seed: int = 0) -> Iterator[pa.RecordBatch]:
     """`total` rows in batches of `rows`."""
     made = batches(rows, seed)
+    STARTED.append(time.time())
     for number in range(total // rows):
         yield made[number % len(made)]
+
+
+def warm(rows: int) -> None:
+    """Make the batches that will be asked for, and forget when earlier streams began."""
+    for seed in (0, 1):
+        batches(rows, seed)
+    STARTED.clear()
+
+
+def started() -> float:
+    """When the first stream of this process began to be read; 0 for none."""
+    return min(STARTED, default=0.0)

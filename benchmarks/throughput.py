@@ -22,7 +22,7 @@ from multiprocessing.connection import Connection
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from _stream import batches, stream
+from _stream import batches, started, stream, warm
 from distributed import Client, LocalCluster
 
 import dask_elastic as de
@@ -165,21 +165,16 @@ def engine(client: Client, total: int, rows: int, sources: int) -> float:
     ]
     merged = inputs[0].union(*inputs[1:]) if sources > 1 else inputs[0]
     merged.key_by("key").compute(AGGREGATES, name="per_key")
-    client.run(_warm, rows)
-    began = time.time()
+    client.run(warm, rows)
     job = de.submit(topology, client)
     job.wait(progress=False)
+    began = min(first for first in client.run(started).values() if first)
     took = job._describe()["ended"] - began
     state = job.state("per_key").to_pandas()
     assert state["rows"].sum() == total // sources // rows * rows * sources
     assert state["bytes"].sum() == state["rows"].sum() * 128
     job.forget()
     return total / took
-
-
-def _warm(rows: int) -> None:
-    for seed in (0, 1):
-        batches(rows, seed)
 
 
 def main() -> None:

@@ -27,7 +27,7 @@ from dask_elastic.executor.moves import MoveRecord, Moves
 from dask_elastic.executor.piece import Block, Receipt
 from dask_elastic.executor.primary_state import PrimaryState
 from dask_elastic.executor.routes import Routes
-from dask_elastic.executor.task import Task
+from dask_elastic.executor.task import REMOTE_WINDOW, Task
 from dask_elastic.executor.task_queue import Item, Work
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.vocab.batch import Batch
@@ -37,9 +37,6 @@ from dask_elastic.vocab.lock import MakeLock, NoLock
 
 FIRST_ROWS = 64
 """Size of the first joined batch, before the service rate is known."""
-
-REMOTE_WINDOW = 2
-"""Sub-batches in flight to a remote task: one is processed while the next travels."""
 
 FINAL_FLUSH = -2
 """Token of the flush that ends an executor."""
@@ -156,20 +153,16 @@ class ElasticExecutor:
             self.measures.arrivals.add(receipt.rows, now)
             return [Wake(task) for task in self.routes.enqueue(block, receipt)]
 
-    def take(self, task: int) -> tuple[int, Item] | None:
+    def take(self, task: int, now: float = 0.0) -> tuple[int, Item] | None:
         """Return what the task does next, numbered; None when there is nothing, a `Wake` then follows when there is."""
         with self.lock:
             mine = self.routes.tasks[task]
-            full = not mine.at_home and len(mine.in_flight) >= REMOTE_WINDOW
+            full = not mine.at_home and len(mine.in_flight) >= mine.window
             item = mine.queue.take_control() if full else mine.queue.take(self._limit(mine))
             if item is None:
                 mine.sleeping = True
                 return None
-            number = mine.sent
-            if isinstance(item, Work):
-                mine.in_flight[number] = item
-                mine.sent += 1
-            return number, item
+            return (mine.send(item, now) if isinstance(item, Work) else mine.sent), item
 
     def _limit(self, task: Task) -> int:
         rate = self.measures.service.per_second()
@@ -178,15 +171,27 @@ class ElasticExecutor:
         rows = int(rate * self.limits.inbox_time)
         return max(1, rows if task.at_home else rows // REMOTE_WINDOW)
 
-    def done(self, task: int, number: int, busy: float, now: float) -> list[Instruction]:
-        """Note that a unit of work is processed and its outputs have left; it kept the core busy for `busy` seconds."""
+    def done(self, task: int, number: int, busy: float, now: float, waited: float = 0.0) -> list[Instruction]:
+        """Settle a unit of work whose outputs have left.
+
+        Parameters
+        ----------
+        task, number : int
+            The task, and the number that `take` gave the unit.
+        busy : float
+            Seconds for which it kept the core busy.
+        now : float
+            The time in seconds.
+        waited : float
+            Seconds for which it waited for the core at a remote node.
+        """
         mine = self.routes.tasks[task]
         work = mine.in_flight.get(number)
         if work is None:
             raise ProtocolError(f"{self.identity}: task {task} finished work {number}, which it does not have")
         by_shard = work.rows_by_shard(self.routes.space)
         with self.lock:
-            del mine.in_flight[number]
+            mine.settle(number, busy, waited, now, self.limits.inbox_time / REMOTE_WINDOW)
             self.measures.processed(work, by_shard, busy, now)
             mine.busy.add(busy, now)
             self._pending_rows -= work.rows
@@ -222,7 +227,7 @@ class ElasticExecutor:
     def _handle(self, event: Event, now: float) -> list[Instruction]:
         match event:
             case BalanceDue():
-                loads = self.measures.loads.loads(now)
+                loads = self._loads(now)
                 return self.cores.drain(loads, now) + self.cores.balance(loads, now)
             case LabelBack(task, shard):
                 return self.moves.label_returned(task, shard, now) + self._drain(now)
@@ -231,7 +236,7 @@ class ElasticExecutor:
             case MoveShard(shard, target):
                 return self.moves.begin(shard, target, now)
             case SetCores(by_node):
-                return self.cores.set(by_node, self.measures.loads.loads(now), now)
+                return self.cores.set(by_node, self._loads(now), now)
             case TaskEnded(task):
                 self.cores.forget(task)
                 return self._flush_progress(self.flushes.ended(task))
@@ -242,10 +247,19 @@ class ElasticExecutor:
             case InputEnded(origin):
                 return self._input_ended(origin)
 
+    def _loads(self, now: float) -> np.ndarray:
+        """Cost of each shard: what its tuples took in the last second, and what those that wait will take.
+
+        A saturated task measures a busy time of 1 however much it lags behind; what waits tells by how much.
+        """
+        loads = self.measures.loads.loads(now)
+        rate = self.measures.service.per_second()
+        return loads if not rate else loads + self.routes.backlog() / rate
+
     def _drain(self, now: float) -> list[Instruction]:
         if not any(task.draining and not task.stopping for task in self.routes.tasks.values()):
             return []
-        return self.cores.drain(self.measures.loads.loads(now), now)
+        return self.cores.drain(self._loads(now), now)
 
     def _input_ended(self, origin: ExecutorId) -> list[Instruction]:
         if origin not in self._open_inputs:

@@ -31,13 +31,14 @@ from dask_elastic.vocab.messages import (
 class RemoteTask:
     """A task on a remote node: a FIFO of what its home sent."""
 
-    __slots__ = ("number", "processed", "queue", "sleeping")
+    __slots__ = ("number", "processed", "queue", "sleeping", "waited")
 
     def __init__(self, number: int):
         self.number = number
-        self.queue: deque[ToRemote] = deque()
+        self.queue: deque[tuple[float, ToRemote]] = deque()
         self.sleeping = False
         self.processed = -1
+        self.waited = 0.0
 
 
 class RemotePart:
@@ -69,7 +70,7 @@ class RemotePart:
         self.lock = make_lock()
         self.tasks: dict[int, RemoteTask] = {}
 
-    def receive(self, message: ToRemote) -> bool:
+    def receive(self, message: ToRemote, now: float = 0.0) -> bool:
         """Put a message in its task's FIFO; returns whether the task sleeps and must be woken."""
         with self.lock:
             if isinstance(message, StartTask):
@@ -83,26 +84,29 @@ class RemotePart:
                 return False
             if task is None:
                 raise ProtocolError(f"{self.identity}: a message for task {message.task}, which is not here")
-            task.queue.append(message)
+            task.queue.append((now, message))
             wake, task.sleeping = task.sleeping, False
             return wake
 
-    def take(self, number: int) -> ToRemote | None:
+    def take(self, number: int, now: float = 0.0) -> ToRemote | None:
         """Return the next message of a task; None when there is none, and then `receive` says when to wake it."""
         with self.lock:
             task = self.tasks[number]
             if task.queue:
-                return task.queue.popleft()
+                arrived, message = task.queue.popleft()
+                task.waited = now - arrived
+                return message
             task.sleeping = True
             return None
 
     def processed(self, message: SubBatch, deliveries: list[Delivery], busy: float) -> list[ToHome]:
         """Return what goes home of a sub-batch that was processed as one unit; `deliveries` are all of its outputs."""
-        self.tasks[message.task].processed = message.number
+        task = self.tasks[message.task]
+        task.processed = message.number
         sent: list[ToHome] = []
         if deliveries:
             sent.append(Outputs(message.task, message.number, tuple(deliveries)))
-        return [*sent, Done(message.task, message.number, busy)]
+        return [*sent, Done(message.task, message.number, busy, task.waited)]
 
     def control(self, message: Label | Install | FlushRequest | StopTask) -> list[ToHome]:
         """Carry out a control record when it is the task's turn."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
+import numpy as np
+
 from dask_elastic.executor.piece import Block, Piece, Receipt, pieces_by_route, sorted_block
 from dask_elastic.executor.task import Task
 from dask_elastic.executor.task_queue import LabelItem
@@ -104,6 +106,16 @@ class Routes:
         if task is None or task.draining:
             active = sorted(t.number for t in self.tasks.values() if not t.draining)
             raise MoveRefused(f"task {target} cannot take shard {shard}: the executor's tasks are {active}")
+
+    def backlog(self) -> np.ndarray:
+        """Return the rows of each shard that wait, for a task or for the end of a move."""
+        rows = np.zeros(self.space.shards, dtype=np.int64)
+        for task in self.tasks.values():
+            for piece in task.queue.pieces:
+                rows += piece.rows_by_shard(self.space)
+        for shard, pieces in self.waiting.items():
+            rows[shard] += sum(piece.length for piece in pieces)
+        return rows
 
     @property
     def waiting_rows(self) -> int:

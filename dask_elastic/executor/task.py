@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from collections import deque
+
 from dask_elastic.executor.task_queue import TaskQueue, Work
 from dask_elastic.meters import Rate
+
+
+REMOTE_WINDOW = 2
+"""Sub-batches in flight to a remote task that is no time away: one is processed while the next travels."""
+
+MOST_IN_FLIGHT = 32
+HOPS = 16
 
 
 class Task:
@@ -19,7 +29,10 @@ class Task:
         Whether that is the executor's home.
     """
 
-    __slots__ = ("at_home", "busy", "draining", "in_flight", "node", "number", "queue", "sent", "sleeping", "stopping")
+    __slots__ = (
+        "_hops", "at_home", "busy", "draining", "in_flight", "node", "number", "queue", "sent", "sent_at", "sleeping",
+        "stopping", "window",
+    )  # fmt: skip
 
     def __init__(self, task: int, node: int, at_home: bool):
         self.number = task
@@ -31,7 +44,41 @@ class Task:
         self.stopping = False
         self.sent = 0
         self.in_flight: dict[int, Work] = {}
+        self.sent_at: dict[int, float] = {}
+        self.window = REMOTE_WINDOW
+        self._hops: deque[float] = deque(maxlen=HOPS)
         self.busy = Rate(window=1.0)
+
+    def send(self, work: Work, now: float) -> int:
+        """Note a unit of work as under way; returns its number."""
+        number = self.sent
+        self.sent += 1
+        self.in_flight[number] = work
+        self.sent_at[number] = now
+        return number
+
+    def settle(self, number: int, busy: float, waited: float, now: float, unit: float) -> None:
+        """Note a unit of work as done, and fit the window to the way there and back.
+
+        Parameters
+        ----------
+        number : int
+            The unit.
+        busy, waited : float
+            Seconds for which it kept the core busy, and for which it waited for the core at its node.
+        now : float
+            The time.
+        unit : float
+            Seconds of work that one unit may be.
+
+        Notes
+        -----
+        The core idles unless what travels there and back lasts for as long as the way takes.
+        """
+        del self.in_flight[number]
+        self._hops.append(now - self.sent_at.pop(number) - busy - waited)
+        hop = sorted(self._hops)[len(self._hops) // 2]
+        self.window = min(REMOTE_WINDOW + max(0, math.ceil(hop / unit)), MOST_IN_FLIGHT)
 
     @property
     def idle(self) -> bool:

@@ -83,6 +83,11 @@ class TaskQueue:
     def __len__(self) -> int:
         return len(self._items)
 
+    @property
+    def pieces(self) -> list[Piece]:
+        """The rows that wait, in order."""
+        return [item for item in self._items if isinstance(item, Piece)]
+
     def put(self, piece: Piece) -> None:
         """Append rows."""
         self._items.append(piece)

@@ -72,9 +72,9 @@ class Home:
         with self._control:
             self.carry_out(self.executor.handle(event, time.time()))
 
-    def done(self, task: int, number: int, busy: float) -> None:
+    def done(self, task: int, number: int, busy: float, waited: float = 0.0) -> None:
         """Tell the executor that a unit of work is processed and its outputs have left."""
-        instructions = self.executor.done(task, number, busy, time.time())
+        instructions = self.executor.done(task, number, busy, time.time(), waited)
         if all(isinstance(instruction, do.Wake | do.Release) for instruction in instructions):
             self.carry_out(instructions)
             return
@@ -172,7 +172,7 @@ class Home:
         processor = self.deployment.processor(self.component, task, self.executor.store, self.executor.home)
         bell = self._bells[task]
         while not self.deployment.ended:
-            taken = self.executor.take(task)
+            taken = self.executor.take(task, time.time())
             if taken is None:
                 bell.wait()
                 continue
@@ -201,7 +201,7 @@ class Home:
         """Send a remote task its sub-batches and labels, in the order of its queue."""
         bell = self._bells[task]
         while not self.deployment.ended:
-            taken = self.executor.take(task)
+            taken = self.executor.take(task, time.time())
             if taken is None:
                 bell.wait()
                 continue
@@ -227,8 +227,8 @@ class Home:
                         raise ProtocolError(f"{self.identity}: task {task} sent the outputs of {number} twice")
                     emitted[task] = number
                     self.deployment.deliver(self.identity, deliveries)
-                case m.Done(task, number, busy):
-                    self.done(task, number, busy)
+                case m.Done(task, number, busy, waited):
+                    self.done(task, number, busy, waited)
                 case m.Flush(task, through, state, token):
                     if state is not None:
                         self.executor.store.install(state)

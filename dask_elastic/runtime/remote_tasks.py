@@ -38,7 +38,7 @@ class RemoteTasks:
 
     def receive(self, message: m.ToRemote) -> None:
         """Take a message of the home."""
-        wake = self.part.receive(message)
+        wake = self.part.receive(message, time.time())
         if isinstance(message, m.StartTask):
             task = message.task
             self._bells[task] = Doorbell()
@@ -60,7 +60,7 @@ class RemoteTasks:
         processor = self.deployment.processor(self.component, task, self.part.store, self.home)
         bell = self._bells[task]
         while not self.deployment.ended:
-            message = self.part.take(task)
+            message = self.part.take(task, time.time())
             match message:
                 case None:
                     bell.wait()

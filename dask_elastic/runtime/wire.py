@@ -104,8 +104,8 @@ def encode_message(message: m.ToRemote | m.ToHome, encoder: Encoder, buffers: Bu
             fields = [task, through, encoder.rows(state, buffers), token]
         case m.Label(task, shard, stays):
             fields = [task, shard, stays]
-        case m.Done(task, number, busy):
-            fields = [task, number, busy]
+        case m.Done(task, number, busy, waited):
+            fields = [task, number, busy, waited]
         case m.LabelReturned(task, shard) | m.FlushRequest(task, shard):
             fields = [task, shard]
         case m.StopTask(task):

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from dask_elastic.executor.executor import REMOTE_WINDOW, ElasticExecutor
+from dask_elastic.executor.executor import ElasticExecutor
 from dask_elastic.executor.remote import RemotePart
 from dask_elastic.state.store import NO_OWNER, KeyedStore
 from dask_elastic.vocab.errors import ProtocolError
@@ -30,7 +30,7 @@ def check_executor(executor: ElasticExecutor, remotes: Iterable[RemotePart]) -> 
             f"{sorted(executor.moves.active)} move"
         )
     for task in routes.tasks.values():
-        if not task.at_home and len(task.in_flight) > REMOTE_WINDOW:
+        if not task.at_home and len(task.in_flight) > task.window:
             raise ProtocolError(f"{executor.identity}: {len(task.in_flight)} sub-batches are on their way to one task")
 
 

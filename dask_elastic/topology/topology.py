@@ -192,8 +192,10 @@ class Topology:
         if not any(isinstance(operator, SourceOperator) for operator in self.operators):
             raise TopologyError(f"topology {self._name!r} has no source; begin with topology.source(name, source).")
         self.in_order()
-        for position, (producers, keys) in enumerate(self._key_bys):
-            if position not in self._key_bys_used:
+        # Keying the same rows again after a compute that was refused leaves nothing undone.
+        used = {self._key_bys[position] for position in self._key_bys_used}
+        for producers, keys in self._key_bys:
+            if (producers, keys) not in used:
                 call = ", ".join(map(repr, keys))
                 raise TopologyError(
                     f"topology {self._name!r}: key_by({call}) of {' + '.join(map(repr, producers))} is not used; add "

@@ -74,11 +74,12 @@ class Outputs:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Remote to home: sub-batch `number` is processed; it kept the core busy for `busy` seconds."""
+    """Remote to home: sub-batch `number` is processed; it waited for and kept busy the core for so many seconds."""
 
     task: int
     number: int
     busy: float
+    waited: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

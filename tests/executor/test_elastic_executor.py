@@ -6,7 +6,8 @@ import pytest
 
 from dask_elastic.executor import events
 from dask_elastic.executor import instructions as do
-from dask_elastic.executor.executor import FINAL_FLUSH, FIRST_ROWS, REMOTE_WINDOW, ElasticExecutor
+from dask_elastic.executor.executor import FINAL_FLUSH, FIRST_ROWS, ElasticExecutor
+from dask_elastic.executor.task import REMOTE_WINDOW
 from dask_elastic.executor.remote import RemotePart
 from dask_elastic.executor.task_queue import LabelItem, StopItem, Work
 from dask_elastic.routing.keyspace import KeySpace
