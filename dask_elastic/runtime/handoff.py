@@ -7,8 +7,9 @@ from collections import deque
 
 import pyarrow as pa
 
-JOINED_ROWS = 16_384
-"""Joining beyond this many rows costs more in copies than it saves in calls."""
+JOINED_ROWS = 32_768
+"""Batches are joined up to this many rows: what it saves in calls, and in threads that wait for one another, by far
+outweighs the copy."""
 
 WAITING_BYTES = 16 * 2**20
 """A reader may be this far ahead, and one batch more."""
@@ -18,7 +19,7 @@ class Handoff:
     """A bounded queue of batches with the time at which each was due; one reader, one taker."""
 
     def __init__(self) -> None:
-        self._waiting: deque[tuple[pa.RecordBatch, float]] = deque()
+        self._waiting: deque[tuple[pa.RecordBatch, float, int]] = deque()
         self._bytes = 0
         self._closed = False
         self._changed = threading.Condition(threading.Lock())
@@ -29,9 +30,9 @@ class Handoff:
         with self._changed:
             while self._bytes >= WAITING_BYTES and not self._closed:
                 self._changed.wait()
-            self._waiting.append((rows, due))
+            self._waiting.append((rows, due, nbytes))
             self._bytes += nbytes
-            self._changed.notify_all()
+            self._changed.notify()
             return not self._closed
 
     def close(self) -> None:
@@ -47,27 +48,16 @@ class Handoff:
                 self._changed.wait()
             if not self._waiting:
                 return None
-            rows, due = self._waiting.popleft()
+            rows, due, nbytes = self._waiting.popleft()
             parts = [rows]
             count = rows.num_rows
             while self._waiting and count + self._waiting[0][0].num_rows <= JOINED_ROWS:
-                if not _may_join(rows, self._waiting[0][0]):
+                if not self._waiting[0][0].schema.equals(rows.schema):
                     break
-                parts.append(self._waiting.popleft()[0])
-                count += parts[-1].num_rows
-            self._bytes -= sum(part.nbytes for part in parts)
-            self._changed.notify_all()
+                part, _, its_bytes = self._waiting.popleft()
+                parts.append(part)
+                count += part.num_rows
+                nbytes += its_bytes
+            self._bytes -= nbytes
+            self._changed.notify()
         return (rows if len(parts) == 1 else pa.concat_batches(parts)), due
-
-
-def _may_join(one: pa.RecordBatch, other: pa.RecordBatch) -> bool:
-    """Tell whether two batches make one without a unified dictionary, which may be too large for its indices."""
-    if not one.schema.equals(other.schema):
-        return False
-    return all(_same_dictionary(a, b) for a, b in zip(one.columns, other.columns, strict=True))
-
-
-def _same_dictionary(one: pa.Array, other: pa.Array) -> bool:
-    if isinstance(one, pa.DictionaryArray):
-        return bool(one.dictionary.equals(other.dictionary))
-    return bool(one.type.num_fields == 0)

@@ -98,11 +98,16 @@ class Iterable(ColumnSource):
         offset = context.offset
         items_done, rows_done = offset if isinstance(offset, tuple) else (0, 0)
         schema = self.schema
+        names: list[str] = []
         most = self._rows_at_once(self.batch_rows, context.instances)
         for index, item in enumerate(self._items(context)):
             if context.stopping():
                 return
             if index < items_done and schema is not None:
+                continue
+            if names and isinstance(item, pa.RecordBatch) and 0 < item.num_rows <= most and item.schema.equals(schema):
+                # Most items are like those before: for small ones the checks below cost more than all that follows.
+                yield item.select(names), (index + 1, 0)
                 continue
             table = self._table(item, index)
             if schema is None and table.num_rows:
@@ -110,11 +115,12 @@ class Iterable(ColumnSource):
             if schema is None or index < items_done:
                 continue
             position = rows_done if index == items_done else 0
-            names = self._names(schema)
+            wanted = self._names(schema)
             for rows in table.slice(position).to_batches(max_chunksize=most):
                 position += rows.num_rows
                 after = (index + 1, 0) if position == table.num_rows else (index, position)
-                yield self._conform(schema, rows, index).select(names), after
+                yield self._conform(schema, rows, index).select(wanted), after
+            names = wanted
 
     def _items(self, context: SourceContext) -> Iterator[object]:
         items = self.factory(context.instance, context.instances) if self._shared else self.factory()
