@@ -28,6 +28,8 @@ SHARDS = 64
 KEYS_PER_SHARD = 600
 SERVICE_SECONDS = 20e-6
 INBOX = 0.005
+MOVE_SECONDS = 0.01
+"""A move begins about so long after the one before."""
 
 
 def rows(number: int, seed: int) -> pa.RecordBatch:
@@ -65,15 +67,20 @@ def run(client: Client, seconds: float, rho: float, across: bool, moving: bool) 
         job.set_cores("per_key", {home: 1, other: 1})
     began = time.time()
     shard = 0
+    owner: dict[int, int] = {}
+    tasks: list[int] = []
     while job.status == "running":
-        if moving and time.time() > began + 2:
-            tasks = job.assignment()
-            owner = {s: t for t, shards in zip(tasks["task"], tasks["shards"], strict=True) for s in shards}
-            target = next(t for t in tasks["task"] if t != owner[shard])
-            job.move_shard("per_key", shard, int(target))
-            shard = (shard + 7) % SHARDS
-        else:
+        if not moving or time.time() < began + 2:
             job._call("wait", timeout=0.2)
+            continue
+        if not owner:
+            placed = job.assignment()
+            tasks = [int(task) for task in placed["task"]]
+            owner = {s: int(t) for t, shards in zip(tasks, placed["shards"], strict=True) for s in shards}
+        owner[shard] = next(task for task in tasks if task != owner[shard])
+        job.move_shard("per_key", shard, owner[shard])
+        shard = (shard + 7) % SHARDS
+        job._call("wait", timeout=MOVE_SECONDS)
     moves = job.moves()
     moves = moves[moves["ended"] > began + 2]
     measured = job.metrics().iloc[0]

@@ -11,7 +11,7 @@ from dask_elastic.routing.hashing import hash_columns
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.routing.split import split_by_executor
 from dask_elastic.topology.component import Branch, Exit
-from dask_elastic.topology.schema import check_schema
+from dask_elastic.topology.schema import check_schema, plain_schema
 from dask_elastic.vocab.batch import MAX_BATCH_ROWS, Batch, Delivery
 from dask_elastic.vocab.identity import ExecutorId
 
@@ -100,8 +100,11 @@ class Emitter:
             deliveries.append(Delivery(ExecutorId(way_out.target, executor), Batch(part, its_hashes, stamp)))
 
     def _checked(self, way_out: Exit, rows: pa.RecordBatch) -> pa.RecordBatch:
-        expected = self._schemas.setdefault(way_out, rows.schema)
-        if rows.schema is expected or rows.schema.equals(expected):
+        expected = self._schemas.get(way_out)
+        if expected is None:
+            # Plain values only: a slice of a dictionary column would carry the whole dictionary wherever it goes.
+            expected = self._schemas[way_out] = plain_schema(rows.schema)
+        if rows.schema.equals(expected):
             return rows
         return check_schema(expected, rows, f"the stream from {self.component!r} to {way_out.target!r}")
 

@@ -165,11 +165,8 @@ class ElasticExecutor:
             return (mine.send(item, now) if isinstance(item, Work) else mine.sent), item
 
     def _limit(self, task: Task) -> int:
-        rate = self.measures.service.per_second()
-        if rate is None:
-            return FIRST_ROWS
-        rows = int(rate * self.limits.inbox_time)
-        return max(1, rows if task.at_home else rows // REMOTE_WINDOW)
+        seconds = self.limits.inbox_time if task.at_home else self.limits.inbox_time / REMOTE_WINDOW
+        return self.measures.cost.rows_within(seconds) or FIRST_ROWS
 
     def done(self, task: int, number: int, busy: float, now: float, waited: float = 0.0) -> list[Instruction]:
         """Settle a unit of work whose outputs have left.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dask_elastic.executor.task_queue import Work
-from dask_elastic.meters import LatencyHistogram, LatencyWindow, Rate, ServiceRate, ShardLoad
+from dask_elastic.meters import BatchCost, LatencyHistogram, LatencyWindow, Rate, ServiceRate, ShardLoad
 from dask_elastic.vocab.identity import ExecutorId
 
 
@@ -56,6 +56,7 @@ class Measures:
     def __init__(self, shards: int):
         self.arrivals = Rate(window=1.0)
         self.service = ServiceRate()
+        self.cost = BatchCost()
         self.loads = ShardLoad(shards, window=1.0)
         self.latency = LatencyWindow()
         self.rows = 0
@@ -63,6 +64,7 @@ class Measures:
     def processed(self, work: Work, rows_by_shard: object, busy: float, now: float) -> None:
         """Account for one processed batch."""
         self.service.add(work.rows, busy)
+        self.cost.add(work.rows, busy)
         self.loads.add(rows_by_shard, busy, now)  # type: ignore[arg-type]
         self.rows += work.rows
         for piece in work.pieces:

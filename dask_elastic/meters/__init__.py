@@ -6,6 +6,7 @@ beside a running writer may lack the newest values; it never raises and is never
 
 from __future__ import annotations
 
+from dask_elastic.meters.batch_cost import BatchCost
 from dask_elastic.meters.flow_window import FlowWindow
 from dask_elastic.meters.histogram import LatencyHistogram
 from dask_elastic.meters.latency_window import LatencyWindow
@@ -15,6 +16,7 @@ from dask_elastic.meters.service import ServiceRate
 from dask_elastic.meters.shard_load import ShardLoad
 
 __all__ = [
+    "BatchCost",
     "FlowWindow",
     "LatencyHistogram",
     "LatencyWindow",

@@ -1,8 +1,10 @@
-"""The one thread of a node that takes what other nodes sent to where it belongs."""
+"""Takes what other nodes sent to where it belongs."""
 
 from __future__ import annotations
 
+import functools
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from dask_elastic.runtime.packet import Packet
@@ -16,6 +18,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("dask_elastic.ingress")
 
+RECEIVED = frozenset({"batch", "end"})
+"""Kinds of messages for receivers; these keep their order among themselves."""
+
+
+def at_once(work: Callable[[], None]) -> None:
+    """Do it now."""
+    work()
+
 
 class Ingress:
     """Decodes packets and hands their messages over; it never waits for credit.
@@ -24,10 +34,14 @@ class Ingress:
     ----------
     runtime : NodeRuntime
         Knows the deployments.
+    defer : callable
+        Takes the work that a receiver makes: tuples, which it splits, and the end of an input, which follows them.
+        All else merely goes to a queue, which may happen on the event loop and saves the way to another thread.
     """
 
-    def __init__(self, runtime: NodeRuntime):
+    def __init__(self, runtime: NodeRuntime, defer: Callable[[Callable[[], None]], None] = at_once):
         self.runtime = runtime
+        self.defer = defer
         self._decoders: dict[str, Decoder] = {}
 
     def forget(self, sender: str) -> None:
@@ -47,11 +61,18 @@ class Ingress:
             deployment = self.runtime.deployments.get(job)
             if deployment is None or deployment.ended or deployment.spec.generation != generation:
                 continue
-            try:
-                self._dispatch(deployment, header, decoder, iter(parts))
-            except Exception as error:  # whatever is wrong with a message is the job's error
-                logger.exception("message %s from %s", header[0], sender)
-                deployment.fail(error)
+            work = functools.partial(self._guarded, sender, deployment, header, decoder, iter(parts))
+            if header[0] in RECEIVED:
+                self.defer(work)
+            else:
+                work()
+
+    def _guarded(self, sender: str, deployment: Deployment, header: Header, decoder: Decoder, parts: Any) -> None:
+        try:
+            self._dispatch(deployment, header, decoder, parts)
+        except Exception as error:  # whatever is wrong with a message is the job's error
+            logger.exception("message %s from %s", header[0], sender)
+            deployment.fail(error)
 
     @staticmethod
     def _dispatch(deployment: Deployment, header: Header, decoder: Decoder, parts: Any) -> None:

@@ -57,7 +57,8 @@ class NodeRuntime:
         self.commands = Commands(self)
         self._peers: dict[str, Peer] = {}
         self._connecting = asyncio.Lock()
-        self._packets: SimpleQueue[tuple[str, Packet | None] | None] = SimpleQueue()
+        self._received: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._ingress = Ingress(self, self._received.put)
         self._pool = ThreadPoolExecutor(8, thread_name_prefix="elastic-control")
         self._closed = threading.Event()
         self._wanted_report = asyncio.Event()
@@ -78,7 +79,7 @@ class NodeRuntime:
     async def close(self) -> None:
         """End everything that runs here and give the handlers back."""
         self._closed.set()
-        self._packets.put(None)
+        self._received.put(None)
         for name in ("elastic_stream", *self.commands.handlers()):
             self.worker.handlers.pop(name, None)
         for job in list(self.deployments):
@@ -175,11 +176,11 @@ class NodeRuntime:
     async def stream(self, comm: Comm, sender: str) -> str:
         """Read what another node sends us; the handler behind the ``elastic_stream`` operation."""
         self._inbound.add(comm)
-        self._packets.put((sender, None))
+        self._ingress.forget(sender)
         try:
             while not self._closed.is_set():
                 message = await comm.read()
-                self._packets.put((sender, message["packet"]))
+                self._ingest(sender, Packet.from_message(message))
         except (CommClosedError, OSError) as error:
             # Our own way there would notice no earlier than at its next write.
             if not self._closed.is_set():
@@ -189,21 +190,13 @@ class NodeRuntime:
         return "dont_reply"
 
     def _run_ingress(self) -> None:
-        ingress = Ingress(self)
-        while not self._closed.is_set():
-            taken = self._packets.get()
-            if taken is None:
-                return
-            sender, packet = taken
-            if packet is None:
-                ingress.forget(sender)
-            else:
-                self._ingest(ingress, sender, packet)
+        while (work := self._received.get()) is not None:
+            work()
 
-    def _ingest(self, ingress: Ingress, sender: str, packet: Packet) -> None:
+    def _ingest(self, sender: str, packet: Packet) -> None:
         try:
-            ingress.handle(sender, packet)
-        except Exception as error:  # whatever is wrong with a packet breaks the channel, not the thread
+            self._ingress.handle(sender, packet)
+        except Exception as error:  # whatever is wrong with a packet breaks the channel, not the event loop
             logger.exception("a packet from %s", sender)
             reason = ProtocolError(f"a packet from {sender} to {self.worker.address} cannot be read: {error!r}")
             self._fail_jobs_with(sender, reason)

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from distributed.comm import connect
-from distributed.protocol import to_serialize
 
 from dask_elastic.runtime.packet import Packet
 from dask_elastic.runtime.wire import Buffers, Encoder, Header, encode_message, pack
@@ -110,7 +109,7 @@ class Peer:
                 await self._wanted.wait()
                 packet = self._next_packet()
                 if packet is not None:
-                    await self._comm.write({"packet": to_serialize(packet)})
+                    await self._comm.write(packet.to_message())
         except Exception as error:  # whatever breaks the only way to a peer breaks the jobs that use it
             if not self._closed:
                 self._on_broken(self.address, error)

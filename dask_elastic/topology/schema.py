@@ -31,7 +31,7 @@ def plain_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
-    """Return a type whose nested fields are nullable and carry no metadata.
+    """Return a type whose nested fields are nullable and carry no metadata, and whose dictionaries are decoded.
 
     Parameters
     ----------
@@ -48,6 +48,8 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
     >>> plain_type(pa.list_(pa.field("item", pa.int64(), nullable=False)))
     ListType(list<item: int64>)
     """
+    if pa.types.is_dictionary(kind):
+        return plain_type(kind.value_type)
     if pa.types.is_struct(kind):
         return pa.struct([_plain_field(kind.field(index)) for index in range(kind.num_fields)])
     if pa.types.is_map(kind):
