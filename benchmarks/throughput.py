@@ -135,9 +135,7 @@ def bare_processes(total: int, rows: int) -> float:
     """Two processes that exchange half of their rows as Arrow IPC over sockets; rows per second."""
     context = multiprocessing.get_context("spawn")
     controls = [context.Pipe() for _ in range(2)]
-    processes = [
-        context.Process(target=_bare_process, args=(total, rows, seed, controls[seed][1])) for seed in (0, 1)
-    ]
+    processes = [context.Process(target=_bare_process, args=(total, rows, seed, controls[seed][1])) for seed in (0, 1)]
     for process in processes:
         process.start()
     ports = [control.recv() for control, _ in controls]

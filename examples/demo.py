@@ -237,7 +237,7 @@ def replay(table: pa.Table, rate: float, out: Path) -> list[tuple[str, bool, str
         began = time.monotonic()
         topology = build(source, out / "route_updates", rate, routes)
         # Larger sub-batches than usual: a remote core pays a round trip for each.
-        job = de.submit(topology, client, cores=dict.fromkeys(OPERATORS, 2), inbox_time="20ms")
+        job = de.submit(topology, client, cores=dict.fromkeys(OPERATORS, 2))
         try:
             metrics = watch(job, rows)
         except KeyboardInterrupt:

@@ -8,7 +8,6 @@ from collections import deque
 from dask_elastic.executor.task_queue import TaskQueue, Work
 from dask_elastic.meters import Rate
 
-
 REMOTE_WINDOW = 2
 """Sub-batches in flight to a remote task that is no time away: one is processed while the next travels."""
 

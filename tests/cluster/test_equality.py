@@ -127,7 +127,7 @@ def test_state_order_and_outputs_are_right_under_moves_and_core_changes(client, 
     plain = summed.map(without_dictionaries, name="plain")
     plain.sink(de.sinks.Collect(), name="out")
     rows.key_by("stock_id").compute(in_sequence(), name="order", state=SEQUENCE, executors=1, shards=16)
-    job = de.submit(topology, client, flush_interval="50ms", channel_window="256KiB", inbox_time="20ms")
+    job = de.submit(topology, client, flush_interval="50ms", channel_window="256KiB")
     nodes = sorted(client.scheduler_info()["workers"])
     for operator in ("totals", "order"):
         job.set_cores(operator, dict.fromkeys(nodes, 1))
@@ -232,7 +232,7 @@ def test_threads_that_switch_all_the_time_under_constant_moves_lose_nothing(smal
     source.key_by("k").compute(in_sequence(), name="order", state=SEQUENCE, executors=1, shards=8)
     cluster = small_cluster(n_workers=2, threads_per_worker=2, processes=False)
     with Client(cluster, set_as_default=False) as client:
-        job = de.submit(topology, client, flush_interval="10ms", balance_interval="20ms", inbox_time="20ms")
+        job = de.submit(topology, client, flush_interval="10ms", balance_interval="20ms")
         plugins = [worker.plugins["dask-elastic-worker"] for worker in cluster.workers.values()]
         homes = [home for plugin in plugins for home in plugin.runtime.deployments["stress"].homes.values()]
         assert len(homes) == 2

@@ -429,7 +429,7 @@ def test_a_packet_of_garbage_fails_the_jobs_of_its_sender_and_no_others(small_cl
         job = held(client)
         first, second = cluster.workers.values()
         for garbage in ([b"\xc1"], [], [packed([["end"], 3])], [packed(["end", "of", "it"])]):
-            first.plugins["dask-elastic-worker"].runtime._packets.put((second.address, Packet(garbage)))
+            first.plugins["dask-elastic-worker"].runtime._ingest(second.address, Packet(garbage))
         with pytest.raises(errors.JobFailed, match=f"a packet from {second.address} .* cannot be read"):
             job.wait(**RUN)
         assert isinstance(job.error, errors.ProtocolError)

@@ -7,8 +7,8 @@ import pytest
 from dask_elastic.executor import events
 from dask_elastic.executor import instructions as do
 from dask_elastic.executor.executor import FINAL_FLUSH, FIRST_ROWS, ElasticExecutor
-from dask_elastic.executor.task import REMOTE_WINDOW
 from dask_elastic.executor.remote import RemotePart
+from dask_elastic.executor.task import REMOTE_WINDOW
 from dask_elastic.executor.task_queue import LabelItem, StopItem, Work
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.vocab import messages as m
