@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 
 import numpy as np
@@ -13,6 +14,10 @@ from dask_elastic.executor.task import Task
 from dask_elastic.executor.task_queue import StopItem
 from dask_elastic.planning.balance import balance
 from dask_elastic.vocab.errors import PlanningError
+
+MOVES_AT_ONCE = 4
+"""Moves that an executor begins of itself while others are under way: enough to hide the way to a remote node, few
+enough that a shard is not paused long before its turn."""
 
 
 class Cores:
@@ -36,6 +41,7 @@ class Cores:
         self.home = home
         self.threshold = threshold
         self._next = max(routes.tasks) + 1
+        self._planned: deque[tuple[int, int]] = deque()
 
     @property
     def active(self) -> list[Task]:
@@ -100,21 +106,27 @@ class Cores:
         node_of_task = {task.number: task.node for task in active}
         shards = np.flatnonzero(mine)
         plan = balance(loads[shards], owner[shards], numbers, self.threshold, node_of_task)
+        self._planned = deque((int(shards[step.shard]), step.target) for step in plan)
+        return self.proceed(now)
+
+    def proceed(self, now: float) -> list[Instruction]:
+        """Begin planned moves while few are under way: those to come do not pause their shards meanwhile."""
         instructions: list[Instruction] = []
-        for step in plan:
-            shard = int(shards[step.shard])
-            if shard not in self.moves.active:
-                instructions += self.moves.begin(shard, step.target, now)
+        while self._planned and len(self.moves.active) < MOVES_AT_ONCE:
+            shard, target = self._planned.popleft()
+            task = self.routes.tasks.get(target)
+            if shard not in self.moves.active and task is not None and not task.draining:
+                instructions += self.moves.begin(shard, target, now)
         return instructions
 
     def drain(self, loads: np.ndarray, now: float) -> list[Instruction]:
-        """Move what draining tasks own to the others; stop those that own nothing any more."""
+        """Move what draining tasks own to the others, a few shards at a time; stop those that own nothing any more."""
         instructions: list[Instruction] = []
         load = self._task_loads(loads)
         for task in [t for t in self.routes.tasks.values() if t.draining and not t.stopping]:
             shards = self.routes.table.shards_of(task.number)
             for shard in shards[np.argsort(-loads[shards], kind="stable")].tolist():
-                if shard in self.moves.active:
+                if shard in self.moves.active or len(self.moves.active) >= MOVES_AT_ONCE:
                     continue
                 target = self._lightest(load, task.node)
                 load[target.number] += max(float(loads[shard]), 1e-9)

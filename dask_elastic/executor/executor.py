@@ -227,9 +227,9 @@ class ElasticExecutor:
                 loads = self._loads(now)
                 return self.cores.drain(loads, now) + self.cores.balance(loads, now)
             case LabelBack(task, shard):
-                return self.moves.label_returned(task, shard, now) + self._drain(now)
+                return self.moves.label_returned(task, shard, now) + self._proceed(now)
             case StateInstalled(shard):
-                return self.moves.installed(shard, now) + self._drain(now)
+                return self.moves.installed(shard, now) + self._proceed(now)
             case MoveShard(shard, target):
                 return self.moves.begin(shard, target, now)
             case SetCores(by_node):
@@ -253,10 +253,11 @@ class ElasticExecutor:
         rate = self.measures.service.per_second()
         return loads if not rate else loads + self.routes.backlog() / rate
 
-    def _drain(self, now: float) -> list[Instruction]:
-        if not any(task.draining and not task.stopping for task in self.routes.tasks.values()):
-            return []
-        return self.cores.drain(self._loads(now), now)
+    def _proceed(self, now: float) -> list[Instruction]:
+        """Go on with draining and balancing after a move has come a step further."""
+        if any(task.draining and not task.stopping for task in self.routes.tasks.values()):
+            return self.cores.drain(self._loads(now), now) + self.cores.proceed(now)
+        return self.cores.proceed(now)
 
     def _input_ended(self, origin: ExecutorId) -> list[Instruction]:
         if origin not in self._open_inputs:
