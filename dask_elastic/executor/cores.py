@@ -97,8 +97,8 @@ class Cores:
         """
         active = self.active
         owner = self.routes.table.owner.astype(np.int64)
-        for shard, move in self.moves.active.items():
-            owner[shard] = move.target
+        for shard, target in self.moves.targets().items():
+            owner[shard] = target
         numbers = [task.number for task in active]
         mine = np.isin(owner, numbers)
         if len(active) < 2 or not mine.any():
@@ -112,10 +112,10 @@ class Cores:
     def proceed(self, now: float) -> list[Instruction]:
         """Begin planned moves while few are under way: those to come do not pause their shards meanwhile."""
         instructions: list[Instruction] = []
-        while self._planned and len(self.moves.active) < MOVES_AT_ONCE:
+        while self._planned and len(self.moves) < MOVES_AT_ONCE:
             shard, target = self._planned.popleft()
             task = self.routes.tasks.get(target)
-            if shard not in self.moves.active and task is not None and not task.draining:
+            if shard not in self.moves and task is not None and not task.draining:
                 instructions += self.moves.begin(shard, target, now)
         return instructions
 
@@ -126,7 +126,7 @@ class Cores:
         for task in [t for t in self.routes.tasks.values() if t.draining and not t.stopping]:
             shards = self.routes.table.shards_of(task.number)
             for shard in shards[np.argsort(-loads[shards], kind="stable")].tolist():
-                if shard in self.moves.active or len(self.moves.active) >= MOVES_AT_ONCE:
+                if shard in self.moves or len(self.moves) >= MOVES_AT_ONCE:
                     continue
                 target = self._lightest(load, task.node)
                 load[target.number] += max(float(loads[shard]), 1e-9)

@@ -52,10 +52,13 @@ class ExecutorLimits:
         Seconds of work that a task may have taken; a label is never farther from the head than this.
     threshold : float
         Ratio of the largest to the mean task load above which shards are balanced.
+    patience : float
+        Seconds for which a move waits, before it pauses its shard, until the source has nothing under way.
     """
 
     inbox_time: float = 0.005
     threshold: float = 1.2
+    patience: float = 0.01
 
 
 class ElasticExecutor:
@@ -103,7 +106,7 @@ class ElasticExecutor:
         self.store = PrimaryState(space.shards, space.shard_of, make_lock)
         first = self._first_tasks(home, cores)
         self.routes = Routes(space, first)
-        self.moves = Moves(self.routes, self.store)
+        self.moves = Moves(self.routes, self.store, self.limits.patience)
         self.cores = Cores(self.routes, self.moves, home, self.limits.threshold)
         self.measures = Measures(space.shards)
         self.flushes = Flushes()
@@ -192,7 +195,7 @@ class ElasticExecutor:
             self.measures.processed(work, by_shard, busy, now)
             mine.busy.add(busy, now)
             self._pending_rows -= work.rows
-            instructions = self._receipts(work)
+            instructions = self._receipts(work) + self.moves.work_done(task, now)
             if not mine.at_home:
                 instructions += [Wake(t) for t in self.routes.wake(mine)]
             return instructions + self._finish()

@@ -10,7 +10,7 @@ from dask_elastic.executor.routes import Routes
 from dask_elastic.executor.task_queue import LabelItem
 from dask_elastic.migration.labelled import Action, LabelledMove, MoveEvent, Route
 from dask_elastic.state.store import KeyedStore
-from dask_elastic.vocab.errors import ProtocolError
+from dask_elastic.vocab.errors import MoveRefused, ProtocolError
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,14 @@ class MoveRecord:
     ended: float
     pause: float
 
+@dataclass(frozen=True, slots=True)
+class DeferredMove:
+    """A move that begins when its source has finished its work, or at the deadline."""
+
+    source: int
+    target: int
+    deadline: float
+
 
 class Moves:
     """The moves in flight; called by who holds the executor's lock.
@@ -34,23 +42,65 @@ class Moves:
         Table, tasks and queues.
     store : KeyedStore
         The primary copy; only its ownership marks are touched here.
+    patience : float
+        Seconds for which a move waits until its source has nothing under way; a saturated source always has.
     """
 
-    def __init__(self, routes: Routes, store: KeyedStore):
+    def __init__(self, routes: Routes, store: KeyedStore, patience: float = 0.0):
         self.routes = routes
         self.store = store
+        self.patience = patience
         self.active: dict[int, LabelledMove] = {}
+        self.deferred: dict[int, DeferredMove] = {}
         self.finished = 0
         self.finished_across = 0
         self.recent: deque[MoveRecord] = deque(maxlen=1_000)
 
+    def __contains__(self, shard: int) -> bool:
+        return shard in self.active or shard in self.deferred
+
+    def __len__(self) -> int:
+        return len(self.active) + len(self.deferred)
+
+    def targets(self) -> dict[int, int]:
+        """Return where each shard that moves, or is about to, is going."""
+        return {shard: move.target for shard, move in (*self.active.items(), *self.deferred.items())}
+
     def begin(self, shard: int, target: int, now: float) -> list[Instruction]:
-        """Pause the shard and send the label; nothing to do when `target` has it already."""
+        """Move a shard; nothing to do when `target` has it already.
+
+        Notes
+        -----
+        While the source is busy the label would only wait behind its work, and the shard's tuples with it. So the
+        shard is paused when the source has finished what it has, or when its patience ends.
+        """
+        if shard in self.deferred:
+            raise MoveRefused(f"shard {shard} is about to move already: wait until it has arrived")
         self.routes.check_move(shard, target)
         source = self.routes.tasks[int(self.routes.table.owner[shard])]
-        destination = self.routes.tasks[target]
-        if source is destination:
+        if source.number == target:
             return []
+        if source.in_flight and self.patience > 0:
+            self.deferred[shard] = DeferredMove(source.number, target, now + self.patience)
+            return []
+        return self._pause(shard, target, now)
+
+    def work_done(self, task: int, now: float) -> list[Instruction]:
+        """Begin what waited for a task to finish its work."""
+        if not self.deferred:
+            return []
+        idle = not self.routes.tasks[task].in_flight
+        ready = [s for s, move in self.deferred.items() if move.source == task and (idle or now >= move.deadline)]
+        instructions: list[Instruction] = []
+        for shard in ready:
+            target = self.routes.tasks.get(self.deferred.pop(shard).target)
+            if target is not None and not target.draining:
+                instructions += self._pause(shard, target.number, now)
+        return instructions
+
+    def _pause(self, shard: int, target: int, now: float) -> list[Instruction]:
+        source = self.routes.tasks[int(self.routes.table.owner[shard])]
+        destination = self.routes.tasks[target]
         route = Route(source.node == destination.node, destination.at_home)
         self.active[shard] = LabelledMove(shard, source.number, target, route, now)
         return _wakes(self.routes.pause(shard, LabelItem(shard, target, route.same_node)))
@@ -88,8 +138,9 @@ class Moves:
         self.recent.append(MoveRecord(move.shard, move.source, move.target, across, now, now - move.began))
 
     def touches(self, task: int) -> bool:
-        """Whether a move leaves or heads for the task."""
-        return any(task in (move.source, move.target) for move in self.active.values())
+        """Return whether a move leaves or heads for the task."""
+        moves = (*self.active.values(), *self.deferred.values())
+        return any(task in (move.source, move.target) for move in moves)
 
 
 def _wakes(tasks: list[int]) -> list[Instruction]:

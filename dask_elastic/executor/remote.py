@@ -69,6 +69,7 @@ class RemotePart:
         self.store.track_dirty = True
         self.lock = make_lock()
         self.tasks: dict[int, RemoteTask] = {}
+        self._leaving: set[int] = set()
 
     def receive(self, message: ToRemote, now: float = 0.0) -> bool:
         """Put a message in its task's FIFO; returns whether the task sleeps and must be woken."""
@@ -114,10 +115,12 @@ class RemotePart:
             case Label(task, shard, stays):
                 return self._label(task, shard, stays)
             case Install(task, shard, state):
-                if state is not None:
-                    self.store.drop([shard])
-                    self.store.install(state)
-                self.store.grant(shard, task)
+                with self.lock:
+                    self._leaving.discard(shard)
+                    if state is not None:
+                        self.store.drop([shard])
+                        self.store.install(state)
+                    self.store.grant(shard, task)
                 return []
             case FlushRequest(task, token):
                 return [self._flush(task, token)]
@@ -130,9 +133,17 @@ class RemotePart:
         self.store.revoke(shard)
         state = self.store.extract([shard], dirty_only=True)
         if not stays:
-            self.store.drop([shard])
+            with self.lock:
+                self._leaving.add(shard)
         # Only this shard has been brought home, so the task's other shards are not flushed through here.
         return [Flush(task, -1, state, -1), LabelReturned(task, shard)]
+
+    def settle(self) -> None:
+        """Forget the shards that have left; called once what `control` returned has been sent, which must not wait."""
+        with self.lock:
+            if self._leaving:
+                self.store.drop(self._leaving)
+                self._leaving.clear()
 
     def flush_due(self, number: int) -> FlushRequest:
         """Return the request that a periodic flush puts in a task's FIFO."""

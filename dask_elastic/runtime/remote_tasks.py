@@ -71,6 +71,7 @@ class RemoteTasks:
                     self._send(self.part.processed(message, deliveries, time.perf_counter() - began))
                 case m.Label() | m.Install() | m.FlushRequest() | m.StopTask():
                     self._send(self.part.control(message))
+                    self.part.settle()
                 case _:
                     raise AssertionError(f"{message} is no item of a queue")
             if isinstance(message, m.StopTask):

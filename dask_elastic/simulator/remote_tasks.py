@@ -72,6 +72,7 @@ class SimulatedRemoteTasks:
                     yield from self._send(self.part.processed(message, deliveries, busy))
                 case m.Label() | m.Install() | m.FlushRequest() | m.StopTask():
                     yield from self._send(self.part.control(message))
+                    self.part.settle()
                 case m.StartTask():
                     raise AssertionError(f"{message} is no item of a queue")
             if isinstance(message, m.StopTask):

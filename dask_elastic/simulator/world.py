@@ -359,5 +359,5 @@ class World:
             if credit.peak > credit.window + credit.largest:
                 raise ProtocolError(f"{credit.peak} bytes were on their way from {origin} to {target}")
         for home in self.homes.values():
-            if home.executor.moves.active:
-                raise ProtocolError(f"{home.identity}: the moves of {sorted(home.executor.moves.active)} never ended")
+            if len(home.executor.moves):
+                raise ProtocolError(f"{home.identity}: the moves of {sorted(home.executor.moves.targets())} never ended")

@@ -353,8 +353,11 @@ class KeyedStore:
         used = self.slots.used
         if shards is None:
             return np.arange(used)
+        chosen = self._require_shards(shards)
+        if len(chosen) == 1:
+            return np.flatnonzero(self.slots.shards[:used] == chosen[0])
         wanted = np.zeros(self.shards, np.bool_)
-        wanted[self._require_shards(shards)] = True
+        wanted[chosen] = True
         return np.flatnonzero(wanted.take(self.slots.shards[:used]))
 
     def _require_shards(self, shards: Iterable[int]) -> list[int]:

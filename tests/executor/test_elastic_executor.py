@@ -6,7 +6,7 @@ import pytest
 
 from dask_elastic.executor import events
 from dask_elastic.executor import instructions as do
-from dask_elastic.executor.executor import FINAL_FLUSH, FIRST_ROWS, ElasticExecutor
+from dask_elastic.executor.executor import FINAL_FLUSH, FIRST_ROWS, ElasticExecutor, ExecutorLimits
 from dask_elastic.executor.remote import RemotePart
 from dask_elastic.executor.task import REMOTE_WINDOW
 from dask_elastic.executor.task_queue import LabelItem, StopItem, Work
@@ -21,8 +21,9 @@ ME = ExecutorId("per_key", 0)
 SHARDS = 8
 
 
-def make(cores=None, home=0):
-    return ElasticExecutor(ME, KeySpace(1, SHARDS), home, cores or {home: 2}, [SOURCE])
+def make(cores=None, home=0, patience=0.0):
+    limits = ExecutorLimits(patience=patience)
+    return ElasticExecutor(ME, KeySpace(1, SHARDS), home, cores or {home: 2}, [SOURCE], limits=limits)
 
 
 def batch(*hashes):
@@ -93,6 +94,40 @@ def test_a_moving_shard_waits_alone_and_arrives_in_order():
     assert sorted(keys(taken)) == [0, 0, 2]
     assert (executor.moves.finished, executor.moves.finished_across) == (1, 0)
     assert executor.finished_moves()[0].pause == 1.0
+
+
+def test_a_move_waits_for_what_its_source_has_under_way_before_it_pauses_the_shard():
+    executor = make(patience=1.0)
+    offer(executor, 0, 2)
+    number, _ = executor.take(0)
+    offer(executor, 0, 0)
+    assert executor.handle(events.MoveShard(0, 1), 1.0) == []
+    with pytest.raises(MoveRefused, match="about to move"):
+        executor.handle(events.MoveShard(0, 1), 1.0)
+    assert executor.routes.waiting_rows == 0
+    executor.done(0, number, 0.0001, 1.5)
+    assert executor.routes.waiting_rows == 2
+    assert executor.take(0)[1] == LabelItem(0, 1, True)
+    executor.handle(events.LabelBack(0, 0), 1.6)
+    assert executor.finished_moves()[0].pause == pytest.approx(0.1)
+
+
+def test_a_move_from_a_source_that_is_never_idle_begins_when_its_patience_ends():
+    executor = make({1: 1, 0: 1}, home=0, patience=1.0)
+    remote = next(t.number for t in executor.routes.tasks.values() if not t.at_home)
+    home = 1 - remote
+    shard = int(executor.routes.table.shards_of(remote)[0])
+    numbers = []
+    for _ in range(REMOTE_WINDOW):
+        offer(executor, shard)
+        numbers.append(executor.take(remote)[0])
+    executor.handle(events.MoveShard(shard, home), 0.0)
+    executor.done(remote, numbers[0], 0.1, 0.5)
+    assert not executor.moves.active
+    offer(executor, shard)
+    numbers.append(executor.take(remote)[0])
+    executor.done(remote, numbers[1], 0.1, 1.0)
+    assert shard in executor.moves.active
 
 
 def test_a_batch_that_was_split_before_a_move_is_routed_by_the_table_of_now():

@@ -262,7 +262,7 @@ def simulate() -> Callable[..., Simulation]:
         chosen = WorldOptions(
             window=int(random.choice([400, 3000, 2**20])),
             row_seconds=float(random.choice([0.0001, 0.001])),
-            limits=ExecutorLimits(inbox_time=0.005),
+            limits=ExecutorLimits(inbox_time=0.005, patience=0.01 if seed % 3 == 0 else 0.0),
             check=True,
             order=("key", "src", "seq"),
             **options,
