@@ -58,7 +58,7 @@ class ExecutorLimits:
 
     inbox_time: float = 0.005
     threshold: float = 1.2
-    patience: float = 0.01
+    patience: float = 0.05
 
 
 class ElasticExecutor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -54,10 +55,9 @@ def encode(state: StateRows) -> pa.RecordBatch:
     columns = [pa.array(state.hashes), pa.array(state.checks), pa.array(state.shards), *state.keys.columns]
     columns += [_to_arrow(values) for values in state.values]
     names = [*IDENTITY, *state.keys.schema.names, *(field.name for field in state.fields)]
-    described = [[field.name, field.dtype.str, field.initial] for field in state.fields]
     schema = pa.schema(
         [pa.field(name, column.type) for name, column in zip(names, columns, strict=True)],
-        metadata={_FIELDS: json.dumps(described).encode()},
+        metadata={_FIELDS: _described(state.fields)},
     )
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
@@ -75,13 +75,26 @@ def decode(batch: pa.RecordBatch) -> StateRows:
         raise SchemaMismatch(
             f"a batch with the columns {batch.schema.names!r} is no encoded state; install what KeyedStore.extract gave"
         )
-    fields = tuple(Field(name, np.dtype(dtype), initial) for name, dtype, initial in json.loads(metadata[_FIELDS]))
+    fields = _fields(metadata[_FIELDS])
     columns = batch.columns
     split = len(columns) - len(fields)
     keys = pa.RecordBatch.from_arrays(columns[3:split], names=batch.schema.names[3:split])
     values = [_from_arrow(column, field) for column, field in zip(columns[split:], fields, strict=True)]
     hashes, checks, shards = (column.to_numpy(zero_copy_only=False) for column in columns[:3])
     return StateRows(hashes, checks, shards, keys, fields, values)
+
+
+# A shard on the move waits for what follows, and the fields are always the same few.
+
+
+@functools.lru_cache(64)
+def _described(fields: tuple[Field, ...]) -> bytes:
+    return json.dumps([[field.name, field.dtype.str, field.initial] for field in fields]).encode()
+
+
+@functools.lru_cache(64)
+def _fields(described: bytes) -> tuple[Field, ...]:
+    return tuple(Field(name, np.dtype(dtype), initial) for name, dtype, initial in json.loads(described))
 
 
 def _to_arrow(values: npt.NDArray[Any]) -> pa.Array:
