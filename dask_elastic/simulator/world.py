@@ -360,4 +360,4 @@ class World:
                 raise ProtocolError(f"{credit.peak} bytes were on their way from {origin} to {target}")
         for home in self.homes.values():
             if len(home.executor.moves):
-                raise ProtocolError(f"{home.identity}: the moves of {sorted(home.executor.moves.targets())} never ended")
+                raise ProtocolError(f"{home.identity}: moves of {sorted(home.executor.moves.targets())} never ended")
