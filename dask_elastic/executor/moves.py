@@ -24,6 +24,7 @@ class MoveRecord:
     ended: float
     pause: float
 
+
 @dataclass(frozen=True, slots=True)
 class DeferredMove:
     """A move that begins when its source has finished its work, or at the deadline."""
