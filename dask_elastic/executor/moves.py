@@ -65,7 +65,8 @@ class Moves:
 
     def targets(self) -> dict[int, int]:
         """Return where each shard that moves, or is about to, is going."""
-        return {shard: move.target for shard, move in (*self.active.items(), *self.deferred.items())}
+        under_way = {shard: move.target for shard, move in self.active.items()}
+        return under_way | {shard: move.target for shard, move in self.deferred.items()}
 
     def begin(self, shard: int, target: int, now: float) -> list[Instruction]:
         """Move a shard; nothing to do when `target` has it already.
@@ -140,7 +141,7 @@ class Moves:
 
     def touches(self, task: int) -> bool:
         """Return whether a move leaves or heads for the task."""
-        moves = (*self.active.values(), *self.deferred.values())
+        moves: list[LabelledMove | DeferredMove] = [*self.active.values(), *self.deferred.values()]
         return any(task in (move.source, move.target) for move in moves)
 
 
