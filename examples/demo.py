@@ -120,9 +120,9 @@ def status(metrics: pd.DataFrame, rows: int) -> str:
         return "starting"
     p50, p99 = (1000 * metrics[column].astype(float).max() for column in ("latency_p50", "latency_p99"))
     cores = ", ".join(f"{one.operator} {one.cores}" for one in metrics.itertuples())
-    moves = f"{metrics['moves'].sum()} moves, {metrics['moves_across'].sum()} across workers"
+    moves = f"{metrics['moves'].sum()} moves, {metrics['moves_across'].sum()} across"
     done, rate = metrics["rows"].min() / rows, metrics["arrival_rate"].min()
-    return f"{done:4.0%}  {rate:5,.0f}/s  latency p50 {p50:.0f} ms, p99 {p99:.0f} ms  cores: {cores}  {moves}"
+    return f"{done:4.0%} {rate:5,.0f}/s, p50 {p50:.0f} p99 {p99:.0f} ms, cores {cores}, {moves}"
 
 
 def watch(job: de.Job, rows: int) -> pd.DataFrame:

@@ -23,7 +23,7 @@ class KeySpace:
     Raises
     ------
     TopologyError
-        If either is below 1, or more than 65,535 of either are asked for.
+        If either is below 1, or more than 65,536 of either are asked for.
 
     Notes
     -----
@@ -43,8 +43,8 @@ class KeySpace:
 
     def __post_init__(self) -> None:
         for name, value in (("executors", self.executors), ("shards", self.shards)):
-            if not 1 <= value <= 65_535:
-                raise TopologyError(f"{name}={value} is out of range: choose from 1 to 65,535")
+            if not 1 <= value <= 65_536:
+                raise TopologyError(f"{name}={value} is out of range: choose from 1 to 65,536")
 
     @property
     def groups(self) -> int:

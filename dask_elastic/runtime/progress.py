@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from types import TracebackType
 from typing import Any, TextIO
@@ -32,7 +33,8 @@ class Progress:
         """Show how a job stands."""
         if not self.shown:
             return
-        line = one_line(described)
+        # A line that wraps cannot be written over.
+        line = one_line(described)[: shutil.get_terminal_size().columns - 1]
         self.stream.write("\r" + line.ljust(self._width))
         self.stream.flush()
         self._width = len(line)

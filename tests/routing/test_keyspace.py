@@ -30,7 +30,7 @@ def test_the_groups_of_an_executor_stay_together_with_more_executors(executors, 
     assert (many.executor_of(array) // 2 == few.executor_of(array)).all()
 
 
-@pytest.mark.parametrize(("executors", "shards"), [(0, 4), (4, 0), (65_536, 4), (4, 65_536)])
+@pytest.mark.parametrize(("executors", "shards"), [(0, 4), (4, 0), (65_537, 4), (4, 65_537)])
 def test_sizes_out_of_range_are_refused(executors, shards):
     with pytest.raises(TopologyError, match="out of range"):
         KeySpace(executors, shards)
