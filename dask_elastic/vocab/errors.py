@@ -95,6 +95,34 @@ class PlanningError(ElasticError):
     """A planning problem that is not well formed; names the value and the limit."""
 
 
+class Infeasible(PlanningError):
+    """No answer meets all constraints of a planning problem that is well formed.
+
+    Parameters
+    ----------
+    constraint : str
+        The constraint that cannot be met, as the planner's documentation names it.
+    detail : str
+        Its value and its limit, and what to do.
+    """
+
+    def __init__(self, constraint: str, detail: str):
+        self.constraint = constraint
+        self.detail = detail
+        super().__init__(f"constraint {constraint} cannot be met: {detail}")
+
+    def __reduce__(self) -> tuple[type[Infeasible], tuple[str, str]]:
+        return Infeasible, (self.constraint, self.detail)
+
+
+class InvalidPlan(PlanningError):
+    """A plan that breaks a rule of its problem; names the rule and the first place where it is broken."""
+
+
+class UnknownPlanner(PlanningError):
+    """No planner has that name."""
+
+
 class NodeLost(ElasticError):
     """A Dask worker that a job ran on is gone."""
 

@@ -1,0 +1,316 @@
+"""A topology as a Jackson network of M/M/k queues: its latency, its rates, the cores it needs.
+
+Goal
+    The fewest cores with which tuples spend no more than the target in the topology.
+Method
+    Elasticutor, section 4.1: from the smallest stable allocation on, one core at a time to the executor where it lowers
+    the latency most. Latency is convex in the cores of each executor, so this is optimal. The start is ⌊λ/μ⌋+1; the
+    paper's ⌈λ/μ⌉+1 is not the smallest stable one (first erratum).
+Not done
+    Anything about where cores are: that is `planning.cores`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush, heapreplace
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dask_elastic.model.queueing import erlang_b, next_erlang_b, waiting_customers, whole
+from dask_elastic.vocab.errors import PlanningError
+
+_SURELY_ABOVE = 1 + 1e-9
+"""A running sum is as exact as that; nearer to the target the latency is summed afresh."""
+
+_LEAST_LOSS = 1e-12
+"""A loop that keeps all of its tuples seems, by rounding, to lose so many."""
+
+
+@dataclass(frozen=True, eq=False)
+class Allocation:
+    """How many cores each executor should have.
+
+    Parameters
+    ----------
+    cores : numpy.ndarray of int
+        Cores of each executor.
+    latency : float
+        The mean latency that the model expects of them, in seconds; ``inf`` when an executor is unstable.
+    feasible : bool
+        Whether that is within the target.
+    """
+
+    cores: NDArray[np.int64]
+    latency: float
+    feasible: bool
+
+    def __post_init__(self) -> None:
+        if self.cores.ndim != 1 or self.cores.dtype.kind not in "iu" or (self.cores < 0).any():
+            raise PlanningError(f"cores is {self.cores!r}: give one whole number of 0 or more for each executor.")
+        if not self.latency >= 0:
+            raise PlanningError(f"latency is {self.latency!r}: give 0 or more.")
+
+
+def expected_latency(external: float, arrival: ArrayLike, service: ArrayLike, cores: ArrayLike) -> float:
+    """Return the mean time that an input tuple and what follows from it spend in the topology.
+
+    Parameters
+    ----------
+    external : float
+        Total rate λ₀ at which tuples enter the topology, per second.
+    arrival : array of float
+        Arrival rate λ_j of each executor.
+    service : array of float
+        Service rate μ_j of one core of each executor.
+    cores : array of int
+        Cores k_j of each executor.
+
+    Returns
+    -------
+    float
+        Seconds; ``inf`` when an executor is unstable, 0 when nothing enters or arrives anywhere. An executor at which
+        nothing arrives adds nothing, whatever its cores.
+
+    Raises
+    ------
+    PlanningError
+        If a rate is negative or not finite, a service rate is 0, a number of cores is negative or not whole, the
+        lengths differ, or tuples arrive although none enter.
+
+    Notes
+    -----
+    Elasticutor, section 4.1, eq. (1): E[T] = (1/λ₀) Σ λ_j E[T_j](k_j). By Little's law λ_j E[T_j] is the mean number of
+    tuples in executor j, which is what is summed.
+
+    Examples
+    --------
+    >>> expected_latency(1.0, [1.0, 1.0], [2.0, 2.0], [1, 1])
+    2.0
+    """
+    loads = _loads(external, arrival, service)
+    counts = _vector("cores", cores)
+    if len(counts) != len(loads):
+        raise PlanningError(f"cores has {len(counts)} entries for {len(loads)} executors: give one for each.")
+    present = []
+    for load, count in zip(loads, counts.tolist(), strict=True):
+        servers = whole("cores", count)
+        present.append(_present(load, servers, erlang_b(load, servers)) if load < servers else _without_place(load))
+    return _latency(external, present)
+
+
+def allocate(
+    external: float, arrival: ArrayLike, service: ArrayLike, latency_target: float, available: int
+) -> Allocation:
+    """Find the fewest cores that keep the expected latency within the target.
+
+    Parameters
+    ----------
+    external : float
+        Total rate λ₀ at which tuples enter the topology, per second.
+    arrival : array of float
+        Arrival rate λ_j of each executor.
+    service : array of float
+        Service rate μ_j of one core of each executor.
+    latency_target : float
+        The mean latency to keep, in seconds.
+    available : int
+        How many cores there are.
+
+    Returns
+    -------
+    Allocation
+        At least one core for each executor, no more than `available` in all. If the target cannot be met, all cores
+        that lower the latency are given out where they lower it most. If not even stability can be had, cores are
+        shared in proportion to λ_j/μ_j, such that the highest load per core is lowest, and the latency is ``inf``.
+
+    Raises
+    ------
+    PlanningError
+        If a rate is negative or not finite, a service rate is 0, the lengths differ, the target is not above 0, or
+        there are fewer cores than executors.
+
+    Notes
+    -----
+    Elasticutor, section 4.1, with its first erratum: the greedy starts at ⌊λ/μ⌋+1. Ties go to the executor of lower
+    number.
+
+    Examples
+    --------
+    >>> allocation = allocate(10.0, [10.0, 10.0], [4.0, 20.0], latency_target=0.5, available=8)
+    >>> allocation.cores.tolist(), round(allocation.latency, 3), allocation.feasible
+    ([4, 1], 0.403, True)
+    """
+    loads = _loads(external, arrival, service)
+    limit = whole("available", available)
+    if not latency_target > 0:
+        raise PlanningError(f"latency_target is {latency_target!r}: give seconds above 0.")
+    if limit < len(loads):
+        raise PlanningError(f"available is {limit}, but {len(loads)} executors need one core each.")
+    cores = [int(load) + 1 for load in loads]
+    if sum(cores) > limit:
+        return Allocation(np.array(_share(loads, limit), dtype=np.int64), math.inf, False)
+    latency = _latency(external, _add_cores(external, loads, cores, latency_target, limit))
+    return Allocation(np.array(cores, dtype=np.int64), latency, latency <= latency_target)
+
+
+def _add_cores(external: float, loads: list[float], cores: list[int], target: float, limit: int) -> list[float]:
+    """Raise `cores` until the target or the limit is reached; returns the mean number of tuples at each executor."""
+    blocking = [erlang_b(load, count) for load, count in zip(loads, cores, strict=True)]
+    present = [_present(load, count, b) for load, count, b in zip(loads, cores, blocking, strict=True)]
+    heap: list[tuple[float, int, float]] = []
+    for executor, load in enumerate(loads):
+        after = next_erlang_b(load, cores[executor] + 1, blocking[executor])
+        heap.append((_gain(load, cores[executor], blocking[executor], after), executor, after))
+    heapify(heap)
+    spare = limit - sum(cores)
+    wanted = target * external
+    total = math.fsum(present)
+    while spare and heap:
+        if total <= wanted * _SURELY_ABOVE:
+            total = math.fsum(present)
+            if _latency(external, present) <= target:
+                break
+        gain, executor, now = heap[0]
+        if gain >= 0:
+            break
+        cores[executor] += 1
+        spare -= 1
+        load, count = loads[executor], cores[executor]
+        before, present[executor] = present[executor], _present(load, count, now)
+        total += present[executor] - before
+        after = next_erlang_b(load, count + 1, now)
+        heapreplace(heap, (_gain(load, count, now, after), executor, after))
+    return present
+
+
+def _gain(load: float, servers: int, blocking: float, after: float) -> float:
+    """Return the change in waiting tuples by one more server, negative; from the waiting alone, so that it is exact."""
+    return waiting_customers(load, servers + 1, after) - waiting_customers(load, servers, blocking)
+
+
+def _present(load: float, servers: int, blocking: float) -> float:
+    """Return the mean number of tuples at a stable executor."""
+    return load + waiting_customers(load, servers, blocking)
+
+
+def _without_place(load: float) -> float:
+    return math.inf if load > 0 else 0.0
+
+
+def _latency(external: float, present: list[float]) -> float:
+    total = math.fsum(present)
+    return total / external if total > 0 else 0.0
+
+
+def _share(loads: list[float], available: int) -> list[int]:
+    """Share too few cores: one each, every other one where the load per core is highest."""
+    cores = [1] * len(loads)
+    heap = [(-load, executor) for executor, load in enumerate(loads)]
+    heapify(heap)
+    for _ in range(available - len(loads)):
+        executor = heappop(heap)[1]
+        cores[executor] += 1
+        heappush(heap, (-loads[executor] / cores[executor], executor))
+    return cores
+
+
+def arrivals(external_by_operator: ArrayLike, routing: ArrayLike) -> NDArray[np.float64]:
+    """Return the arrival rate of each operator, by the traffic equations.
+
+    Parameters
+    ----------
+    external_by_operator : array of float
+        Rate at which tuples reach each operator from outside.
+    routing : array of float, operators × operators
+        ``routing[i, j]``: how many tuples operator j gets for each tuple that operator i takes. Rows may sum to more
+        than 1, loops are allowed.
+
+    Returns
+    -------
+    numpy.ndarray of float
+        The rates λ with λ_j = external_j + Σ_i λ_i · routing[i, j].
+
+    Raises
+    ------
+    PlanningError
+        If an entry is negative or not finite, the shapes disagree, or a loop returns as many tuples as it takes or
+        more, so that the rates grow without bound (the spectral radius of `routing` is 1 or more).
+
+    Notes
+    -----
+    Traffic equations of an open Jackson network (Elasticutor, section 4.1). I − routingᵀ is eliminated without
+    pivoting: all pivots are positive exactly when the spectral radius is below 1, nothing cancels outside of loops, and
+    a pivot tells what share of its tuples an operator does not get back.
+
+    Examples
+    --------
+    >>> arrivals([10.0, 0.0], [[0.0, 2.0], [0.25, 0.0]]).tolist()
+    [20.0, 40.0]
+    """
+    rates = _vector("external_by_operator", external_by_operator).copy()
+    share = np.asarray(routing, dtype=np.float64)
+    count = len(rates)
+    if share.shape != (count, count):
+        raise PlanningError(f"routing has shape {share.shape}: give {count} x {count} for {count} operators.")
+    wrong = np.argwhere(~(np.isfinite(share) & (share >= 0)))
+    if len(wrong):
+        source, target = wrong[0].tolist()
+        value = float(share[source, target])
+        raise PlanningError(f"routing[{source}, {target}] is {value!r}: give a finite number of 0 or more.")
+    with np.errstate(over="ignore", invalid="ignore"):
+        _solve(np.eye(count) - share.T, rates)
+    if not np.isfinite(rates).all():
+        raise PlanningError("the arrival rates exceed what a float holds: give rates in a larger unit of time.")
+    return rates
+
+
+def _solve(matrix: NDArray[np.float64], rates: NDArray[np.float64]) -> None:
+    """Solve matrix · x = rates in place, without pivoting."""
+    count = len(rates)
+    for k in range(count):
+        pivot = float(matrix[k, k])
+        if pivot <= _LEAST_LOSS:
+            raise PlanningError(
+                f"operator {k} gets back {1 - pivot:.6g} tuples for each one that it takes: a loop must return less "
+                "than 1, else its rates grow without bound."
+            )
+        factor = matrix[k + 1 :, k] / pivot
+        matrix[k + 1 :, k + 1 :] -= np.outer(factor, matrix[k, k + 1 :])
+        rates[k + 1 :] -= factor * rates[k]
+    for k in reversed(range(count)):
+        rates[k] = (rates[k] - matrix[k, k + 1 :] @ rates[k + 1 :]) / matrix[k, k]
+
+
+def _loads(external: float, arrival: ArrayLike, service: ArrayLike) -> list[float]:
+    """Check the rates; returns λ/μ of each executor."""
+    arriving, serving = _vector("arrival", arrival), _vector("service", service)
+    if len(arriving) != len(serving):
+        raise PlanningError(f"arrival has {len(arriving)} entries, service {len(serving)}: give one for each executor.")
+    slow = np.flatnonzero(serving == 0)
+    if slow.size:
+        raise PlanningError(f"service[{int(slow[0])}] is 0.0: give a rate above 0.")
+    if not (math.isfinite(external) and external >= 0):
+        raise PlanningError(f"external is {external!r}: give a finite rate of 0 or more.")
+    if external == 0 and arriving.any():
+        raise PlanningError("external is 0, but tuples arrive at executors: give the rate at which tuples enter.")
+    with np.errstate(over="ignore"):
+        loads = arriving / serving
+    if not np.isfinite(loads).all():
+        executor = int(np.flatnonzero(~np.isfinite(loads))[0])
+        raise PlanningError(f"service[{executor}] is {float(serving[executor])!r}: too small for its arrival rate.")
+    result: list[float] = loads.tolist()
+    return result
+
+
+def _vector(name: str, values: ArrayLike) -> NDArray[np.float64]:
+    vector = np.asarray(values, dtype=np.float64)
+    if vector.ndim != 1:
+        raise PlanningError(f"{name} has shape {vector.shape}: give one number for each.")
+    wrong = np.flatnonzero(~(np.isfinite(vector) & (vector >= 0)))
+    if wrong.size:
+        value = float(vector[wrong[0]])
+        raise PlanningError(f"{name}[{int(wrong[0])}] is {value!r}: give a finite number of 0 or more.")
+    return vector

@@ -1,0 +1,158 @@
+"""One executor as an M/M/k queue: Poisson arrivals, exponential service times, k cores (Elasticutor, section 4.1).
+
+Probabilities come from the Erlang-B recursion, which is stable for any number of servers; the factorials of the
+textbook formula of Erlang C overflow (first erratum to Elasticutor).
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+
+from dask_elastic.vocab.errors import PlanningError
+
+
+def erlang_b(load: float, servers: int) -> float:
+    """Return the probability that all servers are busy when nobody waits.
+
+    Parameters
+    ----------
+    load : float
+        Arrival rate over the service rate of one server.
+    servers : int
+        How many servers.
+
+    Returns
+    -------
+    float
+        Between 0 and 1; 1 without servers.
+
+    Examples
+    --------
+    >>> erlang_b(2.0, 2)
+    0.4
+    """
+    blocking = 1.0
+    for count in range(1, servers + 1):
+        blocking = next_erlang_b(load, count, blocking)
+    return blocking
+
+
+def next_erlang_b(load: float, servers: int, blocking: float) -> float:
+    """Return Erlang B of `servers` servers, given that of one server less.
+
+    Examples
+    --------
+    >>> next_erlang_b(2.0, 2, erlang_b(2.0, 1))
+    0.4
+    """
+    busy = load * blocking
+    return busy / (servers + busy)
+
+
+def erlang_c(load: float, servers: int, blocking: float) -> float:
+    """Return the probability that a customer must wait, given Erlang B; the load must be below the number of servers.
+
+    Examples
+    --------
+    >>> round(erlang_c(0.5, 1, erlang_b(0.5, 1)), 12)
+    0.5
+    """
+    return servers * blocking / (servers - load + load * blocking)
+
+
+def waiting_customers(load: float, servers: int, blocking: float) -> float:
+    """Return the mean number of customers that wait, given Erlang B.
+
+    Parameters
+    ----------
+    load : float
+        Arrival rate over the service rate of one server.
+    servers : int
+        How many servers.
+    blocking : float
+        Erlang B of that load and so many servers.
+
+    Returns
+    -------
+    float
+        ``inf`` when the load is not below the number of servers.
+
+    Examples
+    --------
+    >>> round(waiting_customers(0.5, 1, erlang_b(0.5, 1)), 12)
+    0.5
+    """
+    spare = servers - load
+    if spare <= 0:
+        return math.inf
+    return erlang_c(load, servers, blocking) * load / spare
+
+
+def mmk_sojourn(arrival: float, service: float, servers: int) -> float:
+    """Return the mean time that a customer of an M/M/k queue spends waiting and being served.
+
+    Parameters
+    ----------
+    arrival : float
+        Arrival rate λ, per second.
+    service : float
+        Service rate μ of one server, per second.
+    servers : int
+        Number of servers k.
+
+    Returns
+    -------
+    float
+        Seconds; ``inf`` when λ ≥ k·μ, so always without a server.
+
+    Raises
+    ------
+    PlanningError
+        If a rate is negative or not finite, the service rate is 0, or the number of servers negative or not whole.
+
+    Notes
+    -----
+    Elasticutor, section 4.1: E[T_j](k_j), with Erlang C from the Erlang-B recursion as its first erratum asks.
+
+    Examples
+    --------
+    >>> mmk_sojourn(1.0, 2.0, 1)
+    1.0
+    >>> mmk_sojourn(3.0, 2.0, 1)
+    inf
+    """
+    count = whole("servers", servers)
+    if not (math.isfinite(arrival) and arrival >= 0):
+        raise PlanningError(f"arrival is {arrival!r}: give a finite rate of 0 or more.")
+    if not (math.isfinite(service) and service > 0):
+        raise PlanningError(f"service is {service!r}: give a finite rate above 0.")
+    load = arrival / service
+    if not load < count:
+        return math.inf
+    must_wait = erlang_c(load, count, erlang_b(load, count))
+    return float((1.0 + must_wait / (count - load)) / service)
+
+
+def whole(name: str, value: object) -> int:
+    """Return a count as an integer.
+
+    Raises
+    ------
+    PlanningError
+        If it is negative or not a whole number; tells its name.
+
+    Examples
+    --------
+    >>> whole("servers", 3.0)
+    3
+    """
+    try:
+        count = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        if not (isinstance(value, float) and value.is_integer()):
+            raise PlanningError(f"{name} is {value!r}: give a whole number of 0 or more.") from None
+        count = int(value)
+    if count < 0:
+        raise PlanningError(f"{name} is {count}: give a whole number of 0 or more.")
+    return count
