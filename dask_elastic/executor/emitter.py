@@ -104,7 +104,8 @@ class Emitter:
         if expected is None:
             # Plain values only: a slice of a dictionary column would carry the whole dictionary wherever it goes.
             expected = self._schemas[way_out] = plain_schema(rows.schema)
-        if rows.schema.equals(expected):
+        # Metadata goes: pandas writes the number of rows into it, and a channel keeps every schema that it has seen.
+        if rows.schema.equals(expected, check_metadata=True):
             return rows
         return check_schema(expected, rows, f"the stream from {self.component!r} to {way_out.target!r}")
 

@@ -195,7 +195,11 @@ class ElasticExecutor:
             self.measures.processed(work, by_shard, busy, now)
             mine.busy.add(busy, now)
             self._pending_rows -= work.rows
+            moves = len(self.moves)
             instructions = self._receipts(work) + self.moves.work_done(task, now)
+            if len(self.moves) < moves:
+                # A move came to nothing, since its target is about to go.
+                instructions += self._proceed(now)
             if not mine.at_home:
                 instructions += [Wake(t) for t in self.routes.wake(mine)]
             return instructions + self._finish()

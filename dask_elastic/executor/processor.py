@@ -49,7 +49,8 @@ class Processor:
         self.name = operator.name
         self.guard = guard
         self.emitter = Emitter(component.name, component.outputs, spaces, guard, home)
-        self.logic = make_logic(operator, store, store.session(task), self.emitter.listened_to)
+        self.session = store.session(task)
+        self.logic = make_logic(operator, store, self.session, self.emitter.listened_to)
 
     def process(self, batch: Batch) -> list[Delivery]:
         """Process one batch as a unit and route what comes out of it."""
@@ -62,3 +63,7 @@ class Processor:
             return self.logic.process(rows.slice(start, stop - start), hashes[start:stop])
 
         return self.emitter.emit(self.guard.run(self.name, run, rows), batch.stamp)
+
+    def close(self) -> None:
+        """End the task's access to the state, and with it its cache of the keys."""
+        self.session.close()

@@ -70,6 +70,8 @@ class RemotePart:
         self.lock = make_lock()
         self.tasks: dict[int, RemoteTask] = {}
         self._leaving: set[int] = set()
+        # Installing and forgetting state takes its time, and `receive` must not: it runs on an event loop.
+        self._moving = make_lock()
 
     def receive(self, message: ToRemote, now: float = 0.0) -> bool:
         """Put a message in its task's FIFO; returns whether the task sleeps and must be woken."""
@@ -115,7 +117,7 @@ class RemotePart:
             case Label(task, shard, stays):
                 return self._label(task, shard, stays)
             case Install(task, shard, state):
-                with self.lock:
+                with self._moving:
                     self._leaving.discard(shard)
                     if state is not None:
                         self.store.drop([shard])
@@ -133,14 +135,14 @@ class RemotePart:
         self.store.revoke(shard)
         state = self.store.extract([shard], dirty_only=True)
         if not stays:
-            with self.lock:
+            with self._moving:
                 self._leaving.add(shard)
         # Only this shard has been brought home, so the task's other shards are not flushed through here.
         return [Flush(task, -1, state, -1), LabelReturned(task, shard)]
 
     def settle(self) -> None:
         """Forget the shards that have left; called once what `control` returned has been sent, which must not wait."""
-        with self.lock:
+        with self._moving:
             if self._leaving:
                 self.store.drop(self._leaving)
                 self._leaving.clear()

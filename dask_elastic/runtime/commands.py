@@ -91,13 +91,19 @@ class Commands:
         """Read no further."""
         self._deployment(job).drain()
 
-    async def end(self, job: str) -> None:
-        """Stop at once; state and measures stay readable."""
-        await self.runtime.in_thread(self._deployment(job).end)
+    async def end(self, job: str, generation: int) -> None:
+        """Stop at once; state and measures stay readable. A later run of the job goes on."""
+        if self._hosts(job, generation):
+            # Not in the pool: all of its threads may be waiting for what only the end sets free.
+            self._deployment(job).end()
 
-    async def forget(self, job: str) -> list[str]:
-        """Stop at once and drop everything."""
-        return await self.runtime.forget(job)
+    async def forget(self, job: str, generation: int) -> list[str]:
+        """Stop at once and drop everything, but for a later run of the job."""
+        return await self.runtime.forget(job) if self._hosts(job, generation) else []
+
+    def _hosts(self, job: str, generation: int) -> bool:
+        deployment = self.runtime.deployments.get(job)
+        return deployment is not None and deployment.spec.generation == generation
 
     async def set_cores(self, job: str, operator: str, executor: int, cores: list[list[int]]) -> None:
         """Give an executor at home here so many cores on each node."""

@@ -88,7 +88,8 @@ class Coordinator:
     async def _tell_all(self, record: JobRecord, operation: str) -> None:
         """Tell every node that is still there; those that are gone need not know."""
         present = [address for address in record.nodes if address in self.scheduler.workers]
-        calls = (self._call(address, operation, job=record.name) for address in present)
+        run = {"job": record.name, "generation": record.spec.generation}
+        calls = (self._call(address, operation, **run) for address in present)
         for result in await asyncio.gather(*calls, return_exceptions=True):
             if isinstance(result, BaseException):
                 logger.warning("job %r: %s: %s", record.name, operation, result)
@@ -149,6 +150,9 @@ class Coordinator:
             await self._tell_all(record, "forget")
             self.jobs.pop(name, None)
             raise
+        if record.status in ENDED:
+            # Whoever ended it while it started did not reach what was not there yet.
+            await self._tell_all(record, "end" if self.jobs.get(name) is record else "forget")
         self._forget_old()
         return record.description()
 
@@ -179,7 +183,10 @@ class Coordinator:
             self._call(address, "prepare", spec=replace(spec, node=node).to_message(), components=components)
             for node, address in enumerate(spec.nodes)
         )
-        await asyncio.gather(*prepared)
+        # All of them have answered before any is told to forget the job.
+        for result in await asyncio.gather(*prepared, return_exceptions=True):
+            if isinstance(result, BaseException):
+                raise result
         await self._call_all(record, "start_executors")
         record.change(Status.RUNNING)
         await self._call_all(record, "start_sources")
@@ -297,7 +304,9 @@ class Coordinator:
         record = self.record(job)
         await self.stop(job)
         await self._tell_all(record, "forget")
-        self.jobs.pop(job, None)
+        # Somebody may have submitted a job of this name meanwhile.
+        if self.jobs.get(job) is record:
+            del self.jobs[job]
 
     def _forget_old(self) -> None:
         ended = [record.name for record in self.jobs.values() if record.status in ENDED]

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from dask_elastic.executor.guard import DeadLetter
 
+JOINED = 1_000
 KEPT_BYTES = 64 * 2**20
 """Rows beyond this many bytes on a node are counted but not kept."""
 
@@ -19,6 +20,7 @@ class DeadLetters:
         self.limit = limit
         self.counts: dict[str, int] = {}
         self._kept: dict[str, list[pa.RecordBatch]] = {}
+        self._single: dict[str, list[pa.RecordBatch]] = {}
         self._bytes = 0
         self._lock = threading.Lock()
 
@@ -31,10 +33,18 @@ class DeadLetters:
             self.counts[letter.operator] = self.counts.get(letter.operator, 0) + row.num_rows
             if self._bytes < self.limit:
                 self._bytes += row.nbytes
-                self._kept.setdefault(letter.operator, []).append(row)
+                self._keep(letter.operator, row)
+
+    def _keep(self, operator: str, row: pa.RecordBatch) -> None:
+        # A batch of one row takes a hundred times the row's own bytes.
+        single = self._single.setdefault(operator, [])
+        if single and (len(single) == JOINED or not single[0].schema.equals(row.schema)):
+            self._kept.setdefault(operator, []).append(pa.concat_batches(single))
+            single.clear()
+        single.append(row)
 
     def rows(self, operator: str) -> pa.Table | None:
         """Return the kept rows of an operator, None when there are none."""
         with self._lock:
-            kept = list(self._kept.get(operator, ()))
+            kept = [*self._kept.get(operator, ()), *self._single.get(operator, ())]
         return pa.Table.from_batches(kept).combine_chunks() if kept else None

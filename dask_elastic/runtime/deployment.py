@@ -59,6 +59,7 @@ class Deployment:
         }
         self.dead_letters = DeadLetters()
         self.ended = False
+        self.told_of_end = False
         self.error: BaseException | None = None
         self.sources: dict[ExecutorId, SourceThread] = {}
         self.homes: dict[ExecutorId, Home] = {}
@@ -154,9 +155,11 @@ class Deployment:
     def join(self, timeout: float) -> list[str]:
         """Wait for the threads to end; returns the names of those that have not."""
         deadline = time.monotonic() + timeout
-        for thread in self._threads:
+        # One that is being started at this very moment ends by itself.
+        threads = [thread for thread in self._threads if thread.ident is not None]
+        for thread in threads:
             thread.join(max(0.0, deadline - time.monotonic()))
-        return [thread.name for thread in self._threads if thread.is_alive()]
+        return [thread.name for thread in threads if thread.is_alive()]
 
     def fail(self, error: BaseException) -> None:
         """End the job everywhere because of an error."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
@@ -86,7 +87,7 @@ class Home:
         self._returns.put(message)
 
     def flush(self, timeout: float) -> None:
-        """Bring the primary copy up to date.
+        """Bring the primary copy up to date, unless the job ends meanwhile.
 
         Raises
         ------
@@ -95,9 +96,9 @@ class Home:
         """
         token = next(self._tokens)
         arrived = self._flushes[token] = threading.Event()
-        self.handle(events.FlushDue(token))
         try:
-            if not arrived.wait(timeout):
+            self.handle(events.FlushDue(token))
+            if not (self.deployment.ended or arrived.wait(timeout)):
                 raise TimeoutError(f"{self.identity}: remote tasks did not send their state within {timeout:g} s")
         finally:
             del self._flushes[token]
@@ -120,6 +121,8 @@ class Home:
         """Wake every thread, so that it sees that the job has ended."""
         for bell in list(self._bells.values()):
             bell.ring()
+        for arrived in list(self._flushes.values()):
+            arrived.set()
         self._returns.put(None)
 
     # instructions
@@ -139,7 +142,9 @@ class Home:
                 case do.RequestFlush(task, node, token):
                     self._send(node, m.FlushRequest(task, token))
                 case do.FlushComplete(token):
-                    self._flushes[token].set()
+                    # Who asked may have given up.
+                    if (arrived := self._flushes.get(token)) is not None:
+                        arrived.set()
                 case do.Finished():
                     self.deployment.executor_finished(self.identity)
 
@@ -169,18 +174,19 @@ class Home:
 
     def _run_task(self, task: int) -> None:
         """Process what is routed to a task at home."""
-        processor = self.deployment.processor(self.component, task, self.executor.store, self.executor.home)
         bell = self._bells[task]
-        while not self.deployment.ended:
-            taken = self.executor.take(task, time.time())
-            if taken is None:
-                bell.wait()
-                continue
-            number, item = taken
-            if isinstance(item, Work):
-                self._process(processor, task, number, item)
-            elif not self._pass_control(task, item):
-                return
+        store, home = self.executor.store, self.executor.home
+        with closing(self.deployment.processor(self.component, task, store, home)) as processor:
+            while not self.deployment.ended:
+                taken = self.executor.take(task, time.time())
+                if taken is None:
+                    bell.wait()
+                    continue
+                number, item = taken
+                if isinstance(item, Work):
+                    self._process(processor, task, number, item)
+                elif not self._pass_control(task, item):
+                    return
 
     def _process(self, processor: Processor, task: int, number: int, work: Work) -> None:
         began = time.perf_counter()

@@ -206,6 +206,7 @@ class NodeRuntime:
     def _run_ticks(self) -> None:
         due: dict[tuple[str, str], float] = {}
         while not self._closed.wait(TICK):
+            due = {key: at for key, at in due.items() if key[0] in self.deployments}
             for job, deployment in list(self.deployments.items()):
                 if deployment.ended:
                     continue
@@ -237,9 +238,15 @@ class NodeRuntime:
                 await asyncio.wait_for(self._wanted_report.wait(), interval)
             self._wanted_report.clear()
             for deployment in list(self.deployments.values()):
-                await self._report(deployment)
+                if deployment.told_of_end:
+                    continue
+                try:
+                    await self._report(deployment)
+                except Exception:  # the other jobs, and the next report, need this loop
+                    logger.exception("report of job %r", deployment.job)
 
     async def _report(self, deployment: Deployment) -> None:
+        ended = deployment.ended
         report = await self.in_thread(part_report, deployment)
         try:
             await self.worker.scheduler.elastic_report(
@@ -248,3 +255,5 @@ class NodeRuntime:
         except (CommClosedError, OSError, AttributeError) as error:
             # The next report carries everything again; a scheduler that stays away closes this worker.
             logger.debug("report of job %r did not get through: %r", deployment.job, error)
+            return
+        deployment.told_of_end = ended

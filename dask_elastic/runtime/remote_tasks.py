@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from dask_elastic.executor.remote import RemotePart
@@ -57,25 +58,25 @@ class RemoteTasks:
             bell.ring()
 
     def _run_task(self, task: int) -> None:
-        processor = self.deployment.processor(self.component, task, self.part.store, self.home)
         bell = self._bells[task]
-        while not self.deployment.ended:
-            message = self.part.take(task, time.time())
-            match message:
-                case None:
-                    bell.wait()
-                    continue
-                case m.SubBatch(_, _, batch):
-                    began = time.perf_counter()
-                    deliveries = processor.process(batch)
-                    self._send(self.part.processed(message, deliveries, time.perf_counter() - began))
-                case m.Label() | m.Install() | m.FlushRequest() | m.StopTask():
-                    self._send(self.part.control(message))
-                    self.part.settle()
-                case _:
-                    raise AssertionError(f"{message} is no item of a queue")
-            if isinstance(message, m.StopTask):
-                return
+        with closing(self.deployment.processor(self.component, task, self.part.store, self.home)) as processor:
+            while not self.deployment.ended:
+                message = self.part.take(task, time.time())
+                match message:
+                    case None:
+                        bell.wait()
+                        continue
+                    case m.SubBatch(_, _, batch):
+                        began = time.perf_counter()
+                        deliveries = processor.process(batch)
+                        self._send(self.part.processed(message, deliveries, time.perf_counter() - began))
+                    case m.Label() | m.Install() | m.FlushRequest() | m.StopTask():
+                        self._send(self.part.control(message))
+                        self.part.settle()
+                    case _:
+                        raise AssertionError(f"{message} is no item of a queue")
+                if isinstance(message, m.StopTask):
+                    return
 
     def _send(self, messages: list[m.ToHome]) -> None:
         for message in messages:

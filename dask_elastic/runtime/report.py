@@ -16,10 +16,15 @@ if TYPE_CHECKING:
 
 def part_report(deployment: Deployment) -> dict[str, Any]:
     """Everything of interest; each report replaces the one before."""
+    try:
+        executors = [_measure(measure) for measure in deployment.measures()]
+    except Exception as error:  # what cannot be measured is the job's error, which this very report has to tell
+        deployment.fail(error)
+        executors = []
     return {
         "complete": deployment.complete,
         "error": None if deployment.error is None else dump_error(deployment.error),
-        "executors": [_measure(measure) for measure in deployment.measures()],
+        "executors": executors,
         "sources": [[*source.identity, source.rows] for source in deployment.sources.values()],
         "sinks": [[*sink.identity, sink.rows] for sink in deployment.sinks.values()],
         "dead_letters": dict(deployment.dead_letters.counts),

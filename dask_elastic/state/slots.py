@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -110,5 +111,12 @@ class SlotArrays:
             return float(fixed)
         live = np.flatnonzero(self.marks[: self.used])
         sample = live[:: max(1, len(live) // _SAMPLE)]
-        pickled = sum(len(cloudpickle.dumps(value)) for column in objects for value in column[sample])
+        pickled = sum(_size(value) for column in objects for value in column[sample])
         return fixed + pickled / max(1, len(sample))
+
+
+def _size(value: object) -> int:
+    try:
+        return len(cloudpickle.dumps(value))
+    except Exception:  # any object may fail to pickle in any way of its own; a size is no reason to stop
+        return sys.getsizeof(value)

@@ -166,7 +166,17 @@ def test_the_live_line_is_for_terminals(job, capsys):
     assert said.err.endswith("\n")
 
 
-def test_the_live_line_covers_what_was_there_before(job):
+def test_the_live_line_is_cut_where_the_terminal_ends(job, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "30")
+    stream = io.StringIO()
+    with Progress(shown=True, stream=stream) as line:
+        line.show(job._describe())
+    assert len(stream.getvalue().strip("\r\n")) == 29
+
+
+def test_the_live_line_covers_what_was_there_before(job, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "500")
+
     class Terminal(io.StringIO):
         def isatty(self):
             return True

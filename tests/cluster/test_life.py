@@ -20,6 +20,7 @@ from distributed.security import Security
 
 import dask_elastic as de
 from dask_elastic.runtime.packet import Packet
+from dask_elastic.state.store import KeyedStore
 from dask_elastic.vocab import errors
 from dask_elastic_plugins import install as installing
 from dask_elastic_plugins import scheduler as scheduler_plugin
@@ -467,3 +468,39 @@ def test_a_cluster_of_threads_and_one_of_one_thread(small_cluster):
     assert sys.getswitchinterval() == before
     names = [thread.name for thread in threading.enumerate()]
     assert not [name for name in names if name.startswith(("elastic-ingress", "elastic-ticks", "elastic-next"))]
+
+
+# upkeep over months
+
+
+def test_a_task_that_has_ended_leaves_no_cache_of_keys_behind(small_cluster, wait_until):
+    cluster = small_cluster(n_workers=2, threads_per_worker=2, processes=False)
+    with Client(cluster, set_as_default=False) as client:
+        job = held(client)
+        nodes = list(client.scheduler_info()["workers"])
+        runtimes = [worker.plugins["dask-elastic-worker"].runtime for worker in cluster.workers.values()]
+        for _ in range(3):
+            for count in (2, 0):
+                job.set_cores("counted", {nodes[0]: 1 + count, nodes[1]: count})
+                wait_until(lambda: len(job.assignment()["task"]) == (1 + 2 * count) * 2, "tasks came or went")  # noqa: B023
+                job.send(NUMBERS)
+        deployments = [runtime.deployments["held"] for runtime in runtimes]
+        stores = [home.executor.store for d in deployments for home in d.homes.values()]
+        stores += [remote.part.store for d in deployments for remote in d.remotes.values()]
+        wait_until(lambda: sum(len(store._sessions) for store in stores) == 2, "only two tasks have a session")
+        job.end_of_input()
+        job.wait(**RUN)
+        assert job.state("counted").to_pandas()["n"].tolist() == [1_200] * 10
+
+
+def test_a_job_that_cannot_be_measured_fails_and_the_next_one_runs(small_cluster, monkeypatch):
+    def broken(self, shards=None):
+        raise RuntimeError("no measure")
+
+    with Client(small_cluster(processes=False), set_as_default=False) as client, monkeypatch.context() as patched:
+        job = held(client)
+        patched.setattr(KeyedStore, "state_bytes", broken)
+        with pytest.raises(errors.JobFailed, match="no measure"):
+            job.wait(**RUN)
+        patched.undo()
+        assert_runs(client)

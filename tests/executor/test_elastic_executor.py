@@ -187,6 +187,20 @@ def test_a_task_that_must_go_is_drained_then_stopped():
     assert executor.assignment()[1] == {0: 0}
 
 
+def test_a_task_that_must_go_is_stopped_when_a_move_to_it_has_come_to_nothing():
+    executor = make(patience=1.0)
+    executor.handle(events.SetCores({0: 3}), 0.0)
+    executor.take(2)
+    offer(executor, 1)
+    number, _ = executor.take(1)
+    executor.handle(events.MoveShard(1, 2), 0.0)
+    executor.handle(events.SetCores({0: 2}), 0.0)
+    assert executor.take(2) is None
+    assert do.Wake(2) in executor.done(1, number, 0.001, 0.5)
+    assert isinstance(executor.take(2)[1], StopItem)
+    assert executor.assignment()[0].tolist() == [0, 1] * (SHARDS // 2)
+
+
 def test_balancing_gives_a_new_task_shards_that_have_load():
     executor = make({0: 1})
     offer(executor, *range(SHARDS))

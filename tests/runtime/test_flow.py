@@ -113,3 +113,15 @@ def test_dead_letters_are_counted_beyond_what_is_kept():
     kept = letters.rows("tidy")
     assert kept.to_pydict() == {"v": [1], "__error": ["ValueError: 0"]}
     assert letters.rows("other") is None
+
+
+def test_dead_letters_take_no_more_than_a_few_times_their_bytes():
+    letters = DeadLetters(limit=2**20)
+    before = pa.total_allocated_bytes()
+    for number in range(10_000):
+        letters.add(DeadLetter("tidy", "ValueError", ROWS.slice(number % 4, 1)))
+    other = pa.record_batch({"w": ["x"]})
+    letters.add(DeadLetter("mixed", "ValueError", ROWS.slice(0, 1)))
+    letters.add(DeadLetter("mixed", "ValueError", other))
+    assert pa.total_allocated_bytes() - before < 10_000 * 100
+    assert letters.rows("tidy")["v"].to_pylist() == [1, 2, 3, 4] * 2_500

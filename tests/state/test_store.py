@@ -321,3 +321,20 @@ def test_many_small_batches_of_new_keys() -> None:
     for start in range(0, 1200, 2):
         count(session, [start, start + 1])
     assert counts(store) == dict.fromkeys(range(1200), 1)
+
+
+class Unpicklable:
+    def __reduce__(self) -> str:
+        raise TypeError("this cannot be pickled")
+
+
+def test_an_object_that_cannot_be_pickled_has_a_size_nevertheless() -> None:
+    store = KeyedStore(SHARDS, shard_of)
+    store.declare(KEYS, [Field("blob", np.dtype(object), None)])
+    for shard in range(SHARDS):
+        store.grant(shard, 0)
+    session = store.session(0)
+    rows = pa.record_batch({"key": [1, 2]})
+    located = session.locate(rows, ["key"], hashed([1, 2]))
+    session.apply(located, lambda current: [np.array([Unpicklable(), Unpicklable()], dtype=object)])
+    assert store.state_bytes() > 0

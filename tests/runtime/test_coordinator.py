@@ -1,0 +1,127 @@
+"""The coordinator against workers that answer when the test says so."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import asdict
+from types import SimpleNamespace
+
+import pytest
+
+from dask_elastic._version import __version__
+from dask_elastic.runtime.commands import Commands
+from dask_elastic.runtime.coordinator import Coordinator
+from dask_elastic.runtime.options import job_options
+from dask_elastic.runtime.report import Relayed, dump_error
+from dask_elastic.vocab.errors import SubmitError
+
+SUBMIT = {
+    "version": __version__,
+    "summaries": [{"name": "rows", "kind": "source", "inputs": (), "operators": ("rows",), "instances": 1,
+                   "shards": 1, "pushed": False}],
+    "options": asdict(job_options({})),
+    "cores": {},
+    "components": b"",
+}  # fmt: skip
+
+
+class Workers:
+    """Two workers; an operation that is held is answered once it is let go."""
+
+    def __init__(self):
+        self.calls = []
+        self.held = {}
+        self.answers = {}
+        running = SimpleNamespace(name="running")
+        self.workers = {a: SimpleNamespace(address=a, status=running, nthreads=2) for a in ("a", "b")}
+
+    def rpc(self, address):
+        return _Rpc(self, address)
+
+    async def ask(self, address, operation, arguments):
+        self.calls.append((address, operation, arguments.get("generation")))
+        if (address, operation) in self.held:
+            await self.held[address, operation].wait()
+        answer = self.answers.get((address, operation), __version__ if operation == "version" else None)
+        return {"error": dump_error(answer)} if isinstance(answer, Exception) else {"answer": answer}
+
+
+class _Rpc:
+    def __init__(self, workers, address):
+        self.workers, self.address = workers, address
+
+    def __getattr__(self, name):
+        return lambda **arguments: self.workers.ask(self.address, name.removeprefix("elastic_"), arguments)
+
+
+async def settle():
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+def test_forgetting_an_old_run_leaves_a_new_one_of_the_name_alone():
+    async def run():
+        workers = Workers()
+        coordinator = Coordinator(workers)
+        await coordinator.submit("job", **SUBMIT)
+        await coordinator.stop("job")
+        gate = workers.held["a", "forget"] = asyncio.Event()
+        old = asyncio.ensure_future(coordinator.forget("job"))
+        await settle()
+        del workers.held["a", "forget"]
+        await coordinator.submit("job", **SUBMIT)
+        gate.set()
+        await old
+        assert (await coordinator.describe("job"))["status"] == "running"
+        assert {generation for _, operation, generation in workers.calls if operation in ("end", "forget")} == {1}
+
+    asyncio.run(run())
+
+
+def test_a_job_that_is_stopped_while_it_starts_does_not_run():
+    async def run():
+        workers = Workers()
+        coordinator = Coordinator(workers)
+        gate = workers.held["b", "prepare"] = asyncio.Event()
+        submitted = asyncio.ensure_future(coordinator.submit("job", **SUBMIT))
+        await settle()
+        await coordinator.stop("job")
+        gate.set()
+        assert (await submitted)["status"] == "stopped"
+        operations = [operation for address, operation, _ in workers.calls if address == "b"]
+        assert operations[-1] == "end"
+
+    asyncio.run(run())
+
+
+def test_a_worker_that_is_slow_to_prepare_forgets_a_job_that_could_not_start():
+    async def run():
+        workers = Workers()
+        coordinator = Coordinator(workers)
+        gate = workers.held["b", "prepare"] = asyncio.Event()
+        workers.answers["a", "prepare"] = SubmitError("no")
+        submitted = asyncio.ensure_future(coordinator.submit("job", **SUBMIT))
+        await settle()
+        assert "forget" not in [operation for _, operation, _ in workers.calls]
+        gate.set()
+        with pytest.raises(Relayed):
+            await submitted
+        assert workers.calls[-1][1] == "forget"
+        assert coordinator.jobs == {}
+
+    asyncio.run(run())
+
+
+def test_the_end_of_an_earlier_run_does_not_end_a_later_one():
+    ended = []
+    deployment = SimpleNamespace(spec=SimpleNamespace(generation=2), end=lambda: ended.append(2))
+
+    async def forget(job):
+        ended.append(job)
+        return []
+
+    commands = Commands(SimpleNamespace(deployments={"job": deployment}, forget=forget))
+    for generation in (1, 2):
+        asyncio.run(commands.end("job", generation))
+        asyncio.run(commands.forget("job", generation))
+    assert ended == [2, "job"]

@@ -1,0 +1,60 @@
+"""The home of an executor on threads, without a cluster around it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from dask_elastic.executor import events
+from dask_elastic.executor.executor import ElasticExecutor
+from dask_elastic.routing.keyspace import KeySpace
+from dask_elastic.runtime.home import Home
+from dask_elastic.vocab import messages as m
+from dask_elastic.vocab.identity import ExecutorId
+
+ME = ExecutorId("per_key", 0)
+
+
+class Deployment(SimpleNamespace):
+    """What a home needs: it keeps what is sent, and starts no thread."""
+
+    def __init__(self):
+        super().__init__(ended=False, sent=[])
+
+    def send_message(self, node, executor, message):
+        self.sent.append(message)
+
+    def thread(self, name, run):
+        pass
+
+
+@pytest.fixture
+def home():
+    """An executor whose only task is remote."""
+    executor = ElasticExecutor(ME, KeySpace(1, 4), 0, {1: 1}, [ExecutorId("rows", 0)], threading.Lock)
+    made = Home(Deployment(), executor, component=None)
+    made.start()
+    return made
+
+
+def test_an_answer_that_comes_after_its_asker_gave_up_harms_nobody(home):
+    with pytest.raises(TimeoutError, match="did not send their state"):
+        home.flush(0.0)
+    [_, request] = home.deployment.sent
+    assert request == m.FlushRequest(0, 1)
+    home.handle(events.Flushed(0, -1, request.token))
+
+
+def test_who_waits_for_a_flush_goes_on_when_the_job_ends(home):
+    waiting = threading.Thread(target=home.flush, args=(60.0,), daemon=True)
+    waiting.start()
+    while len(home.deployment.sent) < 2:
+        time.sleep(0.01)
+    home.deployment.ended = True
+    home.abort()
+    waiting.join(10)
+    assert not waiting.is_alive()
+    home.flush(60.0)
