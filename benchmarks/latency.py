@@ -4,7 +4,7 @@ Three ways: on one node (source thread, task thread); from a source's node to th
 to a remote task and back. On one node a bare hand-over between the same number of threads, with the same pacing and
 the same state update, runs alternately. One JSON line a way and rate; medians of the runs.
 
-    python benchmarks/latency.py [--seconds 12] [--runs 5] [--rate 1000 10000 100000]
+    python benchmarks/latency.py [--seconds 15] [--runs 5] [--rate 1000 10000 100000]
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _warm() -> None:
 def main() -> None:
     """Run and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=12.0)
+    parser.add_argument("--seconds", type=float, default=15.0)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--rate", type=float, nargs="+", default=[1_000, 10_000, 100_000])
     arguments = parser.parse_args()
