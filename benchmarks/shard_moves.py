@@ -3,7 +3,8 @@
 An executor of two tasks keeps 32 KiB of state a shard. A steady stream loads it to a fraction ρ of its measured
 capacity (service times are emulated by sleeping, so that two cores stand for as many as are needed), while shards
 move all the time: within the node, or to a remote task and back. One JSON line a setting: p50 and p99 of the pauses,
-and the p99 latency of the stream with and without moves, from runs that alternate.
+and the latencies, with and without moves, of the shards that move and of the others, from runs that alternate. Half of
+the shards move, in turn from either task, so that the tasks' loads stay level.
 
     python benchmarks/shard_moves.py [--seconds 12] [--runs 5]
 """
@@ -12,52 +13,43 @@ from __future__ import annotations
 
 import argparse
 import functools
+import itertools
 import json
 import statistics
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
+from _timed_rows import (
+    MAY_MOVE,
+    SERVICE_SECONDS,
+    SHARDS,
+    STAYS,
+    WARM_SECONDS,
+    emulated,
+    forget_latencies,
+    latencies,
+    timed_rows,
+)
 from distributed import Client, LocalCluster
 
 import dask_elastic as de
+from dask_elastic.meters import LatencyHistogram
 
-SHARDS = 64
-KEYS_PER_SHARD = 600
-SERVICE_SECONDS = 20e-6
 INBOX = 0.005
 MOVE_SECONDS = 0.02
 """A move begins about so long after the one before."""
 
 
-def rows(number: int, seed: int) -> pa.RecordBatch:
-    """Uniform keys, so that every shard has its share of state and load."""
-    rng = np.random.default_rng(seed)
-    keys = rng.integers(0, SHARDS * KEYS_PER_SHARD, number)
-    return pa.record_batch({"key": keys, "value": rng.normal(size=number)})
-
-
-def stream(seconds: float, rate: float) -> Iterator[pa.RecordBatch]:
-    """First every key once, unpaced time and again short of that, then random keys."""
-    yield pa.record_batch({"key": np.arange(SHARDS * KEYS_PER_SHARD), "value": np.zeros(SHARDS * KEYS_PER_SHARD)})
-    for number in range(int(seconds * rate / 5_000)):
-        yield rows(5_000, number % 50)
-
-
-def emulated(batch: pa.RecordBatch) -> pa.Array:
-    """The value column, after the service time of each row."""
-    time.sleep(batch.num_rows * SERVICE_SECONDS)
-    return batch["value"]
-
-
 def run(client: Client, seconds: float, rate: float, across: bool, moving: bool) -> dict[str, Any]:
     """One run at so many rows per second."""
+    client.run(forget_latencies)
     topology = de.Topology("shard-moves")
-    source = topology.source("stream", de.sources.Iterable(functools.partial(stream, seconds, rate), rate=rate))
-    aggregates = {"rows": de.aggregate.Count(), "total": de.aggregate.Sum(emulated, columns=["value"])}
-    source.key_by("key").compute(aggregates, name="per_key", executors=1, shards=SHARDS)
+    source = topology.source("stream", de.sources.Iterable(functools.partial(timed_rows, seconds, rate), rate=rate))
+    total = de.aggregate.Sum(emulated, columns=["value", "due", "kind"])
+    source.key_by("key").compute(
+        {"rows": de.aggregate.Count(), "total": total}, name="per_key", executors=1, shards=SHARDS
+    )
     # No balancing of its own: only the moves that are asked for are measured.
     job = de.submit(topology, client, cores={"per_key": 2}, inbox_time=INBOX, balance_interval="1h")
     if across:
@@ -65,36 +57,53 @@ def run(client: Client, seconds: float, rate: float, across: bool, moving: bool)
         other = next(n for n in client.scheduler_info(n_workers=-1)["workers"] if n != home)
         job.set_cores("per_key", {home: 1, other: 1})
     began = time.time()
-    shard = 0
-    owner: dict[int, int] = {}
-    tasks: list[int] = []
     while job.status == "running":
-        if not moving or time.time() < began + 2:
+        if not moving or time.time() < began + WARM_SECONDS:
             job._call("wait", timeout=0.2)
-            continue
-        if not owner:
-            placed = job.assignment()
-            tasks = [int(task) for task in placed["task"]]
-            owner = {s: int(t) for t, shards in zip(tasks, placed["shards"], strict=True) for s in shards}
-        owner[shard] = next(task for task in tasks if task != owner[shard])
-        job.move_shard("per_key", shard, owner[shard])
-        shard = (shard + 7) % SHARDS
-        job._call("wait", timeout=MOVE_SECONDS)
+        else:
+            _move_on(job)
     moves = job.moves()
-    moves = moves[moves["ended"] > began + 2]
     measured = job.metrics().iloc[0]
-    state = measured["state_bytes"] / SHARDS
     job.forget()
-    pauses = moves["pause"].to_numpy() * 1e3
+    pauses = moves["pause"][moves["ended"] > began + WARM_SECONDS].to_numpy() * 1e3
     return {
         "moves": len(moves),
         "across": int(moves["across_nodes"].sum()),
-        "pause_p50_ms": float(np.quantile(pauses, 0.5)) if len(pauses) else None,
-        "pause_p99_ms": float(np.quantile(pauses, 0.99)) if len(pauses) else None,
-        "p99_ms": measured["latency_p99"] * 1e3,
-        "state_bytes_per_shard": state,
+        "pause_p50_ms": _quantile(pauses, 0.5),
+        "pause_p99_ms": _quantile(pauses, 0.99),
+        "state_bytes_per_shard": measured["state_bytes"] / SHARDS,
         "service_rate": measured["service_rate"],
-    }
+    } | _latencies(client)
+
+
+def _move_on(job: de.Job) -> None:
+    """Swap the owners of the shards that may move, one after the other; the tasks' loads stay level."""
+    placed = job.assignment()
+    tasks = [int(task) for task in placed["task"]]
+    owned = [[int(shard) for shard in shards if shard < SHARDS // 2] for shards in placed["shards"]]
+    for pair in itertools.zip_longest(*owned):
+        for position, shard in enumerate(pair):
+            if shard is not None:
+                job.move_shard("per_key", shard, tasks[1 - position])
+                if job._call("wait", timeout=MOVE_SECONDS)["status"] != "running":
+                    return
+
+
+def _quantile(values: Any, q: float) -> float | None:
+    return float(np.quantile(values, q)) if len(values) else None
+
+
+def _latencies(client: Client) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for kind, name in ((STAYS, "others"), (MAY_MOVE, "moved")):
+        histogram = LatencyHistogram()
+        for of_worker in client.run(latencies).values():
+            histogram.merge(of_worker[kind])
+        found |= {
+            f"{name}_p50_ms": (histogram.quantile(0.5) or 0) * 1e3,
+            f"{name}_p99_ms": (histogram.quantile(0.99) or 0) * 1e3,
+        }
+    return found
 
 
 def main() -> None:
@@ -113,25 +122,28 @@ def main() -> None:
             capacity = 2 * run(client, 5, 1 / SERVICE_SECONDS, across, moving=True)["service_rate"]
             for rho in (0.5, 0.7, 1.1):
                 made = [
-                    (
-                        run(client, arguments.seconds, rho * capacity, across, moving=True),
-                        run(client, arguments.seconds, rho * capacity, across, moving=False),
-                    )
+                    tuple(run(client, arguments.seconds, rho * capacity, across, moving) for moving in (True, False))
                     for _ in range(arguments.runs)
                 ]
-                line = {
-                    "benchmark": "shard-moves",
-                    "across_nodes": across,
-                    "rho": rho,
-                    "inbox_ms": INBOX * 1e3,
-                    "capacity": round(capacity),
-                }
-                for name in ("moves", "across", "pause_p50_ms", "pause_p99_ms", "p99_ms", "state_bytes_per_shard"):
-                    line[name] = round(statistics.median(moving[name] for moving, _ in made), 3)
-                rates = [moving["service_rate"] for moving, _ in made]
-                line["rho_measured"] = round(rho * capacity / 2 / statistics.median(rates), 3)
-                line["p99_without_moves_ms"] = round(statistics.median(still["p99_ms"] for _, still in made), 3)
-                print(json.dumps(line), flush=True)
+                print(json.dumps(_line(made, across, rho, capacity)), flush=True)
+
+
+def _line(made: list[tuple[dict[str, Any], ...]], across: bool, rho: float, capacity: float) -> dict[str, Any]:
+    """Medians over the runs; `without` are those of the runs in which nothing moved."""
+
+    def median(name: str, moving: bool = True) -> float:
+        return round(statistics.median(pair[0 if moving else 1][name] for pair in made), 3)
+
+    line: dict[str, Any] = {"benchmark": "shard-moves", "across_nodes": across, "rho": rho, "runs": len(made)}
+    line |= {"inbox_ms": INBOX * 1e3, "capacity": round(capacity)}
+    line |= {
+        name: median(name) for name in ("moves", "across", "pause_p50_ms", "pause_p99_ms", "state_bytes_per_shard")
+    }
+    line["pause_p50_ms_of_runs"] = [round(moving["pause_p50_ms"], 3) for moving, _ in made]
+    line["rho_measured"] = round(rho * capacity / 2 / median("service_rate"), 3)
+    for name in ("others_p50_ms", "others_p99_ms", "moved_p50_ms", "moved_p99_ms"):
+        line |= {name: median(name), f"{name}_without": median(name, moving=False)}
+    return line
 
 
 if __name__ == "__main__":

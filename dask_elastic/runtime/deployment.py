@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dask_elastic.executor import events
@@ -189,14 +189,18 @@ class Deployment:
 
     def deliver(self, origin: ExecutorId, deliveries: Iterable[Delivery]) -> None:
         """Hand batches to the next receivers; blocks while their windows are full."""
+        total = 0
         for target, batch in deliveries:
             nbytes = batch.nbytes
+            total += nbytes
             self._gate(origin, target).acquire(nbytes)
             node = self.spec.node_of(target)
             if node == self.node:
                 self.accept(target, origin, batch, nbytes)
             else:
                 self.runtime.peer(self.spec.nodes[node]).send_batch(self.spec.run, target, origin, batch, nbytes)
+        if total and origin in self.homes:
+            self.homes[origin].executor.emitted(total, time.time())
 
     def accept(self, target: ExecutorId, origin: ExecutorId, batch: Batch, nbytes: int) -> None:
         """Take a batch for an instance on this node."""
@@ -227,7 +231,11 @@ class Deployment:
 
     def send_message(self, node: int, executor: ExecutorId, message: ToRemote | ToHome) -> None:
         """Send a message between an executor's home and its remote tasks."""
-        self.runtime.peer(self.spec.nodes[node]).send_message(self.spec.run, executor, self.node, message)
+        self.send_messages(node, executor, [message])
+
+    def send_messages(self, node: int, executor: ExecutorId, messages: Sequence[ToRemote | ToHome]) -> None:
+        """Send several of them, in order."""
+        self.runtime.peer(self.spec.nodes[node]).send_messages(self.spec.run, executor, self.node, messages)
 
     def receive_message(self, executor: ExecutorId, message: Any) -> None:
         """Take a message between an executor's home and its remote tasks."""

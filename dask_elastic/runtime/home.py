@@ -53,6 +53,8 @@ class Home:
         self._tokens = iter(range(1, 2**62))
         self._returns: SimpleQueue[m.ToHome | None] = SimpleQueue()
         self._returning = False
+        self._behind = 0
+        self._catching_up = threading.Lock()
         # Whoever learns of a new task acts after its start has been carried out: events and their instructions go
         # one after the other. Batches do not take this lock, and nobody waits for credit under it.
         self._control = threading.RLock()
@@ -83,8 +85,17 @@ class Home:
             self.carry_out(instructions)
 
     def receive(self, message: m.ToHome) -> None:
-        """Take a message of a remote task; a thread of its own handles it, since its outputs may have to wait."""
-        self._returns.put(message)
+        """Take a message of a remote task, in order.
+
+        Outputs may have to wait for credit, which the thread that brings them must not: another one emits them, and
+        takes what comes behind them until it has caught up.
+        """
+        with self._catching_up:
+            if self._behind or isinstance(message, m.Outputs):
+                self._behind += 1
+                self._returns.put(message)
+                return
+        self._take_back(message)
 
     def flush(self, timeout: float) -> None:
         """Bring the primary copy up to date, unless the job ends meanwhile.
@@ -223,21 +234,30 @@ class Home:
                     return
 
     def _run_returns(self) -> None:
-        """Emit what remote tasks put out, and apply what they report, in order."""
+        """Emit what remote tasks put out, and take what came behind it."""
         emitted: dict[int, int] = {}
         while not self.deployment.ended:
             message = self._returns.get()
-            match message:
-                case m.Outputs(task, number, deliveries):
-                    if number <= emitted.get(task, -1):
-                        raise ProtocolError(f"{self.identity}: task {task} sent the outputs of {number} twice")
-                    emitted[task] = number
-                    self.deployment.deliver(self.identity, deliveries)
-                case m.Done(task, number, busy, waited):
-                    self.done(task, number, busy, waited)
-                case m.Flush(task, through, state, token):
-                    if state is not None:
-                        self.executor.store.install(state)
-                    self.handle(events.Flushed(task, through, token))
-                case m.LabelReturned(task, shard):
-                    self.handle(events.LabelBack(task, shard))
+            if message is None:
+                return
+            if isinstance(message, m.Outputs):
+                if message.number <= emitted.get(message.task, -1):
+                    raise ProtocolError(f"{self.identity}: task {message.task} sent outputs {message.number} twice")
+                emitted[message.task] = message.number
+                self.deployment.deliver(self.identity, message.deliveries)
+            else:
+                self._take_back(message)
+            with self._catching_up:
+                self._behind -= 1
+
+    def _take_back(self, message: m.Done | m.Flush | m.LabelReturned) -> None:
+        """Apply what a remote task reports."""
+        match message:
+            case m.Done(task, number, busy, waited):
+                self.done(task, number, busy, waited)
+            case m.Flush(task, through, state, token):
+                if state is not None:
+                    self.executor.store.install(state)
+                self.handle(events.Flushed(task, through, token))
+            case m.LabelReturned(task, shard):
+                self.handle(events.LabelBack(task, shard))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import logging
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from dask_elastic.runtime.packet import Packet
@@ -18,64 +16,49 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("dask_elastic.ingress")
 
-RECEIVED = frozenset({"batch", "end"})
-"""Kinds of messages for receivers; these keep their order among themselves."""
-
-
-def at_once(work: Callable[[], None]) -> None:
-    """Do it now."""
-    work()
-
 
 class Ingress:
-    """Decodes packets and hands their messages over; it never waits for credit.
+    """Decodes the packets of one connection and hands their messages over, in the thread that reads them.
+
+    It never waits for credit, so that credit, which comes the same way, is never held up.
 
     Parameters
     ----------
     runtime : NodeRuntime
         Knows the deployments.
-    defer : callable
-        Takes the work that a receiver makes: tuples, which it splits, and the end of an input, which follows them.
-        All else merely goes to a queue, which may happen on the event loop and saves the way to another thread.
+    sender : str
+        Address of the node that the packets come from.
     """
 
-    def __init__(self, runtime: NodeRuntime, defer: Callable[[Callable[[], None]], None] = at_once):
+    def __init__(self, runtime: NodeRuntime, sender: str):
         self.runtime = runtime
-        self.defer = defer
-        self._decoders: dict[str, Decoder] = {}
+        self.sender = sender
+        self._decoder = Decoder()
 
-    def forget(self, sender: str) -> None:
-        """Note that a new connection from `sender` begins: it tells its schemas anew."""
-        self._decoders.pop(sender, None)
-
-    def handle(self, sender: str, packet: Packet) -> None:
+    def handle(self, packet: Packet) -> None:
         """Handle the messages of a packet in order; an error fails the job that the message is for."""
         buffers = iter(packet.buffers)
-        decoder = self._decoders.setdefault(sender, Decoder())
         for header, count in unpack(next(buffers)):
             parts = [next(buffers) for _ in range(count)]
             if header[0] == "schema":
-                decoder.learn(bytes(parts[0]))
+                self._decoder.learn(bytes(parts[0]))
                 continue
             job, generation = header[1]
             deployment = self.runtime.deployments.get(job)
             if deployment is None or deployment.ended or deployment.spec.generation != generation:
                 continue
-            work = functools.partial(self._guarded, sender, deployment, header, decoder, iter(parts))
-            if header[0] in RECEIVED:
-                self.defer(work)
-            else:
-                work()
+            self._guarded(deployment, header, iter(parts))
 
-    def _guarded(self, sender: str, deployment: Deployment, header: Header, decoder: Decoder, parts: Any) -> None:
+    def _guarded(self, deployment: Deployment, header: Header, parts: Any) -> None:
         try:
-            self._dispatch(deployment, header, decoder, parts)
+            self._dispatch(deployment, header, parts)
         except Exception as error:  # whatever is wrong with a message is the job's error
-            logger.exception("message %s from %s", header[0], sender)
+            logger.exception("message %s from %s", header[0], self.sender)
             deployment.fail(error)
 
-    @staticmethod
-    def _dispatch(deployment: Deployment, header: Header, decoder: Decoder, parts: Any) -> None:
+    def _dispatch(self, deployment: Deployment, header: Header, parts: Any) -> None:
+        decoder = self._decoder
+
         def take() -> Any:
             return next(parts)
 

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import cloudpickle
@@ -22,6 +21,7 @@ from dask_elastic.runtime.commands import Commands
 from dask_elastic.runtime.deployment import Deployment
 from dask_elastic.runtime.ingress import Ingress
 from dask_elastic.runtime.job_spec import JobSpec
+from dask_elastic.runtime.lanes import CommReader, SocketReader
 from dask_elastic.runtime.packet import Packet
 from dask_elastic.runtime.peer import Peer
 from dask_elastic.runtime.report import part_report
@@ -57,13 +57,11 @@ class NodeRuntime:
         self.commands = Commands(self)
         self._peers: dict[str, Peer] = {}
         self._connecting = asyncio.Lock()
-        self._received: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._ingress = Ingress(self, self._received.put)
         self._pool = ThreadPoolExecutor(8, thread_name_prefix="elastic-control")
         self._closed = threading.Event()
         self._wanted_report = asyncio.Event()
         self._background: set[asyncio.Task[Any]] = set()
-        self._inbound: set[Comm] = set()
+        self._readers: set[CommReader | SocketReader] = set()
         self._saved_switch_interval = sys.getswitchinterval()
 
     async def start(self) -> None:
@@ -72,14 +70,12 @@ class NodeRuntime:
         keep_pages()
         self.worker.handlers["elastic_stream"] = self.stream
         self.worker.handlers.update(self.commands.handlers())
-        threading.Thread(target=self._run_ingress, name="elastic-ingress", daemon=True).start()
         threading.Thread(target=self._run_ticks, name="elastic-ticks", daemon=True).start()
         self._spawn(self._run_reports())
 
     async def close(self) -> None:
         """End everything that runs here and give the handlers back."""
         self._closed.set()
-        self._received.put(None)
         for name in ("elastic_stream", *self.commands.handlers()):
             self.worker.handlers.pop(name, None)
         for job in list(self.deployments):
@@ -88,8 +84,8 @@ class NodeRuntime:
             task.cancel()
         for peer in self._peers.values():
             await peer.close()
-        for comm in list(self._inbound):
-            comm.abort()
+        for reader in list(self._readers):
+            reader.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
         sys.setswitchinterval(self._saved_switch_interval)
 
@@ -173,30 +169,26 @@ class NodeRuntime:
             if address in deployment.spec.nodes and not deployment.ended and not deployment.complete:
                 deployment.fail(error)
 
-    async def stream(self, comm: Comm, sender: str) -> str:
+    async def stream(self, comm: Comm, sender: str, lane: str = "comm") -> str:
         """Read what another node sends us; the handler behind the ``elastic_stream`` operation."""
-        self._inbound.add(comm)
-        self._ingress.forget(sender)
+        ingress = Ingress(self, sender)
+        reader = (SocketReader if lane == "socket" else CommReader)(comm, functools.partial(self._ingest, ingress))
+        self._readers.add(reader)
         try:
-            while not self._closed.is_set():
-                message = await comm.read()
-                self._ingest(sender, Packet.from_message(message))
-        except (CommClosedError, OSError) as error:
+            error = await reader.ended()
             # Our own way there would notice no earlier than at its next write.
             if not self._closed.is_set():
                 self._peer_broken(sender, error)
         finally:
-            self._inbound.discard(comm)
+            self._readers.discard(reader)
+            reader.close()
         return "dont_reply"
 
-    def _run_ingress(self) -> None:
-        while (work := self._received.get()) is not None:
-            work()
-
-    def _ingest(self, sender: str, packet: Packet) -> None:
+    def _ingest(self, ingress: Ingress, packet: Packet) -> None:
         try:
-            self._ingress.handle(sender, packet)
-        except Exception as error:  # whatever is wrong with a packet breaks the channel, not the event loop
+            ingress.handle(packet)
+        except Exception as error:  # whatever is wrong with a packet breaks the jobs that use the channel
+            sender = ingress.sender
             logger.exception("a packet from %s", sender)
             reason = ProtocolError(f"a packet from {sender} to {self.worker.address} cannot be read: {error!r}")
             self._fail_jobs_with(sender, reason)

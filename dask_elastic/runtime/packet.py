@@ -1,12 +1,23 @@
-"""Opaque buffers on a Dask comm: what one write carries from worker to worker."""
+"""Opaque buffers: what one write carries from worker to worker, on a Dask comm or on a socket of its own."""
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
+import numpy as np
 from distributed.protocol import dask_deserialize, dask_serialize, to_serialize
 
+from dask_elastic.vocab.errors import ProtocolError
+
 SMALL_BYTES = 256 * 2**10
+
+PREFIX = struct.Struct("<IIQ")
+"""What a packet on a socket begins with: a sign of our own, how many buffers, how many bytes follow."""
+
+_SIGN = 0xDA5CE1A5
+_ALIGNMENT = 8
+_PADDING = bytes(_ALIGNMENT)
 
 
 class Packet:
@@ -23,6 +34,13 @@ class Packet:
     def __init__(self, buffers: list[Any]):
         self.buffers = buffers
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all buffers."""
+        return sum(len(buffer) for buffer in self.buffers)
+
+    # on a Dask comm
+
     def to_message(self) -> dict[str, Any]:
         """Return what to write: a small packet as plain bytes, a large one as frames that are not copied.
 
@@ -30,7 +48,7 @@ class Packet:
         -----
         Dask's serialisation of an object with frames takes some 0.3 ms on either side, copying a few kilobytes none.
         """
-        if sum(len(buffer) for buffer in self.buffers) <= SMALL_BYTES:
+        if self.nbytes <= SMALL_BYTES:
             return {"small": [bytes(buffer) for buffer in self.buffers]}
         return {"packet": to_serialize(self)}
 
@@ -40,6 +58,50 @@ class Packet:
         small = message.get("small")
         packet: Packet = message["packet"] if small is None else cls(small)
         return packet
+
+    # on a socket
+
+    def to_frames(self) -> list[Any]:
+        """Return what to send: prefix, lengths, and the buffers, each filled up to a multiple of eight bytes."""
+        lengths = np.array([len(buffer) for buffer in self.buffers], dtype="<u8")
+        frames: list[Any] = [b"", lengths.tobytes()]
+        for buffer in self.buffers:
+            frames.append(buffer)
+            if over := len(buffer) % _ALIGNMENT:
+                frames.append(_PADDING[over:])
+        frames[0] = PREFIX.pack(_SIGN, len(self.buffers), sum(map(len, frames)))
+        return frames
+
+    @staticmethod
+    def body_bytes(prefix: bytes) -> tuple[int, int]:
+        """Return how many buffers and how many bytes follow a prefix.
+
+        Raises
+        ------
+        ProtocolError
+            If this is no beginning of a packet.
+        """
+        sign, count, nbytes = PREFIX.unpack(prefix)
+        if sign != _SIGN or nbytes < count * 8:
+            raise ProtocolError(f"{prefix.hex()} is no beginning of a packet: the connection carries something else")
+        return count, nbytes
+
+    @classmethod
+    def from_body(cls, count: int, body: memoryview) -> Packet:
+        """Return what was sent; the buffers are parts of `body`, not copies.
+
+        Raises
+        ------
+        ProtocolError
+            If the lengths do not fit the body.
+        """
+        lengths = np.frombuffer(body[: count * 8], dtype="<u8")
+        filled = (lengths + np.uint64(_ALIGNMENT - 1)) & ~np.uint64(_ALIGNMENT - 1)
+        ends = count * 8 + np.cumsum(filled)
+        if len(body) != (int(ends[-1]) if count else 0) or (lengths > len(body)).any():
+            raise ProtocolError(f"a packet of {len(body)} bytes says that it has buffers of {lengths.tolist()}")
+        starts = (ends - filled).tolist()
+        return cls([body[start : start + size] for start, size in zip(starts, lengths.tolist(), strict=True)])
 
 
 @dask_serialize.register(Packet)  # type: ignore[untyped-decorator]

@@ -1,18 +1,21 @@
-"""The way to one other worker: any thread sends, one Dask comm carries everything in order."""
+"""The way to one other worker: any thread sends, one connection carries everything in order."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from distributed.comm import connect
 
+from dask_elastic.runtime.lanes import READY, CommLane, SocketLane, is_plain
 from dask_elastic.runtime.packet import Packet
 from dask_elastic.runtime.wire import Buffers, Encoder, Header, encode_message, pack
 from dask_elastic.vocab.batch import Batch
+from dask_elastic.vocab.errors import ProtocolError
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.messages import ToHome, ToRemote
 
@@ -21,6 +24,9 @@ if TYPE_CHECKING:
 
 Run = tuple[str, int]
 """A job, and which run of it."""
+
+READY_SECONDS = 30.0
+"""How long a peer may take to take a new connection up."""
 
 COALESCED_BYTES = 4 * 2**20
 """A write carries the messages that wait, up to about this size."""
@@ -40,7 +46,7 @@ class Peer:
 
     Notes
     -----
-    `Comm.write` has no back-pressure: what is sent here must be bounded by credit.
+    Nobody waits here: what is sent must be bounded by credit.
     """
 
     def __init__(self, worker: Worker, address: str, on_broken: Callable[[str, BaseException], None]):
@@ -52,18 +58,27 @@ class Peer:
         self._schemas: dict[bytes, int] = {}
         self._encoder = Encoder(self._schema_number)
         self._waiting: deque[tuple[Header, Buffers]] = deque()
-        self._kicked = False
-        self._wanted = asyncio.Event()
-        self._comm: Any = None
-        self._task: asyncio.Task[None] | None = None
+        self._transmitting = False
+        self._lane: CommLane | SocketLane | None = None
         self._closed = False
 
     async def connect(self) -> None:
-        """Dial the peer and start writing."""
-        arguments = self.worker.security.get_connection_args("worker")
-        self._comm = await connect(self.address, **arguments)
-        await self._comm.write({"op": "elastic_stream", "reply": False, "sender": self.worker.address})
-        self._task = asyncio.create_task(self._write_all())
+        """Dial the peer and agree on the lane."""
+        comm = await connect(self.address, **self.worker.security.get_connection_args("worker"))
+        plain = is_plain(comm)
+        lane = "socket" if plain else "comm"
+        await comm.write({"op": "elastic_stream", "reply": False, "sender": self.worker.address, "lane": lane})
+        if plain and await asyncio.wait_for(comm.stream.read_bytes(len(READY)), READY_SECONDS) != READY:
+            raise ProtocolError(f"{self.address} does not answer as a worker with dask_elastic does")
+        self._lane = (SocketLane if plain else CommLane)(comm, self._next_packet, self._broken)
+
+    def _broken(self, error: BaseException) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and the worker with it
+            self._loop.call_soon_threadsafe(self._tell, error)
+
+    def _tell(self, error: BaseException) -> None:
+        if not self._closed:
+            self._on_broken(self.address, error)
 
     def send_batch(self, run: Run, target: ExecutorId, origin: ExecutorId, batch: Batch, nbytes: int) -> None:
         """Send tuples to an executor."""
@@ -79,42 +94,37 @@ class Peer:
         """Give credit back to an upstream instance of an executor of ours."""
         self._append(["credit", run, *target, *origin, nbytes], [])
 
-    def send_message(self, run: Run, executor: ExecutorId, node: int, message: ToRemote | ToHome) -> None:
-        """Send a message between a home and its remote tasks; `node` is the sender's."""
-        buffers: Buffers = []
-        header = encode_message(message, self._encoder, buffers)
-        self._append(["message", run, *executor, node, header], buffers)
+    def send_messages(self, run: Run, executor: ExecutorId, node: int, messages: Sequence[ToRemote | ToHome]) -> None:
+        """Send messages between a home and its remote tasks; `node` is the sender's."""
+        made: list[tuple[Header, Buffers]] = []
+        for message in messages:
+            buffers: Buffers = []
+            header = encode_message(message, self._encoder, buffers)
+            made.append((["message", run, *executor, node, header], buffers))
+        self._extend(made)
 
     def _schema_number(self, schema: bytes) -> int:
         with self._lock:
             number = self._schemas.get(schema)
             if number is None:
                 number = self._schemas[schema] = len(self._schemas)
-                self._put(["schema"], [schema])
+                # Goes out with the batch that needs it, at the latest.
+                self._waiting.append((["schema"], [schema]))
             return number
 
     def _append(self, header: Header, buffers: Buffers) -> None:
+        self._extend([(header, buffers)])
+
+    def _extend(self, made: list[tuple[Header, Buffers]]) -> None:
         with self._lock:
-            self._put(header, buffers)
-
-    def _put(self, header: Header, buffers: Buffers) -> None:
-        self._waiting.append((header, buffers))
-        if not self._kicked:
-            self._kicked = True
-            self._loop.call_soon_threadsafe(self._wanted.set)
-
-    async def _write_all(self) -> None:
-        try:
-            while not self._closed:
-                await self._wanted.wait()
-                packet = self._next_packet()
-                if packet is not None:
-                    await self._comm.write(packet.to_message())
-        except Exception as error:  # whatever breaks the only way to a peer breaks the jobs that use it
-            if not self._closed:
-                self._on_broken(self.address, error)
+            self._waiting += made
+            if self._transmitting or self._lane is None:
+                return
+            self._transmitting = True
+        self._lane.transmit()
 
     def _next_packet(self) -> Packet | None:
+        """Return what waits, as one packet; None when nothing does, and whoever sends next transmits."""
         headers: list[tuple[Header, int]] = []
         buffers: Buffers = []
         size = 0
@@ -124,15 +134,13 @@ class Peer:
                 headers.append((header, len(parts)))
                 buffers += parts
                 size += sum(len(part) for part in parts)
-            if not self._waiting:
-                self._kicked = False
-                self._wanted.clear()
-        return Packet([pack(headers), *buffers]) if headers else None
+            if not headers:
+                self._transmitting = False
+                return None
+        return Packet([pack(headers), *buffers])
 
     async def close(self) -> None:
         """Close the connection; what has not been written is dropped."""
         self._closed = True
-        if self._task is not None:
-            self._task.cancel()
-        if self._comm is not None:
-            self._comm.abort()
+        if self._lane is not None:
+            self._lane.close()

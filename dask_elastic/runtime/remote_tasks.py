@@ -79,5 +79,5 @@ class RemoteTasks:
                     return
 
     def _send(self, messages: list[m.ToHome]) -> None:
-        for message in messages:
-            self.deployment.send_message(self.home, self.part.identity, message)
+        if messages:
+            self.deployment.send_messages(self.home, self.part.identity, messages)

@@ -19,6 +19,7 @@ from distributed import Client
 from distributed.security import Security
 
 import dask_elastic as de
+from dask_elastic.runtime.ingress import Ingress
 from dask_elastic.runtime.packet import Packet
 from dask_elastic.state.store import KeyedStore
 from dask_elastic.vocab import errors
@@ -195,7 +196,7 @@ def test_jobs_that_are_submitted_at_a_time_share_the_channels_of_a_fresh_cluster
                 for number in range(4)
             ]
             jobs = [submit.result(30) for submit in submits]
-        peers = [worker.plugins["dask-elastic-worker"].runtime._inbound for worker in cluster.workers.values()]
+        peers = [worker.plugins["dask-elastic-worker"].runtime._readers for worker in cluster.workers.values()]
         assert [len(inbound) for inbound in peers] == [2, 2, 2]
         for job in jobs:
             job.wait(**RUN)
@@ -430,7 +431,8 @@ def test_a_packet_of_garbage_fails_the_jobs_of_its_sender_and_no_others(small_cl
         job = held(client)
         first, second = cluster.workers.values()
         for garbage in ([b"\xc1"], [], [packed([["end"], 3])], [packed(["end", "of", "it"])]):
-            first.plugins["dask-elastic-worker"].runtime._ingest(second.address, Packet(garbage))
+            runtime = first.plugins["dask-elastic-worker"].runtime
+            runtime._ingest(Ingress(runtime, second.address), Packet(garbage))
         with pytest.raises(errors.JobFailed, match=f"a packet from {second.address} .* cannot be read"):
             job.wait(**RUN)
         assert isinstance(job.error, errors.ProtocolError)
@@ -459,15 +461,18 @@ def test_a_cluster_with_tls_runs_a_job_over_several_nodes(small_cluster, wait_un
         assert job.state("counted").to_pandas()["n"].tolist() == [200] * 10
 
 
-def test_a_cluster_of_threads_and_one_of_one_thread(small_cluster):
+def test_a_cluster_of_threads_and_one_of_one_thread(small_cluster, wait_until):
     before = sys.getswitchinterval()
     cluster = small_cluster(n_workers=2, processes=False)
     with Client(cluster, set_as_default=False) as client:
         assert_runs(client)
     cluster.close()
     assert sys.getswitchinterval() == before
-    names = [thread.name for thread in threading.enumerate()]
-    assert not [name for name in names if name.startswith(("elastic-ingress", "elastic-ticks", "elastic-next"))]
+    own = ("elastic-reader", "elastic-writer", "elastic-ticks", "elastic-next")
+    wait_until(
+        lambda: not [thread.name for thread in threading.enumerate() if thread.name.startswith(own)],
+        "the node's threads have ended",
+    )
 
 
 # upkeep over months

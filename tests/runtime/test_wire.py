@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from distributed.protocol import deserialize, serialize
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from dask_elastic.runtime.ingress import Ingress
-from dask_elastic.runtime.packet import Packet
+from dask_elastic.runtime.packet import PREFIX, Packet
 from dask_elastic.runtime.wire import Decoder, Encoder, decode_message, encode_message, pack, unpack
 from dask_elastic.vocab import messages as m
 from dask_elastic.vocab.batch import Batch, Delivery
@@ -148,6 +148,31 @@ def test_a_packet_is_carried_by_dask_as_it_is():
     assert [bytes(frame) for frame in deserialize(header, frames).buffers] == [b"head", b"body", b""]
 
 
+@given(st.lists(st.binary(max_size=40), max_size=20))
+def test_a_packet_goes_over_a_socket_and_back(buffers):
+    sent = b"".join(bytes(frame) for frame in Packet(buffers).to_frames())
+    count, nbytes = Packet.body_bytes(sent[: PREFIX.size])
+    assert nbytes == len(sent) - PREFIX.size
+    found = Packet.from_body(count, memoryview(sent[PREFIX.size :])).buffers
+    assert [bytes(buffer) for buffer in found] == buffers
+
+
+@given(st.lists(st.binary(max_size=10), min_size=1, max_size=3), st.integers(0, 2**64 - 1))
+def test_a_packet_whose_lengths_do_not_fit_is_refused(buffers, length):
+    sent = b"".join(bytes(frame) for frame in Packet(buffers).to_frames())
+    body = bytearray(sent[PREFIX.size :])
+    filled = -(-len(buffers[0]) // 8) * 8
+    assume(-(-length // 8) * 8 != filled)
+    body[:8] = length.to_bytes(8, "little")
+    with pytest.raises(ProtocolError, match="says that it has buffers"):
+        Packet.from_body(len(buffers), memoryview(body))
+
+
+def test_what_is_no_packet_is_refused():
+    with pytest.raises(ProtocolError, match="no beginning of a packet"):
+        Packet.body_bytes(b"GET / HTTP/1.1\r\n"[: PREFIX.size])
+
+
 class Deployment:
     """Takes down what an ingress hands over."""
 
@@ -174,7 +199,7 @@ def deployment():
 @pytest.fixture
 def ingress(deployment, caplog):
     caplog.set_level(logging.CRITICAL)
-    return Ingress(SimpleNamespace(deployments={"job": deployment}))
+    return Ingress(SimpleNamespace(deployments={"job": deployment}), "peer")
 
 
 def end(job="job", generation=3):
@@ -188,14 +213,14 @@ def packed(*headers):
 
 
 def test_an_ingress_hands_messages_over_in_order(ingress, deployment):
-    ingress.handle("peer", packed(end(), end()))
+    ingress.handle(packed(end(), end()))
     assert deployment.taken == [(ExecutorId("c", 0), ExecutorId("s", 1))] * 2
     assert deployment.errors == []
 
 
 @pytest.mark.parametrize("header", [end(job="other"), end(generation=2)], ids=["another job", "an earlier run"])
 def test_messages_of_other_jobs_and_earlier_runs_are_dropped(ingress, deployment, header):
-    ingress.handle("peer", packed(header))
+    ingress.handle(packed(header))
     assert deployment.taken == []
     assert deployment.errors == []
 
@@ -210,6 +235,6 @@ def test_messages_of_other_jobs_and_earlier_runs_are_dropped(ingress, deployment
     ],
 )
 def test_a_message_that_makes_no_sense_fails_its_job_and_the_next_is_read(ingress, deployment, header):
-    ingress.handle("peer", packed(header, end()))
+    ingress.handle(packed(header, end()))
     assert len(deployment.errors) == 1
     assert len(deployment.taken) == 1
