@@ -131,7 +131,7 @@ class Cores:
                 target = self._lightest(load, task.node)
                 load[target.number] += max(float(loads[shard]), 1e-9)
                 instructions += self.moves.begin(shard, target.number, now)
-            if not len(shards) and not self.moves.touches(task.number):
+            if not len(self.routes.table.shards_of(task.number)) and not self.moves.touches(task.number):
                 task.stopping = True
                 task.queue.put_control(StopItem())
                 instructions += [Wake(number) for number in self.routes.wake(task)]

@@ -105,7 +105,11 @@ class Moves:
         destination = self.routes.tasks[target]
         route = Route(source.node == destination.node, destination.at_home)
         self.active[shard] = LabelledMove(shard, source.number, target, route, now)
-        return _wakes(self.routes.pause(shard, LabelItem(shard, target, route.same_node)))
+        self.routes.pause(shard)
+        if source.at_home and not source.in_flight:
+            # Whatever it took is processed and its outputs have left: a label would be the next that it takes.
+            return self.label_returned(source.number, shard, now)
+        return _wakes(self.routes.send_label(source, LabelItem(shard, target, route.same_node)))
 
     def label_returned(self, task: int, shard: int, now: float) -> list[Instruction]:
         """Go on with a move whose label came back behind the shard's last output."""

@@ -71,11 +71,14 @@ class Routes:
         task.sleeping = False
         return [task.number]
 
-    def pause(self, shard: int, label: LabelItem) -> list[int]:
-        """Stop routing a shard, set its waiting rows aside, and send a label through its task."""
+    def pause(self, shard: int) -> None:
+        """Stop routing a shard, and set its waiting rows aside."""
         source = self.tasks[int(self.table.owner[shard])]
         self.table = self.table.pause(shard)
         self.waiting[shard] = deque(source.queue.extract(shard, self.space, self.table))
+
+    def send_label(self, source: Task, label: LabelItem) -> list[int]:
+        """Send a label through a task; returns the tasks to wake."""
         source.queue.put_control(label)
         return self.wake(source)
 

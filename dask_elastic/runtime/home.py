@@ -1,4 +1,4 @@
-"""The home of an executor on threads: its tasks, the feeders of its remote tasks, and the way back from those."""
+"""The home of an executor on threads: its tasks, and the ways to its remote tasks and back."""
 
 from __future__ import annotations
 
@@ -49,6 +49,7 @@ class Home:
         self.component = component
         self.identity = executor.identity
         self._bells: dict[int, Doorbell] = {}
+        self._remote: dict[int, int] = {}
         self._flushes: dict[int, threading.Event] = {}
         self._tokens = iter(range(1, 2**62))
         self._returns: SimpleQueue[m.ToHome | None] = SimpleQueue()
@@ -143,7 +144,7 @@ class Home:
         for instruction in instructions:
             match instruction:
                 case do.Wake(task):
-                    self._bells[task].ring()
+                    self._wake(task)
                 case do.Release(origin, nbytes):
                     self.deployment.release(origin, self.identity, nbytes)
                 case do.StartTask(task, node, shards):
@@ -163,15 +164,40 @@ class Home:
         self.deployment.send_message(node, self.identity, message)
 
     def _start_task(self, task: int, node: int, shards: tuple[int, ...]) -> None:
-        self._bells[task] = Doorbell()
         if node == self.executor.home:
+            self._bells[task] = Doorbell()
             self._thread(f"task-{task}", lambda: self._run_task(task))
             return
+        self._remote[task] = node
         self._send(node, m.StartTask(task, shards))
         if not self._returning:
             self._returning = True
             self._thread("emitter", self._run_returns)
-        self._thread(f"feeder-{task}", lambda: self._run_feeder(task, node))
+        self._feed(task, node)
+
+    def _wake(self, task: int) -> None:
+        node = self._remote.get(task)
+        if node is None:
+            self._bells[task].ring()
+        else:
+            self._feed(task, node)
+
+    def _feed(self, task: int, node: int) -> None:
+        """Send a remote task its sub-batches and labels, in the order of its queue, until there is nothing to send.
+
+        Whoever is told to wake the task does this: nobody else is told before it has found nothing.
+        """
+        while not self.deployment.ended and (taken := self.executor.take(task, time.time())) is not None:
+            number, item = taken
+            match item:
+                case Work():
+                    self._send(node, m.SubBatch(task, number, item.batch()))
+                case LabelItem(shard, _, stays):
+                    self._send(node, m.Label(task, shard, stays))
+                case StopItem():
+                    self._send(node, m.StopTask(task))
+                    self.handle(events.TaskEnded(task))
+                    return
 
     def _thread(self, name: str, run: Callable[[], None]) -> None:
         self.deployment.thread(f"{self.identity}-{name}", run)
@@ -213,25 +239,6 @@ class Home:
             return True
         self.handle(events.TaskEnded(task))
         return False
-
-    def _run_feeder(self, task: int, node: int) -> None:
-        """Send a remote task its sub-batches and labels, in the order of its queue."""
-        bell = self._bells[task]
-        while not self.deployment.ended:
-            taken = self.executor.take(task, time.time())
-            if taken is None:
-                bell.wait()
-                continue
-            number, item = taken
-            match item:
-                case Work():
-                    self._send(node, m.SubBatch(task, number, item.batch()))
-                case LabelItem(shard, _, stays):
-                    self._send(node, m.Label(task, shard, stays))
-                case StopItem():
-                    self._send(node, m.StopTask(task))
-                    self.handle(events.TaskEnded(task))
-                    return
 
     def _run_returns(self) -> None:
         """Emit what remote tasks put out, and take what came behind it."""

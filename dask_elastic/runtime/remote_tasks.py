@@ -38,19 +38,27 @@ class RemoteTasks:
         self._bells: dict[int, Doorbell] = {}
 
     def receive(self, message: m.ToRemote) -> None:
-        """Take a message of the home."""
-        wake = self.part.receive(message, time.time())
+        """Take a message of the home, in the thread that brings all of them.
+
+        A control record that finds the task idle is carried out here and now. Tuples are brought by this very thread,
+        so none can come meanwhile.
+        """
+        woken = self.part.receive(message, time.time())
         if isinstance(message, m.StartTask):
             task = message.task
             self._bells[task] = Doorbell()
             self.deployment.thread(f"{self.part.identity}-remote-{task}", lambda: self._run_task(task))
-        elif wake:
+        elif woken and isinstance(message, m.SubBatch | m.StopTask):
             self._bells[message.task].ring()
+        elif woken:
+            while (record := self.part.take(message.task, time.time())) is not None:
+                self._control(record)
 
     def flush_due(self) -> None:
         """Let every task send its dirty state home when its turn comes."""
         for number in list(self.part.tasks):
-            self.receive(self.part.flush_due(number))
+            if self.part.receive(self.part.flush_due(number), time.time()):
+                self._bells[number].ring()
 
     def abort(self) -> None:
         """Wake every thread, so that it sees that the job has ended."""
@@ -70,13 +78,15 @@ class RemoteTasks:
                         began = time.perf_counter()
                         deliveries = processor.process(batch)
                         self._send(self.part.processed(message, deliveries, time.perf_counter() - began))
-                    case m.Label() | m.Install() | m.FlushRequest() | m.StopTask():
-                        self._send(self.part.control(message))
-                        self.part.settle()
                     case _:
-                        raise AssertionError(f"{message} is no item of a queue")
+                        self._control(message)
                 if isinstance(message, m.StopTask):
                     return
+
+    def _control(self, message: m.ToRemote) -> None:
+        assert isinstance(message, m.Label | m.Install | m.FlushRequest | m.StopTask), f"{message} is no control record"
+        self._send(self.part.control(message))
+        self.part.settle()
 
     def _send(self, messages: list[m.ToHome]) -> None:
         if messages:

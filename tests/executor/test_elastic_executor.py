@@ -35,6 +35,14 @@ def offer(executor, *hashes, nbytes=100):
     return executor.offer(SOURCE, batch(*hashes), nbytes, 0.0)
 
 
+def keep_busy(executor, task, key):
+    """Have a task take a row, so that what it is to pass on has to wait."""
+    offer(executor, key)
+    number, work = executor.take(task)
+    assert keys(work) == [key]
+    return number
+
+
 def keys(work):
     return work.batch().rows["key"].to_pylist()
 
@@ -106,10 +114,22 @@ def test_a_move_waits_for_what_its_source_has_under_way_before_it_pauses_the_sha
         executor.handle(events.MoveShard(0, 1), 1.0)
     assert executor.routes.waiting_rows == 0
     executor.done(0, number, 0.0001, 1.5)
-    assert executor.routes.waiting_rows == 2
-    assert executor.take(0)[1] == LabelItem(0, 1, True)
-    executor.handle(events.LabelBack(0, 0), 1.6)
-    assert executor.finished_moves()[0].pause == pytest.approx(0.1)
+    assert executor.finished_moves()[0].pause == 0.0
+    assert executor.take(0) is None
+    assert keys(executor.take(1)[1]) == [0, 0]
+
+
+def test_a_shard_whose_task_at_home_has_nothing_under_way_moves_at_once():
+    executor = make({0: 2, 1: 1})
+    executor.take(1)
+    offer(executor, 0, 3)
+    assert executor.handle(events.MoveShard(0, 1), 1.0) == [do.Wake(1)]
+    assert executor.handle(events.MoveShard(3, 2), 1.0) == [do.InstallState(3, 2, 1, True)]
+    assert keys(executor.take(1)[1]) == [0]
+    assert executor.routes.waiting_rows == 1
+    executor.handle(events.StateInstalled(3), 1.5)
+    assert keys(executor.take(2)[1]) == [3]
+    assert [move.pause for move in executor.finished_moves()] == [0.0, 0.5]
 
 
 def test_a_move_from_a_source_that_is_never_idle_begins_when_its_patience_ends():
@@ -132,6 +152,7 @@ def test_a_move_from_a_source_that_is_never_idle_begins_when_its_patience_ends()
 
 def test_a_batch_that_was_split_before_a_move_is_routed_by_the_table_of_now():
     executor = make()
+    keep_busy(executor, 0, 4)
     given = batch(0, 1, 2)
     block = executor.split(given)
     executor.handle(events.MoveShard(0, 1), 0.0)
@@ -146,6 +167,7 @@ def test_a_batch_that_was_split_before_a_move_is_routed_by_the_table_of_now():
 def test_a_move_to_another_node_installs_before_it_releases():
     executor = make({0: 1, 1: 1})
     executor.take(1)
+    keep_busy(executor, 0, 2)
     executor.handle(events.MoveShard(0, 1), 0.0)
     offer(executor, 0)
     assert executor.take(0)[1] == LabelItem(0, 1, False)
@@ -174,7 +196,7 @@ def test_only_so_much_is_on_its_way_to_a_remote_task_but_labels_pass():
 
 def test_a_task_that_must_go_is_drained_then_stopped():
     executor = make({0: 2})
-    executor.take(1)
+    keep_busy(executor, 1, 1)
     executor.handle(events.SetCores({0: 1}), 0.0)
     assert executor.measure(0.0).cores == {0: 1}
     labels = []
@@ -185,6 +207,14 @@ def test_a_task_that_must_go_is_drained_then_stopped():
     executor.handle(events.TaskEnded(1), 0.0)
     assert executor.assignment()[0].tolist() == [0] * SHARDS
     assert executor.assignment()[1] == {0: 0}
+
+
+def test_an_idle_task_that_must_go_is_stopped_at_once():
+    executor = make({0: 2})
+    executor.take(1)
+    assert executor.handle(events.SetCores({0: 1}), 0.0) == [do.Wake(1)]
+    assert isinstance(executor.take(1)[1], StopItem)
+    assert executor.assignment()[0].tolist() == [0] * SHARDS
 
 
 def test_a_task_that_must_go_is_stopped_when_a_move_to_it_has_come_to_nothing():
@@ -206,7 +236,8 @@ def test_balancing_gives_a_new_task_shards_that_have_load():
     offer(executor, *range(SHARDS))
     executor.done(0, executor.take(0)[0], 0.1, 0.5)
     assert do.StartTask(1, 0) in executor.handle(events.SetCores({0: 2}), 0.6)
-    assert len(executor.moves.active) == SHARDS // 2
+    assert executor.moves.finished == SHARDS // 2
+    assert np.count_nonzero(executor.assignment()[0] == 1) == SHARDS // 2
 
 
 @pytest.mark.parametrize("cores", [{}, {0: 0}, {0: -1, 1: 2}])
@@ -220,6 +251,7 @@ def test_an_executor_keeps_a_core(cores):
 @pytest.mark.parametrize(("shard", "target"), [(SHARDS, 1), (-1, 1), (0, 9), (2, 1)])
 def test_a_move_that_cannot_be_is_refused_and_changes_nothing(shard, target):
     executor = make()
+    keep_busy(executor, 0, 0)
     executor.handle(events.MoveShard(2, 1), 0.0)
     before = executor.routes.table
     with pytest.raises(MoveRefused):
