@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Callable
 
 import pyarrow as pa
 
@@ -22,6 +23,8 @@ class Handoff:
         self._waiting: deque[tuple[pa.RecordBatch, float, int]] = deque()
         self._bytes = 0
         self._closed = False
+        self._sending = False
+        self._taken = False
         self._changed = threading.Condition(threading.Lock())
 
     def put(self, rows: pa.RecordBatch, due: float) -> bool:
@@ -35,6 +38,37 @@ class Handoff:
             self._changed.notify()
             return not self._closed
 
+    def pass_through(self, rows: pa.RecordBatch, due: float, send: Callable[[pa.RecordBatch, float], None]) -> bool:
+        """Have the reader itself send a batch if nothing is before it, which saves a wake-up; else append it.
+
+        Parameters
+        ----------
+        rows : RecordBatch
+            The batch.
+        due : float
+            When it was due.
+        send : callable
+            What the taker does with a batch.
+
+        Returns
+        -------
+        bool
+            Whether anybody still takes.
+        """
+        with self._changed:
+            mine = not (self._sending or self._waiting or self._closed)
+            self._sending |= mine
+        if not mine:
+            return self.put(rows, due)
+        try:
+            send(rows, due)
+        finally:
+            with self._changed:
+                self._sending = False
+                if self._closed:
+                    self._changed.notify()
+        return not self._closed
+
     def close(self) -> None:
         """Let the taker end once nothing waits, and the reader at once."""
         with self._changed:
@@ -42,12 +76,18 @@ class Handoff:
             self._changed.notify_all()
 
     def take(self) -> tuple[pa.RecordBatch, float] | None:
-        """Return the next batch, joined with what of its schema waits behind it; None at the end."""
+        """Return the next batch, joined with what of its schema waits behind it; None at the end.
+
+        The batch before counts as sent.
+        """
         with self._changed:
-            while not self._waiting and not self._closed:
+            if self._taken:
+                self._taken = self._sending = False
+            while self._sending or not (self._waiting or self._closed):
                 self._changed.wait()
             if not self._waiting:
                 return None
+            self._taken = self._sending = True
             rows, due, nbytes = self._waiting.popleft()
             parts = [rows]
             count = rows.num_rows

@@ -14,7 +14,7 @@ from dask_elastic.executor.emitter import Emitter
 from dask_elastic.runtime.credit import Aborted
 from dask_elastic.runtime.handoff import Handoff
 from dask_elastic.topology.operators import SourceOperator
-from dask_elastic.topology.pace import Pace
+from dask_elastic.topology.pace import SLICE_SECONDS, Pace
 from dask_elastic.topology.source import SourceContext
 from dask_elastic.vocab.errors import ElasticError, SourceError
 from dask_elastic.vocab.identity import ExecutorId
@@ -127,16 +127,24 @@ class SourceThread:
         self.mailbox.close()
 
     def _run_reader(self) -> None:
+        # Who waits for rows to be due does not gain by reading ahead, unless it is late: then small batches join.
+        waits = self.source.pushed or self.source.rate is not None
         for rows, due in self._paced():
-            if not self._handoff.put(rows, due):
+            if waits and time.time() - due < SLICE_SECONDS:
+                wanted = self._handoff.pass_through(rows, due, self._send)
+            else:
+                wanted = self._handoff.put(rows, due)
+            if not wanted:
                 return
         self._handoff.close()
 
+    def _send(self, rows: pa.RecordBatch, due: float) -> None:
+        self.rows += rows.num_rows
+        self.deployment.deliver(self.identity, self.emitter.emit([rows], due))
+
     def _run(self) -> None:
         while (taken := self._handoff.take()) is not None:
-            rows, due = taken
-            self.rows += rows.num_rows
-            self.deployment.deliver(self.identity, self.emitter.emit([rows], due))
+            self._send(*taken)
         self.mailbox.close()
         if self.deployment.ended:
             raise Aborted
