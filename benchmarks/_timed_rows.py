@@ -17,7 +17,7 @@ from dask_elastic.topology.pace import SLICE_SECONDS, rows_within
 SHARDS = 64
 KEYS_PER_SHARD = 600
 SERVICE_SECONDS = 20e-6
-WARM_SECONDS = 2.0
+WARM_SECONDS = 3.0
 DISTINCT_BATCHES = 50
 
 UNCOUNTED, STAYS, MAY_MOVE = range(3)

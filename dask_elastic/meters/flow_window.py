@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-LEAST_BYTES = 64 * 2**10
+FIRST_BYTES = 64 * 2**10
 SAMPLE_SECONDS = 0.02
 SAMPLES = 25
 
@@ -40,7 +40,7 @@ class FlowWindow:
     def __init__(self, limit: int, queue_time: float):
         self.limit = limit
         self.queue_time = queue_time
-        self.nbytes = min(LEAST_BYTES, limit)
+        self.nbytes = min(FIRST_BYTES, limit)
         self._rates: deque[float] = deque(maxlen=SAMPLES)
         self._since: float | None = None
         self._bytes = 0
@@ -65,4 +65,4 @@ class FlowWindow:
             return
         self._rates.append(self._bytes / took)
         self._since, self._bytes = now, 0
-        self.nbytes = int(min(max(max(self._rates) * self.queue_time, LEAST_BYTES), self.limit))
+        self.nbytes = int(min(max(max(self._rates) * self.queue_time, 1), self.limit))

@@ -75,10 +75,15 @@ class Handoff:
             self._closed = True
             self._changed.notify_all()
 
-    def take(self) -> tuple[pa.RecordBatch, float] | None:
+    def take(self, most: int = JOINED_ROWS) -> tuple[pa.RecordBatch, float] | None:
         """Return the next batch, joined with what of its schema waits behind it; None at the end.
 
         The batch before counts as sent.
+
+        Parameters
+        ----------
+        most : int
+            Batches are joined up to so many rows.
         """
         with self._changed:
             if self._taken:
@@ -91,7 +96,7 @@ class Handoff:
             rows, due, nbytes = self._waiting.popleft()
             parts = [rows]
             count = rows.num_rows
-            while self._waiting and count + self._waiting[0][0].num_rows <= JOINED_ROWS:
+            while self._waiting and count + self._waiting[0][0].num_rows <= most:
                 if not self._waiting[0][0].schema.equals(rows.schema):
                     break
                 part, _, its_bytes = self._waiting.popleft()

@@ -11,16 +11,23 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from dask_elastic.executor.emitter import Emitter
+from dask_elastic.meters import Rate
 from dask_elastic.runtime.credit import Aborted
-from dask_elastic.runtime.handoff import Handoff
+from dask_elastic.runtime.handoff import JOINED_ROWS, Handoff
 from dask_elastic.topology.operators import SourceOperator
-from dask_elastic.topology.pace import SLICE_SECONDS, Pace
+from dask_elastic.topology.pace import SLICE_SECONDS, Pace, cut
 from dask_elastic.topology.source import SourceContext
 from dask_elastic.vocab.errors import ElasticError, SourceError
 from dask_elastic.vocab.identity import ExecutorId
 
 if TYPE_CHECKING:
     from dask_elastic.runtime.deployment import Deployment
+
+LUMP_SECONDS = 0.02
+"""An unpaced source sends no more at a time than is taken within so many seconds: a lump is waited for as one."""
+
+LEAST_ROWS = 1_024
+"""Batches up to this size are not cut, which would cost more than it helps."""
 
 MAILBOX_BYTES = 32 * 2**20
 """What `job.send` may have put ahead of its source."""
@@ -143,12 +150,21 @@ class SourceThread:
         self.deployment.deliver(self.identity, self.emitter.emit([rows], due))
 
     def _run(self) -> None:
-        while (taken := self._handoff.take()) is not None:
-            self._send(*taken)
+        rate = Rate(window=1.0)
+        while (taken := self._handoff.take(most := self._rows_at_once(rate))) is not None:
+            rows, due = taken
+            for part in cut(rows, max(most, LEAST_ROWS)):
+                self._send(part, due)
+                rate.add(part.num_rows, time.monotonic())
         self.mailbox.close()
         if self.deployment.ended:
             raise Aborted
         self.deployment.instance_ended(self.identity)
+
+    @staticmethod
+    def _rows_at_once(rate: Rate) -> int:
+        """Return how many rows are a moment's work for those who take them."""
+        return int(min(max(rate.per_second(time.monotonic()) * LUMP_SECONDS, 1), JOINED_ROWS))
 
     def _paced(self) -> Iterator[tuple[pa.RecordBatch, float]]:
         """Batches, each with the time at which it was due; waits until it is."""

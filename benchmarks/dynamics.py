@@ -1,0 +1,181 @@
+"""Throughput while keys change their weight: executor-centric against static, and against what is possible.
+
+Sixteen emulated cores (service time 1 ms a tuple by sleeping; 4 workers of 4 threads) process a stream as fast as they
+can. Some times a minute the keys are reshuffled: each gets another key's weight. "Possible" is what a planner that
+knows the keys' weights could reach with whole cores per executor and whole shards per core.
+
+    python benchmarks/dynamics.py [--seconds 45] [--runs 5]
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import statistics
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from _emulated import forget_processed, per_second, processed, served_in_1_ms
+from distributed import Client, LocalCluster
+
+import dask_elastic as de
+from dask_elastic.routing.hashing import hash_columns
+from dask_elastic.routing.keyspace import KeySpace
+
+WORKERS, THREADS = 4, 4
+CORES = WORKERS * THREADS
+SERVICE = 1e-3
+ZIPF = 0.5
+SHARDS = 256
+BATCH_ROWS = 256
+BALLAST = 10_000
+WARM_SECONDS = 12.0
+"""Time for cores and shards to find their places before it counts."""
+
+SETTINGS = [(10_000, 0), (10_000, 2), (10_000, 16), (100, 0), (100, 2), (100, 16)]
+"""Keys, and reshuffles a minute."""
+
+
+def weights(keys: int) -> np.ndarray:
+    """Share of each rank."""
+    shares = np.arange(1, keys + 1, dtype=float) ** -ZIPF
+    return shares / shares.sum()
+
+
+def keys_by_rank(keys: int, epoch: int) -> np.ndarray:
+    """Which key has which rank after so many reshuffles."""
+    return np.random.default_rng([7, epoch]).permutation(keys)
+
+
+def stream(keys: int, shuffles: float, seconds: float) -> Iterator[pa.RecordBatch]:
+    """As many rows as are taken within some seconds."""
+    rng = np.random.default_rng(3)
+    shares = np.cumsum(weights(keys))
+    value = pa.array(np.ones(BATCH_ROWS))
+    # A column that nobody needs: the engine reads some megabytes ahead, which is to be no more than 0.1 s.
+    ballast = pa.array([bytes(BALLAST)] * BATCH_ROWS)
+    began = time.time()
+    while (elapsed := time.time() - began) < seconds:
+        of_rank = keys_by_rank(keys, int(elapsed * shuffles / 60))
+        ranks = np.minimum(np.searchsorted(shares, rng.random(BATCH_ROWS)), keys - 1)
+        yield pa.record_batch({"key": of_rank[ranks], "value": value, "ballast": ballast})
+
+
+def without_ballast(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Drop what only made the rows heavy up to here."""
+    return batch.select(["key", "value"])
+
+
+def possible(keys: int, epoch: int, executors: int) -> float:
+    """Rows per second with the best cores for each executor and the best shards for each core."""
+    names = np.arange(keys)
+    share = np.empty(keys)
+    share[keys_by_rank(keys, epoch)] = weights(keys)
+    hashes = hash_columns(pa.record_batch({"key": names}), ("key",))
+    space = KeySpace(executors, SHARDS)
+    place = space.executor_of(hashes).astype(int) * SHARDS + space.shard_of(hashes)
+    by_shard = np.bincount(place, share, executors * SHARDS).reshape(executors, SHARDS)
+    cores = np.ones(executors, dtype=int)
+    worst = np.array([_largest(shards, 1) for shards in by_shard])
+    for _ in range(CORES - executors):
+        slowest = int(worst.argmax())
+        cores[slowest] += 1
+        worst[slowest] = _largest(by_shard[slowest], cores[slowest])
+    return float(1 / (worst.max() * SERVICE))
+
+
+def _largest(shards: np.ndarray, cores: int) -> float:
+    """Share of the most loaded core: the lower bound of any distribution of whole shards."""
+    return float(max(shards.max(), shards.sum() / cores))
+
+
+def run(client: Client, keys: int, shuffles: float, seconds: float, paradigm: str) -> dict[str, Any]:
+    """One run; throughput after the warm-up."""
+    client.run(forget_processed)
+    topology = de.Topology("dynamics")
+    source = de.sources.Iterable(functools.partial(stream, keys, shuffles, seconds))
+    rows = topology.source("stream", source).map(without_ballast)
+    total = de.aggregate.Sum(served_in_1_ms, columns=["value"])
+    rows.key_by("key").compute({"rows": de.aggregate.Count(), "total": total}, name="per_key", shards=SHARDS)
+    # Threads are held to what they are worth: a balance within 5 %, batches of 20 ms of emulated work.
+    options = {"inbox_time": "20ms", "queue_time": "200ms"}
+    if paradigm == "executor-centric":
+        options |= {"balance_threshold": 1.03, "balance_interval": "250ms"}
+    began = time.time()
+    job = de.submit(topology, client, paradigm=paradigm, latency_target="200ms", **options)
+    job.wait(progress=False)
+    executors, moves = len(job.metrics()), job.metrics()["moves"].sum()
+    core_changes = int(job.decisions()["applied"].sum())
+    job.forget()
+    done = [entry for of_worker in client.run(processed).values() for entry in of_worker]
+    counted = [entry for entry in done if began + WARM_SECONDS <= entry[0] < began + seconds]
+    epochs = range(int(WARM_SECONDS * shuffles / 60), int(seconds * shuffles / 60) + 1)
+    made = {
+        "throughput": sum(entry[1] for entry in counted) / (seconds - WARM_SECONDS),
+        "possible": statistics.mean(possible(keys, epoch, executors) for epoch in epochs),
+        "executors": executors,
+        "moves": int(moves),
+        "core_changes": core_changes,
+    }
+    if shuffles:
+        made["recovery_s"] = recovery(done, began, seconds, shuffles)
+    return made
+
+
+def recovery(done: list[tuple[float, int, float]], began: float, seconds: float, shuffles: float) -> float:
+    """Median time from a reshuffle until the throughput over half a second is within 5 % of what it then settles at."""
+    period = 60 / shuffles
+    found = []
+    for epoch in range(int(WARM_SECONDS / period) + 1, int(seconds / period)):
+        start = began + epoch * period
+        rates = per_second(done, start, start + min(period, 10.0), 0.1)
+        smooth = np.convolve(rates, np.ones(5) / 5, mode="valid")
+        settled = np.median(smooth[len(smooth) // 2 :])
+        back = np.flatnonzero(smooth >= 0.95 * settled)
+        found.append(back[0] * 0.1 + 0.5 if len(back) else period)
+    return statistics.median(found) if found else float("nan")
+
+
+def main() -> None:
+    """Run and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=45.0)
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--setting", type=int, nargs="+", default=range(len(SETTINGS)))
+    arguments = parser.parse_args()
+    with (
+        LocalCluster(n_workers=WORKERS, threads_per_worker=THREADS, dashboard_address=None) as cluster,
+        Client(cluster) as client,
+    ):
+        for number in arguments.setting:
+            keys, shuffles = SETTINGS[number]
+            paradigms = ("executor-centric", "static")
+            made: dict[str, list[dict[str, Any]]] = {paradigm: [] for paradigm in paradigms}
+            for _ in range(arguments.runs):
+                for paradigm in paradigms:
+                    made[paradigm].append(run(client, keys, shuffles, arguments.seconds, paradigm))
+            print(json.dumps(_line(keys, shuffles, made)), flush=True)
+
+
+def _line(keys: int, shuffles: float, made: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
+    ours, fixed = made["executor-centric"], made["static"]
+
+    def median(runs: list[dict[str, Any]], name: str) -> float:
+        return round(statistics.median(run[name] for run in runs), 2)
+
+    line = {"benchmark": "dynamics", "keys": keys, "shuffles_per_minute": shuffles, "runs": len(ours)}
+    line |= {name: median(ours, name) for name in ("executors", "throughput", "possible", "moves", "core_changes")}
+    line["of_possible"] = round(statistics.median(run["throughput"] / run["possible"] for run in ours), 3)
+    line["static"] = median(fixed, "throughput")
+    line["times_static"] = round(line["throughput"] / line["static"], 2)
+    if shuffles:
+        line["recovery_s"] = median(ours, "recovery_s")
+    return line
+
+
+if __name__ == "__main__":
+    main()
