@@ -1,0 +1,103 @@
+"""How long it takes to plan the consolidation of windows, and to fuse operators.
+
+One JSON line a setting, with the median and the longest of its runs in milliseconds, and the median of their CPU time,
+which others on the machine change less.
+
+- Consolidation plans for 20 windows over slices of a minute: tumbling ones of 5 to 100 minutes, for as long as the
+  longest of them and for a day, by count and by keys; overlapping ones of the same lengths; and tumbling ones of all
+  sorts from a minute to a day, for a day. `formed` is how many windows a plan forms.
+- Fusion of random large jobs (Enorm, section 7) of 50, 100 and 150 operators, by each score, with cycles forbidden and
+  as printed; and of one of three levels, which has the most edges.
+
+    python benchmarks/consolidation.py [--runs 20]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+from dask_elastic.topology.fusion import SCORES, fuse
+from dask_elastic.topology.random_jobs import RandomJob, random_job
+from dask_elastic.windows.consolidation import plan
+from dask_elastic.windows.window import Window
+
+DAY = 1440
+LENGTHS = range(5, 101, 5)
+MIXED = (1, 2, 3, 4, 5, 6, 10, 12, 15, 20, 30, 40, 60, 120, 180, 240, 360, 480, 720, 1440)
+"""Divisors of a day in minutes."""
+
+TUMBLING = [Window.tumbling(length) for length in LENGTHS]
+SETTINGS: dict[str, tuple[list[Window], int, Callable[[int, int], float] | None]] = {
+    "tumbling, 5 to 100 min, for 100 min": (TUMBLING, 100, None),
+    "tumbling, 5 to 100 min, for 12 h": (TUMBLING, DAY // 2, None),
+    "tumbling, 5 to 100 min, for a day": (TUMBLING, DAY, None),
+    "tumbling, 5 to 100 min, for 100 min, by keys": (TUMBLING, 100, lambda begin, end: (end - begin) ** 0.5),
+    "5 to 100 min every 5 min": ([Window(0, length, 5) for length in LENGTHS], 5, None),
+    "5 to 100 min every minute": ([Window(0, length, 1) for length in LENGTHS], 1, None),
+    "5 to 100 min every 1 to 20 min, for 1 h": ([Window(0, length, length // 5) for length in LENGTHS], 60, None),
+    "tumbling, 1 min to 1 day, for a day": ([Window.tumbling(length) for length in MIXED], DAY, None),
+    "1 to 20 h every minute": ([Window(0, 60 * hours, 1) for hours in range(1, 21)], 1, None),
+}
+
+
+def measure(function: Callable[..., Any], problems: list[tuple[Any, ...]], runs: int) -> dict[str, float]:
+    """Median and longest time of so many runs over the problems in turn, and the median of their CPU time."""
+    function(*problems[0])
+    spent, computed = [], []
+    for run in range(runs):
+        start, cpu = time.perf_counter(), time.process_time()
+        function(*problems[run % len(problems)])
+        spent.append((time.perf_counter() - start) * 1e3)
+        computed.append((time.process_time() - cpu) * 1e3)
+    found = {"median_ms": statistics.median(spent), "max_ms": max(spent), "cpu_ms": statistics.median(computed)}
+    return {name: round(value, 3) for name, value in found.items()}
+
+
+def densest(operators: int) -> RandomJob:
+    """The first random job of three levels."""
+    seed = 0
+    while len((job := random_job(operators, seed)).levels) > 3:
+        seed += 1
+    return job
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=20)
+    runs = parser.parse_args().runs
+    for name, (windows, horizon, keys) in SETTINGS.items():
+        found = plan(windows, 1, horizon, keys)
+        line = {
+            "benchmark": "consolidation",
+            "windows": name,
+            "formed": len(found.recipes),
+            "merges": found.merges,
+            "naive_merges": found.naive_merges,
+        }
+        print(json.dumps(line | measure(plan, [(windows, 1, horizon, keys)], runs)), flush=True)
+    for operators in (50, 100, 150):
+        for edges, jobs in (
+            ("random", [random_job(operators, seed) for seed in range(20)]),
+            ("most", [densest(operators)]),
+        ):
+            for score in SCORES:
+                for allow_cycles in (False, True):
+                    line = {
+                        "benchmark": "fuse",
+                        "operators": operators,
+                        "edges": edges,
+                        "score": score,
+                        "cycles": "as printed" if allow_cycles else "forbidden",
+                    }
+                    problems = [(job.attributes, job.rates, score, allow_cycles) for job in jobs]
+                    print(json.dumps(line | measure(fuse, problems, runs)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
