@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from dask_elastic._version import __version__
 from dask_elastic.connectors import sinks, sources
+from dask_elastic.control.replay import replay
 from dask_elastic.runtime.job import Job, job, jobs
 from dask_elastic.runtime.options import load_defaults
+from dask_elastic.runtime.recordings import load_snapshots, save_snapshots
+from dask_elastic.runtime.retire import retire
 from dask_elastic.runtime.submit import submit
 from dask_elastic.topology import Topology, aggregate
 from dask_elastic.vocab.errors import ElasticError
@@ -23,6 +26,10 @@ __all__ = [
     "aggregate",
     "job",
     "jobs",
+    "load_snapshots",
+    "replay",
+    "retire",
+    "save_snapshots",
     "sinks",
     "sources",
     "submit",

@@ -22,7 +22,7 @@ from dask_elastic.executor.events import (
 )
 from dask_elastic.executor.flushes import Flushes
 from dask_elastic.executor.instructions import Finished, FlushComplete, Instruction, Release, StartTask, Wake
-from dask_elastic.executor.measures import ExecutorMeasure, Measures
+from dask_elastic.executor.measures import RECENT_SECONDS, ExecutorMeasure, Measures
 from dask_elastic.executor.moves import MoveRecord, Moves
 from dask_elastic.executor.piece import Block, Receipt
 from dask_elastic.executor.primary_state import PrimaryState
@@ -153,8 +153,14 @@ class ElasticExecutor:
                 raise ProtocolError(f"{self.identity} got a batch of {origin}, which has ended or is no input of it")
             self.store.note_input(batch.rows.schema)
             self._pending_rows += receipt.rows
-            self.measures.arrivals.add(receipt.rows, now)
-            return [Wake(task) for task in self.routes.enqueue(block, receipt)]
+            before = self._queued()
+            wakes: list[Instruction] = [Wake(task) for task in self.routes.enqueue(block, receipt)]
+            self.measures.arrived(receipt.rows, nbytes, self._queued() - before, now)
+            return wakes
+
+    def _queued(self) -> int:
+        """Return how many items wait for tasks: what a batch adds is the number of sub-batches it was cut into."""
+        return sum(len(task.queue) for task in self.routes.tasks.values())
 
     def take(self, task: int, now: float = 0.0) -> tuple[int, Item] | None:
         """Return what the task does next, numbered; None when there is nothing, a `Wake` then follows when there is."""
@@ -192,7 +198,7 @@ class ElasticExecutor:
         by_shard = work.rows_by_shard(self.routes.space)
         with self.lock:
             mine.settle(number, busy, waited, now, self.limits.inbox_time / REMOTE_WINDOW)
-            self.measures.processed(work, by_shard, busy, now)
+            self.measures.settled(work, by_shard, busy, now)
             mine.busy.add(busy, now)
             self._pending_rows -= work.rows
             moves = len(self.moves)
@@ -203,6 +209,11 @@ class ElasticExecutor:
             if not mine.at_home:
                 instructions += [Wake(t) for t in self.routes.wake(mine)]
             return instructions + self._finish()
+
+    def emitted(self, nbytes: int, now: float) -> None:
+        """Note that outputs of so many bytes have left."""
+        with self.lock:
+            self.measures.left(nbytes, now)
 
     @staticmethod
     def _receipts(work: Work) -> list[Instruction]:
@@ -291,7 +302,7 @@ class ElasticExecutor:
     def measure(self, now: float) -> ExecutorMeasure:
         """Return what there is to say of the executor at this moment."""
         # Sizing the state waits for the tasks to finish their batch: not under the lock that every batch takes.
-        state_bytes = self.store.state_bytes()
+        shard_bytes = self.store.shard_bytes()
         with self.lock:
             measures = self.measures
             return ExecutorMeasure(
@@ -299,10 +310,20 @@ class ElasticExecutor:
                 node=self.home,
                 cores=self.cores.by_node(),
                 arrival_rate=measures.arrivals.per_second(now),
+                throughput=measures.processed.per_second(now),
                 service_rate=measures.service.per_second(),
+                customer_rows=measures.customer_rows(now),
+                bytes_in=measures.bytes_in.per_second(now),
+                bytes_out=measures.bytes_out.per_second(now),
                 queue_rows=self._pending_rows,
+                sojourn=measures.sojourn.mean(now),
                 latency=measures.latency.recent(now),
-                state_bytes=state_bytes,
+                latency_now=measures.latency.recent(now, RECENT_SECONDS),
+                latency_mean=measures.latency_mean.mean(now),
+                latency_rows=measures.latency_mean.weight(now),
+                state_bytes=int(shard_bytes.sum()),
+                shard_load=measures.loads.loads(now),
+                shard_bytes=shard_bytes,
                 rows=measures.rows,
                 moves=self.moves.finished,
                 moves_across=self.moves.finished_across,
@@ -317,3 +338,8 @@ class ElasticExecutor:
         """Return the task of each shard, and the node of each task."""
         with self.lock:
             return self.routes.table.owner.copy(), {t.number: t.node for t in self.routes.tasks.values()}
+
+    def task_nodes(self) -> set[int]:
+        """Return the nodes of all tasks, those about to stop included."""
+        with self.lock:
+            return {task.node for task in self.routes.tasks.values()}

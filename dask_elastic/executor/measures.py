@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from dask_elastic.executor.task_queue import Work
-from dask_elastic.meters import BatchCost, LatencyHistogram, LatencyWindow, Rate, ServiceRate, ShardLoad
+from dask_elastic.meters import BatchCost, LatencyHistogram, LatencyWindow, Rate, RecentMean, ServiceRate, ShardLoad
 from dask_elastic.vocab.identity import ExecutorId
+
+RATE_SECONDS = 1.0
+"""Rates, and the loads of shards, are those of so many seconds (Elasticutor, section 3.1)."""
+
+RECENT_SECONDS = 2.0
+"""The means of the time that tuples take, which are held against the model, are those of so many seconds."""
 
 
 @dataclass(frozen=True)
@@ -21,16 +30,32 @@ class ExecutorMeasure:
         Its home.
     cores : dict of int to int
         Cores held, by node.
-    arrival_rate : float
-        Tuples per second that arrive, λ.
+    arrival_rate, throughput : float
+        Tuples per second that arrive, λ, and that are processed.
     service_rate : float or None
         Tuples per busy second of one core, μ; None before the first was processed.
+    customer_rows : float
+        Mean number of tuples of a sub-batch as it reaches a task; 1 while nothing arrives.
+    bytes_in, bytes_out : float
+        Bytes per second that arrive, and that outputs have.
     queue_rows : int
         Tuples that wait.
+    sojourn : float or None
+        Mean seconds from a tuple's arrival to the end of its processing, over the last seconds; None without tuples.
     latency : LatencyHistogram
-        From the scheduled emission at the source to the end of processing, over the last seconds.
+        From the scheduled emission at the source to the end of processing, over the last ten seconds.
+    latency_now : LatencyHistogram
+        The same over the last two or three.
+    latency_mean : float or None
+        Mean of the same over exactly the seconds of `sojourn`; None without tuples.
+    latency_rows : float
+        Tuples that this is the mean of.
     state_bytes : int
         Size of the primary copy.
+    shard_load : numpy.ndarray
+        Busy seconds per second of each shard.
+    shard_bytes : numpy.ndarray
+        State of each shard.
     rows : int
         Tuples processed so far.
     moves, moves_across : int
@@ -41,10 +66,20 @@ class ExecutorMeasure:
     node: int
     cores: dict[int, int]
     arrival_rate: float
+    throughput: float
     service_rate: float | None
+    customer_rows: float
+    bytes_in: float
+    bytes_out: float
     queue_rows: int
+    sojourn: float | None
     latency: LatencyHistogram
+    latency_now: LatencyHistogram
+    latency_mean: float | None
+    latency_rows: float
     state_bytes: int
+    shard_load: NDArray[np.float64]
+    shard_bytes: NDArray[np.int64]
     rows: int
     moves: int
     moves_across: int
@@ -54,18 +89,50 @@ class Measures:
     """The meters of one executor; written by who holds its lock."""
 
     def __init__(self, shards: int):
-        self.arrivals = Rate(window=1.0)
+        self.arrivals = Rate(window=RATE_SECONDS)
+        self.customers = Rate(window=RATE_SECONDS)
+        self.bytes_in = Rate(window=RATE_SECONDS)
+        self.bytes_out = Rate(window=RATE_SECONDS)
+        self.processed = Rate(window=RATE_SECONDS)
         self.service = ServiceRate()
         self.cost = BatchCost()
-        self.loads = ShardLoad(shards, window=1.0)
+        self.loads = ShardLoad(shards, window=RATE_SECONDS)
         self.latency = LatencyWindow()
-        self.rows = 0
+        self.latency_mean = RecentMean(RECENT_SECONDS)
+        self.sojourn = RecentMean(RECENT_SECONDS)
 
-    def processed(self, work: Work, rows_by_shard: object, busy: float, now: float) -> None:
+    @property
+    def rows(self) -> int:
+        """Tuples processed so far."""
+        return int(self.processed.count)
+
+    def arrived(self, rows: int, nbytes: int, customers: int, now: float) -> None:
+        """Account for a batch that came in and was cut into sub-batches, one for each task that got a part of it."""
+        self.arrivals.add(rows, now)
+        self.bytes_in.add(nbytes, now)
+        self.customers.add(customers, now)
+
+    def left(self, nbytes: int, now: float) -> None:
+        """Account for outputs that have left."""
+        self.bytes_out.add(nbytes, now)
+
+    def settled(self, work: Work, rows_by_shard: NDArray[np.int64], busy: float, now: float) -> None:
         """Account for one processed batch."""
         self.service.add(work.rows, busy)
         self.cost.add(work.rows, busy)
-        self.loads.add(rows_by_shard, busy, now)  # type: ignore[arg-type]
-        self.rows += work.rows
+        self.loads.add(rows_by_shard, busy, now)
+        self.processed.add(work.rows, now)
+        since_due = since_arrival = 0.0
         for piece in work.pieces:
-            self.latency.record(now - piece.receipt.stamp, now, piece.length)
+            receipt, rows = piece.receipt, piece.length
+            latency = now - receipt.stamp
+            self.latency.record(latency, now, rows)
+            since_due += latency * rows
+            since_arrival += (now - receipt.arrived) * rows
+        self.latency_mean.add(since_due / work.rows, work.rows, now)
+        self.sojourn.add(since_arrival / work.rows, work.rows, now)
+
+    def customer_rows(self, now: float) -> float:
+        """Return the mean number of tuples of a sub-batch; 1 while nothing arrives."""
+        customers = self.customers.total(now)
+        return max(self.arrivals.total(now) / customers, 1.0) if customers > 0 else 1.0

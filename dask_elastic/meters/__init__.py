@@ -11,6 +11,7 @@ from dask_elastic.meters.flow_window import FlowWindow
 from dask_elastic.meters.histogram import LatencyHistogram
 from dask_elastic.meters.latency_window import LatencyWindow
 from dask_elastic.meters.rate import Rate
+from dask_elastic.meters.recent_mean import RecentMean
 from dask_elastic.meters.ring import MeterError, SlotRing
 from dask_elastic.meters.service import ServiceRate
 from dask_elastic.meters.shard_load import ShardLoad
@@ -22,6 +23,7 @@ __all__ = [
     "LatencyWindow",
     "MeterError",
     "Rate",
+    "RecentMean",
     "ServiceRate",
     "ShardLoad",
     "SlotRing",

@@ -56,13 +56,15 @@ class LatencyWindow:
         self._ring.at(now).record(seconds, weight)
         self.overall.record(seconds, weight)
 
-    def recent(self, now: float) -> LatencyHistogram:
+    def recent(self, now: float, window: float | None = None) -> LatencyHistogram:
         """Return the durations of the window that ends at `now`.
 
         Parameters
         ----------
         now : float
             The time in seconds.
+        window : float, optional
+            A shorter window, in seconds; the meter's own if left out.
 
         Returns
         -------
@@ -70,7 +72,7 @@ class LatencyWindow:
             A histogram of its own, which later recording does not change.
         """
         total = LatencyHistogram()
-        for slot, share in self._ring.read(now):
+        for slot, share in self._ring.read(now, window):
             if share > 0:
                 total.merge(slot)
         return total

@@ -83,22 +83,24 @@ class SlotRing(Generic[T]):
             self._cells[place] = cell
         return cell[1]
 
-    def read(self, now: float) -> list[tuple[T, float]]:
+    def read(self, now: float, window: float | None = None) -> list[tuple[T, float]]:
         """Return the values within the window that ends at `now`, oldest first, each with its share.
 
         Parameters
         ----------
         now : float
             The time in seconds.
+        window : float, optional
+            A shorter window than the ring's own, in seconds.
 
         Returns
         -------
         list of (T, float)
             Each value and how much of its slot lies within the window: 1, but for the oldest slot.
         """
-        newest = math.floor(now / self._width)
-        oldest = newest - self._size + 1
-        share = min(1.0, max(0.0, newest + 1 - now / self._width))
+        start = now / self._width - (self._size - 1 if window is None else min(window / self._width, self._size - 1))
+        oldest = math.floor(start)
+        share = min(1.0, max(0.0, oldest + 1 - start))
         cells = sorted((cell for cell in list(self._cells) if cell is not None), key=_number)
         # A writer may be ahead of the reader's `now` by a slot; what it wrote is as current as can be.
         return [(value, share if number == oldest else 1.0) for number, value in cells if number >= oldest]

@@ -1,4 +1,9 @@
-"""The queueing model: how long tuples stay in a topology, and how many cores they need."""
+"""The queueing model: how long tuples stay in a topology, and how many cores they need.
+
+Notes
+-----
+Elasticutor, section 4.1, with its first erratum.
+"""
 
 from __future__ import annotations
 

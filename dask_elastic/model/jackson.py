@@ -54,7 +54,9 @@ class Allocation:
             raise PlanningError(f"latency is {self.latency!r}: give 0 or more.")
 
 
-def expected_latency(external: float, arrival: ArrayLike, service: ArrayLike, cores: ArrayLike) -> float:
+def expected_latency(
+    external: float, arrival: ArrayLike, service: ArrayLike, cores: ArrayLike, *, weight: ArrayLike | None = None
+) -> float:
     """Return the mean time that an input tuple and what follows from it spend in the topology.
 
     Parameters
@@ -67,6 +69,9 @@ def expected_latency(external: float, arrival: ArrayLike, service: ArrayLike, co
         Service rate μ_j of one core of each executor.
     cores : array of int
         Cores k_j of each executor.
+    weight : array of float, optional
+        How many tuples a customer of each executor stands for; 1 if left out. Where the customers are sub-batches,
+        `arrival` and `service` count these, and `external` counts tuples all the same.
 
     Returns
     -------
@@ -83,26 +88,37 @@ def expected_latency(external: float, arrival: ArrayLike, service: ArrayLike, co
     Notes
     -----
     Elasticutor, section 4.1, eq. (1): E[T] = (1/λ₀) Σ λ_j E[T_j](k_j). By Little's law λ_j E[T_j] is the mean number of
-    tuples in executor j, which is what is summed.
+    tuples in executor j, which is what is summed. A customer that stands for r tuples makes r of them wait, so with
+    weights it is (1/λ₀) Σ r_j λ_j E[T_j](k_j).
 
     Examples
     --------
     >>> expected_latency(1.0, [1.0, 1.0], [2.0, 2.0], [1, 1])
     2.0
+    >>> expected_latency(50.0, [1.0], [2.0], [1], weight=[50.0])
+    1.0
     """
     loads = _loads(external, arrival, service)
+    weights = _weights(weight, len(loads))
     counts = _vector("cores", cores)
     if len(counts) != len(loads):
         raise PlanningError(f"cores has {len(counts)} entries for {len(loads)} executors: give one for each.")
     present = []
-    for load, count in zip(loads, counts.tolist(), strict=True):
+    for load, tuples, count in zip(loads, weights, counts.tolist(), strict=True):
         servers = whole("cores", count)
-        present.append(_present(load, servers, erlang_b(load, servers)) if load < servers else _without_place(load))
+        stable = load < servers
+        present.append(_present(load, tuples, servers, erlang_b(load, servers)) if stable else _without_place(load))
     return _latency(external, present)
 
 
 def allocate(
-    external: float, arrival: ArrayLike, service: ArrayLike, latency_target: float, available: int
+    external: float,
+    arrival: ArrayLike,
+    service: ArrayLike,
+    latency_target: float,
+    available: int,
+    *,
+    weight: ArrayLike | None = None,
 ) -> Allocation:
     """Find the fewest cores that keep the expected latency within the target.
 
@@ -118,6 +134,8 @@ def allocate(
         The mean latency to keep, in seconds.
     available : int
         How many cores there are.
+    weight : array of float, optional
+        How many tuples a customer of each executor stands for; 1 if left out. See `expected_latency`.
 
     Returns
     -------
@@ -144,6 +162,7 @@ def allocate(
     ([4, 1], 0.403, True)
     """
     loads = _loads(external, arrival, service)
+    weights = _weights(weight, len(loads))
     limit = whole("available", available)
     if not latency_target > 0:
         raise PlanningError(f"latency_target is {latency_target!r}: give seconds above 0.")
@@ -152,18 +171,21 @@ def allocate(
     cores = [int(load) + 1 for load in loads]
     if sum(cores) > limit:
         return Allocation(np.array(_share(loads, limit), dtype=np.int64), math.inf, False)
-    latency = _latency(external, _add_cores(external, loads, cores, latency_target, limit))
+    latency = _latency(external, _add_cores(external, loads, weights, cores, latency_target, limit))
     return Allocation(np.array(cores, dtype=np.int64), latency, latency <= latency_target)
 
 
-def _add_cores(external: float, loads: list[float], cores: list[int], target: float, limit: int) -> list[float]:
+def _add_cores(
+    external: float, loads: list[float], weights: list[float], cores: list[int], target: float, limit: int
+) -> list[float]:
     """Raise `cores` until the target or the limit is reached; returns the mean number of tuples at each executor."""
-    blocking = [erlang_b(load, count) for load, count in zip(loads, cores, strict=True)]
-    present = [_present(load, count, b) for load, count, b in zip(loads, cores, blocking, strict=True)]
+    queues = list(zip(loads, weights, cores, strict=True))
+    blocking = [erlang_b(load, count) for load, _, count in queues]
+    present = [_present(*queue, b) for queue, b in zip(queues, blocking, strict=True)]
     heap: list[tuple[float, int, float]] = []
-    for executor, load in enumerate(loads):
-        after = next_erlang_b(load, cores[executor] + 1, blocking[executor])
-        heap.append((_gain(load, cores[executor], blocking[executor], after), executor, after))
+    for executor, (load, tuples, count) in enumerate(queues):
+        after = next_erlang_b(load, count + 1, blocking[executor])
+        heap.append((_gain(load, tuples, count, blocking[executor], after), executor, after))
     heapify(heap)
     spare = limit - sum(cores)
     wanted = target * external
@@ -178,22 +200,22 @@ def _add_cores(external: float, loads: list[float], cores: list[int], target: fl
             break
         cores[executor] += 1
         spare -= 1
-        load, count = loads[executor], cores[executor]
-        before, present[executor] = present[executor], _present(load, count, now)
+        load, tuples, count = loads[executor], weights[executor], cores[executor]
+        before, present[executor] = present[executor], _present(load, tuples, count, now)
         total += present[executor] - before
         after = next_erlang_b(load, count + 1, now)
-        heapreplace(heap, (_gain(load, count, now, after), executor, after))
+        heapreplace(heap, (_gain(load, tuples, count, now, after), executor, after))
     return present
 
 
-def _gain(load: float, servers: int, blocking: float, after: float) -> float:
+def _gain(load: float, tuples: float, servers: int, blocking: float, after: float) -> float:
     """Return the change in waiting tuples by one more server, negative; from the waiting alone, so that it is exact."""
-    return waiting_customers(load, servers + 1, after) - waiting_customers(load, servers, blocking)
+    return tuples * (waiting_customers(load, servers + 1, after) - waiting_customers(load, servers, blocking))
 
 
-def _present(load: float, servers: int, blocking: float) -> float:
-    """Return the mean number of tuples at a stable executor."""
-    return load + waiting_customers(load, servers, blocking)
+def _present(load: float, tuples: float, servers: int, blocking: float) -> float:
+    """Return the mean number of tuples at a stable executor, of whose customers each stands for so many."""
+    return tuples * (load + waiting_customers(load, servers, blocking))
 
 
 def _without_place(load: float) -> float:
@@ -303,6 +325,16 @@ def _loads(external: float, arrival: ArrayLike, service: ArrayLike) -> list[floa
         raise PlanningError(f"service[{executor}] is {float(serving[executor])!r}: too small for its arrival rate.")
     result: list[float] = loads.tolist()
     return result
+
+
+def _weights(weight: ArrayLike | None, executors: int) -> list[float]:
+    """Check how many tuples a customer stands for; 1 each where nothing is said."""
+    if weight is None:
+        return [1.0] * executors
+    weights: list[float] = _vector("weight", weight).tolist()
+    if len(weights) != executors:
+        raise PlanningError(f"weight has {len(weights)} entries for {executors} executors: give one for each.")
+    return weights
 
 
 def _vector(name: str, values: ArrayLike) -> NDArray[np.float64]:

@@ -6,6 +6,12 @@ Heuristic
     One shard at a time, from the most to the least loaded task: the one that leaves the lower peak of the two.
 Not done
     Swaps of shards, and any weighing of a shard's state: shards are many and small, so single moves come close.
+
+Notes
+-----
+Elasticutor, section 3.1, with the fourth erratum: "the reassignment that reduces δ most" freezes on tied maxima, so the
+shard is chosen that minimises the larger of the two loads after the move, and the search stops when that is not below
+the source's load.
 """
 
 from __future__ import annotations
@@ -39,11 +45,20 @@ class ShardMove:
         The task that owns it.
     target : int
         The task that shall own it.
+
+    Raises
+    ------
+    PlanningError
+        If the shard is negative, or source and target are one task.
     """
 
     shard: int
     source: int
     target: int
+
+    def __post_init__(self) -> None:
+        if self.shard < 0 or self.source == self.target:
+            raise PlanningError(f"{self} is no move: give a shard of 0 or more, and two tasks.")
 
 
 def balance(
@@ -90,8 +105,9 @@ def balance(
     the two loads goes down all the same.
 
     Each move lowers the sorted loads lexicographically, so the search ends, and planning again over its result finds
-    nothing to do. Loads are taken as whole multiples of 2**-48 of the largest one: sums are then exact, and ties are
-    the same on every machine. Further ties go to the lowest shard, then to the lowest task.
+    nothing to do. Loads are taken as whole multiples of 2**-48 of the largest one (of fewer digits above 16,384
+    shards): sums are then exact, and ties are the same on every machine. Further ties go to the lowest shard, then to
+    the lowest task.
 
     Examples
     --------
@@ -101,20 +117,18 @@ def balance(
     []
     """
     loads, owners = _checked(load, owner)
-    ids = _checked_tasks(tasks, owners)
+    ids = _checked_tasks(tasks)
+    places = _places(owners, ids)
     nodes = _nodes(ids, node_of_task)
     if not threshold >= 1:
         raise PlanningError(f"threshold is {threshold!r}: the greatest load is never below the mean, give 1 or more.")
-    whole = _whole(loads)
-    floor = threshold * sum(whole) / len(ids) if ids else math.inf
-    places = np.searchsorted(np.asarray(ids, dtype=np.int64), owners).tolist()
-    tables = _Tables(whole, places, len(ids), nodes)
+    tables = _Tables(_whole(loads), places, len(ids), nodes)
+    floor = threshold * sum(tables.totals) / len(ids) if ids else math.inf
     if max(tables.totals, default=0) <= floor:
         return []
     final = _search(tables, floor)
-    return [
-        ShardMove(shard, ids[places[shard]], ids[place]) for shard, place in final.items() if place != places[shard]
-    ]
+    first = {shard: int(places[shard]) for shard in final}
+    return [ShardMove(shard, ids[first[shard]], ids[place]) for shard, place in final.items() if place != first[shard]]
 
 
 def _search(tables: _Tables, floor: float) -> dict[int, int]:
@@ -133,19 +147,28 @@ def _search(tables: _Tables, floor: float) -> dict[int, int]:
 class _Tables:
     """The loads while they are planned; tasks are places 0, 1, … in the order of their ids."""
 
-    def __init__(self, whole: list[int], places: list[int], tasks: int, nodes: list[Hashable]):
+    def __init__(self, whole: NDArray[np.int64], places: NDArray[np.int64], tasks: int, nodes: list[Hashable]):
         self._whole = whole
         self._nodes = nodes
         self._many_nodes = len(set(nodes)) > 1
-        self.totals = [0] * tasks
-        self._shards: list[list[tuple[int, int]]] = [[] for _ in range(tasks)]
-        for shard, (weight, place) in enumerate(zip(whole, places, strict=True)):
+        # By task, then by load, then by number: a task's shards are one slice.
+        self._order = np.lexsort((whole, places))
+        self._bounds = np.searchsorted(places[self._order], np.arange(tasks + 1))
+        sums = np.concatenate([[0], np.cumsum(whole[self._order])])[self._bounds]
+        self.totals: list[int] = np.diff(sums).tolist()
+        self._shards: dict[int, list[tuple[int, int]]] = {}
+
+    def _shards_of(self, place: int) -> list[tuple[int, int]]:
+        """Return the loads and numbers of a task's shards, by load; made when it is asked for, as few tasks are."""
+        found = self._shards.get(place)
+        if found is None:
+            shards = self._order[self._bounds[place] : self._bounds[place + 1]]
+            weights = self._whole[shards]
             # A shard without load never lowers a peak.
-            if weight:
-                self.totals[place] += weight
-                self._shards[place].append((weight, shard))
-        for shards in self._shards:
-            shards.sort()
+            loaded = weights > 0
+            found = list(zip(weights[loaded].tolist(), shards[loaded].tolist(), strict=True))
+            self._shards[place] = found
+        return found
 
     def best_move(self, peak: int) -> tuple[int, int, int] | None:
         """Return the shard, source and target of the best move, None if no move lowers the source's load."""
@@ -173,7 +196,7 @@ class _Tables:
 
     def _best_shard(self, source: int, peak: int, least: int) -> tuple[int, int] | None:
         """Return the larger load after the best move, and its shard; only the two shards around the middle matter."""
-        shards = self._shards[source]
+        shards = self._shards_of(source)
         above = bisect_left(shards, (peak - least + 1) // 2, key=_weight)
         options = []
         if above < len(shards):
@@ -188,10 +211,10 @@ class _Tables:
 
     def move(self, shard: int, source: int, target: int) -> None:
         """Take a shard from one task to another."""
-        weight = self._whole[shard]
-        entry = (weight, shard)
-        del self._shards[source][bisect_left(self._shards[source], entry)]
-        insort(self._shards[target], entry)
+        weight = int(self._whole[shard])
+        entry, shards = (weight, shard), self._shards_of(source)
+        del shards[bisect_left(shards, entry)]
+        insort(self._shards_of(target), entry)
         self.totals[source] -= weight
         self.totals[target] += weight
 
@@ -200,14 +223,14 @@ def _weight(entry: tuple[int, int]) -> int:
     return entry[0]
 
 
-def _whole(loads: NDArray[np.float64]) -> list[int]:
+def _whole(loads: NDArray[np.float64]) -> NDArray[np.int64]:
     """Return the loads as integers; a power of two as unit keeps small whole numbers and their ties exact."""
     largest = float(loads.max(initial=0.0))
     if largest <= 0:
-        return [0] * len(loads)
-    scaled = np.ldexp(loads, _SCALE_BITS - math.frexp(largest)[1])
-    result: list[int] = np.rint(scaled).astype(np.int64).tolist()
-    return result
+        return np.zeros(len(loads), dtype=np.int64)
+    # The sum of all has to fit too.
+    bits = min(_SCALE_BITS, 62 - len(loads).bit_length())
+    return np.rint(np.ldexp(loads, bits - math.frexp(largest)[1])).astype(np.int64)
 
 
 def _checked(load: ArrayLike, owner: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
@@ -224,16 +247,23 @@ def _checked(load: ArrayLike, owner: ArrayLike) -> tuple[NDArray[np.float64], ND
     return loads, owners.astype(np.int64)
 
 
-def _checked_tasks(tasks: Sequence[int], owners: NDArray[np.int64]) -> list[int]:
+def _checked_tasks(tasks: Sequence[int]) -> list[int]:
     ids = sorted(int(task) for task in tasks)
     for first, second in pairwise(ids):
         if first == second:
             raise PlanningError(f"task {first} is named twice among {len(ids)} tasks: name each once.")
-    strange = np.flatnonzero(~np.isin(owners, np.asarray(ids, dtype=np.int64)))
+    return ids
+
+
+def _places(owners: NDArray[np.int64], ids: list[int]) -> NDArray[np.int64]:
+    """Return the position of each shard's owner among the tasks."""
+    known = np.asarray(ids, dtype=np.int64)
+    places = np.searchsorted(known, owners)
+    strange = np.flatnonzero(known[np.minimum(places, len(ids) - 1)] != owners) if ids else np.arange(len(owners))
     if strange.size:
         shard = int(strange[0])
         raise PlanningError(f"shard {shard} is owned by {int(owners[shard])}, which is none of the tasks {ids}.")
-    return ids
+    return places
 
 
 def _nodes(ids: list[int], node_of_task: Nodes | None) -> list[Hashable]:

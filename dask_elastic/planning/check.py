@@ -10,8 +10,8 @@ Not done
 
 Notes
 -----
-ALBIC, section 4.3.1, constraints (1) and (2). Its Lemma 1, by which no group moves to a node that is to be removed,
-does not hold at the optimum of the program as printed; so such moves are forbidden here.
+ALBIC, section 4.3.1, constraints (1) and (2). By the second erratum its Lemma 1, that no group moves to a node that is
+to be removed, does not hold at the optimum of the program as printed; so such moves are forbidden here.
 """
 
 from __future__ import annotations

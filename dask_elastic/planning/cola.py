@@ -10,28 +10,23 @@ Not done
 
 Notes
 -----
-ALBIC, sections 2.1 and 5.4, tells COLA so; its own listing is not printed there. It suits the placement at submit, not
-the running job: where a budget leaves no part of it that is better than staying, all stays. Partitions are METIS'.
+ALBIC, sections 2.1 and 5.4, tells COLA so; its own listing is not printed there. By the fifth erratum it suits the
+placement at submit, not the running job: where a budget leaves no part of it that is better than staying, all stays.
+Partitions are METIS', which draws among groups by their numbers.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import pymetis
-import scipy.sparse as sp
 
 from dask_elastic.planning.check import approach, settle
 from dask_elastic.planning.correlation import match
+from dask_elastic.planning.graph_partition import partition
 from dask_elastic.planning.problem import Draft, Floats, Ints, Placement, PlacementProblem
 from dask_elastic.planning.quality import better, collocation, load_distance
 from dask_elastic.vocab.errors import PlanningError
-
-_UNITS = 10_000
-# Parts may be a third above their share, so that three pairs are halved without cutting one; packing evens out.
-_UNEVEN = 350
 
 
 @dataclass(frozen=True)
@@ -60,6 +55,8 @@ class Cola:
     """
 
     max_distance: float = 0.2
+
+    by_number = ("groups",)
 
     def __post_init__(self) -> None:
         if not self.max_distance >= 0:
@@ -112,70 +109,3 @@ def _pack(problem: PlacementProblem, label: Ints, size: Floats) -> Ints:
     if problem.capacity is not None:
         return bin
     return match(problem, np.searchsorted(np.unique(bin), bin), problem.current)
-
-
-def partition(traffic: Any, members: Ints, weight: Floats, parts: int, seed: int) -> Ints:
-    """Cut some groups into parts of like weight with little traffic between them, each with one group at least.
-
-    Parameters
-    ----------
-    traffic : sparse matrix or None
-        Bytes per second from group to group, of all groups.
-    members : array of int
-        The groups to cut.
-    weight : array of float
-        The weight of each group, of all groups.
-    parts : int
-        How many parts to make; fewer where there are fewer groups.
-    seed : int
-        The partitioner's seed.
-
-    Returns
-    -------
-    array of int
-        The part of each member.
-
-    Examples
-    --------
-    >>> traffic = sp.csr_matrix(np.eye(4)[[1, 0, 3, 2]])
-    >>> found = partition(traffic, np.arange(4), np.ones(4), 2, seed=0)
-    >>> bool(found[0] == found[1]), bool(found[2] == found[3]), bool(found[0] != found[2])
-    (True, True, True)
-    """
-    count = len(members)
-    parts = min(parts, count)
-    if parts == count:
-        return np.arange(count)
-    if traffic is None:
-        graph = sp.csr_matrix((count, count))
-    else:
-        inside = traffic[members][:, members]
-        graph = (inside + inside.T).tocsr()
-    graph.setdiag(0)
-    graph.eliminate_zeros()
-    options = pymetis.Options()
-    options.seed = int(seed) % (2**31 - 1)
-    options.ufactor = _UNEVEN
-    _, found = pymetis.part_graph(
-        parts,
-        pymetis.CSRAdjacency(graph.indptr.tolist(), graph.indices.tolist()),
-        vweights=_units(weight[members]).tolist(),
-        eweights=_units(graph.data).tolist(),
-        options=options,
-    )
-    return _filled(np.asarray(found, dtype=np.int64), weight[members], parts)
-
-
-def _units(values: Floats) -> Ints:
-    """Return weights as whole numbers of 1 or more, which is what the partitioner takes."""
-    most = float(values.max(initial=0.0))
-    scaled = values / most * _UNITS if most > 0 else values
-    return np.maximum(np.rint(scaled), 1).astype(np.int64)
-
-
-def _filled(label: Ints, weight: Floats, parts: int) -> Ints:
-    """Give each part that came out empty the lightest group of the part with most groups."""
-    for part in np.flatnonzero(np.bincount(label, minlength=parts) == 0).tolist():
-        crowded = int(np.argmax(np.bincount(label, minlength=parts)))
-        label[int(np.argmin(np.where(label == crowded, weight, np.inf)))] = part
-    return label

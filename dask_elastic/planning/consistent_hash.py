@@ -9,8 +9,8 @@ Not done
 
 Notes
 -----
-State migration, sections 2 and 6, and Appendix A. The paper does not say which variant; it is a ring with virtual
-nodes.
+State migration, sections 2 and 6, and Appendix A. The paper does not say which variant; by the fifth erratum it is a
+ring with virtual nodes. What is hashed are the numbers of groups and of bins: with others the answer is another one.
 """
 
 from __future__ import annotations
@@ -52,6 +52,8 @@ class ConsistentHash:
     """
 
     replicas: int = 100
+
+    by_number = ("groups", "bins")
 
     def __post_init__(self) -> None:
         if self.replicas < 1:

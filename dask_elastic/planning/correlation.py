@@ -11,11 +11,11 @@ Not done
 
 Notes
 -----
-ELB/CLB, section 4 (Algorithm 2). The sentence on who stays contradicts the formula after it; the formula holds, so
-substreams with a covariance of θ or more move to the other set. A θ between 0 and 1 fits correlations, so covariances
-are normalised before they are compared with it. A split can be empty: then the largest other substream moves. The
-covariances minimise Σ var(N_i), which is not equivalent to Σ var(L_j) as the paper has it; exact weights are Σ_t y_it
-y_jt.
+ELB/CLB, section 4 (Algorithm 2). First erratum: the sentence on who stays contradicts the formula after it; the formula
+holds, so substreams with a covariance of θ or more move to the other set. Fifth erratum: a θ between 0 and 1 fits
+correlations, so covariances are normalised before they are compared with it; a split can be empty, then the largest
+other substream moves; sets are matched to instances so that least state moves. Fourth erratum: the covariances minimise
+Σ var(N_i), which is not equivalent to Σ var(L_j) as the paper has it; exact weights are Σ_t y_it y_jt.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def split(series: Floats, sets: int, threshold: float, exact: bool = False) -> I
 
     Notes
     -----
-    ELB/CLB, Algorithm 2. Of equal contributions the one in the heavier set wins, then the first.
+    ELB/CLB, Algorithm 2. Of equal contributions the one in the heavier set wins, then the lighter one, then the first.
 
     Examples
     --------
@@ -159,7 +159,7 @@ def split(series: Floats, sets: int, threshold: float, exact: bool = False) -> I
     centred = series if exact else series - series.mean(axis=0)
     product = centred.T @ centred / len(series)
     scale = np.sqrt(np.diag(product))
-    scale[scale <= 1e-12 * max(float(series.max(initial=0)), 1.0)] = np.inf
+    scale[scale <= 1e-12 * float(series.max(initial=0))] = np.inf
     related = product / scale[:, None] / scale[None, :] >= threshold
     # A group that never changes is correlated with none, even at a threshold of 0.
     related &= np.isfinite(scale)[:, None] & np.isfinite(scale)[None, :]
@@ -185,12 +185,16 @@ def split(series: Floats, sets: int, threshold: float, exact: bool = False) -> I
 def _most_related(label: Ints, contribution: Floats, size: Floats) -> int:
     """Return the group with the greatest contribution among the sets of two or more."""
     count, load = np.bincount(label), np.bincount(label, size)
-    rank = np.lexsort((np.arange(len(label)), -load[label], -contribution))
+    # Two groups that are related to each other alone contribute the same, but for rounding.
+    most = float(contribution.max(initial=0)) or 1.0
+    rank = np.lexsort((np.arange(len(label)), size, -load[label], -np.round(contribution / most, 9)))
     return int(next(group for group in rank.tolist() if count[label[group]] > 1))
 
 
 def match(problem: PlacementProblem, label: Ints, bin: Ints) -> Ints:
     """Match sets of groups to bins that stay so that least state moves, and fewest groups among equals.
+
+    Where that is equal too, heavy sets go to bins of much capacity, and of little load among these.
 
     Parameters
     ----------
@@ -214,11 +218,14 @@ def match(problem: PlacementProblem, label: Ints, bin: Ints) -> Ints:
     [0, 1, 0]
     """
     live = np.flatnonzero(problem.live)
-    whole = max(float(problem.state_bytes.sum()), 1.0)
-    worth = problem.state_bytes / whole + 1e-6 / max(problem.groups, 1)
+    whole = float(problem.state_bytes.sum()) or 1.0
+    worth = problem.state_bytes / whole + 1e-5 / max(problem.groups, 1)
     kept = np.zeros((int(label.max(initial=0)) + 1, problem.bins))
     there = bin >= 0
     np.add.at(kept, (label[there], bin[there]), worth[there])
+    load = np.bincount(label, problem.weight, minlength=len(kept)) / (float(problem.weight.sum()) or 1.0)
+    room = problem.strength / problem.strength.sum() - 0.01 * problem.shares(bin) / (problem.mean or 1.0)
+    kept += 1e-8 / max(problem.groups, 1) * load[:, None] * room[None, :]
     sets, places = linear_sum_assignment(kept[:, live], maximize=True)
     target = np.zeros(len(kept), dtype=np.int64)
     target[sets] = live[places]

@@ -11,9 +11,10 @@ Not done
 
 Notes
 -----
-ELB/CLB, section 3 (Algorithm 1). `[v, u]` is the range of load allowed per instance, the number of instances that it
-asks for is π = ⌈2w / (u + v)⌉ with w the total load, and the threshold for a substream to leave instance j is
-min(l_j − mean, (u − v) / 2). Rounds are repeated while they lower the variance, so that planning again changes nothing.
+ELB/CLB, section 3 (Algorithm 1). By the second erratum `[v, u]` is the range of load allowed per instance, and the
+number of instances that it asks for is π = ⌈2w / (u + v)⌉ with w the total load; by the third the threshold for a
+substream to leave instance j is min(l_j − mean, (u − v) / 2). Rounds are repeated while they lower the variance, so
+that planning again changes nothing.
 """
 
 from __future__ import annotations

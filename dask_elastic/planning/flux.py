@@ -10,9 +10,9 @@ Not done
 
 Notes
 -----
-ALBIC, section 2.2, tells Flux so. One pass is what it says; repeated until the budget is used up or nothing is gained
-it is close to the optimum where the budget binds, and far better than one pass where it does not. So a comparison must
-say which of the two it means. Bins that drain are emptied first, which Flux knows nothing of.
+ALBIC, section 2.2, tells Flux so. One pass is what it says; by the fourth erratum, repeated until the budget is used up
+or nothing is gained, it is close to the optimum where the budget binds, and a single pass is far worse. So a comparison
+must say which of the two it means. Bins that drain are emptied first, which Flux knows nothing of.
 """
 
 from __future__ import annotations
@@ -86,7 +86,8 @@ def one_pass(draft: Draft) -> bool:
         Whether the variance is lower now.
     """
     live = np.flatnonzero(draft.problem.live)
-    order = live[np.argsort(-draft.shares[live], kind="stable")].tolist()
+    # Of bins that are loaded alike, as empty ones are, the strongest count as least loaded.
+    order = live[np.lexsort((draft.problem.strength[live], -draft.shares[live]))].tolist()
     half = len(order) // 2
     pairs = zip(order[:half], order[::-1][:half], strict=True)
     return sum(_give(draft, source, target) for source, target in pairs) > 0

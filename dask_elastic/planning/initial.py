@@ -6,6 +6,11 @@ Heuristic
     One executor after the other goes to the node with the most free slots; what is left is dealt out at home.
 Not done
     Anything about load, which is not known yet, and about who talks to whom.
+
+Notes
+-----
+Elasticutor, section 5, assigns executors to nodes "in a round-robin manner"; going to the node with the most free slots
+is that where nodes are alike. By the third erratum an executor never has less than one core.
 """
 
 from __future__ import annotations

@@ -4,42 +4,47 @@ Goal
     The least load distance that the budget can buy, and bins that drain emptied; within a limit of time or nodes.
 Heuristic
     Flux, then moves and swaps that bring the bin furthest from the mean nearer to it, give a first answer. The solver
-    starts from it, and the better of the two is returned, so a solver that fails or runs out of time does no harm.
+    starts from it; where it does not soon prove the optimum, it goes on with a few bins at a time, and in the end with
+    all of them again. The best of all is returned, so a solver that fails or runs out of time does no harm.
 Not done
     Traffic between groups, which would make the program quadratic.
 
 Notes
 -----
-ALBIC, section 4.3.1, mended. d_u and d_l are 0 at least, or the program is unbounded. Constraint (5) is dropped: with
-it, skewed loads under a small budget have no solution. The mean is exact, over the bins that stay, by capacity. No
-group goes to a draining bin, for Lemma 1 does not hold. The load on draining bins, which the text minimises and the
-print forgets, is a term of the objective, w1 ≫ w3 ≫ w2; and where the load distance stalls while load is left there,
-draining comes first, for Lemma 4.2 does not hold either. The deviation d is over the bins that stay, as the text's
-objective says, not over all nodes as in constraint (3).
+ALBIC, section 4.3.1, mended as its first and second erratum ask. d_u and d_l are 0 at least, or the program is
+unbounded. Constraint (5) is dropped: with it, skewed loads under a small budget have no solution. The mean is exact,
+over the bins that stay, by capacity. No group goes to a draining bin, for Lemma 1 does not hold. The load on draining
+bins, which the text minimises and the print forgets, is a term of the objective, w1 ≫ w3 ≫ w2; and where the load
+distance stalls while load is left there, draining comes first, for Lemma 4.2 does not hold either. The deviation d is
+over the bins that stay, as the text's objective says, not over all nodes as in constraint (3).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import highspy
-import numpy as np
-import scipy.sparse as sp
 
 from dask_elastic.planning.check import approach
+from dask_elastic.planning.descent import STEPS, descend, looked_at
 from dask_elastic.planning.flux import Flux
-from dask_elastic.planning.problem import Draft, Floats, Ints, Mask, Placement, PlacementProblem
-from dask_elastic.planning.quality import better
+from dask_elastic.planning.neighbourhood import BINS, improve
+from dask_elastic.planning.problem import Draft, Ints, Placement, PlacementProblem
+from dask_elastic.planning.program import BALANCE_FIRST, DRAIN_FIRST, Limits, Program, Weights
+from dask_elastic.planning.quality import better, load_distance
 from dask_elastic.vocab.errors import PlanningError
 
-_BALANCE_FIRST = (1.0, 1e-4, 1e-6)
-_DRAIN_FIRST = (1e-3, 1.0, 1e-6)
-_STEPS = 500
-# A program of more pairs of group and bin takes longer than any sensible limit for its first relaxation.
+_WORTH = 1e-5
+"""No state is moved for less than this part of the mean load."""
+
 _MOST_PAIRS = 20_000
-_LEAST_BINS = 4
+"""A program of more pairs of group and bin takes longer than any sensible limit for its first relaxation."""
+
+_SOLVER, _FIRST, _PARTS = 0.75, 0.1, 0.8
+"""The part of the time that the solver gets; what the program for all bins gets of it at first, and what the search by
+parts gets of the rest. Then it is the turn of all bins again."""
+
+_LOOKS = 2e6
+"""How many exchanges a descent looks at in a second of the limit, at most: a tenth of what it could, or less."""
 
 
 @dataclass(frozen=True)
@@ -49,10 +54,10 @@ class Milp:
     Parameters
     ----------
     time_limit : float, optional
-        Seconds for the solver. What it finds by then depends on the machine: give `node_limit` instead where answers
+        Seconds for an answer. What is found by then depends on the machine: give None, and `node_limit`, where answers
         must be the same everywhere.
     node_limit : int, optional
-        Nodes of the branch-and-bound tree.
+        Nodes of the branch-and-bound tree, of the whole and of each part.
     gap : float
         The relative difference to the optimum with which the solver is content.
 
@@ -63,7 +68,9 @@ class Milp:
 
     Notes
     -----
-    ALBIC, section 4.3.1; several resources as in its section 3: the bottleneck is balanced, the others are limited.
+    ALBIC, section 4.3.1; several resources as in its section 3: the bottleneck is balanced, the others are limited. New
+    groups exceed a capacity only where no other way is found; then nothing is proven.
+    Where nothing gets better by a hundred-thousandth of the mean load, all stays, unless Flux would move something.
 
     Examples
     --------
@@ -85,306 +92,150 @@ class Milp:
             raise PlanningError(f"gap is {self.gap!r}: give 0 or more, and less than 1.")
 
     def objective(self, problem: PlacementProblem, bin: Ints, seed: int = 0) -> tuple[float, ...]:
-        """Return what is minimised: load distance, what is left to drain, and the spread from lowest to highest bin."""
-        away = problem.shares(bin)[problem.live] - problem.mean
-        spread = float(away.max() - away.min())
-        return _clean(problem, float(np.abs(away).max())), problem.to_drain(bin), _clean(problem, spread)
+        """Return what is minimised: load above capacity by new groups, load distance, and what is left to drain."""
+        return problem.excess(bin), _clean(problem, load_distance(problem, bin)), problem.to_drain(bin)
 
     def plan(self, problem: PlacementProblem, seed: int = 0) -> Placement:
-        """Return the better of the solver's answer and the greedy one."""
-        stay = Draft(problem).bin
-        if problem.mean <= 0 and not problem.draining[stay].any():
-            return problem.placement(stay, proven=True)
-        starts = [stay, *_starts(problem)]
-        found, proven = self._best(problem, starts, seed, drain_first=False)
-        distance, left, _ = self.objective(problem, found)
-        start = self.objective(problem, stay)
-        stalls = not better((distance,), start[:1], self.gap) and not better((left,), start[1:2])
+        """Return the best of the greedy answers and of what the solver makes of them."""
+        return self.run(problem, seed)[0]
+
+    def run(self, problem: PlacementProblem, seed: int = 0) -> tuple[Placement, float]:
+        """Return the placement, and the seconds of the limit that it took.
+
+        Parameters
+        ----------
+        problem : PlacementProblem
+            What is to be planned.
+        seed : int
+            The solver's seed.
+
+        Returns
+        -------
+        tuple of Placement and float
+            The answer, and what the solver counted, as a part of `time_limit`.
+        """
+        starts = self._starts(problem)
+        stranded = bool(problem.draining[starts[0]].any())
+        if problem.mean <= 0 and not stranded:
+            return problem.placement(starts[0], proven=True), 0.0
+        seconds = None if self.time_limit is None else _SOLVER * self.time_limit
         # Without a budget there is no later round that would drain the rest.
-        free = problem.max_moves is None and problem.max_cost is None
-        if left > 0 and (stalls or free):
-            found, proven = self._best(problem, starts, seed, drain_first=True)
-        return problem.placement(found, proven)
+        drain_first = stranded and problem.max_moves is None and problem.max_cost is None
+        half = seconds / 2 if seconds is not None and stranded and not drain_first else seconds
+        found, proven, used = self._best(problem, starts, seed, drain_first, half)
+        if stranded and not drain_first and self._stalls(problem, starts[0], found):
+            rest = None if seconds is None else max(seconds - used, 0.0)
+            found, proven, more = self._best(problem, starts, seed, True, rest)
+            used += more
+        return problem.placement(found, proven), used / _SOLVER
+
+    def _starts(self, problem: PlacementProblem) -> list[Ints]:
+        """Return staying, Flux in both readings, and descents from Flux, from drained bins and from where all is."""
+        flux = Flux().plan(problem).bin
+        answers = [Draft(problem).bin, Flux(passes=1).plan(problem).bin, flux]
+        for wanted, drained in ((flux, False), (None, True), (None, False)):
+            draft = Draft(problem, wanted)
+            if wanted is not None:
+                draft.take(wanted)
+            if drained:
+                draft.drain()
+            steps = STEPS if self.time_limit is None else min(STEPS, int(_LOOKS * self.time_limit / looked_at(draft)))
+            descend(draft, steps)
+            answers.append(draft.bin)
+        return answers
+
+    def _stalls(self, problem: PlacementProblem, stay: Ints, found: Ints) -> bool:
+        """Return whether something is left to drain, and neither that nor the load distance has got less."""
+        now, then = self.objective(problem, stay), self.objective(problem, found)
+        return then[2] > 0 and not better(then[:2], now[:2]) and not better(then[2:], now[2:])
 
     def _best(
-        self, problem: PlacementProblem, starts: Sequence[Ints], seed: int, drain_first: bool
-    ) -> tuple[Ints, bool]:
-        """Return the best of the greedy answers and what the solver makes of it."""
-        best, key = starts[0], self._key(problem, starts[0], drain_first)
-        for other in starts[1:]:
-            found = self._key(problem, other, drain_first)
-            if better(found, key, self.gap):
-                best, key = other, found
-        if key[0] == 0 and key[1] == 0:
-            return best, True
-        program = _Program(problem, _DRAIN_FIRST if drain_first else _BALANCE_FIRST, best)
-        solved, proven = program.solve(self, seed)
-        if solved is None:
-            return best, False
-        reached = approach(problem, solved)
-        proven = proven and reached is solved
-        if better(self._key(problem, reached, drain_first), key, self.gap):
-            best, key = reached, self._key(problem, reached, drain_first)
-        # No state is moved for the spread alone: it decides between answers that move some anyway.
-        worthwhile = better(key[:2], self._key(problem, starts[0], drain_first)[:2], self.gap)
-        return (best if worthwhile else starts[0]), proven
+        self, problem: PlacementProblem, starts: Sequence[Ints], seed: int, drain_first: bool, seconds: float | None
+    ) -> tuple[Ints, bool, float]:
+        """Return the best answer, whether it is proven to be, and the seconds that the solver took."""
 
-    def _key(self, problem: PlacementProblem, bin: Ints, drain_first: bool) -> tuple[float, ...]:
-        distance, left, spread = self.objective(problem, bin)
-        return (left, distance, spread) if drain_first else (distance, left, spread)
+        def key(bin: Ints) -> tuple[float, ...]:
+            excess, distance, left = self.objective(problem, bin)
+            pair = (left, distance) if drain_first else (distance, left)
+            return excess, *pair, _spread(problem, bin)
+
+        best = starts[0]
+        for other in starts[1:]:
+            best = other if better(key(other), key(best)) else best
+        proven, used = key(best)[:3] == (0, 0, 0), 0.0
+        if not proven:
+            weights = DRAIN_FIRST if drain_first else BALANCE_FIRST
+            solved, proven, used = self._solved(problem, best, weights, seed, seconds)
+            best = solved if better(key(solved), key(best)) else best
+        if self._worthwhile(problem, starts[0], best):
+            return best, proven, used
+        # What Flux gains, however little, is gained here too.
+        for other in starts[1:3]:
+            if better(key(other)[:3], key(starts[0])[:3]):
+                return other, proven, used
+        return starts[0], proven, used
+
+    def _solved(
+        self, problem: PlacementProblem, start: Ints, weights: Weights, seed: int, seconds: float | None
+    ) -> tuple[Ints, bool, float]:
+        """Return what the solver makes of an answer, above all without load above capacity; as `_best` does."""
+        used = 0.0
+        if problem.excess(start) > 0:
+            half = None if seconds is None else seconds / 2
+            fits, proven, used = self._at_once(problem, start, weights, seed, half, strict=True)
+            if problem.excess(fits) == 0:
+                return fits, proven, used
+            seconds = None if seconds is None else max(seconds - used, 0.0)
+        best, proven, more = self._searched(problem, start, weights, seed, seconds)
+        return best, proven and problem.excess(start) == 0, used + more
+
+    def _searched(
+        self, problem: PlacementProblem, start: Ints, weights: Weights, seed: int, seconds: float | None
+    ) -> tuple[Ints, bool, float]:
+        """Return what the solver makes of an answer by all bins at once, then by a few at a time, then by all again."""
+        bins, endless = int(problem.live.sum()), seconds is None and self.node_limit is None
+        whole, few = endless or problem.groups * bins <= _MOST_PAIRS, endless or bins <= BINS
+        best, proven, used = start, False, 0.0
+        if whole:
+            share = seconds if few or seconds is None else _FIRST * seconds
+            best, proven, used = self._at_once(problem, start, weights, seed, share)
+        if proven or (whole and few):
+            return best, proven, used
+        share = None if seconds is None else _PARTS * (seconds - used)
+        best, more = improve(problem, best, weights, Limits(share, self.node_limit, self.gap), seed)
+        used += more
+        if whole and seconds is not None:
+            best, proven, more = self._at_once(problem, best, weights, seed, max(seconds - used, 0.0))
+            used += more
+        return best, proven, used
+
+    def _at_once(
+        self,
+        problem: PlacementProblem,
+        start: Ints,
+        weights: Weights,
+        seed: int,
+        seconds: float | None,
+        strict: bool = False,
+    ) -> tuple[Ints, bool, float]:
+        """Return what the program for all bins makes of an answer; as `_best` does."""
+        answer = Program(problem, weights, start, strict=strict).solve(Limits(seconds, self.node_limit, self.gap), seed)
+        best = start if answer.bin is None else approach(problem, answer.bin)
+        return best, answer.proven and best is answer.bin, answer.seconds
+
+    def _worthwhile(self, problem: PlacementProblem, stay: Ints, found: Ints) -> bool:
+        """Return whether it is worth to move any state: it decides between answers that move some anyway."""
+        now, then = self.objective(problem, stay), self.objective(problem, found)
+        fits, nearer = better(then[:1], now[:1]), now[1] - then[1] > _WORTH * problem.mean
+        return fits or nearer or better(then[2:], now[2:])
+
+
+def _spread(problem: PlacementProblem, bin: Ints) -> float:
+    """Return how far the bin of the highest share is above that of the lowest."""
+    shares = problem.shares(bin)[problem.live]
+    return _clean(problem, float(shares.max() - shares.min()))
 
 
 def _clean(problem: PlacementProblem, value: float) -> float:
     """Return 0 for what is only rounding."""
     return 0.0 if value <= 1e-12 * problem.mean else value
-
-
-def _starts(problem: PlacementProblem) -> list[Ints]:
-    """Return the greedy answers: Flux in both readings, and descents from Flux, from drained bins and from none."""
-    flux = Flux().plan(problem)
-    answers = [Flux(passes=1).plan(problem).bin, flux.bin]
-    for wanted, drained in ((flux.bin, False), (None, True), (None, False)):
-        draft = Draft(problem, wanted)
-        if wanted is not None:
-            draft.take(wanted)
-        if drained:
-            draft.drain()
-        descend(draft)
-        answers.append(draft.bin)
-    return answers
-
-
-def descend(draft: Draft, steps: int = _STEPS) -> None:
-    """Bring the bin furthest from the mean nearer to it by one move or swap, again and again.
-
-    Parameters
-    ----------
-    draft : Draft
-        The placement to work on.
-    steps : int
-        How many moves or swaps at most.
-    """
-    live = np.flatnonzero(draft.problem.live)
-    for _ in range(steps):
-        away = np.abs(draft.shares[live] - draft.problem.mean)
-        if not _step(draft, int(live[np.argmax(away)]), float(away.max())):
-            return
-
-
-def _step(draft: Draft, worst: int, distance: float) -> bool:
-    """Make the exchange with one other bin that leaves the two nearest to the mean, if it leaves both nearer."""
-    problem = draft.problem
-    movable = ~problem.pinned
-    inside = np.flatnonzero((draft.bin == worst) & movable)
-    outside = np.flatnonzero((draft.bin != worst) & movable)
-    live = np.flatnonzero(problem.live)
-    others = live[live != worst]
-    # A move out exchanges a group for nothing at a bin, a move in nothing for a group.
-    out = np.append(inside, -1)
-    back = np.concatenate([outside, np.full(len(others), -1)])
-    partner = np.concatenate([draft.bin[outside], others])
-    value = _after(draft, worst, out, back, partner)
-    # What drains gives groups and gets none.
-    value[:-1, problem.draining[partner]] = np.inf
-    value[-1, len(outside) :] = np.inf
-    noise = 1e-9 * problem.mean
-    candidates = np.argwhere(value < distance - noise)
-    ranked = candidates[np.argsort(value[tuple(candidates.T)], kind="stable")]
-    for row, column in ranked[:50].tolist():
-        if _exchange(draft, worst, int(partner[column]), int(out[row]), int(back[column])):
-            return True
-    return False
-
-
-def _after(draft: Draft, worst: int, out: Ints, back: Ints, partner: Ints) -> Floats:
-    """Return the greater distance from the mean of the two bins, for each group out and each group back."""
-    problem = draft.problem
-    weight = np.append(problem.weight, 0.0)
-    change = weight[back][None, :] - weight[out][:, None]
-    shares, strength, mean = draft.shares, problem.strength, problem.mean
-    here = np.abs(shares[worst] + change / strength[worst] - mean)
-    there = np.abs((shares[partner] - mean)[None, :] - change / strength[partner][None, :])
-    there[:, problem.draining[partner]] = 0
-    result: Floats = np.maximum(here, there)
-    return result
-
-
-def _exchange(draft: Draft, worst: int, partner: int, out: int, back: int) -> bool:
-    """Swap two groups, either of which may be none, or leave all as it was."""
-    if back < 0:
-        if not draft.allows(out, partner):
-            return False
-        draft.move(out, partner)
-        return True
-    if out < 0:
-        if not draft.allows(back, worst):
-            return False
-        draft.move(back, worst)
-        return True
-    # A swap may need the room that the other group leaves: put one aside, and back again where the swap fails.
-    first, second = (out, partner, worst), (back, worst, partner)
-    if draft.problem.weight[out] > draft.problem.weight[back]:
-        first, second = second, first
-    for one, other in ((first, second), (second, first)):
-        if draft.allows(one[0], one[1]):
-            draft.move(one[0], one[1])
-            if draft.allows(other[0], other[1]):
-                draft.move(other[0], other[1])
-                return True
-            draft.move(one[0], one[2])
-    return False
-
-
-class _Program:
-    """The program in HiGHS' terms: a 0-1 variable for each group and bin it may be on, the bins' shares, and d, U, L.
-
-    U = d − d_u and L = d − d_l are the upper and the lower deviation. Shares are in units of the mean.
-    """
-
-    def __init__(self, problem: PlacementProblem, weights: tuple[float, float, float], start: Ints):
-        self.problem = problem
-        self.unit = problem.mean if problem.mean > 0 else 1.0
-        self.weights = weights
-        self.start = start
-        self.live = np.flatnonzero(problem.live)
-        choices = self._choices(start)
-        self.group, self.bin = (index.astype(np.int64) for index in np.nonzero(choices))
-        self.pairs = len(self.group)
-
-    def _choices(self, start: Ints) -> Mask:
-        """Return which bin each group may be on; of very many bins only those with the lowest loads."""
-        problem = self.problem
-        open_bins = problem.live.copy()
-        most = max(_LEAST_BINS, _MOST_PAIRS // max(problem.groups, 1))
-        self.whole = len(self.live) <= most
-        if not self.whole:
-            order = np.argsort(problem.shares(problem.current)[self.live], kind="stable")
-            open_bins[self.live[order[most:]]] = False
-        choices: Mask = np.repeat(open_bins[None, :], problem.groups, axis=0)
-        choices[problem.pinned & problem.placed] = False
-        placed = np.flatnonzero(problem.placed)
-        choices[placed, problem.current[placed]] = True
-        choices[np.arange(problem.groups), start] = True
-        return choices
-
-    def solve(self, limits: Milp, seed: int) -> tuple[Ints | None, bool]:
-        """Return the solver's bins, or None where it has none, and whether they are proven best."""
-        make: Any = highspy.Highs
-        solver = make()
-        for name, value in self._options(limits, seed).items():
-            solver.setOptionValue(name, value)
-        solver.passModel(self._model(self.start))
-        guess = highspy.HighsSolution()
-        guess.col_value = self._values(self.start).tolist()
-        solver.setSolution(guess)
-        solver.run()
-        proven = self.whole and solver.getModelStatus() == highspy.HighsModelStatus.kOptimal
-        values = np.asarray(solver.getSolution().col_value, dtype=np.float64)
-        if len(values) < self.pairs:
-            return None, False
-        chosen = np.flatnonzero(values[: self.pairs] > 0.5)
-        if len(chosen) != self.problem.groups or (self.group[chosen] != np.arange(self.problem.groups)).any():
-            return None, False
-        return self.bin[chosen], proven
-
-    def _options(self, limits: Milp, seed: int) -> dict[str, Any]:
-        options: dict[str, Any] = {
-            "output_flag": False,
-            "random_seed": int(seed) % (2**31 - 1),
-            "mip_rel_gap": limits.gap,
-            "mip_abs_gap": 1e-9,
-            "mip_feasibility_tolerance": 1e-7,
-        }
-        if limits.time_limit is not None:
-            # The greedy start and the making of the program take their part.
-            options["time_limit"] = 0.8 * float(limits.time_limit)
-        if limits.node_limit is not None:
-            options["mip_max_nodes"] = int(limits.node_limit)
-        return options
-
-    def _values(self, bin: Ints) -> Floats:
-        """Return the columns' values for a placement."""
-        shares = self.problem.shares(bin)[self.live] / self.unit
-        upper, lower = float((shares - self._mean()).max()), float((self._mean() - shares).max())
-        chosen = (bin[self.group] == self.bin).astype(np.float64)
-        return np.concatenate([chosen, shares, [max(upper, lower, 0.0), upper, lower]])
-
-    def _mean(self) -> float:
-        return self.problem.mean / self.unit
-
-    def _costs(self) -> Floats:
-        problem, (balance, drain, spread) = self.problem, self.weights
-        whole = problem.to_drain(problem.current)
-        stranded = problem.draining[self.bin] * problem.burden[self.group] / (whole if whole > 0 else 1.0)
-        return np.concatenate([drain * stranded, np.zeros(len(self.live)), [balance, spread, spread]])
-
-    def _model(self, start: Ints) -> Any:
-        rows, low, high = self._rows(start)
-        matrix = sp.vstack(rows, format="csc")
-        columns = matrix.shape[1]
-        lp = highspy.HighsLp()
-        lp.num_col_, lp.num_row_ = columns, matrix.shape[0]
-        lp.col_cost_ = self._costs()
-        lower, upper = np.zeros(columns), np.full(columns, np.inf)
-        upper[: self.pairs] = 1
-        lower[-2:] = -np.inf
-        upper[self.pairs : -3] = self._ceiling(start)
-        lp.col_lower_, lp.col_upper_ = lower, upper
-        lp.row_lower_, lp.row_upper_ = np.concatenate(low), np.concatenate(high)
-        lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
-        lp.a_matrix_.start_ = matrix.indptr.astype(np.int32)
-        lp.a_matrix_.index_ = matrix.indices.astype(np.int32)
-        lp.a_matrix_.value_ = matrix.data
-        whole, real = highspy.HighsVarType.kInteger, highspy.HighsVarType.kContinuous
-        lp.integrality_ = [whole] * self.pairs + [real] * (columns - self.pairs)
-        return lp
-
-    def _ceiling(self, start: Ints) -> Floats:
-        """Return the greatest shares that the bins may have; groups that had no bin may exceed a capacity."""
-        problem, resource = self.problem, self.problem.bottleneck
-        most = np.maximum(problem.limit[:, resource], problem.totals(start)[:, resource])
-        result: Floats = (most / problem.strength / self.unit)[self.live]
-        return result
-
-    def _rows(self, start: Ints) -> tuple[list[Any], list[Floats], list[Floats]]:
-        """Return blocks of rows with their lower and upper bounds."""
-        problem, live = self.problem, self.live
-        width = self.pairs + len(live) + 3
-        position = np.full(problem.bins, -1)
-        position[live] = np.arange(len(live))
-        inside = np.flatnonzero(position[self.bin] >= 0)
-        at = position[self.bin[inside]]
-
-        def block(height: int, *entries: tuple[Any, Any, Any]) -> Any:
-            row, column, value = (np.concatenate([np.atleast_1d(e[i]) for e in entries]) for i in range(3))
-            return sp.coo_matrix((value, (row, column)), shape=(height, width))
-
-        every, one = np.arange(len(live)), np.ones(len(live))
-        shares = self.pairs + every
-        d, up, down = width - 3, width - 2, width - 1
-        load = problem.weight[self.group[inside]] / problem.strength[self.bin[inside]] / self.unit
-        mean, free, zero = np.full(len(live), self._mean()), np.full(len(live), np.inf), np.zeros(len(live))
-        single = np.ones(problem.groups)
-        rows = [
-            block(problem.groups, (self.group, np.arange(self.pairs), np.ones(self.pairs))),
-            block(len(live), (at, inside, load), (every, shares, -one)),
-            block(len(live), (every, shares, one), (every, np.full(len(live), up), -one)),
-            block(len(live), (every, shares, one), (every, np.full(len(live), down), one)),
-            block(2, ([0, 1], [d, d], [1.0, 1.0]), ([0, 1], [up, down], [-1.0, -1.0])),
-        ]
-        low, high = [single, zero, -free, mean, np.zeros(2)], [single, zero, mean, free, np.full(2, np.inf)]
-        for resource in range(problem.loads.shape[1]):
-            most = np.maximum(problem.limit[:, resource], problem.totals(start)[:, resource])[live]
-            if resource != problem.bottleneck and np.isfinite(most).any():
-                rows.append(block(len(live), (at, inside, problem.loads[self.group[inside], resource] / most[at])))
-                low.append(-free)
-                high.append(one)
-        for budget, prices in ((problem.max_moves, problem.size), (problem.max_cost, problem.state_bytes)):
-            if budget is not None:
-                stays = np.flatnonzero((self.bin == problem.current[self.group]) & problem.placed[self.group])
-                unit = float(max(prices.max(initial=0), 1))
-                kept = prices[self.group[stays]] / unit
-                rows.append(block(1, (np.zeros(len(stays), dtype=np.int64), stays, kept)))
-                low.append(np.array([float(prices[problem.placed].sum() - budget) / unit]))
-                high.append(np.array([np.inf]))
-        return rows, low, high

@@ -9,8 +9,8 @@ Not done
 
 Notes
 -----
-ALBIC, sections 3 and 4.3.1. The mean is exact and normalised by capacity; the printed one is rounded up. The balanced
-resource is the bottleneck, which is the one used most as a whole.
+ALBIC, sections 3 and 4.3.1. By the first erratum the mean is exact and normalised by capacity; the printed one is
+rounded up. The balanced resource is the bottleneck, which is the one used most as a whole.
 """
 
 from __future__ import annotations
@@ -18,17 +18,16 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from dask_elastic.planning import checked_arrays as checked
+from dask_elastic.planning.checked_arrays import Floats, Ints, Mask
 from dask_elastic.vocab.errors import PlanningError
 
-Floats: TypeAlias = NDArray[np.float64]
-Ints: TypeAlias = NDArray[np.int64]
-Mask: TypeAlias = NDArray[np.bool_]
+__all__ = ["SLACK", "Draft", "Floats", "Ints", "Mask", "Placement", "PlacementProblem"]
 
 SLACK = 1e-9
 """Relative slack of limits and budgets: sums of floats depend on their order."""
@@ -72,7 +71,8 @@ class PlacementProblem:
     Raises
     ------
     PlanningError
-        If shapes disagree, a number is negative or not finite, a bin is out of range, or no bin is left that stays.
+        If shapes disagree, a number is negative or not finite, a bin is out of range, or no bin is left that stays. An
+        infinite budget is none.
 
     Examples
     --------
@@ -111,25 +111,28 @@ class PlacementProblem:
         size: ArrayLike | None = None,
         pinned: ArrayLike | None = None,
     ):
-        loads = _numbers("load", load)
+        loads = checked.numbers("load", load)
         if loads.ndim not in (1, 2) or (loads.ndim == 2 and loads.shape[1] == 0):
             raise PlanningError(f"load has shape {loads.shape}: give groups, or groups × resources.")
+        if not math.isfinite(float(loads.sum())):
+            raise PlanningError("load exceeds what a float holds as a whole: give loads in a larger unit.")
         groups, resources = len(loads), 1 if loads.ndim == 1 else loads.shape[1]
-        places = _checked_bins(current, groups, bins)
+        count = checked.number_of_bins(bins)
+        no_state = np.zeros(groups)
         given = {
             "load": loads,
-            "current": places,
-            "bins": int(bins),
-            "state_bytes": np.zeros(groups) if state_bytes is None else _numbers("state_bytes", state_bytes, (groups,)),
-            "capacity": None if capacity is None else _capacity(capacity, int(bins), resources),
-            "draining": _mask("draining", draining, int(bins)),
-            "traffic": None if traffic is None else _traffic(traffic, groups),
-            "operator": None if operator is None else _integers("operator", operator, groups),
-            "history": None if history is None else _history(history, groups),
-            "max_moves": _budget("max_moves", max_moves, whole=True),
-            "max_cost": _budget("max_cost", max_cost, whole=False),
-            "size": np.ones(groups, dtype=np.int64) if size is None else _integers("size", size, groups),
-            "pinned": _mask("pinned", pinned, groups),
+            "current": checked.places("current", current, groups, count),
+            "bins": count,
+            "state_bytes": no_state if state_bytes is None else checked.numbers("state_bytes", state_bytes, (groups,)),
+            "capacity": None if capacity is None else checked.capacities(capacity, count, resources),
+            "draining": checked.mask("draining", draining, count),
+            "traffic": None if traffic is None else checked.matrix("traffic", traffic, groups),
+            "operator": None if operator is None else checked.integers("operator", operator, groups),
+            "history": None if history is None else checked.windows("history", history, groups),
+            "max_moves": checked.budget("max_moves", max_moves, whole=True),
+            "max_cost": checked.budget("max_cost", max_cost, whole=False),
+            "size": np.ones(groups, dtype=np.int64) if size is None else checked.integers("size", size, groups),
+            "pinned": checked.mask("pinned", pinned, groups),
         }
         for name, value in given.items():
             if isinstance(value, np.ndarray):
@@ -201,6 +204,16 @@ class PlacementProblem:
         limit[:, short] = np.inf
         return limit
 
+    def places(self, bin: ArrayLike) -> Ints:
+        """Return bins as an array, one for each group and −1 for none.
+
+        Raises
+        ------
+        PlanningError
+            If there is not one integer for each group, or one is no bin.
+        """
+        return checked.places("bin", bin, self.groups, self.bins)
+
     def totals(self, bin: Ints) -> Floats:
         """Return the load of each bin, bins × resources; groups without a bin do not count."""
         there = bin >= 0
@@ -225,6 +238,11 @@ class PlacementProblem:
     def to_drain(self, bin: Ints) -> float:
         """Return what is on draining bins: its load, and a thousandth of the mean load for each group."""
         return float(self.burden[(bin >= 0) & self.draining[bin]].sum())
+
+    def excess(self, bin: Ints) -> float:
+        """Return by how much the bins are above their limits, as shares of their capacities; new groups may do that."""
+        over = np.maximum(self.totals(bin) - self.limit, 0.0) / self.capacities
+        return float(over.sum())
 
     def placement(self, bin: Ints, proven: bool = False) -> Placement:
         """Return the placement that these bins are."""
@@ -257,6 +275,10 @@ class Placement:
         places = np.array(self.bin)
         if places.ndim != 1 or (places.size and places.dtype.kind not in "iu"):
             raise PlanningError(f"bin has shape {places.shape} and type {places.dtype}: give one integer a group.")
+        if isinstance(self.moves, bool) or not isinstance(self.moves, int | np.integer) or self.moves < 0:
+            raise PlanningError(f"moves is {self.moves!r}: give a whole number of 0 or more.")
+        if not (math.isfinite(self.cost) and self.cost >= 0):
+            raise PlanningError(f"cost is {self.cost!r}: give a finite number of 0 or more.")
         places = places.astype(np.int64)
         places.flags.writeable = False
         object.__setattr__(self, "bin", places)
@@ -354,93 +376,3 @@ class Draft:
             self.move(group, wanted)
         else:
             self.move(group, self.least(group, room if room.any() else self.problem.live))
-
-
-def _numbers(name: str, given: ArrayLike, shape: tuple[int, ...] | None = None) -> Floats:
-    values = np.array(given, dtype=np.float64)
-    if shape is not None and values.shape != shape:
-        raise PlanningError(f"{name} has shape {values.shape}: it must be {shape}.")
-    wrong = np.argwhere(~(np.isfinite(values) & (values >= 0)))
-    if wrong.size:
-        at = tuple(int(x) for x in wrong[0])
-        raise PlanningError(f"{name} at {at} is {float(values[at])!r}: give a finite number of 0 or more.")
-    return values
-
-
-def _integers(name: str, given: ArrayLike, groups: int) -> Ints:
-    values = np.array(given)
-    if values.shape != (groups,):
-        raise PlanningError(f"{name} has shape {values.shape}: it must be ({groups},), one for each group.")
-    if values.size and values.dtype.kind not in "iu":
-        raise PlanningError(f"{name} has type {values.dtype}: give integers.")
-    return values.astype(np.int64)
-
-
-def _checked_bins(current: ArrayLike, groups: int, bins: int) -> Ints:
-    if isinstance(bins, bool) or not isinstance(bins, int | np.integer) or bins < 1:
-        raise PlanningError(f"bins is {bins!r}: give a whole number of 1 or more.")
-    places = _integers("current", current, groups)
-    wrong = np.flatnonzero((places < -1) | (places >= bins))
-    if wrong.size:
-        group = int(wrong[0])
-        raise PlanningError(f"current bin of group {group} is {int(places[group])}: give −1 to {int(bins) - 1}.")
-    return places
-
-
-def _capacity(given: ArrayLike, bins: int, resources: int) -> Floats:
-    values = _numbers("capacity", given)
-    if values.shape == (bins,):
-        values = np.repeat(values[:, None], resources, axis=1)
-    if values.shape != (bins, resources):
-        raise PlanningError(f"capacity has shape {values.shape}: it must be ({bins},) or ({bins}, {resources}).")
-    if not (values > 0).all():
-        at = int(np.argwhere(values <= 0)[0, 0])
-        raise PlanningError(f"capacity of bin {at} is 0: give more than 0, and name a bin to be emptied as draining.")
-    return values
-
-
-def _mask(name: str, given: ArrayLike | None, count: int) -> Mask:
-    values = np.zeros(count, dtype=np.bool_) if given is None else np.array(given)
-    if values.dtype.kind == "b":
-        if values.shape != (count,):
-            raise PlanningError(f"{name} has shape {values.shape}: it must be ({count},), or a list of numbers.")
-        return values
-    mask = np.zeros(count, dtype=np.bool_)
-    if values.size == 0:
-        return mask
-    if values.ndim != 1 or values.dtype.kind not in "iu":
-        raise PlanningError(
-            f"{name} has shape {values.shape} and type {values.dtype}: give a mask or a list of numbers."
-        )
-    wrong = values[(values < 0) | (values >= count)]
-    if wrong.size:
-        raise PlanningError(f"{name} names {int(wrong[0])}: give 0 to {count - 1}.")
-    mask[values.astype(np.int64)] = True
-    return mask
-
-
-def _traffic(given: Any, groups: int) -> Any:
-    matrix = sp.csr_matrix(given, dtype=np.float64, copy=True)
-    if matrix.shape != (groups, groups):
-        raise PlanningError(f"traffic has shape {matrix.shape}: it must be ({groups}, {groups}).")
-    _numbers("traffic", matrix.data)
-    matrix.sum_duplicates()
-    matrix.eliminate_zeros()
-    return matrix
-
-
-def _history(given: ArrayLike, groups: int) -> Floats:
-    values = _numbers("history", given)
-    if values.ndim != 2 or values.shape[1] != groups or not len(values):
-        raise PlanningError(
-            f"history has shape {values.shape}: it must be windows × {groups}, with one window at least."
-        )
-    return values
-
-
-def _budget(name: str, given: float | None, whole: bool) -> Any:
-    if given is None:
-        return None
-    if isinstance(given, bool) or not given >= 0 or (whole and given != int(given)):
-        raise PlanningError(f"{name} is {given!r}: give a {'whole ' if whole else ''}number of 0 or more.")
-    return int(given) if whole else float(given)

@@ -3,14 +3,16 @@
 Goal
     The measures of the papers, each a function of a problem and the bins, so that any two planners can be compared.
 Heuristic
-    None. Loads of bins are shares of their capacity, and the bins that drain have no part in balance.
+    None. Loads of bins are shares of their capacity, and the bins that drain have no part in balance. Bins that are no
+    bins of the problem raise a `PlanningError` that names the group.
 Not done
     Latency: `dask_elastic.model` turns loads into it.
 
 Notes
 -----
 ALBIC, section 4.3.1 (load distance) and 5 (load index, collocation); Elasticutor, section 3.1 (imbalance); ELB/CLB,
-section 2.2 (variance, state movement). ALBIC rounds the mean up; here it is exact and normalised by capacity.
+section 2.2 (variance, state movement). ALBIC rounds the mean up; by its first erratum it is exact here and normalised
+by capacity.
 """
 
 from __future__ import annotations
@@ -18,11 +20,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from dask_elastic.planning.problem import SLACK, Ints, PlacementProblem
+from dask_elastic.planning.problem import SLACK, PlacementProblem
+from dask_elastic.vocab.errors import PlanningError
 
 
-def load_distance(problem: PlacementProblem, bin: Ints) -> float:
+def load_distance(problem: PlacementProblem, bin: ArrayLike) -> float:
     """Return how far the bin furthest from the mean is from it, above or below.
 
     Notes
@@ -35,10 +39,10 @@ def load_distance(problem: PlacementProblem, bin: Ints) -> float:
     >>> load_distance(problem, problem.current)
     4.0
     """
-    return float(np.abs(problem.shares(bin)[problem.live] - problem.mean).max())
+    return float(np.abs(problem.shares(problem.places(bin))[problem.live] - problem.mean).max())
 
 
-def imbalance(problem: PlacementProblem, bin: Ints) -> float:
+def imbalance(problem: PlacementProblem, bin: ArrayLike) -> float:
     """Return δ, the greatest share of load over the mean; 1 where there is no load.
 
     Examples
@@ -47,10 +51,11 @@ def imbalance(problem: PlacementProblem, bin: Ints) -> float:
     >>> round(imbalance(problem, problem.current), 3)
     1.667
     """
-    return float(problem.shares(bin)[problem.live].max() / problem.mean) if problem.mean > 0 else 1.0
+    shares = problem.shares(problem.places(bin))[problem.live]
+    return float(shares.max() / problem.mean) if problem.mean > 0 else 1.0
 
 
-def variance(problem: PlacementProblem, bin: Ints) -> float:
+def variance(problem: PlacementProblem, bin: ArrayLike) -> float:
     """Return the mean square of the bins' distances from the mean, each weighted by the bin's capacity.
 
     Notes
@@ -64,44 +69,43 @@ def variance(problem: PlacementProblem, bin: Ints) -> float:
     16.0
     """
     strength = problem.strength[problem.live]
-    away = problem.shares(bin)[problem.live] - problem.mean
+    away = problem.shares(problem.places(bin))[problem.live] - problem.mean
     return float((strength * away**2).sum() / strength.sum())
 
 
-def moved_bytes(problem: PlacementProblem, bin: Ints) -> float:
+def moved_bytes(problem: PlacementProblem, bin: ArrayLike) -> float:
     """Return the state that changes its bin.
 
     Examples
     --------
     >>> problem = PlacementProblem([1, 1], current=[0, -1], bins=2, state_bytes=[64, 8])
-    >>> import numpy as np
-    >>> moved_bytes(problem, np.array([1, 1]))
+    >>> moved_bytes(problem, [1, 1])
     64.0
     """
-    return float(problem.state_bytes[problem.moved(bin)].sum())
+    return float(problem.state_bytes[problem.moved(problem.places(bin))].sum())
 
 
-def collocation(problem: PlacementProblem, bin: Ints) -> float:
+def collocation(problem: PlacementProblem, bin: ArrayLike) -> float:
     """Return the part of the traffic that stays within a bin; 1 where there is no traffic.
 
     Examples
     --------
-    >>> import numpy as np
     >>> problem = PlacementProblem([1, 1, 1], [0, 0, 1], 2, traffic=[[0, 3, 1], [0, 0, 0], [0, 0, 0]])
     >>> collocation(problem, problem.current)
     0.75
     """
+    place = problem.places(bin)
     if problem.traffic is None:
         return 1.0
     pairs = problem.traffic.tocoo()
     whole = float(pairs.data.sum())
     if whole <= 0:
         return 1.0
-    inside = (bin[pairs.row] == bin[pairs.col]) & (bin[pairs.row] >= 0)
+    inside = (place[pairs.row] == place[pairs.col]) & (place[pairs.row] >= 0)
     return float(pairs.data[inside].sum()) / whole
 
 
-def load_index(problem: PlacementProblem, bin: Ints, communication: float = 1.0) -> float:
+def load_index(problem: PlacementProblem, bin: ArrayLike, communication: float = 1.0) -> float:
     """Return the load of the whole system as a share of what it is now.
 
     Parameters
@@ -127,11 +131,12 @@ def load_index(problem: PlacementProblem, bin: Ints, communication: float = 1.0)
 
     Examples
     --------
-    >>> import numpy as np
     >>> problem = PlacementProblem([1, 1], [0, 1], 2, traffic=[[0, 3], [0, 0]])
-    >>> load_index(problem, np.array([0, 0]))
+    >>> load_index(problem, [0, 0])
     0.5
     """
+    if not 0 <= communication < float("inf"):
+        raise PlanningError(f"communication is {communication!r}: give a finite number of 0 or more.")
     now, then = collocation(problem, problem.current), collocation(problem, bin)
     return (1 + communication * (1 - then)) / (1 + communication * (1 - now))
 

@@ -11,8 +11,8 @@ Not done
 Notes
 -----
 State migration, sections 2 and 6, after Gedik's partitioning functions for stateful data parallelism; ELB/CLB, section
-1.1, tells of the pair of hash and table. Neither prints the construction: what is here follows their description, not
-Gedik's listing.
+1.1, tells of the pair of hash and table. Neither prints the construction, and no erratum bears on it: what is here
+follows their description, not Gedik's listing. The ring hashes numbers of groups and bins.
 """
 
 from __future__ import annotations
@@ -59,6 +59,8 @@ class Redist:
     tracked: int | None = None
     threshold: float = 1.2
     replicas: int = 100
+
+    by_number = ("groups", "bins")
 
     def __post_init__(self) -> None:
         if self.tracked is not None and self.tracked < 0:

@@ -10,7 +10,7 @@ Not done
 Notes
 -----
 ALBIC, sections 4 and 5 (the solver, Flux); ELB/CLB, sections 3 to 5; State migration, section 6 (baselines). Where
-those are wrong or silent, each planner's own page tells what it does instead.
+those are wrong or silent, each planner's own page names the erratum and tells what it does instead.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ class Planner(Protocol):
     -----
     A planner is a value: what it answers follows from the problem and the seed alone. Its answers pass
     `dask_elastic.planning.check.validate`, and are never worse than staying for its own objective, unless they empty
-    draining bins.
+    draining bins. `dask_elastic.testing.planners` is a kit that judges one; what a planner cannot keep by what it is,
+    it names there by the attributes ``gradual`` and ``by_number``.
     """
 
     def plan(self, problem: PlacementProblem, seed: int = 0) -> Placement:

@@ -11,7 +11,8 @@ Not done
 Notes
 -----
 State migration, section 6, where Storm "simply allocates the same number of consecutive tasks to each node". It does
-not say which interval goes to which node: here the best matching does, which is the kindest reading.
+not say which interval goes to which node: by the fifth erratum the best matching decides, which is the kindest reading.
+Consecutive are the numbers of the groups: with others the intervals are others.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ class Storm:
     >>> Storm().plan(problem).bin.tolist()
     [1, 1, 0, 0]
     """
+
+    by_number = ("groups",)
 
     def objective(self, problem: PlacementProblem, bin: Ints, seed: int = 0) -> tuple[float, ...]:
         """Return what is minimised: how many groups are outside the interval of their bin."""

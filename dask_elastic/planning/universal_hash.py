@@ -9,8 +9,9 @@ Not done
 
 Notes
 -----
-ELB/CLB, section 5, which names the method and gives neither the family nor when a new function is drawn. The family is
-Carter and Wegman's, ((a x + b) mod p) mod n; the best of `draws` functions is taken.
+ELB/CLB, section 5, which names the method and gives neither the family nor when a new function is drawn; no erratum
+bears on it. The family is Carter and Wegman's, ((a x + b) mod p) mod n; the best of `draws` functions is taken. It maps
+numbers of groups to numbers of bins.
 """
 
 from __future__ import annotations
@@ -53,6 +54,8 @@ class UniversalHash:
     """
 
     draws: int = 1
+
+    by_number = ("groups", "bins")
 
     def __post_init__(self) -> None:
         if self.draws < 1:

@@ -59,9 +59,9 @@ class Commands:
     def handlers(self) -> dict[str, Handler]:
         """Return the handlers by the name of their operation."""
         commands: list[Handler] = [
-            self.version, self.prepare, self.start_executors, self.start_sources, self.drain, self.end, self.forget,
-            self.set_cores, self.move_shard, self.moves, self.assignment, self.report, self.state, self.send,
-            self.close_source, self.collect, self.dead_letters,
+            self.version, self.prepare, self.members, self.start_executors, self.start_sources, self.drain, self.end,
+            self.forget, self.set_cores, self.move_shard, self.moves, self.assignment, self.task_nodes, self.report,
+            self.state, self.send, self.close_source, self.collect, self.dead_letters,
         ]  # fmt: skip
         return {f"elastic_{command.__name__}": answered(command) for command in commands}
 
@@ -78,6 +78,12 @@ class Commands:
     async def prepare(self, spec: dict[str, Any], components: bytes) -> None:
         """Build this node's part of a job."""
         await self.runtime.prepare(spec, components)
+
+    async def members(self, job: str, generation: int, nodes: list[str], guests: list[int]) -> None:
+        """Learn which nodes a job has from now on."""
+        if not self._hosts(job, generation):
+            raise UnknownJob(f"worker {self.runtime.worker.address} hosts no run {generation} of job {job!r}")
+        await self.runtime.members(job, nodes, guests)
 
     async def start_executors(self, job: str) -> None:
         """Start everything but the sources."""
@@ -107,7 +113,12 @@ class Commands:
 
     async def set_cores(self, job: str, operator: str, executor: int, cores: list[list[int]]) -> None:
         """Give an executor at home here so many cores on each node."""
-        home = self._deployment(job).homes[ExecutorId(operator, executor)]
+        deployment = self._deployment(job)
+        for node, count in cores:
+            if count and node != deployment.node:
+                # Raises where the way there is gone, before anything is changed.
+                self.runtime.peer(deployment.spec.nodes[node])
+        home = deployment.homes[ExecutorId(operator, executor)]
         await self.runtime.in_thread(home.handle, events.SetCores({int(node): count for node, count in cores}))
 
     async def move_shard(self, job: str, operator: str, executor: int, shard: int, task: int) -> None:
@@ -130,6 +141,12 @@ class Commands:
                 }
             )
         return made
+
+    async def task_nodes(self, job: str) -> list[list[Any]]:
+        """Return the nodes on which each executor at home here has tasks, those about to stop included."""
+        return [
+            [*identity, sorted(home.executor.task_nodes())] for identity, home in self._deployment(job).homes.items()
+        ]
 
     async def moves(self, job: str) -> list[dict[str, Any]]:
         """Return the newest finished shard moves of every executor at home here."""

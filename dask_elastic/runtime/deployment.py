@@ -18,7 +18,7 @@ from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.runtime.credit import Aborted, CreditGate
 from dask_elastic.runtime.dead_letters import DeadLetters
 from dask_elastic.runtime.home import Home
-from dask_elastic.runtime.job_spec import JobSpec
+from dask_elastic.runtime.job_spec import STATIC, JobSpec
 from dask_elastic.runtime.remote_tasks import RemoteTasks
 from dask_elastic.runtime.sink_thread import SinkThread
 from dask_elastic.runtime.source_thread import SourceThread
@@ -111,6 +111,15 @@ class Deployment:
     def processor(self, component: Component, task: int, store: KeyedStore, home: int) -> Processor:
         """Return what a task of a component runs."""
         return Processor(component, task, store, self.spaces, self._guard(), home)
+
+    def needs(self, address: str) -> bool:
+        """Whether this part of the job is lost with another node."""
+        if address not in self.spec.nodes:
+            return False
+        node = self.spec.nodes.index(address)
+        if node not in self.spec.guests or node in self.spec.settled:
+            return True
+        return any(node in home.executor.task_nodes() for home in self.homes.values())
 
     # life
 
@@ -292,8 +301,8 @@ class Deployment:
     # time
 
     def balance_due(self) -> None:
-        """Balance every executor at home here."""
-        for home in self.homes.values():
+        """Balance every executor at home here, unless nothing of the job ever moves."""
+        for home in self.homes.values() if self.spec.options.paradigm != STATIC else ():
             home.handle(events.BalanceDue())
 
     def flush_due(self) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pandas as pd
 import pyarrow as pa
 from distributed import get_client
 from distributed.protocol import to_serialize
 
+from dask_elastic.control.recording import loads
 from dask_elastic.runtime.commands import table_bytes
 from dask_elastic.runtime.job_state import JobState, read_table
 from dask_elastic.runtime.job_view import html, summary
@@ -19,6 +20,8 @@ from dask_elastic.vocab.errors import JobFailed, JobStopped, SubmitError, Unknow
 
 if TYPE_CHECKING:
     from distributed import Client
+
+    from dask_elastic.vocab.snapshot import Snapshot
 
 POLL_SECONDS = 0.25
 ENDED = ("finished", "stopped", "failed")
@@ -162,14 +165,23 @@ class Job:
             Columns: ``operator``, ``executor``, ``node`` (address of the home), ``cores``, ``arrival_rate`` (λ,
             tuples/s), ``service_rate`` (μ, tuples per busy second and core), ``queue`` (tuples), ``latency_p50`` and
             ``latency_p99`` (seconds from the scheduled emission at the source to the end of processing, over the
-            last 10 s), ``state_bytes``, ``rows``, ``moves``, ``moves_across`` (moves between nodes).
+            last 10 s), ``state_bytes``, ``rows``, ``moves``, ``moves_across`` (moves between nodes); ``throughput``
+            (tuples/s that are processed), ``customer_rows`` (mean tuples of a sub-batch as it reaches a task),
+            ``sojourn`` (mean seconds from a tuple's arrival at the executor to the end of its processing, over the
+            last 2 s), ``bytes_in`` and ``bytes_out`` (bytes/s), and ``bound`` (whether its threads hold the GIL, so
+            that another core on the same worker does not help).
         """
         described = self._describe()
         columns = [
             "operator", "executor", "node", "cores", "arrival_rate", "service_rate", "queue", "latency_p50",
-            "latency_p99", "state_bytes", "rows", "moves", "moves_across",
+            "latency_p99", "state_bytes", "rows", "moves", "moves_across", "throughput", "customer_rows", "sojourn",
+            "bytes_in", "bytes_out", "bound",
         ]  # fmt: skip
-        rows = [{**part, "node": described["nodes"][part["node"]]} for part in described["executors"]]
+        bound = set(described["bound"])
+        rows = [
+            {**part, "node": described["nodes"][part["node"]], "bound": part["operator"] in bound}
+            for part in described["executors"]
+        ]
         table = pd.DataFrame(rows, columns=columns)
         return table.sort_values(["operator", "executor"], ignore_index=True)
 
@@ -182,9 +194,11 @@ class Job:
             Columns: ``operator``, ``executor``, ``home`` and ``node`` (addresses), ``task``, ``remote``, ``shards``
             (a list of shard numbers).
         """
+        parts = self._call("assignment")
+        # Asked afterwards: a worker may just have joined.
         nodes = self._describe()["nodes"]
         rows = []
-        for part in self._call("assignment"):
+        for part in parts:
             for task, node in part["node_of_task"]:
                 rows.append(
                     {
@@ -211,6 +225,40 @@ class Job:
         """
         columns = ["operator", "executor", "shard", "source", "target", "across_nodes", "ended", "pause"]
         return pd.DataFrame(self._call("moves"), columns=columns).sort_values("ended", ignore_index=True)
+
+    def decisions(self) -> pd.DataFrame:
+        """Return the newest decisions about the job's cores, at most 1,000, in the order in which they were made.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Columns: ``number``, ``time`` (seconds since the epoch), ``target``, ``measured``, ``predicted`` and
+            ``observed`` (mean seconds from source to end of processing: wanted, measured then, expected of the model,
+            and measured some periods later), ``feasible`` (whether any number of cores reaches the target),
+            ``applied`` (not in a dry run, nor where a change was held back), ``reason``, ``wanted`` (cores by
+            executor), ``changes`` (a list: executor, cores by worker before and after, bytes of state moved),
+            ``starved`` (cores that are lacking), ``bound`` (operators whose threads hold the GIL), ``moved_bytes``,
+            ``seconds`` (that deciding took).
+        """
+        columns = [
+            "number", "time", "target", "measured", "predicted", "observed", "feasible", "applied", "reason", "wanted",
+            "changes", "starved", "bound", "moved_bytes", "seconds",
+        ]  # fmt: skip
+        return pd.DataFrame(self._call("decisions"), columns=columns)
+
+    def snapshots(self, last: int | None = None) -> list[Snapshot]:
+        """Return what decisions were made from of late: the whole cluster, once a period, oldest first.
+
+        Parameters
+        ----------
+        last : int, optional
+            How many at most. The scheduler keeps 600, or 32 MiB of them.
+
+        See Also
+        --------
+        dask_elastic.save_snapshots, dask_elastic.replay
+        """
+        return loads(self._call("snapshots", last=last))
 
     def state(self, operator: str) -> JobState:
         """Return the state of a stateful operator, readable while the job runs and after it has ended.
@@ -283,15 +331,18 @@ class Job:
             raise UnknownOperator(f"job {self.name!r} has the pushed sources {pushed}: name one of them with source=")
         return str(pushed[0])
 
-    def set_cores(self, operator: str, cores: int | dict[str, int], executor: int | None = None) -> None:
-        """Give executors another number of cores while they run.
+    def set_cores(
+        self, operator: str, cores: int | dict[str, int] | Literal["auto"], executor: int | None = None
+    ) -> None:
+        """Give executors another number of cores while they run; the control loop then leaves these alone.
 
         Parameters
         ----------
         operator : str
             A stateful operator.
-        cores : int or dict of str to int
-            Cores of each executor, its home's first; or cores on each worker, by address.
+        cores : int or dict of str to int or "auto"
+            Cores of each executor, its home's first; or cores on each worker, by address; or ``"auto"``, which gives
+            the executors back to the control loop.
         executor : int, optional
             One executor of the operator; all of them if left out.
         """

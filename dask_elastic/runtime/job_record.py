@@ -5,10 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable
 from enum import Enum
 from typing import Any
 
-from dask_elastic.runtime.job_spec import JobSpec
+from dask_elastic.runtime.job_spec import STATIC, JobSpec
+
+ExecutorKey = tuple[str, int]
+"""Operator and number of an executor."""
 
 
 class Status(Enum):
@@ -32,23 +37,45 @@ class JobRecord:
     Parameters
     ----------
     spec : JobSpec
-        What was started.
+        What was started; its nodes change.
     oversubscribed : bool
         Whether executors share slots.
+    components : bytes
+        The pickled components, for nodes that join.
+    pinned : iterable of (str, int)
+        Executors whose cores somebody chose.
+
+    Attributes
+    ----------
+    cores : dict
+        Cores of each executor by node, as its home was told last.
+    pinned : set
+        Executors whose cores are not to be changed by themselves.
+    changing : dict of asyncio.Lock
+        Held while the cores of an executor change.
+    membership : asyncio.Lock
+        Held while nodes join or leave.
     """
 
-    def __init__(self, spec: JobSpec, oversubscribed: bool):
+    def __init__(
+        self, spec: JobSpec, oversubscribed: bool, components: bytes = b"", pinned: Iterable[ExecutorKey] = ()
+    ):
         self.spec = spec
         self.oversubscribed = oversubscribed
+        self.components = components
+        self.pinned = set(pinned)
+        self.changing: defaultdict[ExecutorKey, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self.membership = asyncio.Lock()
         self.status = Status.STARTING
         self.finishing = False
         self.error: bytes | None = None
         self.began = time.time()
         self.ended_at: float | None = None
         self.reports: dict[int, dict[str, Any]] = {}
-        self.cores = {
+        self.cores: dict[ExecutorKey, dict[int, int]] = {
             (name, index): dict(by_node) for name, parts in spec.cores.items() for index, by_node in enumerate(parts)
         }
+        self._letters: Counter[str] = Counter()
         self._ended = asyncio.Event()
 
     @property
@@ -58,17 +85,56 @@ class JobRecord:
 
     @property
     def nodes(self) -> list[str]:
-        """Addresses of its nodes, in order."""
+        """Addresses of its nodes, in order; `NOBODY` for those that have left."""
         return list(self.spec.nodes)
+
+    @property
+    def addresses(self) -> list[str]:
+        """Addresses of the nodes that have not left."""
+        return [address for _, address in self.spec.members]
+
+    @property
+    def live(self) -> bool:
+        """Whether it has not ended."""
+        return self.status not in ENDED
+
+    @property
+    def elastic(self) -> bool:
+        """Whether its cores may change."""
+        return self.spec.options.paradigm != STATIC
+
+    @property
+    def complete(self) -> bool:
+        """Whether every node has said that nothing is left to do there."""
+        return all(node in self.reports and self.reports[node]["complete"] for node, _ in self.spec.members)
 
     def change(self, status: Status) -> None:
         """Take on a status; one that ends the job is for ever."""
-        if self.status in ENDED:
+        if not self.live:
             return
         self.status = status
         if status in ENDED:
+            self.components = b""
             self.ended_at = time.time()
             self._ended.set()
+
+    def holds(self, node: int) -> bool:
+        """Whether a node is anybody's home, runs a source, or has cores of an executor."""
+        return node in self.spec.settled or any(node in by_node for by_node in self.cores.values())
+
+    def needs(self, address: str) -> bool:
+        """Whether the loss of a worker ends the job."""
+        if address not in self.spec.nodes:
+            return False
+        node = self.spec.nodes.index(address)
+        return node not in self.spec.guests or self.holds(node)
+
+    def leave(self, address: str) -> None:
+        """Forget a node that holds nothing any more, but for the rows that it set aside."""
+        report = self.reports.pop(self.spec.nodes.index(address), None)
+        if report is not None:
+            self._letters.update(report["dead_letters"])
+        self.spec = self.spec.without(address)
 
     async def ended(self, timeout: float) -> None:
         """Return when the job has ended, or after `timeout` seconds."""
@@ -77,19 +143,19 @@ class JobRecord:
 
     def cores_by_address(self) -> dict[str, int]:
         """Cores that the job holds on each worker."""
+        nodes = self.spec.nodes
         held: dict[str, int] = {}
         for by_node in self.cores.values():
             for node, count in by_node.items():
-                held[self.nodes[node]] = held.get(self.nodes[node], 0) + count
+                held[nodes[node]] = held.get(nodes[node], 0) + count
         return held
 
     def description(self) -> dict[str, Any]:
         """Everything of interest to a client, as plain values."""
         reports = [self.reports[node] for node in sorted(self.reports)]
-        dead: dict[str, int] = {}
+        dead = Counter(self._letters)
         for report in reports:
-            for operator, count in report["dead_letters"].items():
-                dead[operator] = dead.get(operator, 0) + count
+            dead.update(report["dead_letters"])
         return {
             "name": self.name,
             "status": self.status.value,
@@ -97,10 +163,15 @@ class JobRecord:
             "began": self.began,
             "ended": self.ended_at,
             "oversubscribed": self.oversubscribed,
+            "latency_target": self.spec.options.latency_target,
+            "planner": self.spec.options.planner,
+            "paradigm": self.spec.options.paradigm,
+            "dry_run": self.spec.options.dry_run,
+            "pinned": [list(key) for key in sorted(self.pinned)],
             "nodes": self.nodes,
             "operators": [[s.name, s.kind, list(s.inputs), list(s.operators), s.pushed] for s in self.spec.summaries],
             "executors": [measure for report in reports for measure in report["executors"]],
             "sources": [part for report in reports for part in report["sources"]],
             "sinks": [part for report in reports for part in report["sinks"]],
-            "dead_letters": dead,
+            "dead_letters": dict(dead),
         }

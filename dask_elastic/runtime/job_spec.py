@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from dask_elastic.vocab.identity import ExecutorId
+
+STATIC = "static"
+ELASTIC = "executor-centric"
+PARADIGMS = (ELASTIC, STATIC)
+"""How a job may be elastic."""
+
+NOBODY = ""
+"""Address at the place of a node that has left a job; the next one that joins takes the place."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +38,14 @@ class JobOptions:
         Seconds of an executor's work that an upstream instance may have unprocessed there.
     report_interval : float
         Seconds between two reports of a worker.
+    latency_target : float or None
+        Seconds within which the mean tuple is to be processed; None leaves the cores as they are.
+    planner : str
+        Who assigns cores to executors.
+    paradigm : str
+        How the job is elastic: one of `PARADIGMS`.
+    dry_run : bool
+        Whether decisions are only said.
     """
 
     on_error: str
@@ -40,6 +56,10 @@ class JobOptions:
     channel_window: int
     queue_time: float
     report_interval: float
+    latency_target: float | None
+    planner: str
+    paradigm: str
+    dry_run: bool
 
 
 @dataclass(frozen=True)
@@ -66,7 +86,7 @@ class JobSpec:
     generation : int
         Tells this run of the job from earlier ones of its name, whose messages may still be on their way.
     nodes : tuple of str
-        Address of each node; nodes are known by their place here.
+        Address of each node, `NOBODY` for one that has left; nodes are known by their place here.
     node : int
         The node that this is for.
     summaries : tuple of ComponentSummary
@@ -77,6 +97,8 @@ class JobSpec:
         Cores of each executor at the start, by node.
     options : JobOptions
         How it runs.
+    guests : tuple of int
+        Nodes that joined while the job ran, or that are about to leave: their loss harms only who has tasks there.
     """
 
     job: str
@@ -87,6 +109,7 @@ class JobSpec:
     homes: dict[str, tuple[int, ...]]
     cores: dict[str, tuple[dict[int, int], ...]]
     options: JobOptions
+    guests: tuple[int, ...] = ()
 
     @property
     def run(self) -> tuple[str, int]:
@@ -111,7 +134,31 @@ class JobSpec:
             homes={name: tuple(homes) for name, homes in message["homes"].items()},
             cores={name: tuple(dict(c) for c in cores) for name, cores in message["cores"].items()},
             options=JobOptions(**message["options"]),
+            guests=tuple(message["guests"]),
         )
+
+    @property
+    def members(self) -> list[tuple[int, str]]:
+        """Return place and address of every node that has not left."""
+        return [(node, address) for node, address in enumerate(self.nodes) if address != NOBODY]
+
+    @property
+    def settled(self) -> frozenset[int]:
+        """Nodes that are home of an executor or run a source; sinks are at the same ones."""
+        return frozenset(node for homes in self.homes.values() for node in homes)
+
+    def with_guest(self, address: str) -> JobSpec:
+        """Return the spec with one more node, at the first place that is free."""
+        nodes = list(self.nodes)
+        place = nodes.index(NOBODY) if NOBODY in nodes else len(nodes)
+        nodes[place : place + 1] = [address]
+        return replace(self, nodes=tuple(nodes), guests=(*self.guests, place))
+
+    def without(self, address: str) -> JobSpec:
+        """Return the spec without a node; the others keep their places."""
+        place = self.nodes.index(address)
+        nodes = (*self.nodes[:place], NOBODY, *self.nodes[place + 1 :])
+        return replace(self, nodes=nodes, guests=tuple(guest for guest in self.guests if guest != place))
 
     def summary(self, component: str) -> ComponentSummary:
         """Return the summary of a component."""

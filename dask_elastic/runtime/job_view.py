@@ -28,9 +28,18 @@ def one_line(described: dict[str, Any]) -> str:
     dead = sum(described["dead_letters"].values())
     if dead:
         parts.append(f"{dead:,} dead letters")
-    if described["oversubscribed"]:
-        parts.append("oversubscribed")
-    return " · ".join(parts)
+    return " · ".join(parts + _conditions(described))
+
+
+def _conditions(described: dict[str, Any]) -> list[str]:
+    """Return what is out of the ordinary."""
+    found = ["oversubscribed"] if described["oversubscribed"] else []
+    if described["starved"]:
+        found.append(f"starved: lacks {described['starved']} cores")
+    found += [f"{operator} is GIL-bound" for operator in described["bound"]]
+    found += ["dry run"] if described["dry_run"] else []
+    found += [f"control loop: {described['control_error']}"] if described["control_error"] else []
+    return found
 
 
 def summary(described: dict[str, Any]) -> str:

@@ -6,11 +6,11 @@ import asyncio
 import contextlib
 import functools
 import logging
-import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import cloudpickle
@@ -25,6 +25,7 @@ from dask_elastic.runtime.lanes import CommReader, SocketReader
 from dask_elastic.runtime.packet import Packet
 from dask_elastic.runtime.peer import Peer
 from dask_elastic.runtime.report import part_report
+from dask_elastic.runtime.switching import INTERVAL
 from dask_elastic.vocab.errors import ElasticError, NodeLost, ProtocolError
 
 if TYPE_CHECKING:
@@ -34,9 +35,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("dask_elastic.node")
 
 T = TypeVar("T")
-
-SWITCH_INTERVAL = 5e-4
-"""Seconds between two switches of threads: beside a task that holds the GIL, channels stay responsive."""
 
 TICK = 0.1
 JOIN_SECONDS = 5.0
@@ -56,17 +54,17 @@ class NodeRuntime:
         self.deployments: dict[str, Deployment] = {}
         self.commands = Commands(self)
         self._peers: dict[str, Peer] = {}
+        self._parting: list[Peer] = []
         self._connecting = asyncio.Lock()
         self._pool = ThreadPoolExecutor(8, thread_name_prefix="elastic-control")
         self._closed = threading.Event()
         self._wanted_report = asyncio.Event()
         self._background: set[asyncio.Task[Any]] = set()
         self._readers: set[CommReader | SocketReader] = set()
-        self._saved_switch_interval = sys.getswitchinterval()
 
     async def start(self) -> None:
         """Take up the worker's handlers and start the node's own threads."""
-        sys.setswitchinterval(min(SWITCH_INTERVAL, self._saved_switch_interval))
+        INTERVAL.shorten()
         keep_pages()
         self.worker.handlers["elastic_stream"] = self.stream
         self.worker.handlers.update(self.commands.handlers())
@@ -82,12 +80,12 @@ class NodeRuntime:
             await self.forget(job)
         for task in list(self._background):
             task.cancel()
-        for peer in self._peers.values():
+        for peer in (*self._peers.values(), *self._parting):
             await peer.close()
         for reader in list(self._readers):
             reader.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
-        sys.setswitchinterval(self._saved_switch_interval)
+        INTERVAL.restore()
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.ensure_future(work)
@@ -103,9 +101,7 @@ class NodeRuntime:
     async def prepare(self, message: dict[str, Any], components: bytes) -> None:
         """Build this node's part of a job, and the channels to the job's other nodes."""
         spec = JobSpec.from_message(message)
-        for address in spec.nodes:
-            if address != self.worker.address:
-                await self._connect(address)
+        await self._connect_all(spec)
         if spec.job in self.deployments:
             await self.forget(spec.job)
 
@@ -113,6 +109,18 @@ class NodeRuntime:
             return Deployment(self, spec, cloudpickle.loads(components))
 
         self.deployments[spec.job] = await self.in_thread(build)
+
+    async def members(self, job: str, nodes: Sequence[str], guests: Sequence[int]) -> None:
+        """Learn which nodes a job has from now on, once there is a channel to each of them."""
+        deployment = self.deployments[job]
+        spec = replace(deployment.spec, nodes=tuple(nodes), guests=tuple(guests))
+        await self._connect_all(spec)
+        deployment.spec = spec
+
+    async def _connect_all(self, spec: JobSpec) -> None:
+        for _, address in spec.members:
+            if address != self.worker.address:
+                await self._connect(address)
 
     async def forget(self, job: str) -> list[str]:
         """Stop a job's part and drop its state; returns the names of threads that user code still holds up."""
@@ -161,12 +169,17 @@ class NodeRuntime:
     def _peer_broken(self, address: str, error: BaseException) -> None:
         peer = self._peers.pop(address, None)
         if peer is not None:
-            self._spawn(peer.close())
+            self._parting.append(peer)
+            self._spawn(self._part(peer))
         self._fail_jobs_with(address, NodeLost(f"the channel from {self.worker.address} to {address} broke: {error!r}"))
+
+    async def _part(self, peer: Peer) -> None:
+        await peer.close()
+        self._parting.remove(peer)
 
     def _fail_jobs_with(self, address: str, error: ElasticError) -> None:
         for deployment in list(self.deployments.values()):
-            if address in deployment.spec.nodes and not deployment.ended and not deployment.complete:
+            if deployment.needs(address) and not deployment.ended and not deployment.complete:
                 deployment.fail(error)
 
     async def stream(self, comm: Comm, sender: str, lane: str = "comm") -> str:

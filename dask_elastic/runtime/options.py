@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +12,20 @@ import dask.config
 import yaml
 from dask.utils import parse_bytes, parse_timedelta
 
-from dask_elastic.runtime.job_spec import JobOptions
+from dask_elastic.control.assignment import core_planner_names
+from dask_elastic.runtime.job_spec import PARADIGMS, JobOptions
 from dask_elastic.vocab.errors import SubmitError
 
-DURATIONS = ("inbox_time", "queue_time", "balance_interval", "flush_interval", "report_interval")
+DURATIONS = ("inbox_time", "queue_time", "balance_interval", "flush_interval", "report_interval", "latency_target")
 SIZES = ("channel_window",)
 NUMBERS = ("balance_threshold",)
-CHOICES = {"on_error": ("fail", "skip")}
-NAMES = (*CHOICES, *DURATIONS, *SIZES, *NUMBERS)
+FLAGS = ("dry_run",)
+CHOICES = {"on_error": ("fail", "skip"), "planner": core_planner_names(), "paradigm": PARADIGMS}
+NAMES = (*CHOICES, *FLAGS, *DURATIONS, *SIZES, *NUMBERS)
+OPTIONAL = frozenset({"latency_target"})
+"""Options for which None is an answer, not a question."""
+
+TRUTHS = {True: True, False: False, "true": True, "false": False}
 
 
 def load_defaults() -> None:
@@ -55,26 +63,44 @@ def job_options(given: dict[str, Any]) -> JobOptions:
     """
     for name in given:
         if name not in NAMES:
-            near = difflib.get_close_matches(name, NAMES, 1)
-            hint = f"did you mean {near[0]!r}? " if near else ""
+            near = _nearest(name, NAMES)
+            hint = f"did you mean {near!r}? " if near else ""
             raise SubmitError(f"there is no option {name!r}: {hint}The options are {', '.join(NAMES)}")
     return JobOptions(**{name: _value(name, given) for name in NAMES})
 
 
+def _nearest(given: Any, names: Sequence[str]) -> str | None:
+    return next(iter(difflib.get_close_matches(str(given), names, 1)), None)
+
+
 def _value(name: str, given: dict[str, Any]) -> Any:
     value = given.get(name)
-    if value is None:
+    if value is None and not (name in OPTIONAL and name in given):
         value = dask.config.get("elastic." + name.replace("_", "-"))
     if name in CHOICES:
         if value not in CHOICES[name]:
-            raise SubmitError(f"{name}={value!r}: choose from {', '.join(map(repr, CHOICES[name]))}")
+            near = _nearest(value, CHOICES[name])
+            hint = f"; did you mean {near!r}?" if near else ""
+            raise SubmitError(f"{name}={value!r}: choose from {', '.join(map(repr, CHOICES[name]))}{hint}")
         return value
+    if name in FLAGS:
+        text = value.lower() if isinstance(value, str) else value
+        if not isinstance(value, bool | str) or text not in TRUTHS:
+            raise SubmitError(f"{name}={value!r}: give True or False")
+        return TRUTHS[text]
+    if value is None and name in OPTIONAL:
+        return None
+    return _amount(name, value)
+
+
+def _amount(name: str, value: Any) -> float:
+    """Return a duration, a size or a number, all above zero."""
     try:
         parsed = _parsed(name, value)
     except (TypeError, ValueError, KeyError) as error:
-        kind = "a duration such as '5ms'" if name in DURATIONS else "a size such as '32MiB'"
+        kind = "a duration such as '50ms'" if name in DURATIONS else "a size such as '32MiB'"
         raise SubmitError(f"{name}={value!r} is not {'a number' if name in NUMBERS else kind}: {error}") from error
-    if not parsed > 0:
+    if not (parsed > 0 and math.isfinite(parsed)):
         raise SubmitError(f"{name}={value!r} must be above zero")
     if name == "balance_threshold" and parsed < 1:
         raise SubmitError(f"balance_threshold={value!r} must be at least 1, which is perfect balance")
@@ -82,8 +108,8 @@ def _value(name: str, given: dict[str, Any]) -> Any:
 
 
 def _parsed(name: str, value: Any) -> float:
-    if name in DURATIONS:
-        return float(parse_timedelta(value, default="s"))
+    if name in NUMBERS or (isinstance(value, int | float) and not isinstance(value, bool)):
+        return float(value) if name not in SIZES else int(value)
     if name in SIZES:
         return int(parse_bytes(value))
-    return float(value)
+    return float(parse_timedelta(value, default="s"))

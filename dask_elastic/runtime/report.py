@@ -17,14 +17,15 @@ if TYPE_CHECKING:
 def part_report(deployment: Deployment) -> dict[str, Any]:
     """Everything of interest; each report replaces the one before."""
     try:
-        executors = [_measure(measure) for measure in deployment.measures()]
+        measures = deployment.measures()
     except Exception as error:  # what cannot be measured is the job's error, which this very report has to tell
         deployment.fail(error)
-        executors = []
+        measures = []
     return {
         "complete": deployment.complete,
         "error": None if deployment.error is None else dump_error(deployment.error),
-        "executors": executors,
+        "executors": [_measure(measure) for measure in measures],
+        "details": [_detail(measure) for measure in measures],
         "sources": [[*source.identity, source.rows] for source in deployment.sources.values()],
         "sinks": [[*sink.identity, sink.rows] for sink in deployment.sinks.values()],
         "dead_letters": dict(deployment.dead_letters.counts),
@@ -32,6 +33,7 @@ def part_report(deployment: Deployment) -> dict[str, Any]:
 
 
 def _measure(measure: ExecutorMeasure) -> dict[str, Any]:
+    """Return what anybody may ask for."""
     return {
         "operator": measure.executor.component,
         "executor": measure.executor.index,
@@ -39,8 +41,13 @@ def _measure(measure: ExecutorMeasure) -> dict[str, Any]:
         "cores": sum(measure.cores.values()),
         "cores_by_node": [list(item) for item in sorted(measure.cores.items())],
         "arrival_rate": measure.arrival_rate,
+        "throughput": measure.throughput,
         "service_rate": measure.service_rate,
+        "customer_rows": measure.customer_rows,
+        "bytes_in": measure.bytes_in,
+        "bytes_out": measure.bytes_out,
         "queue": measure.queue_rows,
+        "sojourn": measure.sojourn,
         "latency": measure.latency.to_bytes(),
         "latency_p50": measure.latency.quantile(0.5),
         "latency_p99": measure.latency.quantile(0.99),
@@ -48,6 +55,17 @@ def _measure(measure: ExecutorMeasure) -> dict[str, Any]:
         "rows": measure.rows,
         "moves": measure.moves,
         "moves_across": measure.moves_across,
+    }
+
+
+def _detail(measure: ExecutorMeasure) -> dict[str, Any]:
+    """Return what only decisions are made from: the newest latencies, and the shards as four bytes a number."""
+    return {
+        "latency_now": measure.latency_now.to_bytes(),
+        "latency_mean": measure.latency_mean,
+        "latency_rows": measure.latency_rows,
+        "shard_load": measure.shard_load.astype("<f4").tobytes(),
+        "shard_bytes": measure.shard_bytes.astype("<f4").tobytes(),
     }
 
 

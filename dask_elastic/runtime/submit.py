@@ -14,7 +14,7 @@ import dask.config
 
 from dask_elastic._version import __version__
 from dask_elastic.runtime.job import Job, call, default_client
-from dask_elastic.runtime.job_spec import ComponentSummary
+from dask_elastic.runtime.job_spec import STATIC, ComponentSummary
 from dask_elastic.runtime.options import job_options
 from dask_elastic.topology.component import Branch, Component, Exit, fuse
 from dask_elastic.topology.operators import Compute, SourceOperator
@@ -46,11 +46,13 @@ def submit(
     name : str, optional
         Name of the job, the topology's if left out. No two running jobs have one name.
     cores : mapping of str to int, optional
-        Cores of each executor of a stateful operator at the start; the others share what is left.
+        Cores of each executor of a stateful operator, for good: the control loop leaves these alone, as if
+        `Job.set_cores` had set them. The others begin with what is left.
     **options
-        See `dask_elastic.runtime.options`: ``on_error``, ``inbox_time``, ``balance_interval``,
-        ``balance_threshold``, ``flush_interval``, ``channel_window``, ``report_interval``. What is not given comes
-        from the Dask configuration under ``elastic``.
+        What cores are to achieve: ``latency_target``, ``planner``, ``paradigm``, ``dry_run``. How the job runs:
+        ``on_error``, ``inbox_time``, ``queue_time``, ``balance_interval``, ``balance_threshold``, ``flush_interval``,
+        ``channel_window``, ``report_interval``. See the configuration page; what is not given comes from the Dask
+        configuration under ``elastic``.
 
     Returns
     -------
@@ -62,8 +64,8 @@ def submit(
     TopologyError
         If the topology cannot run.
     SubmitError
-        If an option is unknown, user code cannot be pickled, a name is in use, there are no workers, or versions of
-        dask_elastic differ.
+        If an option is unknown or makes no sense, user code cannot be pickled, a name is in use, there are no workers,
+        or versions of dask_elastic differ.
 
     Examples
     --------
@@ -93,7 +95,7 @@ def submit(
         "version": __version__,
         "summaries": summaries,
         "options": checked,
-        "cores": _checked_cores(components, cores or {}),
+        "cores": _checked_cores(components, cores or {}, checked["paradigm"]),
         "components": pickle_components(components),
     }
     install(client)
@@ -119,7 +121,9 @@ def _summary(component: Component) -> ComponentSummary:
     )
 
 
-def _checked_cores(components: tuple[Component, ...], cores: Mapping[str, int]) -> dict[str, int]:
+def _checked_cores(components: tuple[Component, ...], cores: Mapping[str, int], paradigm: str) -> dict[str, int]:
+    if cores and paradigm == STATIC:
+        raise SubmitError(f"cores={dict(cores)!r} with paradigm={paradigm!r}: its executors have one core each")
     stateful = [c.name for c in components if c.kind == "compute"]
     for operator, count in cores.items():
         if operator not in stateful:

@@ -1,13 +1,30 @@
 """What every planner has to keep: a kit for those who write one.
 
+The contract, for every planner of `dask_elastic.planning.registry` and any other: an answer is valid, within budget,
+the same each time, no worse than staying by the planner's own objective, and optimal where it claims to be. From its
+own answer a planner moves nothing without a budget, and comes to rest with one. Neither the unit of loads and state nor
+the numbers of groups and bins matter.
+
+Some planners cannot keep all of it, by what they are, and say so:
+
+- ``gradual = True``: one step a round, so that even without a budget it takes rounds to come to rest. ALBIC puts one
+  more pair together in each.
+- ``by_number = ("groups",)``, ``("bins",)`` or both: what the answer depends on, beside the problem. Hash functions
+  (consistent hashing, Redist's tail, universal hashing) take numbers of groups and give numbers of bins; Storm cuts
+  consecutive numbers into intervals; METIS, below COLA and ALBIC, draws among vertices by number; and in ALBIC the
+  solver's choice among equal balances shows in collocation. Renumbering what is not named must still change nothing.
+
+A failure tells the problem and the rounds that led to it.
+
 Notes
 -----
-The contract: valid, deterministic, within budget, never worse than staying, idempotent without a budget, convergent
-with one. A failure tells the problem and the rounds that led to it.
+ALBIC, section 4.3.1: the constraints, a budget per round, and, by its second erratum, draining that must come to an
+end. The other papers' planners are held to the same.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -15,9 +32,10 @@ import numpy as np
 import scipy.sparse as sp
 
 from dask_elastic.planning.check import validate
-from dask_elastic.planning.problem import Placement, PlacementProblem
+from dask_elastic.planning.problem import Draft, Ints, Placement, PlacementProblem
 from dask_elastic.planning.quality import better
 from dask_elastic.planning.registry import Planner
+from dask_elastic.vocab.errors import InvalidPlan
 
 ROUNDS = 60
 """Within how many rounds a planner with a budget comes to rest."""
@@ -25,12 +43,15 @@ ROUNDS = 60
 NOISE = 1e-6
 """Relative difference of objectives that does not count."""
 
+OPTIMAL = 1e-4
+"""Relative difference to the optimum that does not count where an answer is proven to be it: a solver has its gap."""
+
+FEW = 1_000
+"""Placements are all tried where there are no more than that."""
+
 
 def check_planner(planner: Planner, problem: PlacementProblem, seed: int = 0) -> Placement:
     """Run a planner on a problem, and on what follows from its answers.
-
-    A planner that goes one step a round by design says so by an attribute ``gradual = True``; without a budget it may
-    then take many rounds to come to rest.
 
     Parameters
     ----------
@@ -64,6 +85,9 @@ def check_planner(planner: Planner, problem: PlacementProblem, seed: int = 0) ->
     again = planner.plan(problem, seed=seed)
     assert np.array_equal(answer.bin, again.bin), f"{planner!r} answers {answer} and then {again} to {problem}"
     check_not_worse(planner, problem, answer, seed)
+    check_proven(planner, problem, answer, seed)
+    check_units(planner, problem, answer, seed)
+    check_renumbering(planner, without_ties(problem, seed), seed)
     free = replace(problem, max_moves=None, max_cost=None)
     check_rest(planner, free, ROUNDS if getattr(planner, "gradual", False) else 1, seed)
     check_rest(planner, problem, ROUNDS, seed)
@@ -78,7 +102,7 @@ def check_not_worse(planner: Planner, problem: PlacementProblem, answer: Placeme
     planner : Planner
         The planner whose objective counts.
     problem : PlacementProblem
-        The problem. One with groups that have no bin is let pass: there is no staying.
+        The problem. To stay is to place new groups where they load a bin least, and nothing else.
     answer : Placement
         The planner's answer.
     seed : int
@@ -89,10 +113,104 @@ def check_not_worse(planner: Planner, problem: PlacementProblem, answer: Placeme
     AssertionError
         With both objectives.
     """
-    if not problem.placed.all() or problem.to_drain(answer.bin) < problem.to_drain(problem.current):
+    stay = Draft(problem).bin
+    if problem.to_drain(answer.bin) < problem.to_drain(stay):
         return
-    now, then = planner.objective(problem, problem.current, seed), planner.objective(problem, answer.bin, seed)
+    now, then = planner.objective(problem, stay, seed), planner.objective(problem, answer.bin, seed)
     assert not better(now, then, NOISE), f"{planner!r} goes from {now} to {then}: {answer} for {problem}"
+
+
+def check_proven(planner: Planner, problem: PlacementProblem, answer: Placement, seed: int = 0) -> None:
+    """Raise if an answer claims to be optimal and a valid one that drains as much is better; all are tried, if few.
+
+    Parameters
+    ----------
+    planner : Planner
+        The planner whose objective counts.
+    problem : PlacementProblem
+        The problem.
+    answer : Placement
+        The planner's answer.
+    seed : int
+        The seed that the planner was given.
+
+    Raises
+    ------
+    AssertionError
+        With both objectives.
+    """
+    if not answer.proven or problem.bins**problem.groups > FEW:
+        return
+    reached, left = planner.objective(problem, answer.bin, seed), problem.to_drain(answer.bin)
+    for bin in valid_placements(problem):
+        found = planner.objective(problem, bin, seed)
+        if problem.to_drain(bin) <= left and better(found, reached, OPTIMAL):
+            raise AssertionError(f"{planner!r} claims that {reached} is optimal: {bin} has {found} for {problem}")
+
+
+def check_units(planner: Planner, problem: PlacementProblem, answer: Placement, seed: int = 0) -> None:
+    """Raise if loads or state in another unit change an answer.
+
+    Parameters
+    ----------
+    planner : Planner
+        The planner to judge.
+    problem : PlacementProblem
+        The problem.
+    answer : Placement
+        The planner's answer.
+    seed : int
+        The seed that the planner was given.
+
+    Raises
+    ------
+    AssertionError
+        With both answers.
+    """
+    # Powers of two leave all digits of a float as they are.
+    scaled = replace(
+        problem,
+        load=problem.load * 2.0**10,
+        capacity=None if problem.capacity is None else problem.capacity * 2.0**10,
+        history=None if problem.history is None else problem.history * 2.0**10,
+        state_bytes=problem.state_bytes * 2.0**-20,
+        max_cost=None if problem.max_cost is None else problem.max_cost * 2.0**-20,
+    )
+    other = planner.plan(scaled, seed=seed)
+    same = np.array_equal(answer.bin, other.bin)
+    assert same, f"{planner!r} answers {answer.bin}, and {other.bin} in other units of load and state, to {problem}"
+
+
+def check_renumbering(planner: Planner, problem: PlacementProblem, seed: int = 0) -> None:
+    """Raise if other numbers of groups and bins lead to another value of the planner's objective.
+
+    Parameters
+    ----------
+    planner : Planner
+        The planner to judge. What it names in ``by_number`` keeps its numbers.
+    problem : PlacementProblem
+        A problem without ties, as `without_ties` makes one: among equals the number may decide.
+    seed : int
+        The seed that the planner is given, and what the numbers are drawn from.
+
+    Raises
+    ------
+    AssertionError
+        With both values.
+    """
+    kept = getattr(planner, "by_number", ())
+    random = np.random.default_rng(seed)
+    groups, bins = random.permutation(problem.groups), random.permutation(problem.bins)
+    groups = np.arange(problem.groups) if "groups" in kept else groups
+    bins = np.arange(problem.bins) if "bins" in kept else bins
+    other = renumbered(problem, groups, bins)
+    first, second = planner.plan(problem, seed=seed), planner.plan(other, seed=seed)
+    one, two = planner.objective(problem, first.bin, seed), planner.objective(other, second.bin, seed)
+    # Sums of loads, and of their squares, are rounded.
+    least = 1e-12 * max(problem.mean, problem.mean**2)
+    one, two = (tuple(x if x > least else 0.0 for x in objective) for objective in (one, two))
+    same = not better(one, two, OPTIMAL) and not better(two, one, OPTIMAL)
+    assert same, f"{planner!r} reaches {one}, and {two} with groups {groups} and bins {bins}, for {problem}"
 
 
 def check_rest(planner: Planner, problem: PlacementProblem, rounds: int, seed: int = 0) -> None:
@@ -123,6 +241,103 @@ def check_rest(planner: Planner, problem: PlacementProblem, rounds: int, seed: i
             return
         problem = replace(problem, current=answer.bin)
     raise AssertionError(f"{planner!r} with seed {seed} does not rest: moves {history}, ending with {problem}")
+
+
+def renumbered(problem: PlacementProblem, groups: Ints, bins: Ints) -> PlacementProblem:
+    """Return a problem with other numbers.
+
+    Parameters
+    ----------
+    problem : PlacementProblem
+        The problem.
+    groups : array of int
+        For each number that a group gets, the number that it had.
+    bins : array of int
+        For each number that a bin had, the number that it gets.
+
+    Returns
+    -------
+    PlacementProblem
+        The problem in these numbers.
+
+    Examples
+    --------
+    >>> one = PlacementProblem([5, 6, 7], current=[0, 1, -1], bins=2)
+    >>> other = renumbered(one, np.array([2, 0, 1]), np.array([1, 0]))
+    >>> other.load.tolist(), other.current.tolist()
+    ([7.0, 5.0, 6.0], [-1, 1, 0])
+    """
+    had = np.argsort(bins)
+    return replace(
+        problem,
+        load=problem.load[groups],
+        current=np.where(problem.placed, bins[problem.current], -1)[groups],
+        state_bytes=problem.state_bytes[groups],
+        capacity=None if problem.capacity is None else problem.capacity[had],
+        draining=problem.draining[had],
+        traffic=None if problem.traffic is None else problem.traffic[groups][:, groups],
+        operator=None if problem.operator is None else problem.operator[groups],
+        history=None if problem.history is None else problem.history[:, groups],
+        size=problem.size[groups],
+        pinned=problem.pinned[groups],
+    )
+
+
+def without_ties(problem: PlacementProblem, seed: int) -> PlacementProblem:
+    """Return a problem in which no two groups and no two bins are alike.
+
+    Parameters
+    ----------
+    problem : PlacementProblem
+        The problem.
+    seed : int
+        What the differences are drawn from.
+
+    Returns
+    -------
+    PlacementProblem
+        The problem with loads, state and capacities changed by some percent.
+    """
+    random = np.random.default_rng(seed)
+    factor = random.uniform(1, 1.1, problem.groups)
+    some = 0.01 * max(float(problem.load.mean()), 1e-3) if problem.groups else 0.0
+    each = factor if problem.load.ndim == 1 else factor[:, None]
+    windows = problem.history
+    return replace(
+        problem,
+        load=(problem.load + some) * each,
+        state_bytes=(problem.state_bytes + 1) * random.uniform(1, 1.1, problem.groups),
+        capacity=None if problem.capacity is None else problem.capacity * random.uniform(1.1, 1.2, (problem.bins, 1)),
+        history=None if windows is None else (windows + some) * factor * random.uniform(1, 1.1, windows.shape),
+        traffic=None if problem.traffic is None else problem.traffic.multiply(random.uniform(1, 1.1, problem.groups)),
+    )
+
+
+def valid_placements(problem: PlacementProblem) -> Iterator[Ints]:
+    """Yield all placements that keep the rules of a small problem.
+
+    Parameters
+    ----------
+    problem : PlacementProblem
+        The problem; the number of its placements is that of its bins to the power of that of its groups.
+
+    Yields
+    ------
+    array of int
+        The bin of each group.
+
+    Examples
+    --------
+    >>> [bin.tolist() for bin in valid_placements(PlacementProblem([1, 1], current=[0, 1], bins=2, max_moves=1))]
+    [[0, 0], [0, 1], [1, 1]]
+    """
+    for bins in itertools.product(range(problem.bins), repeat=problem.groups):
+        bin = np.array(bins, dtype=np.int64)
+        try:
+            validate(problem, problem.placement(bin))
+        except InvalidPlan:
+            continue
+        yield bin
 
 
 def problems(seed: int, count: int = 20, groups: int = 12, bins: int = 4) -> Iterator[PlacementProblem]:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from typing import TYPE_CHECKING, Any
 
 from distributed.diagnostics.plugin import SchedulerPlugin
 from tornado.ioloop import PeriodicCallback
 
+from dask_elastic.dashboard.display import Display
+from dask_elastic.dashboard.watched import JobCard, Watched
 from dask_elastic.runtime.coordinator import Coordinator, hold
+from dask_elastic.runtime.report import load_error
 
 if TYPE_CHECKING:
     from distributed import Scheduler
     from distributed.scheduler import WorkerState
+
+    from dask_elastic.runtime.job_record import JobRecord
 
 logger = logging.getLogger("dask_elastic.scheduler")
 
@@ -28,6 +34,7 @@ class ElasticSchedulerPlugin(SchedulerPlugin):
     def __init__(self) -> None:
         self.coordinator: Coordinator | None = None
         self._holding: PeriodicCallback | None = None
+        self._display: Display | None = None
 
     async def start(self, scheduler: Scheduler) -> None:
         """Take up the scheduler's handlers."""
@@ -38,6 +45,8 @@ class ElasticSchedulerPlugin(SchedulerPlugin):
             self._holding = PeriodicCallback(hold(scheduler, coordinator), HOLD_MILLISECONDS)
             self._holding.start()
             self.coordinator = coordinator
+            self._display = Display(scheduler, watched(coordinator))
+            self._display.open()
         except Exception:  # a scheduler that cannot host us must still run
             logger.exception("dask_elastic could not be set up on the scheduler")
 
@@ -46,6 +55,8 @@ class ElasticSchedulerPlugin(SchedulerPlugin):
         if self.coordinator is None:
             return
         coordinator, self.coordinator = self.coordinator, None
+        if self._display is not None:
+            self._display.close()
         await coordinator.close()
         if self._holding is not None:
             self._holding.stop()
@@ -54,6 +65,8 @@ class ElasticSchedulerPlugin(SchedulerPlugin):
 
     async def before_close(self) -> None:
         """Stop what the plugin runs by itself."""
+        if self._display is not None:
+            self._display.close()
         if self._holding is not None:
             self._holding.stop()
 
@@ -68,3 +81,43 @@ class ElasticSchedulerPlugin(SchedulerPlugin):
             return workers
         needed = {address for record in self.coordinator.running for address in record.nodes}
         return [worker for worker in workers if worker.address not in needed]
+
+
+def watched(coordinator: Coordinator) -> Watched:
+    """Return what the dashboard may see of a coordinator."""
+    controller = coordinator.controller
+    return Watched(
+        history=controller.history,
+        list_cards=lambda: map(_card, coordinator.jobs.values()),
+        list_decisions=controller.log.of,
+        problem=lambda: controller.error,
+    )
+
+
+def _card(record: JobRecord) -> JobCard:
+    return JobCard(
+        name=record.name,
+        status=record.status.value,
+        began=record.began,
+        oversubscribed=record.oversubscribed,
+        error=None if record.error is None else _text(record.error),
+        cores=lambda: _cores(record),
+    )
+
+
+def _cores(record: JobRecord) -> dict[tuple[str, int], dict[str, int]]:
+    """Return cores by executor and by the address of the node."""
+    nodes = record.nodes
+    return {
+        executor: {nodes[node]: count for node, count in by_node.items()} for executor, by_node in record.cores.items()
+    }
+
+
+@functools.lru_cache(maxsize=64)
+def _text(error: bytes) -> str:
+    """Return the last line of an error; its class may be one that only the client and the workers have."""
+    try:
+        found = load_error(error)
+    except Exception as reason:  # whatever unpickling raises; `job.wait()` raises the error itself
+        return f"its error cannot be read here ({reason}); job.wait() raises it"
+    return f"{type(found).__name__}: {found}"

@@ -14,6 +14,7 @@ from dask_elastic.runtime.progress import Progress
 RUN = {"timeout": 30, "progress": False}
 ROWS = pa.table({"k": np.arange(1_000) % 10, "word": [f"word-{n % 7}" for n in range(1_000)]})
 METRICS = {
+    "throughput", "customer_rows", "sojourn", "bytes_in", "bytes_out", "bound",
     "operator", "executor", "node", "cores", "arrival_rate", "service_rate", "queue", "latency_p50", "latency_p99",
     "state_bytes", "rows", "moves", "moves_across",
 }  # fmt: skip

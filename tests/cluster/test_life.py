@@ -499,12 +499,12 @@ def test_a_task_that_has_ended_leaves_no_cache_of_keys_behind(small_cluster, wai
 
 
 def test_a_job_that_cannot_be_measured_fails_and_the_next_one_runs(small_cluster, monkeypatch):
-    def broken(self, shards=None):
+    def broken(self):
         raise RuntimeError("no measure")
 
     with Client(small_cluster(processes=False), set_as_default=False) as client, monkeypatch.context() as patched:
         job = held(client)
-        patched.setattr(KeyedStore, "state_bytes", broken)
+        patched.setattr(KeyedStore, "shard_bytes", broken)
         with pytest.raises(errors.JobFailed, match="no measure"):
             job.wait(**RUN)
         patched.undo()

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-import importlib.util
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -9,21 +9,16 @@ import time
 from pathlib import Path
 
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from dask_elastic.cli.demo import flights
+from dask_elastic.cli.demo.checks import as_text, compare_state, compare_updates, movements
+from dask_elastic.cli.demo.hot_routes import READ_COLUMNS, reroute
+
 ROOT = Path(__file__).parents[2]
 DEMO = ROOT / "examples" / "demo.py"
-
-
-@pytest.fixture(scope="module")
-def demo():
-    sys.path.insert(0, str(DEMO.parent))
-    spec = importlib.util.spec_from_file_location("demo_example", DEMO)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    sys.path.remove(str(DEMO.parent))
-    return module
 
 
 def start(out, *arguments):
@@ -53,19 +48,22 @@ def gone_soon(group):
     return not alive(group)
 
 
-def test_a_short_replay_is_right_and_moves_shards_between_workers(tmp_path):
-    process = start(tmp_path, "--flights", "30000", "--rate", "6000")
+def test_a_short_replay_is_right_and_moves_shards_and_cores(tmp_path):
+    process = start(tmp_path, "--seconds", "15", "--dashboard-address", ":0")
     said, _ = process.communicate(timeout=100)
     assert process.returncode == 0, said
     assert "All of it is right." in said
     assert "WRONG" not in said
+    assert "no more flights are read" in said
+    assert re.search(r"Watch it at http://\S+/elastic$", said, re.MULTILINE)
+    assert re.search(r"-> .*per_route\[\d\] \d → \d cores?", said)
     assert pq.read_table(tmp_path / "per_route.parquet").column_names == ["route", "flights", "total", "mean", "worst"]
     assert [*(tmp_path / "route_updates").glob("*.parquet")]
     assert gone_soon(process.pid)
 
 
 def test_interrupted_it_leaves_no_process(tmp_path):
-    process = start(tmp_path)
+    process = start(tmp_path, "--dashboard-address", ":0")
     for line in process.stdout:
         if "%" in line and "p50" in line:
             break
@@ -76,35 +74,53 @@ def test_interrupted_it_leaves_no_process(tmp_path):
     assert gone_soon(process.pid)
 
 
-@pytest.mark.parametrize("column", ["flights", "total", "worst", "mean"])
-def test_a_wrong_value_is_found(demo, column):
-    expected = pd.DataFrame(
-        {"flights": [1, 2], "total": [3, 4], "mean": [3.0, 2.0], "worst": [3, 5]},
-        index=pd.Index(["a", "b"], name="tailnum"),
-    )
-    right = expected.reset_index()
-    assert all(passed for _, passed, _ in demo.compare("per_plane", right, expected))
-    wrong = right.copy()
-    wrong.loc[1, column] += 1
-    assert [what for what, passed, _ in demo.compare("per_plane", wrong, expected) if not passed] == [
-        f"per_plane: {column}"
-    ]
-
-
-def test_a_missing_key_is_found(demo):
-    expected = pd.DataFrame(
+@pytest.fixture
+def expected():
+    return pd.DataFrame(
         {"flights": [1, 2], "total": [3, 4], "mean": [3.0, 2.0], "worst": [3, 5]},
         index=pd.Index(["a", "b"], name="route"),
     )
-    found = [*demo.compare("per_route", expected.reset_index().iloc[:1], expected)]
-    assert found == [("per_route: keys", False, "1 of 2")]
 
 
-def test_the_rerouting_depends_on_the_row_alone(demo):
-    flights = demo.flights.load().select(demo.SURGE_COLUMNS).slice(100_000, 5_000).combine_chunks()
-    reroute = demo.surge(["A-B", "C-D", "E-F"])
-    [whole] = flights.to_batches()
-    parts = [reroute(whole.slice(start, 7)) for start in range(0, 5_000, 7)]
-    assert pd.concat([part.to_pandas() for part in parts], ignore_index=True).equals(reroute(whole).to_pandas())
-    hot = reroute(whole)["route"].to_pandas().isin(["A-B", "C-D", "E-F"]).mean()
+@pytest.mark.parametrize("column", ["flights", "total", "worst", "mean"])
+def test_a_wrong_value_is_found(expected, column):
+    right = expected.reset_index()
+    assert all(check.passed for check in compare_state("per_route", right, expected))
+    wrong = right.copy()
+    wrong.loc[1, column] += 1
+    found = [check.what for check in compare_state("per_route", wrong, expected) if not check.passed]
+    assert found == [f"per_route: {column}"]
+
+
+def test_a_missing_key_is_found(expected):
+    [found] = compare_state("per_route", expected.reset_index().iloc[:1], expected)
+    assert (found.what, found.passed, found.details) == ("per_route: keys", False, "1 of 2")
+
+
+def test_a_missing_last_update_is_found(expected, tmp_path):
+    first = expected.assign(flights=0, total=0).reset_index()
+    updates = pd.concat([first, expected.reset_index()], ignore_index=True)
+    pq.write_table(pa.Table.from_pandas(updates), tmp_path / "updates.parquet")
+    assert compare_updates(tmp_path, expected).passed
+    pq.write_table(pa.Table.from_pandas(updates.iloc[:3]), tmp_path / "updates.parquet")
+    assert not compare_updates(tmp_path, expected).passed
+
+
+@pytest.mark.parametrize(
+    ("moves", "taken", "verdicts"), [(3, 2, [True, True]), (0, 2, [False, True]), (3, 0, [True, False])]
+)
+def test_that_nothing_moved_is_found(moves, taken, verdicts):
+    metrics = pd.DataFrame({"moves": [moves, 0], "moves_across": [0, 0]})
+    checks = [*movements(metrics, taken, 0)]
+    assert [check.passed for check in checks] == verdicts
+    assert ("WRONG" in as_text(checks)) == (not all(verdicts))
+
+
+def test_the_rerouting_depends_on_the_row_alone():
+    some = flights.load().select(READ_COLUMNS).slice(100_000, 5_000).combine_chunks()
+    change = reroute(["A-B", "C-D", "E-F"])
+    [whole] = some.to_batches()
+    parts = [change(whole.slice(start, 7)) for start in range(0, 5_000, 7)]
+    assert pd.concat([part.to_pandas() for part in parts], ignore_index=True).equals(change(whole).to_pandas())
+    hot = change(whole)["route"].to_pandas().isin(["A-B", "C-D", "E-F"]).mean()
     assert 0.3 < hot < 0.5

@@ -39,11 +39,11 @@ def test_latency_of_edges():
     assert expected_latency(1.0, [], [], []) == 0.0
 
 
-def best_latency(network, cores):
+def best_latency(network, cores, weight=None):
     """The least latency of any way to give out so many cores."""
     external, arrival, service = network
     return min(
-        expected_latency(external, arrival, service, [a + 1 for a in split])
+        expected_latency(external, arrival, service, [a + 1 for a in split], weight=weight)
         for split in itertools.product(range(cores), repeat=len(arrival))
         if sum(split) + len(arrival) == cores
     )
@@ -66,6 +66,87 @@ def test_allocation_is_the_best(network, factor, available):
         assert best_latency(network, used - 1) > target * (1 - 1e-9)
     if not allocation.feasible:
         assert used == available
+
+
+@st.composite
+def weighted_networks(draw, most=4):
+    external, arrival, service = draw(networks(most))
+    weight = draw(st.lists(st.sampled_from([0.0, 0.5, 1.0, 3.0, 400.0]), min_size=len(arrival), max_size=len(arrival)))
+    return (external, arrival, service), weight
+
+
+@given(weighted_networks())
+def test_weighted_latency_counts_tuples(problem):
+    (external, arrival, service), weight = problem
+    cores = [math.floor(a / s) + 2 for a, s in zip(arrival, service, strict=True)]
+    parts = [w * a * mmk_sojourn(a, s, k) for w, a, s, k in zip(weight, arrival, service, cores, strict=True)]
+    latency = expected_latency(external, arrival, service, cores, weight=weight)
+    assert latency == pytest.approx(sum(parts) / external)
+
+
+@given(networks(), st.sampled_from([0.25, 64.0]))
+def test_equal_weights_are_a_unit(network, rows):
+    external, arrival, service = network
+    cores = [math.floor(a / s) + 2 for a, s in zip(arrival, service, strict=True)]
+    plain = expected_latency(external, arrival, service, cores)
+    ones = [1.0] * len(arrival)
+    assert expected_latency(external, arrival, service, cores, weight=ones) == plain
+    assert expected_latency(external * rows, arrival, service, cores, weight=[rows] * len(arrival)) == plain
+    target = 1.1 * plain
+    first = allocate(external, arrival, service, target, 60)
+    for tuples, weight in ((external, ones), (external * rows, [rows] * len(arrival))):
+        other = allocate(tuples, arrival, service, target, 60, weight=weight)
+        assert (other.cores.tolist(), other.latency) == (first.cores.tolist(), first.latency)
+
+
+@settings(max_examples=60, deadline=None)
+@given(weighted_networks(most=3), st.floats(1.001, 3.0), st.integers(3, 11))
+def test_weighted_allocation_is_the_best(problem, factor, available):
+    network, weight = problem
+    external, arrival, service = network
+    loads = [a / s for a, s in zip(arrival, service, strict=True)]
+    target = factor * sum(w * load for w, load in zip(weight, loads, strict=True)) / external or 1.0
+    allocation = allocate(*network, target, available, weight=weight)
+    used = int(allocation.cores.sum())
+    assert allocation.latency == expected_latency(*network, allocation.cores, weight=weight)
+    assert allocation.feasible == (allocation.latency <= target)
+    if sum(math.floor(load) + 1 for load in loads) > available:
+        assert allocation.cores.tolist() == allocate(*network, target, available).cores.tolist()
+        return
+    best = best_latency(network, used, weight)
+    assert allocation.latency <= best * (1 + 1e-9)
+    if allocation.feasible and used > sum(math.floor(load) + 1 for load in loads):
+        assert best_latency(network, used - 1, weight) > target * (1 - 1e-9)
+    if not allocation.feasible:
+        # More cores would not help: what is left over lowers nothing.
+        assert best_latency(network, available, weight) >= allocation.latency * (1 - 1e-9)
+
+
+def test_cores_go_where_many_tuples_wait():
+    problem = 200.0, [10.0, 10.0], [11.0, 11.0]
+    assert allocate(*problem, 1e-6, 5).cores.tolist() == [3, 2]
+    assert allocate(*problem, 1e-6, 5, weight=[1.0, 100.0]).cores.tolist() == [2, 3]
+
+
+def test_an_unstable_executor_is_endless_whatever_its_weight():
+    assert expected_latency(1.0, [3.0], [2.0], [1], weight=[0.0]) == math.inf
+    assert expected_latency(1.0, [0.0], [2.0], [0], weight=[5.0]) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("weight", "message"),
+    [
+        ([1.0], "weight has 1 entries for 2 executors"),
+        ([1.0, -2.0], r"weight\[1\] is -2\.0"),
+        ([math.nan, 1.0], r"weight\[0\] is nan"),
+        ([[1.0, 1.0]], "weight has shape"),
+    ],
+)
+def test_bad_weights_are_named(weight, message):
+    with pytest.raises(PlanningError, match=message):
+        expected_latency(1.0, [1.0, 1.0], [2.0, 2.0], [1, 1], weight=weight)
+    with pytest.raises(PlanningError, match=message):
+        allocate(1.0, [1.0, 1.0], [2.0, 2.0], 1.0, 4, weight=weight)
 
 
 def test_all_cores_are_used_when_the_target_is_out_of_reach():

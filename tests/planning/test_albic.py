@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +11,7 @@ from dask_elastic.planning.albic import Albic
 from dask_elastic.planning.check import validate
 from dask_elastic.planning.problem import PlacementProblem
 from dask_elastic.planning.quality import collocation, load_distance
+from dask_elastic.testing.planners import renumbered
 from dask_elastic.vocab.errors import PlanningError
 
 
@@ -56,6 +58,39 @@ def test_parts_get_smaller_until_the_bound_is_kept():
     problem = PlacementProblem(np.ones(8), np.zeros(8, dtype=int), 8, traffic=traffic)
     placement = Albic(max_distance=0.1, max_part=8.0, step=4.0, score=0.5).plan(problem)
     assert load_distance(problem, placement.bin) == 0
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_other_numbers_of_groups_and_bins_reach_the_same_bound(seed):
+    random = np.random.default_rng(seed)
+    problem = one_to_one(max_moves=4, draining=[seed % 4] if seed else None)
+    problem = replace(problem, load=random.uniform(3, 7, 24))
+    other = renumbered(problem, random.permutation(24), random.permutation(4))
+    first, second = Albic().plan(problem, seed), Albic().plan(other, seed)
+    for one, two in zip(
+        *(Albic().objective(p, x.bin)[:2] for p, x in ((problem, first), (other, second))), strict=True
+    ):
+        assert one == pytest.approx(two, rel=1e-4, abs=1e-6)
+
+
+def test_a_pair_that_can_never_be_put_together_does_not_end_all_improvement():
+    # The two that send most have too much state for the budget; and two of the others too much load for one bin.
+    traffic = sp.coo_matrix(([9.0, 8.0, 7.0], ([0, 2, 4], [1, 3, 5])), (6, 6))
+    state = [100, 100, 1, 1, 1, 1]
+    load = [1, 1, 5, 5, 1, 1]
+    problem = PlacementProblem(load, [0, 1, 0, 1, 0, 1], 2, state_bytes=state, traffic=traffic, max_cost=10)
+    placement = Albic().plan(problem)
+    validate(problem, placement)
+    assert placement.bin[4] == placement.bin[5]
+
+
+def test_all_rounds_share_the_time():
+    random = np.random.default_rng(1)
+    traffic = sp.random_array((300, 300), density=0.05, rng=random)
+    problem = PlacementProblem(random.pareto(1.0, 300), np.arange(300) % 12, 12, traffic=traffic, max_moves=30)
+    began = time.perf_counter()
+    validate(problem, Albic(max_distance=0.0, time_limit=1.0).plan(problem))
+    assert time.perf_counter() - began < 4
 
 
 def test_nothing_is_pinned_to_a_draining_bin():

@@ -156,6 +156,20 @@ def test_malformed_problems_are_refused(arguments, message):
         balance(*arguments)
 
 
+def test_a_move_says_what_is_wrong():
+    for arguments in ((-1, 0, 1), (3, 2, 2)):
+        with pytest.raises(PlanningError, match="is no move"):
+            ShardMove(*arguments)
+
+
+def test_very_many_shards_do_not_overflow():
+    load = np.full(100_000, 1e300)
+    owner = np.zeros(100_000, dtype=int)
+    moves = balance(load[:40_000], owner[:40_000], [0, 1])
+    assert 15_000 < len(moves) <= 20_000
+    assert balance(load, np.arange(100_000) % 4, range(4)) == []
+
+
 def test_a_large_executor_is_balanced_within_a_millisecond():
     random = np.random.default_rng(1)
     load = 1.0 / np.arange(1, 1025) ** 0.5
@@ -172,4 +186,4 @@ def test_a_large_executor_is_balanced_within_a_millisecond():
         sums[move.target] += load[move.shard]
     assert sums.max() / sums.mean() <= 1.2
     # The quickest of the runs, as others share the machine; the goal is 1 ms, the rest is room for slower ones.
-    assert min(durations) < 0.003
+    assert min(durations) < 0.002

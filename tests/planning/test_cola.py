@@ -5,7 +5,7 @@ import pytest
 import scipy.sparse as sp
 
 from dask_elastic.planning.check import validate
-from dask_elastic.planning.cola import Cola, partition
+from dask_elastic.planning.cola import Cola
 from dask_elastic.planning.problem import PlacementProblem
 from dask_elastic.planning.quality import collocation, load_distance
 from dask_elastic.vocab.errors import PlanningError
@@ -36,12 +36,6 @@ def test_new_groups_are_placed():
     placement = Cola().plan(fresh)
     assert placement.moves == 0
     assert collocation(fresh, placement.bin) > 0.9
-
-
-def test_no_part_is_empty():
-    for parts in (1, 2, 3, 7, 9):
-        found = partition(None, np.arange(7), np.ones(7), parts, seed=1)
-        assert len(set(found.tolist())) == min(parts, 7)
 
 
 def test_the_distance_is_checked():

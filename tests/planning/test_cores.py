@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dask_elastic.planning import cores as module
+from dask_elastic.planning import exact_cores as module
 from dask_elastic.planning.cores import CoreAssignment, assign_cores, migration_cost
 from dask_elastic.vocab.errors import Infeasible, PlanningError
 

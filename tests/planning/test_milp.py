@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import itertools
 import time
 from dataclasses import replace
 
@@ -11,20 +10,10 @@ import pytest
 from dask_elastic.planning.check import validate
 from dask_elastic.planning.flux import Flux
 from dask_elastic.planning.milp import Milp
-from dask_elastic.planning.problem import PlacementProblem
+from dask_elastic.planning.problem import Draft, PlacementProblem
 from dask_elastic.planning.quality import load_distance
-from dask_elastic.testing.planners import problems
-from dask_elastic.vocab.errors import InvalidPlan, PlanningError
-
-
-def allowed(problem):
-    for bins in itertools.product(range(problem.bins), repeat=problem.groups):
-        placement = problem.placement(np.array(bins))
-        try:
-            validate(problem, placement)
-        except InvalidPlan:
-            continue
-        yield placement.bin
+from dask_elastic.testing.planners import problems, valid_placements
+from dask_elastic.vocab.errors import PlanningError
 
 
 def paper_setting(seed, bins=20, groups=400, varies=40.0, **budget):
@@ -39,19 +28,82 @@ def paper_setting(seed, bins=20, groups=400, varies=40.0, **budget):
     return PlacementProblem(np.maximum(load, 0), current, bins, **budget)
 
 
+def tiny(seed):
+    """Whole loads, so that no two load distances differ by rounding alone; every kind of rule."""
+    random = np.random.default_rng(seed)
+    groups, bins = int(random.integers(1, 7)), int(random.integers(2, 4))
+    current = random.integers(0, bins, groups)
+    if random.random() < 0.2:
+        current[random.random(groups) < 0.4] = -1
+    shape = (groups, 2) if random.random() < 0.3 else groups
+    load, state = random.integers(0, 10, shape), random.integers(0, 50, groups)
+    room = 1 + load.reshape(groups, -1).sum(axis=0).max() // bins
+    return PlacementProblem(
+        load,
+        current,
+        bins,
+        state_bytes=state,
+        capacity=random.choice([1, 2], bins) * room if random.random() < 0.4 else None,
+        draining=[int(random.integers(bins))] if random.random() < 0.4 else None,
+        max_moves=int(random.integers(0, groups + 1)) if random.random() < 0.4 else None,
+        max_cost=float(random.uniform(0, 1) * state.sum()) if random.random() < 0.4 else None,
+        size=random.integers(1, 4, groups) if random.random() < 0.2 else None,
+        pinned=random.random(groups) < 0.3 if random.random() < 0.2 else None,
+    )
+
+
+def best_of_all(problem):
+    """The least load distance, and with it the least left to drain; draining first where nothing else can be gained."""
+
+    def value(bin):
+        return tuple(round(number, 9) for number in Milp().objective(problem, bin))
+
+    values, now = [value(bin) for bin in valid_placements(problem)], value(Draft(problem).bin)
+    best = min(values)
+    free = problem.max_moves is None and problem.max_cost is None
+    if now[2] and (free or (best[2] and best[1] >= now[1] and best[2] >= now[2])):
+        return min(values, key=lambda value: (value[0], value[2], value[1]))
+    return best
+
+
+@pytest.mark.parametrize("part", range(6))
+def test_it_is_optimal_where_all_is_tried(part):
+    proven = 0
+    for seed in range(30 * part, 30 * part + 30):
+        problem = tiny(seed)
+        placement = Milp().plan(problem)
+        validate(problem, placement)
+        best = best_of_all(problem)
+        if best[0] == 0:
+            assert Milp().objective(problem, placement.bin) == pytest.approx(best, abs=1e-6), seed
+        proven += placement.proven
+    assert proven > 27
+
+
 @pytest.mark.parametrize("seed", range(4))
-def test_it_is_optimal_where_all_is_tried(seed):
+def test_real_loads_are_balanced_as_well_as_can_be(seed):
     for problem in problems(seed, count=25, groups=6, bins=3):
         placement = Milp().plan(problem)
         if problem.draining.any() or not placement.proven:
             continue
-        best = min(load_distance(problem, bin) for bin in allowed(problem))
-        assert load_distance(problem, placement.bin) == pytest.approx(best, rel=1e-4, abs=1e-6 * max(problem.mean, 1))
+        best = min(load_distance(problem, bin) for bin in valid_placements(problem))
+        assert load_distance(problem, placement.bin) == pytest.approx(best, rel=1e-4, abs=2e-5 * max(problem.mean, 1))
 
 
-def test_small_problems_are_proven():
+def test_small_problems_are_mostly_proven():
     answers = [Milp().plan(problem) for problem in problems(9, count=30, groups=6, bins=3)]
     assert sum(answer.proven for answer in answers) >= 27
+
+
+@pytest.mark.parametrize("options", [{}, {"gap": 0.9}, {"time_limit": 0.0}, {"time_limit": None, "node_limit": 0}])
+def test_no_option_makes_it_worse_than_flux(options):
+    for seed in range(3):
+        for problem in problems(seed, count=20, groups=30, bins=7):
+            if problem.draining.any():
+                continue
+            reached = load_distance(problem, Milp(**({"time_limit": 0.2} | options)).plan(problem).bin)
+            for passes in (1, None):
+                assert reached <= load_distance(problem, Flux(passes).plan(problem).bin) * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("budget", [{"max_moves": 10}, {"max_moves": 40}, {}])
@@ -71,12 +123,17 @@ def test_its_margin_is_large_where_the_budget_does_not_bind():
     assert load_distance(problem, milp.bin) < 0.1 * load_distance(problem, flux.bin)
 
 
-def test_it_is_back_within_its_limit():
-    problem = paper_setting(1, bins=40, groups=800)
-    began = time.perf_counter()
+@pytest.mark.parametrize(
+    ("bins", "groups", "change"),
+    [(20, 400, {"max_moves": 30}), (60, 1200, {"max_moves": 20}), (60, 1200, {"draining": [0, 1, 2], "max_moves": 20})],
+)
+def test_it_is_back_within_its_limit(bins, groups, change):
+    problem = paper_setting(1, bins=bins, groups=groups, **change)
+    # Others share the machine: what counts is the time that it had.
+    began = time.process_time()
     placement = Milp(time_limit=1.0).plan(problem)
     validate(problem, placement)
-    assert time.perf_counter() - began < 5
+    assert time.process_time() - began < 1.3
 
 
 def test_a_limit_of_nothing_still_gives_an_answer():
@@ -87,13 +144,80 @@ def test_a_limit_of_nothing_still_gives_an_answer():
         assert load_distance(problem, placement.bin) < load_distance(problem, problem.current)
 
 
-def test_a_solver_that_fails_does_no_harm(monkeypatch):
-    problem = paper_setting(2, bins=5, groups=50, max_moves=5)
-    monkeypatch.setattr(highspy.Highs, "run", lambda self: highspy.HighsStatus.kError)
+def error(*arguments):
+    return highspy.HighsStatus.kError
+
+
+def raising(*arguments):
+    raise RuntimeError("out of luck")
+
+
+def columns(value):
+    def solution(self):
+        found = highspy.HighsSolution()
+        found.col_value = [value] * self.getNumCol()
+        return found
+
+    return solution
+
+
+@pytest.mark.parametrize(
+    ("method", "failure"),
+    [
+        ("run", error),
+        ("run", raising),
+        ("passModel", error),
+        ("passModel", raising),
+        ("setSolution", raising),
+        ("__init__", raising),
+        ("getSolution", columns(0.0)),
+        ("getSolution", columns(1.0)),
+        ("getSolution", columns(np.nan)),
+        ("getSolution", lambda self: highspy.HighsSolution()),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:HiGHS failed")
+def test_a_solver_that_fails_does_no_harm(method, failure, monkeypatch):
+    problem = paper_setting(2, bins=8, groups=80, max_moves=8)
+    monkeypatch.setattr(highspy.Highs, method, failure)
     placement = Milp().plan(problem)
     validate(problem, placement)
     assert not placement.proven
     assert load_distance(problem, placement.bin) <= load_distance(problem, Flux().plan(problem).bin)
+
+
+def test_what_a_solver_throws_is_told(monkeypatch):
+    monkeypatch.setattr(highspy.Highs, "run", raising)
+    with pytest.warns(RuntimeWarning, match="HiGHS failed.*out of luck"):
+        Milp().plan(paper_setting(2, bins=5, groups=50, max_moves=5))
+
+
+def test_an_answer_that_breaks_a_rule_is_not_taken(monkeypatch):
+    problem = PlacementProblem([5, 5, 5, 5], [0, 0, 0, 0], 2, max_moves=1)
+    run = highspy.Highs.run
+
+    def free(self):
+        # The solver forgets the budget, which is the last row.
+        self.changeRowBounds(self.getNumRow() - 1, -highspy.kHighsInf, highspy.kHighsInf)
+        return run(self)
+
+    monkeypatch.setattr(highspy.Highs, "run", free)
+    placement = Milp().plan(problem)
+    validate(problem, placement)
+    assert placement.moves == 1
+    assert not placement.proven
+
+
+def test_a_solver_that_runs_out_of_time_is_not_proven():
+    placement = Milp(time_limit=0.05).plan(paper_setting(0, max_moves=30))
+    assert not placement.proven
+
+
+def test_no_state_is_moved_for_next_to_nothing():
+    problem = paper_setting(4)
+    first = Milp(time_limit=0.5).plan(problem)
+    assert first.moves > 50
+    assert Milp(time_limit=0.5).plan(replace(problem, current=first.bin)).moves <= 2
 
 
 def test_a_budget_of_cost_is_kept_and_used():

@@ -39,7 +39,18 @@ from dask_elastic.vocab.errors import PlanningError
         ({"max_moves": -1}, "max_moves is -1"),
         ({"max_moves": 1.5}, "max_moves is 1.5"),
         ({"max_cost": float("nan")}, "max_cost is nan"),
+        ({"max_moves": "many"}, "max_moves is 'many'"),
+        ({"max_cost": -0.5}, "max_cost is -0.5"),
         ({"size": [1, -1]}, "size is -1"),
+        ({"load": ["a", "b"]}, "load is no array of numbers"),
+        ({"load": [1e308, 1e308]}, "load exceeds what a float holds"),
+        ({"state_bytes": [1, np.nan]}, "state_bytes at .* is nan"),
+        ({"capacity": [1, np.nan]}, "capacity at .* is nan"),
+        ({"current": [[0], [1, 2]]}, "current is no array of integers"),
+        ({"traffic": [["a", 0], [0, 0]]}, "traffic is no matrix of numbers"),
+        ({"traffic": [[0, np.nan], [0, 0]]}, "traffic at .* is nan"),
+        ({"history": [[1, -2]]}, "history at .* is -2.0"),
+        ({"pinned": [True]}, r"pinned has shape \(1,\)"),
     ],
 )
 def test_what_is_wrong_is_named(change, message):
@@ -119,6 +130,30 @@ def test_draining_stops_at_the_budget():
     assert draft.bin.tolist() == [1, 2, 0]
 
 
-def test_a_placement_says_what_is_wrong():
-    with pytest.raises(PlanningError, match="bin has shape"):
-        Placement([0.5], 0, 0)
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([0.5], 0, 0), "bin has shape"),
+        (([[0]], 0, 0), "bin has shape"),
+        (([0], -1, 0), "moves is -1"),
+        (([0], 0.5, 0), "moves is 0.5"),
+        (([0], 0, -3.0), "cost is -3.0"),
+        (([0], 0, np.nan), "cost is nan"),
+    ],
+)
+def test_a_placement_says_what_is_wrong(arguments, message):
+    with pytest.raises(PlanningError, match=message):
+        Placement(*arguments)
+
+
+def test_an_infinite_budget_is_none():
+    problem = PlacementProblem([1], [0], 1, max_moves=np.inf, max_cost=np.inf)
+    assert (problem.max_moves, problem.max_cost) == (None, None)
+
+
+def test_bins_are_checked_against_the_problem():
+    problem = PlacementProblem([1, 2], [0, 1], 2)
+    assert problem.places([1, -1]).tolist() == [1, -1]
+    for bin, message in (([0], r"bin has shape \(1,\)"), ([0, 2], "bin of group 1 is 2"), ([0, 0.5], "bin has type")):
+        with pytest.raises(PlanningError, match=message):
+            problem.places(bin)

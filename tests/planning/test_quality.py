@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from dask_elastic.planning import quality
 from dask_elastic.planning.problem import PlacementProblem
+from dask_elastic.vocab.errors import PlanningError
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 3)), min_size=1, max_size=20))
@@ -52,6 +53,48 @@ def test_groups_without_a_bin_are_nowhere_together():
 def test_there_may_be_no_traffic():
     assert quality.collocation(PlacementProblem([1], [0], 1), np.array([0])) == 1
     assert quality.collocation(PlacementProblem([1], [0], 1, traffic=[[0]]), np.array([0])) == 1
+
+
+MEASURES = [
+    quality.load_distance,
+    quality.imbalance,
+    quality.variance,
+    quality.moved_bytes,
+    quality.collocation,
+    quality.load_index,
+]
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+def test_every_measure_is_a_number_of_a_problem_and_bins(measure):
+    problem = PlacementProblem([4, 4, 2], [0, 0, 1], 2, state_bytes=[1, 2, 3], traffic=np.eye(3)[[1, 2, 0]])
+    assert isinstance(measure(problem, problem.current), float)
+    assert measure(problem, [0, 1, 1]) == measure(problem, np.array([0, 1, 1]))
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+@pytest.mark.parametrize(
+    ("bin", "message"),
+    [
+        ([0, 2, 1], "bin of group 1 is 2: give −1 to 1"),
+        ([0, 1], r"bin has shape \(2,\)"),
+        ([0.0, 1, 1], "bin has type"),
+    ],
+)
+def test_bins_that_are_none_are_named(measure, bin, message):
+    problem = PlacementProblem([4, 4, 2], [0, 0, 1], 2, traffic=np.eye(3))
+    with pytest.raises(PlanningError, match=message):
+        measure(problem, bin)
+
+
+def test_moved_bytes_count_what_had_a_bin():
+    problem = PlacementProblem([1, 1, 1], [0, 1, -1], 2, state_bytes=[5, 7, 9])
+    assert quality.moved_bytes(problem, [1, 1, 0]) == 5
+
+
+def test_what_communication_costs_is_checked():
+    with pytest.raises(PlanningError, match="communication is -1"):
+        quality.load_index(PlacementProblem([1], [0], 1), [0], communication=-1)
 
 
 def test_noise_is_no_improvement():

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from dataclasses import fields
+import importlib
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -8,7 +9,14 @@ import pytest
 from dask_elastic.planning.check import validate
 from dask_elastic.planning.problem import Placement, PlacementProblem
 from dask_elastic.planning.registry import names, planner
-from dask_elastic.testing.planners import check_planner, check_rest, problems
+from dask_elastic.testing.planners import (
+    check_planner,
+    check_proven,
+    check_renumbering,
+    check_rest,
+    check_units,
+    problems,
+)
 from dask_elastic.vocab.errors import InvalidPlan, PlanningError, UnknownPlanner
 
 
@@ -48,8 +56,9 @@ def test_an_unknown_name_is_refused():
 
 
 class Faulty:
-    def __init__(self, answer):
+    def __init__(self, answer, by_number=()):
         self.answer = answer
+        self.by_number = by_number
 
     def objective(self, problem, bin, seed=0):
         return (float(problem.shares(bin).max()),)
@@ -58,14 +67,87 @@ class Faulty:
         return self.answer(problem)
 
 
+def heaped(problem):
+    return problem.placement(np.zeros(problem.groups, dtype=np.int64))
+
+
+def stay(problem):
+    return problem.placement(problem.current)
+
+
 def test_the_kit_finds_what_is_wrong():
     problem = PlacementProblem([1, 1], [0, 1], 2)
     with pytest.raises(InvalidPlan):
         check_planner(Faulty(lambda problem: Placement([0, 1], 1, 0)), problem)
     with pytest.raises(AssertionError, match=r"goes from \(1.0,\) to \(2.0,\)"):
-        check_planner(Faulty(lambda problem: problem.placement(np.array([0, 0]))), problem)
+        check_planner(Faulty(heaped), problem)
     with pytest.raises(AssertionError, match=r"does not rest: moves \[2, 2, 2\]"):
         check_rest(Faulty(lambda problem: problem.placement(1 - problem.current)), problem, 2)
     answers = iter([problem.placement(np.array(bin)) for bin in ([0, 1], [1, 0])])
     with pytest.raises(AssertionError, match="and then"):
         check_planner(Faulty(lambda problem: next(answers)), problem)
+
+
+def test_the_kit_finds_claims_that_do_not_hold():
+    problem = PlacementProblem([1, 1], [0, 0], 2)
+    claim = problem.placement(problem.current, proven=True)
+    with pytest.raises(AssertionError, match=r"claims that \(2.0,\) is optimal: \[0 1\] has \(1.0,\)"):
+        check_proven(Faulty(stay), problem, claim)
+    # Nothing better is allowed where nothing may move.
+    check_proven(Faulty(stay), PlacementProblem([1, 1], [0, 0], 2, max_moves=0), claim)
+
+
+def test_the_kit_finds_answers_that_follow_the_unit():
+    problem = PlacementProblem([3, 3], [0, 0], 2)
+    faulty = Faulty(lambda problem: heaped(problem) if problem.load[0] < 5 else problem.placement(np.array([0, 1])))
+    with pytest.raises(AssertionError, match="in other units"):
+        check_units(faulty, problem, faulty.plan(problem))
+
+
+def test_the_kit_finds_answers_that_follow_numbers():
+    problem = PlacementProblem([1, 2, 4, 8], [0, 0, 0, 0], 2)
+
+    def first_group_moves(problem):
+        bin = problem.current.copy()
+        bin[0] = 1 - bin[0]
+        return problem.placement(bin)
+
+    with pytest.raises(AssertionError, match="reaches"):
+        check_renumbering(Faulty(first_group_moves), problem, seed=0)
+    check_renumbering(Faulty(first_group_moves, by_number=("groups",)), problem, seed=0)
+    with pytest.raises(AssertionError, match="reaches"):
+        check_renumbering(Faulty(to_bin_0, by_number=("groups",)), FOUR_BINS, seed=0)
+    check_renumbering(Faulty(to_bin_0, by_number=("groups", "bins")), FOUR_BINS)
+
+
+FOUR_BINS = PlacementProblem([1, 2, 4, 8], [0, 1, 2, 3], 4)
+
+
+def to_bin_0(problem):
+    bin = problem.current.copy()
+    bin[np.flatnonzero(bin == 1)] = 0
+    return problem.placement(bin)
+
+
+@pytest.mark.parametrize("name", names())
+def test_what_a_planner_cannot_keep_is_told_in_its_page(name):
+    made = planner(name)
+    told = importlib.import_module(type(made).__module__).__doc__ + type(made).__doc__
+    if getattr(made, "by_number", ()):
+        assert "number" in told
+    assert set(getattr(made, "by_number", ())) <= {"groups", "bins"}
+
+
+@pytest.mark.parametrize("name", ["consistent-hash", "redist", "universal-hash"])
+@pytest.mark.parametrize("seed", range(3))
+def test_where_numbers_decide_loads_do_not(name, seed):
+    # What can hold instead of renumbering: groups that are not tracked go where their numbers say, whatever they weigh.
+    random = np.random.default_rng(seed)
+    options = {"redist": {"tracked": 0}}.get(name, {})
+    current = random.integers(0, 5, 60)
+    one, two = (PlacementProblem(random.pareto(1.5, 60), current, 5) for _ in range(2))
+    if name == "universal-hash":
+        # All on one bin is never better.
+        one, two = (replace(problem, current=np.zeros(60, dtype=int)) for problem in (one, two))
+    first, second = (planner(name, **options).plan(problem, seed).bin for problem in (one, two))
+    assert (first == second).mean() > 0.9

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import dask.config
 import pytest
 
+from dask_elastic.control.settings import ControlSettings
+from dask_elastic.runtime.control_options import ControlOptions, control_options
 from dask_elastic.runtime.job_spec import ComponentSummary, JobOptions, JobSpec
 from dask_elastic.runtime.options import NAMES, job_options
 from dask_elastic.runtime.report import Relayed, dump_error, load_error
@@ -44,6 +48,63 @@ def test_an_unknown_option_names_the_nearest_or_all():
         job_options({"flush_intervall": 1})
     with pytest.raises(SubmitError, match="no option 'zzz': The options are on_error"):
         job_options({"zzz": 1})
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "match"),
+    [
+        ("planner", "elasticuter", "choose from 'elasticutor', 'naive'; did you mean 'elasticutor'?"),
+        ("paradigm", "executor_centric", "did you mean 'executor-centric'?"),
+        ("paradigm", None, None),
+        ("latency_target", "50 parsecs", "latency_target='50 parsecs' is not a duration such as '50ms'"),
+        ("latency_target", 0, "must be above zero"),
+        ("latency_target", float("inf"), "must be above zero"),
+        ("latency_target", True, "is not a duration"),
+        ("dry_run", 1, "give True or False"),
+        ("dry_run", "yes", "give True or False"),
+    ],
+)
+def test_what_cores_are_to_achieve_is_checked_and_the_nearest_named(option, value, match):
+    if match is None:
+        assert job_options({option: value}) == job_options({})
+        return
+    with pytest.raises(SubmitError, match=re.escape(match)):
+        job_options({option: value})
+
+
+def test_a_job_may_have_no_target_by_option_or_by_configuration():
+    assert job_options({}).latency_target == 0.1
+    assert job_options({"latency_target": "20ms"}).latency_target == 0.02
+    assert job_options({"latency_target": None}).latency_target is None
+    with dask.config.set({"elastic.latency-target": None}):
+        assert job_options({}).latency_target is None
+        assert job_options({"latency_target": 2}).latency_target == 2.0
+
+
+@pytest.mark.parametrize("value", [True, "true", "True"])
+def test_a_flag_may_come_from_the_environment(value):
+    assert job_options({}).dry_run is False
+    with dask.config.set({"elastic.dry-run": value}):
+        assert job_options({}).dry_run is True
+        assert job_options({"dry_run": False}).dry_run is False
+
+
+def test_the_control_loop_decides_by_default_as_its_settings_say():
+    assert control_options() == ControlOptions(1.0, ControlSettings())
+    with dask.config.set({"elastic.control-period": 0.5, "elastic.control-budget": "1MiB"}):
+        assert control_options().period == 0.5
+        assert control_options().settings.budget_bytes == 2**20
+
+
+def test_nodes_join_at_the_first_free_place_and_leave_one():
+    spec = JobSpec("job", 1, ("a", "b"), 0, (), {"s": (0,)}, {}, job_options({}))
+    grown = spec.with_guest("c").with_guest("d")
+    assert (grown.nodes, grown.guests) == (("a", "b", "c", "d"), (2, 3))
+    left = grown.without("c")
+    assert (left.nodes, left.guests, left.members) == (("a", "b", "", "d"), (3,), [(0, "a"), (1, "b"), (3, "d")])
+    assert (left.with_guest("e").nodes, left.with_guest("e").guests) == (("a", "b", "e", "d"), (3, 2))
+    assert JobSpec.from_message(grown.to_message()) == grown
+    assert spec.settled == {0}
 
 
 def test_a_spec_is_the_same_after_its_way_to_a_worker():

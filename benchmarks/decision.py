@@ -1,0 +1,119 @@
+"""How long a decision takes: from a snapshot of the cluster to a plan.
+
+One JSON line a setting, with the median and the longest tick in milliseconds, and how many changes a tick brings: 32
+nodes with 8 cores and 96 executors of three jobs, whose arrivals change a little from second to second ("drift"), are
+dealt out anew every few seconds ("shuffle"), or exceed by far what the cores can do ("overload").
+
+    python benchmarks/decision.py [--ticks 60] [--nodes 32] [--executors 96]
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import statistics
+import time
+from collections.abc import Iterator
+
+import numpy as np
+
+from dask_elastic.control.loop import ControlLoop
+from dask_elastic.vocab.identity import ExecutorId
+from dask_elastic.vocab.plan import Plan
+from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot, NodeSnapshot, Snapshot
+
+CORES = 8
+SERVICE = 1_000.0
+SHARDS = 256
+JOBS = 3
+TARGETS = (0.05, 0.01, None)
+SHUFFLE_SECONDS = 5
+
+
+class Cluster:
+    """Executors that hold the cores which the last plan gave them, under loads drawn from a seed."""
+
+    def __init__(self, nodes: int, executors: int, busy: float, seed: int = 0):
+        self.random = np.random.default_rng(seed)
+        self.nodes = tuple(NodeSnapshot(f"tcp://n{i}:1", f"host{i // 2}", CORES) for i in range(nodes))
+        self.home = np.arange(executors) % nodes
+        self.cores = [{int(home): 1} for home in self.home]
+        for node in range(nodes):
+            here = np.flatnonzero(self.home == node)
+            for executor in self.random.choice(here, CORES - len(here)) if len(here) else ():
+                self.cores[executor][node] += 1
+        self.share = self.random.dirichlet(np.full(executors, 4.0))
+        self.total = busy * CORES * nodes
+        self.state = self.random.lognormal(16, 1, executors)
+        self.nbytes = self.random.choice([1e3, 1e5, 3e6], executors)
+
+    def shuffle(self) -> None:
+        self.share = self.random.permutation(self.share)
+
+    def snapshot(self, now: float) -> Snapshot:
+        loads = self.share * self.total * self.random.normal(1.0, 0.03, len(self.share))
+        executors = [self._executor(number, max(load, 0.01)) for number, load in enumerate(loads.tolist())]
+        parts = np.array_split(np.arange(len(executors)), JOBS)
+        jobs = tuple(
+            JobSnapshot(f"job{i}", 1, tuple(executors[j] for j in part), target, latency=0.02, latency_p99=0.1)
+            for i, (part, target) in enumerate(zip(parts, TARGETS, strict=True))
+        )
+        return Snapshot(now, self.nodes, jobs)
+
+    def _executor(self, number: int, load: float) -> ExecutorSnapshot:
+        held = sum(self.cores[number].values())
+        done = min(load, held) * SERVICE
+        shards = self.random.dirichlet(np.full(SHARDS, 2.0))
+        return ExecutorSnapshot(
+            ExecutorId("op", number), int(self.home[number]), self.cores[number], done, SERVICE, done, 1.0,
+            int(0.1 * held * SERVICE) if load > held else 3, int(self.state[number]), self.nbytes[number],
+            self.nbytes[number] / 2, 0.002, shard_load=shards * min(load, held), shard_bytes=shards * 1e6,
+        )  # fmt: skip
+
+    def carry_out(self, plan: Plan) -> None:
+        for change in plan.changes:
+            self.cores[change.executor.index] = dict(change.after)
+
+
+def ticks(cluster: Cluster, count: int, shuffled: bool) -> Iterator[tuple[float, int]]:
+    """Seconds and changes of each tick."""
+    loop = ControlLoop(clock=time.perf_counter)
+    for second in range(count):
+        if shuffled and second % SHUFFLE_SECONDS == 0:
+            cluster.shuffle()
+        snapshot = cluster.snapshot(float(second))
+        started = time.perf_counter()
+        plan = loop.tick(snapshot)
+        spent = time.perf_counter() - started
+        cluster.carry_out(plan)
+        yield spent, len(plan.changes)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ticks", type=int, default=60)
+    parser.add_argument("--nodes", type=int, default=32)
+    parser.add_argument("--executors", type=int, default=96)
+    options = parser.parse_args()
+    for setting, busy, shuffled in (("drift", 0.6, False), ("shuffle", 0.6, True), ("overload", 1.5, True)):
+        cluster = Cluster(options.nodes, options.executors, busy)
+        gc.collect()
+        found = list(ticks(cluster, options.ticks, shuffled))
+        spent = [seconds * 1e3 for seconds, _ in found]
+        line = {
+            "benchmark": "decision",
+            "setting": setting,
+            "nodes": options.nodes,
+            "cores": CORES * options.nodes,
+            "executors": options.executors,
+            "changes_per_tick": round(statistics.mean(changes for _, changes in found), 1),
+            "median_ms": round(statistics.median(spent), 2),
+            "max_ms": round(max(spent), 2),
+        }
+        print(json.dumps(line))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The command line: ``dask elastic run``, ``status``, ``decisions``, ``stop``, ``demo`` and ``plan``."""

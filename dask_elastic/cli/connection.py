@@ -1,0 +1,133 @@
+"""How a command finds its cluster: an option, else the environment or Dask's configuration."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urljoin
+
+import click
+import dask.config
+from distributed import Client
+from distributed.security import Security
+
+CONNECT_SECONDS = 10.0
+"""How long a scheduler may take to answer; a person is waiting."""
+
+NO_ADDRESS = (
+    "no scheduler to talk to: give --scheduler ADDRESS, or set DASK_SCHEDULER_ADDRESS, "
+    "or scheduler-address in Dask's configuration"
+)
+PEM_FILE = click.Path(exists=True, dir_okay=False, resolve_path=True)
+
+
+@dataclass(frozen=True)
+class Connection:
+    """What the user said about the scheduler.
+
+    Parameters
+    ----------
+    given : str or None
+        The address of ``--scheduler``.
+    ca_file, cert, key : str or None
+        Files for TLS; without any, Dask's configuration decides.
+    """
+
+    given: str | None = None
+    ca_file: str | None = None
+    cert: str | None = None
+    key: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.cert is None) != (self.key is None):
+            raise click.UsageError("--tls-cert and --tls-key belong together: give both or none")
+
+    @property
+    def by_tls_options(self) -> bool:
+        """Whether files for TLS were given."""
+        return (self.ca_file, self.cert) != (None, None)
+
+    def known_address(self) -> str | None:
+        """Return the address that the user gave or configured, None when there is none."""
+        # Dask reads DASK_SCHEDULER_ADDRESS into its configuration.
+        return self.given or dask.config.get("scheduler-address", None)
+
+    def address(self) -> str:
+        """Return the address.
+
+        Raises
+        ------
+        click.UsageError
+            If the user gave and configured none.
+        """
+        address = self.known_address()
+        if not address:
+            raise click.UsageError(NO_ADDRESS)
+        return address
+
+    def security(self) -> Security | None:
+        """Return what the files for TLS say, None to leave it to Dask's configuration."""
+        if not self.by_tls_options:
+            return None
+        files = {"tls_ca_file": self.ca_file, "tls_client_cert": self.cert, "tls_client_key": self.key}
+        return Security(require_encryption=True, **{name: file for name, file in files.items() if file is not None})
+
+    @contextmanager
+    def client(self, make: Callable[..., Client] = Client) -> Iterator[Client]:
+        """Connect for as long as the block runs.
+
+        Parameters
+        ----------
+        make : callable
+            The class of the client.
+
+        Raises
+        ------
+        click.ClickException
+            If nobody answers there, or the address is none.
+        """
+        address = self.address()
+        try:
+            client = make(address, security=self.security(), timeout=CONNECT_SECONDS)
+        except (OSError, ValueError, TypeError, RuntimeError) as error:
+            raise click.ClickException(f"cannot reach a scheduler at {address}: {_reason(error)}") from error
+        with client:
+            yield client
+
+
+def _reason(error: Exception) -> str:
+    text = str(error).strip() or type(error).__name__
+    return text.splitlines()[0]
+
+
+def connected(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options of a connection, and pass it a `Connection` as ``connection``."""
+
+    @click.option(
+        "--scheduler",
+        metavar="ADDRESS",
+        help="Address of the scheduler, such as tcp://10.0.0.1:8786. Without it: DASK_SCHEDULER_ADDRESS, or "
+        "scheduler-address in Dask's configuration.",
+    )
+    @click.option("--tls-ca-file", type=PEM_FILE, help="CA certificates for TLS (PEM).")
+    @click.option("--tls-cert", type=PEM_FILE, help="This client's certificate for TLS (PEM).")
+    @click.option("--tls-key", type=PEM_FILE, help="The private key of --tls-cert (PEM).")
+    @functools.wraps(command)
+    def with_connection(
+        scheduler: str | None, tls_ca_file: str | None, tls_cert: str | None, tls_key: str | None, **options: Any
+    ) -> Any:
+        return command(connection=Connection(scheduler, tls_ca_file, tls_cert, tls_key), **options)
+
+    return with_connection
+
+
+def dashboard_page(client: Client) -> str | None:
+    """Return the address of the cluster's page about jobs, None where the cluster serves no dashboard."""
+    try:
+        link = client.dashboard_link
+    except KeyError:
+        return None
+    return urljoin(link, "elastic") if link else None

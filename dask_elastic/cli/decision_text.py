@@ -1,0 +1,74 @@
+"""A decision of the control loop in words."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from dask_elastic.cli.table import duration
+
+INDENT = "    "
+
+
+def gained(before: Mapping[str, int], after: Mapping[str, int]) -> int:
+    """Return how many cores are there after that were not there before, worker by worker.
+
+    Examples
+    --------
+    >>> gained({"tcp://a:1": 2}, {"tcp://a:1": 1, "tcp://b:1": 3})
+    3
+    """
+    return sum(max(0, count - before.get(worker, 0)) for worker, count in after.items())
+
+
+def moved_cores(decision: Mapping[str, Any]) -> tuple[int, int]:
+    """Return how many cores executors took and gave up by a decision; none when it was not carried out.
+
+    Examples
+    --------
+    >>> change = {"executor": "per_key[0]", "before": {"tcp://a:1": 2}, "after": {"tcp://b:1": 3}}
+    >>> moved_cores({"applied": True, "changes": [change]}), moved_cores({"applied": False, "changes": [change]})
+    ((3, 2), (0, 0))
+    """
+    changes = decision["changes"] if decision["applied"] else []
+    taken = sum(gained(change["before"], change["after"]) for change in changes)
+    return taken, sum(gained(change["after"], change["before"]) for change in changes)
+
+
+def change_text(change: Mapping[str, Any]) -> str:
+    """Return a change of one executor's cores.
+
+    Examples
+    --------
+    >>> change_text({"executor": "per_key[0]", "before": {"tcp://a:1": 1}, "after": {"tcp://a:1": 1, "tcp://b:1": 1}})
+    'per_key[0] 1 → 2 cores'
+    >>> change_text({"executor": "per_key[0]", "before": {"tcp://a:1": 2}, "after": {"tcp://a:1": 1, "tcp://b:1": 1}})
+    'per_key[0] 2 cores, 1 on another worker than before'
+    """
+    before, after = change["before"], change["after"]
+    had, has = sum(before.values()), sum(after.values())
+    cores = "core" if has == 1 else "cores"
+    if had != has:
+        return f"{change['executor']} {had} → {has} {cores}"
+    return f"{change['executor']} {has} {cores}, {gained(before, after)} on another worker than before"
+
+
+def changes_text(decision: Mapping[str, Any]) -> str:
+    """Return all that a decision changes, and whether it was carried out."""
+    changes = "; ".join(map(change_text, decision["changes"])) or "no change"
+    return changes if decision["applied"] or not decision["changes"] else f"{changes} (not carried out)"
+
+
+def decision_text(decision: Mapping[str, Any]) -> str:
+    """Return a decision in a few lines: what changes, the latencies that it is about, and why."""
+    clock = time.strftime("%H:%M:%S", time.localtime(decision["time"]))
+    latencies = [
+        f"{name} {duration(decision[name])}"
+        for name in ("target", "measured", "predicted", "observed")
+        if decision[name] is not None
+    ]
+    lines = [f"#{decision['number']}  {clock}  {changes_text(decision)}"]
+    lines += [INDENT + "latency: " + ", ".join(latencies)] * bool(latencies)
+    lines += [INDENT + line for line in decision["reason"].splitlines()]
+    return "\n".join(lines)

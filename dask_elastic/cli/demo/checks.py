@@ -1,0 +1,90 @@
+"""Whether the demonstration did what it says: results equal those of pandas, and shards and cores did move."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from dask_elastic.cli.demo.flight_delays import KEYS
+from dask_elastic.cli.demo.hot_routes import READ_COLUMNS, reroute
+from dask_elastic.cli.table import table as as_table
+
+EXACT = ("flights", "total", "worst")
+LARGEST_ERROR = 1e-9
+"""Means are floats: their last digits depend on the order of the rows."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was looked at.
+
+    Parameters
+    ----------
+    what : str
+        What.
+    passed : bool
+        Whether it is right.
+    details : str
+        What was found.
+    """
+
+    what: str
+    passed: bool
+    details: str
+
+
+def reference(flights: pa.Table, routes: list[str]) -> dict[str, pd.DataFrame]:
+    """Compute with pandas what the job computes: each operator's state, by key."""
+    arrived = flights.filter(pc.is_valid(flights["arr_delay"])).select(READ_COLUMNS).combine_chunks()
+    rows = pa.Table.from_batches([reroute(routes)(batch) for batch in arrived.to_batches()])
+    frame = rows.select([*KEYS.values(), "arr_delay"]).to_pandas()
+    columns = {"flights": "size", "total": "sum", "mean": "mean", "worst": "max"}
+    return {operator: frame.groupby(key)["arr_delay"].agg(**columns).sort_index() for operator, key in KEYS.items()}
+
+
+def compare_state(operator: str, found: pd.DataFrame, expected: pd.DataFrame) -> Iterator[Check]:
+    """Say of each column of an operator's state whether it is what pandas computed."""
+    found = found.set_index(KEYS[operator]).sort_index()
+    same_keys = found.index.equals(expected.index)
+    yield Check(f"{operator}: keys", same_keys, f"{len(found):,} of {len(expected):,}")
+    for column in EXACT if same_keys else ():
+        differing = int((found[column].to_numpy() != expected[column].to_numpy()).sum())
+        yield Check(f"{operator}: {column}", not differing, f"{differing} differ; sum {found[column].sum():,}")
+    if same_keys:
+        error = float((found["mean"] - expected["mean"]).abs().max())
+        yield Check(f"{operator}: mean", error < LARGEST_ERROR, f"largest difference {error:.1e}")
+
+
+def compare_updates(updates: Path, expected: pd.DataFrame) -> Check:
+    """Say whether the last update of each route, as the sink wrote it, is the route's final value."""
+    written = pq.read_table(updates).to_pandas()
+    last = written.sort_values("flights").groupby("route").last().sort_index()
+    same = last.index.equals(expected.index) and (last["total"] == expected["total"]).all()
+    return Check("route_updates: last of each route", bool(same), f"{len(written):,} updates")
+
+
+def movements(metrics: pd.DataFrame, taken: int, given_back: int) -> Iterator[Check]:
+    """Say whether shards and cores moved.
+
+    Parameters
+    ----------
+    metrics : DataFrame
+        The job's last measures.
+    taken, given_back : int
+        Cores that executors got and gave up by the control loop's decisions.
+    """
+    moves, across = int(metrics["moves"].sum()), int(metrics["moves_across"].sum())
+    yield Check("shards moved", moves > 0, f"{moves:,} moves, {across:,} of them between workers")
+    yield Check("cores moved by themselves", taken > 0, f"{taken} taken, {given_back} given back")
+
+
+def as_text(checks: list[Check]) -> str:
+    """Return checks as a table."""
+    rows = [[check.what, "ok" if check.passed else "WRONG", check.details] for check in checks]
+    return as_table(["against pandas", "verdict", "details"], rows, left=3)

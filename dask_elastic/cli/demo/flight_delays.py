@@ -1,0 +1,70 @@
+"""The demonstration's topology: running delays per airplane and per route."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dask_elastic.cli.demo.hot_routes import READ_COLUMNS, reroute
+from dask_elastic.connectors import sinks, sources
+from dask_elastic.topology import Topology
+from dask_elastic.topology import aggregate as agg
+
+SERVICE_SECONDS = {"per_plane": 150e-6, "per_route": 600e-6}
+"""What each flight costs each of the stateful operators, emulated by sleeping."""
+
+KEYS = {"per_plane": "tailnum", "per_route": "route"}
+"""The stateful operators, and what their state is kept by."""
+
+EXECUTORS = {"per_plane": 1, "per_route": 2}
+"""Into how many parts the keys of each are cut; a hot route is work for one of them."""
+
+
+def emulated(column: str, seconds: float) -> Callable[[pa.RecordBatch], pa.Array]:
+    """Make a function that returns a column as if each row took some time, so that the replay is work for the cores."""
+
+    def read(batch: pa.RecordBatch) -> pa.Array:
+        time.sleep(batch.num_rows * seconds)
+        return batch[column]
+
+    return read
+
+
+def delays(operator: str) -> dict[str, agg.Aggregate]:
+    """Return what an operator keeps of each key's flights."""
+    return {
+        "flights": agg.Count(),
+        "total": agg.Sum(emulated("arr_delay", SERVICE_SECONDS[operator]), columns=["arr_delay"]),
+        "mean": agg.Mean("arr_delay"),
+        "worst": agg.Max("arr_delay"),
+    }
+
+
+def build(source: Path, updates: Path, rate: float, routes: list[str]) -> Topology:
+    """Return the topology.
+
+    Parameters
+    ----------
+    source : Path
+        The flights, as Parquet.
+    updates : Path
+        Directory for each batch's new values per route.
+    rate : float
+        Flights per second.
+    routes : list of str
+        All routes.
+    """
+    topology = Topology("flight-delays")
+    departures = topology.source("departures", sources.Parquet(source, rate=rate, event_time="sched_dep"))
+    arrived = departures.filter(pc.field("arr_delay").is_valid(), columns=["arr_delay"], name="arrived")
+    busy = arrived.map(reroute(routes), columns=READ_COLUMNS, name="hot_routes")
+    per = {
+        operator: busy.key_by(key).compute(delays(operator), name=operator, executors=EXECUTORS[operator])
+        for operator, key in KEYS.items()
+    }
+    per["per_route"].sink(sinks.Parquet(updates, mode="overwrite"), name="route_updates")
+    return topology

@@ -1,0 +1,169 @@
+"""The replay: a cluster, the job, and what is shown while it runs."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import dask.config
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from distributed import Client
+
+from dask_elastic.cli.connection import dashboard_page
+from dask_elastic.cli.decision_text import changes_text, moved_cores
+from dask_elastic.cli.demo.checks import Check, compare_state, compare_updates, movements, reference
+from dask_elastic.cli.demo.flight_delays import KEYS, SERVICE_SECONDS, build
+from dask_elastic.cli.demo.hot_routes import HOT_SHARE
+from dask_elastic.cli.demo.live_line import LiveLine
+from dask_elastic.cli.local_cluster import local_cluster
+from dask_elastic.runtime.job import ENDED, Job, call
+from dask_elastic.runtime.submit import submit
+
+WORKERS = 3
+THREADS = 3
+
+CONTROL = {"elastic.control-cooldown": "1s", "elastic.control-release-after": "2s"}
+"""A month is gone in seconds here, so the control loop is told to be less patient than by default."""
+
+OPTIONS: dict[str, Any] = {"inbox_time": "20ms", "queue_time": "200ms"}
+"""Emulated rows are slow: by default a core would take a handful at once, and spend more on the taking."""
+
+LOOK_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class Replay:
+    """The replay of some flights.
+
+    Parameters
+    ----------
+    flights : Table
+        The flights, in order of departure.
+    rate : float
+        How many of them per second.
+    seconds : float
+        After so many, no more of them are read; a machine that is too slow for the rate leaves out the rest.
+    latency_target : str
+        Mean latency that the cores are chosen for.
+    out : Path
+        Directory for the results.
+    dashboard_address : str
+        Where the dashboard is served.
+    """
+
+    flights: pa.Table
+    rate: float
+    seconds: float
+    latency_target: str
+    out: Path
+    dashboard_address: str
+
+    def run(self) -> list[Check]:
+        """Replay them, and check what came of it."""
+        routes = pc.unique(self.flights["route"]).sort().to_pylist()
+        click.echo(self._introduction())
+        with (
+            tempfile.TemporaryDirectory(prefix="dask-elastic-demo-") as directory,
+            dask.config.set(CONTROL),
+            local_cluster(
+                n_workers=WORKERS,
+                threads_per_worker=THREADS,
+                memory_limit=0,
+                dashboard_address=self.dashboard_address,
+                silence_logs=logging.CRITICAL,
+            ) as cluster,
+            Client(cluster) as client,
+        ):
+            source = Path(directory, "flights.parquet")
+            pq.write_table(self.flights, source)
+            topology = build(source, self.out / "route_updates", self.rate, routes)
+            job = submit(topology, client, latency_target=self.latency_target, **OPTIONS)
+            click.echo(f"Watch it at {dashboard_page(client)}")
+            click.echo(f"Ask why:    dask elastic decisions {job.name} --scheduler {client.scheduler.address}\n")
+            try:
+                decisions = self._follow(job)
+            except KeyboardInterrupt:
+                job.stop()
+                click.echo("\nInterrupted: the job and its workers end now.")
+                raise
+            taken, given_back = map(sum, zip((0, 0), *map(moved_cores, decisions), strict=True))
+            return [*self._compare(job, routes), *movements(job.metrics(), taken, given_back)]
+
+    def _introduction(self) -> str:
+        rows, seconds = _arrived(self.flights), self.flights.num_rows / self.rate
+        costs = " and ".join(f"{operator} {seconds * 1e6:.0f} µs" for operator, seconds in SERVICE_SECONDS.items())
+        return (
+            f"Replaying {self.flights.num_rows:,} flights, {rows:,} of which arrived, in {seconds:.0f} s: "
+            f"{self.rate:,.0f} per second.\n"
+            f"On {WORKERS} workers of {THREADS} threads, with a latency target of {self.latency_target}.\n"
+            f"Service times are emulated: each flight costs {costs} of sleep.\n"
+            f"Each month, {HOT_SHARE} % of its flights are put on two hot routes, others than the month before."
+        )
+
+    def _follow(self, job: Job) -> list[dict[str, Any]]:
+        """Show how the job stands until it has ended; return the decisions that moved cores."""
+        line = LiveLine()
+        moved: dict[int, dict[str, Any]] = {}
+        rows = _arrived(self.flights)
+        began = time.monotonic()
+        while (status := job.status) not in ENDED:
+            for decision in call(job.client, "decisions", job=job.name):
+                if decision["number"] not in moved and moved_cores(decision) != (0, 0):
+                    moved[decision["number"]] = decision
+                    line.say(f"  -> {changes_text(decision)}")
+            line.show(standing(job.metrics(), rows))
+            late = time.monotonic() - began > self.seconds
+            if late and status == "running" and _read(job) < self.flights.num_rows:
+                line.say(f"  {self.seconds:g} s are over, no more flights are read; this machine is slow, or busy.")
+                call(job.client, "drain", job=job.name)
+            time.sleep(LOOK_SECONDS)
+        line.close()
+        job.wait()  # raises for a job that failed or was stopped
+        click.echo(f"Done in {time.monotonic() - began:.0f} s.")
+        return [*moved.values()]
+
+    def _compare(self, job: Job, routes: list[str]) -> list[Check]:
+        """Write the final state, and compare all results with pandas."""
+        read = _read(job)
+        expected = reference(self.flights.slice(0, read), routes)
+        checks = [Check("flights that were read", read > 0, f"{read:,} of {self.flights.num_rows:,}")]
+        for operator in KEYS:
+            state = job.state(operator).to_arrow()
+            pq.write_table(state, self.out / f"{operator}.parquet")
+            checks += compare_state(operator, state.to_pandas(), expected[operator])
+        return [*checks, compare_updates(self.out / "route_updates", expected["per_route"])]
+
+
+def _read(job: Job) -> int:
+    return sum(rows for _, _, rows in call(job.client, "describe", job=job.name)["sources"])
+
+
+def _arrived(flights: pa.Table) -> int:
+    return int(flights.num_rows - flights["arr_delay"].null_count)
+
+
+def standing(metrics: pd.DataFrame, rows: int) -> str:
+    """Return throughput, latency, cores and moves in one line.
+
+    Parameters
+    ----------
+    metrics : DataFrame
+        The measures of the job.
+    rows : int
+        Rows that each operator will have processed in the end.
+    """
+    if metrics.empty or metrics["latency_p99"].isna().all():
+        return "starting"
+    done = metrics.groupby("operator")["rows"].sum().min() / rows
+    rate = metrics.groupby("operator")["throughput"].sum().min()
+    p50, p99 = (1000 * metrics[column].astype(float).max() for column in ("latency_p50", "latency_p99"))
+    cores = " ".join(f"{operator} {'+'.join(map(str, own['cores']))}" for operator, own in metrics.groupby("operator"))
+    return f"{done:4.0%}  {rate:5,.0f}/s  p50 {p50:.0f} p99 {p99:.0f} ms  cores {cores}  {metrics['moves'].sum()} moves"

@@ -1,0 +1,76 @@
+"""A job as plain values: what ``status`` shows as a table or as JSON."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from dask_elastic.runtime.report import load_error
+
+EXECUTOR_VALUES = (
+    "operator", "executor", "cores", "arrival_rate", "service_rate", "queue", "latency_p50", "latency_p99",
+    "state_bytes", "rows", "moves", "moves_across",
+)  # fmt: skip
+
+CONTROL_VALUES = (
+    "latency_target", "planner", "paradigm", "dry_run", "predicted", "feasible", "starved", "bound", "decided",
+    "control_error",
+)  # fmt: skip
+ADDED_UP = ("cores", "queue", "state_bytes", "moves", "moves_across")
+
+
+def overview(described: dict[str, Any]) -> dict[str, Any]:
+    """Return what a scheduler says of a job as values that JSON can hold.
+
+    Parameters
+    ----------
+    described : dict
+        A job's description, as the scheduler answers it.
+
+    Returns
+    -------
+    dict
+        Times in seconds, rates in tuples per second, sizes in bytes; None where nothing was measured. Latencies are
+        those of the slowest executor.
+    """
+    executors = sorted(map(_executor(described["nodes"]), described["executors"]), key=lambda e: e["id"])
+    return {
+        "name": described["name"],
+        "status": described["status"],
+        "error": None if described["error"] is None else error_text(described["error"]),
+        "began": described["began"],
+        "ended": described["ended"],
+        "seconds": (described["ended"] or time.time()) - described["began"],
+        "rows": sum(rows for _, _, rows in described["sources"]),
+        "arrival_rate": sum(e["arrival_rate"] for e in executors) if described["ended"] is None else 0.0,
+        "latency_p50": _largest(executors, "latency_p50"),
+        "latency_p99": _largest(executors, "latency_p99"),
+        **{
+            name: sum(e[name] for e in executors) for name in ("cores", "queue", "state_bytes", "moves", "moves_across")
+        },
+        "dead_letters": dict(described["dead_letters"]),
+        "oversubscribed": described["oversubscribed"],
+        **{name: described[name] for name in CONTROL_VALUES},
+        "executors": executors,
+    }
+
+
+def _executor(nodes: list[str]) -> Any:
+    def values(measure: dict[str, Any]) -> dict[str, Any]:
+        label = f"{measure['operator']}[{measure['executor']}]"
+        return {"id": label, "node": nodes[measure["node"]], **{name: measure[name] for name in EXECUTOR_VALUES}}
+
+    return values
+
+
+def _largest(executors: list[dict[str, Any]], name: str) -> float | None:
+    return max((e[name] for e in executors if e[name] is not None), default=None)
+
+
+def error_text(data: bytes) -> str:
+    """Return a job's error as text, also where its class is not installed."""
+    try:
+        error = load_error(data)
+    except Exception as problem:  # unpickling runs code of the error's own class, which may raise anything
+        return f"an error that cannot be read here ({type(problem).__name__}: {problem})"
+    return str(error)

@@ -1,0 +1,132 @@
+"""``dask elastic run``: a script that submits jobs, with a Dask client made for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+from distributed import Client
+
+from dask_elastic.cli import script as scripts
+from dask_elastic.cli.command import Command
+from dask_elastic.cli.connection import Connection, connected, dashboard_page
+from dask_elastic.cli.local_cluster import local_cluster
+from dask_elastic.cli.overview import error_text
+from dask_elastic.cli.script_client import ScriptClient
+from dask_elastic.runtime.job import ENDED, POLL_SECONDS, call
+from dask_elastic.runtime.job_view import one_line
+from dask_elastic.runtime.progress import Progress
+from dask_elastic.vocab.errors import UnknownJob
+
+OWN_CLUSTER = ("workers", "threads", "dashboard_address")
+
+
+@click.command(cls=Command, context_settings={"ignore_unknown_options": True})
+@click.argument("script", type=click.Path(exists=True, path_type=Path))
+@click.argument("arguments", metavar="[ARGS]...", nargs=-1, type=click.UNPROCESSED)
+@click.option("--workers", type=click.IntRange(min=1), metavar="N", help="Start a cluster of so many processes.")
+@click.option("--threads", type=click.IntRange(min=1), metavar="N", help="Threads, which are cores, of each of them.")
+@click.option("--dashboard-address", metavar="ADDRESS", help="Where that cluster serves its dashboard, such as :8787.")
+@click.option("--detach", is_flag=True, help="With a scheduler's address: do not wait for the jobs; they go on.")
+@connected
+@click.pass_context
+def run(
+    ctx: click.Context, /, connection: Connection, script: Path, arguments: tuple[str, ...], detach: bool, **own: Any
+) -> None:
+    """Run SCRIPT, and wait for the jobs that it submits.
+
+    For example:
+        dask elastic run word_count.py
+        dask elastic run word_count.py --workers 4 --threads 2
+        dask elastic run word_count.py --scheduler tcp://10.0.0.1:8786 --detach
+        dask elastic run word_count.py -- --words 1000
+
+    A Dask client is there before the script begins, so it needs no more than
+    dask_elastic.submit(topology). The client is connected to --scheduler or the configured address;
+    without one, or with --workers or --threads, to a cluster on this machine that ends when the
+    command does. SCRIPT runs as with "python SCRIPT ARGS"; options that this command does not know
+    go to the script, as does everything behind "--".
+
+    When the script has ended, the command waits until its jobs have ended, too. Ctrl-C stops
+    waiting: jobs go on at a scheduler of its own, and end with a cluster of this command's.
+
+    Exit codes: 0 when all jobs have finished, 1 when the script raised or a job failed or was
+    stopped, 130 after Ctrl-C, else what the script itself exits with.
+    """
+    with scripts.environment(script, arguments), _client(connection, own, detach) as client:
+        page = dashboard_page(client)
+        click.echo(f"Dashboard: {page}" if page else "This cluster serves no dashboard.", err=True)
+        try:
+            code = scripts.run(script)
+            failures = [] if detach or code else [text for name in client.submitted if (text := _wait(client, name))]
+        except KeyboardInterrupt:
+            _leave(client)
+            raise
+        if detach or code:
+            _leave(client)
+    for text in failures:
+        click.echo(f"Error: {text}", err=True)
+    ctx.exit(code or bool(failures))
+
+
+@contextmanager
+def _client(connection: Connection, own: dict[str, Any], detach: bool) -> Iterator[ScriptClient]:
+    """Connect to the scheduler that was named, or start a cluster."""
+    told = [f"--{name.replace('_', '-')}" for name in OWN_CLUSTER if own[name] is not None]
+    if told and (connection.given or connection.by_tls_options):
+        raise click.UsageError(f"{told[0]} starts a cluster of its own: leave it out, or --scheduler and --tls-...")
+    if connection.by_tls_options or (not told and connection.known_address()):
+        with connection.client(ScriptClient) as client:
+            yield client
+        return
+    if detach:
+        raise click.UsageError("--detach needs a scheduler that goes on: without one, jobs end with this command")
+    with (
+        local_cluster(
+            n_workers=own["workers"], threads_per_worker=own["threads"], dashboard_address=own["dashboard_address"]
+        ) as cluster,
+        ScriptClient(cluster) as client,
+    ):
+        yield client
+
+
+def _wait(client: Client, name: str) -> str | None:
+    """Wait for a job with a live line; return what went wrong, None when nothing did."""
+    with Progress() as line:
+        try:
+            described = call(client, "describe", job=name)
+            had_ended = described["status"] in ENDED
+            while described["status"] not in ENDED:
+                line.show(described)
+                described = call(client, "wait", job=name, timeout=POLL_SECONDS)
+        except UnknownJob:
+            return None  # the script has forgotten it
+        line.show(described)
+        if not line.shown:
+            line.say(one_line(described))
+    if described["status"] == "failed":
+        return f"job {name!r} failed: {error_text(described['error'])}"
+    # A script may stop its own jobs.
+    return f"job {name!r} was stopped" if described["status"] == "stopped" and not had_ended else None
+
+
+def _leave(client: ScriptClient) -> None:
+    """Say of the jobs that have not ended what becomes of them; those on a cluster that ends now are stopped."""
+    for name in client.submitted:
+        try:
+            described = call(client, "describe", job=name)
+        except UnknownJob:
+            continue  # the script has forgotten it
+        if described["status"] in ENDED:
+            continue
+        if client.cluster is not None:
+            call(client, "stop", job=name)
+            click.echo(f"Job {name!r} ended with the cluster, which was this command's own.", err=True)
+            continue
+        address = client.scheduler.address
+        click.echo(f"Job {name!r} goes on at {address}.", err=True)
+        click.echo(f"  look at it:  dask elastic status {name} --scheduler {address}", err=True)
+        click.echo(f"  stop it:     dask elastic stop {name} --scheduler {address}", err=True)

@@ -1,0 +1,33 @@
+"""The Dask client that a script finds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from distributed import Client
+
+
+class ScriptClient(Client):  # type: ignore[misc]  # distributed is untyped
+    """A client that remembers which jobs were submitted through it.
+
+    Parameters
+    ----------
+    *arguments, **options
+        As `distributed.Client`.
+    """
+
+    def __init__(self, *arguments: Any, **options: Any):
+        self._submitted: dict[str, None] = {}
+        super().__init__(*arguments, **options)
+
+    @property
+    def submitted(self) -> list[str]:
+        """Names of the jobs, oldest first."""
+        return [*self._submitted]
+
+    def sync(self, func: Any, *arguments: Any, **options: Any) -> Any:
+        """Run a coroutine on the client's event loop; what `dask_elastic.runtime.job.call` asks goes through here."""
+        reply = super().sync(func, *arguments, **options)
+        if arguments[:2] == (self, "submit") and "answer" in reply:
+            self._submitted[reply["answer"]["name"]] = None
+        return reply

@@ -1,0 +1,153 @@
+"""``dask elastic status``: the jobs of a cluster, or one of them in detail."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import click
+from distributed import Client
+
+from dask_elastic.cli.command import Command
+from dask_elastic.cli.connection import Connection, connected, dashboard_page
+from dask_elastic.cli.json_text import json_text
+from dask_elastic.cli.overview import overview
+from dask_elastic.cli.screen import Screen
+from dask_elastic.cli.table import count, duration, size, table
+from dask_elastic.runtime.job import ENDED, call
+from dask_elastic.runtime.job_spec import ELASTIC
+from dask_elastic.vocab.errors import UnknownJob
+
+JOB_HEAD = ("job", "status", "time", "rows", "tuples/s", "p50", "p99", "cores", "moves")
+EXECUTOR_HEAD = ("executor", "home", "cores", "tuples/s", "per core", "queue", "p50", "p99", "state", "moves")
+
+
+@click.command(cls=Command)
+@click.argument("job", required=False)
+@click.option("--watch", is_flag=True, help="Show it again and again; with a JOB, until the job ends.")
+@click.option("--every", type=click.FloatRange(min=0, min_open=True), default=1.0, show_default=True,
+              metavar="SECONDS", help="How often --watch looks.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print JSON; with --watch, one line a look.")
+@connected
+def status(connection: Connection, job: str | None, watch: bool, every: float, as_json: bool) -> None:
+    """Show the jobs of a cluster, or one JOB in detail.
+
+    For example:
+        dask elastic status
+        dask elastic status word-count --watch
+        dask elastic status --json | jq '.jobs[] | {name, status, cores}'
+
+    A job has one line: its status, how long it has run, rows read by its sources, tuples that arrive
+    at its executors per second, latency (half of the tuples, and 99 %, are faster; of the slowest
+    executor), cores, shards moved. A JOB in detail has one line per executor: the worker that is its
+    home, tuples per second, tuples that one core can serve per second, tuples that wait, latency,
+    size of its state; and what the control loop says of the job.
+    """
+    screen = Screen()
+    with connection.client() as client:
+        while True:
+            jobs = [overview(described) for described in descriptions(client, job)]
+            if as_json:
+                screen.stream.write(as_text(client, jobs, indent=None if watch else 2) + "\n")
+                screen.stream.flush()
+            else:
+                screen.show(detail(jobs[0]) if job else listing(client, jobs))
+            if not watch or (job and jobs[0]["status"] in ENDED):
+                return
+            time.sleep(every)
+
+
+def descriptions(client: Client, job: str | None = None) -> list[dict[str, Any]]:
+    """Return what the scheduler says of all jobs, oldest first, or of one.
+
+    Raises
+    ------
+    UnknownJob
+        If the cluster knows none of that name.
+    """
+    if job is not None:
+        return [call(client, "describe", job=job)]
+    try:
+        known: list[dict[str, Any]] = call(client, "known")
+    except UnknownJob:  # nobody submitted a job there yet
+        return []
+    return known
+
+
+def as_text(client: Client, jobs: list[dict[str, Any]], indent: int | None) -> str:
+    """Return jobs as JSON."""
+    whole = {"scheduler": client.scheduler.address, "dashboard": dashboard_page(client), "jobs": jobs}
+    return json_text(whole, indent)
+
+
+def listing(client: Client, jobs: list[dict[str, Any]]) -> str:
+    """Return jobs as a table."""
+    if not jobs:
+        return f"No jobs at {client.scheduler.address}."
+    page = dashboard_page(client)
+    lines = [f"Dashboard: {page}"] if page else []
+    return "\n".join([*lines, table(JOB_HEAD, map(_job_row, jobs), left=2)])
+
+
+def _job_row(job: dict[str, Any]) -> list[str]:
+    return [
+        job["name"],
+        job["status"] + (", oversubscribed" if job["oversubscribed"] and job["ended"] is None else ""),
+        f"{job['seconds']:,.0f} s",
+        count(job["rows"]),
+        count(job["arrival_rate"]),
+        duration(job["latency_p50"]),
+        duration(job["latency_p99"]),
+        count(job["cores"]),
+        count(job["moves"]),
+    ]
+
+
+def detail(job: dict[str, Any]) -> str:
+    """Return a job in a few lines and its executors as a table."""
+    lines = [table(JOB_HEAD, [_job_row(job)], left=2), ""]
+    if job["error"]:
+        lines += [f"Error: {job['error']}", ""]
+    lines += _control_lines(job)
+    for operator, rows in job["dead_letters"].items():
+        lines.append(f"Dead letters of {operator}: {count(rows)} rows")
+    lines.append(table(EXECUTOR_HEAD, map(_executor_row, job["executors"]), left=2))
+    return "\n".join(lines)
+
+
+def _control_lines(job: dict[str, Any]) -> list[str]:
+    """Return what the control loop has to say of a job."""
+    lines = []
+    if job["latency_target"] is not None:
+        reached = "" if job["feasible"] else ", which no allocation reaches"
+        lines.append(
+            f"Latency target: {duration(job['latency_target'])}{reached}; predicted {duration(job['predicted'])}"
+        )
+    if job["paradigm"] != ELASTIC:
+        lines.append(f"Paradigm: {job['paradigm']}")
+    if job["dry_run"]:
+        lines.append("Dry run: decisions are only said")
+    if job["starved"]:
+        lines.append(f"Starved: {job['starved']} cores are lacking")
+    if job["bound"]:
+        lines.append(f"Threads hold the GIL: {', '.join(job['bound'])}")
+    if job["decided"]:
+        lines.append(f"Last decision: {job['decided']}")
+    if job["control_error"]:
+        lines.append(f"The control loop fails: {job['control_error']}")
+    return lines
+
+
+def _executor_row(executor: dict[str, Any]) -> list[str]:
+    return [
+        executor["id"],
+        executor["node"],
+        count(executor["cores"]),
+        count(executor["arrival_rate"]),
+        count(executor["service_rate"]),
+        count(executor["queue"]),
+        duration(executor["latency_p50"]),
+        duration(executor["latency_p99"]),
+        size(executor["state_bytes"]),
+        f"{count(executor['moves'])} ({count(executor['moves_across'])} across workers)",
+    ]

@@ -1,0 +1,61 @@
+"""``dask elastic stop``: ending jobs, at once or after what they have read."""
+
+from __future__ import annotations
+
+import click
+from distributed import Client
+
+from dask_elastic.cli.command import Command
+from dask_elastic.cli.connection import Connection, connected
+from dask_elastic.runtime.job import ENDED, Job, job
+
+
+@click.command(cls=Command)
+@click.argument("jobs", metavar="JOB...", nargs=-1, required=True)
+@click.option("--drain", is_flag=True, help="Read no further, and wait until what was read is processed.")
+@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS",
+              help="How long --drain waits for each job; it goes on draining after that.")  # fmt: skip
+@click.option("--forget", is_flag=True, help="Free the state of the jobs, too; it cannot be read any more.")
+@connected
+def stop(connection: Connection, jobs: tuple[str, ...], drain: bool, timeout: float | None, forget: bool) -> None:
+    """End JOBs.
+
+    For example:
+        dask elastic stop word-count
+        dask elastic stop word-count flight-delays --drain --timeout 60
+        dask elastic stop word-count --forget
+
+    At once, unless you say --drain: rows on their way are dropped. State and measures of a job that
+    has ended stay readable until somebody forgets it. If one of the names is not known, no job is
+    stopped.
+    """
+    if timeout is not None and not drain:
+        raise click.UsageError("--timeout says how long --drain waits: it does nothing without --drain")
+    with connection.client() as client:
+        found = [job(name, client) for name in dict.fromkeys(jobs)]
+        for one in found:
+            _end(one, client, drain, timeout)
+            if forget:
+                one.forget()
+                click.echo(f"Job {one.name!r} is forgotten.")
+
+
+def _end(job: Job, client: Client, drain: bool, timeout: float | None) -> None:
+    before = job.status
+    if before in ENDED:
+        click.echo(f"Job {job.name!r} had ended already: it is {before}.")
+        return
+    if drain:
+        _drain(job, client, timeout)
+    else:
+        job.stop()
+    click.echo(f"Job {job.name!r} is {job.status}.")
+
+
+def _drain(job: Job, client: Client, timeout: float | None) -> None:
+    try:
+        job.drain(timeout)
+    except KeyboardInterrupt:
+        address = client.scheduler.address
+        click.echo(f"End it at once with: dask elastic stop {job.name} --scheduler {address}", err=True)
+        raise

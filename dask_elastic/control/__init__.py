@@ -1,0 +1,1 @@
+"""The control loop: what is measured becomes decisions."""

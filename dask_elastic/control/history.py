@@ -1,0 +1,210 @@
+"""The last minutes of each job: what was measured, expected and decided, as series to be drawn."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from dask_elastic.vocab.errors import PlanningError, UnknownJob
+from dask_elastic.vocab.plan import Decision, Outlook, Plan
+from dask_elastic.vocab.snapshot import JobSnapshot, NodeSnapshot, Snapshot
+
+SERIES = (
+    "throughput",
+    "arrival",
+    "latency",
+    "latency_p99",
+    "predicted",
+    "target",
+    "queue",
+    "cores",
+    "state_bytes",
+    "moves",
+)
+"""Names of what is kept over time; see `JobHistory.series`."""
+
+_SUMS: dict[str, Callable[[JobSnapshot], float]] = {
+    "throughput": lambda job: sum(executor.throughput for executor in job.executors if executor.entry),
+    "arrival": lambda job: sum(executor.arrival_rate for executor in job.executors if executor.entry),
+    "queue": lambda job: sum(executor.queue for executor in job.executors),
+    "cores": lambda job: sum(executor.total_cores for executor in job.executors),
+    "state_bytes": lambda job: sum(executor.state_bytes for executor in job.executors),
+    "moves": lambda job: sum(executor.moves for executor in job.executors),
+}
+
+
+class JobHistory:
+    """One run of a job over time.
+
+    Parameters
+    ----------
+    length : int
+        How many moments are kept.
+    first : JobSnapshot
+        The job as it was seen first.
+
+    Attributes
+    ----------
+    times : list of float
+        When each of the moments was.
+    decisions : list of Decision
+        What was decided, newest last; as many as moments at most.
+    bound : tuple of str
+        Operators whose threads hold the GIL, as of now.
+    starved : int
+        Cores that the job would need beyond those that it can have, as of now.
+    """
+
+    def __init__(self, length: int, first: JobSnapshot):
+        self.run = (first.name, first.generation)
+        self._latest = first
+        self._outlook = Outlook()
+        self._times: deque[float] = deque(maxlen=length)
+        self._series: dict[str, deque[float]] = {name: deque(maxlen=length) for name in SERIES}
+        self._by_executor: deque[tuple[int, ...]] = deque(maxlen=length)
+        self._by_node: deque[dict[str, int]] = deque(maxlen=length)
+        self._decisions: deque[Decision] = deque(maxlen=length)
+
+    def add(self, now: float, job: JobSnapshot, nodes: Sequence[NodeSnapshot], plan: Plan) -> None:
+        """Note a moment."""
+        self._latest = job
+        self._outlook = plan.outlook.get(job.name, Outlook())
+        self._times.append(now)
+        for name, total in _SUMS.items():
+            self._series[name].append(float(total(job)))
+        known = {
+            "latency": job.latency,
+            "latency_p99": job.latency_p99,
+            "target": job.latency_target,
+            "predicted": self._outlook.predicted,
+        }
+        for name, value in known.items():
+            self._series[name].append(math.nan if value is None else value)
+        self._by_executor.append(tuple(executor.total_cores for executor in job.executors))
+        by_node: dict[str, int] = {}
+        for executor in job.executors:
+            for node, count in executor.cores.items():
+                address = nodes[node].address
+                by_node[address] = by_node.get(address, 0) + count
+        self._by_node.append(by_node)
+        self._decisions.extend(
+            decision for decision in plan.decisions if (decision.job, decision.generation) == self.run
+        )
+
+    @property
+    def times(self) -> list[float]:
+        """When each moment was, in seconds, oldest first."""
+        return list(self._times)
+
+    @property
+    def decisions(self) -> list[Decision]:
+        """What was decided, newest last."""
+        return list(self._decisions)
+
+    @property
+    def bound(self) -> tuple[str, ...]:
+        """Operators whose threads hold the GIL."""
+        return self._outlook.bound
+
+    @property
+    def starved(self) -> int:
+        """Cores that the job would need beyond those that it can have."""
+        return self._outlook.starved
+
+    def series(self, name: str) -> list[float]:
+        """Return one number for each of `times`; NaN where it is not known.
+
+        Parameters
+        ----------
+        name : str
+            One of `SERIES`: ``throughput`` and ``arrival`` in tuples/s at the executors that sources feed; ``latency``
+            (mean), ``latency_p99``, ``predicted`` and ``target`` in seconds; ``queue`` in tuples, ``cores``,
+            ``state_bytes``, and ``moves`` of shards since the job began, over all executors.
+
+        Raises
+        ------
+        PlanningError
+            If there is no such series.
+        """
+        if name not in self._series:
+            raise PlanningError(f"no series is named {name!r}: choose one of {', '.join(SERIES)}.")
+        return list(self._series[name])
+
+    def cores_by_executor(self) -> dict[str, list[int]]:
+        """Return the cores of each executor over time, by its name such as ``"per_route[0]"``."""
+        names = [str(executor.executor) for executor in self._latest.executors]
+        columns = zip(*self._by_executor, strict=True)
+        return {name: list(column) for name, column in zip(names, columns, strict=True)}
+
+    def cores_by_node(self) -> dict[str, list[int]]:
+        """Return the cores that the job has on each node over time, by the node's address."""
+        addresses = sorted({address for moment in self._by_node for address in moment})
+        return {address: [moment.get(address, 0) for moment in self._by_node] for address in addresses}
+
+    def latest(self) -> JobSnapshot:
+        """Return the job as it was seen last."""
+        return self._latest
+
+
+class History:
+    """What the control loop has seen and said of all jobs.
+
+    Parameters
+    ----------
+    length : int
+        How many moments of each job are kept.
+    ended : int
+        How many jobs are kept that have ended; those that ended first are forgotten first.
+
+    Raises
+    ------
+    PlanningError
+        If one of them is below 1.
+
+    Examples
+    --------
+    >>> history = History()
+    >>> history.add(Snapshot(now=0.0, nodes=(), jobs=(JobSnapshot("flights", 1, ()),)), Plan())
+    >>> history.jobs(), history.job("flights").series("cores")
+    (['flights'], [0.0])
+    """
+
+    def __init__(self, length: int = 600, ended: int = 16):
+        if length < 1 or ended < 1:
+            raise PlanningError(f"length is {length!r}, ended {ended!r}: give whole numbers of 1 or more.")
+        self._length = length
+        self._ended = ended
+        self._jobs: dict[str, JobHistory] = {}  # in the order in which they were seen last
+
+    def add(self, snapshot: Snapshot, plan: Plan) -> None:
+        """Note what was measured, and what was decided from it."""
+        for job in snapshot.jobs:
+            history = self._jobs.pop(job.name, None)
+            if history is None or history.run != (job.name, job.generation):
+                history = JobHistory(self._length, job)
+            history.add(snapshot.now, job, snapshot.nodes, plan)
+            self._jobs[job.name] = history
+        surplus = len(self._jobs) - len(snapshot.jobs) - self._ended
+        for name in list(self._jobs)[: max(0, surplus)]:
+            del self._jobs[name]
+
+    def jobs(self) -> list[str]:
+        """Return the names of the jobs, in alphabetical order; of each name its newest run."""
+        return sorted(self._jobs)
+
+    def job(self, name: str) -> JobHistory:
+        """Return the newest run of a job.
+
+        Raises
+        ------
+        UnknownJob
+            If no job of that name was seen, or it is forgotten.
+        """
+        if name not in self._jobs:
+            raise UnknownJob(f"no history of a job named {name!r}: there is {', '.join(self.jobs()) or 'none at all'}.")
+        return self._jobs[name]
+
+    def forget(self, name: str) -> None:
+        """Drop what is known of a job; nothing happens if that is nothing."""
+        self._jobs.pop(name, None)

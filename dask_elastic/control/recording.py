@@ -1,0 +1,198 @@
+"""Snapshots and decisions as plain values, and snapshots as bytes that can be kept and replayed.
+
+A recording is text, one JSON value a line: a heading, then the snapshots. Nothing is lost: numbers are written as
+Python writes them, arrays as the bytes of their numbers.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_elastic.vocab.errors import PlanningError
+from dask_elastic.vocab.identity import ExecutorId
+from dask_elastic.vocab.plan import CoreChange, Decision
+from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot, NodeSnapshot, Snapshot
+
+_FORMAT = "dask_elastic snapshots"
+_VERSION = 1
+_ARRAYS = ("shard_load", "shard_bytes")
+
+
+def dumps(snapshots: Iterable[Snapshot]) -> bytes:
+    """Return snapshots as bytes.
+
+    Parameters
+    ----------
+    snapshots : iterable of Snapshot
+        What to keep, oldest first.
+
+    Returns
+    -------
+    bytes
+        UTF-8 text, one JSON value a line.
+
+    Examples
+    --------
+    >>> loads(dumps([Snapshot(now=1.5, nodes=(), jobs=())]))[0].now
+    1.5
+    """
+    lines = [{"format": _FORMAT, "version": _VERSION}, *map(snapshot_to_dict, snapshots)]
+    return "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines).encode()
+
+
+def loads(data: bytes) -> list[Snapshot]:
+    """Return the snapshots that `dumps` was given.
+
+    Parameters
+    ----------
+    data : bytes
+        What `dumps` returned.
+
+    Returns
+    -------
+    list of Snapshot
+        The snapshots, oldest first.
+
+    Raises
+    ------
+    PlanningError
+        If that is no recording, one of a later version, or one of its lines is damaged; names the line.
+    """
+    lines = data.splitlines()
+    heading = _parse(lines[0] if lines else b"", 1)
+    if not isinstance(heading, dict) or heading.get("format") != _FORMAT:
+        raise PlanningError("line 1: these are no snapshots of dask_elastic; give what save_snapshots wrote.")
+    if heading.get("version") != _VERSION:
+        raise PlanningError(f"line 1: version {heading.get('version')!r} of snapshots; this can read {_VERSION}.")
+    found = []
+    for number, line in enumerate(lines[1:], 2):
+        value = _parse(line, number)
+        try:
+            found.append(snapshot_from_dict(value))
+        except (KeyError, TypeError, ValueError, PlanningError) as error:
+            raise PlanningError(f"line {number} is no snapshot: {type(error).__name__}: {error}") from error
+    return found
+
+
+def snapshot_to_dict(snapshot: Snapshot) -> dict[str, Any]:
+    """Return a snapshot as numbers, texts, lists and dictionaries with texts as keys."""
+    return {
+        "now": float(snapshot.now),
+        "nodes": [_plain(node) for node in snapshot.nodes],
+        "jobs": [
+            _plain(job) | {"executors": [_executor_to_dict(executor) for executor in job.executors]}
+            for job in snapshot.jobs
+        ],
+    }
+
+
+def snapshot_from_dict(value: Mapping[str, Any]) -> Snapshot:
+    """Return the snapshot that `snapshot_to_dict` was given.
+
+    Raises
+    ------
+    KeyError, TypeError, ValueError, PlanningError
+        If that is not what `snapshot_to_dict` returned.
+    """
+    return Snapshot(
+        now=value["now"],
+        nodes=tuple(NodeSnapshot(**node) for node in value["nodes"]),
+        jobs=tuple(
+            JobSnapshot(**{**job, "executors": tuple(map(_executor_from_dict, job["executors"]))})
+            for job in value["jobs"]
+        ),
+    )
+
+
+def decision_to_dict(decision: Decision) -> dict[str, Any]:
+    """Return a decision as numbers, texts, lists and dictionaries with texts as keys."""
+    return _plain(decision) | {
+        "wanted": [[*_names(executor), int(count)] for executor, count in decision.wanted.items()],
+        "changes": [_change_to_dict(change) for change in decision.changes],
+        "bound": list(decision.bound),
+    }
+
+
+def decision_from_dict(value: Mapping[str, Any]) -> Decision:
+    """Return the decision that `decision_to_dict` was given."""
+    return Decision(
+        **{
+            **value,
+            "wanted": {ExecutorId(name, index): count for name, index, count in value["wanted"]},
+            "changes": tuple(map(_change_from_dict, value["changes"])),
+            "bound": tuple(value["bound"]),
+        }
+    )
+
+
+def _plain(record: Any) -> dict[str, Any]:
+    """Return the fields of a record, numbers as Python's own."""
+    found = {}
+    for field in fields(record):
+        value = getattr(record, field.name)
+        found[field.name] = value.item() if isinstance(value, np.generic) else value
+    return found
+
+
+def _executor_to_dict(executor: ExecutorSnapshot) -> dict[str, Any]:
+    arrays = {name: _encode(getattr(executor, name)) for name in _ARRAYS}
+    return _plain(executor) | arrays | {"executor": _names(executor.executor), "cores": _pairs(executor.cores)}
+
+
+def _executor_from_dict(value: Mapping[str, Any]) -> ExecutorSnapshot:
+    arrays = {name: _decode(value[name]) for name in _ARRAYS}
+    return ExecutorSnapshot(
+        **{**value, **arrays, "executor": _identity(value["executor"]), "cores": _mapping(value["cores"])}
+    )
+
+
+def _change_to_dict(change: CoreChange) -> dict[str, Any]:
+    cores = {"before": _pairs(change.before), "after": _pairs(change.after)}
+    return _plain(change) | cores | {"executor": _names(change.executor)}
+
+
+def _change_from_dict(value: Mapping[str, Any]) -> CoreChange:
+    cores = {"before": _mapping(value["before"]), "after": _mapping(value["after"])}
+    return CoreChange(**{**value, **cores, "executor": _identity(value["executor"])})
+
+
+def _names(executor: ExecutorId) -> list[Any]:
+    return [executor.component, int(executor.index)]
+
+
+def _identity(value: Sequence[Any]) -> ExecutorId:
+    component, index = value
+    return ExecutorId(component, index)
+
+
+def _pairs(cores: Mapping[int, int]) -> list[list[int]]:
+    return [[int(node), int(count)] for node, count in cores.items()]
+
+
+def _mapping(pairs: Iterable[Sequence[int]]) -> dict[int, int]:
+    return {int(node): int(count) for node, count in pairs}
+
+
+def _encode(array: NDArray[np.float64] | None) -> str | None:
+    return None if array is None else base64.b64encode(np.asarray(array, dtype="<f8").tobytes()).decode()
+
+
+def _decode(text: str | None) -> NDArray[np.float64] | None:
+    if text is None:
+        return None
+    return np.frombuffer(base64.b64decode(text, validate=True), dtype="<f8").astype(np.float64)
+
+
+def _parse(line: bytes, number: int) -> Any:
+    try:
+        return json.loads(line)
+    except (ValueError, binascii.Error) as error:
+        raise PlanningError(f"line {number} is damaged: {error}") from error

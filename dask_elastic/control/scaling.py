@@ -1,0 +1,235 @@
+"""How many nodes there should be: a policy that keeps utilisation near a target, with hysteresis.
+
+Goal
+    Nodes are added before load hurts, given up when they are not needed, and neither is undone soon after.
+Heuristic
+    Above an upper bound nodes are added until the target is met; below a lower one, for some periods in a row, nodes
+    are given up as far as the target allows. Nodes that were to go are taken back before new ones are asked for.
+Not done
+    Forecasts, prices, and latency targets: `dask_elastic.model` turns those into cores.
+
+Notes
+-----
+ALBIC, sections 4.1 and 4.2, leaves the policy open. What it asks of one: judge by the plan, not by the loads as they
+are; let collocation spare nodes; give no node up whose load the others could not balance. No erratum bears on it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import numpy as np
+
+from dask_elastic.planning.flux import Flux
+from dask_elastic.planning.problem import SLACK, Floats, Ints, Mask, Placement, PlacementProblem
+from dask_elastic.planning.quality import load_index
+from dask_elastic.vocab.errors import PlanningError
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """What a policy wants of the nodes, which are the bins of its problem.
+
+    Parameters
+    ----------
+    add : int
+        How many new nodes.
+    remove : tuple of int
+        The bins to be emptied and given up.
+    keep : tuple of int
+        The bins that were to be given up and shall stay after all.
+    reason : str
+        Why, in words that people read.
+    quiet : int
+        For how many periods in a row utilisation has been below the lower bound.
+    """
+
+    add: int = 0
+    remove: tuple[int, ...] = ()
+    keep: tuple[int, ...] = ()
+    reason: str = field(default="", compare=False)
+    quiet: int = 0
+
+    def __post_init__(self) -> None:
+        if self.add < 0 or self.quiet < 0:
+            raise PlanningError(f"add is {self.add!r}, quiet {self.quiet!r}: give 0 or more.")
+        if len({*self.remove, *self.keep}) < len(self.remove) + len(self.keep):
+            raise PlanningError(f"remove is {self.remove}, keep {self.keep}: name each bin once.")
+
+    @property
+    def changes(self) -> bool:
+        """Whether there is anything to do."""
+        return bool(self.add or self.remove or self.keep)
+
+
+class ScalingPolicy(Protocol):
+    """What decides on the number of nodes."""
+
+    def decide(self, problem: PlacementProblem, plan: Placement, marked: Mask, last: Scaling) -> Scaling:
+        """Return what should become of the nodes.
+
+        Parameters
+        ----------
+        problem : PlacementProblem
+            The groups on the nodes that are there; those to be given up are draining.
+        plan : Placement
+            What the planner would do if the nodes stayed as they are.
+        marked : array of bool, bins
+            The draining bins that the policy may take back.
+        last : Scaling
+            What the policy said in the period before.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class TargetUtilisation:
+    """Keep the load near a share of the capacity.
+
+    Parameters
+    ----------
+    target : float
+        The share of the capacity, on the resource that is used most, that load should have after scaling.
+    lower, upper : float
+        The shares between which nothing is done. The further apart, the rarer nodes come and go.
+    patience : int
+        For how many periods in a row load must be below `lower` before nodes are given up, at least 1.
+    least : int
+        How many nodes stay in any case, at least 1.
+    most : int, optional
+        How many nodes there may be.
+    communication : float
+        How much load it takes to send all traffic between nodes, in units of the load without it; see
+        `dask_elastic.planning.quality.load_index`. With 0 a plan's collocation saves nothing.
+
+    Raises
+    ------
+    PlanningError
+        If ``0 < lower < target < upper <= 1`` does not hold, or another number is out of range.
+
+    Notes
+    -----
+    A node above its capacity that balancing without a budget would not relieve asks for one more node, whatever the
+    utilisation; a node that a single group fills does not. A node is given up only if the others could then take all
+    load without any of them exceeding `upper`, or what one has anyway. Both are judged by Flux from the potential plan
+    on.
+
+    Examples
+    --------
+    >>> problem = PlacementProblem([30, 30, 30], current=[0, 0, 1], bins=2, capacity=[50, 50])
+    >>> nothing = np.zeros(2, dtype=bool)
+    >>> policy = TargetUtilisation()
+    >>> policy.decide(problem, problem.placement(problem.current), nothing, Scaling())
+    Scaling(add=1, remove=(), keep=(), reason='load is 0.90 of capacity, above 0.85', quiet=0)
+    """
+
+    target: float = 0.7
+    lower: float = 0.5
+    upper: float = 0.85
+    patience: int = 3
+    least: int = 1
+    most: int | None = None
+    communication: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.lower < self.target < self.upper <= 1:
+            raise PlanningError(
+                f"lower, target and upper are {self.lower!r}, {self.target!r} and {self.upper!r}: "
+                "give three numbers in ascending order, above 0 and at most 1."
+            )
+        if self.patience < 1 or self.least < 1:
+            raise PlanningError(f"patience is {self.patience!r}, least {self.least!r}: give 1 or more.")
+        if self.most is not None and self.most < self.least:
+            raise PlanningError(f"most is {self.most!r}: give {self.least} or more, which is least, or None.")
+        if not (self.communication >= 0 and math.isfinite(self.communication)):
+            raise PlanningError(f"communication is {self.communication!r}: give a finite number of 0 or more.")
+
+    def decide(self, problem: PlacementProblem, plan: Placement, marked: Mask, last: Scaling) -> Scaling:
+        """Return how many nodes to add, and which to give up or to take back.
+
+        Raises
+        ------
+        PlanningError
+            If the problem has no capacities: load is a share of nothing then.
+        """
+        if problem.capacity is None:
+            raise PlanningError(
+                "capacity is None: utilisation needs the load that fills each bin, in the unit of load."
+            )
+        saved = load_index(problem, plan.bin, self.communication) if self.communication else 1.0
+        load = problem.loads.sum(axis=0) * saved
+        used = _used(load, problem.capacities[problem.live])
+        if used > self.upper * (1 + SLACK):
+            return self._more(problem, load, marked, f"load is {used:.2f} of capacity, above {self.upper:g}")
+        if _hot(problem, plan.bin, saved):
+            reason = f"load is {used:.2f} of capacity, but a node stays above its own however load is balanced"
+            return self._more(problem, load, marked, reason, least=1)
+        if used >= self.lower * (1 - SLACK):
+            return Scaling(reason=f"load is {used:.2f} of capacity")
+        quiet = min(last.quiet + 1, self.patience)
+        reason = f"load is {used:.2f} of capacity, below {self.lower:g}"
+        leaving = self._leaving(problem, plan.bin, load, saved) if quiet >= self.patience else ()
+        return Scaling(remove=leaving, reason=reason, quiet=0 if leaving else quiet)
+
+    def _more(self, problem: PlacementProblem, load: Floats, marked: Mask, reason: str, least: int = 0) -> Scaling:
+        """Take back nodes that were to go, those with most state first, and ask for new ones where that is too few."""
+        live = int(problem.live.sum())
+        room = math.inf if self.most is None else max(self.most - live, 0)
+        capacity = problem.capacities[problem.live].sum(axis=0)
+        state = np.bincount(problem.current[problem.placed], problem.state_bytes[problem.placed], problem.bins)
+        waiting = np.flatnonzero(marked)
+        keep: list[int] = []
+        for bin in waiting[np.argsort(-state[waiting], kind="stable")].tolist():
+            if len(keep) < room and (len(keep) < least or (load > self.target * capacity * (1 + SLACK)).any()):
+                keep.append(bin)
+                capacity = capacity + problem.capacities[bin]
+        short = (load / self.target - capacity) / problem.capacities.mean(axis=0)
+        wanted = max(math.ceil(float(short.max()) - SLACK), least - len(keep), 0)
+        add = int(min(wanted, room - len(keep)))
+        if not keep and not add:
+            reason += f", but there may be no more than {self.most} nodes"
+        return Scaling(add=add, keep=tuple(sorted(keep)), reason=reason)
+
+    def _leaving(self, problem: PlacementProblem, bin: Ints, load: Floats, saved: float) -> tuple[int, ...]:
+        """Return the nodes to give up: those with least state, as many as target and balance allow."""
+        live = np.flatnonzero(problem.live)
+        state = np.bincount(bin, problem.state_bytes, problem.bins)[live]
+        order = live[np.lexsort((-live, problem.shares(bin)[live], state))]
+        highest = max(self.upper, _peak(problem, _balanced(problem, bin)) * saved) * (1 + SLACK)
+        for count in range(len(order) - self.least, 0, -1):
+            leaving = order[:count]
+            if _used(load, problem.capacities[order[count:]]) > self.target * (1 + SLACK):
+                continue
+            draining = problem.draining.copy()
+            draining[leaving] = True
+            fewer = replace(problem, draining=draining)
+            balanced = _balanced(fewer, bin)
+            if fewer.to_drain(balanced) == 0 and _peak(fewer, balanced) * saved <= highest:
+                return tuple(sorted(leaving.tolist()))
+        return ()
+
+
+def _used(load: Floats, capacities: Floats) -> float:
+    """Return the load of the resource that is used most, as a share of its capacity."""
+    return float((load / capacities.sum(axis=0)).max())
+
+
+def _balanced(problem: PlacementProblem, bin: Ints) -> Ints:
+    """Return where balancing without a budget would lead from these bins."""
+    return Flux().plan(replace(problem, current=bin, max_moves=None, max_cost=None)).bin
+
+
+def _peak(problem: PlacementProblem, bin: Ints) -> float:
+    """Return the greatest share of its capacity that any resource of a node has."""
+    return float((problem.totals(bin) / problem.capacities)[problem.live].max())
+
+
+def _hot(problem: PlacementProblem, bin: Ints, saved: float) -> bool:
+    """Tell whether a node with several groups stays above its capacity however they are balanced."""
+    balanced = _balanced(problem, bin)
+    shares = (problem.totals(balanced) / problem.capacities).max(axis=1) * saved
+    loaded = problem.loads.any(axis=1)
+    several = np.bincount(balanced[loaded], minlength=problem.bins) > 1
+    return bool((problem.live & several & (shares > 1 + SLACK)).any())

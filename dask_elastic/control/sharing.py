@@ -1,0 +1,217 @@
+"""Several jobs, one cluster: who gets how many cores where not all that is needed can be had.
+
+Goal
+    Max-min fair: no job gets more than another that still needs some, except what it needs at least.
+Method
+    Every executor has one core. What is left goes core by core to the job with the fewest that still needs one. Within
+    its share a job puts its cores to the best use: where they lower its latency most, or, where queues grow anyhow, in
+    proportion to the loads.
+Not done
+    Weights and priorities of jobs.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+
+import numpy as np
+
+from dask_elastic.control.demand import Demand
+from dask_elastic.control.queues import Amounts, Cores, Queues
+from dask_elastic.control.settings import ControlSettings
+from dask_elastic.vocab.errors import PlanningError
+
+EAGER = 3.0
+"""An exchange that is judged by one moment must gain so many times as much."""
+
+FOLLOWS = 2.5
+"""Seconds after such an exchange in which it may be corrected."""
+
+FOLLOW = 2.0
+"""The correction must gain so many times as much."""
+
+CHANGES = 8
+"""So many of the last changes from moment to moment tell how restless the loads are, half of them at least."""
+
+
+def fair_shares(needed: Sequence[int], least: Sequence[int], available: int) -> list[int]:
+    """Share cores between jobs.
+
+    Parameters
+    ----------
+    needed : sequence of int
+        Cores that each job needs.
+    least : sequence of int
+        Cores that each job must have: one for each executor. It may exceed what is available.
+    available : int
+        Cores that there are.
+
+    Returns
+    -------
+    list of int
+        Cores of each job: at least `least`, at most `needed` where that is more, in all no more than `available` where
+        `least` allows. Raising one job's share would lower that of another which has no more.
+
+    Raises
+    ------
+    PlanningError
+        If the lengths differ or a number is negative.
+
+    Notes
+    -----
+    Ties go to the job that comes first.
+
+    Examples
+    --------
+    >>> fair_shares([2, 10, 10], [1, 1, 4], 16)
+    [2, 7, 7]
+    """
+    if len(needed) != len(least) or min([*needed, *least, available], default=0) < 0:
+        raise PlanningError(f"needed is {needed!r}, least {least!r}, available {available!r}: give counts, as many.")
+    shares = list(least)
+    spare = available - sum(shares)
+    hungry = [(share, job) for job, share in enumerate(shares) if share < needed[job]]
+    heapify(hungry)
+    while spare > 0 and hungry:
+        share, job = heappop(hungry)
+        shares[job] = share + 1
+        spare -= 1
+        if shares[job] < needed[job]:
+            heappush(hungry, (shares[job], job))
+    return shares
+
+
+@dataclass(frozen=True, eq=False)
+class Portion:
+    """What a job gets of what it needs.
+
+    Parameters
+    ----------
+    cores : array of int
+        Cores of each executor that can be decided about.
+    keep : array of int
+        Cores that each keeps where nobody else needs them.
+    starved : int
+        Cores that the job would need beyond those.
+    exchanged : bool
+        Whether cores change hands within the job for the sake of more throughput.
+    """
+
+    cores: Cores
+    keep: Cores
+    starved: int
+    exchanged: bool = False
+
+
+class Divider:
+    """Puts a job's share to use; remembers its loads, so that noise moves no cores.
+
+    Parameters
+    ----------
+    settings : ControlSettings
+        `exchange_gain` and `cooldown` are used.
+
+    Notes
+    -----
+    The best use of a share differs a little with each measurement, so a job that has all it can get could change cores
+    around at every moment. It changes only where its slowest executor gets faster, or its latency lower, by
+    `exchange_gain`, judged by the mean load over `cooldown` seconds, or at least half of them; and sooner, by the loads
+    of the last moment alone, where it gains `EAGER` times as much. Such a moment may lie partly before the shift of the
+    load to which it answers: `FOLLOW` times `exchange_gain` is enough for one correction within `FOLLOWS` seconds.
+    Where the loads change a lot from moment to moment, gains have to be larger than these changes.
+    """
+
+    def __init__(self, settings: ControlSettings):
+        self._settings = settings
+        self._loads: deque[tuple[float, Amounts]] = deque()
+        self._changes: deque[float] = deque(maxlen=CHANGES)
+        self._places: tuple[int, ...] = ()
+        self._exchanged = -math.inf
+        self._eager = -math.inf
+
+    def divide(self, demand: Demand, share: int, now: float) -> Portion:
+        """Return what each executor of a job gets of so many cores.
+
+        Parameters
+        ----------
+        demand : Demand
+            What the job needs.
+        share : int
+            Cores that it can have, at least one for each executor.
+        now : float
+            When, in seconds.
+
+        Returns
+        -------
+        Portion
+            At most `share` cores.
+        """
+        self._remember(demand, now)
+        if int(demand.keep.sum()) <= share:
+            return Portion(demand.keep, demand.keep, 0)
+        starved = max(int(demand.needed.sum()) - share, 0)
+        best = self._best(demand, demand.queues.loads, share)
+        if int(demand.current.sum()) != share or (demand.current < 1).any():
+            return Portion(best, np.maximum(best, np.minimum(demand.current, demand.keep)), starved)
+        follows = now - self._eager <= FOLLOWS
+        if self._gain(demand, demand.queues.loads, best) >= self._threshold(FOLLOW if follows else EAGER):
+            self._eager = -math.inf if follows else now
+            return self._exchange(best, starved, now)
+        waited = min(now - self._exchanged, 2 * (now - self._loads[0][0]))
+        if waited >= self._settings.cooldown:
+            mean = np.mean([known for _, known in self._loads], axis=0)
+            best = self._best(demand, mean, share)
+            if self._gain(demand, mean, best) >= self._threshold(1.0):
+                return self._exchange(best, starved, now)
+        return Portion(demand.current, demand.current, starved)
+
+    def _threshold(self, factor: float) -> float:
+        """Return the gain for which cores change hands."""
+        restless = statistics.median(self._changes) if len(self._changes) >= CHANGES // 2 else 0.0
+        return factor * max(self._settings.exchange_gain, restless)
+
+    def _exchange(self, cores: Cores, starved: int, now: float) -> Portion:
+        self._exchanged = now
+        last = self._loads[-1]
+        self._loads.clear()
+        self._loads.append(last)
+        return Portion(cores, cores, starved, exchanged=True)
+
+    def _remember(self, demand: Demand, now: float) -> None:
+        """Note the loads, and how much the share of an executor has changed at most."""
+        loads = demand.queues.loads
+        if demand.places != self._places:
+            self._places = demand.places
+            self._loads.clear()
+        if self._loads and (self._loads[-1][1] > 0).all() and loads.sum() > 0:
+            before = self._loads[-1][1]
+            ratio = (loads / loads.sum()) / (before / before.sum())
+            self._changes.append(float(np.abs(ratio - 1).max()))
+        self._loads.append((now, loads))
+        while self._loads[0][0] < now - self._settings.cooldown:
+            self._loads.popleft()
+
+    def _best(self, demand: Demand, loads: Amounts, share: int) -> Cores:
+        """Return the best use of a share; an overloaded job uses all of it, since what it needs is a guess."""
+        cores = _with_loads(demand, loads).fewest(demand.target, share, demand.most).cores
+        if demand.pressed and int(cores.sum()) < share:
+            filling = loads * (share / float(loads.sum()))
+            cores = _with_loads(demand, filling).fewest(demand.target, share, demand.most).cores
+        return cores
+
+    def _gain(self, demand: Demand, loads: Amounts, best: Cores) -> float:
+        """Return the part by which the slowest executor gets faster, or by which the latency falls."""
+        queues = _with_loads(demand, loads)
+        before, after = queues.latency(demand.current), queues.latency(best)
+        if math.isinf(before) or math.isinf(after):
+            before, after = float((loads / demand.current).max()), float((loads / best).max())
+        return before / after - 1 if after > 0 else 0.0
+
+
+def _with_loads(demand: Demand, loads: Amounts) -> Queues:
+    return demand.queues.with_arrival(loads * demand.queues.service, demand.queues.external)

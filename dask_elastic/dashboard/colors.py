@@ -1,0 +1,79 @@
+"""Colours: an operator has a hue, its executors are shades of it; nodes have a ramp of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+HUES = ("#3b82c4", "#e08e2b", "#2f9e77", "#c4609a", "#8f6fc0", "#c9513a", "#4fa8b8", "#8a8f3c")
+"""Told apart by people who see few colours, and by all on a light as on a dark page."""
+
+NODES = ("#34568b", "#7ca1c9", "#4f8a8b", "#a3c9a8", "#84739e", "#bfa5c9", "#6b7a8f", "#b4bdca")
+
+MEASURED, TAIL, PREDICTED, TARGET = "#3b82c4", "#8f6fc0", "#e08e2b", "#c9513a"
+THROUGHPUT, ARRIVAL = "#2f9e77", "#7d8590"
+QUEUE, STATE, MOVES, MARK = "#c4609a", "#4fa8b8", "#8f6fc0", "#7d8590"
+
+LIGHTEST = 0.55
+"""How far the last shade of a hue is from the hue towards white."""
+
+
+def operator_of(executor: str) -> str:
+    """Return the operator of an executor's name.
+
+    Examples
+    --------
+    >>> operator_of("per_route[3]")
+    'per_route'
+    """
+    return executor.rpartition("[")[0] or executor
+
+
+def operators_of(executors: Sequence[str]) -> list[str]:
+    """Return the operators of some executors, each once, in their order."""
+    return list(dict.fromkeys(operator_of(name) for name in executors))
+
+
+def executor_colors(executors: Sequence[str]) -> list[str]:
+    """Return a colour for each executor: the hue of its operator, lighter from one to the next.
+
+    Parameters
+    ----------
+    executors : sequence of str
+        Names such as ``"per_route[0]"``.
+
+    Returns
+    -------
+    list of str
+        Colours as ``"#rrggbb"``.
+
+    Examples
+    --------
+    >>> executor_colors(["a[0]", "b[0]", "a[1]"])
+    ['#3b82c4', '#e08e2b', '#a7c7e4']
+    """
+    hues = {name: HUES[place % len(HUES)] for place, name in enumerate(operators_of(executors))}
+    counts = {name: sum(operator_of(one) == name for one in executors) for name in hues}
+    seen = dict.fromkeys(hues, 0)
+    colors = []
+    for name in map(operator_of, executors):
+        colors.append(lightened(hues[name], LIGHTEST * seen[name] / max(1, counts[name] - 1)))
+        seen[name] += 1
+    return colors
+
+
+def node_colors(nodes: Sequence[str]) -> list[str]:
+    """Return a colour for each node; they repeat after eight, a little lighter."""
+    rounds = [place // len(NODES) for place in range(len(nodes))]
+    return [lightened(NODES[place % len(NODES)], 0.3 * lap) for place, lap in enumerate(rounds)]
+
+
+def lightened(color: str, share: float) -> str:
+    """Return a colour that is so far on its way to white.
+
+    Examples
+    --------
+    >>> lightened("#000000", 0.5)
+    '#808080'
+    """
+    parts = [int(color[at : at + 2], 16) for at in (1, 3, 5)]
+    return "#" + "".join(f"{round(part + (255 - part) * min(share, 1.0)):02x}" for part in parts)

@@ -1,0 +1,72 @@
+"""Cores over time by name: stacked steps for few names, a heat map for many."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from bokeh.models import Column, DataRange1d
+from numpy.typing import NDArray
+
+from dask_elastic.dashboard.heat_map import HeatMap
+from dask_elastic.dashboard.quantities import plural
+from dask_elastic.dashboard.stack_figure import StackFigure
+from dask_elastic.dashboard.tape import Rows, Tape
+from dask_elastic.dashboard.time_figure import clock_milliseconds
+
+STACKED_NAMES = 12
+"""More names than these make a heat map: nobody tells thirteen colours apart."""
+
+
+class CoresFigure:
+    """Cores of executors, or on nodes.
+
+    Parameters
+    ----------
+    what : str
+        ``"executor"`` or ``"node"``.
+    x_range : DataRange1d
+        The time range.
+    colors : callable
+        Returns a colour for each name.
+    **options
+        For Bokeh's figure.
+
+    Attributes
+    ----------
+    drawn : StackFigure or HeatMap or None
+        What is shown at the moment.
+    """
+
+    def __init__(self, what: str, x_range: DataRange1d, colors: Callable[[Sequence[str]], list[str]], **options: Any):
+        self.root = Column(name=f"cores_{what}", sizing_mode=options.get("sizing_mode"))
+        self.drawn: StackFigure | HeatMap | None = None
+        self._what = what
+        self._x_range = x_range
+        self._colors = colors
+        self._options = options
+
+    def begin(self, tape: Tape, rows: Rows) -> None:
+        """Draw another job, or other nodes than before."""
+        previous = self.drawn
+        self.drawn = self._draw(tape, rows)
+        kept = [one for one in self._x_range.renderers if previous is None or one is not previous.moments]
+        self._x_range.renderers = [*kept, self.drawn.moments]
+        self.root.children = [self.drawn.figure]
+
+    def _draw(self, tape: Tape, rows: Rows) -> StackFigure | HeatMap:
+        names = tape.executors if self._what == "executor" else [name.rpartition("://")[2] for name in tape.nodes]
+        times, cores, title = clock_milliseconds(rows.times), self._cores(rows), f"Cores by {self._what}"
+        if len(names) <= STACKED_NAMES:
+            return StackFigure(names, self._colors(names), times, cores, title, self._x_range, **self._options)
+        title = f"{title}: {plural(len(names), self._what)}, darker has more cores"
+        return HeatMap(names, times, cores, title, self._x_range, **self._options)
+
+    def extend(self, rows: Rows) -> None:
+        """Draw further rows of the same names."""
+        if self.drawn is not None:
+            self.drawn.extend(clock_milliseconds(rows.times), self._cores(rows))
+
+    def _cores(self, rows: Rows) -> NDArray[np.float64]:
+        return rows.executors if self._what == "executor" else rows.nodes

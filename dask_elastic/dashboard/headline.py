@@ -1,0 +1,124 @@
+"""The job at a glance: its newest numbers, and what one should know about it."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from html import escape
+from typing import TYPE_CHECKING
+
+from bokeh.models import Div
+
+from dask_elastic.dashboard.quantities import count, duration, plural, rate, size
+from dask_elastic.dashboard.style_sheet import text_style
+from dask_elastic.dashboard.time_figure import CLOCK
+from dask_elastic.dashboard.wording import changes_in_words, conditions
+
+if TYPE_CHECKING:
+    from dask_elastic.control.history import JobHistory
+    from dask_elastic.dashboard.watched import JobCard
+    from dask_elastic.vocab.plan import Decision
+
+WELCOME = """
+<div class="welcome"><h1>No job yet</h1>
+<p>Cores, latency, throughput and decisions of your streaming jobs appear here as soon as one runs. Submit one:</p>
+<pre>import dask_elastic as de
+from dask_elastic import aggregate as agg
+
+topology = de.Topology("word-count")
+words = topology.source("words", de.sources.Arrow(table, rate=10_000))
+words.key_by("word").compute({"count": agg.Count()}, name="per_word")
+
+job = de.submit(topology, client, latency_target="50ms")</pre>
+<p>The job's <code>latency_target</code> becomes cores: an operator that is behind gets more of them, one that has too
+many gives some back. <code>job.decisions()</code> says why.</p></div>
+"""
+
+
+class Headline:
+    """Tiles with the newest numbers, and below them what is wrong."""
+
+    def __init__(self) -> None:
+        self.root = Div(name="headline", sizing_mode="stretch_width", stylesheets=text_style())
+
+    def update(self, card: JobCard, job: JobHistory | None, decisions: Sequence[Decision], problem: str | None) -> None:
+        """Say how a job is.
+
+        Parameters
+        ----------
+        card : JobCard
+            What the cluster knows of it.
+        job : JobHistory or None
+            What was measured of it; None before the first time.
+        decisions : sequence of Decision
+            What was decided about it, newest last.
+        problem : str or None
+            Why the control loop does not work.
+        """
+        tiles = _tiles(card, job) if job is not None else ""
+        waiting = "" if job is not None else '<p class="empty">Nothing was measured of this job.</p>'
+        said = [
+            f'<p class="condition {grave}">{escape(sentence)}</p>' for grave, sentence in conditions(card, job, problem)
+        ]
+        text = f'<div class="tiles">{tiles}</div>{waiting}{"".join(said)}{_newest(decisions)}'
+        if text != self.root.text:
+            self.root.text = text
+
+
+def _tiles(card: JobCard, job: JobHistory) -> str:
+    newest = {
+        name: _last(job.series(name)) for name in ("throughput", "arrival", "predicted", "cores", "queue", "moves")
+    }
+    latest = job.latest()
+    nodes = len({node for executor in latest.executors for node in executor.cores})
+    executors = len(latest.executors)
+    where = f"{plural(executors, 'executor')}, {plural(nodes, 'node')}"
+    latency_look, latency_note = _against_target(latest.latency, latest.latency_target)
+    return "".join(
+        [
+            _tile("Cores" if card.live else "Cores at the end", count(newest["cores"]), where),
+            _tile("Throughput", rate(newest["throughput"]), f"arrives: {rate(newest['arrival'])}"),
+            _tile("Mean latency", duration(latest.latency), latency_note, latency_look),
+            _tile("99 % within", duration(latest.latency_p99), "of end-to-end latency"),
+            _tile("Predicted latency", duration(newest["predicted"]), _expectation(newest["predicted"])),
+            _tile("Waiting tuples", count(newest["queue"]), "in queues of executors"),
+            _tile("State", size(_last(job.series("state_bytes"))), "in all executors"),
+            _tile("Shard moves", count(newest["moves"]), "since it began"),
+        ]
+    )
+
+
+def _newest(decisions: Sequence[Decision]) -> str:
+    """Say the newest decision in a line; all of them are further down the page."""
+    if not decisions:
+        return ""
+    newest = decisions[-1]
+    changes = changes_in_words(newest)[0]
+    if len(newest.changes) > 1:
+        changes += f", and {len(newest.changes) - 1} more"
+    moment = time.strftime(CLOCK, time.localtime(newest.time))
+    return f'<p class="newest"><b>{moment}</b> {escape(changes)}. {escape(newest.reason)}</p>'
+
+
+def _tile(label: str, value: str, note: str, look: str = "") -> str:
+    return (
+        f'<div class="tile {look}"><div class="label">{escape(label)}</div>'
+        f'<div class="value">{escape(value)}</div><div class="note">{escape(note)}</div></div>'
+    )
+
+
+def _against_target(latency: float | None, target: float | None) -> tuple[str, str]:
+    if target is None:
+        return "", "no target"
+    if latency is None or not math.isfinite(latency):
+        return "", f"target {duration(target)}"
+    return ("good", f"within {duration(target)}") if latency <= target else ("missed", f"above {duration(target)}")
+
+
+def _expectation(predicted: float | None) -> str:
+    return "by the model: queues grow" if predicted == math.inf else "by the model, mean"
+
+
+def _last(values: list[float]) -> float | None:
+    return values[-1] if values else None

@@ -1,0 +1,64 @@
+"""The figures that there are of a job, on the page as alone in a panel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bokeh.models import AdaptiveTicker, ColumnDataSource, DataRange1d
+
+from dask_elastic.dashboard import colors
+from dask_elastic.dashboard.cores_figure import CoresFigure
+from dask_elastic.dashboard.line_figure import Line, LineFigure
+from dask_elastic.dashboard.quantities import COUNT_TICKS, DURATION_TICKS, SIZE_TICKS
+
+Options = dict[str, Any]
+
+
+def cores_by_executor(x_range: DataRange1d, **options: Any) -> CoresFigure:
+    """Make the figure of which executor has how many cores."""
+    return CoresFigure("executor", x_range, colors.executor_colors, **options)
+
+
+def cores_by_node(x_range: DataRange1d, **options: Any) -> CoresFigure:
+    """Make the figure of where the cores are."""
+    return CoresFigure("node", x_range, colors.node_colors, **options)
+
+
+def latency(source: ColumnDataSource, x_range: DataRange1d, **options: Any) -> LineFigure:
+    """Make the figure of latency: measured, predicted, wanted."""
+    lines = [
+        Line("latency_p99", "99 % within", colors.TAIL, width=1.2),
+        Line("predicted", "predicted mean", colors.PREDICTED, dash="dashed", width=1.6),
+        Line("target", "target", colors.TARGET, width=1.4, step=True),
+        Line("latency", "mean", colors.MEASURED, width=2.2),
+    ]
+    return LineFigure("Latency, end to end", source, lines, x_range, DURATION_TICKS, log=True, **options)
+
+
+def throughput(source: ColumnDataSource, x_range: DataRange1d, **options: Any) -> LineFigure:
+    """Make the figure of tuples that arrive and that are processed."""
+    lines = [
+        Line("throughput", "processed", colors.THROUGHPUT, width=2.0, filled=True),
+        Line("arrival", "arrives", colors.ARRIVAL, dash="dashed", width=1.4),
+    ]
+    return LineFigure("Throughput, tuples per second", source, lines, x_range, COUNT_TICKS, **options)
+
+
+def queue(source: ColumnDataSource, x_range: DataRange1d, **options: Any) -> LineFigure:
+    """Make the figure of tuples that wait."""
+    lines = [Line("queue", "waiting", colors.QUEUE, filled=True)]
+    return LineFigure("Waiting tuples", source, lines, x_range, COUNT_TICKS, **options)
+
+
+def state(source: ColumnDataSource, x_range: DataRange1d, **options: Any) -> LineFigure:
+    """Make the figure of how large the state is."""
+    lines = [Line("state_bytes", "state", colors.STATE, filled=True)]
+    made = LineFigure("State", source, lines, x_range, SIZE_TICKS, **options)
+    made.figure.yaxis.ticker = AdaptiveTicker(base=1024, mantissas=[1, 2, 4, 8, 16, 32, 64, 128, 256, 512])
+    return made
+
+
+def moves(source: ColumnDataSource, x_range: DataRange1d, **options: Any) -> LineFigure:
+    """Make the figure of shards that moved since the row before."""
+    lines = [Line("moved", "moved", colors.MOVES, step=True, filled=True)]
+    return LineFigure("Shard moves", source, lines, x_range, COUNT_TICKS, **options)

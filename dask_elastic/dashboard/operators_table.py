@@ -1,0 +1,90 @@
+"""The operators of a job and how each of them does."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from html import escape
+from typing import TYPE_CHECKING
+
+from bokeh.models import Div
+
+from dask_elastic.dashboard.colors import executor_colors
+from dask_elastic.dashboard.quantities import UNKNOWN, count, duration, rate, size
+from dask_elastic.dashboard.style_sheet import text_style
+from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot
+
+if TYPE_CHECKING:
+    from dask_elastic.control.history import JobHistory
+
+HEAD = ("executors", "cores", "arrives", "processed", "load", "waiting", "time in it", "state", "moves")
+
+
+class OperatorsTable:
+    """A row per operator, its executors summed up."""
+
+    def __init__(self) -> None:
+        self.root = Div(name="operators", sizing_mode="stretch_width", stylesheets=text_style())
+
+    def update(self, job: JobHistory | None) -> None:
+        """Say how the operators are."""
+        text = "" if job is None else _table(job.latest(), job.bound)
+        if text != self.root.text:
+            self.root.text = text
+
+
+@functools.lru_cache(maxsize=8)
+def _table(job: JobSnapshot, bound: tuple[str, ...]) -> str:
+    """Write the table; all viewers of a moment share it."""
+    by_operator: dict[str, list[ExecutorSnapshot]] = {}
+    for executor in job.executors:
+        by_operator.setdefault(executor.executor.component, []).append(executor)
+    colors = executor_colors([*by_operator])
+    head = "".join(f'<th class="number">{name}</th>' for name in HEAD)
+    rows = [
+        _row(operator, executors, color, operator in bound)
+        for (operator, executors), color in zip(by_operator.items(), colors, strict=True)
+    ]
+    return f'<h2>Operators</h2><div class="scroll"><table><tr><th>operator</th>{head}</tr>{"".join(rows)}</table></div>'
+
+
+def _row(operator: str, executors: Sequence[ExecutorSnapshot], color: str, bound: bool) -> str:
+    badges = '<span class="badge">GIL-bound</span>' if bound else ""
+    if any(executor.pinned for executor in executors):
+        badges += '<span class="badge plain">cores set by hand</span>'
+    load = utilisation(executors)
+    cells = (
+        f"{len(executors)}",
+        count(sum(executor.total_cores for executor in executors)),
+        rate(sum(executor.arrival_rate for executor in executors)),
+        rate(sum(executor.throughput for executor in executors)),
+        UNKNOWN if load is None else f"{load:.0%}",
+        count(sum(executor.queue for executor in executors)),
+        duration(mean_sojourn(executors)),
+        size(sum(executor.state_bytes for executor in executors)),
+        count(sum(executor.moves for executor in executors)),
+    )
+    swatch = f'<span class="swatch" style="background: {color}"></span>'
+    numbers = "".join(f'<td class="number">{cell}</td>' for cell in cells)
+    return f"<tr><td>{swatch}{escape(operator)}{badges}</td>{numbers}</tr>"
+
+
+def utilisation(executors: Sequence[ExecutorSnapshot]) -> float | None:
+    """Return the share of its cores' time that an operator needs for what arrives; None before it was measured.
+
+    Parameters
+    ----------
+    executors : sequence of ExecutorSnapshot
+        The operator's.
+    """
+    known = [(one.arrival_rate / one.service_rate, one.total_cores) for one in executors if one.service_rate]
+    cores = sum(count for _, count in known)
+    return sum(busy for busy, _ in known) / cores if cores else None
+
+
+def mean_sojourn(executors: Sequence[ExecutorSnapshot]) -> float | None:
+    """Return the mean seconds that a tuple spends in an operator, its executors weighted by their tuples."""
+    known = [(one.sojourn, one.arrival_rate) for one in executors if one.sojourn is not None]
+    arrivals = math.fsum(rate for _, rate in known)
+    return math.fsum(seconds * rate for seconds, rate in known) / arrivals if arrivals else None

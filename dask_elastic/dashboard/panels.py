@@ -1,0 +1,90 @@
+"""Single figures that fill their window, as JupyterLab places them beside a notebook."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from bokeh.models import Column, Div, Model
+from distributed.dashboard.components.scheduler import BOKEH_THEME
+
+from dask_elastic.dashboard import job_figures
+from dask_elastic.dashboard.chosen_job import ChosenJob
+from dask_elastic.dashboard.follower import Drawn, Follower
+from dask_elastic.dashboard.line_figure import SeriesSource
+from dask_elastic.dashboard.style_sheet import text_style
+from dask_elastic.dashboard.time_figure import shared_time_range
+from dask_elastic.dashboard.viewer import keep_up_to_date, wanted_job
+
+if TYPE_CHECKING:
+    from bokeh.document import Document
+
+    from dask_elastic.dashboard.watched import Watched
+
+Made = tuple[Model, list[Drawn]]
+
+FILLS: dict[str, Any] = {"sizing_mode": "stretch_both"}
+
+
+def _cores() -> Made:
+    figure = job_figures.cores_by_executor(shared_time_range(), **FILLS)
+    return figure.root, [figure]
+
+
+def _latency() -> Made:
+    series = SeriesSource()
+    return job_figures.latency(series.source, shared_time_range(), name="latency", **FILLS).figure, [series]
+
+
+def _throughput() -> Made:
+    series = SeriesSource()
+    return job_figures.throughput(series.source, shared_time_range(), name="throughput", **FILLS).figure, [series]
+
+
+PANELS: dict[str, Callable[[], Made]] = {"cores": _cores, "latency": _latency, "throughput": _throughput}
+
+
+class Panel:
+    """One figure of the newest job that runs, or of the one that the address names.
+
+    Parameters
+    ----------
+    watched : Watched
+        The cluster.
+    make : callable
+        Makes the figure, and what draws it.
+    wanted : str or None
+        The job to begin with.
+    """
+
+    def __init__(self, watched: Watched, make: Callable[[], Made], wanted: str | None):
+        self._watched = watched
+        self._chosen = ChosenJob(wanted)
+        self._figure, drawn = make()
+        self._follower = Follower(drawn)
+        self._caption = Div(sizing_mode="stretch_width", name="caption", stylesheets=text_style())
+        self.root = Column(self._caption, self._figure, **FILLS)
+        self.update()
+
+    def update(self) -> None:
+        """Show what has happened since."""
+        cards = self._watched.cards()
+        self._chosen.update(cards)
+        name = self._chosen.name
+        job = None if name is None else self._watched.job(name)
+        self._figure.visible = job is not None
+        caption = "No job yet." if name is None else f"Job {escape(name)} ({cards[name].status})"
+        if caption != self._caption.text:
+            self._caption.text = caption
+        if job is not None:
+            self._follower.update(self._watched.tapes.of(job))
+
+
+def panel_document(which: str, watched: Watched, extra: Mapping[str, Any], doc: Document) -> None:
+    """Fill a document with one of `PANELS`."""
+    panel = Panel(watched, PANELS[which], wanted_job(doc))
+    doc.add_root(panel.root)
+    doc.title = f"Dask: Elastic {which}"
+    doc.theme = BOKEH_THEME
+    keep_up_to_date(doc, panel.update)

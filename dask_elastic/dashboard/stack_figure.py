@@ -1,0 +1,86 @@
+"""Cores over time as stacked steps, for as many names as the eye can tell apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from bokeh.core.properties import value
+from bokeh.models import (
+    BasicTicker,
+    ColumnDataSource,
+    DataRange1d,
+    GlyphRenderer,
+    LegendItem,
+    Line,
+    Step,
+    VAreaStep,
+)
+from numpy.typing import NDArray
+
+from dask_elastic.dashboard.time_figure import SPAN_SECONDS, legend_of, time_figure, time_hover
+
+Cores = NDArray[np.float64]
+
+OUTLINE = "#5b6470"
+
+
+class StackFigure:
+    """Steps on top of each other, with a legend.
+
+    Parameters
+    ----------
+    names : sequence of str
+        What is stacked, the lowest first.
+    colors : sequence of str
+        A colour for each.
+    times : array of float, shape (rows,)
+        Milliseconds, as Bokeh wants them.
+    cores : array of float, shape (rows, names)
+        How many each has.
+    title : str
+        What the figure shows.
+    x_range : DataRange1d
+        The time range.
+    **options
+        For Bokeh's figure.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        colors: Sequence[str],
+        times: NDArray[np.float64],
+        cores: Cores,
+        title: str,
+        x_range: DataRange1d,
+        **options: Any,
+    ):
+        self.figure = time_figure(title, x_range, y_range=DataRange1d(start=0), **options)
+        self.figure.yaxis.ticker = BasicTicker(desired_num_ticks=5, min_interval=1)
+        self.source = ColumnDataSource(_columns(times, cores))
+        areas = [self._area(place, color) for place, color in enumerate(colors)]
+        highest = {"x": "time", "y": f"top{len(names) - 1}"}
+        self.figure.add_glyph(self.source, Step(**highest, mode="after", line_color=OUTLINE, line_width=1.2))
+        self.moments = self.figure.add_glyph(self.source, Line(**highest, line_alpha=0.0))
+        items = [LegendItem(label=value(name), renderers=[area]) for name, area in zip(names, areas, strict=True)]
+        # The legend is read from the top, as the stack is.
+        self.figure.add_layout(legend_of(location="center", items=items[::-1]), "right")
+        rows = [(name, f"@count{place}") for place, name in enumerate(names)]
+        self.figure.add_tools(time_hover(self.moments, [*rows[::-1], ("all", f"@{highest['y']}")]))
+
+    def _area(self, place: int, color: str) -> GlyphRenderer:
+        below = f"top{place - 1}" if place else value(0)
+        area = VAreaStep(x="time", y1=below, y2=f"top{place}", step_mode="after", fill_color=color, fill_alpha=0.85)
+        return self.figure.add_glyph(self.source, area)
+
+    def extend(self, times: NDArray[np.float64], cores: Cores) -> None:
+        """Draw further rows."""
+        self.source.stream(_columns(times, cores), rollover=SPAN_SECONDS)
+
+
+def _columns(times: NDArray[np.float64], cores: Cores) -> dict[str, NDArray[np.float64]]:
+    tops = cores.cumsum(axis=1)
+    counts = {f"count{place}": cores[:, place] for place in range(cores.shape[1])}
+    return {"time": times, **{f"top{place}": tops[:, place] for place in range(cores.shape[1])}, **counts}

@@ -1,0 +1,112 @@
+"""A figure over time, as all of them here are."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+from bokeh.core.properties import value
+from bokeh.models import ColumnDataSource, DataRange1d, DatetimeTickFormatter, GlyphRenderer, HoverTool, Legend, Line
+from bokeh.plotting import figure
+from numpy.typing import NDArray
+
+SPAN_SECONDS = 600
+"""How much of the past a figure shows until somebody moves it."""
+
+CLOCK = "%H:%M:%S"
+
+
+def shared_time_range() -> DataRange1d:
+    """Make a range that follows the newest row; figures that share it move together. It knows anchors only."""
+    return DataRange1d(follow="end", follow_interval=SPAN_SECONDS * 1000, range_padding=0, renderers=[])
+
+
+def clock_milliseconds(seconds: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Turn moments into what Bokeh draws as the wall clock of the scheduler, as in Dask's own logs.
+
+    Parameters
+    ----------
+    seconds : array of float
+        Since the epoch.
+    """
+    offset = time.localtime(float(seconds[-1])).tm_gmtoff if len(seconds) else 0
+    milliseconds: NDArray[np.float64] = (seconds + offset) * 1000.0
+    return milliseconds
+
+
+def time_figure(title: str, x_range: DataRange1d, **options: Any) -> figure:
+    """Make an empty figure: time to the right, tools that appear with the mouse, a legend that one can see through.
+
+    Parameters
+    ----------
+    title : str
+        What it shows, with its unit.
+    x_range : DataRange1d
+        Of `shared_time_range`.
+    **options
+        For Bokeh.
+    """
+    made = figure(
+        title=title,
+        x_range=x_range,
+        x_axis_type="datetime",
+        tools="xpan,xbox_zoom,reset",
+        toolbar_location="above",
+        min_border_left=56,
+        min_border_bottom=20,
+        **options,
+    )
+    made.toolbar.autohide = True
+    made.toolbar.logo = None
+    clock = dict.fromkeys(("microseconds", "milliseconds", "seconds", "minsec", "minutes"), CLOCK)
+    made.xaxis.formatter = DatetimeTickFormatter(**clock, hourmin="%H:%M", hours="%H:%M")
+    made.xgrid.grid_line_alpha = 0.35
+    made.ygrid.grid_line_alpha = 0.6
+    made.axis.minor_tick_line_color = None
+    made.outline_line_alpha = 0.4
+    return made
+
+
+def legend_of(**options: Any) -> Legend:
+    """Make a small legend that hides nothing."""
+    look: dict[str, Any] = {
+        "label_text_font_size": "9pt",
+        "background_fill_alpha": 0.0,
+        "border_line_alpha": 0.0,
+        "padding": 2,
+        "margin": 2,
+        "spacing": 0,
+        "glyph_width": 14,
+        "glyph_height": 14,
+        "label_height": 14,
+        "label_standoff": 4,
+    }
+    return Legend(**{**look, **options})
+
+
+def time_hover(renderer: GlyphRenderer, rows: list[tuple[str, str]]) -> HoverTool:
+    """Make a tool that reads off one moment.
+
+    Parameters
+    ----------
+    renderer : GlyphRenderer
+        Where moments are found.
+    rows : list of (str, str)
+        Label and what Bokeh writes beside it.
+    """
+    return HoverTool(
+        renderers=[renderer],
+        mode="vline",
+        line_policy="none",
+        point_policy="follow_mouse",
+        tooltips=[("time", "@time{%H:%M:%S}"), *rows],
+        formatters={"@time": "datetime"},
+    )
+
+
+def anchor(made: figure, source: ColumnDataSource) -> GlyphRenderer:
+    """Draw an invisible line through all moments: the time range follows it, and the mouse finds moments on it."""
+    line = made.add_glyph(source, Line(x="time", y=value(1), line_alpha=0.0), level="underlay")
+    made.x_range.renderers = [*made.x_range.renderers, line]
+    return line

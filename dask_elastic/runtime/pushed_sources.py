@@ -1,0 +1,55 @@
+"""Rows on their way from a client to a source that is fed by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dask_elastic.runtime.job_record import JobRecord
+from dask_elastic.runtime.job_table import JobTable
+from dask_elastic.runtime.report import Relayed
+from dask_elastic.runtime.worker_calls import WorkerCalls
+from dask_elastic.vocab.errors import JobFailed, UnknownOperator
+
+
+class PushedSources:
+    """Passes rows on.
+
+    Parameters
+    ----------
+    jobs : JobTable
+        The jobs.
+    calls : WorkerCalls
+        The way to their nodes.
+    """
+
+    def __init__(self, jobs: JobTable, calls: WorkerCalls):
+        self.jobs = jobs
+        self.calls = calls
+
+    async def send(self, job: str, source: str, instance: int, rows: Any) -> bool:
+        """Pass rows on to a pushed source; False when it has no room at the moment."""
+        record = self.jobs.record(job)
+        _check_alive(record)
+        taken: bool = await self.calls.one(
+            _node_of(record, source, instance), "send", job=job, source=source, instance=instance, rows=rows
+        )
+        return taken
+
+    async def close_source(self, job: str, source: str, instance: int) -> None:
+        """End a pushed source after what was sent."""
+        address = _node_of(self.jobs.record(job), source, instance)
+        await self.calls.one(address, "close_source", job=job, source=source, instance=instance)
+
+
+def _check_alive(record: JobRecord) -> None:
+    if record.error is not None:
+        raise Relayed(record.error)
+    if not record.live:
+        raise JobFailed(f"job {record.name!r} is {record.status.value}: it takes no more rows")
+
+
+def _node_of(record: JobRecord, source: str, instance: int) -> str:
+    pushed = [s.name for s in record.spec.summaries if s.pushed]
+    if source not in pushed:
+        raise UnknownOperator(f"job {record.name!r} has no pushed source {source!r}: choose from {pushed}")
+    return record.nodes[record.spec.homes[source][instance]]

@@ -1,0 +1,69 @@
+"""How the scheduler asks workers: one of them, or all nodes of a job."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+from dask_elastic.runtime.report import Relayed
+from dask_elastic.vocab.errors import NodeLost
+
+if TYPE_CHECKING:
+    from distributed import Scheduler
+
+    from dask_elastic.runtime.job_record import JobRecord
+
+logger = logging.getLogger("dask_elastic.scheduler")
+
+
+class WorkerCalls:
+    """Calls the commands of nodes; see `dask_elastic.runtime.commands`.
+
+    Parameters
+    ----------
+    scheduler : distributed.Scheduler
+        Knows the workers and how to reach them.
+    """
+
+    def __init__(self, scheduler: Scheduler):
+        self.scheduler = scheduler
+
+    def present(self, address: str) -> bool:
+        """Return whether a worker is there."""
+        return address in self.scheduler.workers
+
+    async def one(self, address: str, operation: str, **arguments: Any) -> Any:
+        """Ask one worker.
+
+        Raises
+        ------
+        NodeLost
+            If it is gone, does not answer, or does not host dask_elastic.
+        Relayed
+            Whatever the command raised there.
+        """
+        if not self.present(address):
+            # Dialling would try again and again until Dask's timeout.
+            raise NodeLost(f"worker {address} is gone, and what it held of the job with it")
+        try:
+            reply = await getattr(self.scheduler.rpc(address), f"elastic_{operation}")(**arguments)
+        except (TimeoutError, OSError) as error:
+            raise NodeLost(f"worker {address} does not answer {operation!r}: {error}") from error
+        if reply is None or "answer" not in reply:
+            raise Relayed(reply["error"]) if reply else NodeLost(f"worker {address} runs no dask_elastic")
+        return reply["answer"]
+
+    async def all(self, record: JobRecord, operation: str, **arguments: Any) -> list[Any]:
+        """Ask every node of a job; the answers are in the order of the nodes."""
+        calls = (self.one(address, operation, job=record.name, **arguments) for address in record.addresses)
+        return await asyncio.gather(*calls)
+
+    async def tell(self, record: JobRecord, operation: str) -> None:
+        """Tell every node that is still there; those that are gone need not know."""
+        present = [address for address in record.addresses if self.present(address)]
+        run = {"job": record.name, "generation": record.spec.generation}
+        calls = (self.one(address, operation, **run) for address in present)
+        for result in await asyncio.gather(*calls, return_exceptions=True):
+            if isinstance(result, BaseException):
+                logger.warning("job %r: %s: %s", record.name, operation, result)

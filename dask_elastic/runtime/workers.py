@@ -1,0 +1,59 @@
+"""The workers of a cluster, as far as jobs run on them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from distributed import Scheduler
+
+START_SECONDS = 10.0
+START_POLL = 0.01
+"""How long, and how often, to look for a worker that has registered but does not run yet."""
+
+HOSTING = frozenset({"running", "paused"})
+"""Statuses in which a worker keeps what it has; Dask pauses one that is short of memory."""
+
+
+class Workers:
+    """Which workers there are, and which of them are about to leave.
+
+    Parameters
+    ----------
+    scheduler : distributed.Scheduler
+        Knows them.
+
+    Attributes
+    ----------
+    retiring : set of str
+        Addresses of workers that get no more work; see `dask_elastic.retire`.
+    """
+
+    def __init__(self, scheduler: Scheduler):
+        self.scheduler = scheduler
+        self.retiring: set[str] = set()
+
+    def __contains__(self, address: object) -> bool:
+        return address in self.scheduler.workers
+
+    def leaving(self, address: str) -> bool:
+        """Return whether a worker is to give up its cores: by our command or by Dask's."""
+        return address in self.retiring or self.scheduler.workers[address].status.name not in HOSTING
+
+    def usable(self) -> list[str]:
+        """Addresses of the workers that run and stay."""
+        running = (w.address for w in self.scheduler.workers.values() if w.status.name == "running")
+        return sorted(address for address in running if address not in self.retiring)
+
+    async def ready(self) -> list[str]:
+        """Return the same, once those that have just registered have come up."""
+        deadline = time.monotonic() + START_SECONDS
+        while any(w.status.name == "init" for w in self.scheduler.workers.values()) and time.monotonic() < deadline:
+            await asyncio.sleep(START_POLL)
+        return self.usable()
+
+    def slots(self, address: str) -> int:
+        """Return the cores of a worker; one that is about to leave offers none."""
+        return 0 if self.leaving(address) else int(self.scheduler.workers[address].nthreads)

@@ -1,0 +1,261 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+import dask_elastic as de
+
+ROOT = Path(__file__).parents[2]
+
+JOB = """
+import sys
+import numpy as np
+import pyarrow as pa
+import dask_elastic as de
+from dask_elastic import aggregate as agg
+
+def topology(name, rate=None):
+    made = de.Topology(name)
+    rows = pa.table({"key": np.arange(1000) % 7})
+    made.source("rows", de.sources.Arrow(rows, rate=rate, batch_rows=100)).map(change).key_by("key").compute(
+        {"count": agg.Count()}, name="per_key", executors=1
+    )
+    return made
+
+def change(batch):
+    return batch
+"""
+
+
+@pytest.fixture
+def script(tmp_path):
+    """Return a function that writes a script: what makes a topology, then what is given."""
+
+    def write(body, name="script.py"):
+        path = tmp_path / name
+        path.write_text(JOB + textwrap.dedent(body))
+        return path
+
+    return write
+
+
+@pytest.fixture
+def run(invoke, address, client):
+    """Return a function that runs a script on the cluster that the tests share."""
+
+    def run_there(*arguments):
+        return invoke("run", "--scheduler", address, *arguments)
+
+    return run_there
+
+
+def test_a_script_needs_no_more_than_submit(run, script, client):
+    ended = run(script("de.submit(topology('short'))"))
+    assert ended.exit_code == 0, ended.output
+    assert ended.stdout == ""
+    page, last = ended.stderr.splitlines()
+    assert page.startswith("Dashboard: http://")
+    assert last.startswith("short: finished")
+    counts = de.job("short", client).state("per_key").to_pandas()["count"]
+    assert counts.sum() == 1000
+
+
+def test_a_script_runs_as_python_would_run_it(run, script, tmp_path):
+    (tmp_path / "beside_the_script.py").write_text("VALUE = 42\n")
+    before = [*sys.argv], [*sys.path]
+    ended = run(script("import beside_the_script as b\nprint(__name__, __file__, sys.argv[1:], b.VALUE)"), "a", "b c")
+    assert ended.stdout == f"__main__ {tmp_path / 'script.py'} ['a', 'b c'] 42\n"
+    assert ([*sys.argv], [*sys.path]) == before
+
+
+def test_options_that_are_not_ours_go_to_the_script(run, script):
+    ended = run(script("print(sys.argv[1:])"), "--rate", "5", "-v", "--", "--workers", "3")
+    assert ended.stdout == "['--rate', '5', '-v', '--workers', '3']\n"
+
+
+def test_a_script_that_raises_shows_its_own_lines_only(run, script):
+    path = script("def divide():\n    1 / 0\ndivide()")
+    ended = run(path)
+    assert ended.exit_code == 1
+    frames = [line for line in ended.stderr.splitlines() if line.strip().startswith("File ")]
+    assert len(frames) == 2
+    assert all(f'"{path}"' in frame for frame in frames)
+    assert ended.stderr.endswith("ZeroDivisionError: division by zero\n")
+
+
+def test_a_script_that_cannot_be_read_as_python_is_shown(run, script):
+    ended = run(script("def"))
+    assert ended.exit_code == 1
+    assert "SyntaxError" in ended.stderr
+    assert "runpy" not in ended.stderr
+
+
+def test_an_error_of_ours_is_one_line_with_its_place(run, script):
+    path = script("de.submit(topology('short'), inboxtime='2ms')")
+    line = len(path.read_text().splitlines())
+    ended = run(path)
+    assert ended.exit_code == 1
+    assert ended.stderr.splitlines()[1].startswith(f"Error: {path}, line {line}: there is no option 'inboxtime'")
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize(("argument", "code", "said"), [("3", 3, ""), ("'no data'", 1, "no data\n"), ("", 0, "")])
+def test_a_scripts_own_exit_code_is_kept(run, script, argument, code, said):
+    ended = run(script(f"sys.exit({argument})"))
+    assert ended.exit_code == code
+    assert ended.stderr.partition("\n")[2] == said
+
+
+def test_a_job_that_fails_is_told(run, script):
+    body = """
+    def change(batch):
+        raise ValueError("a bad row")
+    de.submit(topology("fails"))
+    """
+    ended = run(script(body))
+    assert ended.exit_code == 1
+    [error] = [line for line in ended.stderr.splitlines() if line.startswith("Error")]
+    assert error.startswith("Error: job 'fails' failed: operator 'change', batch 0: ValueError: a bad row")
+
+
+def test_what_a_script_did_to_its_jobs_itself_is_no_failure(run, script, client):
+    body = """
+    de.submit(topology("stopped", rate=10)).stop()
+    de.submit(topology("forgotten", rate=10)).forget()
+    """
+    assert run(script(body)).exit_code == 0
+    assert {job.name: job.status for job in de.jobs(client)} == {"stopped": "stopped"}
+
+
+def test_a_job_that_others_stop_is_a_failure(run, script, client, wait_until):
+    def stop():
+        wait_until(lambda: [job for job in de.jobs(client) if job.status == "running"], "a running job")
+        de.job("victim", client).stop()
+
+    other = threading.Thread(target=stop)
+    other.start()
+    ended = run(script("de.submit(topology('victim', rate=10))"))
+    other.join()
+    assert ended.exit_code == 1
+    assert ended.stderr.splitlines()[-1] == "Error: job 'victim' was stopped"
+
+
+def test_jobs_of_others_are_not_waited_for(run, script, endless):
+    other = endless("others")
+    assert run(script("de.submit(topology('own'))")).exit_code == 0
+    assert other.status == "running"
+
+
+def test_detached_the_job_goes_on(run, script, client, address):
+    ended = run(script("de.submit(topology('long', rate=10))"), "--detach")
+    assert ended.exit_code == 0
+    assert "Job 'long' goes on" in ended.stderr
+    assert f"dask elastic stop long --scheduler {address}" in ended.stderr
+    assert de.job("long", client).status == "running"
+
+
+@pytest.mark.parametrize("where", ["script", "command"])
+def test_after_ctrl_c_the_job_goes_on_and_how_to_stop_it_is_said(run, script, client, address, monkeypatch, where):
+    body = "de.submit(topology('long', rate=10))\n"
+    if where == "script":
+        body += "raise KeyboardInterrupt\n"
+    else:
+        monkeypatch.setattr("dask_elastic.cli.run._wait", interrupt)
+    ended = run(script(body))
+    assert ended.exit_code == 130
+    assert f"Job 'long' goes on at {address}" in ended.stderr
+    assert f"dask elastic stop long --scheduler {address}" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert de.job("long", client).status == "running"
+
+
+def interrupt(*arguments):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("own", ["--workers", "--threads"])
+def test_an_address_and_a_cluster_of_its_own_exclude_each_other(run, script, own):
+    refused = run(script(""), own, 2)
+    assert refused.exit_code == 2
+    assert own in refused.output
+
+
+def test_a_cluster_of_its_own_cannot_go_on(invoke, script):
+    refused = invoke("run", script(""), "--detach")
+    assert refused.exit_code == 2
+    assert "--detach needs a scheduler" in refused.output
+
+
+def test_no_such_script_is_a_wrong_use(run, tmp_path):
+    assert run(tmp_path / "none.py").exit_code == 2
+
+
+def start(path, *arguments):
+    here = [str(ROOT), str(ROOT / "plugins"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return subprocess.Popen(
+        [sys.executable, "-c", "from dask_elastic.cli.main import elastic; elastic(prog_name='dask elastic')", "run",
+         str(path), *arguments],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(here), "PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        # A shell's background jobs ignore Ctrl-C, and so would their children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
+
+
+def alive(group):
+    listed = subprocess.run(["ps", "-A", "-o", "pgid=,stat="], capture_output=True, text=True, check=True).stdout
+    members = [line.split() for line in listed.splitlines()]
+    return [stat for pgid, stat in members if int(pgid) == group and not stat.startswith("Z")]
+
+
+def gone_soon(group):
+    deadline = time.monotonic() + 10
+    while alive(group) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return not alive(group)
+
+
+MODULE = """
+import pyarrow.compute as pc
+
+def change(batch):
+    return batch.filter(pc.equal(batch["key"], 0))
+"""
+
+
+def test_a_cluster_of_its_own_finds_modules_beside_the_script(script, tmp_path):
+    (tmp_path / "beside_it.py").write_text(MODULE)
+    body = """
+    import beside_it
+    change = beside_it.change
+    job = de.submit(topology("own"))
+    job.wait()
+    print(job.state("per_key").to_pandas()["count"].sum(), len(job.client.scheduler_info()["workers"]))
+    """
+    process = start(script(body), "--workers", "2", "--threads", "1", "--dashboard-address", ":0")
+    said, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    assert said == "143 2\n"
+    assert gone_soon(process.pid)
+
+
+def test_interrupted_a_cluster_of_its_own_leaves_no_process(script):
+    path = script("de.submit(topology('long', rate=10))\nprint('submitted')")
+    process = start(path, "--workers", "1", "--threads", "1", "--dashboard-address", ":0")
+    assert process.stdout.readline() == "submitted\n"
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert errors.splitlines()[-1] == "Job 'long' ended with the cluster, which was this command's own."
+    assert gone_soon(process.pid)

@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import json
+import pickle
+
+import pytest
+
+from dask_elastic.cli.overview import error_text, overview
+from dask_elastic.cli.status import detail
+
+
+def test_all_jobs(invoke, address, endless):
+    endless("first")
+    endless("second").stop()
+    shown = invoke("status", "--scheduler", address)
+    assert shown.exit_code == 0
+    page, head, first, second = shown.output.splitlines()
+    assert page.startswith("Dashboard: http://")
+    assert page.endswith("/elastic")
+    assert head.split()[:3] == ["job", "status", "time"]
+    assert first.split()[:2] == ["first", "running"]
+    assert second.split()[:2] == ["second", "stopped"]
+
+
+def test_one_job_in_detail(invoke, address, endless):
+    endless("detailed")
+    shown = invoke("status", "detailed", "--scheduler", address)
+    assert shown.exit_code == 0
+    assert "per_key[0]" in shown.output
+    assert address.partition("://")[0] in shown.output
+
+
+def test_an_unknown_job_lists_those_that_are_known(invoke, address, endless):
+    endless("here")
+    refused = invoke("status", "ther", "--scheduler", address)
+    assert refused.exit_code == 1
+    assert refused.output == "Error: no job 'ther': the cluster knows ['here']\n"
+
+
+def test_json_has_what_the_table_has(invoke, address, endless):
+    endless("measured")
+    shown = invoke("status", "--json", "--scheduler", address)
+    whole = json.loads(shown.stdout)
+    assert whole["scheduler"] == address
+    assert whole["dashboard"].endswith("/elastic")
+    [job] = whole["jobs"]
+    assert (job["name"], job["status"], job["error"], job["ended"]) == ("measured", "running", None, None)
+    assert job["rows"] > 0
+    [executor] = job["executors"]
+    assert (executor["operator"], executor["executor"]) == ("per_key", 0)
+    assert job["cores"] == executor["cores"] >= 1
+
+
+def test_json_without_jobs(invoke, address, client):
+    assert json.loads(invoke("status", "--json", "--scheduler", address).stdout)["jobs"] == []
+
+
+def test_watching_one_job_ends_with_it(invoke, address, endless, client):
+    job = endless("watched")
+    client.loop.call_later(0.5, lambda: client.loop.add_callback(stop, client, job.name))
+    shown = invoke("status", "watched", "--watch", "--every", "0.1", "--json", "--scheduler", address)
+    assert shown.exit_code == 0
+    statuses = [json.loads(line)["jobs"][0]["status"] for line in shown.stdout.splitlines()]
+    assert statuses[0] == "running"
+    assert statuses[-1] == "stopped"
+    assert len(statuses) > 2
+
+
+async def stop(client, name):
+    await client.scheduler.elastic_stop(job=name)
+
+
+def described(**changes):
+    executor = {
+        "operator": "counts", "executor": 0, "node": 0, "cores": 2, "arrival_rate": 10.0, "service_rate": None,
+        "queue": 3, "latency_p50": None, "latency_p99": None, "state_bytes": 64, "rows": 5, "moves": 1,
+        "moves_across": 0,
+    }  # fmt: skip
+    return {
+        "name": "made", "status": "running", "error": None, "began": 100.0, "ended": None, "oversubscribed": False,
+        "nodes": ["tcp://a:1"], "executors": [{**executor, "executor": 1, "latency_p50": 0.5}, executor],
+        "sources": [["numbers", 0, 40]], "dead_letters": {}, "latency_target": 0.05, "planner": "elasticutor",
+        "paradigm": "executor-centric", "dry_run": False, "predicted": 0.04, "feasible": True, "starved": 0,
+        "bound": [], "decided": None, "control_error": None, **changes,
+    }  # fmt: skip
+
+
+def test_measures_of_a_job_are_those_of_its_executors_together():
+    values = overview(described())
+    assert (values["cores"], values["queue"], values["moves"], values["arrival_rate"]) == (4, 6, 2, 20.0)
+    assert (values["latency_p50"], values["latency_p99"]) == (0.5, None)
+    assert [executor["id"] for executor in values["executors"]] == ["counts[0]", "counts[1]"]
+    assert json.loads(json.dumps(values)) == values
+
+
+def test_a_job_that_has_ended_has_a_length_and_no_rate():
+    values = overview(described(status="finished", ended=130.0))
+    assert (values["seconds"], values["arrival_rate"]) == (30.0, 0.0)
+
+
+def test_what_a_job_failed_with_and_what_it_set_aside_is_shown():
+    failed = overview(described(status="failed", ended=130.0, error=pickle.dumps(ValueError("a bad row"))))
+    assert failed["error"] == "a bad row"
+    assert "Error: a bad row" in detail(failed)
+    skipping = overview(described(dead_letters={"strict": 1234}))
+    assert "Dead letters of strict: 1,234 rows" in detail(skipping)
+
+
+def test_sharing_of_slots_is_shown():
+    assert "running, oversubscribed" in detail(overview(described(oversubscribed=True)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({}, "Latency target: 50.00 ms; predicted 40.00 ms"),
+        ({"feasible": False, "predicted": None}, "Latency target: 50.00 ms, which no allocation reaches; predicted –"),
+        ({"starved": 3}, "Starved: 3 cores are lacking"),
+        ({"bound": ["counts"]}, "Threads hold the GIL: counts"),
+        ({"dry_run": True}, "Dry run: decisions are only said"),
+        ({"paradigm": "static"}, "Paradigm: static"),
+        ({"decided": "It was too slow."}, "Last decision: It was too slow."),
+        ({"control_error": "KeyError: 3"}, "The control loop fails: KeyError: 3"),
+    ],
+)
+def test_what_the_control_loop_says_is_a_line_each(changes, line):
+    assert line in detail(overview(described(**changes))).splitlines()
+
+
+def test_a_job_without_a_target_has_no_line_for_it():
+    assert "target" not in detail(overview(described(latency_target=None)))
+
+
+def test_numbers_that_json_does_not_have_are_null(invoke):
+    from dask_elastic.cli.json_text import json_text
+
+    assert json.loads(json_text(overview(described(predicted=float("inf")))))["predicted"] is None
+
+
+def test_an_error_whose_class_is_not_here_is_still_told():
+    data = pickle.dumps(ValueError("x")).replace(b"ValueError", b"GoneErrors")
+    with pytest.raises(AttributeError):
+        pickle.loads(data)
+    assert "GoneErrors" in error_text(data)

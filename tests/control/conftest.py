@@ -1,0 +1,238 @@
+"""A small model of a cluster under load, to close the control loop with."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from dataclasses import replace as replaced
+
+import numpy as np
+import pytest
+
+from dask_elastic.model.queueing import mmk_sojourn
+from dask_elastic.vocab.identity import ExecutorId
+from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot, NodeSnapshot, Snapshot
+
+STEP = 0.02
+QUEUE_TIME = 0.1
+START = 0.4
+
+
+@dataclass
+class Machine:
+    """One executor: a fluid queue with bounded credit, whose cores take a while to start."""
+
+    name: ExecutorId
+    home: int
+    cores: dict[int, int]
+    service: float
+    rows: float = 1.0
+    gil: int | None = None
+    state: int = 1 << 20
+    nbytes: float = 10.0
+    pinned: bool = False
+    queue: float = 0.0
+    working: dict[int, int] = field(default_factory=dict)
+    starting: list[tuple[float, dict[int, int]]] = field(default_factory=list)
+    arrived: deque[float] = field(default_factory=lambda: deque(maxlen=round(1 / STEP)))
+    done: deque[float] = field(default_factory=lambda: deque(maxlen=round(1 / STEP)))
+
+    def __post_init__(self) -> None:
+        self.working = dict(self.cores)
+
+    def set_cores(self, cores: dict[int, int], now: float) -> None:
+        self.working = {n: min(c, self.working.get(n, 0)) for n, c in cores.items() if self.working.get(n, 0)}
+        self.cores = dict(cores)
+        self.starting.append((now + START, dict(cores)))
+
+    def capacity(self, now: float) -> float:
+        for due, cores in self.starting:
+            if due <= now:
+                self.working = {n: c for n, c in cores.items() if n in self.cores}
+        self.starting = [(due, cores) for due, cores in self.starting if due > now]
+        return self.service * sum(c if self.gil is None else min(c, self.gil) for c in self.working.values())
+
+    def room(self, now: float) -> float:
+        return max(QUEUE_TIME * max(self.capacity(now), self.service) - self.queue, 0.0)
+
+
+@dataclass
+class Load:
+    """A job: what enters, how it is shared between the executors of its stages, and what it is to keep."""
+
+    name: str
+    rate: Callable[[float], float]
+    stages: Sequence[tuple[Sequence[Machine], Callable[[float], Sequence[float]]]]
+    target: float | None = None
+    planner: str = "elasticutor"
+    paradigm: str = "executor-centric"
+    dry_run: bool = False
+    generation: int = 1
+    hop: float = 0.005
+    behind: float = 0.0
+
+    @property
+    def machines(self) -> list[Machine]:
+        return [machine for machines, _ in self.stages for machine in machines]
+
+
+class Plant:
+    """Runs jobs on nodes under a control loop; one tick of the loop a second."""
+
+    def __init__(self, nodes: Sequence[NodeSnapshot], loads: Sequence[Load], seed: int = 0, noise: float = 0.0):
+        self.nodes = list(nodes)
+        self.loads = list(loads)
+        self.now = 0.0
+        self.noise = noise
+        self.random = np.random.default_rng(seed)
+        self.plans = []
+        self.snapshots = []
+        self.throughput = {load.name: [] for load in loads}
+        self.latency = {load.name: [] for load in loads}
+        self.cores = {load.name: [] for load in loads}
+
+    def run(self, seconds: float, loop, until=None) -> Plant:
+        for _ in range(round(seconds)):
+            entered = {load.name: 0.0 for load in self.loads}
+            for _ in range(round(1 / STEP)):
+                for load in self.loads:
+                    entered[load.name] += self._flow(load)
+                self.now += STEP
+            snapshot = self.snapshot()
+            plan = loop.tick(snapshot)
+            self.snapshots.append(snapshot)
+            self.plans.append(plan)
+            self.carry_out(plan)
+            for load, job in zip(self.loads, snapshot.jobs, strict=True):
+                self.throughput[load.name].append(entered[load.name])
+                self.latency[load.name].append(job.latency)
+                self.cores[load.name].append(tuple(sum(machine.cores.values()) for machine in load.machines))
+            if until is not None and until():
+                break
+        return self
+
+    def carry_out(self, plan) -> None:
+        by_name = {(load.name, load.generation, m.name): m for load in self.loads for m in load.machines}
+        for change in plan.changes:
+            machine = by_name[change.job, change.generation, change.executor]
+            assert machine.cores == dict(change.before)
+            machine.set_cores(dict(change.after), self.now)
+
+    def changes(self, name: str, since: float = 0.0) -> int:
+        return sum(
+            len([change for change in plan.changes if change.job == name])
+            for plan, snapshot in zip(self.plans, self.snapshots, strict=True)
+            if snapshot.now >= since
+        )
+
+    def total(self, name: str) -> int:
+        return sum(self.cores[name][-1])
+
+    def used(self) -> list[int]:
+        used = [0] * len(self.nodes)
+        for load in self.loads:
+            for machine in load.machines:
+                for node, count in machine.cores.items():
+                    used[node] += count
+        return used
+
+    def decisions(self, name: str):
+        return [decision for plan in self.plans for decision in plan.decisions if decision.job == name]
+
+    def _flow(self, load: Load) -> float:
+        load.behind += load.rate(self.now) * STEP
+        offered = load.behind
+        for position, (machines, shares) in enumerate(load.stages):
+            parts = np.asarray(shares(self.now), dtype=float)
+            if position == 0:
+                room = [m.room(self.now) / p for m, p in zip(machines, parts, strict=True) if p > 0]
+                offered = min([offered, *room])
+                load.behind -= offered
+            done = 0.0
+            following = load.stages[position + 1] if position + 1 < len(load.stages) else None
+            for machine, part in zip(machines, parts, strict=True):
+                machine.queue += offered * part
+                machine.arrived.append(offered * part)
+                able = min(machine.queue, machine.capacity(self.now) * STEP)
+                if following is not None:
+                    able = min(able, self._room(following) / len(machines))
+                machine.queue -= able
+                machine.done.append(able)
+                done += able
+            if position == 0:
+                entered = offered
+            offered = done
+        return entered
+
+    def _room(self, stage) -> float:
+        machines, shares = stage
+        parts = np.asarray(shares(self.now), dtype=float)
+        return min(m.room(self.now) / p for m, p in zip(machines, parts, strict=True) if p > 0)
+
+    def _noisy(self, value: float) -> float:
+        return float(value * math.exp(self.random.normal(0.0, self.noise))) if self.noise else float(value)
+
+    def snapshot(self) -> Snapshot:
+        return Snapshot(self.now, tuple(self.nodes), tuple(self._job(load) for load in self.loads))
+
+    def _job(self, load: Load) -> JobSnapshot:
+        executors, sojourns, entering = [], 0.0, sum(sum(m.arrived) for m in load.stages[0][0]) or 1.0
+        for position, (machines, _) in enumerate(load.stages):
+            for machine in machines:
+                executor = self._executor(machine, entry=position == 0)
+                sojourns += sum(machine.arrived) / entering * (executor.sojourn or 0.0)
+                executors.append(executor)
+        rate = max(load.rate(self.now), 1e-9)
+        latency = load.hop + sojourns + load.behind / rate if entering > 1 else None
+        return JobSnapshot(
+            load.name, load.generation, tuple(executors), load.target, load.paradigm, load.planner, load.dry_run,
+            latency, None if latency is None else 3 * latency,
+        )  # fmt: skip
+
+    def _executor(self, machine: Machine, entry: bool) -> ExecutorSnapshot:
+        arrival, done = sum(machine.arrived), sum(machine.done)
+        capacity = machine.capacity(self.now)
+        held = sum(machine.cores.values())
+        working = max(sum(machine.working.values()), 1)
+        service = capacity / working if capacity else machine.service
+        waiting, stochastic = machine.queue / max(capacity, 1e-9), 1 / machine.service
+        if arrival < 0.98 * service * held:
+            stochastic = machine.rows * mmk_sojourn(arrival, service, held)
+        sojourn = self._noisy(waiting + stochastic) if done else None
+        return ExecutorSnapshot(
+            machine.name, machine.home, dict(machine.cores), self._noisy(arrival),
+            self._noisy(service) if done else None, self._noisy(done), machine.rows,
+            round(machine.queue + arrival * max(stochastic - machine.rows / service, 0)), machine.state,
+            arrival * machine.nbytes, arrival * machine.nbytes, sojourn, entry, machine.pinned,
+        )  # fmt: skip
+
+
+def machines(operator: str, homes: Sequence[int], cores: Sequence[int], service: float, **more) -> list[Machine]:
+    return [
+        Machine(ExecutorId(operator, i), home, {home: count}, service, **more)
+        for i, (home, count) in enumerate(zip(homes, cores, strict=True))
+    ]
+
+
+def nodes(count: int, cores: int, hosts: Sequence[str] | None = None) -> list[NodeSnapshot]:
+    return [NodeSnapshot(f"tcp://n{i}:1", hosts[i] if hosts else f"host{i}", cores) for i in range(count)]
+
+
+class Kit:
+    """What tests of the control loop build clusters from."""
+
+    Load, Machine, Plant = Load, Machine, Plant
+    machines, nodes = staticmethod(machines), staticmethod(nodes)
+    replaced = staticmethod(replaced)
+
+    @staticmethod
+    def even(count: int) -> Callable[[float], Sequence[float]]:
+        return lambda now: [1 / count] * count
+
+
+@pytest.fixture(scope="session")
+def kit() -> type[Kit]:
+    """Return what clusters and loads are made of."""
+    return Kit

@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import replace
+
+import pytest
+
+from dask_elastic.control.history import SERIES, History
+from dask_elastic.vocab.errors import PlanningError, UnknownJob
+from dask_elastic.vocab.identity import ExecutorId
+from dask_elastic.vocab.plan import Decision, Outlook, Plan
+from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot, NodeSnapshot, Snapshot
+
+NODES = (NodeSnapshot("tcp://a:1", "a", 4), NodeSnapshot("tcp://b:1", "b", 4))
+
+
+def executor(index, cores, entry=True):
+    return ExecutorSnapshot(
+        ExecutorId("op", index), 0, cores, 100.0, 50.0, throughput=90.0, queue=3, state_bytes=7, entry=entry, moves=2
+    )
+
+
+def job(name="job", generation=1, cores=None, **more):
+    executors = (executor(0, cores or {0: 2, 1: 1}), executor(1, {1: 1}, entry=False))
+    return JobSnapshot(name, generation, executors, **more)
+
+
+def decision(number=1, name="job", generation=1):
+    return Decision(number, 0.0, name, generation, None, None, None, True, {}, (), False, "because")
+
+
+def seen(history, now, *jobs, plan=None, nodes=NODES):
+    history.add(Snapshot(now, nodes, jobs), plan or Plan())
+    return history
+
+
+def test_what_is_measured_becomes_series():
+    plan = Plan((), (decision(),), {"job": Outlook(0.04, True, 3, ("op",))})
+    history = seen(History(), 5.0, job(latency_target=0.05, latency=0.03, latency_p99=0.2), plan=plan).job("job")
+    known = {name: history.series(name) for name in SERIES}
+    assert known == {
+        "throughput": [90.0], "arrival": [100.0], "latency": [0.03], "latency_p99": [0.2], "predicted": [0.04],
+        "target": [0.05], "queue": [6.0], "cores": [4.0], "state_bytes": [14.0], "moves": [4.0],
+    }  # fmt: skip
+    assert history.times == [5.0]
+    assert history.bound == ("op",)
+    assert history.starved == 3
+    assert history.decisions == [decision()]
+    assert history.latest().name == "job"
+
+
+def test_what_is_not_known_is_not_a_number():
+    history = seen(History(), 1.0, job()).job("job")
+    for name in ("latency", "latency_p99", "predicted", "target"):
+        assert math.isnan(history.series(name)[0])
+    assert (history.bound, history.starved) == ((), 0)
+
+
+def test_cores_over_time():
+    history = seen(History(), 1.0, job())
+    seen(history, 2.0, job(cores={1: 3}))
+    assert history.job("job").cores_by_executor() == {"op[0]": [3, 3], "op[1]": [1, 1]}
+    assert history.job("job").cores_by_node() == {"tcp://a:1": [2, 0], "tcp://b:1": [2, 4]}
+
+
+def test_a_node_that_leaves_keeps_its_name_in_the_past():
+    history = seen(History(), 1.0, job(cores={0: 3}))
+    seen(history, 2.0, replace(job(), executors=(executor(0, {0: 3}),)), nodes=NODES[1:])
+    assert history.job("job").cores_by_node() == {"tcp://a:1": [3, 0], "tcp://b:1": [1, 3]}
+
+
+def test_only_the_last_moments_are_kept():
+    history = History(length=3)
+    for second in range(10):
+        seen(history, float(second), job(), plan=Plan((), (decision(second),)))
+    kept = history.job("job")
+    assert kept.times == [7.0, 8.0, 9.0]
+    assert [each.number for each in kept.decisions] == [7, 8, 9]
+    assert len(kept.series("cores")) == len(kept.cores_by_node()["tcp://a:1"]) == 3
+
+
+def test_a_new_run_begins_anew_and_decisions_go_to_their_run():
+    history = seen(History(), 1.0, job())
+    seen(history, 2.0, job(generation=2), plan=Plan((), (decision(1), decision(2, generation=2))))
+    assert history.job("job").times == [2.0]
+    assert [each.number for each in history.job("job").decisions] == [2]
+
+
+def test_jobs_that_have_ended_stay_until_they_are_forgotten():
+    history = seen(History(), 1.0, job("b"), job("a"))
+    seen(history, 2.0, job("a"))
+    assert history.jobs() == ["a", "b"]
+    assert history.job("b").times == [1.0]
+    history.forget("b")
+    history.forget("never seen")
+    assert history.jobs() == ["a"]
+    with pytest.raises(UnknownJob, match="named 'b': there is a"):
+        history.job("b")
+
+
+def test_the_oldest_ended_jobs_are_dropped():
+    history = History(ended=2)
+    for second in range(6):
+        seen(history, float(second), job(f"j{second}"), job("stays"))
+    assert history.jobs() == ["j3", "j4", "j5", "stays"]
+
+
+def test_names_and_lengths_that_make_no_sense_are_refused():
+    with pytest.raises(PlanningError, match="no series is named 'speed'"):
+        seen(History(), 1.0, job()).job("job").series("speed")
+    with pytest.raises(PlanningError, match="length is 0"):
+        History(length=0)
+    with pytest.raises(UnknownJob, match="none at all"):
+        History().job("job")
+
+
+def test_adding_200_executors_is_cheap():
+    executors = tuple(executor(i, {i % 2: 2}) for i in range(200))
+    snapshot, history = Snapshot(0.0, NODES, (JobSnapshot("job", 1, executors),)), History()
+    spent = []
+    for _ in range(20):
+        start = time.process_time()
+        history.add(snapshot, Plan())
+        spent.append(time.process_time() - start)
+    assert min(spent) < 1e-3

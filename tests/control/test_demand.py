@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dask_elastic.control.demand import CALM, JobModel, no_limits
+from dask_elastic.control.hop import ENOUGH
+from dask_elastic.control.settings import ControlSettings
+from dask_elastic.model.queueing import mmk_sojourn
+from dask_elastic.vocab.identity import ExecutorId
+from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot
+
+SETTINGS = ControlSettings(headroom=0.1, release_headroom=0.2, release_after=10.0, yield_after=3.0, growth=1.5)
+MANY = 100
+
+
+def executor(index=0, cores=2, arrival=1000.0, service=1000.0, operator="op", **more):
+    done = more.pop("throughput", min(arrival, cores * (service or 0.0)))
+    return ExecutorSnapshot(ExecutorId(operator, index), 0, {0: cores}, arrival, service, done, **more)
+
+
+def job(*executors, target=0.05, **more):
+    return JobSnapshot("job", 1, executors, target, **more)
+
+
+def demand(model, what, now=0.0, available=MANY, most=None):
+    return model.demand(what, now, available, no_limits(what) if most is None else np.array(most))
+
+
+def overloaded(index=0, cores=2, **more):
+    return executor(index, cores, arrival=1000.0 * cores, queue=100 * cores, **more)
+
+
+def test_a_job_that_keeps_its_target_keeps_its_cores():
+    found = demand(JobModel(SETTINGS), job(executor(cores=4)))
+    assert found.satisfied
+    assert found.keep.tolist() == [4]
+    assert found.needed.tolist() == [4], "that fewer would do is not known for long enough"
+
+
+def test_a_surplus_is_first_for_others_and_then_given_back():
+    model, what = JobModel(SETTINGS), job(executor(cores=6))
+    seen = [demand(model, what, float(second)) for second in range(11)]
+    assert [found.needed.tolist() for found in (seen[2], seen[3])] == [[6], [2]]
+    assert [found.keep.tolist() for found in (seen[9], seen[10])] == [[6], [2]]
+
+
+def test_without_a_target_a_surplus_is_for_others_only():
+    model, what = JobModel(SETTINGS), job(executor(cores=6), target=None)
+    seen = [demand(model, what, float(second)) for second in range(30)]
+    assert seen[-1].needed.tolist() == [2]
+    assert seen[-1].keep.tolist() == [6]
+    assert seen[-1].feasible
+
+
+def test_between_growing_and_giving_back_is_a_gap():
+    """Cores that are enough with a tenth more, but not with a fifth more, are neither added nor given back."""
+    what = job(executor(cores=3, arrival=2600.0), target=None)
+    model = JobModel(SETTINGS)
+    for second in range(20):
+        found = demand(model, replace(what, latency_target=1.0), float(second))
+    assert found.satisfied
+    assert found.keep.tolist() == [3]
+    assert demand(JobModel(SETTINGS), job(executor(cores=3, arrival=2800.0))).needed.tolist() == [4]
+
+
+def test_an_overloaded_job_wants_more_than_it_achieves_from_all_executors():
+    what = job(overloaded(0, cores=4), executor(1, cores=4, arrival=2000.0), target=None)
+    found = demand(JobModel(SETTINGS), what)
+    assert found.overloaded == (0,)
+    assert found.pressed
+    assert not found.satisfied
+    assert found.queues.loads == pytest.approx([6.0, 3.0])
+    assert found.needed.tolist() == [7, 4]
+
+
+def test_it_grows_by_a_factor_each_period_until_the_backlog_is_gone():
+    model, cores, seen = JobModel(SETTINGS), 2, []
+    for second in range(6):
+        found = demand(model, job(overloaded(cores=cores), target=None), float(second))
+        cores = int(found.needed[0])
+        seen.append(cores)
+    assert all(later >= 1.5 * earlier for earlier, later in zip([2, *seen], seen, strict=False))
+    calm = demand(model, job(executor(cores=cores, arrival=3000.0), target=None), 6.0)
+    assert calm.satisfied
+
+
+def test_what_waits_is_worked_off_in_time():
+    """A third of a second's work beyond what may wait, to be drained in 3 s, is a ninth of the cores more."""
+    quiet = executor(cores=10, arrival=5000.0)
+    waiting = replace(quiet, queue=round(10_000 * (0.05 + 1 / 3)))
+    loads = [demand(JobModel(SETTINGS), job(one, target=None)).queues.loads[0] for one in (quiet, waiting)]
+    assert loads[1] - loads[0] == pytest.approx(10 / 9, rel=1e-3)
+
+
+def test_only_measured_and_unpinned_executors_are_decided_about():
+    what = job(executor(0, service=None), executor(1, pinned=True), executor(2), executor(3, cores=3))
+    found = demand(JobModel(SETTINGS), what)
+    assert found.places == (2, 3)
+    assert len(found.needed) == len(found.keep) == len(found.current) == 2
+
+
+def test_what_pinned_executors_take_of_the_target_is_gone():
+    free = executor(0, cores=1, arrival=800.0)
+    alone = demand(JobModel(SETTINGS), job(free, target=0.02))
+    pinned = executor(1, cores=1, arrival=900.0, operator="next", entry=False, pinned=True)
+    with_pinned = demand(JobModel(SETTINGS), job(free, pinned, target=0.02))
+    spent = 900 * mmk_sojourn(900.0, 1000.0, 1) / 800
+    assert alone.target - with_pinned.target == pytest.approx(spent)
+    overfull = replace(pinned, arrival_rate=1500.0, throughput=1000.0)
+    assert demand(JobModel(SETTINGS), job(free, overfull, target=0.02)).target == alone.target
+
+
+def test_an_overloaded_pinned_executor_presses_nobody_else():
+    found = demand(JobModel(SETTINGS), job(overloaded(0, pinned=True), executor(1, cores=4), target=None))
+    assert found.overloaded == (0,)
+    assert not found.pressed
+    assert found.satisfied
+
+
+def taught(hop, error, target=0.05, arrival=1000.0, cores=2):
+    model, modelled = JobModel(SETTINGS), mmk_sojourn(arrival, 1000.0, cores)
+    what = job(
+        executor(cores=cores, arrival=arrival, sojourn=error * modelled), target=target, latency=hop + error * modelled
+    )
+    for second in range(ENOUGH + 4):
+        found = demand(model, what, float(second))
+    return model, what, found, modelled
+
+
+def test_the_hop_and_the_error_of_the_model_are_taken_off_the_target():
+    _, _, found, _ = taught(hop=0.02, error=2.0)
+    assert found.hop == pytest.approx(0.02)
+    assert found.error == pytest.approx(2.0)
+    assert found.target == pytest.approx((0.05 - 0.02) / 2)
+
+
+def test_what_is_predicted_is_what_is_measured_where_nothing_changes():
+    model, what, _, modelled = taught(hop=0.02, error=1.5)
+    assert model.predicted(what, np.array([2])) == pytest.approx(0.02 + 1.5 * modelled)
+    assert model.predicted(what, np.array([4])) < 0.02 + 1.5 * modelled
+    assert model.predicted(what, np.array([1])) == math.inf
+
+
+def test_nothing_is_predicted_where_nothing_is_known():
+    model = JobModel(SETTINGS)
+    for what in (job(executor(service=None)), job(executor(arrival=0.0)), job(overloaded())):
+        demand(model, what)
+        assert model.predicted(what, np.array([2])) is None
+
+
+def test_nothing_is_learned_while_an_overload_or_a_change_is_fresh():
+    model = JobModel(SETTINGS)
+    calm = job(executor(cores=4, sojourn=0.001), latency=0.4)
+    demand(model, job(overloaded(cores=4)), 0.0)
+    for now in (0.5, 1.0, 1.5, 2.0):
+        assert demand(model, calm, now).hop == 0.0
+    for second in range(ENOUGH):
+        found = demand(model, calm, CALM + second)
+    assert found.hop == pytest.approx(0.399)
+    changed = replace(calm, executors=(executor(cores=3, sojourn=0.001),), latency=9.0)
+    for now in (10.0, 10.5, 11.0, 11.5, 12.0):
+        assert demand(model, changed, now).hop == pytest.approx(0.399)
+
+
+def test_a_hop_beyond_the_target_is_a_best_effort_with_few_cores():
+    _, _, found, _ = taught(hop=0.2, error=1.0)
+    assert not found.feasible
+    assert found.keep.max() <= 5
+
+
+def test_more_than_there_is_is_not_feasible():
+    what = job(executor(cores=2, arrival=9000.0, throughput=2000.0))
+    found = demand(JobModel(SETTINGS), what, available=8)
+    assert not found.feasible
+    assert found.needed.sum() > 8
+    assert demand(JobModel(SETTINGS), what, available=12).feasible
+
+
+def test_a_limit_is_kept_even_where_it_is_too_low():
+    found = demand(JobModel(SETTINGS), job(executor(0, cores=2, arrival=5000.0), executor(1)), most=[3, 9])
+    assert found.needed.tolist()[0] == 3
+    assert not found.feasible
+
+
+def test_executors_that_come_to_be_measured_begin_a_new_time_and_others_do_not():
+    model = JobModel(SETTINGS)
+    for second in range(12):
+        demand(model, job(executor(0, cores=6), executor(1, cores=6, service=None)), float(second))
+    found = demand(model, job(executor(0, cores=6), executor(1, cores=6)), 12.0)
+    assert found.keep.tolist() == [2, 6]
+
+
+def test_silent_sources_are_no_trouble():
+    found = demand(JobModel(SETTINGS), job(executor(arrival=0.0), executor(1, arrival=50.0, entry=False)))
+    assert found.satisfied
+    assert demand(JobModel(SETTINGS), job(executor(service=None))).places == ()

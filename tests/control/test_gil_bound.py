@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dask_elastic.control.gil_bound import GilBound
+from dask_elastic.control.settings import ControlSettings
+from dask_elastic.vocab.identity import ExecutorId
+from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot, NodeSnapshot, Snapshot
+
+NODES = tuple(NodeSnapshot(f"n{i}", "host", 64) for i in range(4))
+RATE = 1000.0
+OPERATOR = ExecutorId("op", 0)
+
+
+class Bench:
+    """One executor under backlog whose cores are changed by hand; a measurement a second."""
+
+    def __init__(self, running, noise=0.0, seed=0, **options):
+        self.bound = GilBound(ControlSettings(**options))
+        self.running = running
+        self.noise, self.random = noise, np.random.default_rng(seed)
+        self.now = 0.0
+        self.job = None
+
+    def hold(self, cores, seconds, queue=True, shards=None, name="job", nodes=NODES):
+        for _ in range(seconds):
+            self.now += 1.0
+            rate = RATE * self.running(cores) * float(np.exp(self.random.normal(0, self.noise)))
+            service = RATE * self.running(cores) / sum(cores.values())
+            waiting = int(0.1 * rate) if queue else 0
+            executor = ExecutorSnapshot(OPERATOR, 0, cores, rate, service, rate, queue=waiting, shard_load=shards)
+            self.job = JobSnapshot(name, 1, (executor,))
+            self.bound.observe(Snapshot(self.now, nodes, (self.job,)))
+        return self
+
+    @property
+    def most(self):
+        return self.bound.most(self.job, OPERATOR)
+
+    @property
+    def in_doubt(self):
+        return self.bound.in_doubt(self.job, self.job.executors[0], self.now)
+
+
+def perfect(cores):
+    return sum(cores.values())
+
+
+def locked(most):
+    return lambda cores: sum(min(count, most) for count in cores.values())
+
+
+def test_a_second_core_that_does_not_help_is_found():
+    bench = Bench(locked(1)).hold({0: 1}, 3).hold({0: 2}, 5)
+    assert bench.most == 1
+    assert bench.bound.operators(bench.job) == ("op",)
+
+
+def test_another_node_is_no_second_core_of_a_node():
+    bench = Bench(locked(1)).hold({0: 1}, 3).hold({0: 1, 1: 1}, 8).hold({0: 1, 1: 1, 2: 1}, 8)
+    assert bench.most is None
+
+
+def test_cores_added_here_and_elsewhere_are_told_apart():
+    assert Bench(locked(1)).hold({0: 1}, 3).hold({0: 2, 1: 1}, 5).most == 1
+    assert Bench(perfect).hold({0: 1}, 3).hold({0: 2, 1: 1}, 8).most is None
+
+
+def test_one_core_elsewhere_that_does_as_much_as_four_here_tells_it_too():
+    assert Bench(locked(1)).hold({0: 4}, 3).hold({0: 4, 1: 1}, 5).most == 1
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 4])
+def test_the_number_of_threads_that_help_is_found(most):
+    bench = Bench(locked(most))
+    for count in range(1, most + 2):
+        bench.hold({0: count}, 6)
+    assert bench.most == most
+
+
+def test_taking_a_core_that_did_not_help_tells_it_too():
+    assert Bench(locked(1)).hold({0: 2}, 3).hold({0: 1}, 5).most == 1
+
+
+def test_less_than_a_fifth_is_bound_and_more_is_not():
+    def partly(share):
+        return lambda cores: 1 + share * (sum(cores.values()) - 1)
+
+    assert Bench(partly(0.15)).hold({0: 1}, 3).hold({0: 2}, 8).most == 1
+    assert Bench(partly(0.3)).hold({0: 1}, 3).hold({0: 2}, 8).most is None
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(1, 40), st.integers(1, 8), st.sampled_from([0.0, 0.01, 0.03]), st.integers(0, 10_000))
+def test_perfect_scaling_is_never_taken_for_it(before, more, noise, seed):
+    bench = Bench(perfect, noise, seed).hold({0: before}, 4).hold({0: before + more}, 12)
+    assert bench.most is None
+    assert bench.hold({0: before}, 12).most is None
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 6), st.sampled_from([0.0, 0.01, 0.02]), st.integers(0, 10_000))
+def test_it_is_found_under_noise(most, noise, seed):
+    bench = Bench(locked(most), noise, seed).hold({0: most}, 6).hold({0: most + 1}, 10)
+    assert bench.most == most
+
+
+def test_what_is_not_overloaded_says_nothing():
+    bench = Bench(locked(1)).hold({0: 1}, 4, queue=False).hold({0: 2}, 8, queue=False)
+    assert bench.most is None
+    assert not bench.in_doubt
+
+
+def test_a_load_that_was_met_in_between_says_nothing():
+    bench = Bench(locked(1)).hold({0: 1}, 3).hold({0: 2}, 4, queue=False).hold({0: 2}, 8)
+    assert bench.most is None
+
+
+def test_what_one_shard_limits_is_not_bound():
+    shards = np.array([0.97, 0.01, 0.02])
+    assert Bench(locked(1)).hold({0: 1}, 3).hold({0: 2}, 8, shards=shards).most is None
+
+
+def test_while_it_is_not_seen_to_help_it_is_in_doubt():
+    bench = Bench(locked(1)).hold({0: 1}, 3).hold({0: 2}, 1)
+    assert bench.in_doubt
+    assert not Bench(perfect).hold({0: 1}, 3).hold({0: 2}, 1).in_doubt
+    assert not Bench(locked(1)).hold({0: 1}, 3).hold({0: 1, 1: 1}, 1).in_doubt
+
+
+def test_doubt_ends():
+    bench = Bench(locked(20), noise=0.0).hold({0: 20}, 3).hold({0: 21}, 6)
+    assert not bench.in_doubt
+
+
+def test_a_finding_is_forgotten_after_a_while():
+    bench = Bench(locked(1), bound_for=60.0).hold({0: 1}, 3).hold({0: 2}, 5)
+    assert bench.most == 1
+    assert bench.hold({0: 2}, 70).most is None
+
+
+def test_a_finding_is_dropped_when_other_nodes_do_not_help_either():
+    bench = Bench(lambda cores: 1.0).hold({0: 1}, 3).hold({0: 2}, 5)
+    assert bench.most == 1
+    bench.hold({0: 1, 1: 1}, 8)
+    assert bench.most is None
+    assert bench.hold({0: 2}, 8).hold({0: 3}, 8).most is None, "it was refuted not long ago"
+
+
+def test_a_finding_is_confirmed_on_other_nodes():
+    bench = Bench(locked(1), bound_for=20.0).hold({0: 1}, 3).hold({0: 2}, 5).hold({0: 1, 1: 1}, 8)
+    assert bench.hold({0: 1, 1: 1}, 10).most == 1, "the time begins anew"
+
+
+def test_another_run_of_the_job_starts_without_findings():
+    bench = Bench(locked(1)).hold({0: 1}, 3).hold({0: 2}, 5)
+    again = replace(bench.job, generation=2)
+    bench.bound.observe(Snapshot(bench.now + 1, NODES, (again,)))
+    assert bench.bound.most(again, OPERATOR) is None
+    assert bench.most is None, "the run is gone"
+
+
+def test_nodes_are_known_by_their_address():
+    """A worker leaves, and all others get another place in the snapshot: no core has changed."""
+    bench = Bench(locked(1)).hold({1: 1}, 4)
+    bench.hold({0: 1}, 4, nodes=NODES[1:])
+    assert bench.hold({0: 2}, 5, nodes=NODES[1:]).most == 1

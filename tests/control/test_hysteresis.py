@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dask_elastic.control.hysteresis import MOST_DOUBLINGS, REGRET, Hysteresis
+
+
+def test_nothing_is_known_before_the_time_is_over():
+    hysteresis = Hysteresis(10.0)
+    for second in range(10):
+        hysteresis.add(float(second), np.array([1, 2]))
+    assert hysteresis.most(9.0, np.array([5, 5])).tolist() == [5, 5]
+    hysteresis.add(10.0, np.array([1, 2]))
+    assert hysteresis.most(10.0, np.array([5, 5])).tolist() == [1, 2]
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.integers(1, 9), min_size=12, max_size=60))
+def test_it_is_the_most_of_the_last_seconds(needs):
+    hysteresis = Hysteresis(10.0)
+    for second, need in enumerate(needs):
+        hysteresis.add(float(second), np.array([need]))
+    assert hysteresis.most(float(len(needs) - 1), np.array([99])).tolist() == [max(needs[-11:])]
+
+
+def mistaken(hysteresis, start, load=4.0, later=4.0):
+    hysteresis.released(start, load)
+    hysteresis.grown(start + 5)
+    hysteresis.calm(start + 6, later)
+
+
+def test_a_mistake_doubles_the_time_up_to_eightfold():
+    hysteresis = Hysteresis(10.0)
+    for turn in range(5):
+        mistaken(hysteresis, 100.0 * turn)
+        assert hysteresis.seconds == 10.0 * 2 ** min(turn + 1, MOST_DOUBLINGS)
+
+
+def test_a_load_that_has_risen_is_no_mistake():
+    hysteresis = Hysteresis(10.0)
+    mistaken(hysteresis, 0.0, later=8.0)
+    assert hysteresis.seconds == 10.0
+
+
+def test_cores_that_are_wanted_much_later_were_not_given_back_by_mistake():
+    hysteresis = Hysteresis(10.0)
+    hysteresis.released(0.0, 4.0)
+    hysteresis.grown(REGRET * 10 + 1)
+    hysteresis.calm(REGRET * 10 + 2, 4.0)
+    assert hysteresis.seconds == 10.0
+
+
+def test_growing_without_a_release_is_no_mistake():
+    hysteresis = Hysteresis(10.0)
+    hysteresis.grown(5.0)
+    hysteresis.calm(6.0, 1.0)
+    assert hysteresis.seconds == 10.0
+
+
+def test_a_long_time_without_mistakes_is_rewarded():
+    hysteresis = Hysteresis(10.0)
+    mistaken(hysteresis, 0.0)
+    hysteresis.calm(100.0, 4.0)
+    assert hysteresis.seconds == 20.0
+    hysteresis.calm(130.0, 4.0)
+    assert hysteresis.seconds == 10.0

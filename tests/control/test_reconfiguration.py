@@ -1,0 +1,252 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dask_elastic.control.reconfiguration import GroupMove, Reconfigurer
+from dask_elastic.control.scaling import Scaling, TargetUtilisation
+from dask_elastic.planning.check import validate
+from dask_elastic.planning.milp import Milp
+from dask_elastic.planning.problem import PlacementProblem
+from dask_elastic.planning.quality import load_distance
+from dask_elastic.planning.registry import planner
+from dask_elastic.vocab.errors import PlanningError
+
+CAPACITY = 10.0
+
+
+class Cluster:
+    """Nodes that come when they are asked for and are ended when they may be; it carries plans out."""
+
+    def __init__(self, loop, nodes, groups, refuses=False):
+        self.loop = loop
+        self.names = [f"node-{number}" for number in range(nodes)]
+        self.place = {group: self.names[group % nodes] for group in range(groups)}
+        self.born = nodes
+        self.refuses = refuses
+        self.history = []
+
+    def problem(self, load, **budget):
+        current = [self.names.index(self.place[group]) for group in range(len(load))]
+        return PlacementProblem(
+            load,
+            current,
+            len(self.names),
+            state_bytes=np.ones(len(load)),
+            capacity=[CAPACITY] * len(self.names),
+            **budget,
+        )
+
+    def period(self, load, **budget):
+        proposal = self.loop.begin(self.problem(load, **budget), self.names)
+        assert not {*proposal.release} & {*self.place.values()}, "a node is released that has groups"
+        self.names = [name for name in self.names if name not in proposal.release]
+        if proposal.add and not self.refuses:
+            self.names += [f"node-{self.born + number}" for number in range(proposal.add)]
+            self.born += proposal.add
+        done = self.loop.finish(proposal, self.problem(load, **budget), self.names)
+        validate(done.problem, done.placement)
+        for move in done.moves:
+            assert self.place[move.group] == move.source
+            assert move.target not in self.loop.marked
+            self.place[move.group] = move.target
+        self.history.append((len(proposal.release), proposal.add, len(proposal.remove), len(proposal.keep)))
+        return proposal, done
+
+
+def loop(**options):
+    return Reconfigurer(planner("flux"), TargetUtilisation(patience=2, **options))
+
+
+def test_nodes_come_before_the_plan_that_uses_them():
+    cluster = Cluster(loop(), nodes=4, groups=40)
+    _, done = cluster.period(np.full(40, 0.9))
+    assert len(cluster.names) == 6
+    assert load_distance(done.problem, done.placement.bin) < 0.5
+    assert {*cluster.place.values()} == {*cluster.names}
+
+
+def test_without_a_change_of_nodes_the_potential_plan_is_the_plan():
+    calls = []
+
+    class Counting(Milp):
+        def plan(self, problem, seed=0):
+            calls.append(problem)
+            return super().plan(problem, seed)
+
+    machine = Reconfigurer(Counting(), TargetUtilisation())
+    proposal = machine.begin(PlacementProblem([7, 7], [0, 1], 2, capacity=[10, 10]), "ab")
+    done = machine.finish(proposal)
+    assert done.placement is proposal.potential
+    assert done.moves == ()
+    assert len(calls) == 1
+    machine.finish(machine.begin(PlacementProblem([9, 9], [0, 1], 2, capacity=[10, 10]), "ab"))
+    assert len(calls) == 3
+
+
+def test_nodes_are_drained_within_the_budget_and_released_when_empty():
+    cluster = Cluster(loop(), nodes=8, groups=40)
+    load = np.full(40, 0.5)
+    for _ in range(20):
+        before = dict(cluster.place)
+        cluster.period(load, max_moves=3)
+        assert sum(before[group] != cluster.place[group] for group in before) <= 3
+    removed, released = (sum(row[column] for row in cluster.history) for column in (2, 0))
+    assert removed == released == 5
+    assert len(cluster.names) == 3
+    first, last = ([i for i, row in enumerate(cluster.history) if row[column]] for column in (2, 0))
+    # Five nodes of five groups each, three groups a period.
+    assert first == [1]
+    assert last[-1] >= 1 + 25 // 3
+    assert cluster.loop.marked == set()
+
+
+def test_a_load_that_rises_while_nodes_drain_takes_them_back():
+    cluster = Cluster(loop(), nodes=8, groups=40)
+    for _ in range(3):
+        cluster.period(np.full(40, 0.5), max_moves=2)
+    assert len(cluster.loop.marked) == 5
+    proposal, _ = cluster.period(np.full(40, 1.3), max_moves=2)
+    assert len(proposal.keep) == 5
+    assert proposal.add == 0
+    assert cluster.loop.marked == set()
+
+
+def test_what_balancing_solves_needs_no_node():
+    machine = loop()
+    problem = PlacementProblem([4, 4, 4, 1, 1], [0, 0, 0, 1, 2], 3, capacity=[CAPACITY] * 3)
+    assert problem.shares(problem.current).max() > 1
+    proposal = machine.begin(problem, "abc")
+    assert not proposal.scales
+    assert machine.finish(proposal).moves
+
+
+def test_an_overloaded_node_comes_before_one_that_drains():
+    # Node 0 is full, node 3 is to go; the budget pays for one of the two.
+    class Removes:
+        def decide(self, problem, plan, marked, last):
+            return Scaling(remove=() if marked.any() else (3,))
+
+    machine = Reconfigurer(Milp(), Removes())
+    load = [5, 5, 5, 3, 3, 2]
+    problem = PlacementProblem(load, [0, 0, 0, 1, 2, 3], 4, capacity=[20] * 4, max_moves=1)
+    done = machine.finish(machine.begin(problem, "abcd"))
+    assert [move.source for move in done.moves] == ["a"]
+
+
+def test_nodes_that_do_not_come_are_done_without():
+    cluster = Cluster(loop(), nodes=2, groups=10, refuses=True)
+    load = np.linspace(1.0, 3.0, 10)
+    proposal, done = cluster.period(load)
+    assert proposal.add > 0
+    assert len(cluster.names) == 2
+    assert load_distance(done.problem, done.placement.bin) < 1
+    without = loop()
+    proposal = without.begin(cluster.problem(load), cluster.names)
+    assert without.finish(proposal).nodes == tuple(cluster.names)
+
+
+def test_what_others_drain_is_emptied_but_neither_released_nor_taken_back():
+    machine = loop()
+    problem = PlacementProblem([9, 9, 9], [0, 1, 2], 3, capacity=[CAPACITY] * 3, draining=[2])
+    proposal = machine.begin(problem, "abc")
+    assert proposal.keep == ()
+    done = machine.finish(proposal, replace(problem, bins=5, capacity=np.full(5, CAPACITY), draining=[2]), "abcde")
+    assert [move.source for move in done.moves] == ["c"]
+    empty = replace(done.problem, current=done.placement.bin)
+    assert machine.begin(empty, "abcde").release == ()
+
+
+def test_nodes_stay_where_others_drain_all_that_would_have_stayed():
+    machine = Reconfigurer(planner("flux"), TargetUtilisation(patience=1))
+    problem = PlacementProblem([1, 1, 1], [0, 1, 2], 3, capacity=[CAPACITY] * 3)
+    assert machine.begin(problem, "abc").remove == ("b", "c")
+    proposal = machine.begin(replace(problem, draining=np.array([True, False, False])), "abc")
+    # One of the two is to go again, now that the other stays.
+    assert proposal.keep == ("b",)
+    assert machine.marked == {"c"}
+    assert {move.target for move in machine.finish(proposal).moves} == {"b"}
+
+
+def test_a_node_that_is_gone_is_no_longer_marked():
+    machine = Reconfigurer(planner("flux"), TargetUtilisation(patience=1))
+    machine.begin(PlacementProblem([1, 1], [0, 1], 2, capacity=[CAPACITY] * 2), ["a", "b"])
+    assert machine.marked == {"b"}
+    # It left by itself, and another one has come under its name since.
+    machine.begin(PlacementProblem([6, 1], [0, 0], 1, capacity=[CAPACITY]), ["a"])
+    assert machine.marked == set()
+
+
+def test_new_groups_have_no_source():
+    machine = Reconfigurer(planner("flux"), TargetUtilisation())
+    done = machine.finish(machine.begin(PlacementProblem([6, 6], [-1, 1], 2, capacity=[CAPACITY] * 2), "ab"))
+    assert done.moves == (GroupMove(0, None, "a"),)
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 10_000))
+def test_a_steady_load_comes_to_rest(seed):
+    random = np.random.default_rng(seed)
+    nodes = int(random.integers(1, 7))
+    groups = int(random.integers(2 * nodes, 40))
+    load = random.pareto(3, groups) * random.uniform(0.2, 2)
+    cluster = Cluster(Reconfigurer(planner("flux"), TargetUtilisation(patience=2)), nodes, groups)
+    budget = {"max_moves": int(random.integers(2, 8))} if random.random() < 0.5 else {}
+    for _ in range(40):
+        cluster.period(load, **budget)
+    assert cluster.history[-6:] == [(0, 0, 0, 0)] * 6, f"seed {seed}: {cluster.history}"
+    assert cluster.loop.marked == set()
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 10_000))
+def test_a_changing_load_never_breaks_a_rule(seed):
+    random = np.random.default_rng(seed)
+    groups = int(random.integers(4, 30))
+    cluster = Cluster(Reconfigurer(planner("flux"), TargetUtilisation(patience=1, most=9)), 3, groups)
+    load = random.uniform(0, 1, groups)
+    for _ in range(25):
+        load = load * random.uniform(0.5, 2.0) * random.uniform(0.8, 1.2, groups)
+        load *= min(1.0, 80 / load.sum())
+        cluster.period(load, max_moves=int(random.integers(1, 6)))
+        live = [name for name in cluster.names if name not in cluster.loop.marked]
+        assert 1 <= len(live) <= 9
+        assert {*cluster.place.values()} <= {*cluster.names}
+
+
+class Wrong:
+    def __init__(self, scaling):
+        self.scaling = scaling
+
+    def decide(self, problem, plan, marked, last):
+        return self.scaling
+
+
+@pytest.mark.parametrize(
+    ("scaling", "message"),
+    [
+        (Scaling(remove=(2,)), "removes bin 2"),
+        (Scaling(remove=(7,)), "removes bin 7"),
+        (Scaling(keep=(0,)), "keeps bin 0"),
+        (Scaling(keep=(2,)), "keeps bin 2"),
+    ],
+)
+def test_a_policy_that_names_a_wrong_bin_is_refused(scaling, message):
+    problem = PlacementProblem([1, 1], [0, 1], 3, draining=[2])
+    with pytest.raises(PlanningError, match=message):
+        Reconfigurer(planner("flux"), Wrong(scaling)).begin(problem, "abc")
+
+
+def test_names_are_checked():
+    machine = loop()
+    problem = PlacementProblem([7, 7], [0, 1], 2, capacity=[CAPACITY] * 2)
+    for names in ("a", "aa", "abc"):
+        with pytest.raises(PlanningError, match="give 2 different names"):
+            machine.begin(problem, names)
+    proposal = machine.begin(problem, "ab")
+    with pytest.raises(PlanningError, match="belong together"):
+        machine.finish(proposal, problem)

@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+
+import msgpack
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dask_elastic.control.loop import ControlLoop
+from dask_elastic.control.recording import (
+    decision_from_dict,
+    decision_to_dict,
+    dumps,
+    loads,
+    snapshot_from_dict,
+    snapshot_to_dict,
+)
+from dask_elastic.vocab.errors import PlanningError
+from dask_elastic.vocab.identity import ExecutorId
+from dask_elastic.vocab.plan import CoreChange, Decision
+from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot, NodeSnapshot, Snapshot
+
+positive = st.floats(0, 1e12, allow_subnormal=True)
+maybe = st.none() | positive
+names = st.text(max_size=8)
+arrays = st.none() | st.lists(st.floats(allow_nan=False), max_size=5).map(np.array)
+
+
+@st.composite
+def snapshots(draw):
+    nodes = draw(st.lists(st.builds(NodeSnapshot, names, names, st.integers(0, 64), st.booleans()), max_size=3))
+    places = st.integers(0, max(len(nodes) - 1, 0))
+    executors = st.builds(
+        ExecutorSnapshot,
+        executor=st.builds(ExecutorId, names, st.integers(0, 99)),
+        home=places,
+        cores=st.dictionaries(places, st.integers(1, 9), max_size=3),
+        arrival_rate=positive,
+        service_rate=maybe,
+        throughput=positive,
+        customer_rows=positive,
+        queue=st.integers(0, 2**60),
+        state_bytes=st.integers(0, 2**60),
+        bytes_in=positive,
+        bytes_out=positive,
+        sojourn=maybe,
+        entry=st.booleans(),
+        pinned=st.booleans(),
+        moves=st.integers(0, 99),
+        shard_load=arrays,
+        shard_bytes=arrays,
+    )
+    jobs = st.builds(
+        JobSnapshot,
+        names,
+        st.integers(1, 99),
+        st.lists(executors, max_size=2 if nodes else 0).map(tuple),
+        maybe,
+        names,
+        names,
+        st.booleans(),
+        maybe,
+        maybe,
+    )
+    return Snapshot(draw(positive), tuple(nodes), tuple(draw(st.lists(jobs, max_size=2))))
+
+
+def same(one, other):
+    """Whether two records of the vocabulary have the same values, arrays included."""
+    if isinstance(one, np.ndarray):
+        return isinstance(other, np.ndarray) and one.dtype == other.dtype and np.array_equal(one, other)
+    if isinstance(one, tuple) and not isinstance(one, ExecutorId):
+        return len(one) == len(other) and all(map(same, one, other))
+    if hasattr(one, "__dataclass_fields__"):
+        return type(one) is type(other) and all(
+            same(getattr(one, field.name), getattr(other, field.name)) for field in fields(one)
+        )
+    return type(one) is type(other) and one == other
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(snapshots(), max_size=3))
+def test_nothing_is_lost(recorded):
+    assert same(tuple(loads(dumps(recorded))), tuple(recorded))
+
+
+@settings(max_examples=50, deadline=None)
+@given(snapshots())
+def test_snapshots_are_plain_enough_for_any_wire(snapshot):
+    plain = msgpack.unpackb(msgpack.packb(snapshot_to_dict(snapshot)))
+    assert same(snapshot_from_dict(plain), snapshot)
+
+
+def test_numbers_of_numpy_become_plain():
+    executor = ExecutorSnapshot(
+        ExecutorId("op", np.int64(1)), np.int64(0), {np.int64(0): np.int64(2)}, np.float64(1.5), None, queue=np.int64(3)
+    )
+    snapshot = Snapshot(np.float64(1), (NodeSnapshot("a", "h", np.int64(4)),), (JobSnapshot("j", 1, (executor,)),))
+    (read,) = loads(dumps([snapshot]))
+    assert read.jobs[0].executors[0].cores == {0: 2}
+    msgpack.packb(snapshot_to_dict(snapshot))
+
+
+def test_decisions_survive_the_wire():
+    change = CoreChange("job", 2, ExecutorId("op", 1), {0: 1}, {0: 1, 3: 2}, 5.5)
+    decision = Decision(
+        7, 1.25, "job", 2, None, 0.1, float("inf"), False, {ExecutorId("op", 1): 3}, (change,), True, "why", 2, ("op",),
+        5.5, 0.2, 0.001,
+    )  # fmt: skip
+    plain = msgpack.unpackb(msgpack.packb(decision_to_dict(decision)))
+    assert decision_from_dict(plain) == decision
+    assert decision_from_dict(json.loads(json.dumps(decision_to_dict(decision)))) == decision
+
+
+def test_decisions_of_the_loop_survive_the_wire(kit):
+    load = kit.Load("job", lambda now: 4000, [(kit.machines("op", [0], [1], 1000.0), kit.even(1))], target=0.05)
+    plant = kit.Plant(kit.nodes(2, 4), [load]).run(3, ControlLoop())
+    assert plant.decisions("job")
+    for decision in plant.decisions("job"):
+        assert decision_from_dict(msgpack.unpackb(msgpack.packb(decision_to_dict(decision)))) == decision
+
+
+LINES = dumps([Snapshot(1.0, (), ()), Snapshot(2.0, (), ())]).splitlines()
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"", "line 1 is damaged"),
+        (b"hello", "line 1 is damaged"),
+        (b"[]", "line 1: these are no snapshots"),
+        (b'{"format":"other"}', "line 1: these are no snapshots"),
+        (LINES[0].replace(b"1", b"9"), "line 1: version 9"),
+        (b"\n".join([*LINES[:2], LINES[2][:9]]), "line 3 is damaged"),
+        (b"\n".join([LINES[0], b"{}"]), "line 2 is no snapshot: KeyError"),
+        (b"\n".join([LINES[0], b'{"now":1,"nodes":[{"x":1}],"jobs":[]}']), "line 2 is no snapshot: TypeError"),
+    ],
+)
+def test_what_is_no_recording_is_named_by_its_line(data, said):
+    with pytest.raises(PlanningError, match=said):
+        loads(data)

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dask_elastic.control.spreading import spread
+
+
+def spread_all(current, granted, capacity, home, per_node=1, keep=None, hosts=None, occupied=None):
+    current = np.array(current)
+    granted = np.array(granted)
+    return spread(
+        current,
+        granted,
+        granted if keep is None else np.array(keep),
+        np.full(len(granted), per_node),
+        np.array(capacity),
+        np.array(home),
+        hosts or [f"h{i}" for i in range(len(capacity))],
+        np.zeros(len(capacity), dtype=int) if occupied is None else np.array(occupied),
+    )
+
+
+def test_cores_beyond_what_helps_on_a_node_go_elsewhere():
+    assert spread_all([[3], [0], [0]], [3], [4, 4, 4], [0]).ravel().tolist() == [1, 1, 1]
+
+
+def test_two_threads_of_a_node_may_help():
+    assert spread_all([[3], [0]], [3], [4, 4], [0], per_node=2).ravel().tolist() == [2, 1]
+
+
+def test_executors_keep_out_of_each_others_way():
+    cores = spread_all([[1, 0], [0, 1], [0, 0], [0, 0]], [2, 2], [4] * 4, [0, 1])
+    assert cores.sum(axis=1).tolist() == [1, 1, 1, 1]
+
+
+def test_free_cores_come_before_those_of_others_and_near_ones_before_far_ones():
+    assert spread_all([[1], [0], [0]], [2], [4] * 3, [0], occupied=[0, 4, 0]).ravel().tolist() == [1, 0, 1]
+    assert spread_all([[1], [0], [0]], [2], [4] * 3, [0], hosts=["a", "b", "a"]).ravel().tolist() == [1, 0, 1]
+
+
+def test_a_surplus_within_the_limits_is_kept_and_one_beyond_given_up_remote_first():
+    assert spread_all([[1], [1], [1]], [1], [4] * 3, [0], keep=[3]).ravel().tolist() == [1, 1, 1]
+    assert spread_all([[1], [1], [1]], [1], [4] * 3, [0], keep=[2]).ravel().tolist() == [1, 1, 0]
+
+
+def test_a_node_that_retires_is_left():
+    assert spread_all([[1], [1], [0]], [2], [4, 0, 4], [0]).ravel().tolist() == [1, 0, 1]
+
+
+def test_an_executor_has_a_core_even_where_all_are_full():
+    cores = spread_all([[1, 0, 0], [0, 0, 0]], [1, 1, 1], [3, 0], [0, 0, 0])
+    assert cores.sum(axis=0).tolist() == [1, 1, 1]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(0, 100_000))
+def test_it_keeps_the_rules(seed):
+    random = np.random.default_rng(seed)
+    nodes, executors = int(random.integers(1, 6)), int(random.integers(1, 5))
+    capacity = random.integers(0, 5, nodes)
+    current = random.integers(0, 3, (nodes, executors))
+    granted = random.integers(1, 5, executors)
+    while capacity.sum() < granted.sum():
+        capacity[random.integers(nodes)] += 1
+    per_node = random.integers(1, 3, executors)
+    home = random.integers(0, nodes, executors)
+    before = current.copy()
+    cores = spread(current, granted, granted, per_node, capacity, home, ["h"] * nodes, np.zeros(nodes, dtype=int))
+    assert (current == before).all()
+    assert (cores >= 0).all()
+    assert (cores.sum(axis=1) <= capacity).all()
+    assert (cores.sum(axis=0) >= 1).all()
+    assert ((cores <= per_node) | (cores.sum(axis=0) == 1)).all()
+    assert (cores.sum(axis=0) <= granted).all()

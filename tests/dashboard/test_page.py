@@ -1,0 +1,550 @@
+"""What the page draws, as a browser gets it from a real scheduler, from a history with known numbers."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+from dataclasses import replace
+from urllib.error import HTTPError
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from bokeh.client import pull_session
+from bokeh.document import Document
+from bokeh.models import VAreaStep
+from distributed import Client, LocalCluster
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import dask_elastic as de
+from dask_elastic import aggregate as agg
+from dask_elastic.control.history import SERIES, History, JobHistory
+from dask_elastic.dashboard.display import Display
+from dask_elastic.dashboard.heat_map import COLUMNS, HeatMap
+from dask_elastic.dashboard.page import ElasticPage, page_document
+from dask_elastic.dashboard.prometheus import COLLECTOR
+from dask_elastic.dashboard.tape import Tape
+from dask_elastic.dashboard.time_figure import clock_milliseconds, shared_time_range
+from dask_elastic.vocab.identity import ExecutorId
+from dask_elastic.vocab.plan import Outlook, Plan
+from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot, NodeSnapshot, Snapshot
+from dask_elastic_plugins.install import install, uninstall
+
+
+class Page:
+    """What is on a page.
+
+    Parameters
+    ----------
+    document : Document
+        As a browser has received it, or as the server holds it.
+    """
+
+    def __init__(self, document: Document):
+        self.document = document
+
+    def model(self, name: str):
+        return self.document.get_model_by_name(name)
+
+    def text(self, name: str) -> str:
+        return self.model(name).text
+
+    def lines(self, name: str) -> dict[str, list[float]]:
+        """Return what each line of a figure shows, by its column."""
+        drawn = {column(getattr(one.glyph, "y", None)): one.data_source for one in self.model(name).renderers}
+        return {name: list(source.data[name]) for name, source in drawn.items() if name in (*SERIES, "moved")}
+
+    def stacked(self, name: str) -> dict[str, list[float]]:
+        """Return how high each area of a stack is, by its name in the legend."""
+        [figure] = self.model(name).children
+        found = {}
+        for item in figure.legend[0].items:
+            [area] = item.renderers
+            assert isinstance(area.glyph, VAreaStep)
+            assert area.glyph.step_mode == "after"
+            data = area.data_source.data
+            low = data.get(column(area.glyph.y1), 0.0)
+            found[item.label.value] = list(np.subtract(data[column(area.glyph.y2)], low))
+        return found
+
+
+class Browser(Page):
+    """A browser that is connected; it shows the page as it was at first, or when it last looked."""
+
+    def __init__(self, cluster: LocalCluster, path: str, **arguments: str):
+        self._url = f"http://127.0.0.1:{cluster.scheduler.http_server.port}/{path}"
+        self._session = pull_session(url=self._url, arguments=arguments)
+        applications = cluster.scheduler.http_application.applications[0].applications
+        self.served = Page(applications[f"/{path}"].get_session(self._session.id).document)
+        super().__init__(self._session.document)
+
+    def look(self) -> None:
+        """Receive the page as it is now."""
+        # Bokeh's client passes a message by when it waits for another, so this is a second look at the same page.
+        again = pull_session(url=self._url, session_id=self._session.id)
+        self.document = again.document
+        again.close()
+
+    def choose(self, job: str) -> None:
+        """Pick a job as somebody with a mouse would."""
+        self._session.document.get_model_by_name("job").value = job
+        self._session.force_roundtrip()
+
+    def close(self) -> None:
+        self._session.close()
+
+
+def column(spec) -> str | None:
+    """Return the column from which a glyph takes something, None where it is a value."""
+    return spec if isinstance(spec, str) else getattr(spec, "field", None)
+
+
+@pytest.fixture
+def browse(scheduler_host, display):
+    opened = []
+
+    def open_page(path: str = "elastic", **arguments: str) -> Browser:
+        opened.append(Browser(scheduler_host, path, **arguments))
+        return opened[-1]
+
+    yield open_page
+    for browser in opened:
+        browser.close()
+
+
+@pytest.fixture
+def flights(known):
+    """Three moments; at the last one per_route[0] has a core of another node."""
+    outlook = {"flights": Outlook(predicted=0.031, starved=2, bound=("per_plane",))}
+    for per_route in ({0: 1}, {0: 2}, {0: 2, 1: 1}):
+        job = known.job({"per_plane": [{1: 1}, {2: 2}], "per_route": [per_route]})
+        decisions = (known.decision(0, observed=0.029),) if len(per_route) == 2 else ()
+        known.add(job, outlook=outlook, decisions=decisions)
+    return known
+
+
+@pytest.fixture
+def draw(known):
+    """Return a function that draws the page of the known cluster without a server."""
+
+    def draw_page() -> Page:
+        document = Document()
+        page_document(known.watched(), {}, document)
+        return Page(document)
+
+    return draw_page
+
+
+# what is drawn
+
+
+def test_cores_are_stacked_by_executor_and_by_node(flights, browse):
+    page = browse()
+    assert page.stacked("cores_executor") == {
+        "per_plane[0]": [1, 1, 1],
+        "per_plane[1]": [2, 2, 2],
+        "per_route[0]": [1, 2, 3],
+    }
+    assert page.stacked("cores_node") == {
+        "10.0.0.0:4000": [1, 2, 2],
+        "10.0.0.1:4000": [1, 1, 2],
+        "10.0.0.2:4000": [2, 2, 2],
+    }
+
+
+def test_lines_are_the_series_of_the_history(flights, browse):
+    page = browse()
+    assert page.lines("latency") == {
+        "latency": [0.02] * 3,
+        "latency_p99": [0.08] * 3,
+        "predicted": [0.031] * 3,
+        "target": [0.05] * 3,
+    }
+    assert page.lines("throughput") == {"throughput": [1500.0] * 3, "arrival": [1800.0] * 3}
+    assert page.lines("queue") == {"queue": [28.0, 35.0, 42.0]}
+    assert page.lines("state") == {"state_bytes": [4096.0, 5120.0, 6144.0]}
+    assert page.lines("moves") == {"moved": [0.0, 11.0, 11.0]}
+
+
+def test_figures_share_the_wall_clock_of_the_scheduler(flights, draw):
+    page = draw()
+    source = page.model("latency").renderers[0].data_source
+    np.testing.assert_allclose(source.data["time"], clock_milliseconds(np.array(flights.history.job("flights").times)))
+    [cores] = page.model("cores_executor").children
+    assert cores.x_range is page.model("latency").x_range is page.model("queue").x_range
+
+
+def test_the_headline_has_the_newest_numbers(flights, draw):
+    text = draw().text("headline")
+    for expected in ("6", "3 executors, 3 nodes", "1,500/s", "arrives: 1,800/s", "20 ms", "within 50 ms", "80 ms"):
+        assert f">{expected}<" in text, expected
+    for expected in ("31 ms", "42", "6 KiB", "66"):
+        assert f">{expected}<" in text, expected
+
+
+def test_gil_bound_and_starved_are_said_plainly(flights, draw):
+    text = draw().text("headline")
+    assert "per_plane is GIL-bound" in text
+    assert "per_route is GIL-bound" not in text
+    assert "Starved: it lacks 2 cores" in text
+
+
+def test_a_missed_target_and_queues_that_would_grow_are_said(known, draw):
+    known.add(known.job({"a": [{0: 1}]}, latency=0.2), outlook={"flights": Outlook(predicted=float("inf"))})
+    page = draw()
+    assert "above 50 ms" in page.text("headline")
+    assert "queues grow" in page.text("headline")
+    assert np.isnan(page.lines("latency")["predicted"]).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"dry_run": True}, "Dry run"),
+        ({"paradigm": "static"}, "Paradigm static"),
+        ({"latency_target": None}, "no latency target"),
+    ],
+)
+def test_modes_of_a_job_are_said(known, draw, options, said):
+    known.add(known.job({"a": [{0: 1}]}, **options))
+    assert said in draw().text("headline")
+
+
+def test_troubles_of_a_job_are_said(known, draw):
+    known.add(known.job({"a": [{0: 1}]}), decisions=(known.decision(0, feasible=False),))
+    known.cards["flights"] = replace(known.cards["flights"], oversubscribed=True)
+    known.problem = "ValueError: no way"
+    text = draw().text("headline")
+    assert "Oversubscribed" in text
+    assert "No number of cores reaches the target of 50 ms" in text
+    assert "The control loop does not work" in text
+
+
+def test_decisions_are_told_in_words(flights, draw):
+    page = draw()
+    text = page.text("decisions")
+    assert "per_route[0]: 2 → 3 cores, now on 2 nodes" in text
+    assert "2 KiB of state leave their node" in text
+    assert "per_route[0] is behind" in text
+    assert [f">{number}<" in text for number in ("110 ms", "50 ms", "31 ms", "29 ms")] == [True] * 4
+    assert "not carried out" not in text
+    [marks] = [one.data_source for one in page.model("latency").renderers if "alpha" in one.data_source.data]
+    assert list(marks.data["time"]) == list(clock_milliseconds(np.array([flights.decided[0].time])))
+
+
+def test_a_decision_that_was_held_back_is_no_mark(known, draw):
+    known.add(known.job({"a": [{0: 1}]}), decisions=(known.decision(0, applied=False),))
+    page = draw()
+    assert "not carried out" in page.text("decisions")
+    [marks] = [one.data_source for one in page.model("latency").renderers if "alpha" in one.data_source.data]
+    assert len(marks.data["time"]) == 0
+
+
+def test_operators_are_summed_up(flights, draw):
+    text = draw().text("operators")
+    plane, route = text.split("<tr>")[2:]
+    assert "per_plane" in plane
+    assert "GIL-bound" in plane
+    assert "GIL-bound" not in route
+    cells = [cell.split("</td>")[0] for cell in plane.split('<td class="number">')[1:]]
+    assert cells == ["2", "3", "1,800/s", "1,500/s", "60%", "21", "4 ms", "3 KiB", "33"]
+
+
+def test_names_and_reasons_cannot_be_markup(known, draw):
+    known.add(known.job({"<i>a": [{0: 1}]}), decisions=(known.decision(0, reason="<script>"),))
+    known.cards["flights"] = replace(known.cards["flights"], status="failed", error="<b>bold</b>")
+    page = draw()
+    for name in ("headline", "operators", "decisions"):
+        assert not {"<script>", "<i>", "<b>bold"} & set(page.text(name).split(">")), name
+        assert "<script>" not in page.text(name)
+        assert "<i>a" not in page.text(name)
+        assert "<b>bold" not in page.text(name)
+    assert "&lt;script&gt;" in page.text("decisions")
+
+
+# sizes
+
+
+def test_two_hundred_executors_are_a_heat_map(known, browse):
+    known.nodes = 32
+    counts = np.random.default_rng(5).integers(1, 9, (4, 200))
+    for row in counts:
+        known.add(known.job({"by_stock": [{index % 32: int(count)} for index, count in enumerate(row)]}))
+    page = browse()
+    [figure] = page.model("cores_executor").children
+    assert "200 executors" in figure.title.text
+    assert not figure.legend
+    [image] = [one.data_source.data for one in figure.renderers if "image" in one.data_source.data]
+    np.testing.assert_array_equal(np.asarray(image["image"][0])[:, :4], counts.T)
+    assert not np.asarray(image["image"][0])[:, 4:].any()
+    assert len(figure.yaxis[0].ticker.ticks) <= 14
+    [nodes] = page.model("cores_node").children
+    assert "32 nodes" in nodes.title.text
+
+
+@given(data=st.data())
+@settings(max_examples=40, deadline=None)
+def test_a_heat_map_shows_at_every_moment_what_there_was(data):
+    gaps = data.draw(st.lists(st.integers(1, 400), min_size=2, max_size=14))
+    times = 1000.0 * np.cumsum([0, 1, *gaps])
+    cores = np.random.default_rng(len(gaps)).integers(0, 9, (len(times), 3)).astype(float)
+    first = data.draw(st.integers(2, len(times)))
+    shown = HeatMap("abc", times[:2], cores[:2], "title", shared_time_range())
+    shown.extend(times[2:first], cores[2:first]) if first > 2 else None
+    for row in range(first, len(times)):
+        shown.extend(times[row : row + 1], cores[row : row + 1])
+    picture = shown.source.data
+    image, left = picture["image"][0], picture["left"][0]
+    for moment, line in zip(times, cores, strict=True):
+        column = round((moment - left) / 1000)
+        if 0 <= column < COLUMNS:
+            np.testing.assert_array_equal(image[:, column], line)
+    assert round((times[-1] - left) / 1000) in range(COLUMNS)
+    assert (times[-1] - left) / 1000 >= min(599, times[-1] / 1000)
+
+
+# time passes
+
+
+def test_only_what_is_new_is_sent(flights, display, browse, wait_until, call_on_loop, scheduler_host):
+    page = browse()
+    sent = []
+    call_on_loop(scheduler_host, page.served.document.on_change, sent.append)
+    flights.add(flights.job({"per_plane": [{1: 1}, {2: 2}], "per_route": [{0: 4}]}, latency=0.5))
+    wait_until(lambda: len(page.served.lines("queue")["queue"]) == 4, "the new row")
+    page.look()
+    assert page.lines("latency")["latency"] == [0.02, 0.02, 0.02, 0.5]
+    assert page.stacked("cores_executor")["per_route[0]"] == [1, 2, 3, 4]
+    assert "500 ms" in page.text("headline")
+    streamed = [event for event in sent if event.kind == "ColumnsStreamed"]
+    assert [len(event.data["time"]) for event in streamed] == [1, 1, 1]
+    assert {event.attr for event in sent if event.kind == "ModelChanged"} == {"text"}
+
+
+def test_a_node_that_joins_is_drawn(flights, browse, wait_until):
+    page = browse()
+    flights.nodes = 4
+    flights.add(flights.job({"per_plane": [{1: 1}, {2: 2}], "per_route": [{0: 2, 3: 1}]}))
+    wait_until(lambda: "10.0.0.3:4000" in page.served.stacked("cores_node"), "the new node")
+    page.look()
+    assert page.stacked("cores_node")["10.0.0.3:4000"] == [0, 0, 0, 1]
+
+
+def test_a_new_run_of_a_job_is_drawn_from_its_beginning(flights, browse, wait_until):
+    page = browse()
+    flights.add(flights.job({"per_plane": [{0: 5}]}, generation=2))
+    wait_until(lambda: page.served.stacked("cores_executor") == {"per_plane[0]": [5]}, "the new run")
+    page.look()
+    assert page.lines("queue") == {"queue": [35.0]}
+    assert "None yet" in page.text("decisions")
+
+
+def test_the_page_begins_to_show_a_job_when_one_comes(known, browse, wait_until):
+    page = browse()
+    assert page.model("welcome").visible
+    assert "de.submit(topology, client" in page.text("welcome")
+    assert not page.model("latency").visible
+    known.add(known.job({"per_plane": [{0: 1}]}))
+    wait_until(lambda: page.served.model("latency").visible, "the figures")
+    page.look()
+    assert not page.model("welcome").visible
+    assert page.model("job").value == "flights"
+
+
+def test_a_job_that_was_never_measured_is_known_nevertheless(known, draw):
+    known.add(known.job({"a": [{0: 1}]}))
+    known.history.forget("flights")
+    known.cards["flights"] = replace(known.cards["flights"], status="failed", error="KeyError: 'x'")
+    page = draw()
+    assert "The job failed: KeyError" in page.text("headline")
+    assert not page.model("latency").visible
+
+
+def test_an_ended_job_stays_to_be_seen(flights, draw):
+    flights.cards["flights"] = replace(flights.cards["flights"], status="finished")
+    page = draw()
+    assert page.model("job").options == [("flights", "flights (finished)")]
+    assert "Cores at the end" in page.text("headline")
+    assert "Starved" not in page.text("headline")
+    assert page.stacked("cores_executor")["per_route[0]"] == [1, 2, 3]
+
+
+def test_one_of_several_jobs_is_chosen(flights, browse, wait_until):
+    flights.add(flights.job({"per_word": [{0: 3}]}, name="words"), outlook={"words": Outlook(starved=1)})
+    page = browse()
+    assert page.model("job").value == "words"
+    assert page.model("job").options == [
+        ["words", "words (running, starved)"],
+        ["flights", "flights (running, starved)"],
+    ]
+    page.choose("flights")
+    wait_until(lambda: "per_route[0]" in page.served.stacked("cores_executor"), "the other job")
+    page.look()
+    assert "per_plane is GIL-bound" in page.text("headline")
+    flights.cards["words"] = replace(flights.cards["words"], status="finished")
+    assert "per_route[0]" in browse(job="flights").stacked("cores_executor")
+
+
+def test_viewers_share_what_is_read_of_the_history(flights, monkeypatch):
+    calls = []
+    original = JobHistory.cores_by_node
+    monkeypatch.setattr(JobHistory, "cores_by_node", lambda job: calls.append(job) or original(job))
+    watched = flights.watched()
+    pages = [ElasticPage(watched) for _ in range(5)]
+    assert len(calls) == 1
+    flights.add(flights.job({"per_plane": [{1: 1}, {2: 2}], "per_route": [{0: 4}]}))
+    for page in pages:
+        page.update()
+    assert len(calls) == 2
+
+
+def test_nothing_is_done_for_a_viewer_who_has_left(flights, display, browse, wait_until, call_on_loop, scheduler_host):
+    page = browse()
+    [callback] = page.served.document.session_callbacks
+    asked = flights.asked
+    call_on_loop(scheduler_host, callback.callback)
+    assert flights.asked > asked
+    page.close()
+    session = page.served.document.session_context.session
+    wait_until(lambda: session.connection_count == 0, "the viewer has left")
+    asked = flights.asked
+    call_on_loop(scheduler_host, callback.callback)
+    assert flights.asked == asked
+
+
+@given(lengths=st.lists(st.integers(1, 30), min_size=1, max_size=12), kept=st.integers(2, 20))
+@settings(max_examples=40, deadline=None)
+def test_a_tape_has_the_newest_rows_of_the_history(lengths, kept):
+    history, tape = History(length=25), Tape(kept)
+    node, moment, seen = NodeSnapshot("tcp://a:1", "a", 99), 0, 0
+    for length in lengths:
+        for _ in range(length):
+            moment += 1
+            one = ExecutorSnapshot(ExecutorId("a", 0), 0, {0: moment}, 1.0, None, queue=2 * moment, moves=moment**2)
+            history.add(Snapshot(float(moment), (node,), (JobSnapshot("job", 1, (one,)),)), Plan())
+        tape.take(history.job("job"))
+        rows = tape.since(seen)
+        expected = range(moment + 1 - min(length, kept, 25), moment + 1)
+        assert list(rows.times) == list(expected)
+        assert list(rows.executors[:, 0]) == list(rows.nodes[:, 0]) == list(expected)
+        assert list(rows.series["queue"]) == [2 * at for at in expected]
+        assert list(rows.series["moved"][1:]) == [at**2 - (at - 1) ** 2 for at in expected][1:]
+        seen = tape.end
+
+
+# in Dask's dashboard
+
+
+def test_the_page_is_in_the_navigation_of_all_pages(display, get, address):
+    for path in ("status", "elastic"):
+        text = get(f"{address}/{path}")
+        assert '<a href="elastic">Elastic</a>' in text, path
+        assert '<a href="individual-elastic-cores">Elastic Cores</a>' in text, path
+
+
+def test_panels_are_listed_for_jupyterlab_beside_those_of_dask(display, get, address):
+    plots = json.loads(get(f"{address}/individual-plots.json"))
+    assert plots["Individual Elastic Latency"] == "/individual-elastic-latency"
+    assert plots["Individual Elastic Throughput"] == "/individual-elastic-throughput"
+    assert plots["Individual Elastic Cores"] == "/individual-elastic-cores"
+    assert plots["Individual Task Stream"] == "/individual-task-stream"
+
+
+def test_a_panel_shows_the_newest_job(flights, browse):
+    assert browse("individual-elastic-cores").stacked("cores_executor")["per_route[0]"] == [1, 2, 3]
+    assert browse("individual-elastic-latency").lines("latency")["latency"] == [0.02] * 3
+    throughput = browse("individual-elastic-throughput")
+    assert throughput.lines("throughput")["throughput"] == [1500.0] * 3
+    assert "Job flights (running)" in throughput.text("caption")
+    assert throughput.model("throughput").sizing_mode == "stretch_both"
+
+
+def test_a_panel_waits_for_a_job(known, browse, wait_until):
+    panel = browse("individual-elastic-cores")
+    assert "No job" in panel.text("caption")
+    known.add(known.job({"a": [{0: 2}]}))
+    wait_until(lambda: panel.served.text("caption") == "Job flights (running)", "the job")
+    panel.look()
+    assert panel.stacked("cores_executor") == {"a[0]": [2]}
+
+
+def test_nothing_is_left_when_the_display_closes(flights, display, browse, get, address, call_on_loop, scheduler_host):
+    page = browse()
+    assert page.model("latency").visible
+    call_on_loop(scheduler_host, display.close)
+    for path in ("elastic", "individual-elastic-cores"):
+        with pytest.raises(HTTPError, match="404"):
+            get(f"{address}/{path}")
+    assert "lastic" not in get(f"{address}/status")
+    assert "lastic" not in get(f"{address}/individual-plots.json")
+    call_on_loop(scheduler_host, display.open)
+    assert "elastic" in get(f"{address}/status")
+
+
+@pytest.mark.parametrize("module", ["dask_elastic.dashboard.pages", "dask_elastic.dashboard.prometheus"])
+def test_a_scheduler_without_a_library_shows_the_rest(known, module, monkeypatch, caplog, call_on_loop, scheduler_host):
+    monkeypatch.setitem(sys.modules, module, None)
+    display = Display(scheduler_host.scheduler, known.watched())
+    with caplog.at_level(logging.INFO, logger="dask_elastic.scheduler"):
+        call_on_loop(scheduler_host, display.open)
+    call_on_loop(scheduler_host, display.close)
+    assert module in caplog.text
+
+
+def test_a_scheduler_without_dashboard_has_no_page(known, call_on_loop):
+    with LocalCluster(n_workers=0, processes=False, dashboard_address=None) as cluster:
+        display = Display(cluster.scheduler, known.watched())
+        call_on_loop(cluster, display.open)
+        assert cluster.scheduler.http_application.applications == []
+        call_on_loop(cluster, display.close)
+
+
+def test_a_dashboard_that_is_not_as_we_know_it_leaves_the_rest(known, monkeypatch, caplog, call_on_loop, scheduler_host):
+    monkeypatch.setattr("dask_elastic.dashboard.pages.create_hosts_allowlist", None)
+    display = Display(scheduler_host.scheduler, known.watched())
+    call_on_loop(scheduler_host, display.open)
+    assert "no page of elastic jobs" in caplog.text
+    monkeypatch.undo()
+    call_on_loop(scheduler_host, display.close)
+
+
+def test_pages_are_where_dask_has_its_own(known, get, call_on_loop):
+    options = {"n_workers": 0, "processes": False, "dashboard_address": "127.0.0.1:0"}
+    with LocalCluster(**options, scheduler_kwargs={"http_prefix": "/clusters/a"}) as cluster:
+        display = Display(cluster.scheduler, known.watched())
+        call_on_loop(cluster, display.open)
+        address = f"http://127.0.0.1:{cluster.scheduler.http_server.port}/clusters/a"
+        assert '<a href="elastic">' in get(f"{address}/elastic")
+        assert "dask_elastic_jobs" in get(f"{address}/metrics")
+        call_on_loop(cluster, display.close)
+
+
+# with the engine
+
+
+def test_a_real_job_is_on_the_page_until_everything_is_uninstalled(get, wait_until):
+    with LocalCluster(n_workers=1, threads_per_worker=2, processes=False, dashboard_address="127.0.0.1:0") as cluster:
+        address = f"http://127.0.0.1:{cluster.scheduler.http_server.port}"
+        with Client(cluster) as client:
+            install(client)
+            topology = de.Topology("counting")
+            rows = topology.source("rows", de.sources.Push(pa.schema({"key": pa.int64()})))
+            rows.key_by("key").compute({"count": agg.Count()}, name="per_key", executors=1)
+            job = de.submit(topology, client)
+            page = Browser(cluster, "elastic")
+            wait_until(lambda: page.served.model("latency").visible, "the job was measured")
+            wait_until(lambda: page.served.model("job").options == [("counting", "counting (running)")], "it runs")
+            page.look()
+            assert list(page.stacked("cores_executor")) == ["per_key[0]"]
+            assert re.search(r'dask_elastic_jobs\{[^}]*status="running"\} 1\.0', get(f"{address}/metrics"))
+            job.stop()
+            wait_until(lambda: page.served.model("job").options == [("counting", "counting (stopped)")], "the end")
+            page.close()
+            uninstall(client)
+            with pytest.raises(HTTPError, match="404"):
+                get(f"{address}/elastic")
+            # Schedulers of other tests may live in this process, too.
+            assert cluster.scheduler.address not in COLLECTOR._watched

@@ -1,0 +1,156 @@
+"""What Prometheus gets to read, parsed by its own parser."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from distributed import LocalCluster
+from prometheus_client.parser import text_string_to_metric_families
+
+from dask_elastic.dashboard.display import Display
+from dask_elastic.dashboard.watched import JobCard
+from dask_elastic.vocab.plan import Outlook
+
+Labels = frozenset[tuple[str, str]]
+
+
+def parsed(text: str) -> dict[str, dict[Labels, float]]:
+    """Return our samples by name and labels; each of them must be there once only."""
+    found: dict[str, dict[Labels, float]] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            if sample.name.startswith("dask_elastic_"):
+                samples = found.setdefault(sample.name.removeprefix("dask_elastic_"), {})
+                labels = frozenset(sample.labels.items())
+                assert labels not in samples, f"{sample} is there twice"
+                samples[labels] = sample.value
+    return found
+
+
+def value(samples: dict[str, dict[Labels, float]], name: str, **labels: str) -> float:
+    return samples[name][frozenset(labels.items())]
+
+
+@pytest.fixture
+def metrics(get, address):
+    return lambda: parsed(get(f"{address}/metrics"))
+
+
+@pytest.fixture
+def flights(known):
+    """Two operators; per_plane[1] is on two nodes."""
+    job = known.job({"per_plane": [{0: 2}, {1: 1, 2: 3}], "per_route": [{2: 1}]})
+    known.add(job, outlook={"flights": Outlook(predicted=0.031, starved=2, bound=("per_route",))})
+    return known
+
+
+def test_numbers_of_executors_are_those_of_the_snapshot(flights, metrics):
+    found = metrics()
+    executor = {"job": "flights", "operator": "per_plane", "executor": "1"}
+    assert value(found, "cores", **executor, node="tcp://10.0.0.1:4000") == 1
+    assert value(found, "cores", **executor, node="tcp://10.0.0.2:4000") == 3
+    assert sum(found["cores"].values()) == 7
+    assert value(found, "arrival_rate", **executor) == 2400
+    assert value(found, "service_rate", **executor) == 1000
+    assert value(found, "throughput", **executor) == 2000
+    assert value(found, "queue_tuples", **executor) == 28
+    assert value(found, "state_bytes", **executor) == 4096
+    assert value(found, "moves_total", **executor) == 44
+    assert len(found["throughput"]) == 3
+
+
+def test_numbers_of_a_job_are_those_of_the_snapshot(flights, metrics):
+    found = metrics()
+    assert value(found, "latency_seconds", job="flights", statistic="mean") == 0.02
+    assert value(found, "latency_seconds", job="flights", statistic="p99") == 0.08
+    assert value(found, "latency_predicted_seconds", job="flights") == 0.031
+    assert value(found, "latency_target_seconds", job="flights") == 0.05
+    assert value(found, "starved_cores", job="flights") == 2
+    assert value(found, "gil_bound", job="flights", operator="per_route") == 1
+    assert value(found, "gil_bound", job="flights", operator="per_plane") == 0
+    assert value(found, "jobs", status="running") == 1
+    assert value(found, "jobs", status="failed") == 0
+
+
+def test_what_is_not_known_has_no_sample(known, metrics):
+    known.add(known.job({"per_word": [{0: 1}]}, name="words", latency=None, latency_p99=None, latency_target=None))
+    found = metrics()
+    assert value(found, "cores", job="words", operator="per_word", executor="0", node="tcp://10.0.0.0:4000") == 1
+    assert not found.keys() & {"latency_seconds", "latency_predicted_seconds", "latency_target_seconds"}
+
+
+def test_an_ended_job_leaves_its_counters_only(flights, metrics):
+    flights.cards["flights"] = replace(flights.cards["flights"], status="finished")
+    found = metrics()
+    assert found.keys() == {"jobs", "moves_total", "decisions_total"}
+    assert value(found, "jobs", status="finished") == 1
+    assert sum(found["moves_total"].values()) == 77
+
+
+def test_decisions_are_counted_also_those_that_the_log_has_forgotten(flights, metrics):
+    flights.decided = [flights.decision(number, applied=number != 1) for number in range(3)]
+    assert value(metrics(), "decisions_total", job="flights", applied="true") == 2
+    flights.decided = [flights.decision(number) for number in range(2, 5)]
+    found = metrics()
+    assert value(found, "decisions_total", job="flights", applied="true") == 4
+    assert value(found, "decisions_total", job="flights", applied="false") == 1
+
+
+def test_decisions_of_a_new_run_are_counted_anew(flights, metrics):
+    flights.decided = [flights.decision(number) for number in range(3)]
+    metrics()
+    flights.add(flights.job({"per_plane": [{0: 1}]}, generation=2))
+    flights.decided.append(flights.decision(3, generation=2))
+    assert value(metrics(), "decisions_total", job="flights", applied="true") == 1
+
+
+def test_names_can_hold_anything(known, metrics):
+    name = 'a "job"\\ of\nmine'
+    known.add(known.job({"per {x}": [{0: 1}]}, name=name))
+    assert value(metrics(), "starved_cores", job=name) == 0
+
+
+def test_every_metric_says_what_it_is(flights, get, address):
+    families = {family.name: family for family in text_string_to_metric_families(get(f"{address}/metrics"))}
+    ours = {name: family for name, family in families.items() if name.startswith("dask_elastic_")}
+    assert len(ours) == 14
+    assert all(family.documentation for family in ours.values())
+    assert {name for name, family in ours.items() if family.type == "counter"} == {
+        "dask_elastic_moves",
+        "dask_elastic_decisions",
+    }
+    assert "dask_scheduler_workers" in families
+
+
+def test_two_schedulers_of_one_process_are_told_apart(flights, metrics, call_on_loop, scheduler_host):
+    with LocalCluster(n_workers=0, processes=False, dashboard_address="127.0.0.1:0") as other:
+        second = Display(other.scheduler, flights.watched())
+        call_on_loop(other, second.open)
+        found = metrics()
+        addresses = {dict(labels)["scheduler"] for labels in found["starved_cores"]}
+        assert addresses == {scheduler_host.scheduler.address, other.scheduler.address}
+        call_on_loop(other, second.close)
+    assert value(metrics(), "starved_cores", job="flights") == 2
+
+
+def test_nothing_is_left_when_the_display_closes_and_it_can_open_again(
+    flights, metrics, display, call_on_loop, scheduler_host
+):
+    call_on_loop(scheduler_host, display.close)
+    assert metrics() == {}
+    call_on_loop(scheduler_host, display.open)
+    assert value(metrics(), "starved_cores", job="flights") == 2
+
+
+def test_an_error_of_ours_spares_the_metrics_of_dask(known, get, address, caplog, monkeypatch):
+    def fail(*arguments: Any) -> list[JobCard]:
+        raise ArithmeticError("no cards today")
+
+    monkeypatch.setattr("dask_elastic.dashboard.watched.Watched.cards", fail)
+    with caplog.at_level(logging.ERROR, logger="dask_elastic.scheduler"):
+        text = get(f"{address}/metrics")
+    assert "dask_scheduler_workers" in text
+    assert "no cards today" in caplog.text

@@ -1,0 +1,101 @@
+"""What an executor says of itself: rates, bytes, sub-batches, the time that tuples take, loads and sizes of shards."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from dask_elastic.executor import events
+from dask_elastic.executor.executor import ElasticExecutor, ExecutorLimits
+from dask_elastic.routing.keyspace import KeySpace
+from dask_elastic.vocab.batch import Batch
+from dask_elastic.vocab.identity import ExecutorId
+
+SOURCE = ExecutorId("source", 0)
+ME = ExecutorId("per_key", 0)
+SHARDS = 8
+
+
+def make(tasks):
+    return ElasticExecutor(ME, KeySpace(1, SHARDS), 0, {0: tasks}, [SOURCE])
+
+
+def offer(executor, hashes, stamp, now, nbytes=100):
+    rows = pa.record_batch({"key": pa.array(hashes, pa.int64())})
+    executor.offer(SOURCE, Batch(rows, np.array(hashes, dtype=np.uint64), stamp), nbytes, now)
+
+
+def process(executor, task, busy, now):
+    number, work = executor.take(task, now - busy)
+    executor.done(task, number, busy, now)
+    return work.rows
+
+
+def test_an_executor_without_tuples_knows_nothing():
+    measure = make(1).measure(10.0)
+    assert measure.service_rate is None
+    assert measure.sojourn is None
+    assert measure.latency_mean is None
+    assert measure.customer_rows == 1.0
+    assert measure.arrival_rate == measure.throughput == measure.bytes_in == measure.bytes_out == 0.0
+    assert measure.shard_load.tolist() == measure.shard_bytes.tolist() == [0] * SHARDS
+
+
+@pytest.mark.parametrize(("tasks", "customer"), [(1, 16.0), (2, 8.0), (4, 4.0)])
+def test_a_batch_counts_as_one_customer_for_each_task_that_gets_a_part(tasks, customer):
+    executor = make(tasks)
+    for tenth in range(10):
+        offer(executor, range(16), 0.0, tenth / 10)
+    assert executor.measure(1.0).customer_rows == customer
+
+
+def test_rows_of_a_moving_shard_reach_no_task():
+    limits = ExecutorLimits(patience=0.0)
+    executor = ElasticExecutor(ME, KeySpace(1, SHARDS), 0, {0: 2}, [SOURCE], limits=limits)
+    offer(executor, [0], 0.0, 0.0)
+    executor.take(0)
+    executor.handle(events.MoveShard(0, 1), 0.0)
+    offer(executor, [0, 0], 0.0, 0.1)
+    assert executor.measures.customers.total(0.5) == 1
+    assert executor.measure(0.5).queue_rows == 3
+
+
+def test_what_arrives_and_what_leaves_are_measured_apart():
+    executor = make(1)
+    for tenth in range(10):
+        offer(executor, range(20), 0.0, tenth / 10, nbytes=500)
+    rows = process(executor, 0, 0.01, 0.5)
+    executor.emitted(300, 0.5)
+    measure = executor.measure(1.0)
+    assert measure.arrival_rate == pytest.approx(200)
+    assert measure.bytes_in == pytest.approx(5_000)
+    assert measure.throughput * 300 == pytest.approx(measure.bytes_out * rows)
+    assert 0 < measure.throughput < 200
+    assert measure.rows == rows
+    assert measure.queue_rows == 200 - rows
+
+
+def test_the_time_in_the_executor_is_part_of_the_time_since_the_source():
+    executor = make(1)
+    offer(executor, [1, 2, 3], stamp=9.0, now=10.0)
+    offer(executor, [4], stamp=9.8, now=10.2)
+    assert process(executor, 0, 0.1, 10.5) == 4
+    measure = executor.measure(11.0)
+    assert measure.sojourn == pytest.approx((3 * 0.5 + 0.3) / 4)
+    assert measure.latency_mean == pytest.approx((3 * 1.5 + 0.7) / 4)
+    assert measure.latency_rows == 4
+    assert measure.latency_now.count == 4
+    assert executor.measure(20.0).sojourn is None
+    assert executor.measure(15.0).latency_now.count == 0
+    assert executor.measure(15.0).latency.count == 4
+
+
+def test_shards_are_told_apart():
+    executor = make(1)
+    offer(executor, [1, 1, 1, 6], 0.0, 0.0)
+    process(executor, 0, 0.4, 0.5)
+    measure = executor.measure(1.0)
+    assert measure.shard_load[1] == pytest.approx(3 * measure.shard_load[6])
+    assert np.flatnonzero(measure.shard_load).tolist() == [1, 6]
+    assert measure.state_bytes == measure.shard_bytes.sum()

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dask_elastic.planning.check import validate
+from dask_elastic.planning.flux import Flux
+from dask_elastic.planning.neighbourhood import improve
+from dask_elastic.planning.problem import PlacementProblem
+from dask_elastic.planning.program import BALANCE_FIRST, DRAIN_FIRST, Limits
+from dask_elastic.planning.quality import load_distance
+from dask_elastic.planning.workloads.node_loads import SIZES, varied_nodes
+from dask_elastic.testing.planners import problems
+
+FEW_NODES = Limits(seconds=None, nodes=5)
+
+
+@pytest.mark.parametrize("weights", [BALANCE_FIRST, DRAIN_FIRST])
+@pytest.mark.parametrize("seed", range(3))
+def test_an_answer_is_valid_and_no_worse(seed, weights):
+    for problem in problems(seed, count=6, groups=40, bins=9):
+        start = Flux().plan(problem).bin
+        found, _ = improve(problem, start, weights, FEW_NODES, seed)
+        validate(problem, problem.placement(found))
+        assert load_distance(problem, found) <= load_distance(problem, start) * (1 + 1e-6)
+        assert problem.to_drain(found) <= problem.to_drain(start)
+
+
+def test_it_gets_far_below_flux_where_the_budget_binds():
+    problem = varied_nodes(1, SIZES[0], varies=60.0, max_moves=30)
+    start = Flux().plan(problem).bin
+    found, _ = improve(problem, start, BALANCE_FIRST, Limits(seconds=None, nodes=20), 0)
+    assert load_distance(problem, found) < 0.7 * load_distance(problem, start)
+    assert problem.placement(found).moves <= 30
+
+
+def test_without_a_clock_it_is_the_same_each_time():
+    problem = varied_nodes(2, SIZES[0], varies=40.0, max_moves=20)
+    start = Flux().plan(problem).bin
+    one, two = (improve(problem, start, BALANCE_FIRST, FEW_NODES, seed=7)[0] for _ in range(2))
+    assert one.tolist() == two.tolist()
+
+
+def test_no_time_is_no_change():
+    problem = varied_nodes(2, SIZES[0], max_moves=20)
+    start = Flux().plan(problem).bin
+    found, spent = improve(problem, start, BALANCE_FIRST, Limits(seconds=0.0), 0)
+    assert found.tolist() == start.tolist()
+    assert spent == 0
+
+
+def test_of_very_many_groups_some_are_free_at_a_time():
+    random = np.random.default_rng(0)
+    load = random.pareto(2.0, 20_000)
+    problem = PlacementProblem(load, random.integers(0, 3, 20_000), 3, max_moves=50)
+    start = problem.current
+    found, _ = improve(problem, start, BALANCE_FIRST, Limits(seconds=1.0), 0)
+    validate(problem, problem.placement(found))
+    assert load_distance(problem, found) < load_distance(problem, start)

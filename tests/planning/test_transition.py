@@ -1,0 +1,276 @@
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import linear_sum_assignment
+
+from dask_elastic.planning.load_limit import least_tau
+from dask_elastic.planning.single_step import single_step
+from dask_elastic.planning.transition import ProjectedCosts, projected_costs, single_step_aware, transition_matrix
+from dask_elastic.vocab.errors import Infeasible, PlanningError
+
+TABLE_4 = {2: {2: 0.3, 3: 0.6, 4: 0.1}, 3: {2: 0.3, 3: 0.4, 4: 0.3}, 4: {2: 0.1, 3: 0.5, 4: 0.4}}
+
+
+def states_of(load, matrix, tau, allow_empty):
+    """Every number of nodes with every bounds that keep its limit."""
+    tasks, found = len(load), set()
+    for nodes in set(matrix).union(*matrix.values()):
+        limit = (1 + tau) * sum(load) / nodes + 1e-9
+        for cuts in itertools.combinations_with_replacement(range(tasks + 1), nodes - 1):
+            bounds = sorted({0, *cuts, tasks})
+            full = len(bounds) == nodes + 1 or allow_empty
+            if full and all(sum(load[a:b]) <= limit for a, b in itertools.pairwise(bounds)):
+                found.add((nodes, tuple(bounds)))
+    return sorted(found)
+
+
+def least_move(state, before, after):
+    kept = [
+        [sum(state[max(a, c) : max(min(b, d), a, c)]) for c, d in itertools.pairwise(after)]
+        for a, b in itertools.pairwise(before)
+    ]
+    rows, columns = linear_sum_assignment(kept, maximize=True)
+    return sum(state) - np.array(kept)[rows, columns].sum()
+
+
+def plain_value_iteration(load, state, matrix, tau, discount, allow_empty):
+    """Figure 9 with the minimum, all pairs, until nothing changes."""
+    states = states_of(load, matrix, tau, allow_empty)
+    bounds = sorted({one for _, one in states})
+    moves = {(a, b): least_move(state, a, b) for a in bounds for b in bounds}
+    values = dict.fromkeys(states, 0.0)
+    while True:
+        renewed = {
+            (nodes, before): sum(
+                share
+                * min(
+                    moves[before, after] + discount * values[count, after]
+                    for count, after in states
+                    if count == following
+                )
+                for following, share in matrix.get(nodes, {}).items()
+            )
+            for nodes, before in states
+        }
+        if max(abs(renewed[one] - values[one]) for one in states) < 1e-10:
+            return renewed
+        values = renewed
+
+
+def lengths(nodes, bounds):
+    return [*np.diff(bounds).tolist(), *[0] * (nodes + 1 - len(bounds))]
+
+
+@st.composite
+def chains(draw):
+    tasks = draw(st.integers(4, 6))
+    load = draw(st.lists(st.integers(1, 3), min_size=tasks, max_size=tasks))
+    state = draw(st.lists(st.integers(0, 6), min_size=tasks, max_size=tasks))
+    counts = sorted(draw(st.sets(st.integers(1, 4), min_size=2, max_size=3)))
+    matrix = {}
+    for nodes in counts[: len(counts) if draw(st.booleans()) else -1]:
+        weights = draw(st.lists(st.integers(0, 3), min_size=len(counts), max_size=len(counts)).filter(any))
+        matrix[nodes] = {after: weight / sum(weights) for after, weight in zip(counts, weights, strict=True) if weight}
+    occurring = set(matrix).union(*matrix.values())
+    tau = max(least_tau(load, nodes) for nodes in occurring) + draw(st.sampled_from([0.0, 0.3]))
+    return load, state, matrix, tau, draw(st.sampled_from([0.0, 0.5, 0.8])), draw(st.booleans())
+
+
+@given(problem=chains())
+@settings(max_examples=40, deadline=None)
+def test_every_cost_is_that_of_plain_value_iteration(problem):
+    allow_empty, nodes = problem[-1], max(set(problem[2]).union(*problem[2].values()))
+    if not allow_empty and nodes > len(problem[0]):
+        with pytest.raises(Infeasible):
+            projected_costs(*problem)
+        return
+    expected = plain_value_iteration(*problem)
+    costs = projected_costs(*problem)
+    assert len(costs) == len(expected)
+    for (nodes, bounds), value in expected.items():
+        assert costs.cost(lengths(nodes, bounds)) == pytest.approx(value, abs=1e-6)
+
+
+@pytest.mark.parametrize("discount", [0.5, 0.95, 0.999])
+def test_costs_are_exact_to_a_millionth_by_their_own_equation(discount):
+    # C[P] = Σ M · min (c + γ C[P']): what is off by ε breaks it by (1 − γ) ε at least somewhere.
+    random = np.random.default_rng(3)
+    load, state = random.lognormal(0, 0.3, 9), random.lognormal(0, 1, 9) * 100
+    costs = projected_costs(load, state, TABLE_4, 0.5, discount)
+    states = states_of(load, TABLE_4, 0.5, False)
+    values = {one: costs.cost(lengths(*one)) for one in states}
+    for nodes, before in states:
+        renewed = sum(
+            share
+            * min(
+                least_move(state, before, after) + discount * values[count, after]
+                for count, after in states
+                if count == following
+            )
+            for following, share in TABLE_4[nodes].items()
+        )
+        assert abs(renewed - values[nodes, before]) <= 2e-6 * (1 - discount) + 1e-12 * renewed
+
+
+def test_discount_zero_is_the_next_step_alone():
+    load, state = np.ones(12), np.arange(12.0)
+    costs = projected_costs(load, state, {2: {3: 0.5, 4: 0.5}}, 0.3, 0.0)
+    before = [[0, 5], [5, 12]]
+    steps = [single_step(load, state, before, nodes, 0.3, allow_empty=False).cost for nodes in (3, 4)]
+    assert costs.cost([5, 7]) == pytest.approx(sum(steps) / 2, abs=1e-6)
+
+
+def test_an_end_costs_nothing():
+    costs = projected_costs([1] * 6, [1] * 6, {1: {2: 1.0}}, 0.0, 0.9)
+    assert costs.node_counts == (1, 2)
+    assert costs.cost([3, 3]) == pytest.approx(0, abs=1e-6)
+    assert costs.cost([6]) == pytest.approx(3, abs=1e-6)
+
+
+def test_progress_ends_with_all():
+    seen = []
+    costs = projected_costs(
+        [1] * 16, [1] * 16, TABLE_4, 0.5, 0.5, progress=lambda done, whole: seen.append((done, whole))
+    )
+    assert seen[-1] == (len(costs), len(costs))
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+    assert len(seen) > 1
+
+
+@given(seed=st.integers(0, 2**32), allow_empty=st.booleans(), discount=st.sampled_from([0.0, 0.6, 0.9]))
+@settings(max_examples=25, deadline=None)
+def test_the_step_is_the_best_of_all(seed, allow_empty, discount):
+    random = np.random.default_rng(seed)
+    load, state = random.lognormal(0, 0.2, 8), random.integers(0, 9, 8).astype(float)
+    tau = max(least_tau(load, nodes) for nodes in TABLE_4) + 0.2
+    costs = projected_costs(load, state, TABLE_4, tau, discount, allow_empty)
+    bounds = np.sort(random.integers(0, 9, 2))
+    intervals = np.array(list(itertools.pairwise([0, *bounds, 8])))[random.permutation(3)]
+    nodes = int(random.integers(2, 5))
+    plan = single_step_aware(load, state, intervals, nodes, tau, costs)
+    before = sorted({0, *bounds.tolist(), 8})
+    options = [
+        least_move(state, before, after) + discount * costs.cost(lengths(count, after))
+        for count, after in states_of(load, TABLE_4, tau, allow_empty)
+        if count == nodes
+    ]
+    chosen = [*plan.tasks_per_interval, *[0] * (nodes - len(plan.tasks_per_interval))]
+    assert plan.cost + discount * costs.cost(chosen) == pytest.approx(min(options))
+    if discount == 0:
+        assert plan.cost == pytest.approx(single_step(load, state, intervals, nodes, tau, allow_empty).cost)
+
+
+def test_minding_the_future_pays():
+    # A long run of the chain that the costs were projected for.
+    random = np.random.default_rng(1)
+    load, state = random.lognormal(0, 0.3, 24), random.lognormal(0, 0.3, 24)
+    matrix = {2: {3: 1.0}, 3: {2: 0.5, 4: 0.5}, 4: {3: 0.5, 5: 0.5}, 5: {4: 1.0}}
+    costs = projected_costs(load, state, matrix, 0.4, 0.8)
+    start = single_step(load, state, [[0, 24]], 3, 0.4).intervals
+    greedy, aware, totals = start, start, np.zeros(2)
+    nodes = 3
+    for _ in range(200):
+        nodes = int(random.choice(list(matrix[nodes]), p=list(matrix[nodes].values())))
+        plans = (
+            single_step(load, state, greedy, nodes, 0.4, allow_empty=False),
+            single_step_aware(load, state, aware, nodes, 0.4, costs),
+        )
+        totals += [plan.cost for plan in plans]
+        greedy, aware = (plan.intervals for plan in plans)
+    assert totals[1] < 0.97 * totals[0]
+
+
+def test_saved_and_loaded_costs_are_equal(tmp_path):
+    random = np.random.default_rng(2)
+    for number, allow_empty in enumerate((False, True)):
+        costs = projected_costs(random.lognormal(0, 0.2, 10), np.arange(10), TABLE_4, 0.6, 0.7, allow_empty)
+        path = tmp_path / f"{number}.parquet"
+        costs.save(path)
+        loaded = ProjectedCosts.load(str(path))
+        assert (loaded.tasks, loaded.tau, loaded.discount, loaded.allow_empty) == (10, 0.6, 0.7, allow_empty)
+        assert len(loaded.groups) == len(costs.groups)
+        for one, other in zip(costs.groups, loaded.groups, strict=True):
+            assert one.nodes == other.nodes
+            assert (one.partitionings.bounds == other.partitionings.bounds).all()
+            assert (one.costs == other.costs).all()
+    pq.write_table(pa.table({"x": [1]}), tmp_path / "other.parquet")
+    with pytest.raises(PlanningError, match=r"other.parquet' holds no projected costs"):
+        ProjectedCosts.load(tmp_path / "other.parquet")
+
+
+@pytest.mark.parametrize("drop_self", [True, False])
+def test_matrix_counts_transitions(drop_self):
+    random = np.random.default_rng(4)
+    counts = random.integers(8, 12, 500)
+    matrix = transition_matrix(counts, drop_self)
+    pairs = [(a, b) for a, b in itertools.pairwise(counts.tolist()) if a != b or not drop_self]
+    for nodes, row in matrix.items():
+        assert sum(row.values()) == pytest.approx(1)
+        for after, share in row.items():
+            assert share == pytest.approx(pairs.count((nodes, after)) / sum(a == nodes for a, _ in pairs))
+    assert {(a, b) for a, row in matrix.items() for b in row} == set(pairs)
+
+
+def test_matrix_of_nothing_is_empty():
+    assert transition_matrix([]) == transition_matrix([3]) == transition_matrix([3, 3]) == {}
+    assert transition_matrix([3, 3], drop_self=False) == {3: {3: 1.0}}
+
+
+@pytest.mark.parametrize("counts", [[2, 0], [2.0, 3.0], [[2, 3]]])
+def test_counts_that_are_none_are_refused(counts):
+    with pytest.raises(PlanningError, match=r"nodes is 0|node_counts has shape"):
+        transition_matrix(counts)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"matrix": {2: {2: 0.5, 3: 0.4}}}, "row 2 of the matrix sums to 0.9"),
+        ({"matrix": {2: {3: 1.0}, 3: {2: 0.7, 3: 0.4}}}, "row 3 of the matrix sums to 1.1"),
+        ({"matrix": {2: {}}}, "row 2 of the matrix sums to 0"),
+        ({"matrix": {}}, "matrix is {}"),
+        ({"matrix": {2: {3: -0.5, 2: 1.5}}}, "the probability of 3 nodes after 2 is -0.5"),
+        ({"matrix": {0: {2: 1.0}}}, "nodes is 0"),
+        ({"matrix": {2: {"3": 1.0}}}, "nodes is '3'"),
+        ({"matrix": {2: 1.0}}, "row 2 of the matrix is 1.0"),
+        ({"discount": 1.0}, "discount is 1.0"),
+        ({"discount": -0.1}, "discount is -0.1"),
+        ({"tolerance": 0}, "tolerance is 0"),
+        ({"tau": -1}, "tau is -1"),
+        ({"load": [1, 1, 9, 1]}, "task 2 alone has a load of 9.0, and the limit of a node is 7.2"),
+        ({"matrix": {2: {5: 1.0}}, "tau": 9.0}, "5 nodes are to have one of 4 tasks each"),
+    ],
+)
+def test_bad_input_is_named(change, message):
+    given = {"load": [1] * 4, "state_bytes": [1] * 4, "matrix": {2: {2: 1.0}}, "tau": 0.2, "discount": 0.5}
+    with pytest.raises(PlanningError, match=message):
+        projected_costs(**(given | change))
+
+
+def test_what_was_not_projected_is_refused():
+    load = np.ones(6)
+    costs = projected_costs(load, load, {2: {3: 1.0}}, 0.2, 0.5)
+    for wanted, message in (
+        ([6], "nothing is projected for 1 nodes, only for 2, 3"),
+        ([5, 1], r"intervals of \[5, 1\] tasks: with tau 0.2 they exceed the load limit"),
+        ([3, 3, 0], "Empty intervals were not allowed"),
+        ([3, 2], r"lengths that sum to 6"),
+        ([], r"lengths that sum to 6"),
+    ):
+        with pytest.raises(PlanningError, match=message):
+            costs.cost(wanted)
+    with pytest.raises(PlanningError, match="nothing is projected for 4 nodes"):
+        single_step_aware(load, load, [[0, 6]], 4, 0.2, costs)
+    with pytest.raises(PlanningError, match="load is for 5 tasks, the projected costs for 6"):
+        single_step_aware(load[:5], load[:5], [[0, 5]], 3, 0.2, costs)
+    with pytest.raises(PlanningError, match="overlap"):
+        single_step_aware(load, load, [[0, 6], [1, 2]], 3, 0.2, costs)
+    with pytest.raises(Infeasible, match="loads have changed too much"):
+        single_step_aware([1, 1, 1, 1, 1, 9], load, [[0, 6]], 2, 0.3, costs)

@@ -1,0 +1,111 @@
+"""Cores by hand: they stay as they were set, until they are given back."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from dask_elastic.runtime.coordinator import Coordinator
+from dask_elastic.runtime.job_spec import STATIC
+from dask_elastic.vocab.errors import PlanningError, UnknownOperator
+
+
+@pytest.fixture
+def job(fake):
+    """Return a function that runs a test with a coordinator that has a job."""
+
+    def run(threads, test, **given):
+        async def with_job():
+            scheduler = fake.Scheduler(threads)
+            coordinator = Coordinator(scheduler)
+            await coordinator.submit("job", **fake.message(**given))
+            await test(coordinator, scheduler, coordinator.jobs["job"])
+            await coordinator.close()
+
+        asyncio.run(with_job())
+
+    return run
+
+
+def test_what_is_set_is_pinned_and_auto_gives_it_back(job):
+    async def test(coordinator, scheduler, record):
+        described = await coordinator.set_cores("job", "op0", 1, executor=1)
+        assert described["pinned"] == [["op0", 1]]
+        await coordinator.set_cores("job", "op0", 2)
+        assert record.pinned == {("op0", 0), ("op0", 1)}
+        await coordinator.set_cores("job", "op0", "auto", executor=0)
+        assert record.pinned == {("op0", 1)}
+        calls = len(scheduler.asked("set_cores"))
+        await coordinator.set_cores("job", "op0", "auto")
+        assert record.pinned == set()
+        assert len(scheduler.asked("set_cores")) == calls
+
+    job({"a": 2, "b": 2}, test, executors=2)
+
+
+def test_what_a_home_refuses_is_not_pinned(job):
+    async def test(coordinator, scheduler, record):
+        scheduler.answers["a", "set_cores"] = PlanningError("no")
+        with pytest.raises(Exception, match="another process"):
+            await coordinator.set_cores("job", "op0", {"a": 1})
+        assert record.pinned == set()
+        assert record.cores["op0", 0] == {0: 2}
+
+    job({"a": 2}, test)
+
+
+def test_nodes_without_cores_are_left_out(job):
+    async def test(coordinator, scheduler, record):
+        await coordinator.set_cores("job", "op0", {"a": 1, "b": 0})
+        assert record.cores["op0", 0] == {0: 1}
+
+    job({"a": 2, "b": 2}, test, executors=1)
+
+
+@pytest.mark.parametrize("cores", ["outo", 1.5, True, None, [1], -1, 0, {"a": "2"}, {"a": -1}])
+def test_nonsense_is_refused_and_changes_nothing(job, cores):
+    async def test(coordinator, scheduler, record):
+        with pytest.raises(PlanningError, match=r'or "auto"|at least one core'):
+            await coordinator.set_cores("job", "op0", cores)
+        assert scheduler.asked("set_cores") == []
+        assert record.pinned == set()
+
+    job({"a": 2}, test)
+
+
+def test_an_unknown_operator_or_executor_is_named(job):
+    async def test(coordinator, scheduler, record):
+        with pytest.raises(UnknownOperator, match=r"no stateful operator 'op1': choose from \['op0'\]"):
+            await coordinator.set_cores("job", "op1", "auto")
+        with pytest.raises(UnknownOperator, match="executors 0 to 0, not 3"):
+            await coordinator.set_cores("job", "op0", "auto", executor=3)
+
+    job({"a": 2}, test)
+
+
+def test_a_static_job_has_a_core_for_each_slot_and_nothing_of_it_moves(job):
+    async def test(coordinator, scheduler, record):
+        held = [*record.cores.values()]
+        assert len(held) == 8
+        assert all(list(by_node.values()) == [1] for by_node in held)
+        assert record.cores_by_address() == {"a": 4, "b": 4}
+        assert [len(homes) for name, homes in record.spec.homes.items() if name != "rows"] == [3, 3, 2]
+        for forbidden in (
+            coordinator.set_cores("job", "op0", 2),
+            coordinator.set_cores("job", "op0", "auto"),
+            coordinator.cores.move_shard("job", "op0", 0, 1, 0),
+        ):
+            with pytest.raises(PlanningError, match="has the paradigm 'static': neither its cores nor its shards move"):
+                await forbidden
+        assert scheduler.asked("set_cores") == scheduler.asked("move_shard") == []
+
+    job({"a": 4, "b": 4}, test, operators=3, paradigm=STATIC)
+
+
+def test_a_static_job_without_free_slots_shares_them(job):
+    async def test(coordinator, scheduler, record):
+        assert [len(homes) for homes in record.spec.homes.values()] == [1, 1, 1]
+        assert record.oversubscribed
+
+    job({"a": 1}, test, operators=2, paradigm=STATIC)
