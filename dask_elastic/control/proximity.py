@@ -69,6 +69,8 @@ def nearer(
         for _ in range(int(added[node, executor])):
             if not (exchange.to_free(executor, node, near) or exchange.with_other(executor, node, near, added, far)):
                 break
+            # It is not to change its place once more for the sake of another.
+            added[node, executor] -= 1
     return cores
 
 

@@ -32,8 +32,11 @@ EAGER = 3.0
 FOLLOWS = 2.5
 """Seconds after such an exchange in which it may be corrected."""
 
-FOLLOW = 2.0
+FOLLOW = 1.5
 """The correction must gain so many times as much."""
+
+RESTLESS = 2 / 3
+"""A gain counts only from such a part of the usual change from moment to moment on."""
 
 CHANGES = 8
 """So many of the last changes from moment to moment tell how restless the loads are, half of them at least."""
@@ -173,7 +176,7 @@ class Divider:
     def _threshold(self, factor: float) -> float:
         """Return the gain for which cores change hands."""
         restless = statistics.median(self._changes) if len(self._changes) >= CHANGES // 2 else 0.0
-        return factor * max(self._settings.exchange_gain, restless)
+        return factor * max(self._settings.exchange_gain, RESTLESS * restless)
 
     def _exchange(self, cores: Cores, starved: int, now: float) -> Portion:
         self._exchanged = now

@@ -223,7 +223,7 @@ def match(problem: PlacementProblem, label: Ints, bin: Ints) -> Ints:
     kept = np.zeros((int(label.max(initial=0)) + 1, problem.bins))
     there = bin >= 0
     np.add.at(kept, (label[there], bin[there]), worth[there])
-    load = np.bincount(label, problem.weight, minlength=len(kept)) / (float(problem.weight.sum()) or 1.0)
+    load = np.bincount(label[there], problem.weight[there], len(kept)) / (float(problem.weight.sum()) or 1.0)
     room = problem.strength / problem.strength.sum() - 0.01 * problem.shares(bin) / (problem.mean or 1.0)
     kept += 1e-8 / max(problem.groups, 1) * load[:, None] * room[None, :]
     sets, places = linear_sum_assignment(kept[:, live], maximize=True)

@@ -51,7 +51,7 @@ class IntervalPlan:
     >>> plan = IntervalPlan([[4, 6], [0, 0], [0, 4]], cost=2.0)
     >>> plan.tasks_per_interval
     (4, 2)
-    >>> plan.nodes.tolist()
+    >>> plan.node_of_task.tolist()
     [2, 2, 2, 2, 0, 0]
     """
 
@@ -73,7 +73,7 @@ class IntervalPlan:
         return tuple(np.diff(bounds_of(self.intervals)).tolist())
 
     @property
-    def nodes(self) -> Ints:
+    def node_of_task(self) -> Ints:
         """The node of each task."""
         return nodes_of_tasks(self.intervals)
 

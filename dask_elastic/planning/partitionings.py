@@ -42,6 +42,11 @@ class Partitionings:
     bounds : array of int, partitionings × (intervals + 1)
         Where the intervals of each begin and where the last one ends; rows in lexicographic order.
 
+    Raises
+    ------
+    PlanningError
+        If bounds do not ascend from 0 to the same number of tasks, or rows are not in order.
+
     Examples
     --------
     >>> found = Partitionings(np.array([[0, 1, 3], [0, 2, 3]]))
@@ -50,6 +55,18 @@ class Partitionings:
     """
 
     bounds: Ints
+
+    def __post_init__(self) -> None:
+        bounds = self.bounds
+        if bounds.ndim != 2 or bounds.shape[1] < 2 or bounds.dtype.kind not in "iu":
+            raise PlanningError(f"bounds has shape {bounds.shape} and type {bounds.dtype}: give integers, row by row.")
+        wrong = (bounds[:, 0] != 0) | (bounds[:, -1] != bounds[:1, -1]) | (np.diff(bounds, axis=1) <= 0).any(axis=1)
+        for row in np.flatnonzero(wrong)[:1].tolist():
+            raise PlanningError(f"bounds {bounds[row].tolist()} do not ascend from 0 to the number of tasks.")
+        step = np.diff(bounds, axis=0)
+        first = np.take_along_axis(step, (step != 0).argmax(axis=1)[:, None], axis=1)[:, 0]
+        for row in np.flatnonzero(first <= 0)[:1].tolist():
+            raise PlanningError(f"bounds {bounds[row + 1].tolist()} are not after {bounds[row].tolist()}: sort them.")
 
     def __len__(self) -> int:
         return len(self.bounds)
@@ -150,6 +167,11 @@ class Partitionings:
     def block(self) -> int:
         """How many sources a table of costs should have at once, to stay small."""
         return max(_CELLS // max(len(self), 1), 1)
+
+
+def rounding(state: Floats) -> float:
+    """Return by how much sums of state may be off, from the rounding of as many additions as there are tasks."""
+    return float(len(state) * np.finfo(np.float64).eps * state.sum())
 
 
 def dominated(found: Partitionings, state: Floats, costs: Floats, slack: float) -> Mask:

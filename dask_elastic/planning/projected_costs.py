@@ -82,6 +82,11 @@ class ProjectedCosts:
     groups : tuple of ProjectedGroup
         The partitionings and their costs, by number of nodes.
 
+    Raises
+    ------
+    PlanningError
+        If the parts do not fit together.
+
     Notes
     -----
     State migration, Definition 5.3 and Figure 9.
@@ -99,6 +104,16 @@ class ProjectedCosts:
     discount: float
     allow_empty: bool
     groups: tuple[ProjectedGroup, ...]
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.discount < 1:
+            raise PlanningError(f"discount is {self.discount!r}: give 0 or more, and less than 1.")
+        for group in self.groups:
+            ends = group.partitionings.bounds[:, -1]
+            if len(ends) and ends[0] != self.tasks:
+                raise PlanningError(
+                    f"partitionings for {group.nodes} nodes end at task {int(ends[0])}: there are {self.tasks}."
+                )
 
     def __len__(self) -> int:
         return sum(len(group.partitionings) for group in self.groups)

@@ -25,12 +25,10 @@ from numpy.typing import ArrayLike
 
 from dask_elastic.planning.intervals import IntervalPlan, assign, bounds_of, checked_intervals, checked_tasks
 from dask_elastic.planning.load_limit import check_feasible, checked_nodes, checked_tau
-from dask_elastic.planning.partitionings import Partitionings, dominated, partitionings
+from dask_elastic.planning.partitionings import Partitionings, dominated, partitionings, rounding
 from dask_elastic.planning.problem import Floats, Ints
 from dask_elastic.planning.single_step import single_step
 from dask_elastic.vocab.errors import PlanningError
-
-_ROUNDING = 1e-12
 
 
 def sequence(
@@ -87,7 +85,7 @@ def sequence(
     for number, step in enumerate(steps):
         check_feasible(step.load, step.nodes, step.tau, allow_empty, f"step {number}: ")
     most = _cost_of_single_steps(steps, before, allow_empty)
-    slack = _ROUNDING * (most + max(float(step.state.sum()) for step in steps))
+    slack = len(steps) * max(rounding(step.state) for step in steps)
     stages = [_Stage([bounds_of(before)[None, :]], [np.zeros(1)])]
     for step, later in zip(steps, [*steps[1:], steps[-1]], strict=True):
         found = partitionings(step.load, step.nodes, step.tau, allow_empty)

@@ -30,15 +30,13 @@ from numpy.typing import ArrayLike
 
 from dask_elastic.planning.intervals import checked_tasks
 from dask_elastic.planning.load_limit import check_feasible, checked_tau
-from dask_elastic.planning.partitionings import Partitionings, dominated, partitionings
+from dask_elastic.planning.partitionings import Partitionings, dominated, partitionings, rounding
 from dask_elastic.planning.problem import Floats, Ints
 from dask_elastic.planning.projected_costs import ProjectedCosts, ProjectedGroup
 from dask_elastic.planning.transition_matrix import checked_matrix
 from dask_elastic.vocab.errors import PlanningError
 
 Progress = Callable[[int, int], None]
-
-_ROUNDING = 1e-12
 
 
 def projected_costs(
@@ -182,9 +180,8 @@ class _Chain:
 
 def _targets(state: Floats, sources: Ints, found: list[Partitionings]) -> tuple[Floats, Ints, Ints]:
     """Return costs and numbers of the targets worth a look, source by source, and how many there are for each."""
-    slack = _ROUNDING * float(state.sum())
     tables = [part.costs(state, sources) for part in found]
-    worse = [dominated(part, state, table, slack) for part, table in zip(found, tables, strict=True)]
+    worse = [dominated(part, state, table, rounding(state)) for part, table in zip(found, tables, strict=True)]
     costs, keep = np.concatenate(tables).T, ~np.concatenate(worse).T
     target: Ints = np.nonzero(keep)[1].astype(np.int64)
     return costs[keep], target, keep.sum(axis=1)

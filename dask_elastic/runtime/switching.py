@@ -18,6 +18,7 @@ class SwitchInterval:
         self._lock = threading.Lock()
         self._users = 0
         self._saved = 0.0
+        self._shortened = 0.0
 
     def shorten(self) -> None:
         """Ask for short turns."""
@@ -25,13 +26,15 @@ class SwitchInterval:
             if not self._users:
                 self._saved = sys.getswitchinterval()
                 sys.setswitchinterval(min(SWITCH_INTERVAL, self._saved))
+                self._shortened = sys.getswitchinterval()
             self._users += 1
 
     def restore(self) -> None:
         """Ask for them no longer; after the last one turns are as long as they were."""
         with self._lock:
             self._users -= 1
-            if not self._users:
+            # What somebody else has chosen since then stays.
+            if not self._users and sys.getswitchinterval() == self._shortened:
                 sys.setswitchinterval(self._saved)
 
 

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import io
-import os
-import sys
 
 import pandas as pd
 import pytest
@@ -35,14 +33,15 @@ def test_before_anything_is_measured_it_is_starting(metrics):
     assert standing(metrics.assign(latency_p99=None), 100) == "starting"
 
 
-def test_without_a_terminal_a_line_comes_now_and_then(capsys):
-    often, rarely = LiveLine(every=0.0), LiveLine(every=1e9)
-    for text in ("a", "b"):
-        often.show(text)
-    assert capsys.readouterr().out == "a\nb\n"
-    for text in ("a", "b"):
-        rarely.show(text)
-    assert capsys.readouterr().out == "a\n"
+def test_without_a_terminal_a_line_comes_now_and_then():
+    often, rarely = io.StringIO(), io.StringIO()
+    for every, stream in ((0.0, often), (1e9, rarely)):
+        line = LiveLine(every, stream)
+        line.show("a")
+        line.show("b")
+        line.say("said")
+    assert often.getvalue() == "a\nb\nsaid\n"
+    assert rarely.getvalue() == "a\nsaid\n"
 
 
 class Terminal(io.StringIO):
@@ -51,12 +50,12 @@ class Terminal(io.StringIO):
 
 
 def test_in_a_terminal_the_line_is_rewritten_and_what_is_said_stays(monkeypatch):
-    monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((8, 24)))
-    monkeypatch.setattr(sys, "stdout", Terminal())
-    line = LiveLine()
+    monkeypatch.setenv("COLUMNS", "8")
+    stream = Terminal()
+    line = LiveLine(stream=stream)
     line.show("0123456789")
     line.say("said")
     line.show("x")
     line.close()
     line.close()
-    assert sys.stdout.getvalue() == "\r0123456" + "\r       \r" + "said\n" + "\rx      " + "\n"
+    assert stream.getvalue() == "\r0123456" + "\r       \r" + "said\n" + "\rx      " + "\n"

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import io
-import os
 
 import pytest
 
@@ -20,7 +19,8 @@ def terminal_size(monkeypatch):
     """Return a function that makes the terminal so large."""
 
     def resize(columns, rows):
-        monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((columns, rows)))
+        monkeypatch.setenv("COLUMNS", str(columns))
+        monkeypatch.setenv("LINES", str(rows))
 
     return resize
 

@@ -42,12 +42,6 @@ def cluster():
         yield made
 
 
-def slowly(batch):
-    """Take the time that the rows take."""
-    time.sleep(SERVICE * batch.num_rows)
-    return batch["v"]
-
-
 def paced(table, rate, size=10):
     """Return a function that yields a few rows at a time: so many a second, or as many as a function says by then."""
 
@@ -64,6 +58,11 @@ def paced(table, rate, size=10):
 
 def summing(source, name, **compute):
     """A topology that counts and sums by the column k, with an effort."""
+
+    def slowly(batch):
+        time.sleep(SERVICE * batch.num_rows)
+        return batch["v"]
+
     topology = de.Topology(name)
     rows = topology.source("rows", source)
     logic = {"n": de.aggregate.Count(), "sum": de.aggregate.Sum(slowly, columns=["v"]), "last": de.aggregate.Max("v")}
@@ -155,9 +154,11 @@ def test_an_idle_job_and_one_whose_cores_were_given_by_hand_stay_as_they_are(cli
 
 
 def test_two_jobs_share_the_cluster_and_what_is_lacking_is_said(client, wait_until):
+    table = numbers(100)
+
     def endless():
         while True:
-            yield numbers(100)
+            yield table
 
     jobs = [
         let_loose(de.submit(summing(de.sources.Iterable(endless), name), client, cores={"summed": count}))

@@ -502,7 +502,9 @@ def test_a_scheduler_without_dashboard_has_no_page(known, call_on_loop):
         call_on_loop(cluster, display.close)
 
 
-def test_a_dashboard_that_is_not_as_we_know_it_leaves_the_rest(known, monkeypatch, caplog, call_on_loop, scheduler_host):
+def test_a_dashboard_that_is_not_as_we_know_it_leaves_the_rest(
+    known, monkeypatch, caplog, call_on_loop, scheduler_host
+):
     monkeypatch.setattr("dask_elastic.dashboard.pages.create_hosts_allowlist", None)
     display = Display(scheduler_host.scheduler, known.watched())
     call_on_loop(scheduler_host, display.open)

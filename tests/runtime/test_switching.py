@@ -1,8 +1,28 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+
+import pytest
 
 from dask_elastic.runtime.switching import SWITCH_INTERVAL, SwitchInterval, responsive
+
+
+@pytest.fixture(autouse=True)
+def usual() -> Iterator[None]:
+    """Begin with long turns, whatever runs beside."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(5e-3)
+    yield
+    sys.setswitchinterval(before)
+
+
+def test_what_somebody_else_has_chosen_meanwhile_stays():
+    interval = SwitchInterval()
+    interval.shorten()
+    sys.setswitchinterval(1e-3)
+    interval.restore()
+    assert abs(sys.getswitchinterval() - 1e-3) < 1e-6
 
 
 def test_turns_are_short_while_anybody_asks_and_then_as_before():
