@@ -94,11 +94,12 @@ def _newest(decisions: Sequence[Decision]) -> str:
     if not decisions:
         return ""
     newest = decisions[-1]
-    changes = changes_in_words(newest)[0]
+    words = changes_in_words(newest)[:1] if newest.changes else []
     if len(newest.changes) > 1:
-        changes += f", and {len(newest.changes) - 1} more"
+        words.append(f"and {len(newest.changes) - 1} more")
+    said = " · ".join(filter(None, (", ".join(words), newest.reason)))
     moment = time.strftime(CLOCK, time.localtime(newest.time))
-    return f'<p class="newest"><b>{moment}</b> {escape(changes)}. {escape(newest.reason)}</p>'
+    return f'<p class="newest"><b>{moment}</b> {escape(said)}</p>'
 
 
 def _tile(label: str, value: str, note: str, look: str = "") -> str:

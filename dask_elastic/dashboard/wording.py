@@ -101,7 +101,7 @@ def _infeasible(job: JobHistory) -> list[tuple[str, str]]:
     if not decisions or decisions[-1].feasible or decisions[-1].target is None:
         return []
     target = duration(decisions[-1].target)
-    return [("warning", f"No number of cores reaches the target of {target}: this is best effort.")]
+    return [("warning", f"No allocation of the cores at hand reaches the target of {target}: this is the best effort.")]
 
 
 def _modes(job: JobHistory) -> list[tuple[str, str]]:

@@ -26,7 +26,7 @@ from dask_elastic.planning.load_limit import fewest_intervals, load_limit, reach
 from dask_elastic.planning.problem import Floats, Ints, Mask
 from dask_elastic.vocab.errors import PlanningError
 
-MOST = 1_000_000
+MOST = 2_500_000
 """How many partitionings are listed at most."""
 
 _CELLS = 400_000
@@ -99,9 +99,10 @@ class Partitionings:
     @cached_property
     def _keys(self) -> tuple[Ints, Ints]:
         width = int(self.bounds[0, -1]) + 1
-        keys = self.bounds[:, :-1].astype(np.int64) * width + self.bounds[:, 1:]
-        distinct, place = np.unique(keys, return_inverse=True)
-        return distinct, place.reshape(keys.shape)
+        keys = self.bounds[:, :-1] * width + self.bounds[:, 1:]
+        occurs = np.zeros(width * width, dtype=np.int64)
+        occurs[keys] = 1
+        return np.flatnonzero(occurs), (np.cumsum(occurs) - 1)[keys]
 
     @property
     def interval(self) -> Ints:

@@ -236,7 +236,12 @@ class Controller:
         """Return the newest snapshots in which a job is, as a recording."""
         generation = self.cores.jobs.record(job).spec.generation
         found = self.tape.of(job, generation, last)
-        return await asyncio.get_running_loop().run_in_executor(None, dumps, found)
+        return await asyncio.get_running_loop().run_in_executor(None, _recording, found)
+
+
+def _recording(snapshots: list[Snapshot]) -> bytes:
+    with responsive():
+        return dumps(snapshots)
 
 
 def decision_message(decision: Decision, addresses: list[str]) -> dict[str, Any]:

@@ -1,6 +1,14 @@
 from __future__ import annotations
 
+import json
+import re
+
+import dask
+import pytest
+from distributed import Client, LocalCluster
+
 from dask_elastic.cli.decision_text import changes_text, decision_text, moved_cores
+from dask_elastic.runtime.submit import install
 
 A, B = "tcp://a:1", "tcp://b:1"
 GROWN = {"executor": "per_key[0]", "before": {A: 1}, "after": {A: 2, B: 1}, "moved_bytes": 10.0}
@@ -40,3 +48,46 @@ def test_cores_are_counted_where_they_come_and_go():
     assert moved_cores(decision()) == (2, 1)
     elsewhere = {"executor": "per_key[0]", "before": {A: 2}, "after": {A: 1, B: 1}, "moved_bytes": 5.0}
     assert moved_cores(decision(changes=[elsewhere])) == (1, 1)
+
+
+EAGER = {
+    "elastic.control-period": "100ms",
+    "elastic.control-cooldown": "100ms",
+    "elastic.control-release-after": "300ms",
+}
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """A cluster whose control loop is in a hurry."""
+    with (
+        dask.config.set(EAGER),
+        LocalCluster(n_workers=1, threads_per_worker=3, processes=False, dashboard_address=":0") as made,
+        Client(made) as client,
+    ):
+        install(client)  # the control loop reads the configuration of this moment
+        yield made
+
+
+def test_a_surplus_that_is_given_back_is_told(invoke, address, endless, wait_until):
+    job = endless("idle")
+    wait_until(lambda: len(job.decisions()), "a first decision")
+    shown = invoke("decisions", "idle", "--scheduler", address)
+    assert shown.exit_code == 0
+    assert re.search(r"^#\d+  \d\d:\d\d:\d\d  .*per_key\[0\] 3 → \d cores?", shown.output, re.MULTILINE)
+    [newest] = json.loads(invoke("decisions", "idle", "--last", 1, "--json", "--scheduler", address).stdout)
+    assert newest["job"] == "idle"
+    assert newest["number"] in set(job.decisions()["number"])
+
+
+def test_where_nothing_was_decided_that_is_said(invoke, address, client, monkeypatch):
+    monkeypatch.setattr("dask_elastic.cli.decisions.call", lambda client, operation, job: [])
+    shown = invoke("decisions", "new", "--scheduler", address)
+    assert (shown.exit_code, shown.output) == (0, "Nothing was decided about job 'new' yet.\n")
+
+
+def test_an_unknown_job_lists_those_that_are_known(invoke, address, endless):
+    endless("here")
+    refused = invoke("decisions", "ther", "--scheduler", address)
+    assert refused.exit_code == 1
+    assert refused.output == "Error: no job 'ther': the cluster knows ['here']\n"

@@ -219,7 +219,7 @@ def test_troubles_of_a_job_are_said(known, draw):
     known.problem = "ValueError: no way"
     text = draw().text("headline")
     assert "Oversubscribed" in text
-    assert "No number of cores reaches the target of 50 ms" in text
+    assert "No allocation of the cores at hand reaches the target of 50 ms" in text
     assert "The control loop does not work" in text
 
 
@@ -233,6 +233,13 @@ def test_decisions_are_told_in_words(flights, draw):
     assert "not carried out" not in text
     [marks] = [one.data_source for one in page.model("latency").renderers if "alpha" in one.data_source.data]
     assert list(marks.data["time"]) == list(clock_milliseconds(np.array([flights.decided[0].time])))
+
+
+def test_the_newest_decision_is_in_the_headline(known, draw):
+    known.add(known.job({"a": [{0: 1}]}), decisions=(known.decision(0), known.decision(1, changes=())))
+    assert "</b> per_route[0] is behind</p>" in draw().text("headline")
+    known.add(known.job({"a": [{0: 1}]}), decisions=(known.decision(2),))
+    assert "</b> per_route[0]: 2 → 3 cores, now on 2 nodes · per_route[0] is" in draw().text("headline")
 
 
 def test_a_decision_that_was_held_back_is_no_mark(known, draw):

