@@ -35,11 +35,11 @@ FOLLOWS = 2.5
 FOLLOW = 1.5
 """The correction must gain so many times as much."""
 
-CHANGES = 8
-"""So many of the last changes from moment to moment tell how restless the loads are."""
+RESTLESS = 2 / 3
+"""A gain counts only from such a part of the usual change from moment to moment on."""
 
-RESTLESS = 0.15
-"""Where shares of the load usually change by more than such a part of themselves, a moment tells nothing."""
+CHANGES = 8
+"""So many of the last changes from moment to moment tell how restless the loads are, half of them at least."""
 
 
 def fair_shares(needed: Sequence[int], least: Sequence[int], available: int) -> list[int]:
@@ -126,9 +126,7 @@ class Divider:
     `exchange_gain`, judged by the mean load over `cooldown` seconds, or at least half of them; and sooner, by the loads
     of the last moment alone, where it gains `EAGER` times as much. Such a moment may lie partly before the shift of the
     load to which it answers: `FOLLOW` times `exchange_gain` is enough for one correction within `FOLLOWS` seconds.
-
-    A moment tells nothing where sources come and go: while one executor is overloaded for a second, all others may have
-    nothing to do. There it is always the mean that counts, and it has to gain more than its own uncertainty.
+    Where the loads change a lot from moment to moment, gains have to be larger than these changes.
     """
 
     def __init__(self, settings: ControlSettings):
@@ -160,28 +158,25 @@ class Divider:
         if int(demand.keep.sum()) <= share:
             return Portion(demand.keep, demand.keep, 0)
         starved = max(int(demand.needed.sum()) - share, 0)
-        last, mean = demand.queues.loads, np.mean([loads for _, loads in self._loads], axis=0)
+        best = self._best(demand, demand.queues.loads, share)
         if int(demand.current.sum()) != share or (demand.current < 1).any():
-            best = self._best(demand, mean if self._restless > RESTLESS else last, share)
             return Portion(best, np.maximum(best, np.minimum(demand.current, demand.keep)), starved)
         follows = now - self._eager <= FOLLOWS
-        if len(self._changes) > 1 and self._restless <= RESTLESS:
-            best = self._best(demand, last, share)
-            if self._gain(demand, last, best) >= self._settings.exchange_gain * (FOLLOW if follows else EAGER):
-                self._eager = -math.inf if follows else now
-                return self._exchange(best, starved, now)
+        if self._gain(demand, demand.queues.loads, best) >= self._threshold(FOLLOW if follows else EAGER):
+            self._eager = -math.inf if follows else now
+            return self._exchange(best, starved, now)
         waited = min(now - self._exchanged, 2 * (now - self._loads[0][0]))
         if waited >= self._settings.cooldown:
+            mean = np.mean([known for _, known in self._loads], axis=0)
             best = self._best(demand, mean, share)
-            uncertainty = self._restless / (2 * math.sqrt(len(self._loads)))
-            if self._gain(demand, mean, best) >= max(self._settings.exchange_gain, uncertainty):
+            if self._gain(demand, mean, best) >= self._threshold(1.0):
                 return self._exchange(best, starved, now)
         return Portion(demand.current, demand.current, starved)
 
-    @property
-    def _restless(self) -> float:
-        """The usual change of an executor's share of the load from moment to moment, relative."""
-        return statistics.median(self._changes) if self._changes else 0.0
+    def _threshold(self, factor: float) -> float:
+        """Return the gain for which cores change hands."""
+        restless = statistics.median(self._changes) if len(self._changes) >= CHANGES // 2 else 0.0
+        return factor * max(self._settings.exchange_gain, RESTLESS * restless)
 
     def _exchange(self, cores: Cores, starved: int, now: float) -> Portion:
         self._exchanged = now
@@ -196,10 +191,10 @@ class Divider:
         if demand.places != self._places:
             self._places = demand.places
             self._loads.clear()
-        if self._loads and loads.sum() > 0:
+        if self._loads and (self._loads[-1][1] > 0).all() and loads.sum() > 0:
             before = self._loads[-1][1]
-            change = np.abs(loads * before.sum() - before * loads.sum())
-            self._changes.append(float((change / np.maximum(before * loads.sum(), 1e-12)).max()))
+            ratio = (loads / loads.sum()) / (before / before.sum())
+            self._changes.append(float(np.abs(ratio - 1).max()))
         self._loads.append((now, loads))
         while self._loads[0][0] < now - self._settings.cooldown:
             self._loads.popleft()
