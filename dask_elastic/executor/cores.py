@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
 from dask_elastic.executor.instructions import Instruction, StartTask, Wake
 from dask_elastic.executor.moves import Moves
 from dask_elastic.executor.routes import Routes
-from dask_elastic.executor.task import Task
+from dask_elastic.executor.task import PENDING_BYTES, Task
 from dask_elastic.executor.task_queue import StopItem
 from dask_elastic.planning.balance import balance
 from dask_elastic.vocab.errors import PlanningError
@@ -33,13 +33,24 @@ class Cores:
         The executor's home node.
     threshold : float
         Balancing starts above this ratio of the largest to the mean task load (Elasticutor, section 3.1: 1.2).
+    pending_bytes : int
+        What bounds the pending queue of a remote task.
+
+    Attributes
+    ----------
+    gone : set of int
+        Nodes that were lost and have not come back.
     """
 
-    def __init__(self, routes: Routes, moves: Moves, home: int, threshold: float = 1.2):
+    def __init__(
+        self, routes: Routes, moves: Moves, home: int, threshold: float = 1.2, pending_bytes: int = PENDING_BYTES
+    ):
         self.routes = routes
         self.moves = moves
         self.home = home
         self.threshold = threshold
+        self.pending_bytes = pending_bytes
+        self.gone: set[int] = set()
         self._next = max(routes.tasks) + 1
         self._planned: deque[tuple[int, int]] = deque()
 
@@ -61,10 +72,13 @@ class Cores:
         Raises
         ------
         PlanningError
-            If no core would be left, or a number is negative.
+            If no core would be left, a number is negative, or a node is lost.
         """
         if any(cores < 0 for cores in wanted.values()) or sum(wanted.values()) < 1:
             raise PlanningError(f"an executor keeps at least one core: {dict(wanted)} was asked for")
+        lost = sorted(node for node in wanted if wanted[node] and node in self.gone)
+        if lost:
+            raise PlanningError(f"node {lost[0]} is lost: ask for cores there when it is back, not {dict(wanted)}")
         held = self.by_node()
         instructions: list[Instruction] = []
         for node in sorted(wanted):
@@ -77,7 +91,7 @@ class Cores:
         return instructions + self.drain(loads, now) + self.balance(loads, now)
 
     def _start(self, node: int) -> Instruction:
-        task = Task(self._next, node, node == self.home)
+        task = Task(self._next, node, node == self.home, self.pending_bytes)
         self._next += 1
         self.routes.tasks[task.number] = task
         return StartTask(task.number, node)
@@ -141,5 +155,24 @@ class Cores:
         return min(self.active, key=lambda t: (load[t.number], t.node != node, t.number))
 
     def forget(self, task: int) -> None:
-        """Drop a task whose thread has ended."""
-        del self.routes.tasks[task]
+        """Drop a task whose thread has ended; one that was lost is forgotten already."""
+        self.routes.tasks.pop(task, None)
+
+    # losses
+
+    def replace(self, replacements: Mapping[int, int]) -> list[Instruction]:
+        """Start tasks in place of lost ones; one at home if none would be left that stays."""
+        places = [node for node, cores in sorted(replacements.items()) for _ in range(cores) if node not in self.gone]
+        if not places and not self.active:
+            places = [self.home]
+        return [self._start(node) for node in places]
+
+    def heirs(self, shards: Iterable[int], loads: np.ndarray) -> dict[int, int]:
+        """Give each shard a task that stays, the heaviest shards first, each to the task with the least load."""
+        load = self._task_loads(loads)
+        heirs: dict[int, int] = {}
+        for shard in sorted(shards, key=lambda s: (-loads[s], s)):
+            heir = min(self.active, key=lambda task: (load[task.number], not task.at_home, task.number))
+            load[heir.number] += max(float(loads[shard]), 1e-9)
+            heirs[shard] = heir.number
+        return heirs

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dask_elastic.vocab.identity import ExecutorId
 
@@ -30,7 +30,7 @@ class BalanceDue:
 
 @dataclass(frozen=True, slots=True)
 class LabelBack:
-    """A shard's label came back from its source task, behind the shard's last output."""
+    """A shard's label came back from its source task at home, behind the shard's last output."""
 
     task: int
     shard: int
@@ -38,9 +38,10 @@ class LabelBack:
 
 @dataclass(frozen=True, slots=True)
 class StateInstalled:
-    """The shard's new node has been sent what it needs."""
+    """The shard's new node has been sent what `task` needs."""
 
     shard: int
+    task: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +66,40 @@ class FlushDue:
 
 
 @dataclass(frozen=True, slots=True)
-class Flushed:
-    """A remote task's dirty state has been applied to the primary copy."""
+class NodeGone:
+    """All remote tasks on a node are lost: it is dead, it hangs, or it is cut off.
 
-    task: int
-    through: int
-    token: int
+    A driver that emits outputs of remote tasks in a thread of its own says so in the order of those outputs: those of
+    the replay shall not overtake what is just leaving.
+
+    Parameters
+    ----------
+    node : int
+        The node, never the executor's home.
+    replacements : mapping of int to int
+        Tasks to start instead, by node. Without any those that are left take over, and one at home if none is.
+    """
+
+    node: int
+    replacements: Mapping[int, int] = field(default_factory=dict)
 
 
-Event = SetCores | MoveShard | BalanceDue | LabelBack | StateInstalled | TaskEnded | InputEnded | FlushDue | Flushed
+@dataclass(frozen=True, slots=True)
+class NodeBack:
+    """A node that was lost may be given tasks again."""
+
+    node: int
+
+
+Event = (
+    SetCores
+    | MoveShard
+    | BalanceDue
+    | LabelBack
+    | StateInstalled
+    | TaskEnded
+    | InputEnded
+    | FlushDue
+    | NodeGone
+    | NodeBack
+)

@@ -7,33 +7,25 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dask_elastic.executor import events
+from dask_elastic.executor import instructions as do
 from dask_elastic.executor.cores import Cores
-from dask_elastic.executor.events import (
-    BalanceDue,
-    Event,
-    FlushDue,
-    Flushed,
-    InputEnded,
-    LabelBack,
-    MoveShard,
-    SetCores,
-    StateInstalled,
-    TaskEnded,
-)
-from dask_elastic.executor.flushes import Flushes
-from dask_elastic.executor.instructions import Finished, FlushComplete, Instruction, Release, StartTask, Wake
+from dask_elastic.executor.flushes import TRIM, Flushes
+from dask_elastic.executor.link import Links
 from dask_elastic.executor.measures import RECENT_SECONDS, ExecutorMeasure, Measures
 from dask_elastic.executor.moves import MoveRecord, Moves
-from dask_elastic.executor.piece import Block, Receipt
+from dask_elastic.executor.piece import Block, Receipt, Replay
 from dask_elastic.executor.primary_state import PrimaryState
+from dask_elastic.executor.recovery import Recovery, RecoveryRecord
 from dask_elastic.executor.routes import Routes
-from dask_elastic.executor.task import REMOTE_WINDOW, Task
+from dask_elastic.executor.task import PENDING_BYTES, REMOTE_WINDOW, Task
 from dask_elastic.executor.task_queue import Item, Work
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.vocab.batch import Batch
 from dask_elastic.vocab.errors import ProtocolError
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.lock import MakeLock, NoLock
+from dask_elastic.vocab.messages import Done, Flush, LabelReturned
 
 FIRST_ROWS = 64
 """Size of the first joined batch, before the service rate is known."""
@@ -54,18 +46,22 @@ class ExecutorLimits:
         Ratio of the largest to the mean task load above which shards are balanced.
     patience : float
         Seconds for which a move waits, before it pauses its shard, until the source has nothing under way.
+    pending_bytes : int
+        Bytes that a remote task may have been sent and not have brought home as state; half of it asks for a flush.
     """
 
     inbox_time: float = 0.005
     threshold: float = 1.2
     patience: float = 0.05
+    pending_bytes: int = PENDING_BYTES
 
 
 class ElasticExecutor:
     """One of the fixed parts of a component's key space, on as many cores as it is given.
 
     The data path is `offer` (called by whichever thread brings a batch), `take` and `done` (called by a task's
-    thread, or by the thread that feeds a remote task); control is `handle`. All return instructions for the driver.
+    thread, or by the thread that feeds a remote task); control is `handle`. What remote tasks send goes through `admit`
+    as it arrives, then in this order through `leaves` or `take_back`. All return instructions for the driver.
 
     Parameters
     ----------
@@ -104,13 +100,14 @@ class ElasticExecutor:
         self.limits = limits or ExecutorLimits()
         self.lock = make_lock()
         self.store = PrimaryState(space.shards, space.shard_of, make_lock)
-        first = self._first_tasks(home, cores)
-        self.routes = Routes(space, first)
+        self.routes = Routes(space, self._first_tasks(home, cores))
         self.moves = Moves(self.routes, self.store, self.limits.patience)
-        self.cores = Cores(self.routes, self.moves, home, self.limits.threshold)
+        self.cores = Cores(self.routes, self.moves, home, self.limits.threshold, self.limits.pending_bytes)
+        self.recovery = Recovery(identity, self.routes)
         self.measures = Measures(space.shards)
         self.flushes = Flushes()
         self.finished = False
+        self.links = Links(self.routes, self.lock)
         self._open_inputs = set(inputs)
         self._pending_rows = 0
         self._final_flush_asked = False
@@ -118,34 +115,34 @@ class ElasticExecutor:
             if self.routes.tasks[owner].at_home:
                 self.store.grant(shard, owner)
 
-    @staticmethod
-    def _first_tasks(home: int, cores: Mapping[int, int]) -> list[Task]:
+    def _first_tasks(self, home: int, cores: Mapping[int, int]) -> list[Task]:
         nodes = sorted((node for node in cores if cores[node]), key=lambda node: (node != home, node))
         places = [node for node in nodes for _ in range(cores[node])] or [home]
-        return [Task(number, node, node == home) for number, node in enumerate(places)]
+        limit = self.limits.pending_bytes
+        return [Task(number, node, node == home, limit) for number, node in enumerate(places)]
 
-    def start(self) -> list[Instruction]:
+    def start(self) -> list[do.Instruction]:
         """Start the first tasks, each with the shards that it begins with."""
         with self.lock:
             table = self.routes.table
             return [
-                StartTask(task.number, task.node, tuple(table.shards_of(task.number).tolist()))
+                do.StartTask(task.number, task.node, tuple(table.shards_of(task.number).tolist()))
                 for task in self.routes.tasks.values()
             ]
 
     # data path
 
-    def offer(self, origin: ExecutorId, batch: Batch, nbytes: int, now: float) -> list[Instruction]:
+    def offer(self, origin: ExecutorId, batch: Batch, nbytes: int, now: float) -> list[do.Instruction]:
         """Take a batch in. The sender got `nbytes` of credit for it, which come back when it is processed."""
         if batch.rows.num_rows == 0:
-            return [Release(origin, nbytes)] if nbytes else []
+            return [do.Release(origin, nbytes)] if nbytes else []
         return self.accept(self.split(batch), origin, batch, nbytes, now)
 
     def split(self, batch: Batch) -> Block:
         """Sort a batch for the tasks, without the lock: the first half of `offer`, for a batch that has rows."""
         return self.routes.split(batch)
 
-    def accept(self, block: Block, origin: ExecutorId, batch: Batch, nbytes: int, now: float) -> list[Instruction]:
+    def accept(self, block: Block, origin: ExecutorId, batch: Batch, nbytes: int, now: float) -> list[do.Instruction]:
         """Put what `split` made of a batch where the table of this moment says: the second half of `offer`."""
         receipt = Receipt(origin, nbytes, batch.rows.num_rows, batch.stamp, now)
         with self.lock:
@@ -154,7 +151,7 @@ class ElasticExecutor:
             self.store.note_input(batch.rows.schema)
             self._pending_rows += receipt.rows
             before = self._queued()
-            wakes: list[Instruction] = [Wake(task) for task in self.routes.enqueue(block, receipt)]
+            wakes: list[do.Instruction] = [do.Wake(task) for task in self.routes.enqueue(block, receipt)]
             self.measures.arrived(receipt.rows, nbytes, self._queued() - before, now)
             return wakes
 
@@ -163,11 +160,15 @@ class ElasticExecutor:
         return sum(len(task.queue) for task in self.routes.tasks.values())
 
     def take(self, task: int, now: float = 0.0) -> tuple[int, Item] | None:
-        """Return what the task does next, numbered; None when there is nothing, a `Wake` then follows when there is."""
+        """Return what the task does next, numbered; None when there is nothing, a `Wake` then follows when there is.
+
+        There is never anything for a task that is lost.
+        """
         with self.lock:
-            mine = self.routes.tasks[task]
-            full = not mine.at_home and len(mine.in_flight) >= mine.window
-            item = mine.queue.take_control() if full else mine.queue.take(self._limit(mine))
+            mine = self.routes.tasks.get(task)
+            if mine is None:
+                return None
+            item = mine.queue.take_control() if mine.is_full else mine.queue.take(self._limit(mine))
             if item is None:
                 mine.sleeping = True
                 return None
@@ -177,7 +178,7 @@ class ElasticExecutor:
         seconds = self.limits.inbox_time if task.at_home else self.limits.inbox_time / REMOTE_WINDOW
         return self.measures.cost.rows_within(seconds) or FIRST_ROWS
 
-    def done(self, task: int, number: int, busy: float, now: float, waited: float = 0.0) -> list[Instruction]:
+    def done(self, task: int, number: int, busy: float, now: float, waited: float = 0.0) -> list[do.Instruction]:
         """Settle a unit of work whose outputs have left.
 
         Parameters
@@ -191,23 +192,30 @@ class ElasticExecutor:
         waited : float
             Seconds for which it waited for the core at a remote node.
         """
-        mine = self.routes.tasks[task]
-        work = mine.in_flight.get(number)
-        if work is None:
+        mine = self.routes.tasks.get(task)
+        work = None if mine is None else mine.in_flight.get(number)
+        if mine is not None and work is None:
             raise ProtocolError(f"{self.identity}: task {task} finished work {number}, which it does not have")
-        by_shard = work.rows_by_shard(self.routes.space)
+        by_shard = None if work is None else work.rows_by_shard(self.routes.space)
         with self.lock:
-            mine.settle(number, busy, waited, now, self.limits.inbox_time / REMOTE_WINDOW)
+            if work is None or by_shard is None or self.routes.tasks.get(task) is not mine or mine is None:
+                self.links.late += 1
+                return []
             self.measures.settled(work, by_shard, busy, now)
+            instructions = self._receipts(work)
+            mine.settle(number, busy, waited, now, self.limits.inbox_time / REMOTE_WINDOW)
             mine.busy.add(busy, now)
             self._pending_rows -= work.rows
             moves = len(self.moves)
-            instructions = self._receipts(work) + self.moves.work_done(task, now)
+            instructions += self.moves.work_done(task, now)
             if len(self.moves) < moves:
                 # A move came to nothing, since its target is about to go.
                 instructions += self._proceed(now)
             if not mine.at_home:
-                instructions += [Wake(t) for t in self.routes.wake(mine)]
+                instructions += [do.Wake(t) for t in self.routes.wake(mine)]
+                instructions += self._shorten(mine)
+            if work.replay is not Replay.NONE and self.recovery.done(work.rows, now):
+                instructions += self._flush_progress(self.flushes.replayed(self.routes.tasks.values()))
             return instructions + self._finish()
 
     def emitted(self, nbytes: int, now: float) -> None:
@@ -216,17 +224,76 @@ class ElasticExecutor:
             self.measures.left(nbytes, now)
 
     @staticmethod
-    def _receipts(work: Work) -> list[Instruction]:
-        released: list[Instruction] = []
+    def _receipts(work: Work) -> list[do.Instruction]:
+        released: list[do.Instruction] = []
         for piece in work.pieces:
             piece.receipt.rows -= piece.length
             if piece.receipt.rows == 0 and piece.receipt.nbytes:
-                released.append(Release(piece.receipt.origin, piece.receipt.nbytes))
+                released.append(do.Release(piece.receipt.origin, piece.receipt.nbytes))
         return released
+
+    # remote tasks
+
+    def take_back(self, message: Done | Flush | LabelReturned, now: float) -> list[do.Instruction]:
+        """Take what a remote task reports, and state into the primary copy; nothing of a task that was lost.
+
+        State is applied in the same order as events are handled, and not beside them.
+        """
+        if isinstance(message, Done):
+            return self.done(message.task, message.number, message.busy, now, message.waited)
+        with self.lock:
+            mine = self.routes.tasks.get(message.task)
+            if mine is None or mine.pending is None:
+                self.links.late += 1
+                return []
+        if message.state is not None:
+            # Not under the lock that every batch takes.
+            self.store.install(message.state)
+        with self.lock:
+            if isinstance(message, LabelReturned):
+                mine.pending.leave(message.shard, message.through)
+                return self.moves.label_returned(message.task, message.shard, now) + self._proceed(now)
+            mine.pending.trim(message.through)
+            if message.token == TRIM:
+                mine.pending.answered()
+            wakes: list[do.Instruction] = [do.Wake(task) for task in self.routes.wake(mine)]
+            progress = self._flush_progress(self.flushes.arrived(message.task, message.token))
+            return wakes + self._shorten(mine) + progress
+
+    @staticmethod
+    def _shorten(task: Task) -> list[do.Instruction]:
+        """Ask for a flush before the pending queue of a remote task is full."""
+        if task.pending is None or not task.pending.ask():
+            return []
+        return [do.RequestFlush(task.number, task.node, TRIM)]
+
+    def _node_gone(self, node: int, replacements: Mapping[int, int], now: float) -> list[do.Instruction]:
+        """Let other tasks do what those on a lost node had to do, and do again what they had not flushed."""
+        if node == self.home:
+            raise ProtocolError(f"{self.identity} cannot outlive its home, node {node}")
+        self.cores.gone.add(node)
+        self.links.renew(node)
+        tasks = [task for task in self.routes.tasks.values() if task.node == node]
+        if not tasks:
+            return []
+        loads = self._loads(now)
+        orphans = self.moves.orphans({task.number for task in tasks})
+        self._pending_rows += self.recovery.lose(node, tasks, now)
+        self.flushes.lost(task.number for task in tasks)
+        instructions = self.cores.replace(replacements)
+        instructions += self.moves.inherit(self.cores.heirs(orphans, loads), now)
+        if not self.recovery.rows:
+            instructions += self._flush_progress(self.flushes.replayed(self.routes.tasks.values()))
+        return instructions + self._proceed(now)
+
+    def recoveries(self) -> list[RecoveryRecord]:
+        """Return the newest losses of remote tasks, oldest first."""
+        with self.lock:
+            return list(self.recovery.records)
 
     # control
 
-    def handle(self, event: Event, now: float) -> list[Instruction]:
+    def handle(self, event: events.Event, now: float) -> list[do.Instruction]:
         """Take an event.
 
         Raises
@@ -239,28 +306,38 @@ class ElasticExecutor:
         with self.lock:
             return self._handle(event, now) + self._finish()
 
-    def _handle(self, event: Event, now: float) -> list[Instruction]:
+    def _handle(self, event: events.Event, now: float) -> list[do.Instruction]:
         match event:
-            case BalanceDue():
+            case events.BalanceDue():
                 loads = self._loads(now)
                 return self.cores.drain(loads, now) + self.cores.balance(loads, now)
-            case LabelBack(task, shard):
+            case events.LabelBack(task, shard):
                 return self.moves.label_returned(task, shard, now) + self._proceed(now)
-            case StateInstalled(shard):
-                return self.moves.installed(shard, now) + self._proceed(now)
-            case MoveShard(shard, target):
+            case events.StateInstalled(shard, task):
+                return self.moves.installed(shard, task, now) + self._proceed(now)
+            case events.MoveShard(shard, target):
                 return self.moves.begin(shard, target, now)
-            case SetCores(by_node):
+            case events.SetCores(by_node):
                 return self.cores.set(by_node, self._loads(now), now)
-            case TaskEnded(task):
+            case events.TaskEnded(task):
                 self.cores.forget(task)
                 return self._flush_progress(self.flushes.ended(task))
-            case FlushDue(token):
-                return self._flush_progress(self.flushes.request(token, self.routes.tasks.values()))
-            case Flushed(task, through, token):
-                return self._flush_progress(self.flushes.arrived(task, through, token))
-            case InputEnded(origin):
+            case events.FlushDue(token):
+                return self._flush(token)
+            case events.NodeGone(node, replacements):
+                return self._node_gone(node, replacements, now)
+            case events.NodeBack(node):
+                self.cores.gone.discard(node)
+                return []
+            case events.InputEnded(origin):
                 return self._input_ended(origin)
+
+    def _flush(self, token: int) -> list[do.Instruction]:
+        if self.recovery.rows:
+            # What a lost task had done may be missing in the primary copy until it is done again.
+            self.flushes.hold(token)
+            return []
+        return self._flush_progress(self.flushes.request(token, self.routes.tasks.values()))
 
     def _loads(self, now: float) -> np.ndarray:
         """Cost of each shard: what its tuples took in the last second, and what those that wait will take.
@@ -271,31 +348,31 @@ class ElasticExecutor:
         rate = self.measures.service.per_second()
         return loads if not rate else loads + self.routes.backlog() / rate
 
-    def _proceed(self, now: float) -> list[Instruction]:
+    def _proceed(self, now: float) -> list[do.Instruction]:
         """Go on with draining and balancing after a move has come a step further."""
         if any(task.draining and not task.stopping for task in self.routes.tasks.values()):
             return self.cores.drain(self._loads(now), now) + self.cores.proceed(now)
         return self.cores.proceed(now)
 
-    def _input_ended(self, origin: ExecutorId) -> list[Instruction]:
+    def _input_ended(self, origin: ExecutorId) -> list[do.Instruction]:
         if origin not in self._open_inputs:
             raise ProtocolError(f"{self.identity}: input {origin} ended twice, or is none of its inputs")
         self._open_inputs.discard(origin)
         return []
 
-    def _finish(self) -> list[Instruction]:
+    def _finish(self) -> list[do.Instruction]:
         """Once all inputs have ended and every row is processed, bring the state home."""
         if self._open_inputs or self._pending_rows or self._final_flush_asked:
             return []
         self._final_flush_asked = True
-        return self._flush_progress(self.flushes.request(FINAL_FLUSH, self.routes.tasks.values()))
+        return self._flush(FINAL_FLUSH)
 
-    def _flush_progress(self, instructions: Sequence[Instruction]) -> list[Instruction]:
-        final = FlushComplete(FINAL_FLUSH)
+    def _flush_progress(self, instructions: Sequence[do.Instruction]) -> list[do.Instruction]:
+        final = do.FlushComplete(FINAL_FLUSH)
         if final not in instructions:
             return list(instructions)
         self.finished = True
-        return [i for i in instructions if i != final] + [Finished()]
+        return [i for i in instructions if i != final] + [do.Finished()]
 
     # measures
 
@@ -327,6 +404,9 @@ class ElasticExecutor:
                 rows=measures.rows,
                 moves=self.moves.finished,
                 moves_across=self.moves.finished_across,
+                pending_bytes=self.routes.pending_bytes,
+                refused=self.links.refused,
+                recovered=self.recovery.losses,
             )
 
     def finished_moves(self) -> list[MoveRecord]:

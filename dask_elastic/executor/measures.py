@@ -60,6 +60,12 @@ class ExecutorMeasure:
         Tuples processed so far.
     moves, moves_across : int
         Shards moved so far, and those of them that changed their node.
+    pending_bytes : int
+        What was sent to remote tasks and is not part of the primary copy yet.
+    refused : int
+        Messages of tasks and nodes that were lost before, and messages that came twice.
+    recovered : int
+        Nodes whose remote tasks were lost and replaced.
     """
 
     executor: ExecutorId
@@ -83,6 +89,9 @@ class ExecutorMeasure:
     rows: int
     moves: int
     moves_across: int
+    pending_bytes: int = 0
+    refused: int = 0
+    recovered: int = 0
 
 
 class Measures:
@@ -121,16 +130,22 @@ class Measures:
         self.service.add(work.rows, busy)
         self.cost.add(work.rows, busy)
         self.loads.add(rows_by_shard, busy, now)
-        self.processed.add(work.rows, now)
         since_due = since_arrival = 0.0
+        counted = 0
         for piece in work.pieces:
             receipt, rows = piece.receipt, piece.length
+            if receipt.settled:
+                # Processed once more, after a loss: the first time counted.
+                continue
+            counted += rows
             latency = now - receipt.stamp
             self.latency.record(latency, now, rows)
             since_due += latency * rows
             since_arrival += (now - receipt.arrived) * rows
-        self.latency_mean.add(since_due / work.rows, work.rows, now)
-        self.sojourn.add(since_arrival / work.rows, work.rows, now)
+        if counted:
+            self.processed.add(counted, now)
+            self.latency_mean.add(since_due / counted, counted, now)
+            self.sojourn.add(since_arrival / counted, counted, now)
 
     def customer_rows(self, now: float) -> float:
         """Return the mean number of tuples of a sub-batch; 1 while nothing arrives."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from dask_elastic.executor.instructions import InstallState, Instruction, Wake
 from dask_elastic.executor.routes import Routes
 from dask_elastic.executor.task_queue import LabelItem
-from dask_elastic.migration.labelled import Action, LabelledMove, MoveEvent, Route
+from dask_elastic.migration.labelled import Action, LabelledMove, MoveEvent, Phase, Route
 from dask_elastic.state.store import KeyedStore
 from dask_elastic.vocab.errors import MoveRefused, ProtocolError
 
@@ -120,21 +121,66 @@ class Moves:
             self.store.revoke(shard)
         return self._act(move, move.handle(MoveEvent.LABEL_RETURNED), now)
 
-    def installed(self, shard: int, now: float) -> list[Instruction]:
+    def installed(self, shard: int, task: int, now: float) -> list[Instruction]:
         """Go on with a move whose target's node has been sent the shard."""
+        if task not in self.routes.tasks:
+            # The task was lost meanwhile, and the shard is being installed at another.
+            return []
         move = self.active.get(shard)
-        if move is None:
-            raise ProtocolError(f"shard {shard} was installed although it does not move")
+        if move is None or move.target != task:
+            raise ProtocolError(f"shard {shard} was installed at task {task}, to which it does not move")
         return self._act(move, move.handle(MoveEvent.INSTALLED), now)
 
+    # losses
+
+    def orphans(self, lost: Collection[int]) -> set[int]:
+        """Return the shards that need another target, since lost tasks owned them or were about to; all are paused."""
+        for shard in [s for s, move in self.deferred.items() if move.source in lost or move.target in lost]:
+            del self.deferred[shard]
+        found = {shard for shard, move in self.active.items() if move.target in lost}
+        for task in sorted(lost):
+            for shard in self.routes.table.shards_of(task).tolist():
+                if shard not in self.active:
+                    self.routes.orphan(shard)
+                    found.add(shard)
+        return found
+
+    def inherit(self, heirs: Mapping[int, int], now: float) -> list[Instruction]:
+        """Let the shards that `orphans` returned go to their heirs, and expect no label of a task that is lost.
+
+        Parameters
+        ----------
+        heirs : mapping of int to int
+            A task for each of the shards.
+        now : float
+            The time.
+        """
+        instructions: list[Instruction] = []
+        for shard in sorted(heirs):
+            heir = self.routes.tasks[heirs[shard]]
+            move = self.active.get(shard)
+            if move is None:
+                source, route = int(self.routes.table.owner[shard]), Route(False, heir.at_home)
+                self.active[shard] = LabelledMove(shard, source, heir.number, route, now)
+            else:
+                instructions += self._act(move, move.replace_target(heir.number, heir.at_home), now)
+        for move in [self.active[shard] for shard in sorted(self.active)]:
+            if move.source not in self.routes.tasks and move.phase is Phase.LABELLED:
+                move.recovers = True
+                instructions += self._act(move, move.handle(MoveEvent.SOURCE_LOST), now)
+        return instructions
+
     def _act(self, move: LabelledMove, action: Action, now: float) -> list[Instruction]:
+        if action is Action.WAIT:
+            return []
         target = self.routes.tasks[move.target]
         if action is not Action.RESUME:
             return [InstallState(move.shard, move.target, target.node, copy=action is Action.INSTALL)]
         if target.at_home:
             self.store.grant(move.shard, move.target)
         del self.active[move.shard]
-        self._record(move, now)
+        if not move.recovers:
+            self._record(move, now)
         return _wakes(self.routes.resume(move.shard, move.target))
 
     def _record(self, move: LabelledMove, now: float) -> None:

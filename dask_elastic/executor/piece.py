@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from enum import Enum
 from typing import NamedTuple
 
 import numpy as np
@@ -27,9 +28,16 @@ class Receipt:
         Rows not processed yet.
     stamp, arrived : float
         When the oldest row was due to leave its source, and when the batch reached the receiver.
+
+    Attributes
+    ----------
+    row_bytes : float
+        Bytes of one row.
+    settled : bool
+        Whether the rows have been processed and accounted for once, and are only processed again.
     """
 
-    __slots__ = ("arrived", "nbytes", "origin", "rows", "stamp")
+    __slots__ = ("arrived", "nbytes", "origin", "row_bytes", "rows", "settled", "stamp")
 
     def __init__(self, origin: ExecutorId, nbytes: int, rows: int, stamp: float, arrived: float):
         self.origin = origin
@@ -37,6 +45,16 @@ class Receipt:
         self.rows = rows
         self.stamp = stamp
         self.arrived = arrived
+        self.row_bytes = nbytes / rows
+        self.settled = False
+
+    @classmethod
+    def for_replay(cls, origin: ExecutorId, nbytes: int, rows: int, stamp: float, now: float) -> Receipt:
+        """Return the receipt of rows that were settled before: nothing is owed for them any more."""
+        receipt = cls(origin, nbytes, rows, stamp, now)
+        receipt.nbytes = 0
+        receipt.settled = True
+        return receipt
 
 
 class Block(NamedTuple):
@@ -78,6 +96,14 @@ def sorted_block(rows: pa.RecordBatch, hashes: np.ndarray, space: KeySpace, tabl
     return Block(take_rows(rows, found.order), hashes[found.order], None, found.shards, found.bounds)
 
 
+class Replay(Enum):
+    """Whether rows were on a lost node, and what became of what they put out."""
+
+    NONE = "no task that had taken them was lost"
+    LOUD = "they were with a lost task, and nothing that they put out has left"
+    SILENT = "they were with a lost task, and what they put out has left"
+
+
 class Piece(NamedTuple):
     """The rows `start` to `stop` of a block."""
 
@@ -85,6 +111,7 @@ class Piece(NamedTuple):
     start: int
     stop: int
     receipt: Receipt
+    replay: Replay = Replay.NONE
 
     @property
     def length(self) -> int:
@@ -101,7 +128,7 @@ class Piece(NamedTuple):
         if self.block.bounds is not None:
             return self
         rows, hashes = self.block.part(self.start, self.stop)
-        return Piece(sorted_block(rows, hashes, space, table), 0, self.length, self.receipt)
+        return self._replace(block=sorted_block(rows, hashes, space, table), start=0, stop=self.length)
 
     def without(self, shard: int) -> tuple[list[Piece], Piece | None]:
         """Cut one shard out of a sorted piece: what stays, and the shard's rows."""

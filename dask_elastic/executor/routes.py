@@ -93,6 +93,15 @@ class Routes:
             queue.put(piece)
         return self.wake(self.tasks[target])
 
+    def orphan(self, shard: int) -> None:
+        """Stop routing a shard whose task is lost."""
+        self.table = self.table.pause(shard)
+        self.waiting[shard] = deque()
+
+    def put_back(self, shard: int, pieces: Iterable[Piece]) -> None:
+        """Let rows of a paused shard wait once more, before those that came after them."""
+        self.waiting[shard].extendleft(reversed([*pieces]))
+
     def check_move(self, shard: int, target: int) -> None:
         """Refuse a move that cannot be begun.
 
@@ -129,3 +138,8 @@ class Routes:
     def queued_rows(self) -> int:
         """Rows that wait for a task."""
         return sum(task.queue.rows for task in self.tasks.values())
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes that remote tasks were sent and that are not part of the primary copy yet."""
+        return sum(task.pending.nbytes for task in self.tasks.values() if task.pending is not None)

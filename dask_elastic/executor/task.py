@@ -5,8 +5,12 @@ from __future__ import annotations
 import math
 from collections import deque
 
+from dask_elastic.executor.pending import Pending
 from dask_elastic.executor.task_queue import TaskQueue, Work
 from dask_elastic.meters import Rate
+
+PENDING_BYTES = 32 * 2**20
+"""Most bytes that a remote task may have been sent and not have brought home as state."""
 
 REMOTE_WINDOW = 2
 """Sub-batches in flight to a remote task that is no time away: one is processed while the next travels."""
@@ -26,14 +30,16 @@ class Task:
         The node whose core it has.
     at_home : bool
         Whether that is the executor's home.
+    pending_bytes : int
+        What bounds its pending queue; a task at home has none.
     """
 
     __slots__ = (
-        "_hops", "at_home", "busy", "draining", "in_flight", "node", "number", "queue", "sent", "sent_at", "sleeping",
-        "stopping", "window",
+        "_hops", "at_home", "busy", "draining", "in_flight", "node", "number", "pending", "queue", "sent", "sent_at",
+        "sleeping", "stopping", "window",
     )  # fmt: skip
 
-    def __init__(self, task: int, node: int, at_home: bool):
+    def __init__(self, task: int, node: int, at_home: bool, pending_bytes: int = PENDING_BYTES):
         self.number = task
         self.node = node
         self.at_home = at_home
@@ -43,6 +49,7 @@ class Task:
         self.stopping = False
         self.sent = 0
         self.in_flight: dict[int, Work] = {}
+        self.pending = None if at_home else Pending(pending_bytes)
         self.sent_at: dict[int, float] = {}
         self.window = REMOTE_WINDOW
         self._hops: deque[float] = deque(maxlen=HOPS)
@@ -54,7 +61,14 @@ class Task:
         self.sent += 1
         self.in_flight[number] = work
         self.sent_at[number] = now
+        if self.pending is not None:
+            self.pending.add(number, work)
         return number
+
+    @property
+    def is_full(self) -> bool:
+        """Whether as much is on its way to it, or unflushed, as may be."""
+        return self.pending is not None and (len(self.in_flight) >= self.window or not self.pending.has_room)
 
     def settle(self, number: int, busy: float, waited: float, now: float, unit: float) -> None:
         """Note a unit of work as done, and fit the window to the way there and back.
@@ -75,6 +89,8 @@ class Task:
         The core idles unless what travels there and back lasts for as long as the way takes.
         """
         del self.in_flight[number]
+        if self.pending is not None:
+            self.pending.settle(number)
         self._hops.append(now - self.sent_at.pop(number) - busy - waited)
         hop = sorted(self._hops)[len(self._hops) // 2]
         self.window = min(REMOTE_WINDOW + max(0, math.ceil(hop / unit)), MOST_IN_FLIGHT)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from dask_elastic.executor.piece import Piece
+from dask_elastic.executor.piece import Piece, Replay
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.routing.table import ShardTable
 from dask_elastic.vocab.batch import MAX_BATCH_ROWS, Batch
@@ -38,20 +38,49 @@ class Work:
     Parameters
     ----------
     pieces : list of Piece
-        At least one.
+        At least one; all of one kind of replay.
     """
 
-    __slots__ = ("pieces", "rows")
+    __slots__ = ("_built", "keeps", "pieces", "replay", "rows")
 
     def __init__(self, pieces: list[Piece]):
         self.pieces = pieces
         self.rows = sum(piece.length for piece in pieces)
+        self.replay = pieces[0].replay
+        self.keeps = False
+        self._built: Batch | None = None
 
     def __repr__(self) -> str:
         return f"<Work: {self.rows} rows in {len(self.pieces)} pieces>"
 
+    @property
+    def silent(self) -> bool:
+        """Whether what comes out of it has left already and is to be dropped."""
+        return self.replay is Replay.SILENT
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes, by the mean size of the rows of each batch that it has a part of."""
+        return int(sum(piece.receipt.row_bytes * piece.length for piece in self.pieces))
+
     def batch(self) -> Batch:
-        """Return the rows as one batch; copies only where there are several pieces."""
+        """Return the rows as one batch; copies only where there are several pieces.
+
+        Work that `keeps` its batch, since a remote task may be lost with it, gives the same one again.
+        """
+        if self._built is not None:
+            return self._built
+        built = self._build()
+        if self.keeps:
+            self._built = built
+        return built
+
+    def settle(self) -> None:
+        """Let the pieces go, and with them blocks that others share; the batch stays."""
+        self._built = self.batch()
+        self.pieces = []
+
+    def _build(self) -> Batch:
         parts = [piece.block.part(piece.start, piece.stop) for piece in self.pieces]
         stamp = min(piece.receipt.stamp for piece in self.pieces)
         if len(parts) == 1:
@@ -118,6 +147,9 @@ class TaskQueue:
         while rows < min(limit, JOIN_ROWS) and self._items:
             following = self._items[0]
             if not isinstance(following, Piece) or following.length > LARGE_PIECE:
+                break
+            if following.replay is not first.replay:
+                # Outputs that left already must not leave again, and those of other rows must.
                 break
             self._items.popleft()
             pieces.append(self._cut(following, limit - rows))

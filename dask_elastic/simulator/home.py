@@ -101,7 +101,7 @@ class SimulatedHome:
             case do.InstallState(shard, task, node, copy):
                 state = self.executor.store.extract([shard]) if copy else None
                 self._send(node, m.Install(task, shard, state))
-                self.world.spawn(f"{self.identity} install {shard}", self.handle(events.StateInstalled(shard)))
+                self.world.spawn(f"{self.identity} install {shard}", self.handle(events.StateInstalled(shard, task)))
             case do.RequestFlush(task, node, token):
                 self._send(node, m.FlushRequest(task, token))
             case do.FlushComplete(token):
@@ -145,13 +145,17 @@ class SimulatedHome:
                     return
 
     def _process(self, processor: Processor, task: int, number: int, work: Work) -> Steps:
-        batch = work.batch()
-        deliveries = processor.process(batch)
-        self.world.ledger.processed(self.identity, batch)
+        deliveries = processor.process(work.batch())
         yield None
-        yield from self.world.deliver(self.identity, deliveries)
-        busy = self.world.busy(work.rows)
-        yield from self.carry_out(self.executor.done(task, number, busy, self.world.now))
+        if not work.silent:
+            yield from self.world.deliver(self.identity, deliveries)
+        yield from self._done(m.Done(task, number, self.world.busy(work.rows)))
+
+    def _done(self, message: m.Done) -> Steps:
+        task = self.executor.routes.tasks.get(message.task)
+        if task is not None:
+            self.world.ledger.settled(self.identity, task.in_flight[message.number])
+        yield from self.carry_out(self.executor.take_back(message, self.world.now))
 
     def _run_feeder(self, task: int, node: int) -> Steps:
         while True:
@@ -164,7 +168,7 @@ class SimulatedHome:
             yield None
             match item:
                 case Work():
-                    self._send(node, m.SubBatch(task, number, item.batch()))
+                    self._send(node, m.SubBatch(task, number, item.batch(), item.silent))
                 case LabelItem(shard, _, stays):
                     self._send(node, m.Label(task, shard, stays))
                 case StopItem():
@@ -178,14 +182,10 @@ class SimulatedHome:
             yield lambda: bool(self._returns)
             message = self._returns.popleft()
             match message:
-                case m.Outputs(deliveries=deliveries):
-                    yield from self.world.deliver(self.identity, deliveries)
-                case m.Done(task, number, busy):
-                    yield from self.carry_out(self.executor.done(task, number, busy, self.world.now))
-                case m.Flush(task, through, state, token):
-                    if state is not None:
-                        self.executor.store.install(state)
-                    yield None
-                    yield from self.handle(events.Flushed(task, through, token))
-                case m.LabelReturned(task, shard):
-                    yield from self.handle(events.LabelBack(task, shard))
+                case m.Outputs():
+                    if self.executor.links.leaves(message):
+                        yield from self.world.deliver(self.identity, message.deliveries)
+                case m.Done():
+                    yield from self._done(message)
+                case m.Flush() | m.LabelReturned():
+                    yield from self.carry_out(self.executor.take_back(message, self.world.now))

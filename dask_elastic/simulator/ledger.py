@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from dask_elastic.executor.task_queue import Work
 from dask_elastic.vocab.batch import Batch
 from dask_elastic.vocab.errors import ProtocolError
 from dask_elastic.vocab.identity import ExecutorId
@@ -69,6 +70,13 @@ class Ledger:
             if before is not None and number <= before:
                 raise ProtocolError(f"{executor}: number {number} of {tuple(key)} was processed after {before}")
             last[tuple(key)] = number
+
+    def settled(self, executor: ExecutorId, work: Work) -> None:
+        """Note work that is done and its outputs gone; rows that are done once more, after a loss, count once."""
+        for piece in work.pieces:
+            if not piece.receipt.settled:
+                rows, hashes = piece.block.part(piece.start, piece.stop)
+                self.processed(executor, Batch(rows, hashes, piece.receipt.stamp))
 
     def processed_rows(self, executor: ExecutorId) -> int:
         """Return how many rows an executor has processed so far."""

@@ -66,7 +66,6 @@ class SimulatedRemoteTasks:
             match message:
                 case m.SubBatch(batch=batch):
                     deliveries = processor.process(batch)
-                    self.world.ledger.processed(self.part.identity, batch)
                     yield None
                     busy = self.world.busy(batch.rows.num_rows)
                     yield from self._send(self.part.processed(message, deliveries, busy))

@@ -1,16 +1,32 @@
 """What the home of an executor and its remote tasks say to each other, in band with the tuples.
 
 Everything travels in one FIFO per pair of nodes, so that tuples and control records never overtake each other
-(Elasticutor, sections 3.1 and 3.2).
+(Elasticutor, sections 3.1 and 3.2). Beside each message goes a `Stamp`, by which the other end knows what is stale.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import pyarrow as pa
 
 from dask_elastic.vocab.batch import Batch, Delivery
+
+
+class Stamp(NamedTuple):
+    """Which life of a link a message belongs to, and its number within that life and direction.
+
+    Parameters
+    ----------
+    incarnation : int
+        How often the home had given the remote node up when the message's life of the link began.
+    sequence : int
+        Counts the messages of one direction, from 0.
+    """
+
+    incarnation: int
+    sequence: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +46,12 @@ class StopTask:
 
 @dataclass(frozen=True, slots=True)
 class SubBatch:
-    """Home to remote: one unit of work, numbered per task from 0."""
+    """Home to remote: one unit of work, numbered per task from 0; of a `silent` one the outputs have left already."""
 
     task: int
     number: int
     batch: Batch
+    silent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +111,16 @@ class Flush:
 
 @dataclass(frozen=True, slots=True)
 class LabelReturned:
-    """Remote to home: every earlier tuple of the shard is processed, its outputs and its state have been sent."""
+    """Remote to home: every earlier tuple of the shard is processed and its outputs have been sent.
+
+    `state` is what changed in the shard. It brings the shard's primary copy up to sub-batch `through` of the task, in
+    one message: a home that had the state but not its number would replay what the state contains.
+    """
 
     task: int
     shard: int
+    through: int
+    state: pa.RecordBatch | None
 
 
 ToRemote = StartTask | StopTask | SubBatch | Label | Install | FlushRequest

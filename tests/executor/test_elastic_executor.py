@@ -127,7 +127,7 @@ def test_a_shard_whose_task_at_home_has_nothing_under_way_moves_at_once():
     assert executor.handle(events.MoveShard(3, 2), 1.0) == [do.InstallState(3, 2, 1, True)]
     assert keys(executor.take(1)[1]) == [0]
     assert executor.routes.waiting_rows == 1
-    executor.handle(events.StateInstalled(3), 1.5)
+    executor.handle(events.StateInstalled(3, 2), 1.5)
     assert keys(executor.take(2)[1]) == [3]
     assert [move.pause for move in executor.finished_moves()] == [0.0, 0.5]
 
@@ -174,7 +174,7 @@ def test_a_move_to_another_node_installs_before_it_releases():
     assert executor.handle(events.LabelBack(0, 0), 0.0) == [do.InstallState(0, 1, 1, True)]
     assert executor.store.owner[0] == -1
     assert executor.routes.waiting_rows == 1
-    assert executor.handle(events.StateInstalled(0), 0.0) == [do.Wake(1)]
+    assert executor.handle(events.StateInstalled(0, 1), 0.0) == [do.Wake(1)]
     assert keys(executor.take(1)[1]) == [0]
     assert executor.moves.finished_across == 1
 
@@ -272,7 +272,7 @@ def test_it_finishes_when_its_input_is_processed_and_the_state_is_home():
     number, _ = executor.take(1)
     assert executor.done(1, number, 0.1, 0.2) == [do.Release(SOURCE, 100), do.RequestFlush(1, 1, FINAL_FLUSH)]
     assert not executor.finished
-    assert executor.handle(events.Flushed(1, 0, FINAL_FLUSH), 0.3) == [do.Finished()]
+    assert executor.take_back(m.Flush(1, 0, None, FINAL_FLUSH), 0.3) == [do.Finished()]
     assert executor.finished
 
 
@@ -287,7 +287,7 @@ def test_a_flush_does_not_wait_for_tasks_that_have_ended():
     "event",
     [
         events.LabelBack(0, 0),
-        events.StateInstalled(0),
+        events.StateInstalled(0, 0),
         events.InputEnded(ExecutorId("stranger", 0)),
     ],
 )

@@ -1,0 +1,148 @@
+"""The loss of a node: what its tasks had and the primary copy lacks goes to other tasks, once more.
+
+Notes
+-----
+Elasticutor, section 3.1: the primary copy says what a lost task had done up to its last flush, its pending queue what
+it was sent since. Here the rows of the pending queue go back to where they came from, to the front of the rows that
+wait for their shard, and the shard moves without a label to a task that is left. Sub-batches are emitted in the order
+of their numbers, so every row knows from then on whether what it put out has left; a sub-batch may fall apart by
+shards, and its parts may be joined with others of their kind.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from dask_elastic.executor.pending import Sent
+from dask_elastic.executor.piece import Block, Piece, Receipt, Replay, pieces_by_route, sorted_block
+from dask_elastic.executor.routes import Routes
+from dask_elastic.executor.task import Task
+from dask_elastic.vocab.identity import ExecutorId
+
+RECORDS = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryRecord:
+    """What became of the tasks of one lost node.
+
+    Parameters
+    ----------
+    node, tasks, shards : int
+        The node, and how many tasks and shards were lost with it.
+    rows : int
+        Rows that have to be processed once more.
+    lost : float
+        When the loss was noticed, seconds.
+    first, ended : float or None
+        When the first and the last of those rows were processed; None before, and `first` also where there are none.
+    """
+
+    node: int
+    tasks: int
+    shards: int
+    rows: int
+    lost: float
+    first: float | None = None
+    ended: float | None = None
+
+
+class Recovery:
+    """Rows that are processed once more, since a node was lost; called by who holds the executor's lock.
+
+    Parameters
+    ----------
+    executor : ExecutorId
+        Whose rows.
+    routes : Routes
+        Table, tasks and queues.
+
+    Attributes
+    ----------
+    rows : int
+        Those that have not been processed again yet.
+    losses : int
+        Nodes lost so far.
+    records : deque of RecoveryRecord
+        The newest losses, oldest first.
+    """
+
+    def __init__(self, executor: ExecutorId, routes: Routes):
+        self.executor = executor
+        self.routes = routes
+        self.rows = 0
+        self.losses = 0
+        self.records: deque[RecoveryRecord] = deque(maxlen=RECORDS)
+
+    def lose(self, node: int, tasks: Sequence[Task], now: float) -> int:
+        """Forget lost tasks, and let what they had wait again; the shards that they owned are paused.
+
+        Returns
+        -------
+        int
+            Rows that had been settled and are to be settled once more.
+        """
+        before = self.rows
+        shards = sum(len(self.routes.table.shards_of(task.number)) for task in tasks)
+        settled = 0
+        for task in tasks:
+            del self.routes.tasks[task.number]
+            settled += self._put_back(task, now)
+        rows = self.rows - before
+        self.losses += 1
+        self.records.append(RecoveryRecord(node, len(tasks), shards, rows, now, ended=None if rows else now))
+        return settled
+
+    def _put_back(self, task: Task, now: float) -> int:
+        assert task.pending is not None
+        settled = 0
+        back: dict[int, list[Piece]] = {}
+        for sent in task.pending:
+            for shard, piece in self._lacking(task, sent, now):
+                back.setdefault(shard, []).append(piece)
+                if sent.settled or sent.work.replay is Replay.NONE:
+                    self.rows += piece.length
+                if sent.settled:
+                    settled += piece.length
+        for waiting in task.queue.pieces:
+            for shard, piece in self._by_shard(waiting):
+                back.setdefault(shard, []).append(piece)
+        for shard, pieces in back.items():
+            self.routes.put_back(shard, pieces)
+        return settled
+
+    def _lacking(self, task: Task, sent: Sent, now: float) -> Iterator[tuple[int, Piece]]:
+        """Cut a sub-batch into the rows of each shard of which the primary copy lacks it."""
+        assert task.pending is not None
+        left = sent.settled or sent.number <= task.pending.emitted or sent.work.silent
+        replay = Replay.SILENT if left else Replay.LOUD
+        for taken in [self._settled_piece(sent, now)] if sent.settled else sent.work.pieces:
+            for shard, piece in self._by_shard(taken._replace(replay=replay)):
+                if task.pending.lacks(shard, sent.number):
+                    yield shard, piece
+
+    def _settled_piece(self, sent: Sent, now: float) -> Piece:
+        batch = sent.work.batch()
+        assert batch.hashes is not None
+        rows = batch.rows.num_rows
+        receipt = Receipt.for_replay(self.executor, sent.nbytes, rows, batch.stamp, now)
+        return Piece(Block(batch.rows, batch.hashes), 0, rows, receipt)
+
+    def _by_shard(self, piece: Piece) -> Iterator[tuple[int, Piece]]:
+        """Cut a piece into those of its shards that wait for an owner; the others have one, and had left the task."""
+        block = sorted_block(*piece.block.part(piece.start, piece.stop), self.routes.space, self.routes.table)
+        for route, shard, part in pieces_by_route(block, piece.receipt, self.routes.table):
+            if route < 0:
+                yield shard, part._replace(replay=piece.replay)
+
+    def done(self, rows: int, now: float) -> bool:
+        """Note rows that were processed once more; returns whether they were the last."""
+        self.rows -= rows
+        over = self.rows == 0
+        for position, record in enumerate(self.records):
+            if record.ended is None:
+                first = now if record.first is None else record.first
+                self.records[position] = replace(record, first=first, ended=now if over else None)
+        return over
