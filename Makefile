@@ -9,7 +9,7 @@ CHECKED := $(wildcard dask_elastic plugins tests examples benchmarks)
 EXAMPLES := $(sort $(filter-out examples/demo.py examples/_%,$(wildcard examples/*.py)))
 BENCHMARKS := $(sort $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py)))
 
-.PHONY: test lint format types examples pytest demo bench clean
+.PHONY: test lint format types examples pytest soak demo bench clean
 .DEFAULT_GOAL := test
 
 # Pytest comes last, so that its closing line closes the output.
@@ -31,6 +31,11 @@ examples: $(VENV)/.test
 
 pytest: $(VENV)/.test
 	@$(BIN)/python -m pytest
+
+# Simulated jobs under faults, from seeds that the tests do not have: make soak SECONDS=3600
+SECONDS ?= 600
+soak: $(VENV)/.test
+	$(BIN)/python tests/simulator/soak.py --seconds $(SECONDS)
 
 format: $(VENV)/.test
 	$(BIN)/ruff check --fix $(CHECKED)

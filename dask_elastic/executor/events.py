@@ -67,10 +67,10 @@ class FlushDue:
 
 @dataclass(frozen=True, slots=True)
 class NodeGone:
-    """All remote tasks on a node are lost: it is dead, it hangs, or it is cut off.
+    """All remote tasks on a node are lost: it is dead, it hangs, or it cannot be reached.
 
-    A driver that emits outputs of remote tasks in a thread of its own says so in the order of those outputs: those of
-    the replay shall not overtake what is just leaving.
+    The driver calls `Links.cut` at once. If it emits outputs of remote tasks in a thread of its own, it lets this event
+    queue behind them: those of the replay shall not overtake what is just leaving.
 
     Parameters
     ----------
@@ -78,15 +78,18 @@ class NodeGone:
         The node, never the executor's home.
     replacements : mapping of int to int
         Tasks to start instead, by node. Without any those that are left take over, and one at home if none is.
+    died : bool
+        Whether its process is known to have ended. If another dies of the same rows, that is an error (`PoisonBatch`).
     """
 
     node: int
     replacements: Mapping[int, int] = field(default_factory=dict)
+    died: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class NodeBack:
-    """A node that was lost may be given tasks again."""
+    """A node that was lost may be given tasks again; comes once for each `NodeGone`, and behind it."""
 
     node: int
 

@@ -267,20 +267,22 @@ class ElasticExecutor:
             return []
         return [do.RequestFlush(task.number, task.node, TRIM)]
 
-    def _node_gone(self, node: int, replacements: Mapping[int, int], now: float) -> list[do.Instruction]:
+    def _node_gone(self, event: events.NodeGone, now: float) -> list[do.Instruction]:
         """Let other tasks do what those on a lost node had to do, and do again what they had not flushed."""
+        node = event.node
         if node == self.home:
             raise ProtocolError(f"{self.identity} cannot outlive its home, node {node}")
+        if not self.links.is_cut(node):
+            raise ProtocolError(f"{self.identity}: node {node} is gone, but it was not cut off before")
         self.cores.gone.add(node)
-        self.links.renew(node)
         tasks = [task for task in self.routes.tasks.values() if task.node == node]
         if not tasks:
             return []
         loads = self._loads(now)
         orphans = self.moves.orphans({task.number for task in tasks})
-        self._pending_rows += self.recovery.lose(node, tasks, now)
+        self._pending_rows += self.recovery.lose(node, tasks, now, event.died)
         self.flushes.lost(task.number for task in tasks)
-        instructions = self.cores.replace(replacements)
+        instructions = self.cores.replace(event.replacements)
         instructions += self.moves.inherit(self.cores.heirs(orphans, loads), now)
         if not self.recovery.rows:
             instructions += self._flush_progress(self.flushes.replayed(self.routes.tasks.values()))
@@ -324,10 +326,11 @@ class ElasticExecutor:
                 return self._flush_progress(self.flushes.ended(task))
             case events.FlushDue(token):
                 return self._flush(token)
-            case events.NodeGone(node, replacements):
-                return self._node_gone(node, replacements, now)
+            case events.NodeGone():
+                return self._node_gone(event, now)
             case events.NodeBack(node):
                 self.cores.gone.discard(node)
+                self.links.mend(node)
                 return []
             case events.InputEnded(origin):
                 return self._input_ended(origin)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from dask_elastic.executor.routes import Routes
 from dask_elastic.vocab.errors import ProtocolError
 from dask_elastic.vocab.lock import Lock
@@ -103,15 +105,20 @@ class Links:
         self.lock = lock
         self.late = 0
         self._links: dict[int, Link] = {}
+        # A node may be given up once more before it is known that it was back.
+        self._cut: Counter[int] = Counter()
 
     def stamp(self, task: int) -> Stamp | None:
-        """Return the stamp of the next message to a remote task; None if the task is lost or over, so nothing is sent.
+        """Return the stamp of the next message to a remote task; None if nothing is to be sent to it.
 
-        Messages to one node are sent in the order of their stamps.
+        That is so when the task is lost or over, and when its node was cut off. Messages to one node are sent in the
+        order of their stamps.
         """
         with self.lock:
             mine = self.routes.tasks.get(task)
-            return None if mine is None else self._link(mine.node).stamp()
+            if mine is None or mine.node in self._cut:
+                return None
+            return self._link(mine.node).stamp()
 
     def admit(self, node: int, stamp: Stamp) -> bool:
         """Say whether a message of a remote node may pass; called for each of them, in the order in which they come."""
@@ -130,9 +137,28 @@ class Links:
             mine.pending.emitted = outputs.number
             return True
 
-    def renew(self, node: int) -> None:
-        """Refuse whatever a node has sent until now; called by who holds the lock."""
-        self._link(node).renew()
+    def incarnation(self, node: int) -> int:
+        """Return which life of the link to a node this is: how often the node was given up."""
+        return self._link(node).incarnation
+
+    def cut(self, node: int) -> None:
+        """Exchange nothing with a node any more; called the moment that it is given up, before `NodeGone` is handled.
+
+        What was admitted before is still taken: it is in order.
+        """
+        with self.lock:
+            self._link(node).renew()
+            self._cut[node] += 1
+
+    def is_cut(self, node: int) -> bool:
+        """Whether nothing is exchanged with a node."""
+        return node in self._cut
+
+    def mend(self, node: int) -> None:
+        """Begin to exchange messages with a node again; called by who holds the lock, once for each `cut`."""
+        self._cut[node] -= 1
+        if not self._cut[node]:
+            del self._cut[node]
 
     @property
     def refused(self) -> int:

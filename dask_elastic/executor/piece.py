@@ -105,13 +105,14 @@ class Replay(Enum):
 
 
 class Piece(NamedTuple):
-    """The rows `start` to `stop` of a block."""
+    """The rows `start` to `stop` of a block; `suspect` once a node died while it processed them."""
 
     block: Block
     start: int
     stop: int
     receipt: Receipt
     replay: Replay = Replay.NONE
+    suspect: bool = False
 
     @property
     def length(self) -> int:

@@ -19,6 +19,7 @@ from dask_elastic.executor.pending import Sent
 from dask_elastic.executor.piece import Block, Piece, Receipt, Replay, pieces_by_route, sorted_block
 from dask_elastic.executor.routes import Routes
 from dask_elastic.executor.task import Task
+from dask_elastic.vocab.errors import PoisonBatch
 from dask_elastic.vocab.identity import ExecutorId
 
 RECORDS = 1_000
@@ -76,32 +77,58 @@ class Recovery:
         self.losses = 0
         self.records: deque[RecoveryRecord] = deque(maxlen=RECORDS)
 
-    def lose(self, node: int, tasks: Sequence[Task], now: float) -> int:
+    def lose(self, node: int, tasks: Sequence[Task], now: float, died: bool = False) -> int:
         """Forget lost tasks, and let what they had wait again; the shards that they owned are paused.
+
+        Parameters
+        ----------
+        node : int
+            The node that they were on.
+        tasks : sequence of Task
+            The tasks.
+        now : float
+            The time.
+        died : bool
+            Whether the node is known to have died, so that what it had at hand may be what it died of.
 
         Returns
         -------
         int
             Rows that had been settled and are to be settled once more.
         """
+        for task in tasks if died else ():
+            self._check_suspects(task)
         before = self.rows
         shards = sum(len(self.routes.table.shards_of(task.number)) for task in tasks)
         settled = 0
         for task in tasks:
             del self.routes.tasks[task.number]
-            settled += self._put_back(task, now)
+            settled += self._put_back(task, now, died)
         rows = self.rows - before
         self.losses += 1
         self.records.append(RecoveryRecord(node, len(tasks), shards, rows, now, ended=None if rows else now))
         return settled
 
-    def _put_back(self, task: Task, now: float) -> int:
+    def _check_suspects(self, task: Task) -> None:
+        """Stop where the rows that a lost task had at hand are those that another died of before.
+
+        Raises
+        ------
+        PoisonBatch
+            Naming them.
+        """
+        sent = at_hand(task)
+        if sent is not None and any(piece.suspect for piece in sent.work.pieces):
+            raise PoisonBatch(self.executor.component, sent.number)
+
+    def _put_back(self, task: Task, now: float, died: bool) -> int:
         assert task.pending is not None
         settled = 0
         back: dict[int, list[Piece]] = {}
+        suspect = at_hand(task) if died else None
         for sent in task.pending:
             for shard, piece in self._lacking(task, sent, now):
-                back.setdefault(shard, []).append(piece)
+                back.setdefault(shard, []).append(piece._replace(suspect=piece.suspect or sent is suspect))
                 if sent.settled or sent.work.replay is Replay.NONE:
                     self.rows += piece.length
                 if sent.settled:
@@ -135,7 +162,7 @@ class Recovery:
         block = sorted_block(*piece.block.part(piece.start, piece.stop), self.routes.space, self.routes.table)
         for route, shard, part in pieces_by_route(block, piece.receipt, self.routes.table):
             if route < 0:
-                yield shard, part._replace(replay=piece.replay)
+                yield shard, part._replace(replay=piece.replay, suspect=piece.suspect)
 
     def done(self, rows: int, now: float) -> bool:
         """Note rows that were processed once more; returns whether they were the last."""
@@ -146,3 +173,9 @@ class Recovery:
                 first = now if record.first is None else record.first
                 self.records[position] = replace(record, first=first, ended=now if over else None)
         return over
+
+
+def at_hand(task: Task) -> Sent | None:
+    """Return what a task was processing, or about to begin with, as far as its home knows."""
+    assert task.pending is not None
+    return next((sent for sent in task.pending if not sent.settled), None)

@@ -2,9 +2,35 @@
 
 from __future__ import annotations
 
+from dask_elastic.simulator.disturbances import (
+    Balance,
+    Cores,
+    Disturbance,
+    Disturber,
+    Flush,
+    Move,
+    Outage,
+    random_disturbances,
+)
 from dask_elastic.simulator.ledger import Ledger
 from dask_elastic.simulator.placement import Placement
 from dask_elastic.simulator.schedule import Schedule
+from dask_elastic.simulator.shrink import shrink
 from dask_elastic.simulator.world import World, WorldOptions
 
-__all__ = ["Ledger", "Placement", "Schedule", "World", "WorldOptions"]
+__all__ = [
+    "Balance",
+    "Cores",
+    "Disturbance",
+    "Disturber",
+    "Flush",
+    "Ledger",
+    "Move",
+    "Outage",
+    "Placement",
+    "Schedule",
+    "World",
+    "WorldOptions",
+    "random_disturbances",
+    "shrink",
+]

@@ -23,6 +23,8 @@ class Fiber:
         Its name, for the history.
     steps : generator
         What it runs. All that happens between two yields is one atomic step.
+    node : int, optional
+        The node that it runs on, and is stopped or lost with.
 
     Examples
     --------
@@ -37,10 +39,11 @@ class Fiber:
     (False, ['hello'])
     """
 
-    __slots__ = ("ended", "name", "ready", "steps")
+    __slots__ = ("ended", "name", "node", "ready", "steps")
 
-    def __init__(self, name: str, steps: Steps):
+    def __init__(self, name: str, steps: Steps, node: int | None = None):
         self.name = name
+        self.node = node
         self.steps = steps
         self.ready: Condition = _always
         self.ended = False

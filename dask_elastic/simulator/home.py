@@ -47,7 +47,8 @@ class SimulatedHome:
         self.identity = executor.identity
         self.flushed: set[int] = set()
         self._bells: dict[int, Bell] = {}
-        self._returns: deque[m.ToHome] = deque()
+        self._feeders: set[int] = set()
+        self._returns: deque[m.ToHome | events.NodeGone | events.NodeBack] = deque()
         self._returning = False
 
     # entrances
@@ -69,9 +70,17 @@ class SimulatedHome:
         self.world.say("{}", event)
         yield from self.carry_out(self.executor.handle(event, self.world.now))
 
-    def receive(self, message: m.ToHome) -> None:
+    def receive(self, node: int, stamp: m.Stamp, message: m.ToHome) -> None:
         """Take a message of a remote task; a fiber of its own handles it, since its outputs may have to wait."""
-        self._returns.append(message)
+        if self.executor.links.admit(node, stamp):
+            self._returns.append(message)
+
+    def outage(self, event: events.NodeGone | events.NodeBack) -> None:
+        """Learn that a node is lost, or back; behind what the emitter is about to emit."""
+        if isinstance(event, events.NodeGone):
+            self.executor.links.cut(event.node)
+        self._returns.append(event)
+        self._start_returns()
 
     # instructions
 
@@ -110,7 +119,16 @@ class SimulatedHome:
                 self.world.instance_ended(self.identity)
 
     def _send(self, node: int, message: m.ToRemote) -> None:
-        self.world.send_message(self.executor.home, node, self.identity, message)
+        stamp = self.executor.links.stamp(message.task)
+        if stamp is not None:
+            self.world.send_message(self.executor.home, node, self.identity, stamp, message)
+
+    def _outage(self, event: events.NodeGone | events.NodeBack) -> Steps:
+        yield from self.handle(event)
+        # Feeders of tasks that are lost see that they have nothing to do.
+        for task in [task for task in self._feeders if task not in self.executor.routes.tasks]:
+            self._feeders.discard(task)
+            self._bells[task].ring()
 
     def _start_task(self, task: int, node: int, shards: tuple[int, ...]) -> None:
         self._bells[task] = Bell()
@@ -118,10 +136,14 @@ class SimulatedHome:
             self.world.spawn(f"{self.identity} task {task}", self._run_task(task))
             return
         self._send(node, m.StartTask(task, shards))
+        self._start_returns()
+        self._feeders.add(task)
+        self.world.spawn(f"{self.identity} feeder {task}", self._run_feeder(task, node))
+
+    def _start_returns(self) -> None:
         if not self._returning:
             self._returning = True
             self.world.spawn(f"{self.identity} emitter", self._run_returns())
-        self.world.spawn(f"{self.identity} feeder {task}", self._run_feeder(task, node))
 
     # fibers
 
@@ -160,6 +182,8 @@ class SimulatedHome:
     def _run_feeder(self, task: int, node: int) -> Steps:
         while True:
             taken = self.executor.take(task)
+            if task not in self.executor.routes.tasks:
+                return
             if taken is None:
                 yield from self._bells[task].wait()
                 continue
@@ -172,6 +196,7 @@ class SimulatedHome:
                 case LabelItem(shard, _, stays):
                     self._send(node, m.Label(task, shard, stays))
                 case StopItem():
+                    self._feeders.discard(task)
                     self._send(node, m.StopTask(task))
                     yield None
                     yield from self.handle(events.TaskEnded(task))
@@ -187,5 +212,7 @@ class SimulatedHome:
                         yield from self.world.deliver(self.identity, message.deliveries)
                 case m.Done():
                     yield from self._done(message)
+                case events.NodeGone() | events.NodeBack():
+                    yield from self._outage(message)
                 case m.Flush() | m.LabelReturned():
                     yield from self.carry_out(self.executor.take_back(message, self.world.now))

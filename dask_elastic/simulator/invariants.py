@@ -7,9 +7,11 @@ from collections.abc import Iterable
 import numpy as np
 
 from dask_elastic.executor.executor import ElasticExecutor
+from dask_elastic.executor.pending import Pending
 from dask_elastic.executor.remote import RemotePart
 from dask_elastic.state.store import NO_OWNER, KeyedStore
 from dask_elastic.vocab.errors import ProtocolError
+from dask_elastic.vocab.identity import ExecutorId
 
 
 def check_executor(executor: ElasticExecutor, remotes: Iterable[RemotePart]) -> None:
@@ -19,7 +21,7 @@ def check_executor(executor: ElasticExecutor, remotes: Iterable[RemotePart]) -> 
     ------
     ProtocolError
         If two tasks own a shard, the table and the stores disagree, rows of a shard that does not move wait, or more is
-        on its way to a remote task than its window holds.
+        on its way to a remote task, or would be lost with it, than its bounds allow.
     """
     _check_owners(executor, [executor.store, *(part.store for part in remotes)])
     routes = executor.routes
@@ -32,6 +34,17 @@ def check_executor(executor: ElasticExecutor, remotes: Iterable[RemotePart]) -> 
     for task in routes.tasks.values():
         if not task.at_home and len(task.in_flight) > task.window:
             raise ProtocolError(f"{executor.identity}: {len(task.in_flight)} sub-batches are on their way to one task")
+        if task.pending is not None:
+            _check_pending(executor.identity, task.pending)
+
+
+def _check_pending(executor: ExecutorId, pending: Pending) -> None:
+    """Find a pending queue that holds more than it may, its last sub-batch apart, or miscounts what it holds."""
+    held = [sent.nbytes for sent in pending]
+    if sum(held) != pending.nbytes or sum(held[:-1]) > pending.limit:
+        raise ProtocolError(
+            f"{executor}: {sum(held)} bytes wait for a flush, {pending.nbytes} are counted, of {pending.limit}"
+        )
 
 
 def _check_owners(executor: ElasticExecutor, stores: list[KeyedStore]) -> None:

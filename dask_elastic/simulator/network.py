@@ -1,4 +1,8 @@
-"""Ways between nodes: one FIFO per pair; those of different pairs overtake each other at random."""
+"""Ways between nodes: one FIFO per pair; those of different pairs overtake each other at random.
+
+A connection that broke goes on to bring what was on its way while the next one brings what is sent now. Messages
+between homes and remote tasks may come a second time, later.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from dask_elastic.simulator.schedule import Schedule
 from dask_elastic.vocab.batch import Batch
 from dask_elastic.vocab.errors import ProtocolError
 from dask_elastic.vocab.identity import ExecutorId
-from dask_elastic.vocab.messages import ToHome, ToRemote
+from dask_elastic.vocab.messages import Stamp, ToHome, ToRemote
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,7 @@ class Message:
 
     executor: ExecutorId
     sender: int
+    stamp: Stamp
     message: ToRemote | ToHome
 
 
@@ -61,28 +66,63 @@ class Network:
     Parameters
     ----------
     schedule : Schedule
-        Runs the receiving end of each channel as a fiber.
+        Runs the receiving end of each channel as a fiber of the receiving node.
     receive : callable
         ``receive(node, packet)``: what a node does with a packet.
+    repeats : float
+        The share of messages between homes and remote tasks that come twice.
     """
 
-    def __init__(self, schedule: Schedule, receive: Receive):
+    def __init__(self, schedule: Schedule, receive: Receive, repeats: float = 0.0):
         self._schedule = schedule
         self._receive = receive
+        self._repeats = repeats
         self._channels: dict[tuple[int, int], Channel] = {}
+        self._dead: set[int] = set()
 
     def send(self, source: int, target: int, packet: Packet) -> None:
-        """Put a packet on its way; never blocks, what bounds the bytes is credit."""
+        """Put a packet on its way; never blocks, what bounds the bytes is credit. A dead node gets nothing."""
+        if target in self._dead:
+            return
         channel = self._channels.get((source, target))
         if channel is None:
             channel = self._channels[source, target] = Channel(f"channel {source}->{target}")
-            self._schedule.spawn(channel.name, self._run(channel, target))
+            self._schedule.spawn(channel.name, self._run(channel, target), target)
         channel.put(packet)
 
     def _run(self, channel: Channel, node: int) -> Steps:
+        again: deque[Packet] = deque()
         while True:
-            yield channel.has_packets
-            yield from self._receive(node, channel.take())
+            yield channel.has_news
+            if not channel.has_packets():
+                return
+            packet = channel.take()
+            yield from self._receive(node, packet)
+            if self._repeats and isinstance(packet, Message) and self._schedule.draw() < self._repeats:
+                again.append(packet)
+            if again and self._schedule.draw() < 0.5:
+                yield None
+                yield from self._receive(node, again.popleft())
+
+    def part(self, one: int, other: int) -> None:
+        """Break the connection of two nodes; the next packet goes by another one."""
+        for pair in ((one, other), (other, one)):
+            channel = self._channels.pop(pair, None)
+            if channel is not None:
+                channel.closed = True
+
+    def kill(self, node: int) -> None:
+        """Lose a node, what is on its way to it, and some of what it sent last."""
+        self._dead.add(node)
+        for source, target in [pair for pair in self._channels if node in pair]:
+            channel = self._channels.pop((source, target))
+            channel.closed = True
+            if source == node:
+                channel.lose(self._schedule.draw())
+
+    def revive(self, node: int) -> None:
+        """Start a node anew."""
+        self._dead.discard(node)
 
 
 class Channel:
@@ -90,6 +130,7 @@ class Channel:
 
     def __init__(self, name: str):
         self.name = name
+        self.closed = False
         self._packets: deque[tuple[int, Packet]] = deque()
         self._put = 0
         self._taken = 0
@@ -97,6 +138,15 @@ class Channel:
     def has_packets(self) -> bool:
         """Tell whether something is on its way."""
         return bool(self._packets)
+
+    def has_news(self) -> bool:
+        """Tell whether something is on its way, or nothing will come any more."""
+        return bool(self._packets) or self.closed
+
+    def lose(self, share: float) -> None:
+        """Lose the last packets."""
+        for _ in range(int(share * (len(self._packets) + 1))):
+            self._packets.pop()
 
     def put(self, packet: Packet) -> None:
         """Append a packet."""

@@ -37,14 +37,26 @@ class SimulatedRemoteTasks:
         self.started = 0
         self._bells: dict[int, Bell] = {}
 
+    def deliver(self, stamp: m.Stamp, message: m.ToRemote) -> None:
+        """Take a message of the home, unless it is stale or came before."""
+        if self.part.admit(stamp):
+            self.receive(message)
+
+    def close(self) -> None:
+        """End, since the home has begun anew."""
+        self.part.close()
+        for bell in self._bells.values():
+            bell.ring()
+
     def receive(self, message: m.ToRemote) -> None:
-        """Take a message of the home."""
+        """Put a message in its task's queue, and wake the task."""
         wake = self.part.receive(message)
         self.world.touched.add(self.part.identity)
         if isinstance(message, m.StartTask):
             self._bells[message.task] = Bell()
             self.started += 1
-            self.world.spawn(f"{self.part.identity} remote task {message.task}", self._run_task(message.task))
+            name = f"{self.part.identity} remote task {message.task}"
+            self.world.spawn(name, self._run_task(message.task), self.node)
         elif wake:
             self._bells[message.task].ring()
 
@@ -56,7 +68,7 @@ class SimulatedRemoteTasks:
 
     def _run_task(self, task: int) -> Steps:
         processor = self.world.processor(self.component, task, self.part.store, self.home)
-        while True:
+        while not self.part.closed:
             message = self.part.take(task)
             if message is None:
                 yield from self._bells[task].wait()
@@ -80,5 +92,5 @@ class SimulatedRemoteTasks:
     def _send(self, messages: list[m.ToHome]) -> Steps:
         for message in messages:
             self.world.say("sends {}", type(message).__name__)
-            self.world.send_message(self.node, self.home, self.part.identity, message)
+            self.world.send_message(self.node, self.home, self.part.identity, self.part.stamp(), message)
             yield None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import heapq
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -29,6 +30,8 @@ class Schedule:
         The virtual time, seconds.
     steps : int
         Steps taken so far.
+    stopped : set of int
+        Nodes whose fibers stand still.
 
     Examples
     --------
@@ -51,6 +54,9 @@ class Schedule:
         self.steps = 0
         self.random = random
         self.keep_history = keep_history
+        self.stopped: set[int] = set()
+        self._agenda: list[tuple[int, int, Callable[[], None]]] = []
+        self._agreed = 0
         self._step_seconds = step_seconds
         self._fibers: list[Fiber] = []
         self._drawn: Iterator[float] = iter(())
@@ -64,15 +70,32 @@ class Schedule:
         self._drawn = iter(self.random.random(_DRAWN_AT_ONCE).tolist())
         return next(self._drawn)
 
-    def spawn(self, name: str, steps: Steps) -> None:
+    def spawn(self, name: str, steps: Steps, node: int | None = None) -> None:
         """Add a fiber."""
-        self._fibers.append(Fiber(name, steps))
+        self._fibers.append(Fiber(name, steps, node))
+
+    def kill(self, node: int) -> None:
+        """End all fibers of a node where they stand."""
+        self._fibers = [fiber for fiber in self._fibers if fiber.node != node]
+
+    def at(self, step: int, what: Callable[[], None]) -> None:
+        """Let something happen before a step; earlier if all fibers wait for each other."""
+        heapq.heappush(self._agenda, (step, self._agreed, what))
+        self._agreed += 1
+
+    def _happen(self) -> None:
+        _, _, what = heapq.heappop(self._agenda)
+        self._running = "agenda"
+        what()
 
     def step(self) -> bool:
         """Take one step of a fiber that can go on; return whether there was one."""
-        ready = [fiber for fiber in self._fibers if fiber.ready()]
-        if not ready:
-            return False
+        while self._agenda and self._agenda[0][0] <= self.steps:
+            self._happen()
+        while not (ready := self._ready()):
+            if not self._agenda:
+                return False
+            self._happen()
         fiber = ready[int(self.draw() * len(ready))]
         self.now += 2 * self._step_seconds * self.draw()
         self.steps += 1
@@ -81,6 +104,11 @@ class Schedule:
         if fiber.ended:
             self._fibers.remove(fiber)
         return True
+
+    def _ready(self) -> list[Fiber]:
+        if self.stopped:
+            return [fiber for fiber in self._fibers if fiber.node not in self.stopped and fiber.ready()]
+        return [fiber for fiber in self._fibers if fiber.ready()]
 
     def say(self, what: str, *values: object) -> None:
         """Note what the running fiber does; `values` fill the braces of `what`."""

@@ -32,7 +32,7 @@ from dask_elastic.topology.source import SourceContext
 from dask_elastic.vocab.batch import Batch, Delivery
 from dask_elastic.vocab.errors import ElasticError, MoveRefused, PlanningError, ProtocolError, SourceError
 from dask_elastic.vocab.identity import ExecutorId
-from dask_elastic.vocab.messages import Done, Flush, LabelReturned, Outputs, StartTask, ToHome, ToRemote
+from dask_elastic.vocab.messages import Done, Flush, LabelReturned, Outputs, Stamp, StartTask, ToHome, ToRemote
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,8 @@ class WorldOptions:
         anything then; it is for tests of the checks.
     order : tuple of str
         See `Ledger`.
+    repeats : float
+        The share of messages between homes and remote tasks that come twice.
     """
 
     window: int = 2**22
@@ -68,6 +70,7 @@ class WorldOptions:
     check: bool = False
     torn: bool = False
     order: tuple[str, ...] = ()
+    repeats: float = 0.0
 
 
 class World:
@@ -100,7 +103,7 @@ class World:
         self.placement = placement
         self.components = {component.name: component for component in components}
         self.schedule = Schedule(random, self.options.step_seconds, keep_history=self.options.check)
-        self.network = Network(self.schedule, self._receive)
+        self.network = Network(self.schedule, self._receive, self.options.repeats)
         self.ledger = Ledger(self.options.order)
         self.dead_letters: list[DeadLetter] = []
         self.homes: dict[ExecutorId, SimulatedHome] = {}
@@ -187,9 +190,9 @@ class World:
         """Whether every source, executor and sink has ended of itself."""
         return not self.open
 
-    def spawn(self, name: str, steps: Steps) -> None:
-        """Add a fiber."""
-        self.schedule.spawn(name, steps)
+    def spawn(self, name: str, steps: Steps, node: int | None = None) -> None:
+        """Add a fiber; one that belongs to a node is stopped and lost with it."""
+        self.schedule.spawn(name, steps, node)
 
     def say(self, what: str, *values: object) -> None:
         """Note what happens."""
@@ -236,9 +239,11 @@ class World:
             credit = self.credits[origin, target] = Credits(self.options.window)
         return credit
 
-    def send_message(self, source: int, target: int, executor: ExecutorId, message: ToRemote | ToHome) -> None:
+    def send_message(
+        self, source: int, target: int, executor: ExecutorId, stamp: Stamp, message: ToRemote | ToHome
+    ) -> None:
         """Send a message between an executor's home and its remote tasks."""
-        self.network.send(source, target, Message(executor, source, message))
+        self.network.send(source, target, Message(executor, source, stamp, message))
 
     def instance_ended(self, identity: ExecutorId) -> None:
         """Tell the next receivers that an instance has sent its last batch."""
@@ -271,15 +276,18 @@ class World:
     def _receive_message(self, node: int, packet: Message) -> None:
         executor, message = packet.executor, packet.message
         if isinstance(message, Outputs | Done | Flush | LabelReturned):
-            self.homes[executor].receive(message)
+            self.homes[executor].receive(packet.sender, packet.stamp, message)
             return
-        if isinstance(message, StartTask) and (node, executor) not in self.remotes:
-            part = RemotePart(executor, self.spaces[executor.component])
+        known = self.remotes.get((node, executor))
+        if isinstance(message, StartTask) and (known is None or packet.stamp.incarnation > known.part.incarnation):
+            if known is not None:
+                known.close()
+            part = RemotePart(executor, self.spaces[executor.component], incarnation=packet.stamp.incarnation)
             component = self.components[executor.component]
-            self.remotes[node, executor] = SimulatedRemoteTasks(self, part, component, node, packet.sender)
-        if (node, executor) not in self.remotes:
+            known = self.remotes[node, executor] = SimulatedRemoteTasks(self, part, component, node, packet.sender)
+        if known is None:
             raise ProtocolError(f"{executor} has no task on node {node} yet, but {message} came")
-        self.remotes[node, executor].receive(message)
+        known.deliver(packet.stamp, message)
 
     # commands
 
@@ -312,7 +320,7 @@ class World:
     def flush_remote_tasks(self) -> None:
         """Let all remote tasks send their dirty state home, as they do from time to time."""
         for remote in self.remotes.values():
-            self.spawn(f"{remote.part.identity} flush", remote.flush_due())
+            self.spawn(f"{remote.part.identity} flush", remote.flush_due(), remote.node)
 
     # running
 
@@ -326,7 +334,10 @@ class World:
         return more
 
     def _parts(self, identity: ExecutorId) -> list[RemotePart]:
-        return [remote.part for (_, executor), remote in self.remotes.items() if executor == identity]
+        """Return the remote parts that the executor knows, not those that it gave up."""
+        links = self.homes[identity].executor.links
+        parts = [(node, remote.part) for (node, executor), remote in self.remotes.items() if executor == identity]
+        return [part for node, part in parts if part.incarnation == links.incarnation(node)]
 
     def run(self, disturb: Callable[[World], None] | None = None) -> None:
         """Run to the end.

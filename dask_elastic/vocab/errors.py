@@ -127,6 +127,34 @@ class NodeLost(ElasticError):
     """A Dask worker that a job ran on is gone."""
 
 
+class PoisonBatch(ElasticError):
+    """User code that ends its process: two workers died while they had the same rows.
+
+    Parameters
+    ----------
+    operator : str
+        The operator that the rows were for.
+    batch : int
+        Which batch of the task that had them last.
+    """
+
+    def __init__(self, operator: str, batch: int):
+        self.operator = operator
+        self.batch = batch
+        super().__init__(
+            f"operator {operator!r}, batch {batch}: two workers died, one after the other, while they processed these "
+            "rows. Code that ends its process, such as os._exit or a fault in a C library, does so on every worker: "
+            "mend the function. Workers' logs may tell more."
+        )
+
+    def __reduce__(self) -> tuple[type[PoisonBatch], tuple[str, int]]:
+        return PoisonBatch, (self.operator, self.batch)
+
+
+class StateMemoryExceeded(ElasticError):
+    """The state of a job does not fit into the memory of a worker."""
+
+
 class JobFailed(ElasticError):
     """The job ended with an error; the message carries its cause."""
 

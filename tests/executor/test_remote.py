@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import threading
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from dask_elastic.executor.remote import RemotePart
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.vocab import messages as m
+from dask_elastic.vocab.batch import Batch, Delivery
 from dask_elastic.vocab.identity import ExecutorId
 
 
@@ -35,3 +38,45 @@ def test_messages_are_received_while_state_comes_or_goes(slow, monkeypatch):
     go_on.set()
     moving.join(10)
     assert received
+
+
+def a_part(**given):
+    part = RemotePart(ExecutorId("per_key", 0), KeySpace(1, 4), **given)
+    part.receive(m.StartTask(0, (0, 1)))
+    return part
+
+
+def a_sub_batch(silent):
+    return m.SubBatch(0, 0, Batch(pa.record_batch({"key": [1]}), np.array([1], dtype=np.uint64), 0.0), silent)
+
+
+@pytest.mark.parametrize("silent", [False, True])
+def test_outputs_that_left_already_are_not_sent(silent):
+    part = a_part()
+    outputs = [Delivery(ExecutorId("out", 0), a_sub_batch(False).batch)]
+    sent = part.processed(a_sub_batch(silent), outputs, 0.1)
+    assert [type(message) for message in sent] == ([m.Done] if silent else [m.Outputs, m.Done])
+
+
+def test_a_label_brings_the_state_home_in_one_message_with_its_number():
+    part = a_part()
+    part.processed(a_sub_batch(False), [], 0.1)
+    assert part.control(m.Label(0, 1, stays=False)) == [m.LabelReturned(0, 1, 0, None)]
+
+
+def test_a_part_whose_home_began_anew_says_no_more():
+    part = a_part(incarnation=2)
+    assert part.incarnation == 2
+    part.receive(m.FlushRequest(0, 1))
+    part.close()
+    assert part.take(0) is None
+    assert part.processed(a_sub_batch(False), [], 0.1) == part.control(m.FlushRequest(0, 1)) == []
+
+
+def test_a_part_refuses_what_is_stale_and_what_it_knows():
+    part = a_part(incarnation=2)
+    assert part.admit(m.Stamp(2, 0))
+    assert not part.admit(m.Stamp(2, 0))
+    assert not part.admit(m.Stamp(1, 5))
+    assert part.refused == 2
+    assert part.stamp() == m.Stamp(2, 0)

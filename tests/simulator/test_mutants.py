@@ -6,6 +6,7 @@ import random
 from dataclasses import replace
 
 import pytest
+from scenario import first_failure
 
 from dask_elastic.executor.emitter import Emitter
 from dask_elastic.executor.executor import ElasticExecutor
@@ -190,25 +191,13 @@ MUTANTS = [
 
 
 @pytest.mark.parametrize("mutate", MUTANTS, ids=lambda mutate: mutate.__name__)
-def test_a_fault_is_found(simulate, monkeypatch, mutate):
+def test_a_fault_is_found(monkeypatch, mutate):
     mutate(monkeypatch)
-    error = first_failure(simulate)
+    error = first_failure(MOST_SEEDS, outages=0.0)
     assert error is not None, f"{MOST_SEEDS} seeds found nothing"
     assert "the end of its history" in error.__notes__[0]
 
 
-def test_instructions_that_are_torn_apart_are_found(simulate):
+def test_instructions_that_are_torn_apart_are_found():
     """Drivers carry instructions out in the order in which the executor gave them, whatever thread got them."""
-    assert first_failure(simulate, torn=True) is not None
-
-
-def first_failure(simulate, **options):
-    return next((error for seed in range(MOST_SEEDS) if (error := failure(simulate(seed, **options)))), None)
-
-
-def failure(simulation):
-    try:
-        simulation.run()
-    except Exception as error:
-        return error
-    return None
+    assert first_failure(MOST_SEEDS, outages=0.0, torn=True) is not None

@@ -1,8 +1,11 @@
+"""Moves, changes of cores and flushes at any moment; no node is lost here."""
+
 from __future__ import annotations
 
 from collections import Counter
 
 import pytest
+from scenario import Scenario
 
 from dask_elastic.executor import piece
 
@@ -11,15 +14,13 @@ SEEDS_OF_A_PART = 50
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-def test_what_always_holds_holds(simulate, part, monkeypatch):
+def test_what_always_holds_holds(part, monkeypatch):
     if part % 2:
         # Small blocks are sorted by their tasks then, as large ones are.
         monkeypatch.setattr(piece, "SMALL_BLOCK", 4)
     happened = Counter()
     for seed in range(part * SEEDS_OF_A_PART, (part + 1) * SEEDS_OF_A_PART):
-        simulation = simulate(seed)
-        simulation.run()
-        happened += what_happened(simulation)
+        happened += what_happened(Scenario(seed, outages=0.0).check())
     assert happened["moves"] - happened["moves across nodes"] > SEEDS_OF_A_PART
     assert happened["moves across nodes"] > SEEDS_OF_A_PART
     assert happened["remote tasks"] > SEEDS_OF_A_PART
@@ -41,15 +42,13 @@ def what_happened(simulation):
     return happened
 
 
-def test_one_seed_gives_one_history(simulate):
-    first, second = simulate(7), simulate(7)
-    first.run()
-    second.run()
+@pytest.mark.parametrize("outages", [0.0, 0.3])
+def test_one_seed_gives_one_history(outages):
+    first, second = Scenario(7, outages).run(), Scenario(7, outages).run()
     assert first.world.schedule.steps == second.world.schedule.steps > 100
     assert first.world.schedule.history(10**6) == second.world.schedule.history(10**6)
 
 
-def test_without_disturbance_nothing_moves(simulate):
-    simulation = simulate(3, disturbed=0.0)
-    simulation.run()
+def test_without_disturbance_nothing_moves():
+    simulation = Scenario(3, outages=0.0, disturbances=()).run()
     assert sum(home.executor.moves.finished for home in simulation.world.homes.values()) == 0

@@ -1,0 +1,224 @@
+"""What is done to a simulated job, and when: plain values, so that a run can be repeated, cut down, and kept."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from dask_elastic.executor import events
+from dask_elastic.simulator.outages import Outages
+from dask_elastic.vocab.errors import ElasticError
+from dask_elastic.vocab.identity import ExecutorId
+
+if TYPE_CHECKING:
+    from dask_elastic.simulator.world import World
+
+TO_AND_FRO = 0.15
+
+OutageKind = Literal["death", "hang", "suspicion"]
+
+
+@dataclass(frozen=True)
+class Move:
+    """Before step `at`, an executor is told to move a shard to one of its tasks; numbers wrap around."""
+
+    at: int
+    executor: int
+    shard: int
+    task: int
+
+
+@dataclass(frozen=True)
+class Cores:
+    """Before step `at`, an executor is told to have one core for each entry of `nodes`."""
+
+    at: int
+    executor: int
+    nodes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Balance:
+    """Before step `at`, an executor is told to balance its shards."""
+
+    at: int
+    executor: int
+
+
+@dataclass(frozen=True)
+class Flush:
+    """Before step `at`, an executor is asked to bring its primary copy up to date, or (None) remote tasks flush."""
+
+    at: int
+    executor: int | None
+
+
+@dataclass(frozen=True)
+class Outage:
+    """Something happens to a guest before step `at`.
+
+    Parameters
+    ----------
+    at : int
+        The step.
+    guest : int
+        Which of the nodes that may be lost; wraps around.
+    kind : {"death", "hang", "suspicion"}
+        It dies, it stands still, or nothing is wrong with it but others think so.
+    noticed : tuple of int or None
+        After how many steps each node of homes gives it up; None, which a death does not allow, where it never does.
+    lasts : int
+        After how many steps it can be used again.
+    """
+
+    at: int
+    guest: int
+    kind: OutageKind
+    noticed: tuple[int, ...] | None
+    lasts: int
+
+
+Disturbance = Move | Cores | Balance | Flush | Outage
+
+
+@dataclass
+class Disturber:
+    """Does to a world what a list says.
+
+    Parameters
+    ----------
+    world : World
+        Whom.
+    disturbances : sequence of Disturbance
+        What.
+
+    Attributes
+    ----------
+    refused : int
+        Commands that could not be carried out.
+    asked : dict of int to (ExecutorId, int)
+        Flushes that were asked for: the executor, and how many of its rows had been settled by then.
+    """
+
+    world: World
+    disturbances: Sequence[Disturbance]
+    refused: int = 0
+    asked: dict[int, tuple[ExecutorId, int]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.outages = Outages(self.world)
+        self._executors = [*self.world.homes]
+        for disturbance in self.disturbances:
+            self.world.schedule.at(disturbance.at, partial(self._do, disturbance))
+
+    def _do(self, what: Disturbance) -> None:
+        if isinstance(what, Outage):
+            self._break(what)
+        elif not self.world.finished:
+            self._command(what)
+
+    def _command(self, what: Move | Cores | Balance | Flush) -> None:
+        if what.executor is None:
+            self.world.flush_remote_tasks()
+            return
+        executor = self._executors[what.executor % len(self._executors)]
+        match what:
+            case Move(_, _, shard, task):
+                tasks = [*self.world.homes[executor].executor.routes.tasks]
+                shard %= self.world.spaces[executor.component].shards
+                self._tell(executor, events.MoveShard(shard, tasks[task % len(tasks)]))
+            case Cores(_, _, nodes):
+                self._tell(executor, events.SetCores(Counter(node % self.world.placement.nodes for node in nodes)))
+            case Balance():
+                self._tell(executor, events.BalanceDue())
+            case Flush():
+                token = len(self.asked) + 1
+                self.asked[token] = executor, self.world.ledger.processed_rows(executor)
+                self._tell(executor, events.FlushDue(token))
+
+    def _tell(self, executor: ExecutorId, event: events.Event) -> None:
+        self.world.command(executor, event, self._note)
+
+    def _note(self, error: ElasticError) -> None:
+        self.refused += 1
+
+    def _break(self, what: Outage) -> None:
+        guests = self.outages.guests
+        if not guests:
+            return
+        node = guests[what.guest % len(guests)]
+        if not self.outages.is_well(node):
+            return
+        if what.kind == "death":
+            self.outages.die(node)
+        elif what.kind == "hang":
+            self.outages.hang(node)
+        schedule = self.world.schedule
+        ends = schedule.steps + what.lasts
+        for position, home_node in enumerate(self.outages.home_nodes):
+            if what.noticed is not None:
+                after = what.noticed[position % len(what.noticed)]
+                schedule.at(min(schedule.steps + after, ends), partial(self.outages.give_up, home_node, node))
+        schedule.at(ends, partial(self.outages.end, node))
+
+
+def random_disturbances(random: np.random.Generator, count: int, steps: int, outages: float) -> list[Disturbance]:
+    """Draw disturbances.
+
+    Parameters
+    ----------
+    random : numpy.random.Generator
+        Decides.
+    count : int
+        How many.
+    steps : int
+        They begin before that step.
+    outages : float
+        Which share of them are outages.
+
+    Returns
+    -------
+    list of Disturbance
+        In the order of their steps.
+    """
+    drawn: list[Disturbance] = []
+    while len(drawn) < count:
+        at = int(random.integers(1, steps))
+        if random.random() < outages:
+            drawn.append(_outage(random, at))
+        elif random.random() < TO_AND_FRO:
+            drawn += _to_and_fro(random, at)
+        else:
+            drawn.append(_command(random, at))
+    return sorted(drawn[:count], key=lambda disturbance: disturbance.at)
+
+
+def _to_and_fro(random: np.random.Generator, at: int) -> list[Move]:
+    """Move one shard several times, so that it comes back to a task that has had it."""
+    executor, shard, task = int(random.integers(8)), int(random.integers(1 << 16)), int(random.integers(1 << 16))
+    pauses = np.cumsum(random.integers(10, 80, 3)).tolist()
+    return [Move(at + pause, executor, shard, task + turn) for turn, pause in enumerate([0, *pauses])]
+
+
+def _outage(random: np.random.Generator, at: int) -> Outage:
+    kind: OutageKind = ("death", "hang", "suspicion")[int(random.choice(3, p=(0.5, 0.35, 0.15)))]
+    noticed = tuple(random.integers(0, 60, 2).tolist())
+    unnoticed = kind == "hang" and random.random() < 0.3
+    lasts = int(random.integers(10, 150))
+    return Outage(at, int(random.integers(4)), kind, None if unnoticed else noticed, lasts)
+
+
+def _command(random: np.random.Generator, at: int) -> Disturbance:
+    executor, kind = int(random.integers(8)), random.random()
+    if kind < 0.4:
+        return Move(at, executor, int(random.integers(1 << 16)), int(random.integers(1 << 16)))
+    if kind < 0.65:
+        return Cores(at, executor, tuple(random.integers(0, 1 << 16, int(random.integers(1, 4))).tolist()))
+    if kind < 0.75:
+        return Balance(at, executor)
+    return Flush(at, executor if kind < 0.85 else None)

@@ -1,0 +1,97 @@
+"""Nodes that die, hang, or are cut off, and homes that give them up: on time, late, or by mistake."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dask_elastic.executor import events
+
+if TYPE_CHECKING:
+    from dask_elastic.simulator.world import World
+
+
+class Outages:
+    """What is wrong with the nodes of a simulated job.
+
+    Only *guests* are ever lost: nodes that host nothing but remote tasks.
+
+    Parameters
+    ----------
+    world : World
+        The job.
+
+    Attributes
+    ----------
+    deaths, hangs, given_up : int
+        Nodes that died, nodes that stopped for a while, and how often a node of homes gave a guest up.
+    """
+
+    def __init__(self, world: World):
+        self.world = world
+        self.deaths = 0
+        self.hangs = 0
+        self.given_up = 0
+        self._down: set[int] = set()
+        self._without: set[tuple[int, int]] = set()
+
+    @property
+    def home_nodes(self) -> list[int]:
+        """Nodes where executors have their homes."""
+        return sorted({home.executor.home for home in self.world.homes.values()})
+
+    @property
+    def guests(self) -> list[int]:
+        """Nodes that may be lost."""
+        placement = self.world.placement
+        hosting = {node for homes in placement.homes.values() for node in homes}
+        return [node for node in range(placement.nodes) if node not in hosting]
+
+    def is_well(self, node: int) -> bool:
+        """Whether nothing is wrong with a node, and no home has given it up."""
+        return node not in self._down and all(guest != node for _, guest in self._without)
+
+    def die(self, node: int) -> None:
+        """Lose a node and what it knew; its last messages may be lost with it."""
+        self.world.say("node {} dies", node)
+        self.deaths += 1
+        self._down.add(node)
+        self.world.schedule.kill(node)
+        self.world.network.kill(node)
+        for key in [key for key in self.world.remotes if key[0] == node]:
+            del self.world.remotes[key]
+
+    def hang(self, node: int) -> None:
+        """Stop a node where it stands."""
+        self.world.say("node {} hangs", node)
+        self.hangs += 1
+        self.world.schedule.stopped.add(node)
+
+    def wake(self, node: int) -> None:
+        """Let a node go on as if no time had passed."""
+        self.world.say("node {} goes on", node)
+        self.world.schedule.stopped.discard(node)
+
+    def give_up(self, home_node: int, node: int) -> None:
+        """Let all homes on a node take another for lost, whatever is wrong with it or not."""
+        if (home_node, node) in self._without:
+            return
+        self.world.say("node {} gives node {} up", home_node, node)
+        self.given_up += 1
+        self._without.add((home_node, node))
+        self.world.network.part(home_node, node)
+        for home in self.world.homes.values():
+            if home.executor.home == home_node:
+                home.outage(events.NodeGone(node))
+
+    def end(self, node: int) -> None:
+        """Let a node be used again, by all who gave it up; a dead one starts with nothing."""
+        self.wake(node)
+        if node in self._down:
+            for home_node in self.home_nodes:
+                self.give_up(home_node, node)
+            self._down.discard(node)
+            self.world.network.revive(node)
+        for home in self.world.homes.values():
+            if (home.executor.home, node) in self._without:
+                home.outage(events.NodeBack(node))
+        self._without = {(home_node, guest) for home_node, guest in self._without if guest != node}

@@ -1,0 +1,39 @@
+"""What passes the fence between a home and its remote tasks."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dask_elastic.executor.link import Link
+from dask_elastic.vocab.errors import ProtocolError
+from dask_elastic.vocab.messages import Stamp
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.integers(0, 20), max_size=60))
+def test_whatever_comes_again_each_message_passes_once_and_in_order(repeats):
+    sender, receiver = Link(), Link()
+    sent, passed = [], []
+    for choice in repeats:
+        sent.append(sender.stamp())
+        passed += [stamp for stamp in (sent[-1], sent[choice % len(sent)]) if receiver.admit(stamp)]
+    assert passed == sent
+    assert receiver.refused == receiver.repeated == len(repeats)
+
+
+def test_another_life_begins_at_nought_and_the_old_one_is_refused():
+    home, zombie = Link(), Link()
+    assert home.admit(zombie.stamp())
+    home.renew()
+    assert home.stamp() == Stamp(1, 0)
+    assert not home.admit(zombie.stamp())
+    assert home.admit(Link(1).stamp())
+    assert (home.stale, home.repeated) == (1, 0)
+
+
+@pytest.mark.parametrize("stamp", [Stamp(0, 1), Stamp(1, 0)])
+def test_a_message_that_is_missing_is_noticed(stamp):
+    with pytest.raises(ProtocolError, match=r"where .* was due"):
+        Link().admit(stamp)

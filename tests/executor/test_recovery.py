@@ -1,0 +1,317 @@
+"""The loss of remote tasks: what is done again, by whom, in which order, and what leaves."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from dask_elastic.executor import events
+from dask_elastic.executor import instructions as do
+from dask_elastic.executor.executor import FINAL_FLUSH, ElasticExecutor, ExecutorLimits
+from dask_elastic.executor.flushes import TRIM
+from dask_elastic.executor.task_queue import LabelItem, Work
+from dask_elastic.routing.keyspace import KeySpace
+from dask_elastic.vocab import messages as m
+from dask_elastic.vocab.batch import Batch
+from dask_elastic.vocab.errors import PlanningError, ProtocolError
+from dask_elastic.vocab.identity import ExecutorId
+
+SOURCE = ExecutorId("source", 0)
+ME = ExecutorId("per_key", 0)
+SHARDS = 4
+HOME, NEAR, FAR = 0, 1, 2
+
+
+def make(cores, **limits):
+    return ElasticExecutor(
+        ME, KeySpace(1, SHARDS), HOME, cores, [SOURCE], limits=ExecutorLimits(patience=0.0, **limits)
+    )
+
+
+def offer(executor, *hashes, nbytes=100, now=0.0):
+    rows = pa.record_batch({"key": pa.array(hashes, pa.int64())})
+    return executor.offer(SOURCE, Batch(rows, np.array(hashes, dtype=np.uint64), 0.0), nbytes, now)
+
+
+def send(executor, task, *hashes, **given):
+    """Bring rows and have a remote task be sent all that it may be; returns the numbers of the sub-batches."""
+    offer(executor, *hashes, **given)
+    numbers = []
+    while (taken := executor.take(task)) is not None:
+        numbers.append(taken[0])
+        assert taken[1].batch() is taken[1].batch(), "what is kept for a replay is what was sent, not a copy"
+    return numbers
+
+
+def settle(executor, task, number, outputs=True, now=0.0):
+    if outputs:
+        assert executor.links.leaves(m.Outputs(task, number, ()))
+    return executor.take_back(m.Done(task, number, 0.001), now)
+
+
+def lose(executor, node, now=1.0, **given):
+    executor.links.cut(node)
+    return executor.handle(events.NodeGone(node, **given), now)
+
+
+def install_all(executor, instructions, now=1.0):
+    """Do what the driver does with the shards that are to be installed; returns the instructions that follow."""
+    following = []
+    for instruction in instructions:
+        if isinstance(instruction, do.InstallState):
+            following += executor.handle(events.StateInstalled(instruction.shard, instruction.task), now)
+    return following
+
+
+def processed(executor, task):
+    """Let a task do all that waits for it: [(key, silent)], a list for each unit of work."""
+    units = []
+    while (taken := executor.take(task)) is not None:
+        number, work = taken
+        assert isinstance(work, Work)
+        units.append([(key, work.silent) for key in work.batch().rows["key"].to_pylist()])
+        executor.done(task, number, 0.001, 2.0)
+    return units
+
+
+def test_a_task_at_home_keeps_nothing_for_a_replay():
+    executor = make({HOME: 2})
+    offer(executor, 0, 1)
+    number, work = executor.take(0)
+    assert executor.routes.tasks[0].pending is None
+    assert work.batch() is not work.batch()
+    executor.done(0, number, 0.1, 0.0)
+    assert executor.routes.pending_bytes == 0
+
+
+def test_what_is_in_the_primary_copy_is_not_done_again_and_what_left_does_not_leave_again():
+    executor = make({HOME: 1, NEAR: 1})
+    [flushed] = send(executor, 1, 1)
+    settle(executor, 1, flushed)
+    executor.take_back(m.Flush(1, flushed, None, TRIM), 0.0)
+    [settled] = send(executor, 1, 5)
+    settle(executor, 1, settled)
+    [emitted] = send(executor, 1, 9)
+    assert executor.links.leaves(m.Outputs(1, emitted, ()))
+    [under_way] = send(executor, 1, 13)
+    assert (flushed, settled, emitted, under_way) == (0, 1, 2, 3)
+    offer(executor, 17)
+    lose(executor, NEAR)
+    assert processed(executor, 0) == [[(5, True), (9, True)], [(13, False)], [(17, False)]]
+    assert executor.assignment()[0].tolist() == [0] * SHARDS
+
+
+def test_rows_that_are_done_again_are_counted_and_paid_for_once():
+    executor = make({HOME: 1, NEAR: 1})
+    [settled] = send(executor, 1, 1, nbytes=70)
+    assert do.Release(SOURCE, 70) in settle(executor, 1, settled)
+    send(executor, 1, 5, nbytes=30)
+    lose(executor, NEAR)
+    assert executor.measure(1.0).queue_rows == 2
+    released = []
+    while (taken := executor.take(0)) is not None:
+        released += [i for i in executor.done(0, taken[0], 0.001, 2.0) if isinstance(i, do.Release)]
+    assert released == [do.Release(SOURCE, 30)]
+    assert executor.measure(2.0).rows == 2
+    assert executor.measure(2.0).queue_rows == 0
+
+
+def test_a_shard_that_had_left_the_task_is_not_replayed():
+    executor = make({HOME: 1, NEAR: 1})
+    [number] = send(executor, 1, 1, 3)
+    settle(executor, 1, number)
+    executor.handle(events.MoveShard(1, 0), 0.0)
+    assert executor.take(1)[1] == LabelItem(1, 0, False)
+    executor.take_back(m.LabelReturned(1, 1, number, None), 0.0)
+    lose(executor, NEAR)
+    assert processed(executor, 0) == [[(3, True)]]
+
+
+def test_a_shard_that_came_back_is_replayed_from_there():
+    executor = make({HOME: 1, NEAR: 1})
+    [before] = send(executor, 1, 1)
+    settle(executor, 1, before)
+    executor.handle(events.MoveShard(1, 0), 0.0)
+    executor.take(1)
+    executor.take_back(m.LabelReturned(1, 1, before, None), 0.0)
+    executor.handle(events.MoveShard(1, 1), 0.0)
+    executor.handle(events.StateInstalled(1, 1), 0.0)
+    [after] = send(executor, 1, 5)
+    settle(executor, 1, after)
+    lose(executor, NEAR)
+    assert processed(executor, 0) == [[(5, True)]]
+
+
+def test_the_source_is_lost_in_mid_move_and_the_target_does_its_work_first():
+    executor = make({HOME: 1, NEAR: 1, FAR: 1})
+    send(executor, 1, 1)
+    executor.handle(events.MoveShard(1, 2), 0.0)
+    assert executor.take(1)[1] == LabelItem(1, 2, False)
+    offer(executor, 5)
+    instructions = lose(executor, NEAR)
+    assert do.InstallState(1, 2, FAR, True) in instructions
+    assert do.Wake(2) not in instructions
+    executor.take(2)
+    assert do.Wake(2) in install_all(executor, instructions)
+    assert executor.take(2)[1].batch().rows["key"].to_pylist() == [1]
+    assert executor.take(2)[1].batch().rows["key"].to_pylist() == [5]
+    assert executor.moves.finished == 0, "a recovery is no move that somebody asked for"
+
+
+def test_the_target_is_lost_while_it_is_installed():
+    executor = make({HOME: 1, NEAR: 1, FAR: 1})
+    executor.handle(events.MoveShard(0, 1), 0.0)
+    offer(executor, 0)
+    instructions = lose(executor, NEAR)
+    assert executor.handle(events.StateInstalled(0, 1), 1.0) == [], "of a task that is lost"
+    install_all(executor, instructions)
+    assert not executor.moves.active
+    owner, nodes = executor.assignment()
+    assert nodes == {0: HOME, 2: FAR}
+    assert set(owner.tolist()) <= set(nodes)
+    assert sum(len(unit) for task in nodes for unit in processed(executor, task)) == 1
+
+
+def test_a_lost_target_is_replaced_while_the_label_is_under_way():
+    executor = make({HOME: 1, NEAR: 1, FAR: 1})
+    [number] = send(executor, 2, 2)
+    executor.handle(events.MoveShard(2, 1), 0.0)
+    assert executor.take(2)[1] == LabelItem(2, 1, False)
+    lose(executor, NEAR)
+    settle(executor, 2, number)
+    instructions = executor.take_back(m.LabelReturned(2, 2, number, None), 1.5)
+    install_all(executor, instructions)
+    assert 2 not in executor.moves.active
+    assert int(executor.assignment()[0][2]) in (0, 2)
+
+
+def test_several_nodes_are_lost_at_once_and_again():
+    executor = make({HOME: 1, NEAR: 1, FAR: 1})
+    [first] = send(executor, 1, 1)
+    settle(executor, 1, first)
+    send(executor, 2, 2)
+    lose(executor, NEAR, replacements={FAR: 1})
+    instructions = lose(executor, FAR)
+    assert [i for i in instructions if isinstance(i, do.StartTask)] == []
+    assert processed(executor, 0) == [[(1, True)], [(2, False)]]
+    assert executor.recovery.rows == 0
+    assert [record.node for record in executor.recoveries()] == [NEAR, FAR]
+
+
+def test_an_executor_that_loses_its_last_core_goes_on_at_home():
+    executor = make({NEAR: 1})
+    send(executor, 0, 1)
+    instructions = lose(executor, NEAR)
+    assert do.StartTask(1, HOME) in instructions
+    assert processed(executor, 1) == [[(1, False)]]
+    assert executor.measure(1.0).cores == {HOME: 1}
+
+
+def test_replacements_are_started_where_the_driver_says():
+    executor = make({HOME: 1, NEAR: 1})
+    send(executor, 1, 1)
+    instructions = lose(executor, NEAR, replacements={FAR: 1})
+    assert instructions[0] == do.StartTask(2, FAR)
+    assert executor.measure(1.0).cores == {HOME: 1, FAR: 1}
+    with pytest.raises(PlanningError, match="node 1 is lost"):
+        executor.handle(events.SetCores({HOME: 1, NEAR: 1}), 1.0)
+    executor.handle(events.NodeBack(NEAR), 1.0)
+    assert do.StartTask(3, NEAR) in executor.handle(events.SetCores({HOME: 1, NEAR: 1}), 1.0)
+
+
+def test_a_zombie_changes_nothing():
+    executor = make({HOME: 1, NEAR: 1})
+    [number] = send(executor, 1, 1)
+    before = executor.links.stamp(1)
+    lose(executor, NEAR)
+    rows = executor.recovery.rows
+    assert not executor.links.admit(NEAR, before)
+    assert executor.take(1) is None
+    assert executor.links.stamp(1) is None
+    assert not executor.links.leaves(m.Outputs(1, number, ()))
+    assert executor.take_back(m.Done(1, number, 0.1), 1.0) == []
+    poison = pa.record_batch({"no": ["state"]})
+    assert executor.take_back(m.Flush(1, number, poison, TRIM), 1.0) == []
+    assert executor.take_back(m.LabelReturned(1, 1, number, poison), 1.0) == []
+    assert executor.handle(events.TaskEnded(1), 1.0) == []
+    assert executor.links.refused == executor.measure(1.0).refused == 5
+    assert executor.recovery.rows == rows == 1
+
+
+def test_a_full_pending_queue_asks_for_a_flush_then_takes_nothing():
+    executor = make({NEAR: 1}, pending_bytes=100)
+    [number] = send(executor, 0, 1, nbytes=50)
+    assert do.RequestFlush(0, NEAR, TRIM) in settle(executor, 0, number)
+    [second] = send(executor, 0, 1, nbytes=60)
+    assert do.RequestFlush(0, NEAR, TRIM) not in settle(executor, 0, second), "one flush is under way"
+    assert send(executor, 0, 1, nbytes=60) == []
+    assert executor.routes.pending_bytes == 110
+    instructions = executor.take_back(m.Flush(0, number, None, TRIM), 0.0)
+    assert do.Wake(0) in instructions
+    assert do.RequestFlush(0, NEAR, TRIM) in instructions, "it is still more than half full"
+    assert isinstance(executor.take(0)[1], Work)
+
+
+def test_a_flush_waits_for_what_was_lost():
+    executor = make({HOME: 1, NEAR: 1})
+    [number] = send(executor, 1, 1)
+    settle(executor, 1, number)
+    assert executor.handle(events.FlushDue(7), 0.0) == [do.RequestFlush(1, NEAR, 7)]
+    assert do.FlushComplete(7) not in lose(executor, NEAR)
+    assert executor.handle(events.FlushDue(8), 0.0) == []
+    number, _ = executor.take(0)
+    done = executor.done(0, number, 0.1, 2.0)
+    assert [i for i in done if isinstance(i, do.FlushComplete)] == [do.FlushComplete(7), do.FlushComplete(8)]
+
+
+def test_it_does_not_finish_before_what_was_lost_is_done_again():
+    executor = make({HOME: 1, NEAR: 1})
+    [number] = send(executor, 1, 1)
+    executor.handle(events.InputEnded(SOURCE), 0.0)
+    assert do.RequestFlush(1, NEAR, FINAL_FLUSH) in settle(executor, 1, number)
+    lose(executor, NEAR)
+    assert not executor.finished
+    number, _ = executor.take(0)
+    assert executor.done(0, number, 0.1, 2.0)[-1] == do.Finished()
+
+
+def test_the_time_to_the_first_row_is_told():
+    executor = make({HOME: 1, NEAR: 1})
+    send(executor, 1, 1, 3)
+    lose(executor, NEAR, now=1.0)
+    [record] = executor.recoveries()
+    assert (record.tasks, record.shards, record.rows) == (1, 2, 2)
+    assert (record.lost, record.first, record.ended) == (1.0, None, None)
+    number, _ = executor.take(0)
+    executor.done(0, number, 0.1, 3.0)
+    [record] = executor.recoveries()
+    assert (record.first, record.ended) == (3.0, 3.0)
+    assert executor.measure(3.0).recovered == 1
+
+
+def test_a_home_cannot_be_lost_by_its_own_executor():
+    executor = make({HOME: 1})
+    with pytest.raises(ProtocolError, match="cannot outlive its home"):
+        lose(executor, HOME)
+
+
+def test_a_node_is_cut_off_before_it_is_given_up():
+    executor = make({HOME: 1, NEAR: 1})
+    with pytest.raises(ProtocolError, match="was not cut off before"):
+        executor.handle(events.NodeGone(NEAR), 0.0)
+
+
+def test_state_of_work_that_is_not_done_is_an_error():
+    executor = make({NEAR: 1})
+    [number] = send(executor, 0, 1)
+    with pytest.raises(ProtocolError, match="is not done"):
+        executor.take_back(m.Flush(0, number, None, TRIM), 0.0)
+
+
+def test_outputs_leave_once():
+    executor = make({NEAR: 1})
+    [number] = send(executor, 0, 1)
+    assert executor.links.leaves(m.Outputs(0, number, ()))
+    with pytest.raises(ProtocolError, match="twice"):
+        executor.links.leaves(m.Outputs(0, number, ()))

@@ -1,0 +1,191 @@
+"""One seeded run of the followed job under disturbances: repeated exactly, cut down to what makes it fail, and kept."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pyarrow as pa
+from followed_job import SOURCES, last_outputs, make_batches, make_topology, state_of, truth_per_bucket, truth_per_key
+
+from dask_elastic.executor.executor import ExecutorLimits
+from dask_elastic.executor.keyed_state import read_state
+from dask_elastic.simulator import (
+    Disturbance,
+    Disturber,
+    Placement,
+    World,
+    WorldOptions,
+    random_disturbances,
+    shrink,
+)
+from dask_elastic.topology import fuse
+
+COMMANDS = 24
+STEPS = 700
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A run that is the same each time.
+
+    Parameters
+    ----------
+    seed : int
+        Decides about the rows, the placement, the interleaving, and what is not given.
+    outages : float
+        The share of disturbances that are outages; without any, every node may host homes.
+    disturbances : sequence of Disturbance or None
+        What is done to it; drawn if None.
+    batches : int or None
+        Most batches of each source.
+    torn : bool
+        See `WorldOptions`.
+    """
+
+    seed: int
+    outages: float = 0.25
+    disturbances: Sequence[Disturbance] | None = None
+    batches: int | None = None
+    torn: bool = False
+
+    def drawn(self) -> Scenario:
+        """Return the same scenario with its disturbances."""
+        if self.disturbances is not None:
+            return self
+        random = np.random.default_rng([self.seed, 1])
+        return replace(self, disturbances=random_disturbances(random, COMMANDS, STEPS, self.outages))
+
+    def build(self) -> Simulation:
+        """Return the run, not begun."""
+        random = np.random.default_rng(self.seed)
+        batches = [given[: self.batches] for given in make_batches(random)]
+        components = fuse(make_topology(batches, shards=int(random.integers(4, 17))))
+        placement = self._placement(random)
+        options = WorldOptions(
+            window=int(random.choice([400, 3000, 2**20])),
+            row_seconds=float(random.choice([0.0001, 0.001])),
+            limits=ExecutorLimits(
+                inbox_time=0.005,
+                patience=0.01 if self.seed % 3 == 0 else 0.0,
+                pending_bytes=int(random.choice([200, 1500, 2**20])),
+            ),
+            check=True,
+            order=("key", "src", "seq"),
+            torn=self.torn,
+            repeats=0.1 if self.outages else 0.0,
+        )
+        world = World(components, placement, random, options)
+        return Simulation(world, batches, Disturber(world, self.drawn().disturbances or ()))
+
+    def _placement(self, random: np.random.Generator) -> Placement:
+        homes, guests = (int(random.integers(1, 3)), int(random.integers(1, 4))) if self.outages else (3, 0)
+        nodes = homes + guests
+        at_home = {"numbers": tuple(random.integers(0, homes, SOURCES).tolist())}
+        cores = {}
+        for name in ("per_key", "per_bucket"):
+            at_home[name] = tuple(random.integers(0, homes, int(random.integers(1, 3))).tolist())
+            cores[name] = tuple(
+                dict(Counter(random.integers(0, nodes, int(random.integers(1, 4))).tolist())) for _ in at_home[name]
+            )
+        return Placement(nodes, at_home, cores)
+
+    def failure(self) -> Exception | None:
+        """Run it, and return what went wrong; the error tells the end of its history."""
+        try:
+            self.run()
+        except Exception as error:
+            return error
+        return None
+
+    def run(self) -> Simulation:
+        """Run it to the end and compare it to the truth."""
+        simulation = self.build()
+        try:
+            simulation.run()
+        except Exception as error:
+            error.add_note(f"{self}; the end of its history:\n{simulation.world.schedule.history()}")
+            raise
+        return simulation
+
+    def shrunk(self) -> Scenario:
+        """Return a scenario that still fails, with as few disturbances and batches as are found."""
+        assert self.failure() is not None, f"{self} does not fail"
+        smallest = self.drawn()
+        for batches in (1, 2, 3, 4):
+            if (candidate := replace(smallest, batches=batches)).failure() is not None:
+                smallest = candidate
+                break
+        left = shrink(
+            smallest.disturbances or (), lambda some: replace(smallest, disturbances=some).failure() is not None
+        )
+        return replace(smallest, disturbances=left)
+
+    def check(self) -> Simulation:
+        """Run it; if it fails, make it smaller and say how, in a form that can be kept as a test."""
+        try:
+            return self.run()
+        except Exception:
+            smallest = self.shrunk()
+        error = smallest.failure()
+        assert error is not None
+        error.add_note(f"made smaller from seed {self.seed}; to be kept as a test:\n    {smallest}")
+        raise error
+
+
+def first_failure(seeds: int, **given: object) -> Exception | None:
+    """Return what goes wrong with the first of some seeds with which anything does."""
+    return next((error for seed in range(seeds) if (error := Scenario(seed, **given).failure())), None)
+
+
+@dataclass
+class Simulation:
+    """One run."""
+
+    world: World
+    batches: list[list[pa.RecordBatch]]
+    disturber: Disturber
+    flushed: set[int] = field(default_factory=set)
+
+    def run(self) -> None:
+        self.world.run(self.check_flushes)
+        self.check()
+
+    def check_flushes(self, world: World) -> None:
+        """A primary copy that was brought up to date has at least what was settled when that was asked for."""
+        for token, (executor, settled) in self.disturber.asked.items():
+            home = world.homes[executor]
+            if token in home.flushed and token not in self.flushed:
+                self.flushed.add(token)
+                table = read_state(home.component.operator, home.executor.store)
+                counted = 0 if table is None else sum(table["count"].to_pylist())
+                assert counted >= settled, f"{executor}: flush {token} left rows out of the primary copy"
+
+    def check(self) -> None:
+        rows = [row for batches in self.batches for batch in batches for row in batch.to_pylist()]
+        assert state_of(self.world, "per_key", "key") == truth_per_key(rows)
+        expected = truth_per_bucket(rows)
+        assert state_of(self.world, "per_bucket", "bucket") == expected
+        assert last_outputs(self.world) == expected
+        self.check_flushes(self.world)
+        assert self.flushed == self.disturber.asked.keys(), "a flush was never complete"
+        for home in self.world.homes.values():
+            executor = home.executor
+            assert executor.recovery.rows == 0, "rows were never processed again"
+            assert all(record.ended is not None for record in executor.recoveries())
+
+    def happened(self) -> Counter[str]:
+        """Return how often what matters came about."""
+        outages = self.disturber.outages
+        happened = Counter({"deaths": outages.deaths, "hangs": outages.hangs, "given up": outages.given_up})
+        for home in self.world.homes.values():
+            executor = home.executor
+            records = executor.recoveries()
+            happened["losses of tasks"] += len(records)
+            happened["losses with rows to do again"] += sum(record.rows > 0 for record in records)
+            happened["messages of another life"] += executor.links.stale
+            happened["messages that came twice"] += executor.links.repeated
+            happened["moves across nodes"] += executor.moves.finished_across
+        return happened
