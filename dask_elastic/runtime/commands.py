@@ -60,8 +60,8 @@ class Commands:
         """Return the handlers by the name of their operation."""
         commands: list[Handler] = [
             self.version, self.prepare, self.members, self.start_executors, self.start_sources, self.drain, self.end,
-            self.forget, self.set_cores, self.move_shard, self.moves, self.assignment, self.task_nodes, self.report,
-            self.state, self.send, self.close_source, self.collect, self.dead_letters,
+            self.forget, self.set_cores, self.move_shard, self.moves, self.recoveries, self.assignment,
+            self.task_nodes, self.report, self.state, self.send, self.close_source, self.collect, self.dead_letters,
         ]  # fmt: skip
         return {f"elastic_{command.__name__}": answered(command) for command in commands}
 
@@ -71,6 +71,12 @@ class Commands:
             raise UnknownJob(f"worker {self.runtime.worker.address} hosts no job {job!r}")
         return deployment
 
+    def _run(self, job: str, generation: int) -> Deployment:
+        """Return a job's part if it is of this run: what was said to an earlier one is stale."""
+        if not self._hosts(job, generation):
+            raise UnknownJob(f"worker {self.runtime.worker.address} hosts no run {generation} of job {job!r}")
+        return self._deployment(job)
+
     async def version(self) -> str:
         """Return the version that runs here."""
         return __version__
@@ -79,11 +85,10 @@ class Commands:
         """Build this node's part of a job."""
         await self.runtime.prepare(spec, components)
 
-    async def members(self, job: str, generation: int, nodes: list[str], guests: list[int]) -> None:
+    async def members(self, job: str, generation: int, change: int, nodes: list[str], guests: list[int]) -> None:
         """Learn which nodes a job has from now on."""
-        if not self._hosts(job, generation):
-            raise UnknownJob(f"worker {self.runtime.worker.address} hosts no run {generation} of job {job!r}")
-        await self.runtime.members(job, nodes, guests)
+        self._run(job, generation)
+        await self.runtime.members(job, change, nodes, guests)
 
     async def start_executors(self, job: str) -> None:
         """Start everything but the sources."""
@@ -111,9 +116,9 @@ class Commands:
         deployment = self.runtime.deployments.get(job)
         return deployment is not None and deployment.spec.generation == generation
 
-    async def set_cores(self, job: str, operator: str, executor: int, cores: list[list[int]]) -> None:
+    async def set_cores(self, job: str, generation: int, operator: str, executor: int, cores: list[list[int]]) -> None:
         """Give an executor at home here so many cores on each node."""
-        deployment = self._deployment(job)
+        deployment = self._run(job, generation)
         for node, count in cores:
             if count and node != deployment.node:
                 # Raises where the way there is gone, before anything is changed.
@@ -121,9 +126,9 @@ class Commands:
         home = deployment.homes[ExecutorId(operator, executor)]
         await self.runtime.in_thread(home.handle, events.SetCores({int(node): count for node, count in cores}))
 
-    async def move_shard(self, job: str, operator: str, executor: int, shard: int, task: int) -> None:
+    async def move_shard(self, job: str, generation: int, operator: str, executor: int, shard: int, task: int) -> None:
         """Begin to move a shard of an executor at home here."""
-        home = self._deployment(job).homes[ExecutorId(operator, executor)]
+        home = self._run(job, generation).homes[ExecutorId(operator, executor)]
         await self.runtime.in_thread(home.handle, events.MoveShard(shard, task))
 
     async def assignment(self, job: str) -> list[dict[str, Any]]:
@@ -154,6 +159,14 @@ class Commands:
             {"operator": identity.component, "executor": identity.index, **asdict(move)}
             for identity, home in self._deployment(job).homes.items()
             for move in home.executor.finished_moves()
+        ]
+
+    async def recoveries(self, job: str) -> list[dict[str, Any]]:
+        """Return what became of lost remote tasks of every executor at home here."""
+        return [
+            {"operator": identity.component, "executor": identity.index, **asdict(record)}
+            for identity, home in self._deployment(job).homes.items()
+            for record in home.executor.recoveries()
         ]
 
     async def report(self, job: str) -> dict[str, Any]:

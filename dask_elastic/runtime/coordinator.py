@@ -16,6 +16,7 @@ from dask_elastic.runtime.commands import Handler, answered
 from dask_elastic.runtime.control_options import ControlOptions, control_options
 from dask_elastic.runtime.controller import Controller
 from dask_elastic.runtime.core_changes import CoreChanges
+from dask_elastic.runtime.exposure import check_exposure
 from dask_elastic.runtime.job_questions import JobQuestions
 from dask_elastic.runtime.job_record import JobRecord, Status
 from dask_elastic.runtime.job_spec import ComponentSummary, JobOptions, JobSpec, summaries_from
@@ -26,12 +27,26 @@ from dask_elastic.runtime.pushed_sources import PushedSources
 from dask_elastic.runtime.report import Relayed, dump_error
 from dask_elastic.runtime.worker_calls import WorkerCalls
 from dask_elastic.runtime.workers import Workers
-from dask_elastic.vocab.errors import ElasticError, NodeLost, NoWorkers, PlanningError, SubmitError, VersionMismatch
+from dask_elastic.vocab.errors import (
+    ElasticError,
+    NodeLost,
+    NoWorkers,
+    PlanningError,
+    PoisonBatch,
+    SubmitError,
+    VersionMismatch,
+)
 
 if TYPE_CHECKING:
     from distributed import Scheduler
 
 logger = logging.getLogger("dask_elastic.scheduler")
+
+SUSPECT_SECONDS = 10.0
+"""A home that dies so soon after it took over the rows of another worker that died has died of them."""
+
+STALE_SECONDS = 1.0
+"""A report may have been on its way for so long."""
 
 KEPT_JOBS = 16
 """Ended jobs beyond this number are forgotten, oldest first."""
@@ -82,10 +97,11 @@ class Coordinator:
         commands: list[Handler] = [
             self.submit, self.known, self.describe, self.wait, self.drain, self.stop, self.forget, self.version,
             self.set_cores, self.cores.move_shard, self.membership.retire, pushed.send, pushed.close_source,
-            ask.moves, ask.assignment, ask.state, ask.collect, ask.dead_letters, control.decisions, control.snapshots,
+            ask.moves, ask.recoveries, ask.assignment, ask.state, ask.collect, ask.dead_letters, control.decisions,
+            control.snapshots,
         ]  # fmt: skip
         made = {f"elastic_{command.__name__}": answered(command) for command in commands}
-        return {**made, "elastic_report": self.report}
+        return {**made, "elastic_report": self.report, "elastic_suspects": self.suspects}
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
         """Run something beside the handler at hand."""
@@ -131,6 +147,7 @@ class Coordinator:
         nodes = await self.workers.ready()
         if not nodes:
             raise NoWorkers("the cluster has no workers that stay: add some, then submit again")
+        check_exposure(nodes)
         await self._check_versions(version, nodes)
         if name in self.jobs:
             await self.forget(name)
@@ -219,18 +236,45 @@ class Coordinator:
         await record.ended(timeout)
         return self._description(record)
 
-    async def report(self, job: str, generation: int, node: int, report: dict[str, Any]) -> None:
-        """Take a worker's report; a stale one is ignored."""
+    async def report(self, job: str, generation: int, node: int, report: dict[str, Any], incarnation: int = 0) -> None:
+        """Take a worker's report; a stale one changes nothing."""
         record = self.jobs.get(job)
-        if record is None or record.spec.generation != generation:
+        if record is None or not record.admits(generation, node, incarnation):
             return
         record.reports[node] = {**report, "at": time.time()}
+        if not report["recovering"] and time.time() - record.suspects.get(node, (0.0,))[0] > STALE_SECONDS:
+            record.suspects.pop(node, None)
         if not record.live:
             return
         if report["error"] is not None:
             self._fail(record, report["error"])
         elif record.complete:
             self._finish_once(record)
+        for address in report["lost"]:
+            self._out_of_reach(record, address)
+
+    async def suspects(self, job: str, generation: int, node: int, batches: list[tuple[str, int]]) -> None:
+        """Remember which rows a home is about to process that another worker may have died of."""
+        record = self.jobs.get(job)
+        if record is not None and record.spec.generation == generation:
+            operator, number = batches[0]
+            record.suspects[node] = time.time(), operator, number
+
+    def _out_of_reach(self, record: JobRecord, address: str) -> None:
+        """One node of a job has lost touch with another."""
+        if address not in record.spec.nodes:
+            return
+        if not record.needs(address):
+            self.spawn(self.membership.expel(record, address))
+        elif self._silent(record, address):
+            self._lose(record, f"worker {address} of job {record.name!r} does not answer.")
+
+    @staticmethod
+    def _silent(record: JobRecord, address: str) -> bool:
+        """Return whether a node reports no more; one that does is merely cut off from the other, which is out then."""
+        last = record.reports.get(record.spec.nodes.index(address))
+        patience = max(2.0, 3 * record.spec.options.report_interval)
+        return last is None or time.time() - last["at"] > patience
 
     def _finish_once(self, record: JobRecord) -> None:
         if not record.finishing:
@@ -239,13 +283,12 @@ class Coordinator:
 
     async def _finish(self, record: JobRecord) -> None:
         """Take the last reports: a node that has but remote tasks sent its own before these were done."""
-        nodes = [node for node, _ in record.spec.members]
         try:
-            reports = await self.calls.all(record, "report")
+            reports = await self.calls.by_node(record, "report")
         except (ElasticError, Relayed) as error:
             self._fail(record, dump_error(error))
             return
-        for node, report in zip(nodes, reports, strict=True):
+        for node, report in reports.items():
             record.reports[node] = {**report, "at": time.time()}
         record.change(Status.FINISHED)
         # Nothing is left to do: threads end, state and measures stay readable.
@@ -259,11 +302,21 @@ class Coordinator:
         self.spawn(self.calls.tell(record, "end"))
 
     def node_lost(self, address: str) -> None:
-        """Note that a worker has left; the jobs that cannot do without it fail."""
+        """Note that a worker has left; the jobs that cannot do without it fail, the others go on."""
         for record in self.membership.lost(address):
-            logger.error("job %r lost worker %s", record.name, address)
-            hint = "A job does not survive the loss of a worker yet: submit it again."
-            self._fail(record, dump_error(NodeLost(f"worker {address} of job {record.name!r} is gone. {hint}")))
+            if record.needs(address):
+                logger.error("job %r lost worker %s", record.name, address)
+                at, operator, batch = record.suspects.get(record.spec.nodes.index(address), (0.0, "", 0))
+                if time.time() - at < SUSPECT_SECONDS:
+                    self._fail(record, dump_error(PoisonBatch(operator, batch)))
+                self._lose(record, f"worker {address} of job {record.name!r} is gone.")
+            else:
+                self.spawn(self.membership.expel(record, address))
+
+    def _lose(self, record: JobRecord, what: str) -> None:
+        """Fail a job whose home is lost."""
+        where = "It was home of executors, sources or sinks, which a job does not survive yet: submit it again."
+        self._fail(record, dump_error(NodeLost(f"{what} {where}")))
 
     @property
     def running(self) -> list[JobRecord]:

@@ -91,7 +91,8 @@ class CoreChanges:
         record = self.jobs.record(job)
         [(index, address)] = homes(record, operator, executor)
         _check_elastic(record)
-        await self.calls.one(address, "move_shard", job=job, operator=operator, executor=index, shard=shard, task=task)
+        run = {"job": job, "generation": record.spec.generation}
+        await self.calls.one(address, "move_shard", **run, operator=operator, executor=index, shard=shard, task=task)
 
     # by decision
 
@@ -133,7 +134,8 @@ class CoreChanges:
         operator, index = key
         home = record.nodes[record.spec.homes[operator][index]]
         cores = [[node, count] for node, count in by_node.items()]
-        await self.calls.one(home, "set_cores", job=record.name, operator=operator, executor=index, cores=cores)
+        run = {"job": record.name, "generation": record.spec.generation}
+        await self.calls.one(home, "set_cores", **run, operator=operator, executor=index, cores=cores)
         record.cores[key] = {node: count for node, count in by_node.items() if count}
 
 

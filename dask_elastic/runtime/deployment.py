@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from dask_elastic.executor import events
 from dask_elastic.executor.emitter import Emitter
@@ -17,8 +19,10 @@ from dask_elastic.executor.remote import RemotePart
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.runtime.credit import Aborted, CreditGate
 from dask_elastic.runtime.dead_letters import DeadLetters
+from dask_elastic.runtime.fence import Fence
 from dask_elastic.runtime.home import Home
-from dask_elastic.runtime.job_spec import STATIC, JobSpec
+from dask_elastic.runtime.job_spec import NOBODY, STATIC, JobSpec
+from dask_elastic.runtime.memory import HINT
 from dask_elastic.runtime.remote_tasks import RemoteTasks
 from dask_elastic.runtime.sink_thread import SinkThread
 from dask_elastic.runtime.source_thread import SourceThread
@@ -26,13 +30,12 @@ from dask_elastic.state.store import KeyedStore
 from dask_elastic.topology.component import Component
 from dask_elastic.topology.operators import SinkOperator, SourceOperator
 from dask_elastic.vocab.batch import Batch, Delivery
+from dask_elastic.vocab.errors import StateMemoryExceeded
 from dask_elastic.vocab.identity import ExecutorId
-from dask_elastic.vocab.messages import StartTask, ToHome, ToRemote
+from dask_elastic.vocab.messages import Stamp, StartTask, ToHome, ToRemote
 
 if TYPE_CHECKING:
     from dask_elastic.runtime.node import NodeRuntime
-
-_REMOTE_MESSAGES = ToRemote.__args__
 
 
 class Deployment:
@@ -60,11 +63,16 @@ class Deployment:
         self.dead_letters = DeadLetters()
         self.ended = False
         self.told_of_end = False
+        self.refused = 0
+        self.lost: set[str] = set()
+        self._gone: set[int] = set()
+        self._change = -1
         self.error: BaseException | None = None
         self.sources: dict[ExecutorId, SourceThread] = {}
         self.homes: dict[ExecutorId, Home] = {}
         self.sinks: dict[ExecutorId, SinkThread] = {}
         self.remotes: dict[ExecutorId, RemoteTasks] = {}
+        self._withheld: deque[tuple[ExecutorId, ExecutorId, int]] = deque()
         self._gates: dict[tuple[ExecutorId, ExecutorId], CreditGate] = {}
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
@@ -103,6 +111,7 @@ class Deployment:
                 cores = self.spec.cores[name][identity.index]
                 space = self.spaces[name]
                 executor = ElasticExecutor(identity, space, self.node, cores, inputs, threading.Lock, limits)
+                executor.store.reserve = self.runtime.memory.reserve
                 self.homes[identity] = Home(self, executor, component)
 
     def _guard(self) -> Guard:
@@ -111,15 +120,6 @@ class Deployment:
     def processor(self, component: Component, task: int, store: KeyedStore, home: int) -> Processor:
         """Return what a task of a component runs."""
         return Processor(component, task, store, self.spaces, self._guard(), home)
-
-    def needs(self, address: str) -> bool:
-        """Whether this part of the job is lost with another node."""
-        if address not in self.spec.nodes:
-            return False
-        node = self.spec.nodes.index(address)
-        if node not in self.spec.guests or node in self.spec.settled:
-            return True
-        return any(node in home.executor.task_nodes() for home in self.homes.values())
 
     # life
 
@@ -194,6 +194,77 @@ class Deployment:
             self._threads.append(thread)
         thread.start()
 
+    # nodes that come and go
+
+    def node_lost(self, address: str, error: BaseException, died: bool) -> None:
+        """Go on without a node that has been given up, or fail if that cannot be.
+
+        Homes do again elsewhere what their tasks there had to do. Remote tasks here of a home there end. Nodes that are
+        both home to something send each other tuples, and nobody else has these.
+        """
+        if self.ended or address not in self.spec.nodes:
+            return
+        node = self.spec.nodes.index(address)
+        settled = self.spec.settled
+        if node in settled and self.node in settled:
+            if not self.complete:
+                self.fail(error)
+            return
+        self.lost.add(address)
+        self._drop_remotes(node)
+        if node not in settled:
+            self._node_gone(node, died)
+
+    def at_hand(self, address: str) -> list[tuple[str, int]]:
+        """Return what remote tasks on another node are processing: operators and batches."""
+        if self.ended or address not in self.spec.nodes:
+            return []
+        node = self.spec.nodes.index(address)
+        return [
+            (home.identity.component, number) for home in self.homes.values() for number in home.at_hand(node).values()
+        ]
+
+    @property
+    def recovering(self) -> bool:
+        """Whether rows of lost remote tasks have still to be processed once more."""
+        return any(home.executor.recovery.rows for home in self.homes.values())
+
+    def _drop_remotes(self, home: int) -> None:
+        for executor, remote in list(self.remotes.items()):
+            if remote.home == home:
+                remote.close()
+                del self.remotes[executor]
+
+    def change_members(self, change: int, nodes: tuple[str, ...], guests: tuple[int, ...]) -> None:
+        """Learn of nodes that have left or joined; there are channels to those that joined.
+
+        What was said before the last `change` that is known here is out of date.
+        """
+        if change <= self._change:
+            return
+        self._change = change
+        before, after = self.spec.nodes, nodes
+        self.spec = replace(self.spec, nodes=nodes, guests=guests)
+        for node in range(max(len(before), len(after))):
+            old, new = (nodes[node] if node < len(nodes) else NOBODY for nodes in (before, after))
+            if old != new:
+                self._change_member(node, old, new)
+
+    def _change_member(self, node: int, old: str, new: str) -> None:
+        self.lost.discard(old)
+        if old != NOBODY:
+            self._node_gone(node, died=False)
+        if new != NOBODY and node in self._gone:
+            self._gone.remove(node)
+            for home in self.homes.values():
+                home.node_back(node)
+
+    def _node_gone(self, node: int, died: bool) -> None:
+        if node not in self._gone:
+            self._gone.add(node)
+            for home in self.homes.values():
+                home.node_gone(node, died)
+
     # the ways between instances
 
     def deliver(self, origin: ExecutorId, deliveries: Iterable[Delivery]) -> None:
@@ -220,12 +291,34 @@ class Deployment:
             self.sinks[target].offer(origin, batch, nbytes)
 
     def release(self, origin: ExecutorId, target: ExecutorId, nbytes: int) -> None:
-        """Give credit back to an upstream instance."""
+        """Give credit back to an upstream instance; while memory is short it is held back."""
+        if self.runtime.memory.tight and target in self.homes:
+            self._withheld.append((origin, target, nbytes))
+            return
         node = self.spec.node_of(origin)
         if node == self.node:
             self._gate(origin, target).release(nbytes)
         else:
             self.runtime.peer(self.spec.nodes[node]).send_credit(self.spec.run, target, origin, nbytes)
+
+    def release_withheld(self) -> None:
+        """Give back the credit that was held back while memory was short."""
+        while self._withheld:
+            self.release(*self._withheld.popleft())
+
+    def state_bytes(self) -> int:
+        """Return the memory of the job's state here, that of remote tasks included."""
+        stores = [home.executor.store for home in self.homes.values()]
+        return sum(s.state_bytes() for s in (*stores, *(r.part.store for r in list(self.remotes.values()))))
+
+    def out_of_memory(self, account: str) -> StateMemoryExceeded:
+        """Return the error that ends the job when memory stays short although no more rows are taken."""
+        held = {str(identity): home.executor.store.state_bytes() for identity, home in self.homes.items()}
+        listed = ", ".join(f"{name}: {nbytes / 2**20:,.0f} MiB" for name, nbytes in held.items()) or "remote tasks only"
+        return StateMemoryExceeded(
+            f"worker {self.runtime.address} is short of memory although it takes no more rows: {account}; state of job "
+            f"{self.job!r} there: {listed}. {HINT}"
+        )
 
     def _gate(self, origin: ExecutorId, target: ExecutorId) -> CreditGate:
         gate = self._gates.get((origin, target))
@@ -238,24 +331,31 @@ class Deployment:
                     gate.abort()
         return gate
 
-    def send_message(self, node: int, executor: ExecutorId, message: ToRemote | ToHome) -> None:
-        """Send a message between an executor's home and its remote tasks."""
-        self.send_messages(node, executor, [message])
+    def send_messages(
+        self, node: int, executor: ExecutorId, messages: Sequence[ToRemote | ToHome], fence: Fence
+    ) -> None:
+        """Send messages between an executor's home and its remote tasks, in order."""
+        self.runtime.peer(self.spec.nodes[node]).send_messages(self.spec.run, executor, self.node, messages, fence)
 
-    def send_messages(self, node: int, executor: ExecutorId, messages: Sequence[ToRemote | ToHome]) -> None:
-        """Send several of them, in order."""
-        self.runtime.peer(self.spec.nodes[node]).send_messages(self.spec.run, executor, self.node, messages)
-
-    def receive_message(self, executor: ExecutorId, message: Any) -> None:
-        """Take a message between an executor's home and its remote tasks."""
-        if isinstance(message, _REMOTE_MESSAGES):
-            if isinstance(message, StartTask) and executor not in self.remotes:
-                part = RemotePart(executor, self.spaces[executor.component], threading.Lock)
-                component = self.components[executor.component]
-                self.remotes[executor] = RemoteTasks(self, part, component, self.spec.node_of(executor))
-            self.remotes[executor].receive(message)
-        else:
-            self.homes[executor].receive(message)
+    def receive_message(self, executor: ExecutorId, node: int, stamp: Stamp, message: ToRemote | ToHome) -> None:
+        """Take a message between an executor's home and its remote tasks; a stale one changes nothing."""
+        if isinstance(message, ToHome):
+            home = self.homes[executor]
+            if home.executor.links.admit(node, stamp):
+                home.receive(message)
+            return
+        remote = self.remotes.get(executor)
+        if isinstance(message, StartTask) and (remote is None or stamp.incarnation > remote.part.incarnation):
+            if remote is not None:
+                remote.close()
+            part = RemotePart(executor, self.spaces[executor.component], threading.Lock, stamp.incarnation)
+            part.store.reserve = self.runtime.memory.reserve
+            component = self.components[executor.component]
+            remote = self.remotes[executor] = RemoteTasks(self, part, component, self.spec.node_of(executor))
+        if remote is None or not remote.part.admit(stamp):
+            self.refused += 1
+            return
+        remote.receive(message)
 
     # ends
 
@@ -309,6 +409,11 @@ class Deployment:
         """Let remote tasks here send their state home."""
         for remote in list(self.remotes.values()):
             remote.flush_due()
+
+    @property
+    def messages_refused(self) -> int:
+        """Messages to this node that were stale, or came twice; those to homes are in their own measures."""
+        return self.refused + sum(remote.part.refused for remote in list(self.remotes.values()))
 
     def measures(self) -> list[ExecutorMeasure]:
         """Measures of every executor at home here."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -17,17 +18,21 @@ from dask_elastic.executor.executor import ElasticExecutor
 from dask_elastic.executor.keyed_state import read_state
 from dask_elastic.executor.point_query import find_key
 from dask_elastic.executor.processor import Processor
+from dask_elastic.executor.recovery import at_hand
 from dask_elastic.executor.task_queue import LabelItem, StopItem, Work
 from dask_elastic.runtime.doorbell import Doorbell
+from dask_elastic.runtime.fence import Fence
 from dask_elastic.topology.operators import Compute
 from dask_elastic.vocab import messages as m
 from dask_elastic.vocab.batch import Batch
-from dask_elastic.vocab.errors import ProtocolError
+from dask_elastic.vocab.errors import NodeLost
 from dask_elastic.vocab.identity import ExecutorId
 
 if TYPE_CHECKING:
     from dask_elastic.runtime.deployment import Deployment
     from dask_elastic.topology.component import Component
+
+logger = logging.getLogger("dask_elastic.home")
 
 
 class Home:
@@ -50,9 +55,11 @@ class Home:
         self.identity = executor.identity
         self._bells: dict[int, Doorbell] = {}
         self._remote: dict[int, int] = {}
+        self._unsent: dict[int, int] = {}
         self._flushes: dict[int, threading.Event] = {}
         self._tokens = iter(range(1, 2**62))
-        self._returns: SimpleQueue[m.ToHome | None] = SimpleQueue()
+        self._returns: SimpleQueue[m.ToHome | events.NodeGone | events.NodeBack | None] = SimpleQueue()
+        self._fence = Fence(lambda message: executor.links.stamp(message.task))
         self._returning = False
         self._behind = 0
         self._catching_up = threading.Lock()
@@ -76,9 +83,11 @@ class Home:
         with self._control:
             self.carry_out(self.executor.handle(event, time.time()))
 
-    def done(self, task: int, number: int, busy: float, waited: float = 0.0) -> None:
-        """Tell the executor that a unit of work is processed and its outputs have left."""
-        instructions = self.executor.done(task, number, busy, time.time(), waited)
+    def done(self, task: int, number: int, busy: float) -> None:
+        """Tell the executor that a unit of work is processed at home and its outputs have left."""
+        self._settle(self.executor.done(task, number, busy, time.time()))
+
+    def _settle(self, instructions: list[do.Instruction]) -> None:
         if all(isinstance(instruction, do.Wake | do.Release) for instruction in instructions):
             self.carry_out(instructions)
             return
@@ -91,12 +100,39 @@ class Home:
         Outputs may have to wait for credit, which the thread that brings them must not: another one emits them, and
         takes what comes behind them until it has caught up.
         """
+        if not self._left_to_emitter(message):
+            self._take_back(message)
+
+    def at_hand(self, node: int) -> dict[int, int]:
+        """Return the batch that each task on a node is processing, as far as is known; nothing that never got there."""
+        with self.executor.lock:
+            tasks = [task for task in self.executor.routes.tasks.values() if task.node == node and task.pending]
+            found = {task.number: sent.number for task in tasks if (sent := at_hand(task)) is not None}
+        return {task: number for task, number in found.items() if number < self._unsent.get(task, number + 1)}
+
+    def node_gone(self, node: int, died: bool) -> None:
+        """Have other tasks do what those on a node had to do; what it sent before counts, what comes later does not.
+
+        Its process has `died` of what it had at hand, perhaps; not of what was never sent, since it had died before.
+        """
+        self.executor.links.cut(node)
+        self._in_order(events.NodeGone(node, died=died and bool(self.at_hand(node))))
+
+    def node_back(self, node: int) -> None:
+        """Let a node that was gone have tasks again."""
+        self._in_order(events.NodeBack(node))
+
+    def _in_order(self, event: events.NodeGone | events.NodeBack) -> None:
+        if not self._left_to_emitter(event):
+            self.handle(event)
+
+    def _left_to_emitter(self, message: m.ToHome | events.NodeGone | events.NodeBack) -> bool:
         with self._catching_up:
-            if self._behind or isinstance(message, m.Outputs):
-                self._behind += 1
-                self._returns.put(message)
-                return
-        self._take_back(message)
+            if not (self._behind or isinstance(message, m.Outputs)):
+                return False
+            self._behind += 1
+            self._returns.put(message)
+            return True
 
     def flush(self, timeout: float) -> None:
         """Bring the primary copy up to date, unless the job ends meanwhile.
@@ -161,7 +197,13 @@ class Home:
                     self.deployment.executor_finished(self.identity)
 
     def _send(self, node: int, message: m.ToRemote) -> None:
-        self.deployment.send_message(node, self.identity, message)
+        """Send a message; to a node that is gone it is not sent, and what it was about goes elsewhere soon."""
+        try:
+            self.deployment.send_messages(node, self.identity, [message], self._fence)
+        except NodeLost as error:
+            logger.debug("%s: %s", self.identity, error)
+            if isinstance(message, m.SubBatch):
+                self._unsent.setdefault(message.task, message.number)
 
     def _start_task(self, task: int, node: int, shards: tuple[int, ...]) -> None:
         if node == self.executor.home:
@@ -191,7 +233,7 @@ class Home:
             number, item = taken
             match item:
                 case Work():
-                    self._send(node, m.SubBatch(task, number, item.batch()))
+                    self._send(node, m.SubBatch(task, number, item.batch(), item.silent))
                 case LabelItem(shard, _, stays):
                     self._send(node, m.Label(task, shard, stays))
                 case StopItem():
@@ -205,7 +247,7 @@ class Home:
     def _install(self, shard: int, task: int, node: int, copy: bool) -> None:
         state = self.executor.store.extract([shard]) if copy else None
         self._send(node, m.Install(task, shard, state))
-        self.handle(events.StateInstalled(shard))
+        self.handle(events.StateInstalled(shard, task))
 
     # threads
 
@@ -229,7 +271,8 @@ class Home:
         began = time.perf_counter()
         deliveries = processor.process(work.batch())
         busy = time.perf_counter() - began
-        self.deployment.deliver(self.identity, deliveries)
+        if not work.silent:
+            self.deployment.deliver(self.identity, deliveries)
         self.done(task, number, busy)
 
     def _pass_control(self, task: int, item: LabelItem | StopItem) -> bool:
@@ -242,29 +285,26 @@ class Home:
 
     def _run_returns(self) -> None:
         """Emit what remote tasks put out, and take what came behind it."""
-        emitted: dict[int, int] = {}
         while not self.deployment.ended:
             message = self._returns.get()
-            if message is None:
-                return
-            if isinstance(message, m.Outputs):
-                if message.number <= emitted.get(message.task, -1):
-                    raise ProtocolError(f"{self.identity}: task {message.task} sent outputs {message.number} twice")
-                emitted[message.task] = message.number
-                self.deployment.deliver(self.identity, message.deliveries)
-            else:
-                self._take_back(message)
+            match message:
+                case None:
+                    return
+                case m.Outputs():
+                    if self.executor.links.leaves(message):
+                        self.deployment.deliver(self.identity, message.deliveries)
+                case events.NodeGone() | events.NodeBack():
+                    self.handle(message)
+                case _:
+                    self._take_back(message)
             with self._catching_up:
                 self._behind -= 1
 
-    def _take_back(self, message: m.Done | m.Flush | m.LabelReturned) -> None:
+    def _take_back(self, message: m.ToHome) -> None:
         """Apply what a remote task reports."""
-        match message:
-            case m.Done(task, number, busy, waited):
-                self.done(task, number, busy, waited)
-            case m.Flush(task, through, state, token):
-                if state is not None:
-                    self.executor.store.install(state)
-                self.handle(events.Flushed(task, through, token))
-            case m.LabelReturned(task, shard):
-                self.handle(events.LabelBack(task, shard))
+        assert not isinstance(message, m.Outputs)
+        if isinstance(message, m.Done):
+            self._settle(self.executor.take_back(message, time.time()))
+            return
+        with self._control:
+            self.carry_out(self.executor.take_back(message, time.time()))

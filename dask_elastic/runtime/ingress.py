@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from dask_elastic.runtime.packet import Packet
-from dask_elastic.runtime.wire import Decoder, Header, decode_message, unpack
+from dask_elastic.runtime.wire import UNREADABLE, Decoder, Header, decode_message, fits, unpack
 from dask_elastic.vocab.errors import ProtocolError
 from dask_elastic.vocab.identity import ExecutorId
+from dask_elastic.vocab.messages import Stamp
 
 if TYPE_CHECKING:
     from dask_elastic.runtime.deployment import Deployment
-    from dask_elastic.runtime.node import NodeRuntime
 
 logger = logging.getLogger("dask_elastic.ingress")
+
+_INSTANCE: tuple[tuple[type, ...], ...] = ((str,), (int,))
+_RUN: tuple[tuple[type, ...], ...] = ((str,), (list,))
+_FIELDS = {
+    "batch": (*_RUN, *_INSTANCE, *_INSTANCE, (int,), (list,)),
+    "credit": (*_RUN, *_INSTANCE, *_INSTANCE, (int,)),
+    "end": (*_RUN, *_INSTANCE, *_INSTANCE),
+    "message": (*_RUN, *_INSTANCE, (int,), (list,), (list,)),
+}
 
 
 class Ingress:
@@ -24,53 +34,101 @@ class Ingress:
 
     Parameters
     ----------
-    runtime : NodeRuntime
-        Knows the deployments.
+    deployments : mapping of str to Deployment
+        The parts of jobs on this node.
     sender : str
         Address of the node that the packets come from.
+
+    Attributes
+    ----------
+    refused : int
+        Packets that came twice, and messages for jobs that are not, or no longer, here.
     """
 
-    def __init__(self, runtime: NodeRuntime, sender: str):
-        self.runtime = runtime
+    def __init__(self, deployments: Mapping[str, Deployment], sender: str):
+        self.deployments = deployments
         self.sender = sender
+        self.refused = 0
+        self._due = 0
         self._decoder = Decoder()
 
     def handle(self, packet: Packet) -> None:
-        """Handle the messages of a packet in order; an error fails the job that the message is for."""
-        buffers = iter(packet.buffers)
-        for header, count in unpack(next(buffers)):
-            parts = [next(buffers) for _ in range(count)]
-            if header[0] == "schema":
-                self._decoder.learn(bytes(parts[0]))
-                continue
-            job, generation = header[1]
-            deployment = self.runtime.deployments.get(job)
-            if deployment is None or deployment.ended or deployment.spec.generation != generation:
-                continue
+        """Handle the messages of a packet in order; an error of one of them fails the job that it is for.
+
+        Raises
+        ------
+        ProtocolError
+            If the packet makes no sense, or one before it is missing.
+        """
+        if not packet.buffers:
+            raise ProtocolError("a packet without headers")
+        headers, sequence = unpack(packet.buffers[0])
+        if sequence < self._due:
+            self.refused += 1
+            return
+        if sequence > self._due:
+            raise ProtocolError(f"packet {sequence} came where {self._due} was due")
+        if sum(count for _, count in headers) != len(packet.buffers) - 1:
+            raise ProtocolError("a packet has not as many buffers as its headers say")
+        self._due += 1
+        start = 1
+        for header, count in headers:
+            self._handle_one(header, packet.buffers[start : start + count])
+            start += count
+
+    def _handle_one(self, header: Header, parts: list[Any]) -> None:
+        kind = header[0]
+        if kind == "beat":
+            return
+        if kind == "schema":
+            if len(parts) != 1:
+                raise ProtocolError("a schema without its bytes")
+            self._decoder.learn(bytes(parts[0]))
+            return
+        expected = _FIELDS.get(kind) if isinstance(kind, str) else None
+        if expected is None or not fits(header, expected) or not fits(header[1], _INSTANCE):
+            raise ProtocolError(f"a message of the unknown kind {header!r:.200}")
+        job, generation = header[1]
+        deployment = self.deployments.get(job)
+        if deployment is None or deployment.ended:
+            self.refused += 1
+        elif deployment.spec.generation != generation:
+            deployment.refused += 1
+        else:
             self._guarded(deployment, header, iter(parts))
 
     def _guarded(self, deployment: Deployment, header: Header, parts: Any) -> None:
         try:
-            self._dispatch(deployment, header, parts)
+            self._read(deployment, header, lambda: next(parts))()
         except Exception as error:  # whatever is wrong with a message is the job's error
             logger.exception("message %s from %s", header[0], self.sender)
             deployment.fail(error)
 
-    def _dispatch(self, deployment: Deployment, header: Header, parts: Any) -> None:
+    def _read(self, deployment: Deployment, header: Header, take: Callable[[], Any]) -> Callable[[], None]:
+        """Read a message; returns what is to be done about it.
+
+        Raises
+        ------
+        ProtocolError
+            If it cannot be read.
+        """
+        try:
+            return self._parse(deployment, header, take)
+        except UNREADABLE as error:
+            raise ProtocolError(f"a message {header[0]!r} from {self.sender} cannot be read: {error!r}") from error
+
+    def _parse(self, deployment: Deployment, header: Header, take: Callable[[], Any]) -> Callable[[], None]:
         decoder = self._decoder
-
-        def take() -> Any:
-            return next(parts)
-
+        instance = ExecutorId(header[2], header[3])
         match header:
-            case ["batch", _, component, index, origin, origin_index, nbytes, batch]:
-                target = ExecutorId(component, index)
-                deployment.accept(target, ExecutorId(origin, origin_index), decoder.batch(batch, take), nbytes)
-            case ["credit", _, component, index, origin, origin_index, nbytes]:
-                deployment.release(ExecutorId(origin, origin_index), ExecutorId(component, index), nbytes)
-            case ["end", _, component, index, origin, origin_index]:
-                deployment.input_ended(ExecutorId(component, index), ExecutorId(origin, origin_index))
-            case ["message", _, component, index, _, inner]:
-                deployment.receive_message(ExecutorId(component, index), decode_message(inner, decoder, take))
-            case _:
-                raise ProtocolError(f"a message of the unknown kind {header[0]!r}")
+            case ["message", _, _, _, node, [int(incarnation), int(sequence)], inner]:
+                stamp, message = Stamp(incarnation, sequence), decode_message(inner, decoder, take)
+                return lambda: deployment.receive_message(instance, node, stamp, message)
+            case ["batch", _, _, _, origin, index, nbytes, header_of_batch]:
+                batch, sender = decoder.batch(header_of_batch, take), ExecutorId(origin, index)
+                return lambda: deployment.accept(instance, sender, batch, nbytes)
+            case ["credit", _, _, _, origin, index, nbytes]:
+                return lambda: deployment.release(ExecutorId(origin, index), instance, nbytes)
+            case ["end", _, _, _, origin, index]:
+                return lambda: deployment.input_ended(instance, ExecutorId(origin, index))
+        raise ProtocolError(f"a message of the unknown kind {header[0]!r}")

@@ -168,14 +168,16 @@ class Job:
             last 10 s), ``state_bytes``, ``rows``, ``moves``, ``moves_across`` (moves between nodes); ``throughput``
             (tuples/s that are processed), ``customer_rows`` (mean tuples of a sub-batch as it reaches a task),
             ``sojourn`` (mean seconds from a tuple's arrival at the executor to the end of its processing, over the
-            last 2 s), ``bytes_in`` and ``bytes_out`` (bytes/s), and ``bound`` (whether its threads hold the GIL, so
-            that another core on the same worker does not help).
+            last 2 s), ``bytes_in`` and ``bytes_out`` (bytes/s), ``pending_bytes`` (what remote tasks were sent and
+            have not brought home as state), ``recovered`` (how often it lost remote tasks and went on), ``refused``
+            (messages that were stale or came twice), and ``bound`` (whether its threads hold the GIL, so that another
+            core on the same worker does not help).
         """
         described = self._describe()
         columns = [
             "operator", "executor", "node", "cores", "arrival_rate", "service_rate", "queue", "latency_p50",
             "latency_p99", "state_bytes", "rows", "moves", "moves_across", "throughput", "customer_rows", "sojourn",
-            "bytes_in", "bytes_out", "bound",
+            "bytes_in", "bytes_out", "pending_bytes", "recovered", "refused", "bound",
         ]  # fmt: skip
         bound = set(described["bound"])
         rows = [
@@ -225,6 +227,21 @@ class Job:
         """
         columns = ["operator", "executor", "shard", "source", "target", "across_nodes", "ended", "pause"]
         return pd.DataFrame(self._call("moves"), columns=columns).sort_values("ended", ignore_index=True)
+
+    def recoveries(self) -> pd.DataFrame:
+        """Return what became of remote tasks that were lost with their worker, at most 1,000 losses of each executor.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Columns: ``operator``, ``executor``, ``node`` (which of the job's workers it was), ``tasks`` and ``shards``
+            (how many were lost), ``rows`` (that had to be processed once more), ``lost`` (when that was noticed,
+            seconds since the epoch), ``first`` and ``ended`` (when the first and the last of these rows were processed
+            again; missing where there are none yet).
+        """
+        columns = ["operator", "executor", "node", "tasks", "shards", "rows", "lost", "first", "ended"]
+        table = pd.DataFrame(self._call("recoveries"), columns=columns)
+        return table.astype({"first": float, "ended": float}).sort_values("lost", ignore_index=True)
 
     def decisions(self) -> pd.DataFrame:
         """Return the newest decisions about the job's cores, at most 1,000, in the order in which they were made.

@@ -30,6 +30,10 @@ class JobQuestions:
         """Return the newest finished shard moves of every executor."""
         return await self._joined(job, "moves")
 
+    async def recoveries(self, job: str) -> list[dict[str, Any]]:
+        """Return the newest losses of remote tasks of every executor."""
+        return await self._joined(job, "recoveries")
+
     async def assignment(self, job: str) -> list[dict[str, Any]]:
         """Which task each shard of each executor belongs to, and where the tasks are."""
         return await self._joined(job, "assignment")

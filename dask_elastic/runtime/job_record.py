@@ -55,6 +55,14 @@ class JobRecord:
         Held while the cores of an executor change.
     membership : asyncio.Lock
         Held while nodes join or leave.
+    incarnations : dict
+        Which joining each node is of that was not there from the beginning.
+    expelling : set of str
+        Lost workers that are about to leave the job.
+    suspects : dict
+        For each home the operator and the batch that a lost node had at hand, and when, until they are done again.
+    refused : int
+        Reports of nodes that had left.
     """
 
     def __init__(
@@ -75,6 +83,12 @@ class JobRecord:
         self.cores: dict[ExecutorKey, dict[int, int]] = {
             (name, index): dict(by_node) for name, parts in spec.cores.items() for index, by_node in enumerate(parts)
         }
+        self.refused = 0
+        self.changes = 0
+        self.joinings = 0
+        self.incarnations: dict[int, int] = {}
+        self.expelling: set[str] = set()
+        self.suspects: dict[int, tuple[float, str, int]] = {}
         self._letters: Counter[str] = Counter()
         self._ended = asyncio.Event()
 
@@ -123,17 +137,25 @@ class JobRecord:
         return node in self.spec.settled or any(node in by_node for by_node in self.cores.values())
 
     def needs(self, address: str) -> bool:
-        """Whether the loss of a worker ends the job."""
+        """Whether the loss of a worker ends the job: only what is at home there is nowhere else."""
         if address not in self.spec.nodes:
             return False
-        node = self.spec.nodes.index(address)
-        return node not in self.spec.guests or self.holds(node)
+        return self.status is Status.STARTING or self.spec.nodes.index(address) in self.spec.settled
+
+    def admits(self, generation: int, node: int, incarnation: int) -> bool:
+        """Whether a node is part of the job as what it says of itself; counts those that are not."""
+        present = any(place == node for place, _ in self.spec.members)
+        if self.spec.generation == generation and present and self.incarnations.get(node, 0) == incarnation:
+            return True
+        self.refused += 1
+        return False
 
     def leave(self, address: str) -> None:
         """Forget a node that holds nothing any more, but for the rows that it set aside."""
         report = self.reports.pop(self.spec.nodes.index(address), None)
         if report is not None:
             self._letters.update(report["dead_letters"])
+            self.refused += report["refused"]
         self.spec = self.spec.without(address)
 
     async def ended(self, timeout: float) -> None:
@@ -174,4 +196,5 @@ class JobRecord:
             "sources": [part for report in reports for part in report["sources"]],
             "sinks": [part for report in reports for part in report["sinks"]],
             "dead_letters": dict(dead),
+            "refused": self.refused + sum(report["refused"] for report in reports),
         }

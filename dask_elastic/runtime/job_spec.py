@@ -99,6 +99,8 @@ class JobSpec:
         How it runs.
     guests : tuple of int
         Nodes that joined while the job ran, or that are about to leave: their loss harms only who has tasks there.
+    incarnation : int
+        Counts the joinings of the job's nodes: which one this part is of. What an earlier part of a node says is stale.
     """
 
     job: str
@@ -110,6 +112,7 @@ class JobSpec:
     cores: dict[str, tuple[dict[int, int], ...]]
     options: JobOptions
     guests: tuple[int, ...] = ()
+    incarnation: int = 0
 
     @property
     def run(self) -> tuple[str, int]:
@@ -135,6 +138,7 @@ class JobSpec:
             cores={name: tuple(dict(c) for c in cores) for name, cores in message["cores"].items()},
             options=JobOptions(**message["options"]),
             guests=tuple(message["guests"]),
+            incarnation=message["incarnation"],
         )
 
     @property

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import socket
 import threading
+import time
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any
@@ -19,7 +20,8 @@ import numpy as np
 from distributed.comm.tcp import TCP
 
 from dask_elastic.runtime.doorbell import Doorbell
-from dask_elastic.runtime.packet import PREFIX, Packet
+from dask_elastic.runtime.packet import MAX_FRAME, PREFIX, Packet
+from dask_elastic.vocab.errors import ProtocolError
 
 logger = logging.getLogger("dask_elastic.lanes")
 
@@ -31,6 +33,9 @@ AT_ONCE_BYTES = 128 * 2**10
 
 FRAMES_AT_ONCE = 512
 """The system takes no more than 1,024 buffers in one call."""
+
+READ_AT_ONCE = 4 * 2**20
+"""So that a large packet on a slow network shows that its sender is alive."""
 
 NextPacket = Callable[[], Packet | None]
 
@@ -192,11 +197,19 @@ class CommReader:
         The connection.
     handle : callable
         Takes each packet, in order.
+
+    Attributes
+    ----------
+    heard : float
+        When something came last, by the monotonic clock.
     """
 
     def __init__(self, comm: Any, handle: Callable[[Packet], None]):
+        self.heard = time.monotonic()
         self._comm = comm
         self._handle = handle
+        self._loop = asyncio.get_running_loop()
+        self._problem: ProtocolError | None = None
         self._packets: SimpleQueue[Packet | None] = SimpleQueue()
         threading.Thread(target=self._run, name="elastic-reader", daemon=True).start()
 
@@ -205,8 +218,9 @@ class CommReader:
         try:
             while True:
                 self._packets.put(Packet.from_message(await self._comm.read()))
+                self.heard = time.monotonic()
         except Exception as error:  # whoever asked decides what it means
-            return error
+            return self._problem or error
 
     def close(self) -> None:
         """End the connection and the thread."""
@@ -214,8 +228,13 @@ class CommReader:
         self._comm.abort()
 
     def _run(self) -> None:
-        while (packet := self._packets.get()) is not None:
-            self._handle(packet)
+        try:
+            while (packet := self._packets.get()) is not None:
+                self._handle(packet)
+        except ProtocolError as error:
+            # Whatever comes behind it is out of order.
+            self._problem = error
+            self._loop.call_soon_threadsafe(self._comm.abort)
 
 
 class SocketReader:
@@ -227,9 +246,14 @@ class SocketReader:
         The plain connection that the socket belongs to; the event loop reads it no more.
     handle : callable
         Takes each packet, in order.
+    limit : int
+        Bytes of the largest packet.
     """
 
-    def __init__(self, comm: Any, handle: Callable[[Packet], None]):
+    def __init__(self, comm: Any, handle: Callable[[Packet], None], limit: int = MAX_FRAME):
+        self._limit = limit
+        self._handling = False
+        self._heard = time.monotonic()
         self._comm = comm
         self._socket = take_socket(comm)
         self._handle = handle
@@ -251,7 +275,9 @@ class SocketReader:
         try:
             self._socket.sendall(READY)
             while (packet := self._read()) is not None:
+                self._handling = True
                 self._handle(packet)
+                self._handling = False
         except Exception as reason:  # whatever it is, the event loop learns of it
             error = reason
         finally:
@@ -261,6 +287,16 @@ class SocketReader:
         except RuntimeError:  # the loop is closed, and the worker with it
             logger.debug("a connection ended after its worker: %r", error)
 
+    @property
+    def heard(self) -> float:
+        """When something came last, by the monotonic clock."""
+        # While a packet is handled nobody reads, and nothing can be said of the peer.
+        return time.monotonic() if self._handling else self._heard
+
+    @heard.setter
+    def heard(self, moment: float) -> None:
+        self._heard = moment
+
     def _end(self, error: BaseException) -> None:
         if not self._ended.done():
             self._ended.set_result(error)
@@ -269,7 +305,7 @@ class SocketReader:
         prefix = self._exactly(PREFIX.size)
         if prefix is None:
             return None
-        count, nbytes = Packet.body_bytes(bytes(prefix))
+        count, nbytes = Packet.body_bytes(bytes(prefix), self._limit)
         body = self._exactly(nbytes)
         return None if body is None else Packet.from_body(count, body)
 
@@ -278,8 +314,9 @@ class SocketReader:
         buffer = np.empty(nbytes, dtype=np.uint8).data
         filled = 0
         while filled < nbytes:
-            received = self._socket.recv_into(buffer[filled:], 0, socket.MSG_WAITALL)
+            received = self._socket.recv_into(buffer[filled : filled + READ_AT_ONCE], 0, socket.MSG_WAITALL)
             if not received:
                 return None
             filled += received
+            self._heard = time.monotonic()
         return buffer

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from dask_elastic.runtime.core_changes import CoreChanges
-from dask_elastic.runtime.job_record import JobRecord, Status
+from dask_elastic.runtime.job_record import ExecutorKey, JobRecord, Status
 from dask_elastic.runtime.job_spec import JobSpec
 from dask_elastic.runtime.job_table import JobTable
 from dask_elastic.runtime.report import Relayed, load_error
@@ -26,6 +26,12 @@ LONGEST_WAIT = 60.0
 """Seconds until a worker that could not join is asked again; they double from time to time."""
 
 DRAIN_POLL = 0.05
+
+PING_SECONDS = 1.0
+"""A worker that does not say its version so soon is not asked to join."""
+
+ANSWER_SECONDS = 10.0
+"""A worker that takes longer to come or go is left out."""
 
 CALLS_AT_ONCE = 8
 """Beginning all calls of a large cluster at once would keep the scheduler's event loop busy for too long."""
@@ -66,8 +72,21 @@ class Membership:
         """Make the workers that came up nodes of every running job."""
         for record in self._growing():
             new = [a for a in self.workers.usable() if a not in record.spec.nodes and self._may_try(a)]
-            if new:
-                await self._join(record, new)
+            if new and (answering := await self._answering(record, new)):
+                await self._join(record, answering)
+
+    async def _answering(self, record: JobRecord, addresses: list[str]) -> list[str]:
+        """Return which of some workers answer at once: one that hangs would keep others from coming and going."""
+        calls = (asyncio.wait_for(self.calls.one(a, "version"), PING_SECONDS) for a in addresses)
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+        for address, answer in zip(addresses, answers, strict=True):
+            if isinstance(answer, TimeoutError):
+                self._put_off(record, [address], NodeLost(f"no answer within {PING_SECONDS:g} s"))
+            elif isinstance(answer, ElasticError | Relayed):
+                self._put_off(record, [address], answer)
+            elif isinstance(answer, BaseException):
+                raise answer
+        return [address for address, answer in zip(addresses, answers, strict=True) if isinstance(answer, str)]
 
     def _may_try(self, address: str) -> bool:
         return address not in self._waits or time.monotonic() >= self._waits[address][1]
@@ -91,17 +110,36 @@ class Membership:
 
     async def _introduce(self, record: JobRecord, spec: JobSpec, addresses: list[str]) -> None:
         """Let the new nodes prepare their part, then tell the others of them, then let the new ones begin."""
-        parts = [replace(spec, node=spec.nodes.index(address)).to_message() for address in addresses]
+        record.joinings += 1
+        places = [spec.nodes.index(address) for address in addresses]
+        parts = [replace(spec, node=node, incarnation=record.joinings).to_message() for node in places]
         await _all(
-            self.calls.one(address, "prepare", spec=part, components=record.components)
+            self._soon(self.calls.one(address, "prepare", spec=part, components=record.components), address)
             for address, part in zip(addresses, parts, strict=True)
         )
+        record.incarnations.update(dict.fromkeys(places, record.joinings))
         await self._announce(record, spec)
         await _all(self.calls.one(address, "start_sources", job=record.name) for address in addresses)
 
     async def _announce(self, record: JobRecord, spec: JobSpec) -> None:
-        members = {"job": spec.job, "generation": spec.generation, "nodes": spec.nodes, "guests": spec.guests}
-        await _all(self.calls.one(address, "members", **members) for address in record.addresses)
+        record.changes += 1
+        run = {"job": spec.job, "generation": spec.generation, "change": record.changes}
+        members = {**run, "nodes": spec.nodes, "guests": spec.guests}
+        await _all(self._soon(self.calls.one(a, "members", **members), a) for a in record.addresses)
+
+    @staticmethod
+    async def _soon(call: Awaitable[Any], address: str) -> None:
+        """Wait for a call, but not for a worker that hangs: nobody else could come or go meanwhile.
+
+        Raises
+        ------
+        NodeLost
+            If it takes too long.
+        """
+        try:
+            await asyncio.wait_for(call, ANSWER_SECONDS)
+        except TimeoutError as error:
+            raise NodeLost(f"worker {address} did not answer within {ANSWER_SECONDS:g} s") from error
 
     def _check_unchanged(self, record: JobRecord, before: JobSpec, addresses: list[str]) -> None:
         """Raise if what was arranged is out of date."""
@@ -121,7 +159,7 @@ class Membership:
 
     async def _dismiss(self, record: JobRecord, addresses: list[str]) -> None:
         run = {"job": record.name, "generation": record.spec.generation}
-        calls = (self.calls.one(address, "forget", **run) for address in addresses)
+        calls = (self._soon(self.calls.one(address, "forget", **run), address) for address in addresses)
         for result in await asyncio.gather(*calls, return_exceptions=True):
             if isinstance(result, BaseException):
                 logger.debug("job %r: forget: %s", record.name, result)
@@ -129,16 +167,51 @@ class Membership:
     # leaving
 
     def lost(self, address: str) -> list[JobRecord]:
-        """Note that a worker is gone; returns the jobs that cannot go on without it."""
+        """Note that a worker is gone; returns the jobs that had it as a node."""
         self.workers.retiring.discard(address)
         self._waits.pop(address, None)
-        harmed = []
-        for record in self.jobs.running:
-            if record.needs(address):
-                harmed.append(record)
-            elif address in record.spec.nodes:
-                record.leave(address)
-        return harmed
+        return [record for record in self.jobs.running if address in record.spec.nodes]
+
+    async def expel(self, record: JobRecord, address: str) -> None:
+        """Let a job go on without a node that is lost, or that another node has lost touch with.
+
+        Its executors get as many cores elsewhere as are free. What the node says from here on is stale. If it is still
+        there it may join anew.
+        """
+        if address in record.expelling:
+            return
+        record.expelling.add(address)
+        try:
+            async with record.membership:
+                await self._expel(record, address)
+        finally:
+            record.expelling.discard(address)
+
+    async def _expel(self, record: JobRecord, address: str) -> None:
+        if not record.live or address not in record.spec.nodes or record.needs(address):
+            return
+        node = record.spec.nodes.index(address)
+        logger.warning("job %r goes on without %s", record.name, address)
+        for key in [key for key, by_node in record.cores.items() if node in by_node]:
+            await self._replace_cores(record, key, node)
+        record.leave(address)
+        try:
+            await self._announce(record, record.spec)
+        except (ElasticError, Relayed) as error:
+            # Whoever cannot be told is lost itself, and hears of it when it joins anew, if it does.
+            logger.warning("job %r: not every node was told that %s is out: %s", record.name, address, error)
+        if address in self.workers:
+            self._waits[address] = FIRST_WAIT, time.monotonic() + FIRST_WAIT
+            await self._dismiss(record, [address])
+
+    async def _replace_cores(self, record: JobRecord, key: ExecutorKey, node: int) -> None:
+        try:
+            await self.cores.vacate(record, key, {node})
+        except (ElasticError, Relayed) as error:
+            # The executor itself goes on with what it has, one core at home at least.
+            logger.warning("job %r: %s[%d] keeps its other cores: %s", record.name, *key, error)
+            left = {other: count for other, count in record.cores[key].items() if other != node}
+            record.cores[key] = left or {record.spec.homes[key[0]][key[1]]: 1}
 
     def lost_touch(self, record: JobRecord, nodes: Iterable[int]) -> None:
         """Note that a home has no way to nodes any more; those that hold nothing leave, and may join anew."""

@@ -8,25 +8,26 @@ import functools
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import cloudpickle
 from distributed.comm.core import CommClosedError
 
 from dask_elastic.runtime.allocator import keep_pages
+from dask_elastic.runtime.channels import Channels, has_died
 from dask_elastic.runtime.commands import Commands
 from dask_elastic.runtime.deployment import Deployment
+from dask_elastic.runtime.exposure import check_exposure
 from dask_elastic.runtime.ingress import Ingress
-from dask_elastic.runtime.job_spec import JobSpec
-from dask_elastic.runtime.lanes import CommReader, SocketReader
-from dask_elastic.runtime.packet import Packet
-from dask_elastic.runtime.peer import Peer
+from dask_elastic.runtime.job_spec import NOBODY, JobSpec
+from dask_elastic.runtime.memory import Memory
+from dask_elastic.runtime.node_options import node_options
+from dask_elastic.runtime.peer import Peer, address_of
 from dask_elastic.runtime.report import part_report
 from dask_elastic.runtime.switching import INTERVAL
-from dask_elastic.vocab.errors import ElasticError, NodeLost, ProtocolError
+from dask_elastic.vocab.errors import NodeLost
 
 if TYPE_CHECKING:
     from distributed import Worker
@@ -38,6 +39,12 @@ T = TypeVar("T")
 
 TICK = 0.1
 JOIN_SECONDS = 5.0
+
+TOGETHER_SECONDS = 0.1
+"""Workers that die within so short a time have not died of each other's rows."""
+
+TELL_SECONDS = 0.5
+"""Longer than this the rows of a lost node do not wait for the scheduler to know of them."""
 
 
 class NodeRuntime:
@@ -51,16 +58,21 @@ class NodeRuntime:
 
     def __init__(self, worker: Worker):
         self.worker = worker
+        self.options = node_options()
+        self.memory = Memory.of(worker, self.options)
         self.deployments: dict[str, Deployment] = {}
         self.commands = Commands(self)
-        self._peers: dict[str, Peer] = {}
-        self._parting: list[Peer] = []
-        self._connecting = asyncio.Lock()
+        self.channels = Channels(worker, self.options, lambda sender: Ingress(self.deployments, sender), self._given_up)
+        self._comings = ThreadPoolExecutor(1, thread_name_prefix="elastic-control-comings")
         self._pool = ThreadPoolExecutor(8, thread_name_prefix="elastic-control")
         self._closed = threading.Event()
         self._wanted_report = asyncio.Event()
         self._background: set[asyncio.Task[Any]] = set()
-        self._readers: set[CommReader | SocketReader] = set()
+
+    @property
+    def address(self) -> str:
+        """The address under which the others know this node."""
+        return address_of(self.worker)
 
     async def start(self) -> None:
         """Take up the worker's handlers and start the node's own threads."""
@@ -80,10 +92,8 @@ class NodeRuntime:
             await self.forget(job)
         for task in list(self._background):
             task.cancel()
-        for peer in (*self._peers.values(), *self._parting):
-            await peer.close()
-        for reader in list(self._readers):
-            reader.close()
+        await self.channels.close()
+        self._comings.shutdown(wait=False, cancel_futures=True)
         self._pool.shutdown(wait=False, cancel_futures=True)
         INTERVAL.restore()
 
@@ -101,7 +111,8 @@ class NodeRuntime:
     async def prepare(self, message: dict[str, Any], components: bytes) -> None:
         """Build this node's part of a job, and the channels to the job's other nodes."""
         spec = JobSpec.from_message(message)
-        await self._connect_all(spec)
+        check_exposure([self.address], self.options.require_tls)
+        await self._connect_all(address for _, address in spec.members)
         if spec.job in self.deployments:
             await self.forget(spec.job)
 
@@ -110,17 +121,17 @@ class NodeRuntime:
 
         self.deployments[spec.job] = await self.in_thread(build)
 
-    async def members(self, job: str, nodes: Sequence[str], guests: Sequence[int]) -> None:
-        """Learn which nodes a job has from now on, once there is a channel to each of them."""
+    async def members(self, job: str, change: int, nodes: Sequence[str], guests: Sequence[int]) -> None:
+        """Learn which nodes a job has from now on, once there is a channel to each of those that are new."""
         deployment = self.deployments[job]
-        spec = replace(deployment.spec, nodes=tuple(nodes), guests=tuple(guests))
-        await self._connect_all(spec)
-        deployment.spec = spec
+        # Some of the others may be lost, without anybody here knowing of it yet: dialling them would take long.
+        await self._connect_all(address for address in nodes if address not in (*deployment.spec.nodes, NOBODY))
+        await self._one_by_one(deployment.change_members, change, tuple(nodes), tuple(guests))
 
-    async def _connect_all(self, spec: JobSpec) -> None:
-        for _, address in spec.members:
-            if address != self.worker.address:
-                await self._connect(address)
+    async def _connect_all(self, addresses: Iterable[str]) -> None:
+        for address in addresses:
+            if address != self.address:
+                await self.channels.connect(address)
 
     async def forget(self, job: str) -> list[str]:
         """Stop a job's part and drop its state; returns the names of threads that user code still holds up."""
@@ -139,7 +150,7 @@ class NodeRuntime:
 
     def job_failed(self, job: str, error: BaseException) -> None:
         """Something here failed the job; called from any thread."""
-        logger.error("job %r failed on %s: %s", job, self.worker.address, error)
+        logger.error("job %r failed on %s: %s", job, self.address, error)
         self._report_soon()
 
     # channels
@@ -152,65 +163,49 @@ class NodeRuntime:
         NodeLost
             If the connection has been lost since.
         """
-        peer = self._peers.get(address)
-        if peer is None:
-            raise NodeLost(f"the channel from {self.worker.address} to {address} is gone")
-        return peer
-
-    async def _connect(self, address: str) -> None:
-        # Jobs that are submitted at a time must share one channel, or their messages to a node would have no order.
-        async with self._connecting:
-            if address in self._peers:
-                return
-            peer = Peer(self.worker, address, self._peer_broken)
-            await peer.connect()
-            self._peers[address] = peer
-
-    def _peer_broken(self, address: str, error: BaseException) -> None:
-        peer = self._peers.pop(address, None)
-        if peer is not None:
-            self._parting.append(peer)
-            self._spawn(self._part(peer))
-        self._fail_jobs_with(address, NodeLost(f"the channel from {self.worker.address} to {address} broke: {error!r}"))
-
-    async def _part(self, peer: Peer) -> None:
-        await peer.close()
-        self._parting.remove(peer)
-
-    def _fail_jobs_with(self, address: str, error: ElasticError) -> None:
-        for deployment in list(self.deployments.values()):
-            if deployment.needs(address) and not deployment.ended and not deployment.complete:
-                deployment.fail(error)
+        return self.channels.peer(address)
 
     async def stream(self, comm: Comm, sender: str, lane: str = "comm") -> str:
         """Read what another node sends us; the handler behind the ``elastic_stream`` operation."""
-        ingress = Ingress(self, sender)
-        reader = (SocketReader if lane == "socket" else CommReader)(comm, functools.partial(self._ingest, ingress))
-        self._readers.add(reader)
-        try:
-            error = await reader.ended()
-            # Our own way there would notice no earlier than at its next write.
-            if not self._closed.is_set():
-                self._peer_broken(sender, error)
-        finally:
-            self._readers.discard(reader)
-            reader.close()
+        await self.channels.serve(comm, sender, lane)
         return "dont_reply"
 
-    def _ingest(self, ingress: Ingress, packet: Packet) -> None:
+    def _given_up(self, address: str, error: NodeLost) -> None:
+        self._spawn(self._go_on_without(address, error))
+
+    async def _go_on_without(self, address: str, error: NodeLost) -> None:
+        died = await has_died(address)
+        if died:
+            # Others may have died with it; whoever is given its rows has to be alive.
+            await asyncio.sleep(TOGETHER_SECONDS)
+        for deployment in list(self.deployments.values()):
+            if died and (batches := deployment.at_hand(address)):
+                await self._tell_at_hand(deployment, batches)
+            lost = functools.partial(deployment.node_lost, address, error, died)
+            await self._one_by_one(self._guarded, deployment, lost)
+        self._wanted_report.set()
+
+    async def _tell_at_hand(self, deployment: Deployment, batches: list[tuple[str, int]]) -> None:
+        """Tell the scheduler what a lost node had at hand, before this node does it again and may die of it."""
+        spec = deployment.spec
+        call = self.worker.scheduler.elastic_suspects(
+            job=spec.job, generation=spec.generation, node=spec.node, batches=batches
+        )
         try:
-            ingress.handle(packet)
-        except Exception as error:  # whatever is wrong with a packet breaks the jobs that use the channel
-            sender = ingress.sender
-            logger.exception("a packet from %s", sender)
-            reason = ProtocolError(f"a packet from {sender} to {self.worker.address} cannot be read: {error!r}")
-            self._fail_jobs_with(sender, reason)
+            await asyncio.wait_for(call, TELL_SECONDS)
+        except (TimeoutError, CommClosedError, OSError) as error:
+            logger.info("job %r: the scheduler was not told of %s: %r", spec.job, batches, error)
+
+    async def _one_by_one(self, function: Callable[..., None], *arguments: Any) -> None:
+        """Carry out what comes and goes in the order in which it did, away from the event loop."""
+        await asyncio.get_running_loop().run_in_executor(self._comings, function, *arguments)
 
     # time
 
     def _run_ticks(self) -> None:
         due: dict[tuple[str, str], float] = {}
         while not self._closed.wait(TICK):
+            self._watch_memory()
             due = {key: at for key, at in due.items() if key[0] in self.deployments}
             for job, deployment in list(self.deployments.items()):
                 if deployment.ended:
@@ -224,6 +219,15 @@ class NodeRuntime:
                     if now >= due.setdefault((job, name), now + interval):
                         due[job, name] = now + interval
                         self._guarded(deployment, act)
+
+    def _watch_memory(self) -> None:
+        exhausted = self.memory.look()
+        for deployment in () if self.memory.tight else list(self.deployments.values()):
+            self._guarded(deployment, deployment.release_withheld)
+        running = [deployment for deployment in self.deployments.values() if not deployment.ended]
+        if exhausted and running:
+            largest = max(running, key=lambda deployment: deployment.state_bytes())
+            largest.fail(largest.out_of_memory(self.memory.account()))
 
     @staticmethod
     def _guarded(deployment: Deployment, act: Callable[[], None]) -> None:
@@ -255,7 +259,11 @@ class NodeRuntime:
         report = await self.in_thread(part_report, deployment)
         try:
             await self.worker.scheduler.elastic_report(
-                job=deployment.job, generation=deployment.spec.generation, node=deployment.node, report=report
+                job=deployment.job,
+                generation=deployment.spec.generation,
+                incarnation=deployment.spec.incarnation,
+                node=deployment.node,
+                report=report,
             )
         except (CommClosedError, OSError, AttributeError) as error:
             # The next report carries everything again; a scheduler that stays away closes this worker.

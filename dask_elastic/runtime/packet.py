@@ -12,6 +12,9 @@ from dask_elastic.vocab.errors import ProtocolError
 
 SMALL_BYTES = 256 * 2**10
 
+MAX_FRAME = 2**30
+"""Bytes of a packet that are accepted where the configuration does not say."""
+
 PREFIX = struct.Struct("<IIQ")
 """What a packet on a socket begins with: a sign of our own, how many buffers, how many bytes follow."""
 
@@ -73,17 +76,26 @@ class Packet:
         return frames
 
     @staticmethod
-    def body_bytes(prefix: bytes) -> tuple[int, int]:
+    def body_bytes(prefix: bytes, limit: int = MAX_FRAME) -> tuple[int, int]:
         """Return how many buffers and how many bytes follow a prefix.
+
+        Parameters
+        ----------
+        prefix : bytes
+            The first bytes of a packet.
+        limit : int
+            Most bytes that may follow: who reads takes memory for them.
 
         Raises
         ------
         ProtocolError
-            If this is no beginning of a packet.
+            If this is no beginning of a packet, or of one that is too large.
         """
-        sign, count, nbytes = PREFIX.unpack(prefix)
+        sign, count, nbytes = PREFIX.unpack(prefix.ljust(PREFIX.size, b"\0"))
         if sign != _SIGN or nbytes < count * 8:
             raise ProtocolError(f"{prefix.hex()} is no beginning of a packet: the connection carries something else")
+        if nbytes > limit:
+            raise ProtocolError(f"a packet of {nbytes} bytes is refused: elastic.max-frame is {limit}")
         return count, nbytes
 
     @classmethod
@@ -99,7 +111,7 @@ class Packet:
         filled = (lengths + np.uint64(_ALIGNMENT - 1)) & ~np.uint64(_ALIGNMENT - 1)
         ends = count * 8 + np.cumsum(filled)
         if len(body) != (int(ends[-1]) if count else 0) or (lengths > len(body)).any():
-            raise ProtocolError(f"a packet of {len(body)} bytes says that it has buffers of {lengths.tolist()}")
+            raise ProtocolError(f"a packet of {len(body)} bytes says that it has buffers of {lengths[:8].tolist()}")
         starts = (ends - filled).tolist()
         return cls([body[start : start + size] for start, size in zip(starts, lengths.tolist(), strict=True)])
 

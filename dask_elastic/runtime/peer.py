@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 
 from distributed.comm import connect
 
+from dask_elastic.runtime.fence import Fence
 from dask_elastic.runtime.lanes import READY, CommLane, SocketLane, is_plain
-from dask_elastic.runtime.packet import Packet
+from dask_elastic.runtime.packet import MAX_FRAME, Packet
 from dask_elastic.runtime.wire import Buffers, Encoder, Header, encode_message, pack
 from dask_elastic.vocab.batch import Batch
-from dask_elastic.vocab.errors import ProtocolError
+from dask_elastic.vocab.errors import ElasticError, ProtocolError
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.messages import ToHome, ToRemote
 
@@ -32,6 +33,12 @@ COALESCED_BYTES = 4 * 2**20
 """A write carries the messages that wait, up to about this size."""
 
 
+def address_of(worker: Worker) -> str:
+    """Return the address under which the others know a worker, which need not be the one where it listens."""
+    address: str = worker.contact_address or worker.address
+    return address
+
+
 class Peer:
     """Sends to one worker. Messages arrive in the order in which `send` methods returned.
 
@@ -42,17 +49,23 @@ class Peer:
     address : str
         The worker that we talk to.
     on_broken : callable
-        Told, on the event loop, when the connection is lost or cannot be made.
+        Told, on the event loop, when the connection is lost.
+    limit : int
+        Bytes of the largest message.
 
     Notes
     -----
     Nobody waits here: what is sent must be bounded by credit.
     """
 
-    def __init__(self, worker: Worker, address: str, on_broken: Callable[[str, BaseException], None]):
+    def __init__(
+        self, worker: Worker, address: str, on_broken: Callable[[Peer, BaseException], None], limit: int = MAX_FRAME
+    ):
         self.worker = worker
         self.address = address
         self._on_broken = on_broken
+        self._limit = limit
+        self._sequence = 0
         self._loop = worker.loop.asyncio_loop
         self._lock = threading.Lock()
         self._schemas: dict[bytes, int] = {}
@@ -67,7 +80,7 @@ class Peer:
         comm = await connect(self.address, **self.worker.security.get_connection_args("worker"))
         plain = is_plain(comm)
         lane = "socket" if plain else "comm"
-        await comm.write({"op": "elastic_stream", "reply": False, "sender": self.worker.address, "lane": lane})
+        await comm.write({"op": "elastic_stream", "reply": False, "sender": address_of(self.worker), "lane": lane})
         if plain and await asyncio.wait_for(comm.stream.read_bytes(len(READY)), READY_SECONDS) != READY:
             raise ProtocolError(f"{self.address} does not answer as a worker with dask_elastic does")
         self._lane = (SocketLane if plain else CommLane)(comm, self._next_packet, self._broken)
@@ -78,7 +91,7 @@ class Peer:
 
     def _tell(self, error: BaseException) -> None:
         if not self._closed:
-            self._on_broken(self.address, error)
+            self._on_broken(self, error)
 
     def send_batch(self, run: Run, target: ExecutorId, origin: ExecutorId, batch: Batch, nbytes: int) -> None:
         """Send tuples to an executor."""
@@ -94,14 +107,30 @@ class Peer:
         """Give credit back to an upstream instance of an executor of ours."""
         self._append(["credit", run, *target, *origin, nbytes], [])
 
-    def send_messages(self, run: Run, executor: ExecutorId, node: int, messages: Sequence[ToRemote | ToHome]) -> None:
+    def send_messages(
+        self, run: Run, executor: ExecutorId, node: int, messages: Sequence[ToRemote | ToHome], fence: Fence
+    ) -> None:
         """Send messages between a home and its remote tasks; `node` is the sender's."""
         made: list[tuple[Header, Buffers]] = []
         for message in messages:
             buffers: Buffers = []
             header = encode_message(message, self._encoder, buffers)
-            made.append((["message", run, *executor, node, header], buffers))
-        self._extend(made)
+            made.append((["message", run, *executor, node, None, header], buffers))
+        with fence.lock:
+            kept = []
+            for message, (header, buffers) in zip(messages, made, strict=True):
+                stamp = fence.stamp(message)
+                if stamp is not None:
+                    header[5] = stamp
+                    kept.append((header, buffers))
+            mine = self._put(kept)
+        if mine:
+            self._transmit()
+
+    def send_beat(self) -> None:
+        """Send a sign of life, unless something waits already."""
+        if not self._waiting:
+            self._append(["beat"], [])
 
     def _schema_number(self, schema: bytes) -> int:
         with self._lock:
@@ -116,11 +145,32 @@ class Peer:
         self._extend([(header, buffers)])
 
     def _extend(self, made: list[tuple[Header, Buffers]]) -> None:
+        if self._put(made):
+            self._transmit()
+
+    def _put(self, made: list[tuple[Header, Buffers]]) -> bool:
+        """Give messages their place on the wire; returns whether the caller is to transmit them."""
+        for header, buffers in made:
+            size = sum(map(len, buffers))
+            if size > self._limit // 2:
+                self._check_size(header, size)
         with self._lock:
             self._waiting += made
             if self._transmitting or self._lane is None:
-                return
+                return False
             self._transmitting = True
+            return True
+
+    def _check_size(self, header: Header, size: int) -> None:
+        # What else is in a packet, and its padding, has to fit as well.
+        if size + 2 * COALESCED_BYTES > self._limit:
+            raise ElasticError(
+                f"a message ({header[0]}) of {size} bytes is too large for elastic.max-frame, {self._limit}: raise it "
+                "on every worker, give the operator more shards or executors, or flush its state more often"
+            )
+
+    def _transmit(self) -> None:
+        assert self._lane is not None
         self._lane.transmit()
 
     def _next_packet(self) -> Packet | None:
@@ -137,7 +187,9 @@ class Peer:
             if not headers:
                 self._transmitting = False
                 return None
-        return Packet([pack(headers), *buffers])
+            sequence = self._sequence
+            self._sequence += 1
+        return Packet([pack(headers, sequence), *buffers])
 
     async def close(self) -> None:
         """Close the connection; what has not been written is dropped."""

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from contextlib import closing
 from typing import TYPE_CHECKING
 
 from dask_elastic.executor.remote import RemotePart
 from dask_elastic.runtime.doorbell import Doorbell
+from dask_elastic.runtime.fence import Fence
 from dask_elastic.vocab import messages as m
+from dask_elastic.vocab.errors import NodeLost
 
 if TYPE_CHECKING:
     from dask_elastic.runtime.deployment import Deployment
     from dask_elastic.topology.component import Component
+
+logger = logging.getLogger("dask_elastic.node")
 
 
 class RemoteTasks:
@@ -36,6 +41,7 @@ class RemoteTasks:
         self.component = component
         self.home = home
         self._bells: dict[int, Doorbell] = {}
+        self._fence = Fence(lambda _: part.stamp())
 
     def receive(self, message: m.ToRemote) -> None:
         """Take a message of the home, in the thread that brings all of them.
@@ -60,15 +66,20 @@ class RemoteTasks:
             if self.part.receive(self.part.flush_due(number), time.time()):
                 self._bells[number].ring()
 
+    def close(self) -> None:
+        """End the tasks: their home is out of reach, or has given them up."""
+        self.part.close()
+        self.abort()
+
     def abort(self) -> None:
-        """Wake every thread, so that it sees that the job has ended."""
+        """Wake every thread, so that it sees that it is to end."""
         for bell in list(self._bells.values()):
             bell.ring()
 
     def _run_task(self, task: int) -> None:
         bell = self._bells[task]
         with closing(self.deployment.processor(self.component, task, self.part.store, self.home)) as processor:
-            while not self.deployment.ended:
+            while not (self.deployment.ended or self.part.closed):
                 message = self.part.take(task, time.time())
                 match message:
                     case None:
@@ -89,5 +100,11 @@ class RemoteTasks:
         self.part.settle()
 
     def _send(self, messages: list[m.ToHome]) -> None:
-        if messages:
-            self.deployment.send_messages(self.home, self.part.identity, messages)
+        if not messages:
+            return
+        try:
+            self.deployment.send_messages(self.home, self.part.identity, messages, self._fence)
+        except NodeLost as error:
+            # The home does all this again elsewhere as soon as it notices, or the job is lost with it.
+            logger.info("%s: %s", self.part.identity, error)
+            self.close()

@@ -29,6 +29,9 @@ def part_report(deployment: Deployment) -> dict[str, Any]:
         "sources": [[*source.identity, source.rows] for source in deployment.sources.values()],
         "sinks": [[*sink.identity, sink.rows] for sink in deployment.sinks.values()],
         "dead_letters": dict(deployment.dead_letters.counts),
+        "refused": deployment.messages_refused,
+        "lost": sorted(deployment.lost),
+        "recovering": deployment.recovering,
     }
 
 
@@ -55,6 +58,9 @@ def _measure(measure: ExecutorMeasure) -> dict[str, Any]:
         "rows": measure.rows,
         "moves": measure.moves,
         "moves_across": measure.moves_across,
+        "pending_bytes": measure.pending_bytes,
+        "refused": measure.refused,
+        "recovered": measure.recovered,
     }
 
 

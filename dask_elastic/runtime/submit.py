@@ -13,6 +13,7 @@ import cloudpickle
 import dask.config
 
 from dask_elastic._version import __version__
+from dask_elastic.runtime.exposure import check_exposure
 from dask_elastic.runtime.job import Job, call, default_client
 from dask_elastic.runtime.job_spec import STATIC, ComponentSummary
 from dask_elastic.runtime.options import job_options
@@ -84,6 +85,7 @@ def submit(
     if not isinstance(topology, Topology):
         raise TypeError(f"submit takes a Topology, not {type(topology).__name__}")
     client = client or default_client()
+    check_exposure([client.scheduler.address])
     checked = asdict(job_options(options))
     components = fuse(topology)
     for component in components:

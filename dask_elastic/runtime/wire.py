@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgpack
@@ -19,6 +20,15 @@ Buffers = list[Any]
 
 NO_ROWS = -1
 WHOLE_STREAM = -2
+
+MOST_SCHEMAS = 65_536
+"""Different schemas that a connection may carry in its life; a peer that sends more is out of its mind."""
+
+UNREADABLE = (
+    ArithmeticError, LookupError, TypeError, ValueError, EOFError, OSError, StopIteration, struct.error,
+    pa.ArrowException,
+)  # fmt: skip
+"""What parsing bytes that nobody wrote on purpose can raise."""
 
 
 class Encoder:
@@ -59,27 +69,89 @@ class Decoder:
         self._schemas: list[pa.Schema] = []
 
     def learn(self, schema: bytes) -> None:
-        """Take the next schema."""
-        self._schemas.append(pa.ipc.read_schema(pa.py_buffer(schema)))
+        """Take the next schema.
+
+        Raises
+        ------
+        ProtocolError
+            If it is none, or one too many.
+        """
+        if len(self._schemas) >= MOST_SCHEMAS:
+            raise ProtocolError(f"a peer sent more than {MOST_SCHEMAS} schemas")
+        try:
+            self._schemas.append(pa.ipc.read_schema(pa.py_buffer(schema)))
+        except UNREADABLE as error:
+            raise ProtocolError(f"{len(schema)} bytes are no schema: {error}") from error
 
     def rows(self, number: int, take: Callable[[], Any]) -> pa.RecordBatch | None:
-        """Return the rows whose body `take` returns."""
+        """Return the rows whose body `take` returns; they are parts of it, not copies."""
         if number == NO_ROWS:
             return None
         body = pa.py_buffer(take())
         if number == WHOLE_STREAM:
-            with pa.ipc.open_stream(body) as reader:
-                return reader.read_next_batch()
-        if not 0 <= number < len(self._schemas):
+            rows = _first_of_stream(body)
+        elif 0 <= number < len(self._schemas):
+            message = pa.ipc.read_message(body)
+            _check_plain(message)
+            rows = pa.ipc.read_record_batch(message, self._schemas[number])
+        else:
             raise ProtocolError(f"a batch names schema {number}, of which the peer has not told")
-        return pa.ipc.read_record_batch(body, self._schemas[number])
+        # Every column lies within the body; what strings say of themselves row by row is not looked at.
+        rows.validate()
+        return rows
 
     def batch(self, header: Header, take: Callable[[], Any]) -> Batch:
         """Return the inverse of `Encoder.batch`."""
         number, stamp, hashed = header
         rows = self.rows(number, take)
+        if rows is None or not isinstance(stamp, float | int):
+            raise ProtocolError("a batch has no rows, or no time")
         hashes = np.frombuffer(take(), dtype=np.uint64) if hashed else None
+        if hashes is not None and len(hashes) != rows.num_rows:
+            raise ProtocolError(f"a batch of {rows.num_rows} rows has {len(hashes)} hashes")
         return Batch(rows, hashes, stamp)
+
+
+def _first_of_stream(body: pa.Buffer) -> pa.RecordBatch:
+    for message in pa.ipc.MessageReader.open_stream(body):
+        _check_plain(message)
+    with pa.ipc.open_stream(body) as reader:
+        return reader.read_next_batch()
+
+
+_SOFFSET = struct.Struct("<i")
+_UOFFSET = struct.Struct("<I")
+_VOFFSET = struct.Struct("<H")
+
+
+def _check_plain(message: pa.ipc.Message) -> None:
+    """Refuse a compressed body, which would say itself how much memory it takes; nobody here ever writes one.
+
+    Raises
+    ------
+    ProtocolError
+        If the body is compressed.
+    """
+    if message.type == "schema":
+        return
+    flat = message.metadata
+    # Message, its field `header`; where that is a dictionary, its field `data`; then the record batch's `compression`.
+    (table,) = _UOFFSET.unpack_from(flat, 0)
+    record = _field(flat, table, 2)
+    if message.type == "dictionary" and record is not None:
+        record = _field(flat, record, 1)
+    if record is None or _field(flat, record, 3) is not None:
+        raise ProtocolError("a batch is compressed, or is none")
+
+
+def _field(flat: pa.Buffer, table: int, number: int) -> int | None:
+    """Return where what a flatbuffer table refers to in one of its fields begins; None where it has none."""
+    vtable = table - _SOFFSET.unpack_from(flat, table)[0]
+    (size,) = _VOFFSET.unpack_from(flat, vtable)
+    if size <= 4 + 2 * number:
+        return None
+    (offset,) = _VOFFSET.unpack_from(flat, vtable + 4 + 2 * number)
+    return table + offset + _UOFFSET.unpack_from(flat, table + offset)[0] if offset else None
 
 
 def _stream(rows: pa.RecordBatch) -> pa.Buffer:
@@ -94,8 +166,8 @@ def encode_message(message: m.ToRemote | m.ToHome, encoder: Encoder, buffers: Bu
     match message:
         case m.StartTask(task, shards):
             fields: Header = [task, list(shards)]
-        case m.SubBatch(task, number, batch):
-            fields = [task, number, encoder.batch(batch, buffers)]
+        case m.SubBatch(task, number, batch, silent):
+            fields = [task, number, encoder.batch(batch, buffers), silent]
         case m.Install(task, shard, state):
             fields = [task, shard, encoder.rows(state, buffers)]
         case m.Outputs(task, number, deliveries):
@@ -106,21 +178,51 @@ def encode_message(message: m.ToRemote | m.ToHome, encoder: Encoder, buffers: Bu
             fields = [task, shard, stays]
         case m.Done(task, number, busy, waited):
             fields = [task, number, busy, waited]
-        case m.LabelReturned(task, shard) | m.FlushRequest(task, shard):
-            fields = [task, shard]
+        case m.LabelReturned(task, shard, through, state):
+            fields = [task, shard, through, encoder.rows(state, buffers)]
+        case m.FlushRequest(task, token):
+            fields = [task, token]
         case m.StopTask(task):
             fields = [task]
     return [type(message).__name__, *fields]
 
 
+_WHOLE = (int,)
+_REAL = (int, float)
+_FIELDS: dict[str, tuple[tuple[type, ...], ...]] = {
+    "StartTask": (_WHOLE, (list,)),
+    "StopTask": (_WHOLE,),
+    "SubBatch": (_WHOLE, _WHOLE, (list,), (bool,)),
+    "Install": (_WHOLE, _WHOLE, _WHOLE),
+    "Outputs": (_WHOLE, _WHOLE, (list,)),
+    "Flush": (_WHOLE, _WHOLE, _WHOLE, _WHOLE),
+    "Label": (_WHOLE, _WHOLE, (bool,)),
+    "Done": (_WHOLE, _WHOLE, _REAL, _REAL),
+    "LabelReturned": (_WHOLE, _WHOLE, _WHOLE, _WHOLE),
+    "FlushRequest": (_WHOLE, _WHOLE),
+}
+"""What the header of each message has behind its kind."""
+
+
 def decode_message(header: Header, decoder: Decoder, take: Callable[[], Any]) -> m.ToRemote | m.ToHome:
-    """Return the inverse of `encode_message`."""
+    """Return the inverse of `encode_message`.
+
+    Raises
+    ------
+    ProtocolError
+        If the message is none.
+    """
     kind, *fields = header
+    expected = _FIELDS.get(kind) if isinstance(kind, str) else None
+    if expected is None:
+        raise ProtocolError(f"a message of the unknown kind {kind!r}")
+    if not fits(fields, expected):
+        raise ProtocolError(f"a message {kind!r} has the fields {fields!r}")
     match kind:
         case "StartTask":
-            return m.StartTask(fields[0], tuple(fields[1]))
+            return m.StartTask(fields[0], _shards(fields[1]))
         case "SubBatch":
-            return m.SubBatch(fields[0], fields[1], decoder.batch(fields[2], take))
+            return m.SubBatch(fields[0], fields[1], decoder.batch(fields[2], take), fields[3])
         case "Install":
             return m.Install(fields[0], fields[1], decoder.rows(fields[2], take))
         case "Outputs":
@@ -128,19 +230,46 @@ def decode_message(header: Header, decoder: Decoder, take: Callable[[], Any]) ->
             return m.Outputs(fields[0], fields[1], tuple(deliveries))
         case "Flush":
             return m.Flush(fields[0], fields[1], decoder.rows(fields[2], take), fields[3])
-        case "Label" | "Done" | "LabelReturned" | "FlushRequest" | "StopTask":
-            made: m.ToRemote | m.ToHome = getattr(m, kind)(*fields)
-            return made
-    raise ProtocolError(f"a message of the unknown kind {kind!r}")
+        case "LabelReturned":
+            return m.LabelReturned(fields[0], fields[1], fields[2], decoder.rows(fields[3], take))
+    made: m.ToRemote | m.ToHome = getattr(m, kind)(*fields)
+    return made
 
 
-def pack(headers: list[tuple[Header, int]]) -> bytes:
-    """Return the first buffer of a packet: each message's header and how many buffers are its own."""
-    packed: bytes = msgpack.packb(headers, use_bin_type=True)
+def fits(fields: Sequence[Any], expected: tuple[tuple[type, ...], ...]) -> bool:
+    """Return whether fields are as many and of the types that are expected."""
+    return len(fields) == len(expected) and all(map(isinstance, fields, expected))
+
+
+def _shards(numbers: Sequence[Any]) -> tuple[int, ...]:
+    if not all(isinstance(number, int) for number in numbers):
+        raise ProtocolError(f"a task begins with the shards {numbers[:8]!r}")
+    return tuple(numbers)
+
+
+def pack(headers: list[tuple[Header, int]], sequence: int) -> bytes:
+    """Return the first buffer of a packet: its number, and each message's header and how many buffers are its own."""
+    packed: bytes = msgpack.packb([sequence, headers], use_bin_type=True)
     return packed
 
 
-def unpack(first: Any) -> list[tuple[Header, int]]:
-    """Return the inverse of `pack`."""
-    headers: list[tuple[Header, int]] = msgpack.unpackb(bytes(first), raw=False, strict_map_key=False)
-    return headers
+def unpack(first: Any) -> tuple[list[tuple[Header, int]], int]:
+    """Return the inverse of `pack`.
+
+    Raises
+    ------
+    ProtocolError
+        If it is not what `pack` returned.
+    """
+    try:
+        sequence, headers = msgpack.unpackb(bytes(first), raw=False, strict_map_key=False)
+    except UNREADABLE as error:
+        raise ProtocolError(f"{len(first)} bytes are no headers: {error}") from error
+    if not isinstance(sequence, int) or not isinstance(headers, list) or not all(map(_is_entry, headers)):
+        raise ProtocolError("what comes first in a packet are no headers")
+    return headers, sequence
+
+
+def _is_entry(entry: Any) -> bool:
+    """Return whether this is a header, and how many buffers are its own."""
+    return isinstance(entry, list) and fits(entry, ((list,), _WHOLE)) and len(entry[0]) > 0 and entry[1] >= 0

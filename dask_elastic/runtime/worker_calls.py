@@ -6,8 +6,8 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
-from dask_elastic.runtime.report import Relayed
-from dask_elastic.vocab.errors import NodeLost
+from dask_elastic.runtime.report import Relayed, load_error
+from dask_elastic.vocab.errors import NodeLost, UnknownJob
 
 if TYPE_CHECKING:
     from distributed import Scheduler
@@ -15,6 +15,11 @@ if TYPE_CHECKING:
     from dask_elastic.runtime.job_record import JobRecord
 
 logger = logging.getLogger("dask_elastic.scheduler")
+
+DISPENSABLE_SECONDS = 5.0
+"""For so long a question waits for a node without which the job goes on: when it hangs it is given up by then."""
+
+_MISSING = object()
 
 
 class WorkerCalls:
@@ -55,9 +60,36 @@ class WorkerCalls:
         return reply["answer"]
 
     async def all(self, record: JobRecord, operation: str, **arguments: Any) -> list[Any]:
-        """Ask every node of a job; the answers are in the order of the nodes."""
-        calls = (self.one(address, operation, job=record.name, **arguments) for address in record.addresses)
-        return await asyncio.gather(*calls)
+        """Ask every node of a job; see `by_node`."""
+        return list((await self.by_node(record, operation, **arguments)).values())
+
+    async def by_node(self, record: JobRecord, operation: str, **arguments: Any) -> dict[int, Any]:
+        """Ask every node of a job.
+
+        Returns
+        -------
+        dict of int to anything
+            The answers by node, in their order. One without which the job goes on may be missing: it may have died, or
+            hang.
+        """
+        members = record.spec.members
+        calls = (self._of_member(record, address, operation, arguments) for _, address in members)
+        answers = await asyncio.gather(*calls)
+        return {node: answer for (node, _), answer in zip(members, answers, strict=True) if answer is not _MISSING}
+
+    async def _of_member(self, record: JobRecord, address: str, operation: str, arguments: dict[str, Any]) -> Any:
+        call = self.one(address, operation, job=record.name, **arguments)
+        if record.needs(address):
+            return await call
+        try:
+            return await asyncio.wait_for(call, DISPENSABLE_SECONDS)
+        except Relayed as error:
+            if not isinstance(load_error(error.data), UnknownJob):
+                raise
+            return _MISSING
+        except (NodeLost, TimeoutError) as error:
+            logger.info("job %r: %s of %s is missing: %r", record.name, operation, address, error)
+            return _MISSING
 
     async def tell(self, record: JobRecord, operation: str) -> None:
         """Tell every node that is still there; those that are gone need not know."""

@@ -18,6 +18,7 @@ EMPTY, LIVE, DIRTY = 0, 1, 3
 
 _FIRST_CAPACITY = 1024
 _SAMPLE = 32
+_INDEX_BYTES = 16
 
 
 class SlotArrays:
@@ -56,12 +57,20 @@ class SlotArrays:
         """How many slots there is room for."""
         return len(self.marks)
 
-    def grow(self, needed: int) -> None:
-        """Make room for `needed` slots, doubling so that copying stays proportional to what is stored."""
+    def bytes_to_grow(self, needed: int) -> int:
+        """Return the bytes that `grow` takes before it gives the old arrays back, with those of an index over them."""
+        fixed = 8 + 8 + 4 + 1 + sum(field.dtype.itemsize for field in self.fields)
+        return self._grown(needed) * (fixed + _INDEX_BYTES)
+
+    def _grown(self, needed: int) -> int:
         capacity = self.capacity
         while capacity < needed:
             capacity *= 2
-        more = capacity - self.capacity
+        return capacity
+
+    def grow(self, needed: int) -> None:
+        """Make room for `needed` slots, doubling so that copying stays proportional to what is stored."""
+        more = self._grown(needed) - self.capacity
         # All are made before any is replaced, so that running out of memory leaves the arrays as they were.
         values = [np.concatenate([old, field.fresh(more)]) for old, field in zip(self.values, self.fields, strict=True)]
         hashes, checks, shards, marks = (

@@ -78,6 +78,7 @@ class KeyedStore:
         self.owner_version = object()
         self.track_dirty = track_dirty
         self.make_index = make_index
+        self.reserve: Callable[[int], None] = _always
         # What follows is for sessions, which read it under their gates; it changes under the lock and all gates.
         self.layout = 0
         self.slots = SlotArrays(())
@@ -224,6 +225,7 @@ class KeyedStore:
                 raise self.not_owned(int(shards[strange.argmax()]), asker)
         needed = self.slots.used + len(hashes)
         if needed > self.slots.capacity:
+            self.reserve(self.slots.bytes_to_grow(needed))
             with self._all_gates():
                 self.slots.grow(needed)
         self.has_checks = self.has_checks or bool(checks.any())
@@ -381,6 +383,10 @@ class KeyedStore:
                 gate.__enter__()
                 held.callback(gate.__exit__, None, None, None)
             yield
+
+
+def _always(nbytes: int) -> None:
+    """Let the state grow as far as it wants to."""
 
 
 def _difference(

@@ -51,7 +51,7 @@ def threads_of_jobs() -> Callable[[Client], list[str]]:
     """Return a function that lists the threads that jobs have on the workers of a client."""
 
     def names() -> list[str]:
-        own = ("elastic-reader", "elastic-writer", "elastic-ticks", "elastic-control")
+        own = ("elastic-reader", "elastic-writer", "elastic-ticks", "elastic-beats", "elastic-control")
         found = [thread.name for thread in threading.enumerate() if thread.name.startswith("elastic-")]
         return [name for name in found if not name.startswith(own)]
 

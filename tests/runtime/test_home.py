@@ -8,7 +8,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from dask_elastic.executor import events
 from dask_elastic.executor.executor import ElasticExecutor
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.runtime.home import Home
@@ -24,8 +23,8 @@ class Deployment(SimpleNamespace):
     def __init__(self):
         super().__init__(ended=False, sent=[])
 
-    def send_message(self, node, executor, message):
-        self.sent.append(message)
+    def send_messages(self, node, executor, messages, fence):
+        self.sent += [message for message in messages if fence.stamp(message) is not None]
 
     def thread(self, name, run):
         pass
@@ -45,7 +44,7 @@ def test_an_answer_that_comes_after_its_asker_gave_up_harms_nobody(home):
         home.flush(0.0)
     [_, request] = home.deployment.sent
     assert request == m.FlushRequest(0, 1)
-    home.handle(events.Flushed(0, -1, request.token))
+    home.receive(m.Flush(0, -1, None, request.token))
 
 
 def test_who_waits_for_a_flush_goes_on_when_the_job_ends(home):

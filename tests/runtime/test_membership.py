@@ -6,8 +6,10 @@ import asyncio
 
 import pytest
 
+from dask_elastic.runtime import membership
 from dask_elastic.runtime.coordinator import Coordinator
 from dask_elastic.runtime.job_spec import STATIC
+from dask_elastic.runtime.report import dump_error, load_error
 from dask_elastic.vocab.errors import NodeLost, NoWorkers, PlanningError
 
 
@@ -46,7 +48,7 @@ def test_a_new_worker_prepares_the_others_learn_of_it_and_then_it_begins(on, fak
         assert record.nodes == ["a", "b", "new"]
         assert record.spec.guests == (2,)
         assert [(address, name) for address, name, _ in scheduler.calls] == [
-            ("new", "prepare"), ("a", "members"), ("b", "members"), ("new", "start_sources"),
+            ("new", "version"), ("new", "prepare"), ("a", "members"), ("b", "members"), ("new", "start_sources"),
         ]  # fmt: skip
         [(_, prepared)] = scheduler.asked("prepare")
         assert (prepared["spec"]["node"], prepared["spec"]["nodes"]) == (2, ("a", "b", "new"))
@@ -65,7 +67,7 @@ def test_the_job_is_complete_once_the_new_node_is_too(on, fake):
         generation = record.spec.generation
         await coordinator.report("job", generation, 0, fake.empty_report())
         assert not record.finishing
-        await coordinator.report("job", generation, 1, fake.empty_report())
+        await coordinator.report("job", generation, 1, fake.empty_report(), 1)
         await fake.settle()
         assert (await coordinator.describe("job"))["status"] == "finished"
         assert "new" in [address for address, _ in scheduler.asked("end")]
@@ -142,10 +144,11 @@ def test_a_guest_that_holds_nothing_may_be_lost_and_its_place_is_taken_by_the_ne
         for address in ("x", "y"):
             scheduler.add(address)
         await coordinator.membership.join_new()
-        await coordinator.report("job", 1, 1, {**fake.empty_report(), "dead_letters": {"op0": 3}})
+        await coordinator.report("job", 1, 1, {**fake.empty_report(), "dead_letters": {"op0": 3}}, 1)
         assert coordinator.needed_workers() == {"a"}
         del scheduler.workers["x"]
         coordinator.node_lost("x")
+        await fake.settle()
         assert record.nodes == ["a", "", "y"]
         assert record.spec.guests == (2,)
         assert (await coordinator.describe("job"))["dead_letters"] == {"op0": 3}
@@ -160,33 +163,92 @@ def test_a_guest_that_holds_nothing_may_be_lost_and_its_place_is_taken_by_the_ne
     on({"a": 2}, test)
 
 
-@pytest.mark.parametrize("who", ["founder", "guest with cores"])
-def test_a_node_that_the_job_needs_takes_it_down(on, fake, who):
+def test_the_loss_of_a_home_takes_the_job_down(on, fake):
+    async def test(coordinator, scheduler):
+        record = await submit(coordinator, fake, executors=1)
+        assert coordinator.needed_workers() == {"a"}
+        del scheduler.workers["a"]
+        coordinator.node_lost("a")
+        assert record.status.value == "failed"
+        assert "home of executors" in str(load_error(record.error))
+
+    on({"a": 2, "b": 2}, test)
+
+
+@pytest.mark.parametrize("lost", ["founder", "guest"])
+def test_a_job_goes_on_without_a_node_that_has_but_remote_tasks(on, fake, lost):
     async def test(coordinator, scheduler):
         record = await submit(coordinator, fake, executors=1)
         scheduler.add("guest")
+        scheduler.add("founder" if lost == "guest" else "other")
         await coordinator.membership.join_new()
-        lost = "b"
-        if who == "guest with cores":
-            lost = "guest"
-            await coordinator.set_cores("job", "op0", {"a": 1, "guest": 1})
-        assert lost in coordinator.needed_workers()
+        await coordinator.set_cores("job", "op0", {"a": 1, lost: 2})
+        node = record.nodes.index(lost)
         del scheduler.workers[lost]
         coordinator.node_lost(lost)
+        await fake.settle()
+        assert record.live
+        assert lost not in record.nodes
+        assert sum(record.cores["op0", 0].values()) == 3
+        assert node not in record.cores["op0", 0]
+        assert scheduler.asked("set_cores")[-1][0] == "a"
+        told = {address for address, call in scheduler.asked("members") if call["nodes"][node] == ""}
+        assert told == {"a", *record.addresses}
+
+    on({"a": 2, "founder": 2} if lost == "founder" else {"a": 2}, test)
+
+
+def test_a_node_that_another_has_lost_touch_with_is_out_and_may_join_anew(on, fake, monkeypatch):
+    monkeypatch.setattr(membership, "FIRST_WAIT", 0.0)
+
+    async def test(coordinator, scheduler):
+        record = await submit(coordinator, fake, executors=1)
+        await coordinator.set_cores("job", "op0", {"a": 1, "b": 1})
+        cut_off = {**fake.empty_report(complete=False), "lost": ["b"]}
+        await coordinator.report("job", 1, 0, cut_off)
+        await coordinator.report("job", 1, 0, cut_off)
+        await fake.settle()
+        assert record.nodes == ["a", ""]
+        assert [address for address, _ in scheduler.asked("forget")] == ["b"]
+        failed = {**fake.empty_report(), "error": dump_error(NodeLost("no home"))}
+        await coordinator.report("job", 1, 1, failed)
+        await coordinator.membership.join_new()
+        assert record.nodes == ["a", "b"]
+        await coordinator.report("job", 1, 1, failed)
+        assert record.live
+        assert record.refused == 2
+        await coordinator.report("job", 1, 1, failed, 1)
         assert record.status.value == "failed"
 
     on({"a": 2, "b": 2}, test)
 
 
-def test_a_guest_whose_way_is_gone_leaves_and_may_join_anew(on, fake):
+@pytest.mark.parametrize("reports", [True, False])
+def test_a_home_that_is_out_of_reach_ends_the_job_only_if_it_reports_no_more(on, fake, reports):
     async def test(coordinator, scheduler):
         record = await submit(coordinator, fake, executors=1)
-        scheduler.add("guest")
+        if reports:
+            await coordinator.report("job", 1, 0, fake.empty_report(complete=False))
+        await coordinator.report("job", 1, 1, {**fake.empty_report(), "lost": ["a"]})
+        await fake.settle()
+        assert record.live == reports
+        assert record.nodes == ["a", "b"]
+
+    on({"a": 2, "b": 2}, test)
+
+
+@pytest.mark.parametrize(("operation", "wait"), [("version", "PING_SECONDS"), ("prepare", "ANSWER_SECONDS")])
+def test_a_worker_that_hangs_does_not_keep_others_from_joining(on, fake, monkeypatch, operation, wait):
+    monkeypatch.setattr(membership, wait, 0.05)
+
+    async def test(coordinator, scheduler):
+        record = await submit(coordinator, fake, executors=1)
+        scheduler.add("hangs")
+        scheduler.held["hangs", operation] = asyncio.Event()
         await coordinator.membership.join_new()
-        coordinator.membership.lost_touch(record, [0, 1])
-        assert record.nodes == ["a", ""]
+        scheduler.add("new")
         await coordinator.membership.join_new()
-        assert record.nodes == ["a", "guest"]
+        assert record.nodes == ["a", "new"]
 
     on({"a": 2}, test)
 
@@ -206,7 +268,7 @@ def test_workers_are_drained_become_guests_and_get_nothing_new(on, fake):
         assert record.cores["op0", 0] == {0: 2, 2: 1}
         assert record.spec.guests == (1,)
         assert scheduler.asked("members")[-1][1]["guests"] == (1,)
-        assert coordinator.needed_workers() == {"a", "c"}
+        assert coordinator.needed_workers() == {"a"}
         with pytest.raises(PlanningError, match="worker b is about to leave"):
             await coordinator.set_cores("job", "op0", {"b": 1})
         await coordinator.set_cores("job", "op0", 6)
@@ -215,6 +277,7 @@ def test_workers_are_drained_become_guests_and_get_nothing_new(on, fake):
         assert other.nodes == ["a", "c"]
         del scheduler.workers["b"]
         coordinator.node_lost("b")
+        await fake.settle()
         assert record.live
         assert record.nodes == ["a", "", "c"]
         assert (await coordinator.describe("job"))["dead_letters"] == {"op0": 2}

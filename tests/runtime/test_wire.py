@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from types import SimpleNamespace
 
+import msgpack
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -34,9 +35,9 @@ MESSAGES = [
     m.StopTask(3),
     m.SubBatch(1, 2, Batch(FLAT, HASHES, 1.5)),
     m.SubBatch(1, 2, Batch(WORDS, HASHES, 1.5)),
-    m.SubBatch(1, 2, Batch(NESTED, None, 0.0)),
+    m.SubBatch(1, 2, Batch(NESTED, None, 0.0), True),
     m.SubBatch(1, 2, Batch(SLICED, np.arange(7, dtype=np.uint64), 0.0)),
-    m.SubBatch(1, 2, Batch(EMPTY, HASHES[:0], 0.0)),
+    m.SubBatch(1, 2, Batch(EMPTY, HASHES[:0], 0.0), True),
     m.Label(1, 2, True),
     m.Label(1, 2, False),
     m.Install(1, 2, None),
@@ -47,7 +48,8 @@ MESSAGES = [
     m.Done(1, 2, 0.25),
     m.Flush(1, -1, None, 7),
     m.Flush(1, 5, NESTED, -1),
-    m.LabelReturned(1, 2),
+    m.LabelReturned(1, 2, 7, None),
+    m.LabelReturned(1, 2, -1, FLAT),
 ]
 
 
@@ -70,7 +72,8 @@ class Connection:
         """Encode, pack, unpack, decode."""
         buffers = []
         header = encode_message(message, self.encoder, buffers)
-        [(arrived, count)] = unpack(pack([(header, len(buffers))]))
+        [(arrived, count)], sequence = unpack(pack([(header, len(buffers))], 7))
+        assert sequence == 7
         assert count == len(buffers)
         parts = iter([bytes(part) for part in buffers])
         made = decode_message(arrived, self.decoder, lambda: next(parts))
@@ -178,6 +181,7 @@ class Deployment:
 
     def __init__(self):
         self.ended = False
+        self.refused = 0
         self.spec = SimpleNamespace(generation=3)
         self.taken = []
         self.errors = []
@@ -199,7 +203,7 @@ def deployment():
 @pytest.fixture
 def ingress(deployment, caplog):
     caplog.set_level(logging.CRITICAL)
-    return Ingress(SimpleNamespace(deployments={"job": deployment}), "peer")
+    return Ingress({"job": deployment}, "peer")
 
 
 def end(job="job", generation=3):
@@ -207,9 +211,9 @@ def end(job="job", generation=3):
     return ["end", [job, generation], "c", 0, "s", 1]
 
 
-def packed(*headers):
+def packed(*headers, sequence=0):
     """A packet of messages without bodies."""
-    return Packet([pack([(header, 0) for header in headers])])
+    return Packet([pack([(header, 0) for header in headers], sequence)])
 
 
 def test_an_ingress_hands_messages_over_in_order(ingress, deployment):
@@ -218,23 +222,179 @@ def test_an_ingress_hands_messages_over_in_order(ingress, deployment):
     assert deployment.errors == []
 
 
-@pytest.mark.parametrize("header", [end(job="other"), end(generation=2)], ids=["another job", "an earlier run"])
-def test_messages_of_other_jobs_and_earlier_runs_are_dropped(ingress, deployment, header):
-    ingress.handle(packed(header))
+def test_messages_of_other_jobs_and_earlier_runs_are_refused_and_counted(ingress, deployment):
+    ingress.handle(packed(end(job="other"), end(generation=2), ["beat"]))
     assert deployment.taken == []
     assert deployment.errors == []
+    assert (ingress.refused, deployment.refused) == (1, 1)
+
+
+def test_a_packet_that_comes_twice_is_refused_and_counted(ingress, deployment):
+    for sequence in (0, 0, 1, 0):
+        ingress.handle(packed(end(), sequence=sequence))
+    assert len(deployment.taken) == 2
+    assert ingress.refused == 2
+
+
+def test_a_packet_before_which_another_is_missing_ends_the_connection(ingress):
+    ingress.handle(packed(end()))
+    with pytest.raises(ProtocolError, match="packet 2 came where 1 was due"):
+        ingress.handle(packed(end(), sequence=2))
 
 
 @pytest.mark.parametrize(
     "header",
     [
-        ["gossip", ["job", 3]],
-        ["batch", ["job", 3], "c"],
         ["batch", ["job", 3], "c", 0, "s", 1, 8, [5, 0.0, False]],
-        ["message", ["job", 3], "c", 0, 1, ["Gossip"]],
+        ["batch", ["job", 3], "c", 0, "s", 1, 8, [-1, 0.0, False]],
+        ["message", ["job", 3], "c", 0, 1, [0, 0], ["Gossip"]],
+        ["message", ["job", 3], "c", 0, 1, [0, 0], ["Done", 1, 2, "long", 0.0]],
+        ["message", ["job", 3], "c", 0, 1, ["now", 0], ["StopTask", 1]],
     ],
 )
 def test_a_message_that_makes_no_sense_fails_its_job_and_the_next_is_read(ingress, deployment, header):
     ingress.handle(packed(header, end()))
-    assert len(deployment.errors) == 1
+    [error] = deployment.errors
+    assert isinstance(error, ProtocolError)
     assert len(deployment.taken) == 1
+
+
+@pytest.mark.parametrize(
+    "packet",
+    [
+        Packet([]),
+        Packet([b"\xc1"]),
+        Packet([b"\x91" * 2_000]),
+        Packet([msgpack.packb([0, "headers"])]),
+        Packet([msgpack.packb([0, [[["end"], 10**18]]])]),
+        packed(["gossip", ["job", 3]]),
+        packed(["batch", ["job", 3], "c"]),
+        packed(["end", ["job", 3, 4], "c", 0, "s", 1]),
+        packed(["schema"]),
+        Packet([pack([(["schema"], 1)], 0), b"no schema"]),
+    ],
+)
+def test_a_packet_that_makes_no_sense_ends_the_connection(ingress, deployment, packet):
+    with pytest.raises(ProtocolError):
+        ingress.handle(packet)
+    assert deployment.errors == []
+
+
+# bytes that nobody wrote on purpose
+
+FRAMES = 100_000
+
+
+def decoded(data, limit=2**20):
+    """Read bytes as a connection does: prefix, lengths, headers, schemas, messages; returns how many it read."""
+    count, nbytes = Packet.body_bytes(data[: PREFIX.size], limit)
+    body = memoryview(data)[PREFIX.size :]
+    if len(body) != nbytes:
+        raise ProtocolError("a connection would wait for more, or take what is behind for the next packet")
+    deployment = Anything()
+    Ingress({"job": deployment}, "peer").handle(Packet.from_body(count, body))
+    for error in deployment.errors:
+        raise error
+    return deployment.taken
+
+
+class Anything:
+    """A deployment that takes whatever can be read."""
+
+    def __init__(self):
+        self.ended = False
+        self.refused = 0
+        self.spec = SimpleNamespace(generation=3)
+        self.errors = []
+        self.taken = 0
+
+    def fail(self, error):
+        """Note the error."""
+        self.errors.append(error)
+
+    def _take(self, *arguments):
+        self.taken += 1
+
+    receive_message = accept = release = input_ended = _take
+
+
+def real_packets():
+    """One packet for each kind of message, as a node sends it."""
+    made = []
+    for message in MESSAGES:
+        schemas = []
+
+        def number_of(schema, schemas=schemas):
+            if schema not in schemas:
+                schemas.append(schema)
+            return schemas.index(schema)
+
+        buffers = []
+        header = encode_message(message, Encoder(number_of), buffers)
+        sent = ["message", ["job", 3], "c", 1, 0, [0, 5], header], len(buffers)
+        made.append(Packet([pack([*((["schema"], 1) for _ in schemas), sent], 0), *schemas, *buffers]))
+    batch = [["batch", ["job", 3], "c", 0, "s", 1, 8, [0, 0.5, True]], 2]
+    schema = FLAT.schema.serialize().to_pybytes()
+    made.append(Packet([pack([(["schema"], 1), batch], 0), schema, FLAT.serialize().to_pybytes(), HASHES.tobytes()]))
+    made.append(packed(end(), ["credit", ["job", 3], "c", 0, "s", 1, 77], ["beat"]))
+    return [b"".join(bytes(frame) for frame in packet.to_frames()) for packet in made]
+
+
+def mutated(data, random):
+    """Bytes with something wrong somewhere: a few bytes changed, some cut, doubled, or all of them made up."""
+    kind = random.integers(8)
+    if kind == 0:
+        return random.bytes(int(random.integers(200)))
+    if kind == 1:
+        return data[: random.integers(len(data))]
+    changed = bytearray(data)
+    if kind == 2:
+        start = random.integers(len(data))
+        changed[start:start] = data[start : start + int(random.integers(1, 64))]
+    # Behind the prefix, or nothing but the prefix would ever be tried.
+    for place in random.integers(PREFIX.size, len(changed), int(random.integers(1, 4))):
+        changed[place] = random.choice([0, 1, 0x7F, 0x80, 0xFF, int(random.integers(256))])
+    return bytes(changed)
+
+
+def test_a_hundred_thousand_frames_of_garbage_harm_nobody(caplog):
+    caplog.set_level(logging.CRITICAL)
+    random = np.random.default_rng(20_150_912)
+    good = real_packets()
+    assert all(decoded(data) >= 1 for data in good)
+    arrow_before, peak = pa.total_allocated_bytes(), 0
+    read = refused = 0
+    for _ in range(FRAMES):
+        try:
+            read += decoded(mutated(good[random.integers(len(good))], random)) > 0
+        except ProtocolError:
+            refused += 1
+        peak = max(peak, pa.total_allocated_bytes() - arrow_before)
+    assert refused > FRAMES / 3
+    assert read > FRAMES / 100
+    assert peak < 2**20
+    assert pa.total_allocated_bytes() == arrow_before
+
+
+def test_no_memory_is_taken_for_a_packet_that_is_too_large():
+    sign = bytes(Packet([b""]).to_frames()[0])[:4]
+    for nbytes in (2**30 + 1, 2**63):
+        with pytest.raises(ProtocolError, match=r"elastic\.max-frame"):
+            Packet.body_bytes(sign + (1).to_bytes(4, "little") + nbytes.to_bytes(8, "little"), 2**30)
+
+
+@pytest.mark.parametrize("codec", ["lz4", "zstd"])
+@pytest.mark.parametrize("rows", [FLAT, WORDS], ids=["flat", "stream"])
+def test_compressed_rows_which_would_say_themselves_what_memory_they_take_are_refused(codec, rows):
+    options = pa.ipc.IpcWriteOptions(compression=codec)
+    out = pa.BufferOutputStream()
+    with pa.ipc.new_stream(out, rows.schema, options=options) as writer:
+        writer.write_batch(rows)
+    decoder = Decoder()
+    decoder.learn(FLAT.schema.serialize().to_pybytes())
+    with pytest.raises(ProtocolError, match="compressed"):
+        decoder.rows(-2, out.getvalue)
+    if rows is FLAT:
+        message = list(pa.ipc.MessageReader.open_stream(out.getvalue()))[1]
+        with pytest.raises(ProtocolError, match="compressed"):
+            decoder.rows(0, message.serialize)

@@ -1,0 +1,218 @@
+"""Workers are killed, stopped, cut off, poisoned and filled up: the result is that of one process, or a clear end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import dask
+import numpy as np
+import psutil
+import pyarrow as pa
+import pytest
+from distributed import Client
+
+import dask_elastic as de
+from dask_elastic.vocab import errors
+
+sys.path.insert(0, str(Path(__file__).parent))
+from oracle import Pump, assert_equal, followed, numbered_rows
+from proxy import Network, install
+
+RUN = {"timeout": 60, "progress": False}
+QUICK = {"elastic.control-period": "200ms"}
+
+
+def nodes_of(job):
+    """Addresses of the job's nodes of this moment."""
+    return {address for address in job._describe()["nodes"] if address}
+
+
+def give(job, operator, cores, wait_until):
+    """Give an operator cores as soon as it can have them, and wait until each of its tasks owns a shard."""
+
+    def given():
+        try:
+            job.set_cores(operator, cores)
+        except (errors.PlanningError, errors.NodeLost):
+            return False  # a worker is about to join
+        return True
+
+    wait_until(given, f"{operator} has its cores")
+
+    def spread():
+        tasks = job.assignment()
+        return set(tasks["node"]) == set(cores) and tasks["shards"].map(len).min() > 0
+
+    wait_until(spread, "every task has a shard")
+
+
+def guests_of(job, client, home, count, wait_until):
+    """So many workers of the job besides its home, once it has them."""
+
+    def found():
+        there = set(client.scheduler_info()["workers"])
+        guests = sorted((nodes_of(job) & there) - {home})
+        return guests if len(guests) >= count else None
+
+    return wait_until(found, f"{count} workers besides the home are there")[:count]
+
+
+def recovered(job, count):
+    """Whether the job has had so many losses, and has begun to do again what was lost."""
+    losses = job.recoveries()
+    return len(losses) >= count and bool(losses["first"].notna()[losses["rows"] > 0].all())
+
+
+def test_killed_workers_cost_nothing_but_time_and_poison_stops_the_job(small_cluster, wait_until):
+    with (
+        dask.config.set(QUICK),
+        Client(small_cluster(n_workers=3, threads_per_worker=2), set_as_default=False) as client,
+    ):
+        job = de.submit(followed("killed", service=20e-6), client, latency_target=None, flush_interval="500ms")
+        home = job.assignment()["home"][0]
+        pump = Pump(job, numbered_rows(2_000_000))
+        pump.start()
+        killed = {}
+        for at_once in (False, True, False):
+            guests = guests_of(job, client, home, 2, wait_until)
+            give(job, "followed", {home: 1, **dict.fromkeys(guests, 1)}, wait_until)
+            pids = client.run(os.getpid, workers=guests)
+            sent = pump.sent
+            wait_until(lambda: pump.sent > sent + 1_500, "rows flow")  # noqa: B023
+            for guest in guests:
+                node = job._describe()["nodes"].index(guest)
+                os.kill(pids[guest], signal.SIGKILL)
+                killed.setdefault(node, []).append(time.time())
+                if not at_once:
+                    wait_until(lambda: recovered(job, sum(map(len, killed.values()))), "the loss is made good")
+            wait_until(lambda: recovered(job, sum(map(len, killed.values()))), "all losses are made good")
+        rows = pump.stop()
+        job.end_of_input()
+        job.wait(**RUN)
+        assert_equal(job, rows)
+        losses = job.recoveries()
+        assert len(losses) == 6
+        assert job.metrics()["recovered"].tolist() == [6]
+        assert losses["rows"].sum() > 0
+        replayed = losses[losses["rows"] > 0]
+        took = [
+            first - max(moment for moment in killed[node] if moment < first)
+            for node, first in zip(replayed["node"], replayed["first"], strict=True)
+        ]
+        assert max(took) <= 5
+        job.forget()
+
+        wait_until(lambda: len(client.scheduler_info()["workers"]) == 3, "the nannies bring the workers back")
+        job = de.submit(followed("poisoned", poison=7), client, latency_target=None)
+        home = job.assignment()["home"][0]
+        guests = guests_of(job, client, home, 2, wait_until)
+        give(job, "followed", dict.fromkeys(guests, 1), wait_until)
+        pids = client.run(os.getpid)
+        job.send(numbered_rows(5_000))
+        with pytest.raises(errors.JobFailed) as raised:
+            job.wait(**RUN)
+        assert isinstance(raised.value.__cause__, errors.PoisonBatch)
+        assert raised.value.__cause__.operator == "followed"
+        wait_until(lambda: sum(not psutil.pid_exists(pid) for pid in pids.values()) == 2, "two workers have died of it")
+
+
+def test_a_stopped_worker_and_one_that_is_cut_off_are_found_replaced_and_taken_back(small_cluster, wait_until):
+    with (
+        dask.config.set(QUICK),
+        Client(small_cluster(n_workers=4, threads_per_worker=1), set_as_default=False) as client,
+    ):
+        network = Network()
+        install(client, network)
+        job = de.submit(followed("stopped", service=20e-6), client, latency_target=None, flush_interval="500ms")
+        home = job.assignment()["home"][0]
+        stopped, cut_off, _ = guests = guests_of(job, client, home, 3, wait_until)
+        pump = Pump(job, numbered_rows(2_000_000))
+        pump.start()
+        give(job, "followed", {home: 1, stopped: 1, cut_off: 1}, wait_until)
+        nodes = job._describe()["nodes"]
+        pid = client.run(os.getpid, workers=[stopped])[stopped]
+
+        def lost(address):
+            losses = job.recoveries()
+            mine = losses[losses["node"] == nodes.index(address)]
+            return mine["lost"].min() if len(mine) and mine["first"].notna()[mine["rows"] > 0].all() else None
+
+        os.kill(pid, signal.SIGSTOP)
+        stopped_at = time.time()
+        try:
+            assert wait_until(lambda: lost(stopped), "the stopped worker is found") - stopped_at <= 5
+            network.cut(home, cut_off)
+            cut_at = time.time()
+            assert wait_until(lambda: lost(cut_off), "the worker that is cut off is found") - cut_at <= 10
+            assert set(job.assignment()["node"]) <= {home, guests[2]}
+            network.heal(home, cut_off)
+            give(job, "followed", {home: 1, cut_off: 1}, wait_until)
+            wait_until(lambda: time.time() - stopped_at > 30, "the worker has been stopped for 30 s", timeout=40)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        give(job, "followed", {home: 1, cut_off: 1, stopped: 1}, wait_until)
+        sent = pump.sent
+        wait_until(lambda: pump.sent > sent + 1_500, "rows flow")
+        rows = pump.stop()
+        job.end_of_input()
+        job.wait(**RUN)
+        assert_equal(job, rows)
+        network.close()
+
+
+def test_state_that_outgrows_its_worker_ends_the_job_and_not_the_worker(small_cluster):
+    def keys():
+        start = 0
+        while True:
+            k = np.arange(start, start + 20_000)
+            yield pa.table({"k": k, "v": k})
+            start += 20_000
+
+    options = {"n_workers": 1, "threads_per_worker": 2, "memory_limit": "400MB"}
+    with Client(small_cluster(**options), set_as_default=False) as client:
+        pids = client.run(os.getpid)
+        topology = de.Topology("growing")
+        aggregates = {f"a{n}": de.aggregate.Sum("v") for n in range(4)}
+        rows = topology.source("rows", de.sources.Iterable(keys, rate=400_000))
+        rows.key_by("k").compute(aggregates, name="growing", executors=1)
+        job = de.submit(topology, client, latency_target=None)
+        with pytest.raises(errors.JobFailed) as raised:
+            job.wait(**RUN)
+        assert isinstance(raised.value.__cause__, errors.StateMemoryExceeded)
+        assert "of 381 MiB" in str(raised.value.__cause__)
+        assert client.run(os.getpid) == pids
+        read = job._describe()["sources"][0][2]
+        assert read - job.metrics()["rows"].sum() < 2_000_000
+
+
+def test_one_key_with_nine_tenths_of_the_rows_leaves_the_others_balanced(client, wait_until):
+    job = de.submit(
+        followed("hot", service=100e-6, shards=32), client, latency_target=None, balance_interval="100ms",
+        channel_window="1MiB",
+    )  # fmt: skip
+    workers = list(client.scheduler_info()["workers"])
+
+    def memory():
+        return max(client.run(lambda: psutil.Process().memory_info().rss).values())
+
+    before = memory()
+    pump = Pump(job, numbered_rows(80_000, keys=500, hot=0.9), rows=1_000, pause=0.0)
+    pump.start()
+    give(job, "followed", dict.fromkeys(workers, 1), wait_until)
+
+    def balanced():
+        tasks = job.assignment().sort_values("shards", key=lambda shards: shards.map(len))
+        fewest, *others = tasks["shards"].map(len).tolist()
+        return fewest <= 4 and max(others) <= 1.5 * min(others)
+
+    wait_until(balanced, "the hot key's task has next to nothing else, and the others share the rest")
+    pump.join(60)
+    rows = pump.stop()
+    job.end_of_input()
+    job.wait(**RUN)
+    assert_equal(job, rows)
+    assert memory() - before < 200 * 2**20

@@ -1,0 +1,71 @@
+"""A worker that is short of memory holds back first, and ends a job only when that does not help."""
+
+from __future__ import annotations
+
+import pytest
+
+from dask_elastic.runtime.memory import PATIENCE, Memory
+from dask_elastic.runtime.node_options import NodeOptions
+from dask_elastic.vocab.errors import StateMemoryExceeded
+
+MIB = 2**20
+OPTIONS = NodeOptions(memory_pressure=0.5, memory_limit=0.8)
+
+
+class Process:
+    """A process whose memory and clock are what the test says."""
+
+    def __init__(self):
+        self.resident = 0
+        self.now = 0.0
+
+    def watch(self, limit=100 * MIB):
+        """Return a watch over it; each look at the clock takes a second."""
+        return Memory(limit, OPTIONS, lambda: self.resident, self.clock)
+
+    def clock(self):
+        """Return the time."""
+        self.now += 1.0
+        return self.now
+
+
+@pytest.fixture
+def process():
+    return Process()
+
+
+def test_credit_is_held_back_above_one_part_and_given_again_below(process):
+    memory = process.watch()
+    for resident, tight in ((40, False), (60, True), (55, True), (45, False)):
+        process.resident = resident * MIB
+        assert not memory.look()
+        assert memory.tight == tight
+
+
+def test_a_job_ends_when_holding_back_does_not_help_in_time(process):
+    memory = process.watch()
+    process.resident = 60 * MIB
+    looks = [memory.look() for _ in range(int(PATIENCE) + 2)]
+    assert looks[:2] == [False, False]
+    assert looks[-1]
+
+
+def test_a_job_ends_at_once_when_there_is_hardly_any_memory_left(process):
+    memory = process.watch()
+    process.resident = 81 * MIB
+    assert memory.look()
+
+
+def test_state_that_has_to_grow_waits_for_room_and_then_gives_up(process):
+    memory = process.watch()
+    process.resident = 50 * MIB
+    memory.reserve(20 * MIB)
+    with pytest.raises(StateMemoryExceeded, match=r"grow by 40 MiB.*has 50 MiB of 100 MiB"):
+        memory.reserve(40 * MIB)
+
+
+def test_a_worker_without_a_limit_is_not_watched(process):
+    memory = process.watch(limit=0)
+    process.resident = 2**50
+    assert not memory.look()
+    memory.reserve(2**40)
