@@ -34,7 +34,7 @@ PHASES = (False, True, False, True, False)
 """Whether the load is high."""
 
 WARM_SECONDS = 5.0
-ORACLE_SECONDS = 8.0
+ORACLE_SECONDS = 20.0
 
 
 def stream(phases: tuple[bool, ...], phase: float) -> Iterator[pa.RecordBatch]:
