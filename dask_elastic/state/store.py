@@ -298,13 +298,25 @@ class KeyedStore:
         """
         state = decode(batch)
         with self._lock:
-            self._declare(plain(state.keys.schema), state.fields)
-            first, ordinals = distinct_keys(state.hashes, state.checks)
-            keys = self._require_declared().fit(state.keys, state.keys.schema.names)
-            slots = self._find_or_add(
-                state.hashes[first], state.checks[first], lambda new: keys.take(pa.array(first[new])), asker=None
-            )
-            self.slots.write(slots[ordinals], state.values, DIRTY if dirty else LIVE)
+            if not self._declared_as(state.keys.schema, state.fields):
+                self._declare(plain(state.keys.schema), state.fields)
+            slots = self._table.find(state.hashes, state.checks, self.slots, verify=True)
+            # A shard that returns brings keys that are known here: only others need to be told apart.
+            if (slots < 0).any():
+                slots = self._slots_of(state)
+            self.slots.write(slots, state.values, DIRTY if dirty else LIVE)
+
+    def _slots_of(self, state: StateRows) -> Slots:
+        """Return the slot of each row; keys that are not here yet get new ones."""
+        first, ordinals = distinct_keys(state.hashes, state.checks)
+        keys = self._require_declared().fit(state.keys, state.keys.schema.names)
+        slots = self._find_or_add(
+            state.hashes[first], state.checks[first], lambda new: keys.take(pa.array(first[new])), asker=None
+        )
+        return slots[ordinals]
+
+    def _declared_as(self, key_schema: pa.Schema, fields: tuple[Field, ...]) -> bool:
+        return self._keys is not None and self.fields == fields and self._keys.schema.equals(key_schema)
 
     def drop(self, shards: Iterable[int]) -> None:
         """Forget the state of shards, which must be at rest; their keys start anew if they come again."""
