@@ -49,7 +49,7 @@ class Albic:
     time_limit : float, optional
         Seconds for an answer. The first run of the solver has half of them, each further one half of what is left.
     node_limit : int, optional
-        Nodes for each run of the solver.
+        Nodes for each run of the solver. They bound its work, not its time.
 
     Raises
     ------

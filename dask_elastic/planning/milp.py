@@ -60,7 +60,8 @@ class Milp:
         Seconds for an answer. What is found by then depends on the machine: give None, and `node_limit`, where answers
         must be the same everywhere.
     node_limit : int, optional
-        Nodes of the branch-and-bound tree, of the whole and of each part.
+        Nodes of the branch-and-bound tree, of the whole and of each part. It bounds work, not time: a node of a large
+        program takes a second or more, so give `time_limit` as well where anybody waits.
     gap : float
         The relative difference to the optimum with which the solver is content.
 
