@@ -49,7 +49,7 @@ class Encoder:
         number = self.rows(batch.rows, buffers)
         if batch.hashes is not None:
             buffers.append(np.ascontiguousarray(batch.hashes).data.cast("B"))
-        return [number, batch.stamp, batch.hashes is not None]
+        return [number, batch.stamp, batch.hashes is not None, batch.now]
 
 
 class Decoder:
@@ -76,10 +76,10 @@ class Decoder:
 
     def batch(self, header: Header, take: Callable[[], Any]) -> Batch:
         """Return the inverse of `Encoder.batch`."""
-        number, stamp, hashed = header
+        number, stamp, hashed, now = header
         rows = self.rows(number, take)
         hashes = np.frombuffer(take(), dtype=np.uint64) if hashed else None
-        return Batch(rows, hashes, stamp)
+        return Batch(rows, hashes, stamp, now)
 
 
 def _stream(rows: pa.RecordBatch) -> pa.Buffer:
