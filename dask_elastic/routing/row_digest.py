@@ -159,6 +159,9 @@ def _add_lanes(words: Words, windows: Words, begins: np.ndarray, lengths: np.nda
     shortest, longest = int(lengths.min()), int(lengths.max())
     whole = shortest // _LANE
     factors = _factors(-(-longest // _LANE))
+    if shortest == longest:
+        _add_equal_lanes(words, windows, longest, factors)
+        return
     for lane in range(whole):
         terms = windows[begins + _LANE * lane]
         terms *= factors[lane]
@@ -170,6 +173,19 @@ def _add_lanes(words: Words, windows: Words, begins: np.ndarray, lengths: np.nda
             rows, left = rows[left > 0], left[left > 0]
         terms = windows[begins[rows] + _LANE * lane] & _MASKS.take(left, mode="clip")
         words[rows] += terms * factors[lane]
+
+
+def _add_equal_lanes(words: Words, windows: Words, length: int, factors: Words) -> None:
+    """Do the same for strings of one length, whose lanes are slices: no row is looked up."""
+    span = length * (len(words) - 1) + 1
+    terms = np.empty(len(words), dtype=np.uint64)
+    for lane, factor in enumerate(factors):
+        begin = _LANE * lane
+        slices = windows[begin : begin + span : length]
+        if length - begin < _LANE:
+            slices = slices & _MASKS[length - begin]
+        np.multiply(slices, factor, out=terms)
+        words += terms
 
 
 def _factors(count: int) -> Words:

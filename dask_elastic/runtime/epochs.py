@@ -14,7 +14,7 @@ from dask_elastic.runtime.job_table import JobTable
 from dask_elastic.runtime.report import Relayed, dump_error
 from dask_elastic.runtime.worker_calls import WorkerCalls
 from dask_elastic.vocab.epoch import StagedPart
-from dask_elastic.vocab.errors import EpochConflict, HandoffError, JobFailed, UnknownOperator
+from dask_elastic.vocab.errors import ElasticError, EpochConflict, HandoffError, JobFailed, UnknownOperator
 
 if TYPE_CHECKING:
     from distributed import Scheduler
@@ -162,7 +162,7 @@ class Epochs:
     async def _unstage(self, record: JobRecord, source: str, desk: Desk, query: str, epoch: int) -> None:
         keep = [list(attempt) for attempt in desk.ledger.chosen(query, epoch)]
         message = {"query": query, "epoch": epoch, "keep": keep}
-        with contextlib.suppress(HandoffError, Relayed):  # a worker that has ended the job keeps nothing of it
+        with contextlib.suppress(ElasticError, Relayed):  # a worker that has ended the job keeps nothing of it
             await self._tell(record, source, "unstage", [message] * len(desk.queues))
 
     async def _tell(self, record: JobRecord, source: str, operation: str, messages: list[dict[str, Any]]) -> None:
@@ -184,7 +184,11 @@ class Epochs:
 
         The queue says no more than that it is worth looking: who takes a descriptor from it and dies loses nothing.
         """
-        desk = self._desk(self._of_run(job, run), source)
+        desk = self._desks.get((job, run, source))
+        if desk is None or not self.jobs.record(job).live:
+            # Whoever asks is about to be told that the job has ended.
+            await asyncio.sleep(wait)
+            return []
         if wait and not desk.ledger.pending(instance, after):
             with contextlib.suppress(asyncio.TimeoutError):
                 await self._queues.get(name=desk.queues[instance], timeout=wait)
@@ -194,9 +198,10 @@ class Epochs:
 
     async def take_epochs(self, job: str, run: int, source: str, instance: int, through: int) -> None:
         """Note that an instance has taken every epoch up to a number."""
-        desk = self._desk(self._of_run(job, run), source)
-        desk.ledger.acknowledge(instance, through)
-        desk.taken()
+        desk = self._desks.get((job, run, source))
+        if desk is not None:
+            desk.ledger.acknowledge(instance, through)
+            desk.taken()
 
     async def handoff_progress(self, job: str) -> list[dict[str, Any]]:
         """How far each hand-off to a job is."""

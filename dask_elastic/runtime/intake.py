@@ -38,6 +38,11 @@ class Intake:
         Asks the scheduler's ledger from a thread: `ask("next_epochs", after=..., wait=...)`.
     in_thread : callable
         Runs something that may block away from the event loop.
+
+    Attributes
+    ----------
+    peak, peak_spilled : int
+        The most bytes that were in memory, and on disk, at a time.
     """
 
     def __init__(self, limit: int, directory: Path, ask: Ask, in_thread: Callable[..., Awaitable[Any]]):
@@ -51,6 +56,7 @@ class Intake:
         self._closed = threading.Event()
         self._aborted = threading.Event()
         self.peak = 0
+        self.peak_spilled = 0
 
     @property
     def memory(self) -> int:
@@ -96,6 +102,7 @@ class Intake:
         try:
             with self._lock:
                 self._staging.add(attempt, path, chunk.nbytes, spilled=True)
+                self.peak_spilled = max(self.peak_spilled, self._staging.spilled)
         except BaseException:
             path.unlink()
             raise

@@ -46,16 +46,34 @@ def ask(target: Target, operation: str, **arguments: Any) -> Any:
 
 
 async def _ask(target: Target, operation: str, arguments: dict[str, Any]) -> Any:
-    comm = await _dialled(target, target.address)
-    try:
-        reply = await send_recv(comm, op=f"elastic_{operation}", **arguments)
-    finally:
-        comm.abort()
+    message = {"op": f"elastic_{operation}", **arguments}
+    reply = await _on_idle(target, message) or await _on(await _dialled(target, target.address), target, message)
     if reply is None or not isinstance(reply, dict) or not reply.keys() & {"answer", "error"}:
         raise HandoffError(
             f"the cluster at {target.address} does not host dask_elastic: no job was ever submitted to it."
         )
     return _answer(reply, "answer")
+
+
+async def _on_idle(target: Target, message: dict[str, Any]) -> Any:
+    """Ask on a connection that is at hand; None when there is none that works. Every question may be asked twice."""
+    idle = _idle(target, target.address)
+    while idle:
+        try:
+            return await _on(idle.pop(), target, message)
+        except (CommClosedError, OSError):
+            continue  # it broke since it was used last
+    return None
+
+
+async def _on(comm: Comm, target: Target, message: dict[str, Any]) -> Any:
+    try:
+        reply = await send_recv(comm, **message)
+    except BaseException:
+        comm.abort()
+        raise
+    _idle(target, target.address).append(comm)
+    return reply
 
 
 def stage(target: Target, attempt: AttemptId, places: dict[str, Any], batches: Iterable[pa.RecordBatch]) -> StagedPart:
