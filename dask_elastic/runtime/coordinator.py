@@ -16,6 +16,7 @@ from dask_elastic.runtime.commands import Handler, answered
 from dask_elastic.runtime.control_options import ControlOptions, control_options
 from dask_elastic.runtime.controller import Controller
 from dask_elastic.runtime.core_changes import CoreChanges
+from dask_elastic.runtime.epochs import Epochs
 from dask_elastic.runtime.job_questions import JobQuestions
 from dask_elastic.runtime.job_record import JobRecord, Status
 from dask_elastic.runtime.job_spec import ComponentSummary, JobOptions, JobSpec, summaries_from
@@ -61,7 +62,8 @@ class Coordinator:
         self.cores = CoreChanges(self.workers, self.jobs, self.calls)
         self.membership = Membership(self.workers, self.jobs, self.calls, self.cores)
         self.questions = JobQuestions(self.jobs, self.calls)
-        self.pushed = PushedSources(self.jobs, self.calls)
+        self.epochs = Epochs(scheduler, self.jobs, self.calls, self._fail)
+        self.pushed = PushedSources(self.jobs, self.calls, self.epochs)
         self._misconfigured: SubmitError | None = None
         self.controller = Controller(scheduler, self.membership, self.cores, self._control_options())
         self._background: set[asyncio.Task[Any]] = set()
@@ -85,7 +87,7 @@ class Coordinator:
             ask.moves, ask.assignment, ask.state, ask.collect, ask.dead_letters, control.decisions, control.snapshots,
         ]  # fmt: skip
         made = {f"elastic_{command.__name__}": answered(command) for command in commands}
-        return {**made, "elastic_report": self.report}
+        return {**made, **self.epochs.handlers(), "elastic_report": self.report}
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
         """Run something beside the handler at hand."""
@@ -287,6 +289,7 @@ class Coordinator:
         if not record.live:
             return
         record.change(Status.DRAINING)
+        self.epochs.close_all(record)
         await self.calls.all(record, "drain")
 
     async def stop(self, job: str) -> None:
@@ -306,6 +309,7 @@ class Coordinator:
         if self.jobs.get(job) is record:
             del self.jobs[job]
             self.controller.history.forget(job)
+            self.epochs.forget(job)
 
     def _forget_old(self) -> None:
         ended = [record.name for record in self.jobs.values() if not record.live]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -18,6 +19,7 @@ from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.runtime.credit import Aborted, CreditGate
 from dask_elastic.runtime.dead_letters import DeadLetters
 from dask_elastic.runtime.home import Home
+from dask_elastic.runtime.intake import Intake
 from dask_elastic.runtime.job_spec import STATIC, JobSpec
 from dask_elastic.runtime.remote_tasks import RemoteTasks
 from dask_elastic.runtime.sink_thread import SinkThread
@@ -25,6 +27,7 @@ from dask_elastic.runtime.source_thread import SourceThread
 from dask_elastic.state.store import KeyedStore
 from dask_elastic.topology.component import Component
 from dask_elastic.topology.operators import SinkOperator, SourceOperator
+from dask_elastic.topology.source import Source
 from dask_elastic.vocab.batch import Batch, Delivery
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.messages import StartTask, ToHome, ToRemote
@@ -93,6 +96,13 @@ class Deployment:
             if self.spec.node_of(identity) == self.node:
                 emitter = Emitter(name, component.outputs, self.spaces, self._guard(), self.node)
                 self.sources[identity] = SourceThread(self, identity, component.operator, len(instances), emitter)
+
+    def intake(self, identity: ExecutorId, source: Source) -> Intake:
+        """Return the mailbox of an instance of a source to which epochs are handed over."""
+        ask = functools.partial(
+            self.runtime.ask, job=self.job, run=self.spec.generation, source=identity.component, instance=identity.index
+        )
+        return Intake(source.staging_bytes, self.runtime.spill_directory, ask, self.runtime.in_thread)
 
     def _build_executors(self, name: str, component: Component) -> None:
         options = self.spec.options

@@ -8,9 +8,11 @@ import functools
 import logging
 import threading
 import time
+import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import cloudpickle
@@ -24,7 +26,8 @@ from dask_elastic.runtime.job_spec import JobSpec
 from dask_elastic.runtime.lanes import CommReader, SocketReader
 from dask_elastic.runtime.packet import Packet
 from dask_elastic.runtime.peer import Peer
-from dask_elastic.runtime.report import part_report
+from dask_elastic.runtime.report import load_error, part_report
+from dask_elastic.runtime.stage_door import StageDoor
 from dask_elastic.runtime.switching import INTERVAL
 from dask_elastic.vocab.errors import ElasticError, NodeLost, ProtocolError
 
@@ -53,6 +56,7 @@ class NodeRuntime:
         self.worker = worker
         self.deployments: dict[str, Deployment] = {}
         self.commands = Commands(self)
+        self.door = StageDoor(self)
         self._peers: dict[str, Peer] = {}
         self._parting: list[Peer] = []
         self._connecting = asyncio.Lock()
@@ -67,14 +71,14 @@ class NodeRuntime:
         INTERVAL.shorten()
         keep_pages()
         self.worker.handlers["elastic_stream"] = self.stream
-        self.worker.handlers.update(self.commands.handlers())
+        self.worker.handlers.update({**self.commands.handlers(), **self.door.handlers()})
         threading.Thread(target=self._run_ticks, name="elastic-ticks", daemon=True).start()
         self._spawn(self._run_reports())
 
     async def close(self) -> None:
         """End everything that runs here and give the handlers back."""
         self._closed.set()
-        for name in ("elastic_stream", *self.commands.handlers()):
+        for name in ("elastic_stream", *self.commands.handlers(), *self.door.handlers()):
             self.worker.handlers.pop(name, None)
         for job in list(self.deployments):
             await self.forget(job)
@@ -95,6 +99,19 @@ class NodeRuntime:
     async def in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
         """Run something that may block away from the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, functools.partial(function, *arguments))
+
+    def ask(self, operation: str, **arguments: Any) -> Any:
+        """Ask the scheduler's part of dask_elastic, from a thread of ours; raises what it answers with."""
+        asking = getattr(self.worker.scheduler, f"elastic_{operation}")(**arguments)
+        reply = asyncio.run_coroutine_threadsafe(asking, self.worker.loop.asyncio_loop).result()
+        if "error" in reply:
+            raise load_error(reply["error"])
+        return reply["answer"]
+
+    @property
+    def spill_directory(self) -> Path:
+        """A directory for what does not fit in memory; nobody else was given it."""
+        return Path(self.worker.local_directory) / f"elastic-{uuid.uuid4().hex}"
 
     # jobs
 
