@@ -69,7 +69,7 @@ class RowFunctionLogic(FunctionLogic):
         cells = Cells(view)
         made: list[Any] = []
         states = [cells.key(position) for position in range(len(view))]
-        for number, (row, ordinal) in enumerate(zip(rows.to_pylist(), view.ordinals.tolist(), strict=True)):
+        for number, (row, ordinal) in enumerate(zip(_dicts(rows), view.ordinals.tolist(), strict=True)):
             try:
                 returned = self._function(row, states[ordinal])
                 if returned is not None:
@@ -167,6 +167,12 @@ class DictRows:
             ) from error
         self._schema = batch.schema
         return [batch]
+
+
+def _dicts(rows: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+    names = rows.schema.names
+    for values in zip(*(column.to_pylist() for column in rows.columns), strict=True):
+        yield dict(zip(names, values, strict=True))
 
 
 def _dict(row: Any, where: str) -> Mapping[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 import pyarrow as pa
 
 from dask_elastic.state.layout import unexpired_part
@@ -200,7 +201,7 @@ class MapColumn:
     def _pairs(self, asked: Values, ordinals: Ordinals) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Return a number for each row's pair of key and map's key, and for each entry's."""
         keys = self._parts()[1]
-        codes = _codes(np.concatenate([keys.values, asked]), self.kind.key)
+        codes = pd.factorize(np.concatenate([keys.values, asked]))[0].astype(np.int64)
         distinct = int(codes.max(initial=0)) + 1
         entries = keys.owners * distinct + codes[: len(keys.values)]
         return ordinals * distinct + codes[len(keys.values) :], entries
@@ -217,12 +218,6 @@ class MapColumn:
         """Return the fields to write, None if nothing has changed since it was last asked."""
         changed, self._changed = self._changed, False
         return self._current if changed else None
-
-
-def _codes(keys: Values, kind: pa.DataType) -> npt.NDArray[np.int64]:
-    """Return a number for each key, the same one for equal keys."""
-    indices: npt.NDArray[np.int64] = to_arrow(keys, kind).dictionary_encode().indices.to_numpy().astype(np.int64)
-    return indices
 
 
 def _positions(entries: npt.NDArray[np.int64], pairs: npt.NDArray[np.int64]) -> Ordinals:

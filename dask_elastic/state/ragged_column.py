@@ -123,7 +123,8 @@ def _gathered(data: npt.NDArray[Any], starts: Slots, lengths: npt.NDArray[np.int
     starts, width = _uniform(starts, lengths)
     if width:
         # A copy per list instead of one per element: lists as long as one another are common, and long ones slow else.
-        return _rows(data, width).take(starts, axis=0).reshape(-1)
+        # Not by `take`, which would make the overlapping rows an array of their own first.
+        return _rows(data, width)[starts].reshape(-1)
     return data.take(spans(starts, lengths))
 
 

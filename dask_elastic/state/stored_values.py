@@ -79,21 +79,20 @@ def to_arrow(values: Values, kind: Element, known: Known | None = None) -> pa.Ar
 
 def to_python(values: Values, kind: Element, known: Known | None = None) -> list[Any]:
     """Return stored values as Python's, None where they are not known; those kept as `object` are no copies."""
-    if isinstance(kind, pa.DataType) and values.dtype != object:
-        listed: list[Any] = to_arrow(values, kind, known).to_pylist()
+    listed: list[Any]
+    if values.dtype.kind in "Mm":
+        listed = to_arrow(values, kind, known).to_pylist()
         return listed
+    listed = values.tolist()
     if known is None:
-        return list(values)
-    return [value if is_known else None for value, is_known in zip(values, known, strict=True)]
+        return listed
+    return [value if is_known else None for value, is_known in zip(listed, known.tolist(), strict=True)]
 
 
 def as_objects(values: list[Any]) -> Values:
     """Return a list as an array of objects, whatever the objects are."""
-    # Filled one by one, since NumPy would take equally long lists for a matrix.
-    objects = np.empty(len(values), dtype=object)
-    for place, value in enumerate(values):
-        objects[place] = value
-    return objects
+    # Not by `np.array`, which would take equally long lists for a matrix.
+    return np.fromiter(values, dtype=object, count=len(values))
 
 
 def private(values: Values) -> Values:

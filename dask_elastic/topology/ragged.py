@@ -104,11 +104,20 @@ class Ragged:
 
     def replaced(self, where: Mask, other: Ragged) -> Ragged:
         """Return the other's lists where the mask says so, and these elsewhere."""
+        places = np.flatnonzero(where)
+        return self.placed(places, other.take(places))
+
+    def placed(self, places: npt.NDArray[np.intp], others: Ragged) -> Ragged:
+        """Return the lists with those at some places replaced by the others, in order."""
+        if len(places) == len(self):
+            return others.take(np.argsort(places))
         both = Ragged(
-            np.concatenate([self.values, other.values]),
-            np.concatenate([self.offsets, other.offsets[1:] + self.offsets[-1]]),
+            np.concatenate([self.values, others.values]),
+            np.concatenate([self.offsets, others.offsets[1:] + self.offsets[-1]]),
         )
-        return both.take(np.arange(len(self)) + np.where(where, len(self), 0))
+        chosen = np.arange(len(self))
+        chosen[places] = np.arange(len(self), len(both))
+        return both.take(chosen)
 
     def newest(self, most: int) -> Ragged:
         """Return the last elements of each list, at most so many."""
