@@ -10,6 +10,7 @@ from dask_elastic.connectors import sinks, sources
 from dask_elastic.control.replay import replay
 from dask_elastic.runtime.job import Job, job, jobs
 from dask_elastic.runtime.options import load_defaults
+from dask_elastic.runtime.read_queue import read_queue
 from dask_elastic.runtime.recordings import load_snapshots, save_snapshots
 from dask_elastic.runtime.retire import retire
 from dask_elastic.runtime.submit import submit
@@ -34,6 +35,7 @@ __all__ = [
     "load_snapshots",
     "per_key",
     "per_row",
+    "read_queue",
     "replay",
     "retire",
     "save_snapshots",

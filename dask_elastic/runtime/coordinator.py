@@ -22,6 +22,7 @@ from dask_elastic.runtime.job_record import JobRecord, Status
 from dask_elastic.runtime.job_spec import ComponentSummary, JobOptions, JobSpec, summaries_from
 from dask_elastic.runtime.job_table import JobTable
 from dask_elastic.runtime.membership import Membership
+from dask_elastic.runtime.outgoing import Outgoing
 from dask_elastic.runtime.paradigm import demands
 from dask_elastic.runtime.pushed_sources import PushedSources
 from dask_elastic.runtime.report import Relayed, dump_error
@@ -63,6 +64,7 @@ class Coordinator:
         self.membership = Membership(self.workers, self.jobs, self.calls, self.cores)
         self.questions = JobQuestions(self.jobs, self.calls)
         self.epochs = Epochs(scheduler, self.jobs, self.calls, self._fail)
+        self.outgoing = Outgoing(scheduler, self.jobs, self.calls)
         self.pushed = PushedSources(self.jobs, self.calls, self.epochs)
         self._misconfigured: SubmitError | None = None
         self.controller = Controller(scheduler, self.membership, self.cores, self._control_options())
@@ -87,7 +89,7 @@ class Coordinator:
             ask.moves, ask.assignment, ask.state, ask.collect, ask.dead_letters, control.decisions, control.snapshots,
         ]  # fmt: skip
         made = {f"elastic_{command.__name__}": answered(command) for command in commands}
-        return {**made, **self.epochs.handlers(), "elastic_report": self.report}
+        return {**made, **self.epochs.handlers(), **self.outgoing.handlers(), "elastic_report": self.report}
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
         """Run something beside the handler at hand."""
@@ -310,6 +312,7 @@ class Coordinator:
             del self.jobs[job]
             self.controller.history.forget(job)
             self.epochs.forget(job)
+            self.outgoing.forget(job)
 
     def _forget_old(self) -> None:
         ended = [record.name for record in self.jobs.values() if not record.live]

@@ -21,6 +21,7 @@ from dask_elastic.runtime.dead_letters import DeadLetters
 from dask_elastic.runtime.home import Home
 from dask_elastic.runtime.intake import Intake
 from dask_elastic.runtime.job_spec import STATIC, JobSpec
+from dask_elastic.runtime.outbox import Outbox
 from dask_elastic.runtime.remote_tasks import RemoteTasks
 from dask_elastic.runtime.sink_thread import SinkThread
 from dask_elastic.runtime.source_thread import SourceThread
@@ -61,6 +62,7 @@ class Deployment:
             s.name: KeySpace(len(spec.homes[s.name]), s.shards) for s in spec.summaries if s.kind == "compute"
         }
         self.dead_letters = DeadLetters()
+        self.outbox = Outbox(self._ask, spec.nodes[spec.node], lambda: self.ended)
         self.ended = False
         self.told_of_end = False
         self.error: BaseException | None = None
@@ -99,10 +101,12 @@ class Deployment:
 
     def intake(self, identity: ExecutorId, source: Source) -> Intake:
         """Return the mailbox of an instance of a source to which epochs are handed over."""
-        ask = functools.partial(
-            self.runtime.ask, job=self.job, run=self.spec.generation, source=identity.component, instance=identity.index
-        )
+        ask = functools.partial(self._ask, source=identity.component, instance=identity.index)
         return Intake(source.staging_bytes, self.runtime.spill_directory, ask, self.runtime.in_thread)
+
+    def _ask(self, operation: str, **arguments: Any) -> Any:
+        """Ask the scheduler in the name of this run of the job."""
+        return self.runtime.ask(operation, job=self.job, run=self.spec.generation, **arguments)
 
     def _build_executors(self, name: str, component: Component) -> None:
         options = self.spec.options

@@ -9,13 +9,14 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import cloudpickle
+import pyarrow as pa
 from distributed.comm.core import CommClosedError
 
 from dask_elastic.runtime.allocator import keep_pages
@@ -26,6 +27,7 @@ from dask_elastic.runtime.job_spec import JobSpec
 from dask_elastic.runtime.lanes import CommReader, SocketReader
 from dask_elastic.runtime.packet import Packet
 from dask_elastic.runtime.peer import Peer
+from dask_elastic.runtime.read_queue import batches_of
 from dask_elastic.runtime.report import load_error, part_report
 from dask_elastic.runtime.stage_door import StageDoor
 from dask_elastic.runtime.switching import INTERVAL
@@ -107,6 +109,15 @@ class NodeRuntime:
         if "error" in reply:
             raise load_error(reply["error"])
         return reply["answer"]
+
+    def read_queue(self, name: str, stopping: Callable[[], bool]) -> Iterator[pa.RecordBatch]:
+        """Read what a sink of some job puts on a queue, in a thread of ours."""
+
+        def fetch(address: str, **item: Any) -> Any:
+            fetching = self.worker.rpc(address).elastic_held_rows(**item)
+            return asyncio.run_coroutine_threadsafe(fetching, self.worker.loop.asyncio_loop).result()
+
+        return batches_of(name, self.ask, fetch, stopping)
 
     @property
     def spill_directory(self) -> Path:

@@ -192,6 +192,7 @@ class SourceThread:
             instances=self.instances,
             mailbox=iter(self.mailbox) if self.source.pushed else None,
             stopping=self._stop.is_set,
+            queue=lambda name: self.deployment.runtime.read_queue(name, self._stop.is_set),
         )
         try:
             for rows, _ in self.source.read(context):

@@ -1,4 +1,4 @@
-"""The door of a node through which another engine's writers bring their rows, and the ledger's word what to keep."""
+"""The door of a node: writers of another engine bring rows through it, and who reads a queue takes some away."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from distributed.comm.core import CommClosedError
+from distributed.protocol import to_serialize
 
 from dask_elastic.runtime.commands import Handler, answered
 from dask_elastic.runtime.intake import Intake
@@ -18,6 +19,7 @@ from dask_elastic.vocab.identity import ExecutorId
 if TYPE_CHECKING:
     from distributed.comm import Comm
 
+    from dask_elastic.runtime.deployment import Deployment
     from dask_elastic.runtime.node import NodeRuntime
     from dask_elastic.runtime.source_thread import SourceThread
 
@@ -42,7 +44,10 @@ class StageDoor:
 
     def handlers(self) -> dict[str, Handler]:
         """Return the handlers by the name of their operation."""
-        made = {f"elastic_{command.__name__}": answered(command) for command in (self.seal, self.unstage)}
+        made = {
+            f"elastic_{command.__name__}": answered(command)
+            for command in (self.seal, self.unstage, self.held_rows, self.drop_rows)
+        }
         return {**made, "elastic_stage": self.stage}
 
     async def stage(self, comm: Comm) -> str:
@@ -101,6 +106,21 @@ class StageDoor:
         """Drop the attempts of an epoch but some."""
         intake = _intake(self._source(job, run, source, instance))
         await self.runtime.in_thread(intake.unstage, query, epoch, [AttemptId(*each) for each in keep])
+
+    async def held_rows(self, job: str, run: int, item: int) -> Any:
+        """Return rows that a sink here holds for who reads its queue."""
+        return to_serialize(memoryview(self._deployment(job, run).outbox.rows(item)))
+
+    async def drop_rows(self, job: str, run: int, items: list[int]) -> None:
+        """Forget rows that were read."""
+        self._deployment(job, run).outbox.drop(items)
+
+    def _deployment(self, job: str, run: int) -> Deployment:
+        """Return the part of a run of a job, which may have ended."""
+        deployment = self.runtime.deployments.get(job)
+        if deployment is None or deployment.spec.generation != run:
+            raise HandoffError(f"worker {self.runtime.worker.address} does not know run {run} of job {job!r} any more.")
+        return deployment
 
     def _source(self, job: str, run: int, source: str, instance: int) -> SourceThread:
         address = self.runtime.worker.address

@@ -30,6 +30,8 @@ class SourceContext:
         The batches that `job.send` delivers, for a source with `pushed = True`.
     stopping : callable
         True once the job wants the source to end early. Ask between batches.
+    queue : callable or None
+        Reads a queue that a `sinks.DaskQueue` writes: `queue(name)` iterates over its batches. None without a cluster.
     """
 
     instance: int = 0
@@ -37,6 +39,7 @@ class SourceContext:
     offset: object | None = None
     mailbox: Iterator[pa.RecordBatch] | None = None
     stopping: Callable[[], bool] = never_stopping
+    queue: Callable[[str], Iterator[pa.RecordBatch]] | None = None
 
 
 class Source(ABC):
