@@ -2,23 +2,29 @@
 
 One JSON line a setting, with the median and the longest tick in milliseconds, and how many changes a tick brings: 32
 nodes with 8 cores and 96 executors of three jobs, whose arrivals change a little from second to second ("drift"), are
-dealt out anew every few seconds ("shuffle"), or exceed by far what the cores can do ("overload").
+dealt out anew every few seconds ("shuffle"), or exceed by far what the cores can do ("overload"). A last line tells
+how late an event loop gets its turn while ticks run one after the other in a thread beside it, as in the scheduler, and
+how late without them, which is the machine's doing.
 
-    python benchmarks/decision.py [--ticks 60] [--nodes 32] [--executors 96]
+    python benchmarks/decision.py [--ticks 60] [--nodes 32] [--executors 96] [--wakes 3000]
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import gc
 import json
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import count
+from typing import Any
 
 import numpy as np
 
 from dask_elastic.control.loop import ControlLoop
+from dask_elastic.runtime.switching import responsive
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.plan import Plan
 from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot, NodeSnapshot, Snapshot
@@ -76,10 +82,10 @@ class Cluster:
             self.cores[change.executor.index] = dict(change.after)
 
 
-def ticks(cluster: Cluster, count: int, shuffled: bool) -> Iterator[tuple[float, int]]:
+def ticks(cluster: Cluster, number: int, shuffled: bool) -> Iterator[tuple[float, int]]:
     """Seconds and changes of each tick."""
     loop = ControlLoop(clock=time.perf_counter)
-    for second in range(count):
+    for second in range(number):
         if shuffled and second % SHUFFLE_SECONDS == 0:
             cluster.shuffle()
         snapshot = cluster.snapshot(float(second))
@@ -90,12 +96,51 @@ def ticks(cluster: Cluster, count: int, shuffled: bool) -> Iterator[tuple[float,
         yield spent, len(plan.changes)
 
 
+async def lateness(count: int, work: Callable[[], object] | None) -> list[float]:
+    """Milliseconds by which an event loop wakes up too late, beside something that runs again and again in a thread."""
+    late = []
+    running = asyncio.get_running_loop()
+    beside = running.run_in_executor(None, work) if work else None
+    while len(late) < count:
+        began = time.perf_counter()
+        await asyncio.sleep(0.001)
+        late.append((time.perf_counter() - began - 0.001) * 1e3)
+        if work and beside and beside.done():
+            beside.result()
+            beside = running.run_in_executor(None, work)
+    if beside:
+        await beside
+    return late
+
+
+def event_loop(options: argparse.Namespace) -> dict[str, Any]:
+    """How late an event loop is beside decisions, and without."""
+    cluster, loop, seconds = Cluster(options.nodes, options.executors, 1.5), ControlLoop(), count()
+
+    def decide() -> None:
+        with responsive():
+            cluster.shuffle()
+            cluster.carry_out(loop.tick(cluster.snapshot(float(next(seconds)))))
+
+    line: dict[str, Any] = {"benchmark": "decision", "setting": "event loop"}
+    for name, work in (("without", None), ("beside", decide)):
+        late = asyncio.run(lateness(options.wakes, work))
+        line |= {
+            f"late_median_ms_{name}": round(statistics.median(late), 2),
+            f"late_p99_ms_{name}": round(float(np.quantile(late, 0.99)), 2),
+            f"late_max_ms_{name}": round(max(late), 2),
+            f"over_5_ms_{name}": sum(one > 5 for one in late),
+        }
+    return line | {"wakes": options.wakes}
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ticks", type=int, default=60)
     parser.add_argument("--nodes", type=int, default=32)
     parser.add_argument("--executors", type=int, default=96)
+    parser.add_argument("--wakes", type=int, default=3_000)
     options = parser.parse_args()
     for setting, busy, shuffled in (("drift", 0.6, False), ("shuffle", 0.6, True), ("overload", 1.5, True)):
         cluster = Cluster(options.nodes, options.executors, busy)
@@ -112,7 +157,8 @@ def main() -> None:
             "median_ms": round(statistics.median(spent), 2),
             "max_ms": round(max(spent), 2),
         }
-        print(json.dumps(line))
+        print(json.dumps(line), flush=True)
+    print(json.dumps(event_loop(options)), flush=True)
 
 
 if __name__ == "__main__":

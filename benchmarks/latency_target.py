@@ -34,7 +34,9 @@ PHASES = (False, True, False, True, False)
 """Whether the load is high."""
 
 WARM_SECONDS = 5.0
-ORACLE_SECONDS = 8.0
+ORACLE_SECONDS = 20.0
+OBSERVED_SECONDS = 6.0
+"""What came of a decision is measured some seconds later."""
 
 
 def stream(phases: tuple[bool, ...], phase: float) -> Iterator[pa.RecordBatch]:
@@ -82,7 +84,7 @@ def run(client: Client, phases: tuple[bool, ...], phase: float, **options: Any) 
         if of_job.name == "latency-target" and began + WARM_SECONDS <= snapshot.now
         for executor in of_job.executors
     ]
-    return {"means": means, "cores": cores, "decisions": decisions}
+    return {"means": means, "cores": cores, "decisions": decisions, "began": began}
 
 
 def oracle(client: Client, high: bool, target: float) -> int:
@@ -117,17 +119,19 @@ def main() -> None:
         "seconds_within_target": round(statistics.median((one["means"] <= target).mean() for one in made), 3),
         "cores_used": round(statistics.median(np.mean(one["cores"]) for one in made), 2),
         "cores_that_would_have_done": enough,
-        "model_error": _median_error(made),
+        "model_error": _median_error(made, arguments.phase),
         "decisions_applied": statistics.median(int(one["decisions"]["applied"].sum()) for one in made),
     }
     print(json.dumps(line), flush=True)
 
 
-def _median_error(made: list[dict[str, Any]]) -> float | None:
-    """Median of |predicted / observed - 1| over all decisions of which both are known."""
+def _median_error(made: list[dict[str, Any]], phase: float) -> float | None:
+    """Median of |predicted / observed - 1| over the decisions whose phase lasts until the effect is observed."""
     errors: list[float] = []
     for one in made:
         known = one["decisions"].dropna(subset=["predicted", "observed"])
+        into = (known["time"] - one["began"]) % phase
+        known = known[into < phase - OBSERVED_SECONDS]
         errors += abs(known["predicted"] / known["observed"] - 1).tolist()
     return round(statistics.median(errors), 3) if errors else None
 

@@ -4,7 +4,9 @@ One JSON line a setting, with the median and the longest of its runs, and the me
 other work on the machine disturbs less.
 
 - single_step for growing numbers of tasks and nodes, loads that differ by half and state that differs more. The paper's
-  bound is 2 ms for 64 tasks and 8 to 16 nodes (State migration, figure 13).
+  bound is 2 ms for 64 tasks and 8 to 16 nodes (State migration, figure 13). With a tight limit intervals get shorter as
+  nodes get more, so that time grows with the tasks alone; with none, every interval is allowed, and the growth is that
+  of tasks² × nodes, once they are so many that NumPy's calls do not matter.
 - sequence of ten steps for 64 tasks: up to 5 nodes, and the paper's range of 8 nodes and more.
 - projected_costs for growing numbers of tasks and of nodes, up to 24 tasks and 5 nodes with a limit so loose that most
   partitionings keep it.
@@ -30,6 +32,8 @@ from dask_elastic.planning.transition import projected_costs
 
 STEPS = [(64, 4), (64, 16), (64, 32), (128, 16), (256, 16), (512, 16), (1024, 16), (1024, 64), (2048, 64)]
 """Tasks and nodes."""
+UNLIMITED = [(128, 16), (256, 16), (512, 16), (1024, 16), (512, 32), (512, 64)]
+"""Tasks and nodes of steps that no limit binds."""
 SEQUENCES = {"2 to 5": [3, 4, 3, 2, 3, 4, 5, 4, 3, 2], "8 to 12": [9, 10, 9, 8, 9, 10, 11, 12, 11, 10]}
 PROJECTED = [(12, 5), (16, 5), (20, 5), (24, 2), (24, 3), (24, 4), (24, 5)]
 """Tasks and most nodes."""
@@ -41,11 +45,11 @@ def tasks(seed: int, count: int, spread: float = 0.5) -> tuple[np.ndarray, np.nd
     return random.lognormal(0, spread, count), random.lognormal(0, 1, count) * 1e6
 
 
-def step(seed: int, count: int, nodes: int) -> tuple[Any, ...]:
-    """Return a step from three quarters of the nodes, a fifth above the least limit."""
+def step(seed: int, count: int, nodes: int, limited: bool = True) -> tuple[Any, ...]:
+    """Return a step from three quarters of the nodes, a fifth above the least limit or without any that binds."""
     load, state = tasks(seed, count)
     before = single_step(load, state, [[0, count]], max(3 * nodes // 4, 1), 1.0).intervals
-    return load, state, before, nodes, least_tau(load, nodes) + 0.2
+    return load, state, before, nodes, least_tau(load, nodes) + 0.2 if limited else float(nodes)
 
 
 def steps(seed: int, counts: list[int]) -> tuple[Any, ...]:
@@ -92,6 +96,9 @@ def main() -> None:
     for count, nodes in STEPS:
         about = {"benchmark": "single_step", "tasks": count, "nodes": nodes}
         report(about, single_step, [step(seed, count, nodes) for seed in range(5)], runs)
+    for count, nodes in UNLIMITED:
+        about = {"benchmark": "single_step", "limit": "none that binds", "tasks": count, "nodes": nodes}
+        report(about, single_step, [step(seed, count, nodes, limited=False) for seed in range(3)], max(3, runs // 4))
     for name, counts in SEQUENCES.items():
         about = {"benchmark": "sequence", "tasks": 64, "steps": len(counts), "nodes": name}
         report(about, sequence, [steps(seed, counts) for seed in range(3)], max(3, runs // 6))

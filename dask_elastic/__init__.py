@@ -10,10 +10,13 @@ from dask_elastic.connectors import sinks, sources
 from dask_elastic.control.replay import replay
 from dask_elastic.runtime.job import Job, job, jobs
 from dask_elastic.runtime.options import load_defaults
+from dask_elastic.runtime.read_queue import read_queue
 from dask_elastic.runtime.recordings import load_snapshots, save_snapshots
 from dask_elastic.runtime.retire import retire
 from dask_elastic.runtime.submit import submit
+from dask_elastic.state import List, Map, Value
 from dask_elastic.topology import Topology, aggregate
+from dask_elastic.topology.logic_level import per_key, per_row
 from dask_elastic.vocab.errors import ElasticError
 
 load_defaults()
@@ -21,12 +24,18 @@ load_defaults()
 __all__ = [
     "ElasticError",
     "Job",
+    "List",
+    "Map",
     "Topology",
+    "Value",
     "__version__",
     "aggregate",
     "job",
     "jobs",
     "load_snapshots",
+    "per_key",
+    "per_row",
+    "read_queue",
     "replay",
     "retire",
     "save_snapshots",

@@ -13,6 +13,9 @@ Method
     are shared in proportion to the loads, which is right at once, however much the sources hold back. Throughput tells
     the proportions, not arrivals: queues even out the bursts in which tuples come.
 
+    *A job that lags behind* although nobody is overloaded, since credits keep its tuples at the sources, is planned
+    for as much more as works that off in a while: what is measured from end to end beyond hop and sojourn.
+
     *A job that keeps its target* with the cores that it has keeps them, whatever the model would choose, until it has
     needed fewer for a while. Between the load at which cores are added and the load at which they are given back is a
     gap (`headroom`, `release_headroom`) for noise to fall into.
@@ -29,7 +32,7 @@ import numpy as np
 
 from dask_elastic.control.hop import Hop
 from dask_elastic.control.hysteresis import Hysteresis
-from dask_elastic.control.overload import overloaded, waiting_seconds
+from dask_elastic.control.overload import overloaded, utilisation, waiting_seconds
 from dask_elastic.control.queues import NO_LIMIT, Amounts, Cores, Queues
 from dask_elastic.control.settings import ControlSettings
 from dask_elastic.model.jackson import Allocation
@@ -40,6 +43,9 @@ ENOUGH_OF_BEST = 1.1
 
 CALM = 2.5
 """Seconds after an overload or a change of cores in which measurements still tell of it."""
+
+BUSY = 0.6
+"""Tuples wait at the sources for want of cores only where some executor's are busy for such a part of the time."""
 
 MOST_LATENCY = 1e6
 """Seconds: a job without a target is satisfied with any latency that is finite."""
@@ -76,6 +82,8 @@ class Demand:
         Whether there is an allocation of these executors that keeps the job's target.
     hop, error : float
         Seconds outside of the queues, and measured over modelled sojourn.
+    behind : float
+        Seconds for which tuples wait at their sources, since the job takes no more of them.
     """
 
     places: tuple[int, ...]
@@ -90,6 +98,7 @@ class Demand:
     feasible: bool
     hop: float
     error: float
+    behind: float = 0.0
 
     @property
     def pressed(self) -> bool:
@@ -142,7 +151,8 @@ class JobModel:
         target = self._target(job)
         limits = np.maximum(most[list(places)], 1)
         current = np.array([executor.total_cores for executor in chosen], dtype=np.int64)
-        planned = self._pressed(queues, chosen) if pressed else self._planned(queues, chosen, current)
+        behind = 0.0 if busy or int(current.sum()) >= available else self._behind(job)
+        planned = self._pressed(queues, chosen) if pressed else self._planned(queues, chosen, behind)
         satisfied, feasible = not pressed and planned.latency(current) <= min(target, MOST_LATENCY), True
         if satisfied:
             needed = self._without_surplus(queues, target, current)
@@ -158,7 +168,7 @@ class JobModel:
             needed = np.minimum(current, np.maximum(needed, recent))
         return Demand(
             places, planned, target, limits, current, needed, keep, busy, satisfied, feasible, self._hop.seconds,
-            self._hop.error,
+            self._hop.error, behind,
         )  # fmt: skip
 
     def predicted(self, job: JobSnapshot, cores: Cores) -> float | None:
@@ -192,17 +202,18 @@ class JobModel:
             self._compare(job)
 
     def _compare(self, job: JobSnapshot) -> None:
-        active = [executor for executor in job.executors if executor.arrival_rate > 0]
-        entering = _entering(job)
-        if (
-            not active
-            or entering <= 0
-            or any(executor.sojourn is None or not executor.service_rate for executor in active)
-        ):
-            return
-        sojourn = sum(executor.arrival_rate * (executor.sojourn or 0.0) for executor in active) / entering
-        held = np.array([executor.total_cores for executor in active], dtype=np.int64)
-        self._hop.add(job.latency, sojourn, Queues.of(active, entering).latency(held))
+        sojourn = _sojourn(job)
+        if sojourn is not None:
+            active = _active(job)
+            held = np.array([executor.total_cores for executor in active], dtype=np.int64)
+            self._hop.add(job.latency, sojourn, Queues.of(active, _entering(job)).latency(held))
+
+    def _behind(self, job: JobSnapshot) -> float:
+        """Return the seconds for which tuples wait at their sources for want of cores."""
+        sojourn = _sojourn(job)
+        if job.latency is None or sojourn is None or max(map(utilisation, job.executors)) < BUSY:
+            return 0.0
+        return max(0.0, job.latency - self._hop.seconds - sojourn - self._settings.backlog)
 
     def _target(self, job: JobSnapshot) -> float:
         """Return what is left of the target for the executors that can be decided about, in the model's seconds."""
@@ -221,8 +232,9 @@ class JobModel:
         achieved = np.array([executor.throughput for executor in executors], dtype=np.float64)
         return queues.with_arrival(achieved, queues.external).scaled(self._settings.growth)
 
-    def _planned(self, queues: Queues, executors: list[ExecutorSnapshot], current: Cores) -> Queues:
-        planned = queues.scaled(1 + self._settings.headroom)
+    def _planned(self, queues: Queues, executors: list[ExecutorSnapshot], behind: float) -> Queues:
+        more = min(behind / self._settings.drain_within, self._settings.growth - 1)
+        planned = queues.scaled(1 + self._settings.headroom + more)
         return planned.with_arrival(planned.arrival + self._backlog(executors), planned.external)
 
     def _backlog(self, executors: list[ExecutorSnapshot]) -> Amounts:
@@ -292,6 +304,18 @@ def _held(job: JobSnapshot) -> Cores:
 
 def _entering(job: JobSnapshot) -> float:
     return sum(executor.arrival_rate for executor in job.executors if executor.entry)
+
+
+def _active(job: JobSnapshot) -> list[ExecutorSnapshot]:
+    return [executor for executor in job.executors if executor.arrival_rate > 0]
+
+
+def _sojourn(job: JobSnapshot) -> float | None:
+    """Return the seconds that a tuple is measured to spend in executors, over its way; None where that is not known."""
+    active, entering = _active(job), _entering(job)
+    if not active or entering <= 0 or any(one.sojourn is None or not one.service_rate for one in active):
+        return None
+    return sum(one.arrival_rate * (one.sojourn or 0.0) for one in active) / entering
 
 
 def _is_near(planned: Queues, current: Cores, wanted: Allocation) -> bool:

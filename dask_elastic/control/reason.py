@@ -118,6 +118,8 @@ def _overload(job: JobSnapshot, demand: Demand, settings: ControlSettings) -> st
 
 
 def _too_few(job: JobSnapshot, demand: Demand) -> str:
+    if demand.behind > 0:
+        return f"tuples wait {duration(demand.behind)} at their sources, and cores are planned to work that off"
     expected = demand.queues.latency(demand.current)
     if job.latency_target is None or expected == np.inf:
         return f"the cores held are too few for {demand.queues.external:,.0f} tuples/s, which is with headroom"

@@ -108,6 +108,7 @@ class ElasticExecutor:
         self.flushes = Flushes()
         self.finished = False
         self.links = Links(self.routes, self.lock)
+        self._time = 0.0
         self._open_inputs = set(inputs)
         self._pending_rows = 0
         self._final_flush_asked = False
@@ -172,7 +173,11 @@ class ElasticExecutor:
             if item is None:
                 mine.sleeping = True
                 return None
-            return (mine.send(item, now) if isinstance(item, Work) else mine.sent), item
+            if not isinstance(item, Work):
+                return mine.sent, item
+            # Never back: a shard's rows are taken one after the other, by whichever tasks, so its time only goes on.
+            item.now = self._time = max(self._time, now)
+            return mine.send(item, now), item
 
     def _limit(self, task: Task) -> int:
         seconds = self.limits.inbox_time if task.at_home else self.limits.inbox_time / REMOTE_WINDOW

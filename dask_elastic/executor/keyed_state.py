@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import numpy as np
 import pyarrow as pa
 
 from dask_elastic.executor.primary_state import PrimaryState
-from dask_elastic.state.view import value_result
+from dask_elastic.state.layout import StateLayout
+from dask_elastic.state.slots import Column
 from dask_elastic.topology.bundle import Bundle
 from dask_elastic.topology.operators import Compute
 
 
-def read_state(operator: Compute, store: PrimaryState, shards: Iterable[int] | None = None) -> pa.Table | None:
+def read_state(
+    operator: Compute, store: PrimaryState, shards: Iterable[int] | None = None, now: float | None = None
+) -> pa.Table | None:
     """Return the state that a store has at this moment.
 
     Parameters
@@ -23,12 +27,16 @@ def read_state(operator: Compute, store: PrimaryState, shards: Iterable[int] | N
         The primary copy; flush remote tasks first to have their latest changes in it.
     shards : iterable of int, optional
         Only these; all of them if left out.
+    now : float, optional
+        The time by which state has expired, seconds since the epoch: of the home's clock, as that of the batches. If
+        left out, what has expired and was not swept yet is there.
 
     Returns
     -------
     Table or None
-        One row per key: the key columns, then the result of each aggregate, or each declared value of a function, null
-        where the key has none. None before the first batch.
+        One row per key: the key columns, then the result of each aggregate, or each declared value, list and map of a
+        function, null where the key has no value. A key of which all has expired is left out. None before the first
+        batch.
     """
     if store.input_schema is None or store.key_schema is None:
         return None
@@ -36,6 +44,18 @@ def read_state(operator: Compute, store: PrimaryState, shards: Iterable[int] | N
     if operator.aggregates is not None:
         results = Bundle(operator.aggregates, store.input_schema).results(values)
     else:
-        declared = operator.state or {}
-        results = dict(zip(declared, value_result(declared, values), strict=True))
+        layout = StateLayout(operator.state or {})
+        if now is not None and layout.expires:
+            keys, values = _unexpired(layout, keys, values, now)
+        results = layout.results(values)
     return pa.table([*keys.columns, *results.values()], names=[*keys.schema.names, *results])
+
+
+def _unexpired(
+    layout: StateLayout, keys: pa.RecordBatch, values: list[Column], now: float
+) -> tuple[pa.RecordBatch, list[Column]]:
+    left = layout.unexpired(values, now)
+    chosen = np.flatnonzero(layout.has_any(left, keys.num_rows))
+    if len(chosen) == keys.num_rows:
+        return keys, left
+    return keys.take(pa.array(chosen)), [column.take(chosen) for column in left]

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 
+from dask_elastic.executor.function_logic import FunctionLogic, KeyFunctionLogic, RowFunctionLogic, schema_of_keys
 from dask_elastic.routing.hashing import check_columns
 from dask_elastic.state.session import Session
 from dask_elastic.state.store import KeyedStore
-from dask_elastic.state.view import StateView, value_fields
 from dask_elastic.topology.bundle import Bundle
-from dask_elastic.topology.field import Field
-from dask_elastic.topology.operators import Compute, as_batches
+from dask_elastic.topology.logic_level import KeyLogic, RowLogic
+from dask_elastic.topology.operators import Compute
 from dask_elastic.topology.schema import check_schema
 
 
 class Logic(Protocol):
     """Processes the rows of one task; not shared between threads."""
 
-    def process(self, rows: pa.RecordBatch, hashes: np.ndarray) -> list[pa.RecordBatch]:
-        """Update the state and return the output."""
+    def process(self, rows: pa.RecordBatch, hashes: np.ndarray, now: float) -> list[pa.RecordBatch]:
+        """Update the state and return the output; `now` is the time by which state expires."""
         ...
 
 
@@ -42,6 +41,10 @@ def make_logic(operator: Compute, store: KeyedStore, session: Session, emits: bo
     """
     if operator.aggregates is not None:
         return AggregateLogic(operator, store, session, emits)
+    if isinstance(operator.logic, RowLogic):
+        return RowFunctionLogic(operator.logic, operator, store, session)
+    if isinstance(operator.logic, KeyLogic):
+        return KeyFunctionLogic(operator.logic, operator, store, session)
     return FunctionLogic(operator, store, session)
 
 
@@ -57,7 +60,7 @@ class AggregateLogic:
         self._aggregates = operator.aggregates
         self._bound: tuple[pa.Schema, Bundle] | None = None
 
-    def process(self, rows: pa.RecordBatch, hashes: np.ndarray) -> list[pa.RecordBatch]:
+    def process(self, rows: pa.RecordBatch, hashes: np.ndarray, now: float = 0.0) -> list[pa.RecordBatch]:
         """Update the state and return one batch of new values, or none."""
         rows, bundle = self._fitted(rows)
         keys = self.operator.keys
@@ -79,33 +82,3 @@ class AggregateLogic:
         if rows.schema is not schema and not rows.schema.equals(schema):
             rows = check_schema(schema, rows, f"the input of {self.operator.name!r}")
         return rows, bundle
-
-
-def schema_of_keys(schema: pa.Schema, keys: Iterable[str]) -> pa.Schema:
-    """Return the key columns of a schema, in the order of the keys."""
-    return pa.schema([schema.field(key) for key in keys])
-
-
-class FunctionLogic:
-    """A user's function of a batch and the state of its keys."""
-
-    def __init__(self, operator: Compute, store: KeyedStore, session: Session):
-        assert operator.function is not None
-        self.operator = operator
-        self.store = store
-        self.session = session
-        self.fields: tuple[Field, ...] = value_fields(operator.state or {})
-        self._function: Callable[[pa.RecordBatch, Any], Any] = operator.function
-        self._declared = False
-
-    def process(self, rows: pa.RecordBatch, hashes: np.ndarray) -> list[pa.RecordBatch]:
-        """Call the function; its writes to the state take effect once it has returned."""
-        keys = self.operator.keys
-        if not self._declared:
-            self.store.declare(schema_of_keys(rows.schema, keys), self.fields)
-            self._declared = True
-        located = self.session.locate(rows, keys, hashes, check_columns(rows, keys))
-        view = StateView(self.session, located, rows, keys, self.operator.state or {})
-        outputs = as_batches(self._function(rows, view), f"compute {self.operator.name!r}")
-        view.commit()
-        return outputs

@@ -17,7 +17,12 @@ from dask_elastic.vocab.errors import StateError
 
 
 def find_key(
-    operator: Compute, store: PrimaryState, space: KeySpace, executor: int, key: Sequence[Any]
+    operator: Compute,
+    store: PrimaryState,
+    space: KeySpace,
+    executor: int,
+    key: Sequence[Any],
+    now: float | None = None,
 ) -> pa.Table | None:
     """Return the row of one key.
 
@@ -33,6 +38,8 @@ def find_key(
         Which executor the store belongs to.
     key : sequence
         A value for each key column.
+    now : float, optional
+        The time by which state has expired, as for `read_state`.
 
     Returns
     -------
@@ -50,7 +57,7 @@ def find_key(
     hashes = hash_columns(wanted, operator.keys)
     if int(space.executor_of(hashes)[0]) != executor:
         return None
-    table = read_state(operator, store, shards=space.shard_of(hashes).tolist())
+    table = read_state(operator, store, shards=space.shard_of(hashes).tolist(), now=now)
     if table is None or table.num_rows == 0:
         return None
     rows = table.select(list(operator.keys)).combine_chunks().to_batches()[0]

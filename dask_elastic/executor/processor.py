@@ -59,8 +59,8 @@ class Processor:
 
         def run(start: int, stop: int) -> list[pa.RecordBatch]:
             if start == 0 and stop == rows.num_rows:
-                return self.logic.process(rows, hashes)
-            return self.logic.process(rows.slice(start, stop - start), hashes[start:stop])
+                return self.logic.process(rows, hashes, batch.now)
+            return self.logic.process(rows.slice(start, stop - start), hashes[start:stop], batch.now)
 
         return self.emitter.emit(self.guard.run(self.name, run, rows), batch.stamp)
 

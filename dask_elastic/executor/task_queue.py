@@ -39,11 +39,17 @@ class Work:
     ----------
     pieces : list of Piece
         At least one; all of one kind of replay.
+
+    Attributes
+    ----------
+    now : float
+        The processing time at which a task took it, as its home gave it.
     """
 
-    __slots__ = ("_built", "keeps", "pieces", "replay", "rows")
+    __slots__ = ("_built", "keeps", "now", "pieces", "replay", "rows")
 
     def __init__(self, pieces: list[Piece]):
+        self.now = 0.0
         self.pieces = pieces
         self.rows = sum(piece.length for piece in pieces)
         self.replay = pieces[0].replay
@@ -84,9 +90,9 @@ class Work:
         parts = [piece.block.part(piece.start, piece.stop) for piece in self.pieces]
         stamp = min(piece.receipt.stamp for piece in self.pieces)
         if len(parts) == 1:
-            return Batch(*parts[0], stamp)
+            return Batch(*parts[0], stamp, self.now)
         rows = pa.concat_batches([rows for rows, _ in parts])
-        return Batch(rows, np.concatenate([hashes for _, hashes in parts]), stamp)
+        return Batch(rows, np.concatenate([hashes for _, hashes in parts]), stamp, self.now)
 
     def rows_by_shard(self, space: KeySpace) -> np.ndarray:
         """Rows of each shard, ``int64``."""

@@ -26,7 +26,7 @@ import numpy as np
 
 from dask_elastic.planning.check import approach
 from dask_elastic.planning.milp import Milp
-from dask_elastic.planning.parts import contracted, pairs, parts
+from dask_elastic.planning.parts import above, contracted, pairs, parts
 from dask_elastic.planning.problem import SLACK, Draft, Ints, Placement, PlacementProblem
 from dask_elastic.planning.quality import better, collocation, load_distance
 from dask_elastic.vocab.errors import PlanningError
@@ -49,7 +49,7 @@ class Albic:
     time_limit : float, optional
         Seconds for an answer. The first run of the solver has half of them, each further one half of what is left.
     node_limit : int, optional
-        Nodes for each run of the solver.
+        Nodes for each run of the solver. They bound its work, not its time.
 
     Raises
     ------
@@ -88,15 +88,20 @@ class Albic:
         Milp(self.time_limit, self.node_limit)
 
     def objective(self, problem: PlacementProblem, bin: Ints, seed: int = 0) -> tuple[float, ...]:
-        """Return what is minimised: what is left to drain, distance beyond the bound, traffic, distance."""
-        distance = load_distance(problem, bin)
-        beyond = max(distance - self.max_distance * problem.mean, 0.0)
-        return problem.to_drain(bin), beyond, 1 - collocation(problem, bin), distance
+        """Return what is minimised: what is left to drain, distance beyond the bound, traffic that counts, distance."""
+        return self._objective(replace(problem, traffic=above(problem, self.score)), bin)
+
+    def _objective(self, counting: PlacementProblem, bin: Ints) -> tuple[float, ...]:
+        """Return what is minimised, by a problem that has no other traffic than what counts."""
+        distance = load_distance(counting, bin)
+        beyond = max(distance - self.max_distance * counting.mean, 0.0)
+        return counting.to_drain(bin), beyond, 1 - collocation(counting, bin), distance
 
     def plan(self, problem: PlacementProblem, seed: int = 0) -> Placement:
         """Return the placement of this round."""
+        counting = replace(problem, traffic=above(problem, self.score))
         best = Draft(problem).bin
-        key = self.objective(problem, best)
+        key = self._objective(counting, best)
         together, apart = pairs(problem, self.score)
         most, seconds = self.max_part, self.time_limit
         while True:
@@ -106,7 +111,7 @@ class Albic:
             pinned = None if last else self._pinned(problem, whole, label, apart, seed)
             share = seconds if seconds is None or last else seconds / 2
             bin, used = self._solved(problem, whole if pinned is None else pinned, label, share, seed)
-            found = self.objective(problem, bin)
+            found = self._objective(counting, bin)
             if better(found, key):
                 best, key = bin, found
             if last or found[1] <= 0:

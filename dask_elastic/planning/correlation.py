@@ -15,7 +15,9 @@ ELB/CLB, section 4 (Algorithm 2). First erratum: the sentence on who stays contr
 holds, so substreams with a covariance of θ or more move to the other set. Fifth erratum: a θ between 0 and 1 fits
 correlations, so covariances are normalised before they are compared with it; a split can be empty, then the largest
 other substream moves; sets are matched to instances so that least state moves. Fourth erratum: the covariances minimise
-Σ var(N_i), which is not equivalent to Σ var(L_j) as the paper has it; exact weights are Σ_t y_it y_jt.
+Σ var(N_i), which is not equivalent to Σ var(L_j) as the paper has it; exact weights are Σ_t y_it y_jt. Since loads are
+positive, nearly all pairs are related by these: with them no more than half of a set's load leaves it at a time, the
+most related first. Else each split would part one substream from all others.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 
 from dask_elastic.planning.check import approach, settle
-from dask_elastic.planning.problem import Draft, Floats, Ints, Placement, PlacementProblem
+from dask_elastic.planning.problem import Draft, Floats, Ints, Mask, Placement, PlacementProblem
 from dask_elastic.planning.quality import better
 from dask_elastic.vocab.errors import PlanningError
 
@@ -139,7 +141,7 @@ def split(series: Floats, sets: int, threshold: float, exact: bool = False) -> I
     threshold : float
         The correlation from which a group leaves the set of the chosen one.
     exact : bool
-        Whether products stand in for covariances.
+        Whether products stand in for covariances. Then those most related leave, up to half of the load of their set.
 
     Returns
     -------
@@ -160,7 +162,8 @@ def split(series: Floats, sets: int, threshold: float, exact: bool = False) -> I
     product = centred.T @ centred / len(series)
     scale = np.sqrt(np.diag(product))
     scale[scale <= 1e-12 * float(series.max(initial=0))] = np.inf
-    related = product / scale[:, None] / scale[None, :] >= threshold
+    alike = product / scale[:, None] / scale[None, :]
+    related = alike >= threshold
     # A group that never changes is correlated with none, even at a threshold of 0.
     related &= np.isfinite(scale)[:, None] & np.isfinite(scale)[None, :]
     np.fill_diagonal(related, False)
@@ -175,6 +178,8 @@ def split(series: Floats, sets: int, threshold: float, exact: bool = False) -> I
         if not leaving.any():
             members[chosen] = False
             leaving[np.argmax(np.where(members, size, -np.inf))] = True
+        elif exact:
+            leaving = _most_alike(leaving, alike[chosen], size, float(size[members].sum()) / 2)
         touched = np.flatnonzero(label == label[chosen])
         label[leaving] = made
         same = label[touched][:, None] == label[touched][None, :]
@@ -189,6 +194,16 @@ def _most_related(label: Ints, contribution: Floats, size: Floats) -> int:
     most = float(contribution.max(initial=0)) or 1.0
     rank = np.lexsort((np.arange(len(label)), size, -load[label], -np.round(contribution / most, 9)))
     return int(next(group for group in rank.tolist() if count[label[group]] > 1))
+
+
+def _most_alike(leaving: Mask, alike: Floats, size: Floats, most: float) -> Mask:
+    """Return those that leave, the most alike first and of equals the heaviest, one at least, up to so much load."""
+    groups = np.flatnonzero(leaving)
+    order = groups[np.lexsort((-size[groups], -np.round(alike[groups], 9)))]
+    count = max(int(np.searchsorted(np.cumsum(size[order]), most, side="right")), 1)
+    some: Mask = np.zeros(len(leaving), dtype=np.bool_)
+    some[order[:count]] = True
+    return some
 
 
 def match(problem: PlacementProblem, label: Ints, bin: Ints) -> Ints:

@@ -36,6 +36,9 @@ from dask_elastic.vocab.errors import PlanningError
 _WORTH = 1e-5
 """No state is moved for less than this part of the mean load."""
 
+_STALLED = 0.01
+"""Balance stalls where a period lowers the load distance by no more than this part of the mean load."""
+
 _MOST_PAIRS = 20_000
 """A program of more pairs of group and bin takes longer than any sensible limit for its first relaxation."""
 
@@ -57,7 +60,8 @@ class Milp:
         Seconds for an answer. What is found by then depends on the machine: give None, and `node_limit`, where answers
         must be the same everywhere.
     node_limit : int, optional
-        Nodes of the branch-and-bound tree, of the whole and of each part.
+        Nodes of the branch-and-bound tree, of the whole and of each part. It bounds work, not time: a node of a large
+        program takes a second or more, so give `time_limit` as well where anybody waits.
     gap : float
         The relative difference to the optimum with which the solver is content.
 
@@ -145,9 +149,9 @@ class Milp:
         return answers
 
     def _stalls(self, problem: PlacementProblem, stay: Ints, found: Ints) -> bool:
-        """Return whether something is left to drain, and neither that nor the load distance has got less."""
+        """Return whether something is left to drain, and the load distance has hardly got less."""
         now, then = self.objective(problem, stay), self.objective(problem, found)
-        return then[2] > 0 and not better(then[:2], now[:2]) and not better(then[2:], now[2:])
+        return then[2] > 0 and not better(then[:1], now[:1]) and now[1] - then[1] <= _STALLED * problem.mean
 
     def _best(
         self, problem: PlacementProblem, starts: Sequence[Ints], seed: int, drain_first: bool, seconds: float | None

@@ -12,6 +12,7 @@ Notes
 State migration (Ding et al.), section 6: arrivals are counted by the hour, "the number of nodes is normalized into the
 range of [8, 16]", and the matrix is from "data from the previous month". How it is normalised is not said; here the
 interval with least arrivals gets the least nodes, the one with most the most, and what is between in proportion.
+ERRATA has no entry for the trace.
 """
 
 from __future__ import annotations

@@ -9,8 +9,9 @@ Not done
 
 Notes
 -----
-State migration (Ding et al.), section 5: Lemmas 5.1 and 5.2. The best matching is found interval by interval, with the
-two values of `dask_elastic.planning.kept_state`, for all branches of a level at once.
+State migration (Ding et al.), section 5: Lemmas 5.1 and 5.2. By erratum 2 intervals may be empty: a partitioning with
+empty ones is one of fewer intervals here. The best matching is found interval by interval, with the two values of
+`dask_elastic.planning.kept_state`, for all branches of a level at once.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -56,18 +57,44 @@ def pairs(problem: PlacementProblem, score: float) -> tuple[Ints, Ints]:
     >>> together.tolist(), apart.tolist()
     ([[0, 2]], [[1, 3]])
     """
+    counting = above(problem, score).tocoo()
+    found = np.stack([counting.row, counting.col], axis=1).astype(np.int64)
+    there = problem.placed[found].all(axis=1)
+    same = problem.current[found[:, 0]] == problem.current[found[:, 1]]
+    apart = np.flatnonzero(there & ~same)
+    apart = apart[np.argsort(-counting.data[apart], kind="stable")]
+    return found[there & same], found[apart]
+
+
+def above(problem: PlacementProblem, score: float) -> Any:
+    """Return the traffic of those pairs alone that count, wherever their groups are.
+
+    Parameters
+    ----------
+    problem : PlacementProblem
+        The groups, their operators, and the traffic between them.
+    score : float
+        How many times the mean traffic of the sender to a downstream group a pair must have to count.
+
+    Returns
+    -------
+    sparse matrix, groups × groups
+        Bytes per second; what a group sends to itself does not count.
+
+    Examples
+    --------
+    >>> traffic = [[0, 0, 8, 1], [0, 0, 2, 9], [0, 0, 0, 0], [0, 0, 0, 0]]
+    >>> problem = PlacementProblem([1] * 4, [0, 0, 0, 1], 2, traffic=traffic, operator=[0, 0, 1, 1])
+    >>> above(problem, score=1.5).sum()
+    np.float64(17.0)
+    """
     if problem.traffic is None or not problem.traffic.nnz:
-        return np.empty((0, 2), dtype=np.int64), np.empty((0, 2), dtype=np.int64)
+        return sp.csr_matrix((problem.groups, problem.groups))
     traffic = problem.traffic.tocoo()
-    row, column = traffic.row.astype(np.int64), traffic.col.astype(np.int64)
     mean = np.asarray(problem.traffic.sum(axis=1)).ravel() / np.maximum(_downstream(problem), 1)
-    there = problem.placed[row] & problem.placed[column] & (row != column)
-    counts = there & (traffic.data > score * mean[row])
-    same = problem.current[row] == problem.current[column]
-    found = np.stack([row, column], axis=1)
-    apart = np.flatnonzero(counts & ~same)
-    apart = apart[np.argsort(-traffic.data[apart], kind="stable")]
-    return found[counts & same], found[apart]
+    counts = (traffic.row != traffic.col) & (traffic.data > score * mean[traffic.row])
+    entries = traffic.data[counts], (traffic.row[counts], traffic.col[counts])
+    return sp.csr_matrix(entries, shape=traffic.shape)
 
 
 def parts(problem: PlacementProblem, together: Ints, most: float, seed: int) -> Ints:
@@ -87,7 +114,7 @@ def parts(problem: PlacementProblem, together: Ints, most: float, seed: int) -> 
     Returns
     -------
     array of int
-        The part of each group, from 0 on.
+        The part of each group, from 0 on; parts are numbered by their first groups, whatever the partitioner says.
 
     Notes
     -----
@@ -101,7 +128,7 @@ def parts(problem: PlacementProblem, together: Ints, most: float, seed: int) -> 
     >>> parts(problem, np.array([[0, 1], [2, 3]]), most=1.0, seed=0).tolist()
     [0, 0, 1, 1]
     >>> parts(problem, np.array([[0, 1], [2, 3]]), most=0.5, seed=0).tolist()
-    [0, 3, 1, 2]
+    [0, 1, 2, 3]
     """
     links = sp.coo_matrix((np.ones(len(together)), together.T), shape=(problem.groups, problem.groups))
     count, label = connected_components(links, directed=False)
@@ -117,7 +144,9 @@ def parts(problem: PlacementProblem, together: Ints, most: float, seed: int) -> 
             count += int(found.max())
             # The partitioner balances one weight: the other may still be too much.
             waiting += [int(one) for one in np.unique(made) if (made == one).sum() > 1]
-    return np.unique(label, return_inverse=True)[1].astype(np.int64)
+    _, first, inverse = np.unique(label, return_index=True, return_inverse=True)
+    result: Ints = np.argsort(np.argsort(first))[inverse].astype(np.int64)
+    return result
 
 
 def contracted(problem: PlacementProblem, label: Ints) -> PlacementProblem:

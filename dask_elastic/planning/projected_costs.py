@@ -10,7 +10,7 @@ Not done
 Notes
 -----
 State migration (Ding et al.), section 5.2: "we store and index these costs". By Lemma 5.2 a partitioning says it all:
-which node has which interval does not matter.
+which node has which interval does not matter. Errata 4 and 6 tell which costs they are.
 """
 
 from __future__ import annotations

@@ -12,7 +12,8 @@ Notes
 -----
 State migration, sections 2 and 6, after Gedik's partitioning functions for stateful data parallelism; ELB/CLB, section
 1.1, tells of the pair of hash and table. Neither prints the construction, and no erratum bears on it: what is here
-follows their description, not Gedik's listing. The ring hashes numbers of groups and bins.
+follows their description, not Gedik's listing. The ring hashes numbers of groups and bins; what is in the table goes by
+loads and places alone, so that with all groups in it no number matters.
 """
 
 from __future__ import annotations
@@ -83,13 +84,15 @@ class Redist:
         heavy = np.argsort(-problem.weight, kind="stable")[:tracked]
         wanted = ring(problem, self.replicas, seed)
         wanted[heavy] = -1
-        shares = problem.shares(wanted)
+        shares, now = problem.shares(wanted), problem.shares(problem.current)
         most = self.threshold * problem.mean * (1 + SLACK)
         for group in heavy.tolist():
             after = shares + problem.weight[group] / problem.strength
             target = int(problem.current[group])
             if target < 0 or problem.draining[target] or after[target] > most:
-                target = int(np.argmin(np.where(problem.live, after, np.inf)))
+                # Of bins loaded alike, as empty ones are, its own wins, then the one that has least now, not a number.
+                other = np.arange(problem.bins) != target
+                target = int(np.lexsort((now, other, np.where(problem.live, after, np.inf)))[0])
             wanted[group] = target
             shares[target] = after[target]
         return wanted

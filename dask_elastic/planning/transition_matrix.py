@@ -9,7 +9,7 @@ Not done
 
 Notes
 -----
-State migration (Ding et al.), sections 5.2 (Table 4) and 6.
+State migration (Ding et al.), sections 5.2 (Table 4) and 6; ERRATA has no entry for the matrix itself.
 """
 
 from __future__ import annotations

@@ -16,12 +16,14 @@ from dask_elastic.runtime.commands import Handler, answered
 from dask_elastic.runtime.control_options import ControlOptions, control_options
 from dask_elastic.runtime.controller import Controller
 from dask_elastic.runtime.core_changes import CoreChanges
+from dask_elastic.runtime.epochs import Epochs
 from dask_elastic.runtime.exposure import check_exposure
 from dask_elastic.runtime.job_questions import JobQuestions
 from dask_elastic.runtime.job_record import JobRecord, Status
 from dask_elastic.runtime.job_spec import ComponentSummary, JobOptions, JobSpec, summaries_from
 from dask_elastic.runtime.job_table import JobTable
 from dask_elastic.runtime.membership import Membership
+from dask_elastic.runtime.outgoing import Outgoing
 from dask_elastic.runtime.paradigm import demands
 from dask_elastic.runtime.pushed_sources import PushedSources
 from dask_elastic.runtime.report import Relayed, dump_error
@@ -76,7 +78,9 @@ class Coordinator:
         self.cores = CoreChanges(self.workers, self.jobs, self.calls)
         self.membership = Membership(self.workers, self.jobs, self.calls, self.cores)
         self.questions = JobQuestions(self.jobs, self.calls)
-        self.pushed = PushedSources(self.jobs, self.calls)
+        self.epochs = Epochs(scheduler, self.jobs, self.calls, self._fail)
+        self.outgoing = Outgoing(scheduler, self.jobs, self.calls)
+        self.pushed = PushedSources(self.jobs, self.calls, self.epochs)
         self._misconfigured: SubmitError | None = None
         self.controller = Controller(scheduler, self.membership, self.cores, self._control_options())
         self._background: set[asyncio.Task[Any]] = set()
@@ -101,7 +105,8 @@ class Coordinator:
             control.snapshots,
         ]  # fmt: skip
         made = {f"elastic_{command.__name__}": answered(command) for command in commands}
-        return {**made, "elastic_report": self.report, "elastic_suspects": self.suspects}
+        told: dict[str, Handler] = {"elastic_report": self.report, "elastic_suspects": self.suspects}
+        return {**made, **self.epochs.handlers(), **self.outgoing.handlers(), **told}
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
         """Run something beside the handler at hand."""
@@ -340,6 +345,7 @@ class Coordinator:
         if not record.live:
             return
         record.change(Status.DRAINING)
+        self.epochs.close_all(record)
         await self.calls.all(record, "drain")
 
     async def stop(self, job: str) -> None:
@@ -359,6 +365,8 @@ class Coordinator:
         if self.jobs.get(job) is record:
             del self.jobs[job]
             self.controller.history.forget(job)
+            self.epochs.forget(job)
+            self.outgoing.forget(job)
 
     def _forget_old(self) -> None:
         ended = [record.name for record in self.jobs.values() if not record.live]

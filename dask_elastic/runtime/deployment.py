@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dask_elastic.executor import events
 from dask_elastic.executor.emitter import Emitter
@@ -21,14 +22,17 @@ from dask_elastic.runtime.credit import Aborted, CreditGate
 from dask_elastic.runtime.dead_letters import DeadLetters
 from dask_elastic.runtime.fence import Fence
 from dask_elastic.runtime.home import Home
+from dask_elastic.runtime.intake import Intake
 from dask_elastic.runtime.job_spec import NOBODY, STATIC, JobSpec
 from dask_elastic.runtime.memory import HINT
+from dask_elastic.runtime.outbox import Outbox
 from dask_elastic.runtime.remote_tasks import RemoteTasks
 from dask_elastic.runtime.sink_thread import SinkThread
 from dask_elastic.runtime.source_thread import SourceThread
 from dask_elastic.state.store import KeyedStore
 from dask_elastic.topology.component import Component
 from dask_elastic.topology.operators import SinkOperator, SourceOperator
+from dask_elastic.topology.source import Source
 from dask_elastic.vocab.batch import Batch, Delivery
 from dask_elastic.vocab.errors import StateMemoryExceeded
 from dask_elastic.vocab.identity import ExecutorId
@@ -61,6 +65,7 @@ class Deployment:
             s.name: KeySpace(len(spec.homes[s.name]), s.shards) for s in spec.summaries if s.kind == "compute"
         }
         self.dead_letters = DeadLetters()
+        self.outbox = Outbox(self._ask, spec.nodes[spec.node], lambda: self.ended)
         self.ended = False
         self.told_of_end = False
         self.refused = 0
@@ -101,6 +106,15 @@ class Deployment:
             if self.spec.node_of(identity) == self.node:
                 emitter = Emitter(name, component.outputs, self.spaces, self._guard(), self.node)
                 self.sources[identity] = SourceThread(self, identity, component.operator, len(instances), emitter)
+
+    def intake(self, identity: ExecutorId, source: Source) -> Intake:
+        """Return the mailbox of an instance of a source to which epochs are handed over."""
+        ask = functools.partial(self._ask, source=identity.component, instance=identity.index)
+        return Intake(source.staging_bytes, self.runtime.spill_directory, ask, self.runtime.in_thread)
+
+    def _ask(self, operation: str, **arguments: Any) -> Any:
+        """Ask the scheduler in the name of this run of the job."""
+        return self.runtime.ask(operation, job=self.job, run=self.spec.generation, **arguments)
 
     def _build_executors(self, name: str, component: Component) -> None:
         options = self.spec.options

@@ -153,12 +153,12 @@ class Home:
 
     def read_state(self) -> pa.Table | None:
         """Return the primary copy as users see it."""
-        return read_state(self._operator, self.executor.store)
+        return read_state(self._operator, self.executor.store, now=time.time())
 
     def find_key(self, key: Sequence[Any]) -> pa.Table | None:
         """One key's row of the primary copy."""
         space = self.executor.routes.space
-        return find_key(self._operator, self.executor.store, space, self.identity.index, key)
+        return find_key(self._operator, self.executor.store, space, self.identity.index, key, time.time())
 
     @property
     def _operator(self) -> Compute:

@@ -73,6 +73,7 @@ class ComponentSummary:
     instances: int | None
     shards: int
     pushed: bool = False
+    epochs: int = 0
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,14 @@ import functools
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import cloudpickle
+import pyarrow as pa
 from distributed.comm.core import CommClosedError
 
 from dask_elastic.runtime.allocator import keep_pages
@@ -25,7 +28,9 @@ from dask_elastic.runtime.job_spec import NOBODY, JobSpec
 from dask_elastic.runtime.memory import Memory
 from dask_elastic.runtime.node_options import node_options
 from dask_elastic.runtime.peer import Peer, address_of
-from dask_elastic.runtime.report import part_report
+from dask_elastic.runtime.read_queue import batches_of
+from dask_elastic.runtime.report import load_error, part_report
+from dask_elastic.runtime.stage_door import StageDoor
 from dask_elastic.runtime.switching import INTERVAL
 from dask_elastic.vocab.errors import NodeLost
 
@@ -64,6 +69,7 @@ class NodeRuntime:
         self.commands = Commands(self)
         self.channels = Channels(worker, self.options, lambda sender: Ingress(self.deployments, sender), self._given_up)
         self._comings = ThreadPoolExecutor(1, thread_name_prefix="elastic-control-comings")
+        self.door = StageDoor(self)
         self._pool = ThreadPoolExecutor(8, thread_name_prefix="elastic-control")
         self._closed = threading.Event()
         self._wanted_report = asyncio.Event()
@@ -79,14 +85,14 @@ class NodeRuntime:
         INTERVAL.shorten()
         keep_pages()
         self.worker.handlers["elastic_stream"] = self.stream
-        self.worker.handlers.update(self.commands.handlers())
+        self.worker.handlers.update({**self.commands.handlers(), **self.door.handlers()})
         threading.Thread(target=self._run_ticks, name="elastic-ticks", daemon=True).start()
         self._spawn(self._run_reports())
 
     async def close(self) -> None:
         """End everything that runs here and give the handlers back."""
         self._closed.set()
-        for name in ("elastic_stream", *self.commands.handlers()):
+        for name in ("elastic_stream", *self.commands.handlers(), *self.door.handlers()):
             self.worker.handlers.pop(name, None)
         for job in list(self.deployments):
             await self.forget(job)
@@ -105,6 +111,28 @@ class NodeRuntime:
     async def in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
         """Run something that may block away from the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, functools.partial(function, *arguments))
+
+    def ask(self, operation: str, **arguments: Any) -> Any:
+        """Ask the scheduler's part of dask_elastic, from a thread of ours; raises what it answers with."""
+        asking = getattr(self.worker.scheduler, f"elastic_{operation}")(**arguments)
+        reply = asyncio.run_coroutine_threadsafe(asking, self.worker.loop.asyncio_loop).result()
+        if "error" in reply:
+            raise load_error(reply["error"])
+        return reply["answer"]
+
+    def read_queue(self, name: str, stopping: Callable[[], bool]) -> Iterator[pa.RecordBatch]:
+        """Read what a sink of some job puts on a queue, in a thread of ours."""
+
+        def fetch(address: str, **item: Any) -> Any:
+            fetching = self.worker.rpc(address).elastic_held_rows(**item)
+            return asyncio.run_coroutine_threadsafe(fetching, self.worker.loop.asyncio_loop).result()
+
+        return batches_of(name, self.ask, fetch, stopping)
+
+    @property
+    def spill_directory(self) -> Path:
+        """A directory for what does not fit in memory; nobody else was given it."""
+        return Path(self.worker.local_directory) / f"elastic-{uuid.uuid4().hex}"
 
     # jobs
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from dask_elastic.runtime.epochs import Epochs
 from dask_elastic.runtime.job_record import JobRecord
 from dask_elastic.runtime.job_table import JobTable
 from dask_elastic.runtime.report import Relayed
@@ -20,11 +21,14 @@ class PushedSources:
         The jobs.
     calls : WorkerCalls
         The way to their nodes.
+    epochs : Epochs
+        What is handed over in epochs.
     """
 
-    def __init__(self, jobs: JobTable, calls: WorkerCalls):
+    def __init__(self, jobs: JobTable, calls: WorkerCalls, epochs: Epochs):
         self.jobs = jobs
         self.calls = calls
+        self.epochs = epochs
 
     async def send(self, job: str, source: str, instance: int, rows: Any) -> bool:
         """Pass rows on to a pushed source; False when it has no room at the moment."""
@@ -37,8 +41,14 @@ class PushedSources:
 
     async def close_source(self, job: str, source: str, instance: int) -> None:
         """End a pushed source after what was sent."""
-        address = _node_of(self.jobs.record(job), source, instance)
-        await self.calls.one(address, "close_source", job=job, source=source, instance=instance)
+        record = self.jobs.record(job)
+        instances = [instance]
+        if any(summary.name == source and summary.epochs for summary in record.spec.summaries):
+            self.epochs.close(record, source)
+            instances = [*range(len(record.spec.homes[source]))]
+        for each in instances:
+            address = _node_of(record, source, each)
+            await self.calls.one(address, "close_source", job=job, source=source, instance=each)
 
 
 def _check_alive(record: JobRecord) -> None:

@@ -66,7 +66,9 @@ class SinkThread:
 
     def _run(self) -> None:
         node = self.deployment.node
-        context = SinkContext(self.deployment.job, self.identity.component, node, self.identity.index)
+        context = SinkContext(
+            self.deployment.job, self.identity.component, node, self.identity.index, self.deployment.outbox
+        )
         try:
             self._writer = self.sink.open(context)
             complete = False

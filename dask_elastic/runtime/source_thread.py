@@ -14,6 +14,7 @@ from dask_elastic.executor.emitter import Emitter
 from dask_elastic.meters import Rate
 from dask_elastic.runtime.credit import Aborted
 from dask_elastic.runtime.handoff import JOINED_ROWS, Handoff
+from dask_elastic.runtime.intake import Intake
 from dask_elastic.topology.operators import SourceOperator
 from dask_elastic.topology.pace import SLICE_SECONDS, Pace, cut
 from dask_elastic.topology.source import SourceContext
@@ -67,6 +68,10 @@ class Mailbox:
             self._closed = True
             self._changed.notify_all()
 
+    def abort(self) -> None:
+        """Take no more: the job has ended."""
+        self.close()
+
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         while True:
             with self._changed:
@@ -110,7 +115,7 @@ class SourceThread:
         self.instances = instances
         self.emitter = emitter
         self.rows = 0
-        self.mailbox = Mailbox()
+        self.mailbox: Mailbox | Intake = deployment.intake(identity, self.source) if self.source.epochs else Mailbox()
         self._stop = threading.Event()
         self._handoff = Handoff()
 
@@ -131,7 +136,7 @@ class SourceThread:
         """Make the threads see that the job has ended."""
         self._stop.set()
         self._handoff.close()
-        self.mailbox.close()
+        self.mailbox.abort()
 
     def _run_reader(self) -> None:
         # Who waits for rows to be due does not gain by reading ahead, unless it is late: then small batches join.
@@ -187,6 +192,7 @@ class SourceThread:
             instances=self.instances,
             mailbox=iter(self.mailbox) if self.source.pushed else None,
             stopping=self._stop.is_set,
+            queue=lambda name: self.deployment.runtime.read_queue(name, self._stop.is_set),
         )
         try:
             for rows, _ in self.source.read(context):

@@ -113,13 +113,14 @@ def install(client: Client) -> None:
 
 def _summary(component: Component) -> ComponentSummary:
     operator = component.operator
-    instances, shards, pushed = None, 1, False
+    instances, shards, pushed, epochs = None, 1, False, 0
     if isinstance(operator, Compute):
         instances, shards = operator.executors, operator.shards
     elif isinstance(operator, SourceOperator):
-        instances, pushed = operator.source.parallel, operator.source.pushed
+        source = operator.source
+        instances, pushed, epochs = source.parallel, source.pushed, source.epochs
     return ComponentSummary(
-        component.name, component.kind, component.inputs, component.operators, instances, shards, pushed
+        component.name, component.kind, component.inputs, component.operators, instances, shards, pushed, epochs
     )
 
 

@@ -59,7 +59,7 @@ class Encoder:
         number = self.rows(batch.rows, buffers)
         if batch.hashes is not None:
             buffers.append(np.ascontiguousarray(batch.hashes).data.cast("B"))
-        return [number, batch.stamp, batch.hashes is not None]
+        return [number, batch.stamp, batch.hashes is not None, batch.now]
 
 
 class Decoder:
@@ -102,14 +102,14 @@ class Decoder:
 
     def batch(self, header: Header, take: Callable[[], Any]) -> Batch:
         """Return the inverse of `Encoder.batch`."""
-        number, stamp, hashed = header
+        number, stamp, hashed, now = header
         rows = self.rows(number, take)
         if rows is None or not isinstance(stamp, float | int):
             raise ProtocolError("a batch has no rows, or no time")
         hashes = np.frombuffer(take(), dtype=np.uint64) if hashed else None
         if hashes is not None and len(hashes) != rows.num_rows:
             raise ProtocolError(f"a batch of {rows.num_rows} rows has {len(hashes)} hashes")
-        return Batch(rows, hashes, stamp)
+        return Batch(rows, hashes, stamp, now)
 
 
 def _first_of_stream(body: pa.Buffer) -> pa.RecordBatch:

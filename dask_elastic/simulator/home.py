@@ -150,7 +150,7 @@ class SimulatedHome:
     def _run_task(self, task: int) -> Steps:
         processor = self.world.processor(self.component, task, self.executor.store, self.executor.home)
         while True:
-            taken = self.executor.take(task)
+            taken = self.executor.take(task, self.world.now)
             if taken is None:
                 yield from self._bells[task].wait()
                 continue
@@ -181,7 +181,7 @@ class SimulatedHome:
 
     def _run_feeder(self, task: int, node: int) -> Steps:
         while True:
-            taken = self.executor.take(task)
+            taken = self.executor.take(task, self.world.now)
             if task not in self.executor.routes.tasks:
                 return
             if taken is None:

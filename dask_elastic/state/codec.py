@@ -14,10 +14,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dask_elastic.state.index import Words
+from dask_elastic.state.slots import Column
+from dask_elastic.state.stored_values import as_objects
 from dask_elastic.topology.field import Field
+from dask_elastic.topology.ragged import Ragged
 from dask_elastic.vocab.errors import SchemaMismatch
 
-IDENTITY = ("__hash", "__check", "__shard")
+IDENTITY = ("__hash", "__check", "__shard", "__gone")
 """The first columns of encoded state."""
 
 _FIELDS = b"dask_elastic.fields"
@@ -25,14 +28,18 @@ _FIELDS = b"dask_elastic.fields"
 
 @dataclass(frozen=True)
 class StateRows:
-    """State of some keys: identities, shards, key columns and fields, in one order."""
+    """State of some keys: identities, shards, key columns and fields, in one order.
+
+    A key that is `gone` had state when it was last told of and has none any more.
+    """
 
     hashes: Words
     checks: Words
     shards: npt.NDArray[np.int32]
     keys: pa.RecordBatch
     fields: tuple[Field, ...]
-    values: Sequence[npt.NDArray[Any]]
+    values: Sequence[Column]
+    gone: npt.NDArray[np.bool_]
 
     def __len__(self) -> int:
         return len(self.hashes)
@@ -50,10 +57,11 @@ def encode(state: StateRows) -> pa.RecordBatch:
     -------
     RecordBatch
         The columns `IDENTITY`, the key columns, then the fields; the fields' types are in the schema's metadata, and
-        Python objects are pickled.
+        Python objects are pickled. A ragged field is a list column; its objects are pickled list by list, text is not.
     """
-    columns = [pa.array(state.hashes), pa.array(state.checks), pa.array(state.shards), *state.keys.columns]
-    columns += [_to_arrow(values) for values in state.values]
+    identity = state.hashes, state.checks, state.shards, state.gone
+    columns = [*(pa.array(part) for part in identity), *state.keys.columns]
+    columns += [_lists_to_arrow(v) if isinstance(v, Ragged) else _to_arrow(v) for v in state.values]
     names = [*IDENTITY, *state.keys.schema.names, *(field.name for field in state.fields)]
     schema = pa.schema(
         [pa.field(name, column.type) for name, column in zip(names, columns, strict=True)],
@@ -71,17 +79,21 @@ def decode(batch: pa.RecordBatch) -> StateRows:
         If the batch is no encoded state.
     """
     metadata = batch.schema.metadata or {}
-    if _FIELDS not in metadata or tuple(batch.schema.names[:3]) != IDENTITY:
+    if _FIELDS not in metadata or tuple(batch.schema.names[: len(IDENTITY)]) != IDENTITY:
         raise SchemaMismatch(
             f"a batch with the columns {batch.schema.names!r} is no encoded state; install what KeyedStore.extract gave"
         )
     fields = _fields(metadata[_FIELDS])
     columns = batch.columns
     split = len(columns) - len(fields)
-    keys = pa.RecordBatch.from_arrays(columns[3:split], names=batch.schema.names[3:split])
-    values = [_from_arrow(column, field) for column, field in zip(columns[split:], fields, strict=True)]
-    hashes, checks, shards = (column.to_numpy(zero_copy_only=False) for column in columns[:3])
-    return StateRows(hashes, checks, shards, keys, fields, values)
+    first = len(IDENTITY)
+    keys = pa.RecordBatch.from_arrays(columns[first:split], names=batch.schema.names[first:split])
+    values = [
+        _lists_from_arrow(column, field) if field.ragged else _from_arrow(column, field)
+        for column, field in zip(columns[split:], fields, strict=True)
+    ]
+    hashes, checks, shards, gone = (column.to_numpy(zero_copy_only=False) for column in columns[:first])
+    return StateRows(hashes, checks, shards, keys, fields, values, gone)
 
 
 # A shard on the move waits for what follows, and the fields are always the same few.
@@ -89,12 +101,14 @@ def decode(batch: pa.RecordBatch) -> StateRows:
 
 @functools.lru_cache(64)
 def _described(fields: tuple[Field, ...]) -> bytes:
-    return json.dumps([[field.name, field.dtype.str, field.initial] for field in fields]).encode()
+    return json.dumps([[field.name, field.dtype.str, field.initial, field.ragged] for field in fields]).encode()
 
 
 @functools.lru_cache(64)
 def _fields(described: bytes) -> tuple[Field, ...]:
-    return tuple(Field(name, np.dtype(dtype), initial) for name, dtype, initial in json.loads(described))
+    return tuple(
+        Field(name, np.dtype(dtype), initial, ragged) for name, dtype, initial, ragged in json.loads(described)
+    )
 
 
 def _to_arrow(values: npt.NDArray[Any]) -> pa.Array:
@@ -111,3 +125,23 @@ def _from_arrow(column: pa.Array, field: Field) -> npt.NDArray[Any]:
         return values
     numbers: npt.NDArray[Any] = column.to_numpy(zero_copy_only=False)
     return numbers.view(field.dtype) if field.dtype.kind in "Mm" else numbers
+
+
+def _lists_to_arrow(lists: Ragged) -> pa.Array:
+    if lists.dtype != object:
+        return pa.LargeListArray.from_arrays(pa.array(lists.offsets), _to_arrow(lists.values))
+    if all(type(value) is str for value in lists.values):
+        return pa.LargeListArray.from_arrays(pa.array(lists.offsets), pa.array(lists.values, pa.large_string()))
+    return pa.array([cloudpickle.dumps(values) for values in lists.to_lists()], pa.large_binary())
+
+
+def _lists_from_arrow(column: pa.Array, field: Field) -> Ragged:
+    if not pa.types.is_large_list(column.type):
+        listed = [cloudpickle.loads(pickled.as_buffer()) for pickled in column]
+        lengths = np.array([len(values) for values in listed], np.int64)
+        return Ragged.of_lengths(as_objects([value for values in listed for value in values]), lengths)
+    offsets = column.offsets.to_numpy()
+    # Not `values`, which would have what a slice leaves out.
+    elements = column.flatten()
+    values = as_objects(elements.to_pylist()) if field.is_object else _from_arrow(elements, field)
+    return Ragged(values, offsets - offsets[:1])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -11,18 +11,20 @@ import pyarrow as pa
 
 from dask_elastic.state.index import Slots, Words
 from dask_elastic.state.key_table import KeyTable, distinct_keys
-from dask_elastic.state.slots import DIRTY, LIVE
+from dask_elastic.state.slots import DIRTY, EMPTY, GONE, LIVE, Column
 from dask_elastic.topology.grouping import Grouping
+from dask_elastic.topology.ragged import Ragged
 from dask_elastic.vocab.errors import StateError
 from dask_elastic.vocab.lock import Lock
 
 if TYPE_CHECKING:
     from dask_elastic.state.store import KeyedStore
 
-Values = npt.NDArray[Any]
+Values: TypeAlias = Column
 Batch = tuple[pa.RecordBatch, Sequence[str], Words, Words | None]
 """Rows, key columns, hashes and second hashes."""
 Update = Callable[[list[Values]], list[Values]]
+LeftOf = Callable[[list[Values], int, float], tuple[list[Values], npt.NDArray[np.bool_]]]
 
 
 class Located:
@@ -166,6 +168,53 @@ class Session:
                     return
             self._relocate(located)
 
+    def sweep(self, start: int, count: int, left_of: LeftOf, now: float) -> tuple[int, bool]:
+        """Take away what is over of the keys in some slots, as far as their shards are this task's.
+
+        Parameters
+        ----------
+        start, count : int
+            The slots.
+        left_of : callable
+            Gets keys' values, their count and the time; returns the values that are left, a column that is left as it
+            is being the very one, and which keys have anything left.
+        now : float
+            The time.
+
+        Returns
+        -------
+        next : int
+            Where to go on, 0 after the last slot.
+        any_gone : bool
+            Whether a key has nothing left now.
+        """
+        with self.gate:
+            self._require_open()
+            arrays = self._store.slots
+            stop = min(start + count, arrays.used)
+            window = np.arange(start, stop)
+            live = (arrays.marks[start:stop] & LIVE) != 0
+            slots = window[live & (self._store.owner.take(arrays.shards[start:stop]) == self.name)]
+            gone = self._swept(slots, left_of, now) if len(slots) else False
+            return (0 if stop >= arrays.used else stop), gone
+
+    def _swept(self, slots: Slots, left_of: LeftOf, now: float) -> bool:
+        arrays, tracked = self._store.slots, self._store.track_dirty
+        values = [column.take(slots) for column in arrays.values]
+        left, has_any = left_of(values, len(slots), now)
+        changes = [None if after is before else after for before, after in zip(values, left, strict=True)]
+        if any(change is not None for change in changes):
+            # What has expired needs no telling: whoever has it knows by the time that it has.
+            arrays.write(slots, changes, arrays.marks[slots])
+        gone = slots[~has_any]
+        if len(gone):
+            arrays.reset(gone, GONE if tracked else EMPTY)
+        return len(gone) > 0
+
+    def tidy(self) -> None:
+        """Give the room of keys that have no state any more back, if there are many."""
+        self._store.tidy()
+
     def close(self) -> None:
         """End the session; a later use of it raises StateError."""
         self._store.close_session(self)
@@ -249,8 +298,12 @@ class Session:
         for field, new in zip(self._store.slots.fields, values, strict=True):
             if new is None:
                 continue
-            if new.shape != (count,):
-                raise StateError(f"state field {field.name!r}: an array of shape {new.shape} came for {count} keys")
+            if field.ragged != isinstance(new, Ragged):
+                wanted = "lists, as a Ragged" if field.ragged else "one value a key, as an array"
+                raise StateError(f"state field {field.name!r} holds {wanted}; {type(new).__name__} came")
+            if len(new) != count or (not field.ragged and new.ndim != 1):
+                shape = (len(new),) if field.ragged else new.shape
+                raise StateError(f"state field {field.name!r}: an array of shape {shape} came for {count} keys")
             if new.dtype is not field.dtype and not np.can_cast(new.dtype, field.dtype, "safe"):
                 raise StateError(f"state field {field.name!r} is {field.dtype.name}; {new.dtype.name} does not fit it")
 

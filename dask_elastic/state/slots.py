@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import cloudpickle
 import numpy as np
 import numpy.typing as npt
 
 from dask_elastic.state.index import Slots, Words
+from dask_elastic.state.ragged_column import RaggedColumn
 from dask_elastic.topology.field import Field
+from dask_elastic.vocab.lock import MakeLock, NoLock
 
-EMPTY, LIVE, DIRTY = 0, 1, 3
-"""A slot's mark: it has a key but no state, it has state, it has state that changed since it was last extracted."""
+EMPTY, LIVE, GONE, DIRTY = 0, 1, 2, 3
+"""A slot's mark: it has a key but no state; it has state; its state has ended, or changed, since it was last extracted.
+
+The lower bit says whether there is state, the upper one whether something has yet to be told.
+"""
+
+Column: TypeAlias = Any
+"""The values of one field: an ndarray; a `Ragged` where the field is ragged."""
 
 _FIRST_CAPACITY = 1024
 _SAMPLE = 32
@@ -28,6 +36,8 @@ class SlotArrays:
     ----------
     fields : sequence of Field
         The columns of state.
+    make_lock : callable, optional
+        Makes the locks of ragged columns.
 
     Attributes
     ----------
@@ -36,21 +46,25 @@ class SlotArrays:
     shards : ndarray of int32
         The keys' shards.
     marks : ndarray of uint8
-        `EMPTY`, `LIVE` or `DIRTY`.
-    values : list of ndarray
-        The state, one array per field. What an empty slot has is its initial state.
+        `EMPTY`, `LIVE`, `GONE` or `DIRTY`.
+    values : list of ndarray or RaggedColumn
+        The state, one column per field. What an empty slot has is its initial state.
     used : int
         How many slots have been given out; the arrays are longer.
     """
 
-    def __init__(self, fields: Sequence[Field]) -> None:
+    def __init__(self, fields: Sequence[Field], make_lock: MakeLock = NoLock) -> None:
         self.fields = tuple(fields)
+        self._make_lock = make_lock
         self.used = 0
         self.hashes: Words = np.zeros(_FIRST_CAPACITY, np.uint64)
         self.checks: Words = np.zeros(_FIRST_CAPACITY, np.uint64)
         self.shards: npt.NDArray[np.int32] = np.zeros(_FIRST_CAPACITY, np.int32)
         self.marks: npt.NDArray[np.uint8] = np.zeros(_FIRST_CAPACITY, np.uint8)
-        self.values: list[npt.NDArray[Any]] = [field.fresh(_FIRST_CAPACITY) for field in self.fields]
+        self.values: list[Any] = [self._fresh(field, _FIRST_CAPACITY) for field in self.fields]
+
+    def _fresh(self, field: Field, capacity: int) -> Any:
+        return RaggedColumn(field.dtype, capacity, self._make_lock) if field.ragged else field.fresh(capacity)
 
     @property
     def capacity(self) -> int:
@@ -72,11 +86,17 @@ class SlotArrays:
         """Make room for `needed` slots, doubling so that copying stays proportional to what is stored."""
         more = self._grown(needed) - self.capacity
         # All are made before any is replaced, so that running out of memory leaves the arrays as they were.
-        values = [np.concatenate([old, field.fresh(more)]) for old, field in zip(self.values, self.fields, strict=True)]
+        values = [
+            old if field.ragged else np.concatenate([old, field.fresh(more)])
+            for old, field in zip(self.values, self.fields, strict=True)
+        ]
         hashes, checks, shards, marks = (
             np.concatenate([old, np.zeros(more, old.dtype)])
             for old in (self.hashes, self.checks, self.shards, self.marks)
         )
+        for column in values:
+            if isinstance(column, RaggedColumn):
+                column.grow(more)
         self.values, self.hashes, self.checks, self.shards, self.marks = values, hashes, checks, shards, marks
 
     def give_out(self, hashes: Words, checks: Words, shards: npt.NDArray[np.integer[Any]]) -> Slots:
@@ -88,40 +108,60 @@ class SlotArrays:
         self.used += len(hashes)
         return slots
 
-    def write(self, slots: Slots, values: Sequence[npt.NDArray[Any] | None], mark: int) -> None:
-        """Set the values of slots, except for fields where None is given."""
+    def write(self, slots: Slots, values: Sequence[Column | None], mark: Any) -> None:
+        """Set the values of slots, except for fields where None is given, and their mark, or each one's."""
         for column, new in zip(self.values, values, strict=True):
-            if new is not None:
+            if new is None:
+                continue
+            if isinstance(column, RaggedColumn):
+                column.write(slots, new)
+            else:
                 column[slots] = new
         self.marks[slots] = mark
 
-    def reset(self, slots: Slots) -> None:
+    def reset(self, slots: Slots, mark: int = EMPTY) -> None:
         """Take slots' state back to the initial one."""
         for column, field in zip(self.values, self.fields, strict=True):
-            column[slots] = field.fresh(1)
-        self.marks[slots] = EMPTY
+            if isinstance(column, RaggedColumn):
+                column.clear(slots)
+            else:
+                column[slots] = field.fresh(1)
+        self.marks[slots] = mark
 
     def pack(self, kept: Slots) -> None:
         """Keep only these slots, renumbered in their order."""
-        packed = SlotArrays(self.fields)
+        packed = SlotArrays(self.fields, self._make_lock)
         packed.grow(len(kept))
         packed.give_out(self.hashes[kept], self.checks[kept], self.shards[kept])
-        packed.write(np.arange(len(kept)), [column[kept] for column in self.values], EMPTY)
+        packed.write(np.arange(len(kept)), [column.take(kept) for column in self.values], EMPTY)
         packed.marks[: len(kept)] = self.marks[kept]
         self.used = packed.used
         self.hashes, self.checks, self.shards = packed.hashes, packed.checks, packed.shards
         self.marks, self.values = packed.marks, packed.values
 
     def slot_bytes(self) -> float:
-        """Return the mean memory of one live slot; objects are measured on a sample."""
-        fixed = 8 + 8 + 4 + 1 + sum(field.dtype.itemsize for field in self.fields)
-        objects = [column for column, field in zip(self.values, self.fields, strict=True) if field.is_object]
+        """Return the mean memory of one live slot without its lists; objects are measured on a sample."""
+        fixed = 8 + 8 + 4 + 1 + sum(16 if field.ragged else field.dtype.itemsize for field in self.fields)
+        pairs = zip(self.values, self.fields, strict=True)
+        objects = [column for column, field in pairs if field.is_object and not field.ragged]
         if not objects or self.used == 0:
             return float(fixed)
         live = np.flatnonzero(self.marks[: self.used])
         sample = live[:: max(1, len(live) // _SAMPLE)]
         pickled = sum(_size(value) for column in objects for value in column[sample])
         return fixed + pickled / max(1, len(sample))
+
+    def list_bytes(self, slots: Slots) -> npt.NDArray[np.float64]:
+        """Return the memory of each slot's lists; objects are measured on a sample."""
+        total = np.zeros(len(slots))
+        for column in self.values:
+            if not isinstance(column, RaggedColumn):
+                continue
+            size = float(column.dtype.itemsize)
+            if column.dtype == object and (sample := column.sample(_SAMPLE)):
+                size += sum(_size(value) for value in sample) / len(sample)
+            total += size * column.lengths(slots)
+        return total
 
 
 def _size(value: object) -> int:

@@ -15,7 +15,7 @@ from dask_elastic.state.index import Slots, Words, make_index
 from dask_elastic.state.key_columns import KeyColumns, plain
 from dask_elastic.state.key_table import KeyTable, MakeIndex, distinct_keys
 from dask_elastic.state.session import Session
-from dask_elastic.state.slots import DIRTY, EMPTY, LIVE, SlotArrays
+from dask_elastic.state.slots import DIRTY, EMPTY, GONE, LIVE, Column, SlotArrays
 from dask_elastic.topology.field import Field
 from dask_elastic.vocab.errors import SchemaMismatch, StateError
 from dask_elastic.vocab.lock import MakeLock, NoLock
@@ -81,7 +81,7 @@ class KeyedStore:
         self.reserve: Callable[[int], None] = _always
         # What follows is for sessions, which read it under their gates; it changes under the lock and all gates.
         self.layout = 0
-        self.slots = SlotArrays(())
+        self.slots = SlotArrays((), make_lock)
         self.has_checks = False
         self._shard_of = shard_of
         self._make_lock = make_lock
@@ -129,7 +129,7 @@ class KeyedStore:
         if len(set(names)) < len(names):
             raise SchemaMismatch(f"state fields need different names, not {names!r}")
         with self._all_gates():
-            self.slots = SlotArrays(fields)
+            self.slots = SlotArrays(fields, self._make_lock)
             self._keys = KeyColumns(key_schema)
 
     def session(self, name: int) -> Session:
@@ -259,8 +259,8 @@ class KeyedStore:
             state = self._copy(shards, dirty_only, dirty_only if clear is None else clear)
         return encode(state)
 
-    def rows(self, shards: Iterable[int] | None = None) -> tuple[pa.RecordBatch, list[npt.NDArray[Any]]]:
-        """Return a consistent copy of the keys and their values.
+    def rows(self, shards: Iterable[int] | None = None) -> tuple[pa.RecordBatch, list[Column]]:
+        """Return a consistent copy of the keys and their values, one array a field, a `Ragged` of a ragged one.
 
         Raises
         ------
@@ -276,13 +276,15 @@ class KeyedStore:
         candidates = self._of_shards(shards)
         with self._all_gates():
             marks = self.slots.marks.take(candidates)
-            chosen = candidates[marks == DIRTY if dirty_only else marks != EMPTY]
+            # Those that are gone have to be told of where the others are only what changed; a whole copy lacks them.
+            chosen = candidates[(marks & (GONE if dirty_only else LIVE)) != 0]
             values = [column.take(chosen) for column in self.slots.values]
+            gone = self.slots.marks.take(chosen) == GONE
             if clear:
-                self.slots.marks[chosen] = LIVE
+                self.slots.marks[candidates] = marks & LIVE
         arrays = self.slots
         identity = arrays.hashes.take(chosen), arrays.checks.take(chosen), arrays.shards.take(chosen)
-        return StateRows(*identity, self._require_declared().take(chosen), arrays.fields, values)
+        return StateRows(*identity, self._require_declared().take(chosen), arrays.fields, values, gone)
 
     def install(self, batch: pa.RecordBatch, dirty: bool = False) -> None:
         """Take over state that `extract` gave; keys that are there already are overwritten.
@@ -300,22 +302,44 @@ class KeyedStore:
         """
         state = decode(batch)
         with self._lock:
-            self._declare(plain(state.keys.schema), state.fields)
-            first, ordinals = distinct_keys(state.hashes, state.checks)
-            keys = self._require_declared().fit(state.keys, state.keys.schema.names)
-            slots = self._find_or_add(
-                state.hashes[first], state.checks[first], lambda new: keys.take(pa.array(first[new])), asker=None
-            )
-            self.slots.write(slots[ordinals], state.values, DIRTY if dirty else LIVE)
+            if not self._declared_as(state.keys.schema, state.fields):
+                self._declare(plain(state.keys.schema), state.fields)
+            slots = self._table.find(state.hashes, state.checks, self.slots, verify=True)
+            # A shard that returns brings keys that are known here: only others need to be told apart.
+            if (slots < 0).any():
+                slots = self._slots_of(state)
+            self.slots.write(slots, state.values, DIRTY if dirty else LIVE)
+            if state.gone.any():
+                self.slots.reset(slots[state.gone], GONE if dirty else EMPTY)
+
+    def _slots_of(self, state: StateRows) -> Slots:
+        """Return the slot of each row; keys that are not here yet get new ones."""
+        first, ordinals = distinct_keys(state.hashes, state.checks)
+        keys = self._require_declared().fit(state.keys, state.keys.schema.names)
+        slots = self._find_or_add(
+            state.hashes[first], state.checks[first], lambda new: keys.take(pa.array(first[new])), asker=None
+        )
+        return slots[ordinals]
+
+    def _declared_as(self, key_schema: pa.Schema, fields: tuple[Field, ...]) -> bool:
+        return self._keys is not None and self.fields == fields and self._keys.schema.equals(key_schema)
 
     def drop(self, shards: Iterable[int]) -> None:
         """Forget the state of shards, which must be at rest; their keys start anew if they come again."""
         with self._lock:
             dropped = self._of_shards(shards)
             self.slots.reset(dropped)
-            live = int(np.count_nonzero(self.slots.marks[: self.slots.used]))
-            if self.slots.used > max(2 * live, _WORTH_PACKING):
-                self._pack()
+            self._pack_if_worth_it()
+
+    def tidy(self) -> None:
+        """Give the room of keys that have no state any more back, if there are many."""
+        with self._lock:
+            self._pack_if_worth_it()
+
+    def _pack_if_worth_it(self) -> None:
+        kept = int(np.count_nonzero(self.slots.marks[: self.slots.used]))
+        if self.slots.used > max(2 * kept, _WORTH_PACKING):
+            self._pack()
 
     def _pack(self) -> None:
         with self._all_gates():
@@ -335,11 +359,13 @@ class KeyedStore:
             used = self.slots.used
             if used == 0 or self._keys is None:
                 return np.zeros(self.shards, np.int64)
-            live = self.slots.marks[:used] != EMPTY
-            keys = np.bincount(self.slots.shards[:used][live], minlength=self.shards)
+            live = np.flatnonzero(self.slots.marks[:used] & LIVE)
+            shards = self.slots.shards.take(live)
+            keys = np.bincount(shards, minlength=self.shards)
             with self._all_gates():
                 per_slot = self.slots.slot_bytes()
-            return (keys * (per_slot + self._keys.nbytes / used)).astype(np.int64)
+                lists = np.bincount(shards, self.slots.list_bytes(live), self.shards)
+            return (keys * (per_slot + self._keys.nbytes / used) + lists).astype(np.int64)
 
     def state_bytes(self, shards: Iterable[int] | None = None) -> int:
         """Return the memory that the live keys of shards, or of all, take, roughly."""
@@ -348,7 +374,7 @@ class KeyedStore:
 
     def __len__(self) -> int:
         with self._lock:
-            return int(np.count_nonzero(self.slots.marks[: self.slots.used]))
+            return int(np.count_nonzero(self.slots.marks[: self.slots.used] & LIVE))
 
     def _of_shards(self, shards: Iterable[int] | None) -> Slots:
         """Return the slots of shards, live or not."""

@@ -202,7 +202,7 @@ def _state(world: World) -> dict[str, pa.Table]:
     for identity, home in world.homes.items():
         operator = home.component.operator
         assert isinstance(operator, Compute)
-        table = read_state(operator, home.executor.store)
+        table = read_state(operator, home.executor.store, now=world.now)
         if table is not None:
             tables.setdefault(identity.component, []).append(table)
     return {name: pa.concat_tables(parts).combine_chunks() for name, parts in tables.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,8 @@ import pyarrow as pa
 from dask_elastic.topology.field import Field
 from dask_elastic.topology.grouping import Grouping
 
-Values = npt.NDArray[Any]
+Values: TypeAlias = Any
+"""A column of state: an ndarray, or a `Ragged` where the field is ragged."""
 
 
 class Aggregate(ABC):
@@ -59,8 +60,9 @@ class BoundAggregate(ABC):
 
     Notes
     -----
-    State is passed as one array per field. No method changes its arguments; an array that it returns unchanged may be
-    the very array it was given, which tells the store that there is nothing to write.
+    State is passed as one array per field, a `Ragged` where the field is ragged. No method changes its arguments; an
+    array that it returns unchanged may be the very array it was given, which tells the store that there is nothing to
+    write.
     """
 
     fields: tuple[Field, ...]
@@ -80,7 +82,7 @@ class BoundAggregate(ABC):
 
     def initial(self, count: int) -> list[Values]:
         """Return the state of `count` keys without rows."""
-        return [field.fresh(count) for field in self.fields]
+        return [field.initially(count) for field in self.fields]
 
 
 def present_after(present: npt.NDArray[np.bool_], grouping: Grouping, has_nulls: bool) -> npt.NDArray[np.bool_]:

@@ -48,7 +48,7 @@ class Bundle:
             except (SchemaMismatch, TopologyError) as error:
                 raise type(error)(f"output {name!r}: {error}") from error
         self.fields: tuple[Field, ...] = tuple(
-            Field(f"{name}.{field.name}", field.dtype, field.initial)
+            Field(f"{name}.{field.name}", field.dtype, field.initial, field.ragged)
             for name, bound in self._bound.items()
             for field in bound.fields
         )
@@ -61,7 +61,7 @@ class Bundle:
 
     def initial(self, count: int) -> list[Values]:
         """Return the state of `count` keys without rows."""
-        return [field.fresh(count) for field in self.fields]
+        return [field.initially(count) for field in self.fields]
 
     def update(self, current: Sequence[Values], rows: pa.RecordBatch, grouping: Grouping) -> list[Values]:
         """Return the state of the groups after the rows; see `BoundAggregate.update`."""

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dask_elastic.topology.ragged import Ragged
 from dask_elastic.vocab.errors import StateError
 
 
 @dataclass(frozen=True, eq=False)
 class Field:
-    """A column of state: one value per key.
+    """A column of state: one value per key, or one list of values.
 
     Parameters
     ----------
@@ -23,6 +24,8 @@ class Field:
         What the values are; `object` for any Python value.
     initial : object
         What a key has before its first update; for `object` only None. Times are kept as their number.
+    ragged : bool
+        Whether a key has a list of such values, in the beginning an empty one; a column of them is a `Ragged`.
 
     Examples
     --------
@@ -35,6 +38,7 @@ class Field:
     name: str
     dtype: np.dtype[Any]
     initial: Any = 0
+    ragged: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtype", np.dtype(self.dtype))
@@ -55,14 +59,18 @@ class Field:
         return bool(self.dtype == object)
 
     def fresh(self, count: int) -> npt.NDArray[Any]:
-        """Return the values of `count` keys that were not updated yet."""
+        """Return the values of `count` keys that were not updated yet; not for a ragged field."""
         if self.dtype.kind in "Mm":
             return np.full(count, self.initial, dtype=np.int64).view(self.dtype)
         return np.full(count, self.initial, dtype=self.dtype)
 
-    def _identity(self) -> tuple[str, str, str]:
+    def initially(self, count: int) -> Any:
+        """Return the column of `count` keys that were not updated yet: an array, or a `Ragged` of empty lists."""
+        return Ragged.empty(count, self.dtype) if self.ragged else self.fresh(count)
+
+    def _identity(self) -> tuple[str, str, str, bool]:
         # By their text, so that NaN equals NaN.
-        return self.name, self.dtype.str, str(self.initial)
+        return self.name, self.dtype.str, str(self.initial), self.ragged
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Field) and self._identity() == other._identity()
@@ -71,4 +79,5 @@ class Field:
         return hash(self._identity())
 
     def __repr__(self) -> str:
-        return f"Field({self.name!r}, {self.dtype.name}, initial={self.initial!r})"
+        start = "ragged" if self.ragged else f"initial={self.initial!r}"
+        return f"Field({self.name!r}, {self.dtype.name}, {start})"

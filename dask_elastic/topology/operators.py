@@ -13,6 +13,7 @@ from pyarrow import acero
 
 from dask_elastic.topology.sink import Sink
 from dask_elastic.topology.source import Source
+from dask_elastic.topology.state_kind import Declared
 from dask_elastic.vocab.errors import SchemaMismatch
 
 if TYPE_CHECKING:
@@ -276,7 +277,7 @@ class Compute:
     logic : mapping of str to Aggregate, or callable
         The aggregates by output column, or `function(batch, state)`.
     state : mapping of str to type, optional
-        The values that a function keeps per key: an Arrow type each, or `object` for any Python object.
+        What a function keeps per key: a `Value`, `List` or `Map` each; an Arrow type or `object` is a value's.
     executors : int, optional
         Into how many executors the key space is cut; None leaves it to the engine.
     shards : int
@@ -286,7 +287,7 @@ class Compute:
     name: str
     keys: tuple[str, ...]
     logic: Mapping[str, Aggregate] | Callable[[pa.RecordBatch, Any], Any]
-    state: Mapping[str, pa.DataType | type[object]] | None = None
+    state: Mapping[str, Declared] | None = None
     executors: int | None = None
     shards: int = 256
     kind: ClassVar[str] = "compute"

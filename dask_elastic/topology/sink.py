@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Protocol
 
 import pyarrow as pa
 
 from dask_elastic.vocab.errors import SinkError
+
+
+class Outbox(Protocol):
+    """Holds rows for those who read a queue."""
+
+    def open(self, queue: str, limit: int) -> None:
+        """Say that rows will be put, so that who reads the queue knows of whom to expect them."""
+
+    def put(self, queue: str, limit: int, rows: pa.RecordBatch) -> None:
+        """Hold rows and offer them; blocks while `limit` batches wait in the queue."""
 
 
 @dataclass(frozen=True)
@@ -24,12 +35,15 @@ class SinkContext:
         The node on which the writer runs.
     instance : int
         Which of the sink's writers this is, counted from 0 over all nodes.
+    outbox : Outbox or None
+        Where to leave rows for those who read a queue; None where there is no cluster.
     """
 
     job: str
     operator: str
     node: int = 0
     instance: int = 0
+    outbox: Outbox | None = None
 
 
 class SinkWriter(ABC):

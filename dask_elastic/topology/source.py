@@ -30,6 +30,8 @@ class SourceContext:
         The batches that `job.send` delivers, for a source with `pushed = True`.
     stopping : callable
         True once the job wants the source to end early. Ask between batches.
+    queue : callable or None
+        Reads a queue that a `sinks.DaskQueue` writes: `queue(name)` iterates over its batches. None without a cluster.
     """
 
     instance: int = 0
@@ -37,6 +39,7 @@ class SourceContext:
     offset: object | None = None
     mailbox: Iterator[pa.RecordBatch] | None = None
     stopping: Callable[[], bool] = never_stopping
+    queue: Callable[[str], Iterator[pa.RecordBatch]] | None = None
 
 
 class Source(ABC):
@@ -54,6 +57,10 @@ class Source(ABC):
         The column that says when each row happened.
     pushed : bool
         True when the rows come from `job.send` rather than from a place that the source reads.
+    epochs : int
+        For a pushed source to which another engine hands whole epochs over: how many may wait; 0 for all others.
+    staging_bytes : int
+        For such a source: how many bytes of its rows an instance keeps in memory until they are read.
 
     Examples
     --------
@@ -70,6 +77,8 @@ class Source(ABC):
     rate: float | None = None
     event_time: str | None = None
     pushed: bool = False
+    epochs: int = 0
+    staging_bytes: int = 0
 
     def columns_read(self, columns: tuple[str, ...] | None) -> Source:
         """Return this source pruned to the columns that the topology reads.
@@ -95,6 +104,26 @@ class Source(ABC):
             When the source cannot be read. The default finds nothing wrong.
         """
         return None
+
+    def accept(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Bring rows that somebody hands over into the source's schema; whoever hands over can ask before.
+
+        Parameters
+        ----------
+        rows : RecordBatch
+            The rows, perhaps none.
+
+        Returns
+        -------
+        RecordBatch
+            The rows as they are read. The default takes them as they are.
+
+        Raises
+        ------
+        SchemaMismatch
+            When they do not fit.
+        """
+        return rows
 
     @abstractmethod
     def read(self, context: SourceContext) -> Iterator[tuple[pa.RecordBatch, object]]:

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from dask_elastic.topology import validation
 from dask_elastic.topology.operators import Compute, Filter, Map, SinkOperator
 from dask_elastic.topology.sink import Sink
+from dask_elastic.topology.state_kind import Declared
 from dask_elastic.vocab.errors import TopologyError
 
 if TYPE_CHECKING:
@@ -257,7 +258,7 @@ class KeyedStream:
         logic: Mapping[str, Aggregate] | Callable[[pa.RecordBatch, Any], Any],
         *,
         name: str | None = None,
-        state: Mapping[str, pa.DataType | type[object]] | None = None,
+        state: Mapping[str, Declared] | None = None,
         executors: int | None = None,
         shards: int = 256,
     ) -> Stream:
@@ -267,11 +268,13 @@ class KeyedStream:
         ----------
         logic : mapping of str to Aggregate, or callable
             Aggregates by output column: for each batch the new values of the keys that it touched are put out. Or a
-            function of a batch and the state of its keys; what it returns is put out, as with `map`.
+            function of a batch and the state of its keys; what it returns is put out, as with `map`. Or a function that
+            is called for less than a batch, decorated with `per_row` or `per_key`.
         name : str, optional
             The operator's name, under which the job gives its state; by default the function's, or `compute-1`.
         state : mapping of str to type, optional
-            The values that a function keeps per key: an Arrow type each, or `object` for any Python object.
+            What a function keeps per key: an Arrow type for a value, `object` for any Python object, or a `Value`,
+            `List` or `Map`, which may have a time to live.
         executors : int, optional
             Into how many executors the key space is cut, each on as many cores as its load wants.
         shards : int

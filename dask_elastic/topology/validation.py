@@ -11,11 +11,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_elastic.topology.aggregation import Aggregate
+from dask_elastic.topology.logic_level import KeyLogic, LeveledLogic, RowLogic
 from dask_elastic.topology.sink import Sink
 from dask_elastic.topology.source import Source
+from dask_elastic.topology.state_kind import Declared, StateKind
 from dask_elastic.vocab.errors import TopologyError
 
 MOST_SHARDS = 65_536
+MARKS = "?#@"
+"""What the engine's own names for the parts of a state value end in."""
 
 
 def check_name(name: object, what: str) -> str:
@@ -257,7 +261,7 @@ def check_logic(logic: object, keys: tuple[str, ...], where: str) -> Mapping[str
     Parameters
     ----------
     logic : object
-        A dict of aggregates by output column, or a function of a batch and its state.
+        A dict of aggregates by output column, or a function, of a batch and its state unless decorated otherwise.
     keys : tuple of str
         The key columns, which are in the output as well.
     where : str
@@ -276,7 +280,10 @@ def check_logic(logic: object, keys: tuple[str, ...], where: str) -> Mapping[str
     if not isinstance(logic, Mapping):
         if isinstance(logic, Aggregate):
             raise TopologyError(f"{where}: an aggregate needs an output column; write compute({{'name': {logic!r}}}).")
-        return check_function(logic, where, "batch", "state")
+        if isinstance(logic, LeveledLogic):
+            check_function(logic.function, f"{where}: {logic.decorator}", *logic.arguments)
+            return logic
+        return _check_batch_function(logic, where)
     if not logic:
         raise TopologyError(f"{where}: the dict of aggregates is empty; give one aggregate at least.")
     for output, aggregate in logic.items():
@@ -293,15 +300,36 @@ def check_logic(logic: object, keys: tuple[str, ...], where: str) -> Mapping[str
     return dict(logic)
 
 
+def _check_batch_function(logic: object, where: str) -> Callable[..., Any]:
+    try:
+        return check_function(logic, where, "batch", "state")
+    except TopologyError as error:
+        for level in (KeyLogic, RowLogic):
+            if callable(logic) and _takes(logic, level.arguments):
+                raise TopologyError(
+                    f"{error} Write @de.{level.decorator} above it to have it called as "
+                    f"function({', '.join(level.arguments)})."
+                ) from None
+        raise
+
+
+def _takes(function: Callable[..., Any], arguments: tuple[str, ...]) -> bool:
+    try:
+        inspect.signature(function).bind(*arguments)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
 def check_state(
     state: object, logic: Mapping[str, Aggregate] | Callable[..., Any], keys: tuple[str, ...], where: str
-) -> Mapping[str, pa.DataType | type[object]] | None:
+) -> Mapping[str, Declared] | None:
     """Return the declared state of a compute, or say why it cannot be kept.
 
     Parameters
     ----------
     state : object
-        A dict of Arrow types, or `object`, by value name; or None.
+        A dict of Arrow types, `object`, `Value`, `List` or `Map` by value name; or None.
     logic : mapping or callable
         The logic that the state is for.
     keys : tuple of str
@@ -330,10 +358,14 @@ def check_state(
             raise TopologyError(f"{where}: the state value {name!r} is no name; give a str that is not empty.")
         if name in keys:
             raise TopologyError(f"{where}: {name!r} is a key column and a state value; rename the state value.")
-        if kind is not object and not isinstance(kind, pa.DataType):
+        if name[-1] in MARKS:
+            raise TopologyError(f"{where}: the state value {name!r} ends in {name[-1]!r}; leave that out of its name.")
+        if isinstance(kind, type) and issubclass(kind, StateKind):
+            raise TopologyError(f"{where}: state value {name!r}: {_instance_wanted(kind, 'StateKind', '')}")
+        if kind is not object and not isinstance(kind, pa.DataType | StateKind):
             raise TopologyError(
-                f"{where}: state value {name!r} is declared as {kind!r}; give a pyarrow type such as pa.float64(), or "
-                "object for any Python object."
+                f"{where}: state value {name!r} is declared as {kind!r}; give a pyarrow type such as pa.float64(), "
+                "object for any Python object, or a Value, List or Map."
             )
     return dict(state)
 

@@ -24,11 +24,15 @@ class Batch(NamedTuple):
         Key hashes, ``uint64``, one a row; ``None`` where the target has no key.
     stamp : float
         Seconds since the epoch when the oldest of the rows was due to leave its source.
+    now : float
+        The processing time by which state expires, seconds since the epoch: the executor's home gives it when a task
+        takes the batch, so that a replay has the same. 0 on the way there.
     """
 
     rows: pa.RecordBatch
     hashes: np.ndarray | None
     stamp: float
+    now: float = 0.0
 
     @property
     def nbytes(self) -> int:

@@ -161,3 +161,11 @@ class JobFailed(ElasticError):
 
 class JobStopped(ElasticError):
     """The job was stopped before it had read all of its input."""
+
+
+class HandoffError(ElasticError):
+    """Another engine's rows could not be handed over: nobody takes them, or what was staged is gone."""
+
+
+class EpochConflict(HandoffError):
+    """An epoch came again with other rows than those that were committed."""

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 import scipy.sparse as sp
 
+from dask_elastic.cli.plan import HEAD
 from dask_elastic.cli.problem_file import load, save
 from dask_elastic.dashboard.figures import catalogue
 from dask_elastic.dashboard.figures.figure import Figure
@@ -196,6 +197,23 @@ def test_all_planners_are_compared_in_an_aligned_table(problem_path, invoke):
     assert moved == f"{1000 * int(moves):,}"
     assert together.endswith("%")
     assert float(milliseconds) > 0
+
+
+def test_the_example_of_the_page_prints_what_it_says(tmp_path, invoke, monkeypatch):
+    section = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8").split("\n## plan\n")[1]
+    blocks = [block.partition("\n")[::2] for block in section.split("```")[1::2]]
+    problem, command, printed = (body for _, body in blocks[:3])
+    assert [language for language, _ in blocks[:3]] == ["json", "bash", ""]
+    monkeypatch.chdir(tmp_path)
+    Path("problem.json").write_text(problem)
+    done = invoke(*command.split()[2:])
+    assert done.exit_code == 0, done.output
+    # All but the milliseconds; a row that has none keeps its last cell.
+    said, seen = (
+        [line.split()[: len(HEAD) - 1] for line in text.strip().splitlines()[2:]] for text in (printed, done.output)
+    )
+    assert said == seen
+    assert printed.splitlines()[0] == done.output.splitlines()[0]
 
 
 def test_some_planners_with_options(problem_path, invoke):

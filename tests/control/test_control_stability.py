@@ -55,7 +55,9 @@ def test_without_noise_nothing_moves_at_all(kit, seed):
 def test_a_source_that_is_faster_than_the_cluster_moves_no_cores(kit, seed):
     plant = steady(kit, seed, noise=0.02, saturated=True).run(50, ControlLoop())
     assert plant.total("job") == 24
-    assert plant.changes("job", since=SETTLED) <= 2
+    # Shares right at the border between two allocations may be exchanged once.
+    moments = zip(plant.plans, plant.snapshots, strict=True)
+    assert sum(bool(plan.changes) for plan, snapshot in moments if snapshot.now >= SETTLED) <= 1
 
 
 @settings(max_examples=8, deadline=None)

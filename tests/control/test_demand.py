@@ -198,3 +198,34 @@ def test_silent_sources_are_no_trouble():
     found = demand(JobModel(SETTINGS), job(executor(arrival=0.0), executor(1, arrival=50.0, entry=False)))
     assert found.satisfied
     assert demand(JobModel(SETTINGS), job(executor(service=None))).places == ()
+
+
+BEHIND = {"cores": 5, "arrival": 3900.0, "queue": 30, "sojourn": 0.002}
+
+
+def test_tuples_that_wait_at_their_source_are_planned_for():
+    """Credits keep what the cores do not manage at the source, where no queue of an executor shows it."""
+    found = demand(JobModel(SETTINGS), job(executor(**BEHIND), latency=0.9))
+    assert found.behind == pytest.approx(0.9 - 0.002 - SETTINGS.backlog)
+    assert not found.overloaded
+    assert found.needed.tolist() == [6]
+    in_time = demand(JobModel(SETTINGS), job(executor(**BEHIND), latency=0.03))
+    assert in_time.satisfied
+    assert in_time.behind == 0
+
+
+def test_no_more_than_growth_is_planned_for_tuples_that_wait():
+    found = demand(JobModel(SETTINGS), job(executor(**BEHIND), latency=60.0))
+    assert found.queues.arrival.sum() == pytest.approx(3900 * (SETTINGS.headroom + SETTINGS.growth))
+
+
+@pytest.mark.parametrize(
+    ("what", "available"),
+    [
+        (executor(**BEHIND | {"arrival": 2000.0}), MANY),  # its cores are not what tuples wait for
+        (executor(**BEHIND), 5),  # it has all cores
+        (executor(**BEHIND | {"sojourn": None}), MANY),
+    ],
+)
+def test_tuples_that_wait_for_something_else_are_not(what, available):
+    assert demand(JobModel(SETTINGS), job(what, latency=0.9), available=available).behind == 0

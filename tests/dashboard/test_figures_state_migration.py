@@ -9,7 +9,9 @@ import pytest
 from matplotlib.figure import Figure as Canvas
 
 from dask_elastic.dashboard.figures.short_texts import APPLICATIONS, SCHEMA, WORDS, short_texts
-from dask_elastic.dashboard.figures.state_migration import FIGURES, STRATEGIES, Source, figures
+from dask_elastic.dashboard.figures.state_migration import FIGURES, STRATEGIES, Source, _aware, figures
+from dask_elastic.planning.single_step import single_step
+from dask_elastic.planning.transition import projected_costs, single_step_aware
 
 TIMES = {"median_ms", "max_ms", "seconds"}
 
@@ -24,8 +26,10 @@ def costs(table, strategy, application):
     return np.array(rows.sort_by("tau")["cost_percent"])
 
 
-def test_there_are_the_four_figures_that_can_be_computed():
-    assert [figure.name for figure in FIGURES] == [f"state-migration-{number}" for number in (12, 13, 15, 17)]
+def test_there_are_the_figures_that_can_be_computed():
+    assert [figure.name for figure in FIGURES] == [
+        f"state-migration-{number}" for number in ("12", "12b", "13", "15", "17")
+    ]
     assert all(figure.source.startswith("State migration, figure 1") for figure in FIGURES)
 
 
@@ -51,6 +55,26 @@ def test_a_looser_threshold_lowers_the_cost_and_widens_the_gap(tables, applicati
 def test_what_minds_no_threshold_is_the_same_for_all(tables, application):
     for strategy in ("Storm", "consistent hashing"):
         assert np.ptp(costs(tables["12"], strategy, application)) == 0
+
+
+@pytest.mark.parametrize("application", list(APPLICATIONS))
+def test_with_more_nodes_single_steps_cost_least_and_hashing_and_equal_counts_most(tables, application):
+    found = {strategy: costs(tables["12b"], strategy, application) for strategy in STRATEGIES}
+    assert not found.pop("MTM-aware").size
+    mean = {strategy: values.mean() for strategy, values in found.items()}
+    assert mean["single-step"] < mean["Redist"] < mean["consistent hashing"]
+    assert mean["single-step"] < mean["Storm"]
+
+
+def test_a_number_of_nodes_that_the_month_before_did_not_have_is_stepped_to_by_single_steps():
+    load, state = np.ones(12), np.arange(12.0)
+    projected = projected_costs(load, state, {2: {3: 1.0}, 3: {2: 1.0}}, 0.5, 0.8)
+    counts = np.array([2, 3, 4])
+    to_four = list(_aware(load, state, counts, 0.5, projected))
+    start = single_step(load, state, [[0, 12]], 2, 0.5, allow_empty=False)
+    to_three = single_step_aware(load, state, start.intervals, 3, 0.5, projected)
+    assert to_four[0] == to_three.cost
+    assert to_four[1] == single_step(load, state, to_three.intervals, 4, 0.5, allow_empty=False).cost
 
 
 def test_steps_are_planned_in_milliseconds(tables):
@@ -138,5 +162,5 @@ def test_a_recording_can_be_given(recording):
     story = given.story(given.table(0, True), 2, 4, 30)
     assert len(story.counts) == 31
     assert set(story.counts.tolist()) <= set(story.matrix)
-    table = figures(given)[3].compute(0, True)
+    table = figures(given)[4].compute(0, True)
     assert table["migrations"].to_pylist() == [40] * 9

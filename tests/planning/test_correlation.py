@@ -5,6 +5,7 @@ import pytest
 
 from dask_elastic.planning.correlation import Correlation, match, split
 from dask_elastic.planning.problem import PlacementProblem
+from dask_elastic.planning.workloads.substreams import gaussian_counts, problems, topical_counts, zipf_counts
 from dask_elastic.vocab.errors import PlanningError
 
 
@@ -37,6 +38,26 @@ def test_there_are_as_many_sets_as_asked_for():
     for sets in (1, 2, 5, 12):
         assert set(split(waves(groups=12), sets, 0.3)) == set(range(sets))
     assert set(split(waves(groups=3), 5, 0.3)) == {0, 1, 2}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_sets_by_exact_weights_are_alike_in_load(seed):
+    # All pairs of positive loads are related by their products: no set may be one group against all others.
+    history = waves(seed)
+    sets = split(history, 4, 0.3, exact=True)
+    shares = np.bincount(sets, history.sum(axis=0)) / history.sum()
+    assert 0.15 < shares.min() <= shares.max() < 0.35
+
+
+@pytest.mark.parametrize("make", [zipf_counts, gaussian_counts, topical_counts])
+def test_exact_weights_balance_over_windows_better_than_printed_ones(make):
+    counts = make(1, 24)
+    starts = [list(problems(counts, memory=24, seed=seed))[-1] for seed in range(4)]
+    reached = {}
+    for weights in ("printed", "exact"):
+        planner = Correlation(weights=weights)
+        reached[weights] = sum(planner.objective(start, planner.plan(start).bin)[1] for start in starts)
+    assert reached["exact"] < 0.5 * reached["printed"]
 
 
 def test_sets_are_matched_to_where_most_state_is():

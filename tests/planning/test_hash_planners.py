@@ -11,6 +11,7 @@ from dask_elastic.planning.quality import imbalance, variance
 from dask_elastic.planning.redist import Redist
 from dask_elastic.planning.storm import Storm
 from dask_elastic.planning.universal_hash import UniversalHash
+from dask_elastic.testing.planners import check_renumbering, problems, without_ties
 from dask_elastic.vocab.errors import PlanningError
 
 
@@ -67,6 +68,15 @@ def test_redist_evens_out_what_the_ring_does_not():
 def test_a_heavy_group_stays_where_there_is_room():
     problem = PlacementProblem([5, 5, 5, 5], [0, 0, 1, 1], 2)
     assert Redist().plan(problem).moves == 0
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_redist_with_all_groups_in_its_table_follows_no_number(seed):
+    planner = Redist(tracked=1_000)
+    # All numbers may change now.
+    object.__setattr__(planner, "by_number", ())
+    for problem in problems(seed, count=30):
+        check_renumbering(planner, without_ties(problem, seed), seed)
 
 
 @pytest.mark.parametrize(

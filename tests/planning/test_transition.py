@@ -119,6 +119,53 @@ def test_costs_are_exact_to_a_millionth_by_their_own_equation(discount):
         assert abs(renewed - values[nodes, before]) <= 2e-6 * (1 - discount) + 1e-12 * renewed
 
 
+def policy_iteration(load, state, matrix, tau, discount):
+    """The cost of every partitioning under the best policy, each policy's costs by solving its linear equations."""
+    states = states_of(load, matrix, tau, False)
+    at = {one: place for place, one in enumerate(states)}
+    options = {nodes: [one for one in states if one[0] == nodes] for nodes in matrix}
+    moves = {(a, b): least_move(state, a, b) for a in {one for _, one in states} for b in {one for _, one in states}}
+    policy = {(one, after): options[after][0] for one in states for after in matrix[one[0]]}
+    while True:
+        system, paid = np.eye(len(states)), np.zeros(len(states))
+        for (one, after), target in policy.items():
+            system[at[one], at[target]] -= discount * matrix[one[0]][after]
+            paid[at[one]] += matrix[one[0]][after] * moves[one[1], target[1]]
+        values = np.linalg.solve(system, paid)
+
+        def cost(one, target, values=values):
+            return moves[one[1], target[1]] + discount * values[at[target]]
+
+        better = {
+            (one, after): min(options[after], key=lambda target, one=one: cost(one, target)) for one, after in policy
+        }
+        gains = [cost(one, policy[one, after]) - cost(one, target) for (one, after), target in better.items()]
+        if max(gains) <= 1e-12 * values.max():
+            return dict(zip(states, values, strict=True))
+        policy = better
+
+
+@pytest.mark.parametrize("size", [1.0, 1e5])
+@pytest.mark.parametrize("discount", [0.0, 0.8, 0.99])
+def test_costs_are_those_of_the_best_policy_to_a_millionth(size, discount):
+    random = np.random.default_rng(6)
+    load, state = random.lognormal(0, 0.2, 8), random.lognormal(0, 1, 8) * size
+    matrix = {2: {3: 0.7, 4: 0.3}, 3: {2: 0.5, 4: 0.5}, 4: {2: 0.2, 3: 0.8}}
+    expected = policy_iteration(load, state, matrix, 0.5, discount)
+    costs = projected_costs(load, state, matrix, 0.5, discount)
+    assert len(costs) == len(expected) >= 20
+    assert max(abs(costs.cost(lengths(*one)) - value) for one, value in expected.items()) <= 1e-6
+
+
+def test_costs_of_sizes_that_no_double_holds_to_a_millionth_end_all_the_same():
+    random = np.random.default_rng(8)
+    load, state = random.lognormal(0, 0.2, 8), random.lognormal(0, 1, 8)
+    small = projected_costs(load, state, TABLE_4, 0.5, 0.999)
+    large = projected_costs(load, state * 2.0**50, TABLE_4, 0.5, 0.999)
+    for one in states_of(load, TABLE_4, 0.5, False):
+        assert large.cost(lengths(*one)) == pytest.approx(2.0**50 * small.cost(lengths(*one)), rel=1e-8)
+
+
 def test_discount_zero_is_the_next_step_alone():
     load, state = np.ones(12), np.arange(12.0)
     costs = projected_costs(load, state, {2: {3: 0.5, 4: 0.5}}, 0.3, 0.0)

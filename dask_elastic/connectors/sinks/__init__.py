@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dask_elastic.connectors.sinks.call import Call
 from dask_elastic.connectors.sinks.collect import Collect
+from dask_elastic.connectors.sinks.dask_queue import DaskQueue
 from dask_elastic.connectors.sinks.parquet import Parquet
 
-__all__ = ["Call", "Collect", "Parquet"]
+__all__ = ["Call", "Collect", "DaskQueue", "Parquet"]

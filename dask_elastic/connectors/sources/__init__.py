@@ -1,10 +1,12 @@
-"""Sources: files, tables, generators of one's own, and rows that a program sends."""
+"""Sources: files, tables, generators of one's own, and rows that a program sends or Spark hands over."""
 
 from __future__ import annotations
 
 from dask_elastic.connectors.sources.arrow import Arrow
+from dask_elastic.connectors.sources.dask_queue import DaskQueue
 from dask_elastic.connectors.sources.iterable import Iterable
 from dask_elastic.connectors.sources.parquet import Parquet
 from dask_elastic.connectors.sources.push import Push
+from dask_elastic.connectors.sources.spark import Spark
 
-__all__ = ["Arrow", "Iterable", "Parquet", "Push"]
+__all__ = ["Arrow", "DaskQueue", "Iterable", "Parquet", "Push", "Spark"]

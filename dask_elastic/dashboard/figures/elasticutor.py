@@ -3,7 +3,8 @@
 Notes
 -----
 Elasticutor, section 5.4, Table 3: 4.1, 5.2 and 5.7 ms on 8, 16 and 32 nodes, of another machine and another workload.
-Its throughputs are those of a cluster, and no matter of planning.
+Its throughputs are those of a cluster, and no matter of planning. What is timed is Algorithm 1 as the second erratum
+mends it.
 """
 
 from __future__ import annotations

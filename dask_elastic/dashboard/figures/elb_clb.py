@@ -5,7 +5,8 @@ Notes
 ELB/CLB, section 5.1. What balances is compared by the imbalance that each window finds, before anything is moved. The
 paper's figures 3 and 4 and its table are of a recording of tweets that is not public: a stream of topics that come and
 go stands in for it. PKG splits each key over two instances; what it moves is, for each key, the smaller of the two
-parts, which must be merged in every window. That is our reading: the paper does not say what it counts.
+parts, which must be merged in every window. That is our reading: the paper does not say what it counts. CLB is shown
+with both weights of the fourth erratum.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Notes
 -----
 State migration (Ding et al.), section 6: word count, and frequent patterns, which are combinations of words. The paper
 has tweets of two months; a recording of commit messages has the schema that the stand-in has. Its words have the skew
-of that recording: the five most frequent are a sixth of all.
+of that recording: the five most frequent are a sixth of all. ERRATA has no entry for the applications.
 """
 
 from __future__ import annotations

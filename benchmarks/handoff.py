@@ -1,0 +1,267 @@
+"""What it costs to hand Spark's micro-batches over to a running job.
+
+One JSON line a setting; everything is measured in one run, in turns, since the machine's speed changes.
+
+- `noop`: Spark's own sink that drops all rows; the floor.
+- `bare`: a Python Data Source that sends each Arrow batch to a Dask worker, which drops it: the same connection and
+  window as ours, without digest, staging, ledger and job.
+- `dask_elastic`: into a job that reads the rows and drops them.
+
+Micro-batches of 1 M rows of 100 bytes: rows/s are those of the median micro-batch, from its trigger to its commit, the
+first ones left out. `ratio_to_bare` is that of the medians. `staged_MiB` is the most that a source's instance held in
+memory, `spilled_MiB` the most on disk.
+
+Micro-batches of 10 k rows: seconds from Spark's trigger until their last row is in the state of a count by key, next to
+the whole trigger of `noop` and of ours.
+
+    python benchmarks/handoff.py [--batches 8] [--rows 1000000] [--rounds 2]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import datetime as dt
+import json
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from distributed import Client, LocalCluster
+from distributed.comm import connect
+from distributed.protocol import to_serialize
+from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
+
+import dask_elastic as de
+from dask_elastic.spark import into, register, session
+
+WARM_UP = 2
+KEYS = 100
+TEXT = 68
+SMALL_ROWS = 10_000
+
+
+def source(spark: Any, rows: int) -> Any:
+    """A stream of rows of 100 bytes: three numbers, a moment and a text."""
+    stream = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", rows).option("numPartitions", 2).load()
+    return stream.selectExpr(
+        "value as id",
+        f"value % {KEYS} as k",
+        "value * 0.5D as price",
+        "timestamp as at",
+        f"repeat('x', {TEXT}) as text",
+    )
+
+
+def run(stream: Any, sink: str, options: dict[str, str], batches: int) -> list[dict[str, Any]]:
+    """Write so many micro-batches as fast as they go; return the progress of those after the first."""
+    with tempfile.TemporaryDirectory() as checkpoint:
+        query = stream.writeStream.format(sink).options(**options).option("checkpointLocation", checkpoint).start()
+        seen: dict[int, dict[str, Any]] = {}
+        while len(seen) < batches:
+            for each in query.recentProgress:
+                if each["numInputRows"]:
+                    seen[each["batchId"]] = json.loads(each.json)
+            if query.exception():
+                raise query.exception()
+            time.sleep(0.05)
+        query.stop()
+    return [seen[number] for number in sorted(seen)][WARM_UP:]
+
+
+def seconds(progress: list[dict[str, Any]]) -> list[float]:
+    return [each["durationMs"]["triggerExecution"] / 1000 for each in progress]
+
+
+# the bare sink
+
+
+class Sent(WriterCommitMessage):
+    """Nothing to say."""
+
+
+class BareSource(DataSource):
+    """The bare sink of the description above."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "bare"
+
+    def streamWriter(self, schema: Any, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
+        return BareWriter(self.options["addresses"].split(","))
+
+
+class BareWriter(DataSourceStreamArrowWriter):
+    """Sends batches, keeping the same window unanswered as the real one."""
+
+    def __init__(self, addresses: list[str]):
+        self.addresses = addresses
+
+    def write(self, iterator: Any) -> Sent:
+        from pyspark import TaskContext
+
+        from dask_elastic.spark import staging_connection
+        from dask_elastic.spark.background_loop import background_loop
+
+        partition = TaskContext.get().partitionId()
+        loop = background_loop()
+        address = self.addresses[partition % len(self.addresses)]
+        idle = staging_connection.__dict__.setdefault("BARE", {}).setdefault(address, [])
+        comm = idle.pop() if idle else loop.run(_dial(address))
+        sending, state = None, {"unanswered": 0}
+        for batch in iterator:
+            if sending is not None:
+                sending.result()
+            sending = loop.begin(_send(comm, batch.serialize(), state, staging_connection.WINDOW))
+        if sending is not None:
+            sending.result()
+        loop.run(_send(comm, None, state, 0))
+        idle.append(comm)
+        return Sent()
+
+    def commit(self, messages: Any, batchId: int) -> None:  # noqa: N803
+        pass
+
+    def abort(self, messages: Any, batchId: int) -> None:  # noqa: N803
+        pass
+
+
+async def _dial(address: str) -> Any:
+    comm = await connect(address)
+    await comm.write({"op": "bare_stage", "reply": False})
+    return comm
+
+
+async def _send(comm: Any, chunk: Any, state: dict[str, int], window: int) -> None:
+    if chunk is not None:
+        state["unanswered"] += chunk.size
+        await comm.write({"chunk": to_serialize(memoryview(chunk))})
+    while state["unanswered"] > window:
+        state["unanswered"] -= (await comm.read())["taken"]
+
+
+def add_bare_handler(dask_worker: Any) -> None:
+    async def drop(comm: Any) -> str:
+        from distributed.comm.core import CommClosedError
+
+        try:
+            while True:
+                message = await comm.read()
+                await comm.write({"taken": len(message["chunk"])})
+        except (CommClosedError, OSError, asyncio.CancelledError):
+            comm.abort()
+        return "dont_reply"
+
+    dask_worker.handlers["bare_stage"] = drop
+
+
+# ours
+
+
+def dropping_job(client: Client, schema: Any) -> de.Job:
+    topology = de.Topology("dropping")
+    rows = topology.source("rows", de.sources.Spark(schema, parallel=2))
+    rows.sink(de.sinks.Call(lambda batch: None), name="drop")
+    return de.submit(topology, client)
+
+
+def staged(client: Client) -> tuple[float, float]:
+    """The most that any instance held in memory and on disk, in MiB."""
+
+    def peaks(dask_worker: Any) -> tuple[int, int]:
+        deployments = dask_worker.plugins["dask-elastic-worker"].runtime.deployments.values()
+        intakes = [thread.mailbox for each in deployments for thread in each.sources.values()]
+        return max((each.peak for each in intakes), default=0), max((each.peak_spilled for each in intakes), default=0)
+
+    found = client.run(peaks).values()
+    return max(kept for kept, _ in found) / 2**20, max(spilled for _, spilled in found) / 2**20
+
+
+def large(spark: Any, client: Client, rows: int, batches: int, rounds: int) -> None:
+    client.run(add_bare_handler)
+    spark.dataSource.register(BareSource)
+    stream = source(spark, rows)
+    addresses = ",".join(client.scheduler_info()["workers"])
+    found: dict[str, list[float]] = {"noop": [], "bare": [], "dask_elastic": []}
+    peaks = (0.0, 0.0)
+    for _ in range(rounds):
+        found["noop"] += seconds(run(stream, "noop", {}, batches))
+        found["bare"] += seconds(run(stream, "bare", {"addresses": addresses}, batches))
+        job = dropping_job(client, stream.schema)
+        found["dask_elastic"] += seconds(run(stream, "dask_elastic", into(job), batches))
+        peaks = max(peaks, staged(client))
+        job.forget()
+    rates = {name: rows / statistics.median(each) for name, each in found.items()}
+    for name, each in found.items():
+        line: dict[str, Any] = {"sink": name, "rows": rows, "batches": len(each), "rows_per_second": round(rates[name])}
+        line |= {"seconds": [round(value, 3) for value in sorted(each)]}
+        if name == "dask_elastic":
+            line |= {"ratio_to_bare": round(rates[name] / rates["bare"], 3)}
+            line |= {"staged_MiB": round(peaks[0], 1), "spilled_MiB": round(peaks[1], 1)}
+        print(json.dumps(line), flush=True)
+
+
+# small micro-batches
+
+
+def noting(path: str) -> Any:
+    """Return a function that notes when how many rows are counted."""
+    latest: dict[int, int] = {}
+
+    def note(batch: Any) -> None:
+        latest.update(zip(batch["k"].to_pylist(), batch["rows"].to_pylist(), strict=True))
+        with Path(path).open("a") as file:
+            file.write(f"{time.time()} {sum(latest.values())}\n")
+
+    return note
+
+
+def small(spark: Any, client: Client, batches: int) -> None:
+    stream = source(spark, SMALL_ROWS)
+    floor = seconds(run(stream, "noop", {}, batches))
+    with tempfile.TemporaryDirectory() as folder:
+        notes = Path(folder) / "counted"
+        topology = de.Topology("counting")
+        rows = topology.source("rows", de.sources.Spark(stream.schema))
+        counted = rows.key_by("k").compute({"rows": de.aggregate.Count()}, name="per_key", executors=1)
+        counted.sink(de.sinks.Call(noting(str(notes))), name="note")
+        job = de.submit(topology, client, latency_target=None)
+        progress = run(stream, "dask_elastic", into(job), batches)
+        job.end_of_input()
+        job.wait(60, progress=False)
+        times = [(float(at), int(count)) for at, count in map(str.split, notes.read_text().splitlines())]
+        job.forget()
+    delays = []
+    for each in progress:
+        began = dt.datetime.fromisoformat(each["timestamp"]).timestamp()
+        through = (each["batchId"] + 1) * SMALL_ROWS
+        delays.append(min(at for at, count in times if count >= through) - began)
+    line = {
+        "rows": SMALL_ROWS,
+        "batches": len(delays),
+        "trigger_to_state_p50": round(statistics.median(delays), 3),
+        "trigger_to_state_max": round(max(delays), 3),
+        "our_trigger_p50": round(statistics.median(seconds(progress)), 3),
+        "noop_trigger_p50": round(statistics.median(floor), 3),
+    }
+    print(json.dumps(line), flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=1_000_000, help="rows of a large micro-batch")
+    parser.add_argument("--batches", type=int, default=8, help="large micro-batches of each sink and round")
+    parser.add_argument("--rounds", type=int, default=2, help="how often the sinks take their turns")
+    options = parser.parse_args()
+    spark = session("handoff", master="local[2]", config={"spark.driver.memory": "2g"})
+    register(spark)
+    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster, Client(cluster) as client:
+        large(spark, client, options.rows, options.batches, options.rounds)
+        small(spark, client, 4 * options.batches)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,219 @@
+"""The ledger of a hand-off: which epochs are committed, with which attempts, and who has taken them. Pure."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dask_elastic.routing.row_digest import MODULUS
+from dask_elastic.vocab.epoch import AttemptId, StagedPart
+from dask_elastic.vocab.errors import EpochConflict, HandoffError
+
+KEPT = 1_000
+"""So many epochs of a query are remembered beyond those that nobody has acknowledged."""
+
+
+@dataclass(frozen=True)
+class EpochRecord:
+    """One committed epoch.
+
+    Parameters
+    ----------
+    number : int
+        The place in the ledger, counted from 1.
+    query : str
+        Who wrote it.
+    epoch : int
+        Which micro-batch of the query.
+    rows : int
+        How many rows it has.
+    digest : int
+        The digest of all its rows, in whatever order.
+    parts : tuple of StagedPart
+        The attempts that were chosen, one a partition.
+    """
+
+    number: int
+    query: str
+    epoch: int
+    rows: int
+    digest: int
+    parts: tuple[StagedPart, ...]
+
+    def of_instance(self, instance: int) -> tuple[StagedPart, ...]:
+        """Return the parts that one instance of the source is to read, in the order of their partitions."""
+        return tuple(part for part in self.parts if part.instance == instance)
+
+
+class EpochLedger:
+    """What is committed of the epochs that are handed to one source.
+
+    One record is the commit of one epoch: what is in the ledger is the job's, what is not is nobody's.
+
+    Parameters
+    ----------
+    instances : int
+        How many instances the source has.
+    kept : int
+        How many taken epochs of a query to remember. An epoch that is older is refused, for nobody can say whether
+        it was committed; Spark repeats none but the last.
+
+    Examples
+    --------
+    >>> ledger = EpochLedger(instances=1)
+    >>> part = StagedPart(AttemptId("q", 0, 0, "a"), instance=0, rows=2, digest=77)
+    >>> ledger.known("q", 0, [part])
+    False
+    >>> ledger.commit("q", 0, [part]).number
+    1
+    >>> ledger.known("q", 0, [part])
+    True
+    >>> [record.epoch for record in ledger.pending(0)]
+    [0]
+    >>> ledger.acknowledge(0, 1)
+    >>> ledger.pending(0)
+    []
+    """
+
+    def __init__(self, instances: int, kept: int = KEPT):
+        self.instances = instances
+        self.kept = kept
+        self.rows = 0
+        self.closed = False
+        self._count = 0
+        self._queries: dict[str, OrderedDict[int, EpochRecord]] = {}
+        self._forgotten: dict[str, int] = {}
+        self._pending: list[deque[EpochRecord]] = [deque() for _ in range(instances)]
+
+    @property
+    def epochs(self) -> int:
+        """How many epochs were committed."""
+        return self._count
+
+    def known(self, query: str, epoch: int, parts: Sequence[StagedPart]) -> bool:
+        """Say whether an epoch is committed already, with these very rows.
+
+        Parameters
+        ----------
+        query : str
+            Who writes.
+        epoch : int
+            Which micro-batch.
+        parts : sequence of StagedPart
+            What was staged for it.
+
+        Raises
+        ------
+        EpochConflict
+            If it was committed with other rows.
+        HandoffError
+            If the parts are not those of one epoch, or it is too old to know.
+        """
+        rows, digest = self._checked(query, epoch, parts)
+        record = self._record(query, epoch)
+        if record is None:
+            if epoch <= self._forgotten.get(query, -1):
+                raise HandoffError(
+                    f"query {query}, epoch {epoch}: so old that the ledger has forgotten whether it was committed. "
+                    "Start the query with a new checkpoint, and the job anew."
+                )
+            return False
+        if (record.rows, record.digest) != (rows, digest):
+            raise EpochConflict(
+                f"query {query}, epoch {epoch} was committed with {record.rows} rows of digest {record.digest:016x}, "
+                f"and comes again with {rows} rows of digest {digest:016x}: its source does not read the same rows "
+                "twice. Start the query with a new checkpoint, and the job anew."
+            )
+        return True
+
+    def commit(self, query: str, epoch: int, parts: Sequence[StagedPart]) -> EpochRecord:
+        """Record an epoch: from now on its rows are the job's.
+
+        Parameters
+        ----------
+        query : str
+            Who writes.
+        epoch : int
+            Which micro-batch.
+        parts : sequence of StagedPart
+            The attempts that were chosen; perhaps none, for an epoch without rows.
+
+        Returns
+        -------
+        EpochRecord
+            The record; the one that is there when the epoch is known.
+
+        Raises
+        ------
+        HandoffError
+            If the source takes no more, or what `known` raises.
+        """
+        if self.known(query, epoch, parts):
+            return self._queries[query][epoch]
+        if self.closed:
+            raise HandoffError(f"query {query}, epoch {epoch}: the source has ended, it takes no more rows.")
+        rows, digest = self._checked(query, epoch, parts)
+        self._count += 1
+        record = EpochRecord(self._count, query, epoch, rows, digest, tuple(sorted(parts)))
+        self.rows += rows
+        self._queries.setdefault(query, OrderedDict())[epoch] = record
+        for instance, pending in enumerate(self._pending):
+            if record.of_instance(instance):
+                pending.append(record)
+        self._forget(query)
+        return record
+
+    def chosen(self, query: str, epoch: int) -> frozenset[AttemptId]:
+        """Return the attempts with which an epoch was committed, none if it was not."""
+        record = self._record(query, epoch)
+        return frozenset(part.attempt for part in record.parts) if record else frozenset()
+
+    def pending(self, instance: int, after: int = 0) -> list[EpochRecord]:
+        """Return what an instance has not acknowledged, in the order of the commits.
+
+        Parameters
+        ----------
+        instance : int
+            Which instance of the source.
+        after : int
+            Only records behind this number.
+        """
+        return [record for record in self._pending[instance] if record.number > after]
+
+    def acknowledge(self, instance: int, number: int) -> None:
+        """Note that an instance has taken every record up to a number."""
+        pending = self._pending[instance]
+        while pending and pending[0].number <= number:
+            query = pending.popleft().query
+            self._forget(query)
+
+    def backlog(self, parts: Sequence[StagedPart] = ()) -> int:
+        """Return the most epochs that any instance has before it, of those that would get some of these parts."""
+        instances = {part.instance for part in parts} if parts else range(self.instances)
+        return max((len(self._pending[instance]) for instance in instances), default=0)
+
+    def close(self) -> None:
+        """Take no more epochs; those that are committed are still to be taken."""
+        self.closed = True
+
+    def _record(self, query: str, epoch: int) -> EpochRecord | None:
+        records = self._queries.get(query)
+        return None if records is None else records.get(epoch)
+
+    def _forget(self, query: str) -> None:
+        records = self._queries[query]
+        waiting = {record.number for pending in self._pending for record in pending}
+        while len(records) > self.kept and next(iter(records.values())).number not in waiting:
+            epoch, _ = records.popitem(last=False)
+            self._forgotten[query] = max(epoch, self._forgotten.get(query, -1))
+
+    def _checked(self, query: str, epoch: int, parts: Sequence[StagedPart]) -> tuple[int, int]:
+        """Return rows and digest of the parts together."""
+        partitions = [part.attempt.partition for part in parts]
+        if len(set(partitions)) < len(partitions):
+            raise HandoffError(f"query {query}, epoch {epoch}: two attempts of one partition among {partitions}.")
+        for part in parts:
+            if part.attempt[:2] != (query, epoch) or not 0 <= part.instance < self.instances:
+                raise HandoffError(f"{part.attempt}: is no part of query {query}, epoch {epoch} for this source.")
+        return sum(part.rows for part in parts), sum(part.digest for part in parts) % MODULUS

@@ -1,0 +1,245 @@
+"""What is staged at one instance of a source: attempts, their chunks, and how many bytes they may hold. Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Generic, NamedTuple, TypeVar
+
+from dask_elastic.vocab.epoch import AttemptId
+from dask_elastic.vocab.errors import HandoffError
+
+Held = TypeVar("Held")
+"""What stands for a chunk: its bytes, or the file that holds them."""
+
+
+class Room(Enum):
+    """What to do with a chunk that has come."""
+
+    KEEP = auto()
+    WAIT = auto()
+    SPILL = auto()
+
+
+class Chunk(NamedTuple, Generic[Held]):
+    """A few rows as they came.
+
+    Parameters
+    ----------
+    held : object
+        Their bytes, or where these are.
+    nbytes : int
+        How many.
+    spilled : bool
+        Whether they are not in memory.
+    """
+
+    held: Held
+    nbytes: int
+    spilled: bool
+
+
+@dataclass
+class _Attempt(Generic[Held]):
+    chunks: deque[Chunk[Held]] = field(default_factory=deque)
+    finished: bool = False
+    sealed: bool = False
+
+    def nbytes(self, spilled: bool) -> int:
+        return sum(chunk.nbytes for chunk in self.chunks if chunk.spilled is spilled)
+
+
+class Staging(Generic[Held]):
+    """The rows that wait for their commit, and those committed that wait to be read.
+
+    Parameters
+    ----------
+    limit : int
+        Bytes to keep in memory. Beyond it a writer waits as long as there is something committed, which will be read
+        and make room; where there is not, no room would ever come, so its rows go to the disk.
+
+    Attributes
+    ----------
+    memory : int
+        Bytes in memory now.
+    spilled : int
+        Bytes on disk now.
+
+    Examples
+    --------
+    >>> staging = Staging(limit=100)
+    >>> attempt = AttemptId("q", 0, 0, "a")
+    >>> staging.begin(attempt)
+    >>> staging.room(80)
+    <Room.KEEP: 1>
+    >>> staging.add(attempt, "first", 80)
+    >>> staging.room(80)
+    <Room.SPILL: 3>
+    >>> staging.finish(attempt)
+    >>> staging.seal("q", 0, [attempt])
+    []
+    >>> staging.room(80)
+    <Room.WAIT: 2>
+    >>> staging.take(attempt).held, staging.take(attempt), staging.memory
+    ('first', None, 0)
+    """
+
+    def __init__(self, limit: int):
+        self.limit = limit
+        self.memory = 0
+        self.spilled = 0
+        self._sealed = 0
+        self._attempts: dict[AttemptId, _Attempt[Held]] = {}
+
+    @property
+    def attempts(self) -> frozenset[AttemptId]:
+        """The attempts of which something is known here."""
+        return frozenset(self._attempts)
+
+    def begin(self, attempt: AttemptId) -> None:
+        """Begin to stage an attempt.
+
+        Raises
+        ------
+        HandoffError
+            If one of this name is here.
+        """
+        if attempt in self._attempts:
+            raise HandoffError(f"{attempt} is staged already.")
+        self._attempts[attempt] = _Attempt()
+
+    def room(self, nbytes: int) -> Room:
+        """Say what to do with a chunk of so many bytes."""
+        if self.memory + nbytes <= self.limit:
+            return Room.KEEP
+        return Room.WAIT if self._sealed else Room.SPILL
+
+    def add(self, attempt: AttemptId, held: Held, nbytes: int, spilled: bool = False) -> None:
+        """Take a chunk.
+
+        Raises
+        ------
+        HandoffError
+            If the attempt was dropped meanwhile: another one was chosen, or the epoch was aborted.
+        """
+        state = self._open(attempt)
+        state.chunks.append(Chunk(held, nbytes, spilled))
+        self._count(nbytes, spilled)
+
+    def finish(self, attempt: AttemptId) -> None:
+        """Note that the last chunk of an attempt has come.
+
+        Raises
+        ------
+        HandoffError
+            If it was dropped meanwhile.
+        """
+        self._open(attempt).finished = True
+
+    def seal(self, query: str, epoch: int, chosen: Collection[AttemptId]) -> list[Held]:
+        """Keep the attempts chosen for an epoch, and drop all others of the query up to this epoch.
+
+        Parameters
+        ----------
+        query : str
+            Who wrote them.
+        epoch : int
+            The epoch.
+        chosen : collection of AttemptId
+            Those to keep. They may be sealed already.
+
+        Returns
+        -------
+        list
+            What was held for those dropped.
+
+        Raises
+        ------
+        HandoffError
+            If one that was chosen is not here as a whole; nothing is changed then.
+        """
+        for attempt in chosen:
+            state = self._attempts.get(attempt)
+            if state is None or not state.finished:
+                raise HandoffError(f"{attempt}: what was staged is gone; the epoch must be written again.")
+        for attempt in chosen:
+            state = self._attempts[attempt]
+            if not state.sealed:
+                state.sealed = True
+                self._sealed += state.nbytes(spilled=False)
+        others = [
+            attempt
+            for attempt, state in self._attempts.items()
+            if attempt.query == query and attempt.epoch <= epoch and not state.sealed
+        ]
+        return [held for attempt in others for held in self.drop(attempt)]
+
+    def abort(self, query: str, epoch: int, keep: Collection[AttemptId]) -> list[Held]:
+        """Drop all attempts of an epoch but some.
+
+        Parameters
+        ----------
+        query : str
+            Who wrote them.
+        epoch : int
+            The epoch.
+        keep : collection of AttemptId
+            Those that are committed.
+
+        Returns
+        -------
+        list
+            What was held for those dropped.
+        """
+        others = [a for a in self._attempts if (a.query, a.epoch) == (query, epoch) and a not in keep]
+        return [held for attempt in others for held in self.drop(attempt)]
+
+    def drop(self, attempt: AttemptId) -> list[Held]:
+        """Forget an attempt; returns what was held for it."""
+        state = self._attempts.pop(attempt, None)
+        if state is None:
+            return []
+        for chunk in state.chunks:
+            self._uncount(state, chunk)
+        return [chunk.held for chunk in state.chunks]
+
+    def drop_all(self) -> list[Held]:
+        """Forget everything; returns what was held."""
+        return [held for attempt in [*self._attempts] for held in self.drop(attempt)]
+
+    def take(self, attempt: AttemptId) -> Chunk[Held] | None:
+        """Take the next chunk of a sealed attempt out; None behind the last, which also forgets the attempt.
+
+        Raises
+        ------
+        HandoffError
+            If the attempt is not here, or not sealed.
+        """
+        state = self._attempts.get(attempt)
+        if state is None or not state.sealed:
+            raise HandoffError(f"{attempt}: is committed, and its rows are not here.")
+        if not state.chunks:
+            del self._attempts[attempt]
+            return None
+        chunk = state.chunks.popleft()
+        self._uncount(state, chunk)
+        return chunk
+
+    def _open(self, attempt: AttemptId) -> _Attempt[Held]:
+        state = self._attempts.get(attempt)
+        if state is None or state.finished:
+            raise HandoffError(f"{attempt}: is not being staged; another attempt was chosen, or the epoch aborted.")
+        return state
+
+    def _count(self, nbytes: int, spilled: bool) -> None:
+        if spilled:
+            self.spilled += nbytes
+        else:
+            self.memory += nbytes
+
+    def _uncount(self, state: _Attempt[Held], chunk: Chunk[Held]) -> None:
+        self._count(-chunk.nbytes, chunk.spilled)
+        if state.sealed and not chunk.spilled:
+            self._sealed -= chunk.nbytes

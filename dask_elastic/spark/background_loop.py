@@ -1,0 +1,49 @@
+"""An event loop on a thread of its own, one a process: what Spark calls blocks, what Dask offers does not."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class BackgroundLoop:
+    """Runs coroutines for threads that have no loop."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        threading.Thread(target=self.loop.run_forever, name="elastic-spark", daemon=True).start()
+
+    def begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Begin something, and return at once."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop)
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run something to its end."""
+        return self.begin(work).result()
+
+
+# By process: Spark forks its Python workers, and a thread does not survive that.
+_LOOPS: dict[int, BackgroundLoop] = {}
+
+
+def background_loop() -> BackgroundLoop:
+    """Return this process's loop.
+
+    Examples
+    --------
+    >>> async def answer():
+    ...     return 42
+    >>> background_loop().run(answer())
+    42
+    """
+    process = os.getpid()
+    if process not in _LOOPS:
+        _LOOPS.clear()
+        _LOOPS[process] = BackgroundLoop()
+    return _LOOPS[process]

@@ -1,0 +1,68 @@
+"""Flights: the moment in UTC, the route, and no rows without a departure, an arrival or an airplane."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from dask_elastic.spark.prepare.prepared import PreparationError, Prepared, judge, require
+
+COLUMNS = {
+    "sched_dep": "timestamp_ntz",
+    **dict.fromkeys(("dep_delay", "arr_delay", "carrier", "flight", "tailnum", "origin", "dest")),
+}
+ORDER = ("event_time", "carrier", "flight", "origin")
+
+
+def flights(frame: DataFrame, zone: str = "America/New_York", keep: Collection[str] = ()) -> Prepared:
+    """Clean flights and give each its moment in UTC and its route.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        Flights, such as `read` returns them; ``sched_dep`` is in local time, without a zone.
+    zone : str
+        The time zone of the airports of departure.
+    keep : collection of str
+        Reasons for which no row shall be dropped.
+
+    Returns
+    -------
+    Prepared
+        With ``event_time``, the scheduled departure in UTC, without a zone, and ``route``, such as "JFK-LAX". Ordered
+        by ``event_time``. Reasons: "no scheduled departure", "no such local time", "cancelled", "no arrival delay",
+        "no tail number".
+
+    Raises
+    ------
+    PreparationError
+        If the time zone or a reason is not known.
+    SchemaMismatch
+        If a column is missing, or ``sched_dep`` is no moment without a zone.
+
+    Notes
+    -----
+    When clocks go forward, an hour is missing, and its times are dropped; when they go back, an hour comes twice, and
+    its times are taken for the first of the two.
+    """
+    require(frame, "flights", COLUMNS)
+    try:
+        ZoneInfo(zone)
+    except (ZoneInfoNotFoundError, ValueError) as error:
+        raise PreparationError(
+            f"zone is {zone!r}, which is no time zone: give one such as 'America/New_York'."
+        ) from error
+    utc, local = F.lit("UTC"), F.lit(zone)
+    timed = frame.withColumn("event_time", F.convert_timezone(local, utc, F.col("sched_dep")))
+    timed = timed.withColumn("route", F.concat_ws("-", "origin", "dest"))
+    rules = {
+        "no scheduled departure": F.col("sched_dep").isNull(),
+        "no such local time": F.convert_timezone(utc, local, F.col("event_time")) != F.col("sched_dep"),
+        "cancelled": F.col("dep_delay").isNull(),
+        "no arrival delay": F.col("arr_delay").isNull(),
+        "no tail number": F.col("tailnum").isNull(),
+    }
+    return judge(timed, rules, ORDER, keep)

@@ -1,0 +1,216 @@
+"""The way of rows from one of Spark's Python workers to the Dask workers where they are staged."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from distributed.comm import connect
+from distributed.comm.core import CommClosedError
+from distributed.core import send_recv
+from distributed.protocol import to_serialize
+
+from dask_elastic.routing.row_digest import RowDigest
+from dask_elastic.spark.background_loop import background_loop
+from dask_elastic.spark.target import Target
+from dask_elastic.vocab.epoch import AttemptId, StagedPart
+from dask_elastic.vocab.errors import ElasticError, HandoffError
+
+if TYPE_CHECKING:
+    from distributed.comm import Comm
+
+WINDOW = 4 * 2**20
+"""So many bytes may be on their way before the worker has found a place for them."""
+
+Place = tuple[str, tuple[tuple[str, str], ...]]
+
+# Connections that nobody uses at the moment, by where they lead; they serve the next micro-batch. By process: a fork
+# must not use its parent's.
+_IDLE: dict[int, dict[Place, list[Comm]]] = {}
+
+
+def ask(target: Target, operation: str, **arguments: Any) -> Any:
+    """Ask the scheduler's part of dask_elastic, and wait for the answer.
+
+    Raises
+    ------
+    HandoffError
+        If it cannot be reached, or hosts no dask_elastic.
+    ElasticError
+        Whatever it answers with.
+    """
+    return background_loop().run(_ask(target, operation, arguments))
+
+
+async def _ask(target: Target, operation: str, arguments: dict[str, Any]) -> Any:
+    message = {"op": f"elastic_{operation}", **arguments}
+    reply = await _on_idle(target, message) or await _on(await _dialled(target, target.address), target, message)
+    if reply is None or not isinstance(reply, dict) or not reply.keys() & {"answer", "error"}:
+        raise HandoffError(
+            f"the cluster at {target.address} does not host dask_elastic: no job was ever submitted to it."
+        )
+    return _answer(reply, "answer")
+
+
+async def _on_idle(target: Target, message: dict[str, Any]) -> Any:
+    """Ask on a connection that is at hand; None when there is none that works. Every question may be asked twice."""
+    idle = _idle(target, target.address)
+    while idle:
+        try:
+            return await _on(idle.pop(), target, message)
+        except (CommClosedError, OSError):
+            continue  # it broke since it was used last
+    return None
+
+
+async def _on(comm: Comm, target: Target, message: dict[str, Any]) -> Any:
+    try:
+        reply = await send_recv(comm, **message)
+    except BaseException:
+        comm.abort()
+        raise
+    _idle(target, target.address).append(comm)
+    return reply
+
+
+def stage(target: Target, attempt: AttemptId, places: dict[str, Any], batches: Iterable[pa.RecordBatch]) -> StagedPart:
+    """Stage the rows of one partition at the source's instance that is to read it.
+
+    Parameters
+    ----------
+    target : Target
+        Which job.
+    attempt : AttemptId
+        Who writes.
+    places : dict
+        What the scheduler answered to "handoff_places".
+    batches : iterable of RecordBatch
+        The rows.
+
+    Returns
+    -------
+    StagedPart
+        What the commit chooses.
+
+    Raises
+    ------
+    SchemaMismatch
+        If the rows are not what the source takes.
+    HandoffError
+        If the job takes no more.
+    """
+    instance = attempt.partition % len(places["places"])
+    address = places["places"][instance]
+    digest = RowDigest()
+    sender: _Sender | None = None
+    loop = background_loop()
+    try:
+        for batch in batches:
+            if sender is None:
+                sender = _Sender(target, address)
+                loop.run(sender.begin(attempt, instance, places, target.job, batch.schema))
+            digest.add(batch)
+            sender.wait()
+            sender.sending = loop.begin(sender.send(batch.serialize()))
+        if sender is not None:
+            sender.wait()
+            loop.run(sender.end())
+    except BaseException:
+        if sender is not None:
+            sender.leave()
+        raise
+    return StagedPart(attempt, instance, digest.rows, digest.value)
+
+
+class _Sender:
+    """One attempt on one connection; it never has more than a window of bytes without a place."""
+
+    def __init__(self, target: Target, address: str):
+        self.target = target
+        self.address = address
+        self.sending: Any = None
+        self._comm: Comm | None = None
+        self._unanswered = 0
+
+    async def begin(
+        self, attempt: AttemptId, instance: int, places: dict[str, Any], job: str, schema: pa.Schema
+    ) -> None:
+        message = {
+            "attempt": list(attempt),
+            "job": job,
+            "run": places["run"],
+            "source": places["source"],
+            "instance": instance,
+            "schema": schema.serialize().to_pybytes(),
+        }
+        _answer(await self._greeted(message), "taken")
+
+    async def _greeted(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Return the answer to the first message, on a connection that is at hand or else a new one."""
+        idle = _idle(self.target, self.address)
+        while idle:
+            self._comm = idle.pop()
+            try:
+                await self._comm.write(message)
+                return dict(await self._comm.read())
+            except (CommClosedError, OSError):
+                self._comm.abort()  # it broke since it was used last
+        self._comm = await _dialled(self.target, self.address)
+        await self._comm.write({"op": "elastic_stage", "reply": False})
+        await self._comm.write(message)
+        return dict(await self._comm.read())
+
+    async def send(self, chunk: pa.Buffer) -> None:
+        assert self._comm is not None
+        self._unanswered += chunk.size
+        await self._comm.write({"chunk": to_serialize(memoryview(chunk))})
+        while self._unanswered > WINDOW:
+            await self._hear()
+
+    async def end(self) -> None:
+        assert self._comm is not None
+        while self._unanswered:
+            await self._hear()
+        await self._comm.write({"end": True})
+        _answer(await self._comm.read(), "staged")
+        _idle(self.target, self.address).append(self._comm)
+        self._comm = None
+
+    async def _hear(self) -> None:
+        assert self._comm is not None
+        self._unanswered -= _answer(await self._comm.read(), "taken")
+
+    def wait(self) -> None:
+        """Wait until the chunk before is on its way."""
+        if self.sending is not None:
+            self.sending.result()
+
+    def leave(self) -> None:
+        """Break the connection, and with it the attempt."""
+        if self._comm is not None:
+            background_loop().loop.call_soon_threadsafe(self._comm.abort)
+
+
+async def _dialled(target: Target, address: str) -> Comm:
+    try:
+        return await connect(address, **target.connection_args())
+    except (TimeoutError, OSError) as error:
+        raise HandoffError(f"Dask at {address} cannot be reached from Spark: {error}") from error
+
+
+def _idle(target: Target, address: str) -> list[Comm]:
+    process = os.getpid()
+    if process not in _IDLE:
+        _IDLE.clear()
+        _IDLE[process] = {}
+    return _IDLE[process].setdefault((address, target.tls), [])
+
+
+def _answer(reply: dict[str, Any], wanted: str) -> Any:
+    if "error" in reply:
+        error = pickle.loads(reply["error"])
+        raise error if isinstance(error, BaseException) else ElasticError(str(error))
+    return reply[wanted]

@@ -1,0 +1,155 @@
+"""A ragged field of all slots: one list per slot, the elements of all of them in one buffer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dask_elastic.state.index import Slots
+from dask_elastic.topology.ragged import Ragged, offsets_of, spans
+from dask_elastic.vocab.lock import Lock, MakeLock, NoLock
+
+_FIRST_ROOM = 256
+_WORTH_ROWS = 16
+
+
+class RaggedColumn:
+    """Lists that are read and replaced by whole arrays of slots.
+
+    Parameters
+    ----------
+    dtype : dtype
+        What the elements are.
+    capacity : int
+        How many slots there are; all have empty lists.
+    make_lock : callable, optional
+        Makes the lock that is held for each reading and writing.
+
+    Notes
+    -----
+    A list that keeps its length is overwritten in place; one that does not is written anew behind all others. When the
+    buffer is full, what is still in use is copied to one twice as large as that: so the copying costs no more, in the
+    long run, than the writing, and at most about half of the buffer is unused. The lock is needed although each slot
+    has one owner: the buffer is everyone's. It is taken last, and nothing else is asked for under it.
+
+    Examples
+    --------
+    >>> column = RaggedColumn(np.dtype(np.int64), 4)
+    >>> column.write(np.array([2, 0]), Ragged.of_lengths(np.array([5, 6, 7]), np.array([2, 1])))
+    >>> column.take(np.array([0, 1, 2])).to_lists()
+    [[7], [], [5, 6]]
+    """
+
+    def __init__(self, dtype: np.dtype[Any], capacity: int, make_lock: MakeLock = NoLock) -> None:
+        self._lock: Lock = make_lock()
+        self._starts = np.zeros(capacity, np.int64)
+        self._lengths = np.zeros(capacity, np.int64)
+        self._data: npt.NDArray[Any] = np.empty(_FIRST_ROOM, dtype)
+        self._used = 0
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """What the elements are."""
+        dtype: np.dtype[Any] = self._data.dtype
+        return dtype
+
+    def grow(self, more: int) -> None:
+        """Make room for more slots, with empty lists."""
+        none = np.zeros(more, np.int64)
+        starts, lengths = np.concatenate([self._starts, none]), np.concatenate([self._lengths, none])
+        self._starts, self._lengths = starts, lengths
+
+    def take(self, slots: Slots) -> Ragged:
+        """Return copies of the slots' lists."""
+        with self._lock:
+            lengths = self._lengths.take(slots)
+            return Ragged(_gathered(self._data, self._starts.take(slots), lengths), offsets_of(lengths))
+
+    def write(self, slots: Slots, lists: Ragged) -> None:
+        """Replace the slots' lists; a slot must not be named twice."""
+        lengths = lists.lengths
+        with self._lock:
+            same = lengths == self._lengths.take(slots)
+            if same.all():
+                _scatter(self._data, self._starts.take(slots), lengths, lists.values)
+                return
+            if same.any():
+                stays = lists.take(np.flatnonzero(same))
+                _scatter(self._data, self._starts.take(slots[same]), stays.lengths, stays.values)
+                changed = np.flatnonzero(~same)
+                slots, lists = slots[changed], lists.take(changed)
+            self._append(slots, lists)
+
+    def _append(self, slots: Slots, lists: Ragged) -> None:
+        self._lengths[slots] = 0
+        self._reserve(len(lists.values))
+        end = self._used + len(lists.values)
+        self._data[self._used : end] = lists.values
+        self._starts[slots] = self._used + lists.offsets[:-1]
+        self._lengths[slots] = lists.lengths
+        self._used = end
+
+    def _reserve(self, more: int) -> None:
+        if self._used + more <= len(self._data):
+            return
+        kept = np.flatnonzero(self._lengths)
+        lengths = self._lengths[kept]
+        values = _gathered(self._data, self._starts[kept], lengths)
+        data = np.empty(max(2 * (len(values) + more), _FIRST_ROOM), self.dtype)
+        data[: len(values)] = values
+        self._starts[kept] = offsets_of(lengths)[:-1]
+        self._data, self._used = data, len(values)
+
+    def clear(self, slots: Slots) -> None:
+        """Empty the slots' lists."""
+        with self._lock:
+            self._lengths[slots] = 0
+
+    def lengths(self, slots: Slots) -> npt.NDArray[np.int64]:
+        """Return how long the slots' lists are."""
+        return self._lengths.take(slots)
+
+    def sample(self, most: int) -> list[Any]:
+        """Return some of the elements."""
+        with self._lock:
+            kept = np.flatnonzero(self._lengths)
+            chosen = kept[:: max(1, len(kept) // most)]
+            return list(self._data[self._starts[chosen]])
+
+
+def _gathered(data: npt.NDArray[Any], starts: Slots, lengths: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+    starts, width = _uniform(starts, lengths)
+    if width:
+        # A copy per list instead of one per element: lists as long as one another are common, and long ones slow else.
+        # Not by `take`, which would make the overlapping rows an array of their own first.
+        return _rows(data, width)[starts].reshape(-1)
+    return data.take(spans(starts, lengths))
+
+
+def _scatter(data: npt.NDArray[Any], starts: Slots, lengths: npt.NDArray[np.int64], values: npt.NDArray[Any]) -> None:
+    starts, width = _uniform(starts, lengths)
+    if width:
+        _rows(data, width)[starts] = values.reshape(-1, width)
+    else:
+        data[spans(starts, lengths)] = values
+
+
+def _uniform(starts: Slots, lengths: npt.NDArray[np.int64]) -> tuple[Slots, int]:
+    """Return where the lists that are not empty start and their one length; all starts and 0 if that does not pay."""
+    if not len(lengths):
+        return starts, 0
+    width = int(lengths.max())
+    if width < _WORTH_ROWS:
+        return starts, 0
+    whole = lengths == width
+    if np.count_nonzero(whole) < np.count_nonzero(lengths):
+        return starts, 0
+    return starts[whole], width
+
+
+def _rows(data: npt.NDArray[Any], width: int) -> npt.NDArray[Any]:
+    """Return a view whose row i is the `width` elements from place i on."""
+    step = data.strides[0]
+    return np.lib.stride_tricks.as_strided(data, (len(data) - width + 1, width), (step, step))

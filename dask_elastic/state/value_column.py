@@ -1,0 +1,98 @@
+"""One named value of the keys in a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from dask_elastic.state.layout import unexpired_part
+from dask_elastic.state.slots import Column
+from dask_elastic.state.stored_values import Known, Values, dtype_of, to_stored
+from dask_elastic.topology.state_kind import Value
+from dask_elastic.vocab.errors import StateError
+
+Load = Callable[[], Sequence[Column]]
+"""Reads one name's fields of the batch's keys."""
+
+
+class ValueColumn:
+    """A value per key: read when it is asked for, and written back if it has changed.
+
+    Parameters
+    ----------
+    name : str
+        Its name, for messages.
+    kind : Value
+        What it is.
+    count : int
+        How many keys there are.
+    now : float
+        The batch's time, seconds since the epoch.
+    load : callable
+        Reads its fields.
+    """
+
+    def __init__(self, name: str, kind: Value, count: int, now: float, load: Load) -> None:
+        self.name = name
+        self.kind = kind
+        self._count = count
+        self._now = now
+        self._load = load
+        self._current: list[Column] | None = None
+        self._changed = False
+
+    def read(self) -> tuple[Values, Known]:
+        """Return the values, and which keys have one; neither is to be changed."""
+        values, known = self._fields()[:2]
+        return values, known
+
+    def _fields(self) -> list[Column]:
+        if self._current is None:
+            self._current = list(unexpired_part(self.kind, self._load(), self._now))
+        return self._current
+
+    def write(self, values: Any, where: Known | None, none_is_null: bool = False) -> None:
+        """Give the keys new values, those where `where` is true; a null takes a value away.
+
+        With `none_is_null` None is a null among Python objects, too; it is a value else.
+        """
+        try:
+            new, known = to_stored(values, self.kind.type)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            raise StateError(f"the state value {self.name!r} is declared as {self.kind.type}: {error}") from error
+        if new.shape != (self._count,):
+            raise StateError(
+                f"state value {self.name!r}: {len(new)} values came for {self._count} keys; give one per key of "
+                "state.keys"
+            )
+        if none_is_null and new.dtype == object:
+            known &= np.array([value is not None for value in new], np.bool_)
+        columns: list[Column] = [new, known]
+        if self.kind.ttl is not None:
+            columns.append(np.full(self._count, self._now + self.kind.ttl))
+        if where is not None:
+            chosen = require_mask(where, self._count, self.name)
+            columns = [np.where(chosen, after, before) for after, before in zip(columns, self._fields(), strict=True)]
+        self._current = columns
+        self._changed = True
+
+    def changes(self) -> Sequence[Column] | None:
+        """Return the fields to write, None if nothing has changed since it was last asked."""
+        changed, self._changed = self._changed, False
+        return self._current if changed else None
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """What its values are stored as."""
+        return dtype_of(self.kind.type)
+
+
+def require_mask(where: Any, count: int, name: str, unit: str = "key of state.keys") -> Known:
+    """Return a mask as an array, or say what is wrong with it."""
+    mask = where.to_numpy(zero_copy_only=False) if isinstance(where, pa.Array) else np.asarray(where)
+    if mask.shape != (count,) or mask.dtype != np.bool_:
+        raise StateError(f"state value {name!r}: where must be {count} booleans, one per {unit}")
+    return mask

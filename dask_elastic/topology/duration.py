@@ -1,0 +1,76 @@
+"""Durations as users write them: everything that Dask takes, and "10 min" besides."""
+
+from __future__ import annotations
+
+import datetime
+import math
+import re
+
+from dask_elastic.vocab.errors import TopologyError
+
+_UNITS = {
+    "s": 1.0, "second": 1.0, "sec": 1.0,
+    "ms": 1e-3, "millisecond": 1e-3,
+    "us": 1e-6, "microsecond": 1e-6,
+    "ns": 1e-9, "nanosecond": 1e-9,
+    "m": 60.0, "minute": 60.0, "min": 60.0,
+    "h": 3600.0, "hour": 3600.0,
+    "d": 86400.0, "day": 86400.0,
+    "w": 604800.0, "week": 604800.0,
+}  # fmt: skip
+_WRITTEN = re.compile(r"(\d+\.?\d*|\.\d+)?\s*([a-z]*)")
+
+
+def seconds_of(duration: object, where: str) -> float:
+    """Return a duration in seconds, or say why it is none.
+
+    Parameters
+    ----------
+    duration : str, float or timedelta
+        Text as Dask takes it, such as "10 minutes", "1.5h" or "250ms", and "10 min" too; a number of seconds.
+    where : str
+        Whose duration it is, for the message.
+
+    Returns
+    -------
+    float
+        Seconds, above 0.
+
+    Raises
+    ------
+    TopologyError
+        When it is no duration, or not above 0.
+
+    Examples
+    --------
+    >>> seconds_of("10 min", "List: ttl"), seconds_of("1.5 hours", "List: ttl"), seconds_of(0.25, "List: ttl")
+    (600.0, 5400.0, 0.25)
+    >>> seconds_of("10 parsecs", "List: ttl")
+    Traceback (most recent call last):
+        ...
+    dask_elastic.vocab.errors.TopologyError: List: ttl is '10 parsecs', which has no unit of time ...
+    """
+    seconds = _seconds(duration, where)
+    if not (math.isfinite(seconds) and seconds > 0):
+        raise TopologyError(f"{where} is {duration!r}; give a duration above 0, such as '10 min'.")
+    return seconds
+
+
+def _seconds(duration: object, where: str) -> float:
+    if isinstance(duration, datetime.timedelta):
+        return duration.total_seconds()
+    if isinstance(duration, int | float) and not isinstance(duration, bool):
+        return float(duration)
+    if not isinstance(duration, str):
+        raise TopologyError(
+            f"{where} is {duration!r}, of type {type(duration).__name__}; give a duration such as '10 min', or seconds."
+        )
+    found = _WRITTEN.fullmatch(duration.strip().lower())
+    if found is None or not any(found.groups()):
+        raise TopologyError(f"{where} is {duration!r}, which is no duration; give a number and a unit, as '10 min'.")
+    number, unit = found.groups()
+    size = _UNITS.get(unit) or _UNITS.get(unit.removesuffix("s")) if unit else 1.0
+    if size is None:
+        known = ", ".join(_UNITS)
+        raise TopologyError(f"{where} is {duration!r}, which has no unit of time that is known; known are {known}.")
+    return float(number or 1) * size

@@ -1,0 +1,150 @@
+"""What a function keeps per key: a value, a list or a map, for ever or for a time."""
+
+from __future__ import annotations
+
+import datetime
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from dask_elastic.topology.duration import seconds_of
+from dask_elastic.vocab.errors import TopologyError
+
+Duration: TypeAlias = str | float | datetime.timedelta
+Element: TypeAlias = pa.DataType | type[object]
+
+
+class StateKind:
+    """What is kept under one name of a `state=` declaration; compared and pickled by its parts.
+
+    Attributes
+    ----------
+    type : DataType or object
+        The Arrow type of a value, a list's element or a map's value; `object` for any Python value.
+    ttl : float or None
+        Seconds for which it is kept after it was written; None is for ever.
+    """
+
+    type: Element
+    ttl: float | None
+
+    def __init__(self, type: Element, ttl: Duration | None = None) -> None:
+        what = self.__class__.__name__
+        self.type = _element(type, f"{what}: type")
+        self.ttl = None if ttl is None else seconds_of(ttl, f"{what}: ttl")
+
+    def _parts(self) -> tuple[object, ...]:
+        return self.type, self.ttl
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, StateKind) and type(self) is type(other) and self._parts() == other._parts()
+
+    def __hash__(self) -> int:
+        return hash((type(self), self._parts()))
+
+    def __repr__(self) -> str:
+        written = ["object" if part is object else str(part) for part in self._parts()[:-1]]
+        ends = [] if self.ttl is None else [f"ttl={self.ttl:g}"]
+        return f"{type(self).__name__}({', '.join(written + ends)})"
+
+
+class Value(StateKind):
+    """One value per key; an Arrow type alone says the same where there is no `ttl`.
+
+    Parameters
+    ----------
+    type : DataType or object
+        An Arrow type, or `object` for any Python value that can be pickled.
+    ttl : str, float or timedelta, optional
+        For how long a value is kept after it was last set, such as "10 min"; for ever by default.
+
+    Examples
+    --------
+    >>> Value(pa.float64(), ttl="10 min")
+    Value(double, ttl=600)
+    """
+
+
+class List(StateKind):
+    """A list per key, in the order in which elements were appended; it has no nulls.
+
+    Parameters
+    ----------
+    type : DataType or object
+        What its elements are: an Arrow type, or `object` for any Python value that can be pickled.
+    ttl : str, float or timedelta, optional
+        For how long each element is kept after it was appended; for ever by default.
+
+    Examples
+    --------
+    >>> List(pa.string(), ttl="1h")
+    List(string, ttl=3600)
+    """
+
+
+class Map(StateKind):
+    """A map per key, in the order in which its keys came in; it has no nulls.
+
+    Parameters
+    ----------
+    key : DataType
+        The Arrow type of its keys: integers, booleans, text, bytes, dates, times or timestamps.
+    type : DataType or object
+        What its values are: an Arrow type, or `object` for any Python value that can be pickled.
+    ttl : str, float or timedelta, optional
+        For how long each entry is kept after it was last put; for ever by default.
+
+    Raises
+    ------
+    TopologyError
+        If the type of the keys is none whose values are equal or not without doubt.
+
+    Examples
+    --------
+    >>> Map(pa.string(), pa.int64())
+    Map(string, int64)
+    """
+
+    key: pa.DataType
+
+    def __init__(self, key: pa.DataType, type: Element, ttl: Duration | None = None) -> None:
+        self.key = _element(key, "Map: key")
+        if not (isinstance(self.key, pa.DataType) and _is_exact(self.key)):
+            raise TopologyError(
+                f"Map: key is {key!r}; a map's keys are integers, booleans, text, bytes, dates, times or timestamps."
+            )
+        super().__init__(type, ttl)
+
+    def _parts(self) -> tuple[object, ...]:
+        return self.key, self.type, self.ttl
+
+
+Declared: TypeAlias = StateKind | Element
+
+
+def kind_of(declared: Declared) -> StateKind:
+    """Return what is declared, as a kind of state.
+
+    Examples
+    --------
+    >>> kind_of(pa.int64()), kind_of(List(object))
+    (Value(int64), List(object))
+    """
+    return declared if isinstance(declared, StateKind) else Value(declared)
+
+
+def _element(type_: object, where: str) -> Element:
+    if type_ is not object and not isinstance(type_, pa.DataType):
+        raise TopologyError(
+            f"{where} is {type_!r}; give a pyarrow type such as pa.float64(), or object for any Python object."
+        )
+    found: Element = type_
+    return found
+
+
+def _is_exact(type_: pa.DataType) -> bool:
+    types = pa.types
+    text = types.is_string(type_) or types.is_large_string(type_)
+    raw = types.is_binary(type_) or types.is_large_binary(type_) or types.is_fixed_size_binary(type_)
+    moment = types.is_date(type_) or types.is_time(type_) or types.is_timestamp(type_) or types.is_duration(type_)
+    return bool(text or raw or moment or types.is_integer(type_) or types.is_boolean(type_))

@@ -1,0 +1,85 @@
+"""Queues between a job and a program, and between two jobs, on a real cluster."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from distributed import Queue
+
+import dask_elastic as de
+from dask_elastic.vocab.errors import ElasticError, SinkError, TopologyError
+
+ROWS = 20_000
+NUMBERS = pa.table({"n": pa.array(range(ROWS), pa.int64())})
+
+
+def writing(name, queue, limit=4, function=lambda batch: batch):
+    topology = de.Topology(name)
+    numbers = topology.source("numbers", de.sources.Arrow(NUMBERS, batch_rows=1000, rate=100_000)).map(function)
+    numbers.sink(de.sinks.DaskQueue(queue, limit=limit), name="out")
+    return topology
+
+
+def test_a_program_reads_what_a_job_puts_out(client):
+    de.submit(writing("out", "numbers"), client)
+    assert sorted(n for rows in de.read_queue("numbers", client) for n in rows["n"].to_pylist()) == list(range(ROWS))
+
+
+def test_nobody_reads_so_the_job_waits_and_goes_on_later(client, wait_until):
+    job = de.submit(writing("waits", "waiting", limit=2), client)
+    wait_until(lambda: Queue("waiting", client=client).qsize() == 2, "the queue is full")
+    assert job.status == "running"
+    assert sum(rows.num_rows for rows in de.read_queue("waiting", client)) == ROWS
+    job.wait(30, progress=False)
+
+
+def test_what_was_not_acknowledged_is_read_again_and_the_bell_may_be_stolen(client, wait_until):
+    de.submit(writing("again", "again", limit=2), client)
+    wait_until(lambda: Queue("again", client=client).qsize() == 2, "the queue is full")
+    Queue("again", client=client).get(batch=True)
+    dying = de.read_queue("again", client)
+    first = next(dying)
+    dying.close()
+    batches = list(de.read_queue("again", client))
+    assert batches[0].equals(first)
+    assert sum(rows.num_rows for rows in batches) == ROWS
+
+
+def test_one_job_feeds_another(client):
+    topology = de.Topology("second")
+    numbers = topology.source("numbers", de.sources.DaskQueue("between", NUMBERS.schema))
+    numbers.sink(de.sinks.Collect(), name="kept")
+    second = de.submit(topology, client)
+    de.submit(writing("first", "between"), client)
+    second.wait(60, progress=False)
+    assert sorted(second.collect("kept")["n"].to_pylist()) == list(range(ROWS))
+
+
+def test_a_reader_hears_why_the_job_failed(client):
+    def fail(batch):
+        raise ValueError("no numbers today")
+
+    de.submit(writing("fails", "failing", function=fail), client)
+    with pytest.raises(ElasticError, match="no numbers today"):
+        list(de.read_queue("failing", client))
+
+
+def test_a_queue_has_one_writer(client, wait_until):
+    de.submit(writing("one", "shared", limit=1), client)
+    wait_until(lambda: Queue("shared", client=client).qsize() == 1, "the first job writes")
+    other = de.submit(writing("two", "shared"), client)
+    wait_until(lambda: other.status == "failed", "the second is refused")
+    assert isinstance(other.error, SinkError)
+    assert "is written by job 'one'" in str(other.error)
+
+
+@pytest.mark.parametrize("options", [{"name": ""}, {"name": "q", "limit": 0}, {"name": "q", "limit": True}])
+def test_a_sink_that_cannot_be_is_refused(options):
+    with pytest.raises(TopologyError):
+        de.sinks.DaskQueue(**options)
+
+
+@pytest.mark.parametrize("arguments", [("", NUMBERS.schema), ("q", {"n": "int"}), ("q", pa.schema([]))])
+def test_a_source_that_cannot_be_is_refused(arguments):
+    with pytest.raises(TopologyError):
+        de.sources.DaskQueue(*arguments)

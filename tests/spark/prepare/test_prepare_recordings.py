@@ -1,0 +1,179 @@
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dask_elastic.spark import prepare
+from dask_elastic.spark.failure import SparkFailed
+from dask_elastic.vocab.errors import SchemaMismatch, SourceError
+
+
+def faulty(frame: pd.DataFrame, faults: list[tuple[str, object]]) -> pd.DataFrame:
+    """Put one fault after the other into rows that follow each other, and copy some rows."""
+    frame = frame.convert_dtypes()
+    for row, (column, value) in enumerate(faults, start=10):
+        frame.loc[frame.index[row], column] = value
+    return pd.concat([frame, frame.iloc[100:103]], ignore_index=True)
+
+
+FAULTS = {
+    "edits": [("ts", None), ("page", None), ("channel", None), ("user_id", None), ("delta", 123_456_789)],
+    "exchange_orders": [("ts", None), ("order_id", None), ("price", 0.0), ("price", None), ("volume_e8", -1)],
+    "retail_orders": [("ts", None), ("stock_id", None), ("quantity", 0), ("unit_price", None)],
+    "texts": [("arrival_ts", None), ("event_ts", None), ("text", None), ("text", " \t "), ("text", " A  bc\tD ")],
+}
+
+
+def conditions(recording: str, frame: pd.DataFrame) -> dict[str, pd.Series]:
+    copy = frame.duplicated()
+    if recording == "edits":
+        return {
+            "no time": frame["ts"].isna(),
+            "no page": frame["channel"].isna() | frame["page"].isna(),
+            "no user": frame["user_id"].isna(),
+            "sizes that do not add up": frame["delta"] != frame["added"] - frame["deleted"],
+            "exact copy": copy,
+        }
+    if recording == "exchange_orders":
+        return {
+            "no time": frame["ts"].isna(),
+            "no order id": frame["order_id"].isna(),
+            "no price above 0": ~(frame["price"].fillna(0) > 0),
+            "negative volume": frame["volume_e8"] < 0,
+            "exact copy": copy,
+        }
+    if recording == "retail_orders":
+        sign = np.where(frame["side"] == "return", -1, 1)
+        return {
+            "no time": frame["ts"].isna(),
+            "no stock id": frame["stock_id"].isna(),
+            "no customer": frame["customer_id"].isna(),
+            "no price above 0": ~(frame["unit_price"].fillna(0) > 0),
+            "quantity against its side": frame["quantity"] * sign < 1,
+            "exact copy": copy,
+        }
+    return {
+        "no time": frame["arrival_ts"].isna() | frame["event_ts"].isna(),
+        "no text": frame["text"].fillna("").str.strip() == "",
+        "written after it arrived": frame["event_ts"] > frame["arrival_ts"],
+        "exact copy": copy,
+    }
+
+
+def expected_rows(recording: str, frame: pd.DataFrame) -> pd.DataFrame:
+    if recording == "texts":
+        words = frame["text"].fillna("").str.lower().str.split()
+        return frame.rename(columns={"event_ts": "event_time"}).assign(words=words)
+    return frame.rename(columns={"ts": "event_time"})
+
+
+def as_tuples(frame: pd.DataFrame, columns: list[str]) -> list[tuple[str, ...]]:
+    """Return rows as text, which compares whatever types pandas has made of them."""
+    parts = []
+    for name in columns:
+        values = frame[name]
+        if name.endswith(("time", "_ts")):
+            parts.append(pd.to_datetime(values).dt.strftime("%Y-%m-%d %H:%M:%S.%f").tolist())
+        elif name == "words":
+            parts.append([" ".join(words) for words in values])
+        elif pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values):
+            parts.append([f"{value:.12g}" for value in values.astype("float64")])
+        else:
+            parts.append(["" if pd.isna(value) else str(value) for value in values])
+    return sorted(zip(*parts, strict=True))
+
+
+@pytest.mark.parametrize("name", list(FAULTS))
+def test_a_recording_is_cleaned_as_pandas_does_it(spark, sample, tmp_path, name, store):
+    frame = faulty(sample(name), FAULTS[name])
+    path = store(frame, name, tmp_path / "rows.parquet")
+    prepared = getattr(prepare, name)(prepare.read(spark, path, name))
+    reason = pd.Series(None, index=frame.index, dtype=object)
+    for why, condition in reversed(conditions(name, frame).items()):
+        reason[condition.fillna(False).astype(bool)] = why
+    expected = expected_rows(name, frame)[reason.isna()]
+    found = prepared.rows.toArrow().to_pandas()
+    assert set(found.columns) == set(expected.columns)
+    assert as_tuples(found, list(expected.columns)) == as_tuples(expected, list(expected.columns))
+    assert found[prepared.order[0]].is_monotonic_increasing
+    counts = prepared.counts()
+    tally = reason.value_counts()
+    assert counts.dropped == {why: tally.get(why, 0) for why in conditions(name, frame)}
+    assert all(counts.dropped.values()), "each reason shall be seen at work"
+    assert (counts.read, counts.kept) == (len(frame), len(expected))
+    assert str(counts).splitlines()[-1].endswith("rows kept")
+
+
+@pytest.mark.parametrize("format", ["csv", "json"])
+@pytest.mark.parametrize("name", list(prepare.RECORDINGS))
+def test_text_files_give_the_same_rows_as_parquet(spark, sample, tmp_path, name, format, store, columns_of):
+    frame = sample(name).iloc[:500].convert_dtypes()
+    columns = columns_of(name)
+    frame = frame[list(columns)]
+    stored = prepare.read(spark, store(frame, name, tmp_path / "rows.parquet"), name)
+    path = tmp_path / f"rows.{format}"
+    if format == "csv":
+        frame.to_csv(path, index=False)
+    else:
+        rows = pa.Table.from_pandas(frame, preserve_index=False).to_pylist()
+        path.write_text("\n".join(json.dumps(row, default=lambda moment: moment.isoformat()) for row in rows))
+    # Spark answers no query that asks for nothing but unreadable lines, unless the rows are kept.
+    read = prepare.read(spark, str(path), name).cache()
+    assert read.where("_unreadable is not null").count() == 0
+    assert {field.name: field.dataType.simpleString() for field in read.drop("_unreadable").schema} == columns
+    missing = read.drop("_unreadable").exceptAll(stored).limit(3).collect()
+    assert missing == []
+    assert read.count() == stored.count() == 500
+
+
+GOOD = {
+    "ts": "2015-09-12T01:00:00", "channel": "#en", "namespace": "Main", "page": "A", "user_id": 1,
+    "is_anonymous": False, "is_robot": False, "is_new": True, "is_minor": False, "country": None, "delta": 1,
+    "added": 1, "deleted": 0, "comment": "c",
+}  # fmt: skip
+
+
+def test_lines_that_cannot_be_read_are_counted_whatever_is_asked_for(spark, tmp_path):
+    lines = [
+        json.dumps(GOOD),
+        "{ this is no JSON",
+        # Nothing but reading it looks at this column.
+        json.dumps({**GOOD, "is_minor": "perhaps"}),
+        json.dumps({**GOOD, "ts": "yesterday"}),
+    ]
+    (tmp_path / "edits.json").write_text("\n".join(lines))
+    names = list(GOOD)
+    rows = [",".join("" if GOOD[name] is None else str(GOOD[name]) for name in names)]
+    rows += ["one,two", rows[0].replace("True", "perhaps"), rows[0].replace("2015-09-12T01:00:00", "yesterday")]
+    (tmp_path / "edits.csv").write_text("\n".join([",".join(names), *rows]))
+    for path in ("edits.json", "edits.csv"):
+        prepared = prepare.edits(prepare.read(spark, str(tmp_path / path), "edits"))
+        counts = prepared.counts()
+        assert (counts.read, counts.dropped["unreadable line"], counts.kept) == (4, 3, 1), path
+        assert prepared.rows.select("page").count() == len(prepared.rows.collect()) == 1
+        assert "_unreadable" not in prepared.rows.columns
+
+
+def test_a_file_with_other_names_is_refused(spark, tmp_path):
+    (tmp_path / "texts.csv").write_text("arrival_ts,event_ts,author,is_merge,text\n,,1,true,a\n")
+    with pytest.raises(Exception, match=r"(?i)header|author"):
+        prepare.texts(prepare.read(spark, str(tmp_path / "texts.csv"), "texts")).counts()
+    pq.write_table(pa.table({"text": ["a"]}), tmp_path / "texts.parquet")
+    with pytest.raises(SchemaMismatch, match=r"texts: columns \['arrival_ts', 'event_ts', 'author_id'\] are missing"):
+        prepare.texts(prepare.read(spark, str(tmp_path / "texts.parquet"), "texts"))
+
+
+def test_what_cannot_be_read_is_said(spark, tmp_path):
+    with pytest.raises(
+        SourceError, match=r"does not tell a format that can be read, format is None: .*csv, json, parquet"
+    ):
+        prepare.read(spark, "rows.xml", "edits")
+    with pytest.raises(SourceError, match="no recording is called 'poems': give one of flights"):
+        prepare.read(spark, "rows.csv", "poems")
+    with pytest.raises(SparkFailed, match=r"reading .*nowhere.csv: .*PATH_NOT_FOUND"):
+        prepare.read(spark, str(tmp_path / "nowhere.csv"), "edits")

@@ -1,0 +1,126 @@
+"""The ledger against a plain model: each epoch is committed once, and each part is read once."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dask_elastic.runtime.epoch_ledger import EpochLedger
+from dask_elastic.vocab.epoch import AttemptId, StagedPart
+from dask_elastic.vocab.errors import EpochConflict, HandoffError
+
+INSTANCES = 2
+
+
+def parts(query: str, epoch: int, rows: list[int], attempt: str = "a", salt: int = 0) -> list[StagedPart]:
+    """Parts whose digest depends on the epoch and the rows, and not on the attempts."""
+    return [
+        StagedPart(AttemptId(query, epoch, number, attempt), number % INSTANCES, count, (epoch + salt) * 1000 + count)
+        for number, count in enumerate(rows)
+    ]
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("commit"), st.sampled_from("pq"), st.integers(0, 4), st.sampled_from("ab")),
+        st.tuples(st.just("take"), st.integers(0, INSTANCES - 1), st.integers(0, 3), st.none()),
+    ),
+    max_size=40,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(STEPS)
+def test_every_epoch_is_recorded_once_and_read_once_in_order(steps):
+    ledger = EpochLedger(INSTANCES)
+    committed: list[tuple[str, int, str]] = []
+    read: list[list[int]] = [[] for _ in range(INSTANCES)]
+    for kind, which, count, attempt in steps:
+        if kind == "commit":
+            record = ledger.commit(which, count, parts(which, count, [1, 2, 3], attempt))
+            if (which, count) not in [each[:2] for each in committed]:
+                committed.append((which, count, attempt))
+            assert record.number == [each[:2] for each in committed].index((which, count)) + 1
+        else:
+            for record in ledger.pending(which)[:count]:
+                read[which].append(record.number)
+                ledger.acknowledge(which, record.number)
+    assert ledger.epochs == len(committed)
+    assert ledger.rows == 6 * len(committed)
+    for query, epoch, attempt in committed:
+        assert {chosen.attempt for chosen in ledger.chosen(query, epoch)} == {attempt}
+    for instance in range(INSTANCES):
+        left = [record.number for record in ledger.pending(instance)]
+        assert read[instance] + left == list(range(1, len(committed) + 1))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 6), st.integers(0, 30))
+def test_what_is_forgotten_is_refused_and_what_waits_is_not_forgotten(kept, epochs):
+    ledger = EpochLedger(1, kept=kept)
+    for epoch in range(epochs):
+        ledger.commit("q", epoch, [StagedPart(AttemptId("q", epoch, 0, "a"), 0, 1, epoch)])
+    assert len(ledger.pending(0)) == epochs
+    ledger.acknowledge(0, epochs)
+    for epoch in range(epochs):
+        again = [StagedPart(AttemptId("q", epoch, 0, "b"), 0, 1, epoch)]
+        if epoch >= epochs - kept:
+            assert ledger.known("q", epoch, again)
+        else:
+            with pytest.raises(HandoffError, match="forgotten"):
+                ledger.known("q", epoch, again)
+    assert ledger.rows == epochs
+
+
+def test_other_rows_under_the_same_epoch_are_a_conflict():
+    ledger = EpochLedger(INSTANCES)
+    ledger.commit("q", 7, parts("q", 7, [5, 6]))
+    with pytest.raises(EpochConflict, match=r"epoch 7 was committed with 11 rows .* comes again with 11 rows"):
+        ledger.commit("q", 7, parts("q", 7, [5, 6], salt=1))
+    with pytest.raises(EpochConflict, match="comes again with 5 rows"):
+        ledger.known("q", 7, parts("q", 7, [5]))
+    assert ledger.epochs == 1
+
+
+def test_the_same_rows_in_other_partitions_are_the_same_epoch():
+    ledger = EpochLedger(1)
+    one = [StagedPart(AttemptId("q", 0, 0, "a"), 0, 10, 2**64 - 5)]
+    two = [StagedPart(AttemptId("q", 0, 0, "b"), 0, 4, 2**64 - 8), StagedPart(AttemptId("q", 0, 1, "b"), 0, 6, 3)]
+    ledger.commit("q", 0, one)
+    assert ledger.known("q", 0, two)
+
+
+def test_two_attempts_of_one_partition_are_refused():
+    ledger = EpochLedger(INSTANCES)
+    twice = [*parts("q", 0, [1]), *parts("q", 0, [1], attempt="b")]
+    with pytest.raises(HandoffError, match="two attempts of one partition"):
+        ledger.commit("q", 0, twice)
+    with pytest.raises(HandoffError, match="no part of query q, epoch 1"):
+        ledger.commit("q", 1, parts("q", 0, [1]))
+    assert ledger.epochs == 0
+
+
+def test_an_epoch_without_rows_is_recorded_and_waits_for_nobody():
+    ledger = EpochLedger(INSTANCES)
+    assert ledger.commit("q", 0, []).number == 1
+    assert ledger.known("q", 0, [])
+    assert ledger.backlog() == 0
+
+
+def test_a_closed_ledger_takes_no_more_but_knows_what_it_has():
+    ledger = EpochLedger(INSTANCES)
+    ledger.commit("q", 0, parts("q", 0, [1]))
+    ledger.close()
+    assert ledger.commit("q", 0, parts("q", 0, [1], attempt="b")).number == 1
+    with pytest.raises(HandoffError, match="the source has ended"):
+        ledger.commit("q", 1, parts("q", 1, [1]))
+    assert [record.epoch for record in ledger.pending(0)] == [0]
+
+
+def test_the_backlog_is_that_of_the_instances_concerned():
+    ledger = EpochLedger(INSTANCES)
+    ledger.commit("q", 0, parts("q", 0, [1]))
+    ledger.commit("q", 1, parts("q", 1, [1]))
+    second = parts("q", 2, [1, 1])[1:]
+    assert (ledger.backlog(), ledger.backlog(second), ledger.pending(0, after=1)[0].epoch) == (2, 0, 1)

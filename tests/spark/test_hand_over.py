@@ -1,0 +1,232 @@
+"""Real Spark hands over to a job on a Dask cluster in other processes: each row is in the state once."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from pathlib import Path
+
+import pytest
+from distributed import Client, LocalCluster, Queue
+
+import dask_elastic as de
+from dask_elastic.spark import SparkFailed, drain, handoff, into, register
+from dask_elastic.spark.staging_connection import ask
+from dask_elastic.spark.target import Target
+from dask_elastic.vocab.errors import EpochConflict, JobFailed
+
+KEYS = 10
+
+
+def counting(client, schema, name="counting", **options):
+    """A job that counts and sums by key."""
+    topology = de.Topology(name)
+    rows = topology.source("rows", de.sources.Spark(schema, parallel=2, **options))
+    rows.key_by("k").compute({"rows": de.aggregate.Count(), "sum": de.aggregate.Sum("v")}, name="per_key")
+    return de.submit(topology, client)
+
+
+def numbers(spark, begin, end, partitions=4):
+    return spark.range(begin, end, 1, partitions).selectExpr(f"id % {KEYS} as k", "id as v")
+
+
+def check(job, begin, end):
+    """Each number of a range is there exactly once."""
+    state = job.state("per_key").to_pandas().set_index("k")
+    for key in range(KEYS):
+        mine = range(begin + (key - begin) % KEYS, end, KEYS)
+        assert (int(state.loc[key, "rows"]), int(state.loc[key, "sum"])) == (len(mine), sum(mine))
+
+
+def arrive(spark, folder: Path, name: str, begin: int, end: int) -> None:
+    """Let a file arrive as a whole, as Spark's file source wants it."""
+    hidden = folder.parent / f"{name}.writing"
+    hidden.write_text("\n".join(json.dumps({"k": n % KEYS, "v": n}) for n in range(begin, end)))
+    hidden.rename(folder / f"{name}.json")
+
+
+def test_a_stream_of_files_is_counted_once_and_its_end_drains_the_job(spark, client, tmp_path, wait_until):
+    register(spark)
+    folder = tmp_path / "files"
+    folder.mkdir()
+    for number in range(3):
+        arrive(spark, folder, f"part-{number}", number * 100, number * 100 + 100)
+    stream = spark.readStream.schema("k bigint, v bigint").option("maxFilesPerTrigger", 1).json(str(folder))
+    job = counting(client, stream.schema)
+
+    def start(**trigger):
+        writer = stream.writeStream.format("dask_elastic").options(**into(job))
+        return writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(**trigger).start()
+
+    query = start(processingTime="100 milliseconds")
+
+    def counted():
+        state = job.state("per_key").to_pandas()
+        return len(state) and state["rows"].sum() == 300
+
+    wait_until(counted, "the files are counted")
+    assert job.status == "running"
+    query.stop()
+    # The query goes on where it was, under its own id, for what has arrived meanwhile.
+    arrive(spark, folder, "part-3", 300, 400)
+    drain(start(availableNow=True), job, timeout=60)
+    check(job, 0, 400)
+    assert job.status == "finished"
+
+
+def test_an_epoch_that_spark_repeats_is_taken_once(spark, client, tmp_path):
+    register(spark)
+    folder = tmp_path / "files"
+    folder.mkdir()
+    arrive(spark, folder, "part-0", 0, 100)
+    stream = spark.readStream.schema("k bigint, v bigint").json(str(folder))
+    job = counting(client, stream.schema)
+
+    def run():
+        writer = stream.writeStream.format("dask_elastic").options(**into(job))
+        writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start(
+        ).awaitTermination()  # fmt: skip
+
+    run()
+    # As if Spark had died between our commit and its own note of it.
+    for commit in (tmp_path / "checkpoint" / "commits").glob("*0*"):
+        commit.unlink()
+    arrive(spark, folder, "part-1", 100, 200)
+    run()
+    job.end_of_input()
+    job.wait(60, progress=False)
+    check(job, 0, 200)
+
+
+def test_an_epoch_repeated_with_other_rows_is_an_error_and_stops_the_job(spark, client):
+    job = counting(client, numbers(spark, 0, 1).schema)
+    handoff(numbers(spark, 0, 1000), 5, job, query="q")
+    handoff(numbers(spark, 0, 1000, partitions=3), 5, job, query="q")
+    with pytest.raises(SparkFailed, match=r"epoch 5 was committed with 1000 rows .* comes again with 999 rows"):
+        handoff(numbers(spark, 1, 1000), 5, job, query="q")
+    with pytest.raises(JobFailed, match="comes again"):
+        job.wait(60, progress=False)
+    assert isinstance(job.error, EpochConflict)
+
+
+def test_attempts_that_fail_leave_nothing_behind(spark, client, tmp_path):
+    marks = str(tmp_path)
+
+    def fails_once(batches):
+        """The second partition fails at its end the first time, when its rows are on their way."""
+        from pyspark import TaskContext
+
+        mark = Path(marks) / "failed"
+        yield from batches
+        if TaskContext.get().partitionId() == 1 and not mark.exists():
+            mark.touch()
+            raise RuntimeError("an attempt fails")
+
+    frame = numbers(spark, 0, 50_000, partitions=2)
+    failing = frame.mapInArrow(fails_once, frame.schema)
+    job = counting(client, frame.schema)
+    with pytest.raises(SparkFailed, match="an attempt fails"):  # local Spark does not retry: the epoch is aborted
+        handoff(failing, 0, job, query="q")
+    handoff(failing, 0, job, query="q")
+    job.end_of_input()
+    job.wait(60, progress=False)
+    check(job, 0, 50_000)
+
+
+def test_whoever_takes_a_wake_up_and_dies_loses_nothing(spark, client):
+    job = counting(client, numbers(spark, 0, 1).schema, name="wake")
+    stop, stolen = threading.Event(), []
+
+    def steal():
+        queues = [Queue(f"wake/rows[{instance}]", client=client) for instance in range(2)]
+        while not stop.is_set():
+            for queue in queues:
+                stolen.extend(queue.get(batch=True))
+
+    target = Target.from_options(into(job))
+    ask(target, "handoff_places", job="wake", source="rows")
+    thief = threading.Thread(target=steal)
+    thief.start()
+    try:
+        for epoch in range(4):
+            handoff(numbers(spark, epoch * 1000, epoch * 1000 + 1000), epoch, job, query="q")
+    finally:
+        stop.set()
+        thief.join()
+    job.end_of_input()
+    job.wait(60, progress=False)
+    check(job, 0, 4000)
+
+
+def test_a_full_queue_holds_the_commit_back_and_memory_stays_bounded(spark, client, wait_until):
+    schema = numbers(spark, 0, 1).schema
+    job = counting(client, schema, name="slow", epochs=1, staging="256KiB", rate=50_000)
+    done: list[int] = []
+
+    def feed():
+        for epoch in range(3):
+            handoff(numbers(spark, epoch * 40_000, epoch * 40_000 + 40_000), epoch, job, query="q")
+            done.append(epoch)
+
+    feeding = threading.Thread(target=feed)
+    feeding.start()
+    progress = lambda: ask(Target.from_options(into(job)), "handoff_progress", job="slow")  # noqa: E731
+    wait_until(lambda: any(each["waiting"] == 1 for each in progress()), "an epoch waits")
+    seen = []
+    while feeding.is_alive():
+        seen.append(progress()[0]["waiting"])
+        feeding.join(0.05)
+    assert done == [0, 1, 2]
+    assert max(seen) == 1
+    job.end_of_input()
+    job.wait(60, progress=False)
+    check(job, 0, 120_000)
+
+    def peak(dask_worker):
+        sources = dask_worker.plugins["dask-elastic-worker"].runtime.deployments["slow"].sources
+        return max((thread.mailbox.peak for thread in sources.values()), default=0)
+
+    assert 0 < max(client.run(peak).values()) <= 256 * 1024
+
+
+def test_a_drained_job_takes_no_more_and_loses_nothing(spark, client):
+    job = counting(client, numbers(spark, 0, 1).schema)
+    handoff(numbers(spark, 0, 100_000), 0, job, query="q")
+    job.drain(60)
+    check(job, 0, 100_000)
+    with pytest.raises(SparkFailed, match="is finished: it takes no more rows"):
+        handoff(numbers(spark, 0, 10), 1, job, query="q")
+
+
+def test_each_micro_batch_of_a_query_can_be_handed_over_by_hand(spark, client, tmp_path):
+    folder = tmp_path / "files"
+    folder.mkdir()
+    for number in range(2):
+        arrive(spark, folder, f"part-{number}", number * 100, number * 100 + 100)
+    stream = spark.readStream.schema("k bigint, v bigint").option("maxFilesPerTrigger", 1).json(str(folder))
+    job = counting(client, stream.schema)
+    epochs = []
+
+    def hand_over(frame, epoch):
+        handoff(frame, epoch, job)
+        epochs.append(epoch)
+
+    query = stream.writeStream.foreachBatch(hand_over).option("checkpointLocation", str(tmp_path / "c"))
+    drain(query.trigger(availableNow=True).start(), job, timeout=60)
+    assert epochs == [0, 1]
+    check(job, 0, 200)
+    shutil.rmtree(folder)
+
+
+def test_a_cluster_that_speaks_tls_only(spark):
+    with (
+        LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0", security=True) as cluster,
+        Client(cluster) as client,
+    ):
+        frame = numbers(spark, 0, 1000)
+        job = counting(client, frame.schema)
+        assert into(job)["address"].startswith("tls://")
+        handoff(frame, 0, job, query="q", end=True)
+        job.wait(60, progress=False)
+        check(job, 0, 1000)

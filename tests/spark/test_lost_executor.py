@@ -1,0 +1,35 @@
+"""An executor of Spark is killed in mid-batch: no row is there twice, and none is missing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).with_name("lost_executor.py")
+SECONDS = 220
+
+
+@pytest.mark.timeout(SECONDS + 10)
+def test_no_row_twice_and_none_missing(tmp_path):
+    # In a process of its own: a process has one Spark at a time, and the other tests have theirs.
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    running = subprocess.Popen(
+        [sys.executable, str(SCRIPT), str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        start_new_session=True,
+    )
+    try:
+        output, errors = running.communicate(timeout=SECONDS)
+    finally:
+        if running.poll() is None:
+            os.killpg(running.pid, signal.SIGKILL)
+    assert running.returncode == 0, errors[-3000:]
+    assert output.splitlines()[-1] == "200000 rows, 200000 different, 1 executor lost"

@@ -1,0 +1,393 @@
+"""Lists, maps and times to live against plain Python, at every level, through the codec and from store to store."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dask_elastic.state import KeyedStore, List, Map, StateLayout, StateView, Value
+from dask_elastic.state.cells import Cells
+from dask_elastic.vocab.errors import StateError
+
+TTL = 10.0
+DECLARED = {
+    "last": Value(pa.int64(), ttl=TTL),
+    "all": List(pa.string()),
+    "recent": List(pa.int32(), ttl=TTL),
+    "counts": Map(pa.string(), pa.int64()),
+    "seen": Map(pa.int64(), pa.float64(), ttl=TTL),
+    "anything": List(object),
+}
+KEYS = ["a", "b", "c"]
+
+
+class Bench:
+    """One store after another, to which the state moves now and then."""
+
+    def __init__(self, declared: dict[str, Any] | None = None) -> None:
+        self.declared = declared or DECLARED
+        self.layout = StateLayout(self.declared)
+        self.store = self.made()
+
+    def made(self) -> KeyedStore:
+        store = KeyedStore(2, lambda hashes: (hashes % 2).astype(np.intp), track_dirty=True)
+        store.declare(pa.schema({"key": pa.string()}), self.layout.fields)
+        for shard in range(2):
+            store.grant(shard, 0)
+        self.session = store.session(0)
+        return store
+
+    def view(self, keys: list[str], now: float = 0.0) -> StateView:
+        rows = pa.record_batch({"key": pa.array(keys, pa.string())})
+        hashes = np.array([ord(key) for key in keys], dtype=np.uint64)
+        located = self.session.locate(rows, ["key"], hashes)
+        return StateView(self.session, located, rows, ["key"], self.layout, now)
+
+    def move(self) -> None:
+        """Bring the state to another store: whole, and then what has changed."""
+        before, self.store = self.store, self.made()
+        self.store.install(before.extract([0]))
+        self.store.install(before.extract(dirty_only=True))
+        self.store.install(before.extract([1]))
+
+    def seen(self, now: float) -> dict[str, dict[str, Any]]:
+        keys, values = self.store.rows()
+        left = self.layout.unexpired(values, now)
+        columns = {name: array.to_pylist() for name, array in self.layout.results(left).items()}
+        return {
+            key: {name: column[place] for name, column in columns.items()}
+            for place, key in enumerate(keys["key"].to_pylist())
+        }
+
+
+class Model:
+    """The same state in Python: per key and name, elements with their ends."""
+
+    def __init__(self) -> None:
+        self.lists: dict[tuple[str, str], list[tuple[Any, float]]] = {}
+        self.maps: dict[tuple[str, str], dict[Any, tuple[Any, float]]] = {}
+        self.last: dict[str, tuple[int, float]] = {}
+
+    @staticmethod
+    def end(name: str, now: float) -> float:
+        return now + TTL if DECLARED[name].ttl else np.inf
+
+    def list(self, key: str, name: str, now: float) -> list[Any]:
+        return [element for element, end in self.lists.get((key, name), []) if end > now]
+
+    def map(self, key: str, name: str, now: float) -> dict[Any, Any]:
+        return {own: value for own, (value, end) in self.maps.get((key, name), {}).items() if end > now}
+
+    def live(self, key: str, name: str, now: float) -> dict[Any, tuple[Any, float]]:
+        """An entry that has ended is gone: put again, it comes in at the end."""
+        entries = self.maps.get((key, name), {})
+        self.maps[key, name] = {own: entry for own, entry in entries.items() if entry[1] > now}
+        return self.maps[key, name]
+
+    def seen(self, key: str, now: float) -> dict[str, Any]:
+        last, end = self.last.get(key, (None, np.inf))
+        return {
+            "last": last if end > now else None,
+            **{name: self.list(key, name, now) for name in ("all", "recent")},
+            **{name: [*self.map(key, name, now).items()] for name in ("counts", "seen")},
+        }
+
+
+WORDS = st.sampled_from(["x", "y", "zz", ""])
+OPERATIONS = st.one_of(
+    st.tuples(st.just("last"), st.lists(st.none() | st.integers(-9, 9), min_size=3, max_size=3)),
+    st.tuples(st.just("all"), st.lists(WORDS, min_size=6, max_size=6)),
+    st.tuples(st.just("recent"), st.lists(st.integers(-9, 9), min_size=6, max_size=6)),
+    st.tuples(st.just("counts"), st.lists(st.tuples(WORDS, st.integers(-9, 9)), min_size=6, max_size=6)),
+    st.tuples(st.just("seen"), st.lists(st.tuples(st.integers(0, 2), st.just(0.5)), min_size=6, max_size=6)),
+    st.tuples(st.just("remove"), st.lists(WORDS, min_size=6, max_size=6)),
+    st.tuples(st.just("newest"), st.integers(0, 3)),
+    st.tuples(st.just("clear"), st.sampled_from(["all", "counts", "recent", "seen"])),
+)
+BATCH = st.tuples(
+    st.lists(st.sampled_from(KEYS), min_size=1, max_size=6),
+    st.floats(0, 8),
+    st.sampled_from(["batch", "key"]),
+    st.lists(OPERATIONS, max_size=4),
+)
+
+
+def batchwise(view: StateView, keys: list[str], operation: str, given_: Any) -> None:
+    distinct = view.keys["key"].to_pylist()
+    rows = len(keys)
+    match operation:
+        case "last":
+            chosen = dict(zip(KEYS, given_, strict=True))
+            view.set("last", pa.array([chosen[key] for key in distinct], pa.int64()))
+        case "all" | "recent":
+            view.list(operation).append(given_[:rows])
+        case "counts" | "seen":
+            view.map(operation).put([own for own, _ in given_[:rows]], [value for _, value in given_[:rows]])
+        case "remove":
+            view.map("counts").remove(given_[:rows])
+        case "newest":
+            view.list("recent").keep_newest(given_)
+        case "clear":
+            column = view.column(given_)
+            column.clear(np.array([key != "b" for key in distinct]))
+
+
+def keywise(view: StateView, cells: Cells, keys: list[str], operation: str, given_: Any) -> None:
+    distinct = view.keys["key"].to_pylist()
+    states = {key: cells.key(position) for position, key in enumerate(distinct)}
+    match operation:
+        case "last":
+            for key, value in zip(KEYS, given_, strict=True):
+                if key in states:
+                    states[key]["last"] = value
+        case "newest":
+            for state in states.values():
+                state["recent"].keep_newest(given_)
+        case "clear":
+            for key, state in states.items():
+                if key != "b":
+                    state[given_].clear()
+        case _:
+            for key, row in zip(keys, given_, strict=False):
+                if operation in ("all", "recent"):
+                    states[key][operation].append(row)
+                elif operation == "remove":
+                    states[key]["counts"].pop(row, None)
+                else:
+                    states[key][operation][row[0]] = row[1]
+
+
+def modelwise(model: Model, keys: list[str], operation: str, given_: Any, now: float) -> None:
+    match operation:
+        case "last":
+            for key, value in zip(KEYS, given_, strict=True):
+                if key in keys:
+                    model.last[key] = value, now + TTL
+        case "newest":
+            for key in keys:
+                kept = [entry for entry in model.lists.get((key, "recent"), []) if entry[1] > now]
+                model.lists[key, "recent"] = kept[len(kept) - min(given_, len(kept)) :]
+        case "clear":
+            for key in set(keys) - {"b"}:
+                model.lists.pop((key, given_), None)
+                model.maps.pop((key, given_), None)
+        case _:
+            for key, row in zip(keys, given_, strict=False):
+                if operation in ("all", "recent"):
+                    model.lists.setdefault((key, operation), []).append((row, model.end(operation, now)))
+                elif operation == "remove":
+                    model.live(key, "counts", now).pop(row, None)
+                else:
+                    model.live(key, operation, now)[row[0]] = row[1], model.end(operation, now)
+
+
+@settings(max_examples=120, deadline=None)
+@given(st.lists(BATCH, max_size=6), st.integers(0, 2))
+def test_state_is_what_plain_python_makes_it(batches, moves):
+    bench, model, now = Bench(), Model(), 1000.0
+    for number, (keys, passed, level, operations) in enumerate(batches):
+        now += passed
+        view = bench.view(keys, now)
+        cells = Cells(view)
+        for operation, given_ in operations:
+            if level == "batch":
+                batchwise(view, keys, operation, given_)
+            else:
+                keywise(view, cells, keys, operation, given_)
+            modelwise(model, keys, operation, given_, now)
+        cells.commit()
+        view.commit()
+        check_reads(bench.view(keys, now), model, keys, now)
+        if moves and number % moves == 0:
+            bench.move()
+    for key, found in bench.seen(now).items():
+        del found["anything"]
+        assert found == model.seen(key, now)
+
+
+def check_reads(view: StateView, model: Model, keys: list[str], now: float) -> None:
+    distinct = view.keys["key"].to_pylist()
+    for name in ("all", "recent"):
+        assert view.list(name).get().to_pylist() == [model.list(key, name, now) for key in distinct]
+    maps = view.map("seen")
+    assert maps.entries().to_pylist() == [[*model.map(key, "seen", now).items()] for key in distinct]
+    asked = [place % 3 for place in range(len(keys))]
+    expected = [model.map(key, "seen", now).get(own) for key, own in zip(keys, asked, strict=True)]
+    assert maps.contains(asked).tolist() == [value is not None for value in expected]
+    assert maps.get(asked, default=-1).tolist() == [-1 if value is None else value for value in expected]
+    cells = Cells(view)
+    for position, key in enumerate(distinct):
+        state = cells.key(position)
+        assert list(state["recent"]) == model.list(key, "recent", now)
+        assert dict(state["counts"]) == model.map(key, "counts", now)
+        assert ("recent" in state) == bool(model.list(key, "recent", now))
+
+
+def test_something_ends_when_its_time_has_come_and_not_before():
+    bench = Bench()
+    view = bench.view(["a"], now=100.0)
+    view.set("last", [7])
+    view.list("recent").append([1])
+    view.commit()
+    view = bench.view(["a"], now=105.0)
+    view.list("recent").append([2])
+    view.commit()
+    last_moment = bench.view(["a"], now=np.nextafter(110.0, 0))
+    assert last_moment.get("last").tolist() == [7]
+    assert last_moment.list("recent").get().to_pylist() == [[1, 2]]
+    ended = bench.view(["a"], now=110.0)
+    assert not ended.known("last").any()
+    assert ended.get("last", default=-1).tolist() == [-1]
+    assert ended.list("recent").get().to_pylist() == [[2]]
+
+
+def test_setting_again_gives_a_value_its_time_again():
+    bench = Bench()
+    for now in (100.0, 109.0):
+        view = bench.view(["a", "b"], now)
+        view.set("last", [7, 8], where=np.array([now == 100.0, True]))
+        view.commit()
+    view = bench.view(["a", "b"], now=112.0)
+    assert dict(zip(view.keys["key"].to_pylist(), view.known("last").tolist(), strict=True)) == {"a": False, "b": True}
+
+
+def test_a_map_knows_text_from_numbers_and_keys_from_keys():
+    declared = {"by_day": Map(pa.date32(), object), "by_name": Map(pa.string(), pa.timestamp("us", "UTC"))}
+    bench = Bench(declared)
+    day, moment = dt.date(2013, 1, 1), dt.datetime(2013, 1, 1, tzinfo=dt.UTC)
+    view = bench.view(["a", "b", "a"])
+    view.map("by_day").put([day] * 3, [[1], [2], [3]])
+    view.map("by_name").put(["x", "x", "y"], [moment] * 3)
+    view.commit()
+    bench.move()
+    view = bench.view(["a", "b"])
+    assert view.map("by_day").get([day, day]).tolist() == [[3], [2]]
+    assert view.map("by_name").contains(["y", "y"]).tolist() == [True, False]
+    cells = Cells(view)
+    position = view.keys["key"].to_pylist().index("a")
+    assert dict(cells.key(position)["by_name"]) == {"x": moment, "y": moment}
+    assert dict(cells.key(position)["by_day"]) == {day: [3]}
+
+
+def test_python_objects_are_the_users_own():
+    bench = Bench({"notes": List(object), "note": object, "index": Map(pa.int64(), object)})
+    view = bench.view(["a"])
+    cells = Cells(view)
+    note = {"seen": [1]}
+    state = cells.key(0)
+    state["notes"].append(note)
+    state["note"] = note
+    state["index"][1] = note
+    note["seen"].append(2)
+    state["notes"][0]["seen"].append(3)
+    state["note"]["seen"].append(3)
+    state["index"][1]["seen"].append(3)
+    cells.commit()
+    view.commit()
+    bench.move()
+    state = Cells(bench.view(["a"])).key(0)
+    assert [state["notes"][0], state["note"], state["index"][1]] == [{"seen": [1]}] * 3
+
+
+def test_what_logic_did_before_it_failed_leaves_no_trace():
+    bench = Bench()
+    view = bench.view(["a"])
+    view.list("all").append(["x"])
+    view.commit()
+    view = bench.view(["a"])
+    cells = Cells(view)
+    cells.key(0)["all"].append("y")
+    cells.key(0)["last"] = 3
+    view.map("counts").put(["x"], [1])
+    assert bench.seen(0.0)["a"]["all"] == ["x"]
+    assert bench.view(["a"]).map("counts").lengths.tolist() == [0]
+
+
+def test_a_key_state_is_used_like_a_dict():
+    bench = Bench()
+    view = bench.view(["a"])
+    state = Cells(view).key(0)
+    assert state["last"] is None
+    assert state.get("last", 5) == 5
+    assert "last" not in state
+    state["last"] = 3
+    assert state["last"] == 3
+    assert "last" in state
+    del state["last"]
+    assert state["last"] is None
+    state["all"] = ["p", "q", "r"]
+    assert state["all"][1:] == ["q", "r"]
+    assert state["all"] == ["p", "q", "r"]
+    state["all"].keep_newest(1)
+    state["all"].extend("st")
+    assert repr(state["all"]) == "['r', 's', 't']"
+    state["counts"] = {"k": 1}
+    state["counts"]["k"] += 1
+    assert state["counts"] == {"k": 2}
+    with pytest.raises(StateError, match=r"'lats' is not declared.*'last', 'all'"):
+        state["lats"]
+
+
+@pytest.mark.parametrize(
+    ("use", "said"),
+    [
+        (lambda view: view.list("last"), "declared as Value.*state.get and set"),
+        (lambda view: view.get("all"), "declared as List.*state.list"),
+        (lambda view: view.map("all"), "declared as List.*state.list"),
+        (lambda view: view.list("counts"), "declared as Map.*state.map"),
+        (lambda view: view.list("nothing"), "'nothing' is not declared"),
+        (lambda view: view.list("all").append(["x"]), "1 values came for 2 rows"),
+        (lambda view: view.list("all").append([1, 2]), "'all' is declared as string"),
+        (lambda view: view.list("all").append(["x", None]), "row 1 is null"),
+        (lambda view: view.list("recent").append([1.5, 2.5]), "'recent' is declared as int32"),
+        (lambda view: view.list("all").append(["x", "y"], where=[True]), "where must be 2 booleans, one per row"),
+        (lambda view: view.list("all").set([["x"]]), "1 lists came for 2 keys"),
+        (lambda view: view.list("all").set(pa.array([1, 2])), "values of type int64 came"),
+        (lambda view: view.list("all").keep_newest(-1), "less than nothing"),
+        (lambda view: view.map("counts").put(["x"], [1]), "1 keys came for 2 rows"),
+        (lambda view: view.map("counts").put(["x", "y"], [1]), "1 values came for 2 rows"),
+        (lambda view: view.map("counts").put(["x", None], [1, 2]), "row 1 is null"),
+        (lambda view: view.map("counts").put(["x", "y"], [None, 2]), "row 0 is null"),
+        (lambda view: view.map("counts").get([1, 2]), "'counts' is declared as string"),
+    ],
+)
+def test_what_cannot_be_is_refused(use, said):
+    with pytest.raises(StateError, match=said):
+        use(Bench().view(["a", "b"]))
+
+
+def test_nulls_are_refused_of_cells_too():
+    view = Bench().view(["a"])
+    cells = Cells(view)
+    cells.key(0)["all"].append(None)
+    with pytest.raises(StateError, match="'all' was given None"):
+        cells.commit()
+
+
+def test_lists_are_replaced_by_arrow_and_by_python():
+    bench = Bench()
+    view = bench.view(["a", "b"])
+    view.list("all").set(pa.array([["x", "y"], None]))
+    assert view.list("all").get().to_pylist() == [["x", "y"], []]
+    view.list("all").set([["p"], ["q"]], where=[False, True])
+    assert view.list("all").get().to_pylist() == [["x", "y"], ["q"]]
+    view.list("all").append(pa.chunked_array([["u", None]]), where=[True, False])
+    assert view.list("all").lengths.tolist() == [3, 1]
+
+
+def test_lists_count_in_the_size_of_the_state():
+    bench = Bench({"all": List(pa.int64())})
+    view = bench.view(["a"])
+    view.list("all").append([1])
+    view.commit()
+    small = bench.store.state_bytes()
+    view = bench.view(["a"] * 10_000)
+    view.list("all").append(np.arange(10_000))
+    view.commit()
+    assert bench.store.state_bytes() == small + 80_000
