@@ -104,7 +104,7 @@ class Decoder:
         """Return the inverse of `Encoder.batch`."""
         number, stamp, hashed, now = header
         rows = self.rows(number, take)
-        if rows is None or not isinstance(stamp, float | int):
+        if rows is None or not all(isinstance(one, float | int) for one in (stamp, now)):
             raise ProtocolError("a batch has no rows, or no time")
         hashes = np.frombuffer(take(), dtype=np.uint64) if hashed else None
         if hashes is not None and len(hashes) != rows.num_rows:

@@ -245,8 +245,8 @@ def test_a_packet_before_which_another_is_missing_ends_the_connection(ingress):
 @pytest.mark.parametrize(
     "header",
     [
-        ["batch", ["job", 3], "c", 0, "s", 1, 8, [5, 0.0, False]],
-        ["batch", ["job", 3], "c", 0, "s", 1, 8, [-1, 0.0, False]],
+        ["batch", ["job", 3], "c", 0, "s", 1, 8, [5, 0.0, False, 0.0]],
+        ["batch", ["job", 3], "c", 0, "s", 1, 8, [-1, 0.0, False, 0.0]],
         ["message", ["job", 3], "c", 0, 1, [0, 0], ["Gossip"]],
         ["message", ["job", 3], "c", 0, 1, [0, 0], ["Done", 1, 2, "long", 0.0]],
         ["message", ["job", 3], "c", 0, 1, ["now", 0], ["StopTask", 1]],
@@ -333,7 +333,7 @@ def real_packets():
         header = encode_message(message, Encoder(number_of), buffers)
         sent = ["message", ["job", 3], "c", 1, 0, [0, 5], header], len(buffers)
         made.append(Packet([pack([*((["schema"], 1) for _ in schemas), sent], 0), *schemas, *buffers]))
-    batch = [["batch", ["job", 3], "c", 0, "s", 1, 8, [0, 0.5, True]], 2]
+    batch = [["batch", ["job", 3], "c", 0, "s", 1, 8, [0, 0.5, True, 0.0]], 2]
     schema = FLAT.schema.serialize().to_pybytes()
     made.append(Packet([pack([(["schema"], 1), batch], 0), schema, FLAT.serialize().to_pybytes(), HASHES.tobytes()]))
     made.append(packed(end(), ["credit", ["job", 3], "c", 0, "s", 1, 77], ["beat"]))
