@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dask_elastic.vocab.identity import ExecutorId
+from dask_elastic.vocab.messages import ALL_SHARDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +67,12 @@ class FlushDue:
 
 @dataclass(frozen=True, slots=True)
 class Flushed:
-    """A remote task's dirty state has been applied to the primary copy."""
+    """A remote task's dirty state, or that of one `shard`, has been applied to the primary copy."""
 
     task: int
     through: int
     token: int
+    shard: int = ALL_SHARDS
 
 
 Event = SetCores | MoveShard | BalanceDue | LabelBack | StateInstalled | TaskEnded | InputEnded | FlushDue | Flushed

@@ -34,6 +34,7 @@ from dask_elastic.vocab.batch import Batch
 from dask_elastic.vocab.errors import ProtocolError
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.lock import MakeLock, NoLock
+from dask_elastic.vocab.messages import ALL_SHARDS
 
 FIRST_ROWS = 64
 """Size of the first joined batch, before the service rate is known."""
@@ -262,7 +263,9 @@ class ElasticExecutor:
                 return self._flush_progress(self.flushes.ended(task))
             case FlushDue(token):
                 return self._flush_progress(self.flushes.request(token, self.routes.tasks.values()))
-            case Flushed(task, through, token):
+            case Flushed(task, through, token, shard):
+                if shard != ALL_SHARDS:
+                    return self.moves.brought_ahead(shard, now) + self._proceed(now)
                 return self._flush_progress(self.flushes.arrived(task, through, token))
             case InputEnded(origin):
                 return self._input_ended(origin)

@@ -13,6 +13,7 @@ from dask_elastic.vocab.errors import ProtocolError
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.lock import MakeLock, NoLock
 from dask_elastic.vocab.messages import (
+    ALL_SHARDS,
     Done,
     Flush,
     FlushRequest,
@@ -124,8 +125,8 @@ class RemotePart:
                         self.store.install(state)
                     self.store.grant(shard, task)
                 return []
-            case FlushRequest(task, token):
-                return [self._flush(task, token)]
+            case FlushRequest(task, token, shard):
+                return [self._flush(task, token, shard)]
             case StopTask(task):
                 with self.lock:
                     del self.tasks[task]
@@ -151,6 +152,8 @@ class RemotePart:
         """Return the request that a periodic flush puts in a task's FIFO."""
         return FlushRequest(number, -1)
 
-    def _flush(self, number: int, token: int) -> Flush:
-        shards = np.flatnonzero(self.store.owner == number).tolist()
-        return Flush(number, self.tasks[number].processed, self.store.extract(shards, dirty_only=True), token)
+    def _flush(self, number: int, token: int, shard: int) -> Flush:
+        owned = np.flatnonzero(self.store.owner == number).tolist()
+        shards = owned if shard == ALL_SHARDS else [shard]
+        state = self.store.extract(shards, dirty_only=True)
+        return Flush(number, self.tasks[number].processed, state, token, shard)

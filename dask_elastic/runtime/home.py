@@ -151,8 +151,8 @@ class Home:
                     self._start_task(task, node, shards)
                 case do.InstallState(shard, task, node, copy):
                     self._install(shard, task, node, copy)
-                case do.RequestFlush(task, node, token):
-                    self._send(node, m.FlushRequest(task, token))
+                case do.RequestFlush(task, node, token, shard):
+                    self._send(node, m.FlushRequest(task, token, shard))
                 case do.FlushComplete(token):
                     # Who asked may have given up.
                     if (arrived := self._flushes.get(token)) is not None:
@@ -262,9 +262,9 @@ class Home:
         match message:
             case m.Done(task, number, busy, waited):
                 self.done(task, number, busy, waited)
-            case m.Flush(task, through, state, token):
+            case m.Flush(task, through, state, token, shard):
                 if state is not None:
                     self.executor.store.install(state)
-                self.handle(events.Flushed(task, through, token))
+                self.handle(events.Flushed(task, through, token, shard))
             case m.LabelReturned(task, shard):
                 self.handle(events.LabelBack(task, shard))

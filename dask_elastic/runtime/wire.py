@@ -100,14 +100,16 @@ def encode_message(message: m.ToRemote | m.ToHome, encoder: Encoder, buffers: Bu
             fields = [task, shard, encoder.rows(state, buffers)]
         case m.Outputs(task, number, deliveries):
             fields = [task, number, [[*d.target, encoder.batch(d.batch, buffers)] for d in deliveries]]
-        case m.Flush(task, through, state, token):
-            fields = [task, through, encoder.rows(state, buffers), token]
+        case m.Flush(task, through, state, token, shard):
+            fields = [task, through, encoder.rows(state, buffers), token, shard]
         case m.Label(task, shard, stays):
             fields = [task, shard, stays]
         case m.Done(task, number, busy, waited):
             fields = [task, number, busy, waited]
-        case m.LabelReturned(task, shard) | m.FlushRequest(task, shard):
+        case m.LabelReturned(task, shard):
             fields = [task, shard]
+        case m.FlushRequest(task, token, shard):
+            fields = [task, token, shard]
         case m.StopTask(task):
             fields = [task]
     return [type(message).__name__, *fields]
@@ -127,7 +129,7 @@ def decode_message(header: Header, decoder: Decoder, take: Callable[[], Any]) ->
             deliveries = [Delivery(ExecutorId(c, i), decoder.batch(part, take)) for c, i, part in fields[2]]
             return m.Outputs(fields[0], fields[1], tuple(deliveries))
         case "Flush":
-            return m.Flush(fields[0], fields[1], decoder.rows(fields[2], take), fields[3])
+            return m.Flush(fields[0], fields[1], decoder.rows(fields[2], take), *fields[3:])
         case "Label" | "Done" | "LabelReturned" | "FlushRequest" | "StopTask":
             made: m.ToRemote | m.ToHome = getattr(m, kind)(*fields)
             return made

@@ -102,8 +102,8 @@ class SimulatedHome:
                 state = self.executor.store.extract([shard]) if copy else None
                 self._send(node, m.Install(task, shard, state))
                 self.world.spawn(f"{self.identity} install {shard}", self.handle(events.StateInstalled(shard)))
-            case do.RequestFlush(task, node, token):
-                self._send(node, m.FlushRequest(task, token))
+            case do.RequestFlush(task, node, token, shard):
+                self._send(node, m.FlushRequest(task, token, shard))
             case do.FlushComplete(token):
                 self.flushed.add(token)
             case do.Finished():
@@ -182,10 +182,10 @@ class SimulatedHome:
                     yield from self.world.deliver(self.identity, deliveries)
                 case m.Done(task, number, busy):
                     yield from self.carry_out(self.executor.done(task, number, busy, self.world.now))
-                case m.Flush(task, through, state, token):
+                case m.Flush(task, through, state, token, shard):
                     if state is not None:
                         self.executor.store.install(state)
                     yield None
-                    yield from self.handle(events.Flushed(task, through, token))
+                    yield from self.handle(events.Flushed(task, through, token, shard))
                 case m.LabelReturned(task, shard):
                     yield from self.handle(events.LabelBack(task, shard))
