@@ -25,7 +25,7 @@ from dask_elastic.vocab.batch import Batch
 from dask_elastic.vocab.errors import ProtocolError
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.lock import MakeLock, NoLock
-from dask_elastic.vocab.messages import Done, Flush, LabelReturned
+from dask_elastic.vocab.messages import ALL_SHARDS, Done, Flush, LabelReturned
 
 FIRST_ROWS = 64
 """Size of the first joined batch, before the service rate is known."""
@@ -258,6 +258,9 @@ class ElasticExecutor:
             if isinstance(message, LabelReturned):
                 mine.pending.leave(message.shard, message.through)
                 return self.moves.label_returned(message.task, message.shard, now) + self._proceed(now)
+            if message.shard != ALL_SHARDS:
+                mine.pending.leave(message.shard, message.through)
+                return self.moves.brought_ahead(message.shard, now) + self._proceed(now)
             mine.pending.trim(message.through)
             if message.token == TRIM:
                 mine.pending.answered()

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dask_elastic.vocab.identity import ExecutorId
+from dask_elastic.vocab.messages import ALL_SHARDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +51,12 @@ class InstallState:
 
 @dataclass(frozen=True, slots=True)
 class RequestFlush:
-    """Ask a remote task for its dirty state."""
+    """Ask a remote task for its dirty state, or for that of one `shard`."""
 
     task: int
     node: int
     token: int
+    shard: int = ALL_SHARDS
 
 
 @dataclass(frozen=True, slots=True)

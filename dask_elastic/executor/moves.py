@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from dask_elastic.executor.instructions import InstallState, Instruction, Wake
+from dask_elastic.executor.instructions import InstallState, Instruction, RequestFlush, Wake
 from dask_elastic.executor.routes import Routes
 from dask_elastic.executor.task_queue import LabelItem
 from dask_elastic.migration.labelled import Action, LabelledMove, MoveEvent, Phase, Route
 from dask_elastic.state.store import KeyedStore
 from dask_elastic.vocab.errors import MoveRefused, ProtocolError
+
+NOBODY = -1
+"""Token of a flush that no request waits for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +31,15 @@ class MoveRecord:
 
 @dataclass(frozen=True, slots=True)
 class DeferredMove:
-    """A move that begins when its source has finished its work, or at the deadline."""
+    """A move that begins when its source has finished its work, or at the deadline.
+
+    One from a remote task begins when what changed in the shard has been brought home `ahead` of its label.
+    """
 
     source: int
     target: int
     deadline: float
+    ahead: bool = True
 
 
 class Moves:
@@ -75,7 +82,8 @@ class Moves:
         Notes
         -----
         While the source is busy the label would only wait behind its work, and the shard's tuples with it. So the
-        shard is paused when the source has finished what it has, or when its patience ends.
+        shard is paused when the source has finished what it has, or when its patience ends. A remote source first
+        brings the shard's state home while it goes on; the label then brings only what has changed since.
         """
         if shard in self.deferred:
             raise MoveRefused(f"shard {shard} is about to move already: wait until it has arrived")
@@ -83,17 +91,32 @@ class Moves:
         source = self.routes.tasks[int(self.routes.table.owner[shard])]
         if source.number == target:
             return []
-        if source.in_flight and self.patience > 0:
+        if self.patience > 0 and not source.at_home:
+            self.deferred[shard] = DeferredMove(source.number, target, now + self.patience, ahead=False)
+            return [RequestFlush(source.number, source.node, NOBODY, shard)]
+        if self.patience > 0 and source.in_flight:
             self.deferred[shard] = DeferredMove(source.number, target, now + self.patience)
             return []
         return self._pause(shard, target, now)
+
+    def brought_ahead(self, shard: int, now: float) -> list[Instruction]:
+        """Go on with a move whose shard's state has been brought home ahead of the label."""
+        move = self.deferred.get(shard)
+        if move is None:
+            return []
+        self.deferred[shard] = replace(move, ahead=True)
+        return self.work_done(move.source, now)
 
     def work_done(self, task: int, now: float) -> list[Instruction]:
         """Begin what waited for a task to finish its work."""
         if not self.deferred:
             return []
         idle = not self.routes.tasks[task].in_flight
-        ready = [s for s, move in self.deferred.items() if move.source == task and (idle or now >= move.deadline)]
+        ready = [
+            shard
+            for shard, move in self.deferred.items()
+            if move.source == task and move.ahead and (idle or now >= move.deadline)
+        ]
         instructions: list[Instruction] = []
         for shard in ready:
             target = self.routes.tasks.get(self.deferred.pop(shard).target)

@@ -14,6 +14,7 @@ from dask_elastic.vocab.errors import ProtocolError
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.lock import MakeLock, NoLock
 from dask_elastic.vocab.messages import (
+    ALL_SHARDS,
     Done,
     Flush,
     FlushRequest,
@@ -176,8 +177,8 @@ class RemotePart:
                         self.store.install(state)
                     self.store.grant(shard, task)
                 return []
-            case FlushRequest(_, token):
-                return [self._flush(mine, token)]
+            case FlushRequest(_, token, shard):
+                return [self._flush(mine, token, shard)]
             case StopTask(task):
                 with self.lock:
                     self.tasks.pop(task, None)
@@ -203,6 +204,8 @@ class RemotePart:
         """Return the request that a periodic flush puts in a task's FIFO."""
         return FlushRequest(number, -1)
 
-    def _flush(self, task: RemoteTask, token: int) -> Flush:
-        shards = np.flatnonzero(self.store.owner == task.number).tolist()
-        return Flush(task.number, task.processed, self.store.extract(shards, dirty_only=True), token)
+    def _flush(self, task: RemoteTask, token: int, shard: int) -> Flush:
+        owned = np.flatnonzero(self.store.owner == task.number).tolist()
+        shards = owned if shard == ALL_SHARDS else [shard]
+        state = self.store.extract(shards, dirty_only=True)
+        return Flush(task.number, task.processed, state, token, shard)

@@ -187,8 +187,8 @@ class Home:
                     self._start_task(task, node, shards)
                 case do.InstallState(shard, task, node, copy):
                     self._install(shard, task, node, copy)
-                case do.RequestFlush(task, node, token):
-                    self._send(node, m.FlushRequest(task, token))
+                case do.RequestFlush(task, node, token, shard):
+                    self._send(node, m.FlushRequest(task, token, shard))
                 case do.FlushComplete(token):
                     # Who asked may have given up.
                     if (arrived := self._flushes.get(token)) is not None:

@@ -172,16 +172,16 @@ def encode_message(message: m.ToRemote | m.ToHome, encoder: Encoder, buffers: Bu
             fields = [task, shard, encoder.rows(state, buffers)]
         case m.Outputs(task, number, deliveries):
             fields = [task, number, [[*d.target, encoder.batch(d.batch, buffers)] for d in deliveries]]
-        case m.Flush(task, through, state, token):
-            fields = [task, through, encoder.rows(state, buffers), token]
+        case m.Flush(task, through, state, token, shard):
+            fields = [task, through, encoder.rows(state, buffers), token, shard]
         case m.Label(task, shard, stays):
             fields = [task, shard, stays]
         case m.Done(task, number, busy, waited):
             fields = [task, number, busy, waited]
         case m.LabelReturned(task, shard, through, state):
             fields = [task, shard, through, encoder.rows(state, buffers)]
-        case m.FlushRequest(task, token):
-            fields = [task, token]
+        case m.FlushRequest(task, token, shard):
+            fields = [task, token, shard]
         case m.StopTask(task):
             fields = [task]
     return [type(message).__name__, *fields]
@@ -195,11 +195,11 @@ _FIELDS: dict[str, tuple[tuple[type, ...], ...]] = {
     "SubBatch": (_WHOLE, _WHOLE, (list,), (bool,)),
     "Install": (_WHOLE, _WHOLE, _WHOLE),
     "Outputs": (_WHOLE, _WHOLE, (list,)),
-    "Flush": (_WHOLE, _WHOLE, _WHOLE, _WHOLE),
+    "Flush": (_WHOLE, _WHOLE, _WHOLE, _WHOLE, _WHOLE),
     "Label": (_WHOLE, _WHOLE, (bool,)),
     "Done": (_WHOLE, _WHOLE, _REAL, _REAL),
     "LabelReturned": (_WHOLE, _WHOLE, _WHOLE, _WHOLE),
-    "FlushRequest": (_WHOLE, _WHOLE),
+    "FlushRequest": (_WHOLE, _WHOLE, _WHOLE),
 }
 """What the header of each message has behind its kind."""
 
@@ -229,7 +229,7 @@ def decode_message(header: Header, decoder: Decoder, take: Callable[[], Any]) ->
             deliveries = [Delivery(ExecutorId(c, i), decoder.batch(part, take)) for c, i, part in fields[2]]
             return m.Outputs(fields[0], fields[1], tuple(deliveries))
         case "Flush":
-            return m.Flush(fields[0], fields[1], decoder.rows(fields[2], take), fields[3])
+            return m.Flush(fields[0], fields[1], decoder.rows(fields[2], take), *fields[3:])
         case "LabelReturned":
             return m.LabelReturned(fields[0], fields[1], fields[2], decoder.rows(fields[3], take))
     made: m.ToRemote | m.ToHome = getattr(m, kind)(*fields)

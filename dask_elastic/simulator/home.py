@@ -111,8 +111,8 @@ class SimulatedHome:
                 state = self.executor.store.extract([shard]) if copy else None
                 self._send(node, m.Install(task, shard, state))
                 self.world.spawn(f"{self.identity} install {shard}", self.handle(events.StateInstalled(shard, task)))
-            case do.RequestFlush(task, node, token):
-                self._send(node, m.FlushRequest(task, token))
+            case do.RequestFlush(task, node, token, shard):
+                self._send(node, m.FlushRequest(task, token, shard))
             case do.FlushComplete(token):
                 self.flushed.add(token)
             case do.Finished():

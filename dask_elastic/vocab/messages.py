@@ -13,6 +13,9 @@ import pyarrow as pa
 
 from dask_elastic.vocab.batch import Batch, Delivery
 
+ALL_SHARDS = -1
+"""In place of a shard: no one of them, but all that a task owns."""
+
 
 class Stamp(NamedTuple):
     """Which life of a link a message belongs to, and its number within that life and direction.
@@ -74,10 +77,11 @@ class Install:
 
 @dataclass(frozen=True, slots=True)
 class FlushRequest:
-    """Home to remote: send the task's dirty state now."""
+    """Home to remote: send the task's dirty state now, or that of one `shard`, which is about to leave it."""
 
     task: int
     token: int
+    shard: int = ALL_SHARDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +105,16 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Flush:
-    """Remote to home: the state that changed up to sub-batch `through`; `token` answers a `FlushRequest`, else -1."""
+    """Remote to home: the state that changed up to sub-batch `through`; `token` answers a `FlushRequest`, else -1.
+
+    It is that of all shards of the task, or of the one that was asked for.
+    """
 
     task: int
     through: int
     state: pa.RecordBatch | None
     token: int
+    shard: int = ALL_SHARDS
 
 
 @dataclass(frozen=True, slots=True)

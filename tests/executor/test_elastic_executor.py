@@ -7,6 +7,7 @@ import pytest
 from dask_elastic.executor import events
 from dask_elastic.executor import instructions as do
 from dask_elastic.executor.executor import FINAL_FLUSH, FIRST_ROWS, ElasticExecutor, ExecutorLimits
+from dask_elastic.executor.moves import NOBODY
 from dask_elastic.executor.remote import RemotePart
 from dask_elastic.executor.task import REMOTE_WINDOW
 from dask_elastic.executor.task_queue import LabelItem, StopItem, Work
@@ -141,7 +142,9 @@ def test_a_move_from_a_source_that_is_never_idle_begins_when_its_patience_ends()
     for _ in range(REMOTE_WINDOW):
         offer(executor, shard)
         numbers.append(executor.take(remote)[0])
-    executor.handle(events.MoveShard(shard, home), 0.0)
+    [asked] = executor.handle(events.MoveShard(shard, home), 0.0)
+    assert asked == do.RequestFlush(remote, 1, NOBODY, shard)
+    executor.take_back(m.Flush(remote, -1, None, NOBODY, shard), 0.1)
     executor.done(remote, numbers[0], 0.1, 0.5)
     assert not executor.moves.active
     offer(executor, shard)
@@ -315,3 +318,14 @@ def test_a_remote_task_ignores_a_flush_that_comes_after_its_end():
     assert part.receive(m.FlushRequest(4, 9)) is False
     with pytest.raises(ProtocolError, match="task 4, which is not here"):
         part.receive(m.Label(4, 1, True))
+
+
+def test_a_shard_leaves_a_remote_task_once_its_state_has_been_brought_home_ahead_of_the_label():
+    executor = make({1: 1, 0: 1}, home=0, patience=1.0)
+    remote = next(t.number for t in executor.routes.tasks.values() if not t.at_home)
+    shard = int(executor.routes.table.shards_of(remote)[0])
+    assert executor.handle(events.MoveShard(shard, 1 - remote), 0.0) == [do.RequestFlush(remote, 1, NOBODY, shard)]
+    assert not executor.moves.active, "the shard's rows go on to the remote task meanwhile"
+    executor.take_back(m.Flush(remote, -1, None, NOBODY, shard), 0.1)
+    assert shard in executor.moves.active
+    assert executor.take_back(m.Flush(remote, -1, None, NOBODY, shard), 0.2) == [], "it has begun already"
