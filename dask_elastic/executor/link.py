@@ -161,9 +161,19 @@ class Links:
             del self._cut[node]
 
     @property
+    def stale(self) -> int:
+        """Messages of lives of a link that are over."""
+        return sum(link.stale for link in self._links.values())
+
+    @property
+    def repeated(self) -> int:
+        """Messages that had come before."""
+        return sum(link.repeated for link in self._links.values())
+
+    @property
     def refused(self) -> int:
         """Messages that changed nothing: of tasks and nodes that were lost before, and those that came twice."""
-        return self.late + sum(link.refused for link in self._links.values())
+        return self.late + self.stale + self.repeated
 
     def _link(self, node: int) -> Link:
         return self._links.setdefault(node, Link())

@@ -117,6 +117,9 @@ class RemotePart:
     def receive(self, message: ToRemote, now: float = 0.0) -> bool:
         """Put a message in its task's FIFO; returns whether the task sleeps and must be woken."""
         with self.lock:
+            if self.closed:
+                # On its way when the end came; the home will notice, if it has not.
+                return False
             if isinstance(message, StartTask):
                 self.tasks[message.task] = RemoteTask(message.task)
                 for shard in message.shards:

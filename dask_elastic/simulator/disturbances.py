@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 TO_AND_FRO = 0.15
 
-OutageKind = Literal["death", "hang", "suspicion"]
+OutageKind = Literal["death", "hang", "suspicion", "desertion"]
 
 
 @dataclass(frozen=True)
@@ -68,10 +68,10 @@ class Outage:
         The step.
     guest : int
         Which of the nodes that may be lost; wraps around.
-    kind : {"death", "hang", "suspicion"}
-        It dies, it stands still, or nothing is wrong with it but others think so.
+    kind : {"death", "hang", "suspicion", "desertion"}
+        It dies, it stands still, nothing is wrong with it but others think so, or it gives up its tasks by itself.
     noticed : tuple of int or None
-        After how many steps each node of homes gives it up; None, which a death does not allow, where it never does.
+        After how many steps each node of homes gives it up; None, which a hang alone allows, where none does.
     lasts : int
         After how many steps it can be used again.
     """
@@ -158,6 +158,8 @@ class Disturber:
             self.outages.die(node)
         elif what.kind == "hang":
             self.outages.hang(node)
+        elif what.kind == "desertion":
+            self.outages.desert(node)
         schedule = self.world.schedule
         ends = schedule.steps + what.lasts
         for position, home_node in enumerate(self.outages.home_nodes):
@@ -206,7 +208,8 @@ def _to_and_fro(random: np.random.Generator, at: int) -> list[Move]:
 
 
 def _outage(random: np.random.Generator, at: int) -> Outage:
-    kind: OutageKind = ("death", "hang", "suspicion")[int(random.choice(3, p=(0.5, 0.35, 0.15)))]
+    kinds: tuple[OutageKind, ...] = ("death", "hang", "suspicion", "desertion")
+    kind = kinds[int(random.choice(len(kinds), p=(0.45, 0.3, 0.15, 0.1)))]
     noticed = tuple(random.integers(0, 60, 2).tolist())
     unnoticed = kind == "hang" and random.random() < 0.3
     lasts = int(random.integers(10, 150))

@@ -71,6 +71,13 @@ class Outages:
         self.world.say("node {} goes on", node)
         self.world.schedule.stopped.discard(node)
 
+    def desert(self, node: int) -> None:
+        """Let a node end its remote tasks by itself, since it has lost touch with their homes."""
+        self.world.say("node {} deserts", node)
+        for (guest, _), remote in self.world.remotes.items():
+            if guest == node:
+                remote.close()
+
     def give_up(self, home_node: int, node: int) -> None:
         """Let all homes on a node take another for lost, whatever is wrong with it or not."""
         if (home_node, node) in self._without:

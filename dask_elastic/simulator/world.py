@@ -334,10 +334,10 @@ class World:
         return more
 
     def _parts(self, identity: ExecutorId) -> list[RemotePart]:
-        """Return the remote parts that the executor knows, not those that it gave up."""
+        """Return the remote parts that are of this life, not those that were given up by either side."""
         links = self.homes[identity].executor.links
         parts = [(node, remote.part) for (node, executor), remote in self.remotes.items() if executor == identity]
-        return [part for node, part in parts if part.incarnation == links.incarnation(node)]
+        return [part for node, part in parts if part.incarnation == links.incarnation(node) and not part.closed]
 
     def run(self, disturb: Callable[[World], None] | None = None) -> None:
         """Run to the end.

@@ -71,6 +71,9 @@ def test_a_part_whose_home_began_anew_says_no_more():
     part.close()
     assert part.take(0) is None
     assert part.processed(a_sub_batch(False), [], 0.1) == part.control(m.FlushRequest(0, 1)) == []
+    assert not part.receive(a_sub_batch(False))
+    assert not part.receive(m.StartTask(1, (2,)))
+    assert part.tasks == {}
 
 
 def test_a_part_refuses_what_is_stale_and_what_it_knows():

@@ -61,7 +61,7 @@ def make_batches(random: np.random.Generator) -> list[list[pa.RecordBatch]]:
 
 def make_rows(random: np.random.Generator, source: int) -> Iterator[pa.RecordBatch]:
     seq = 1
-    for size in random.integers(1, 25, size=int(random.integers(3, 6))).tolist():
+    for size in random.integers(1, 16, size=int(random.integers(2, 5))).tolist():
         key = (random.integers(0, KEYS, size) * random.random(size)).astype(np.int64)
         yield pa.record_batch(
             {

@@ -23,8 +23,8 @@ from dask_elastic.simulator import (
 )
 from dask_elastic.topology import fuse
 
-COMMANDS = 24
-STEPS = 700
+COMMANDS = 20
+STEPS = 450
 
 
 @dataclass(frozen=True)

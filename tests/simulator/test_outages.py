@@ -71,7 +71,7 @@ def test_disturbances_are_drawn_from_their_seed_and_all_kinds_come():
     assert drawn[0] == drawn[1]
     assert [d.at for d in drawn[0]] == sorted(d.at for d in drawn[0])
     assert {type(d).__name__ for d in drawn[0]} == {"Move", "Cores", "Balance", "Flush", "Outage"}
-    assert {d.kind for d in drawn[0] if isinstance(d, Outage)} == {"death", "hang", "suspicion"}
+    assert {d.kind for d in drawn[0] if isinstance(d, Outage)} == {"death", "hang", "suspicion", "desertion"}
 
 
 def test_a_failing_seed_is_cut_down_and_told_in_a_form_that_can_be_kept(monkeypatch):

@@ -21,11 +21,11 @@ def test_what_always_holds_holds(part, monkeypatch):
     happened = Counter()
     for seed in range(part * SEEDS_OF_A_PART, (part + 1) * SEEDS_OF_A_PART):
         happened += what_happened(Scenario(seed, outages=0.0).check())
-    assert happened["moves"] - happened["moves across nodes"] > SEEDS_OF_A_PART
-    assert happened["moves across nodes"] > SEEDS_OF_A_PART
-    assert happened["remote tasks"] > SEEDS_OF_A_PART
-    assert happened["remote tasks that ended"] > SEEDS_OF_A_PART // 2
-    assert happened["flushes"] > SEEDS_OF_A_PART // 2
+    assert happened["moves"] - happened["moves across nodes"] > SEEDS_OF_A_PART // 2
+    assert happened["moves across nodes"] > SEEDS_OF_A_PART // 2
+    assert happened["remote tasks"] > SEEDS_OF_A_PART // 2
+    assert happened["remote tasks that ended"] > SEEDS_OF_A_PART // 4
+    assert happened["flushes"] > SEEDS_OF_A_PART // 4
     assert happened["refused"] > 0
 
 

@@ -25,7 +25,7 @@ from dask_elastic.simulator.world import World
 from dask_elastic.vocab import messages as m
 from dask_elastic.vocab.identity import ExecutorId
 
-MOST_SEEDS = 100
+MOST_SEEDS = 300
 SOURCE = ExecutorId("numbers", 0)
 
 
