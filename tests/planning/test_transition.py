@@ -250,6 +250,9 @@ def test_saved_and_loaded_costs_are_equal(tmp_path):
     pq.write_table(pa.table({"x": [1]}), tmp_path / "other.parquet")
     with pytest.raises(PlanningError, match=r"other.parquet' holds no projected costs"):
         ProjectedCosts.load(tmp_path / "other.parquet")
+    (tmp_path / "other.txt").write_text("2 nodes cost 3")
+    with pytest.raises(PlanningError, match=r"other.txt' holds no projected costs"):
+        ProjectedCosts.load(tmp_path / "other.txt")
 
 
 @pytest.mark.parametrize("drop_self", [True, False])
