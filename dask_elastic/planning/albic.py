@@ -13,7 +13,8 @@ Notes
 ALBIC, section 4.3.2 (Algorithm 2), with the third erratum: it stops recursing when the bound on a part's load has come
 down to 0, when each group is a part and the plain program is solved; step 3 never pins to a draining node, which is
 usually the least loaded, and drops a pin that exceeds the budget. Then the pair with most traffic that can be pinned is
-taken, else one that never can would end all improvement. Bounds are shares of the mean load: the paper's are
+taken and gains by it, else one that never does would end all improvement; and while bins drain, it is planned without a
+pair too, so that draining comes first. Bounds are shares of the mean load: the paper's are
 percentages of a node at a mean that it does not give, taken as 50 (fifth erratum). Where the answer is no better than
 staying, all stays. The partitioner draws among groups by their numbers.
 """
@@ -108,15 +109,20 @@ class Albic:
             last = most <= 0
             label = np.arange(problem.groups) if last else parts(problem, together, most, seed)
             whole = contracted(problem, label)
-            pinned = None if last else self._pinned(problem, whole, label, apart, seed)
-            share = seconds if seconds is None or last else seconds / 2
-            bin, used = self._solved(problem, whole if pinned is None else pinned, label, share, seed)
-            found = self._objective(counting, bin)
-            if better(found, key):
-                best, key = bin, found
+            pinned = None if last else self._pinned(counting, whole, label, apart, seed)
+            for choice in (whole,) if pinned is None else (pinned, whole):
+                share = seconds if seconds is None or last else seconds / 2
+                bin, used = self._solved(problem, choice, label, share, seed)
+                seconds = None if seconds is None else max(seconds - used, 0.0)
+                found = self._objective(counting, bin)
+                gains = better(found, key)
+                if gains:
+                    best, key = bin, found
+                # A pair that costs what draining needs waits, and one that gains nothing must not end all else.
+                if found[1] > 0 or (gains and found[0] <= 0):
+                    break
             if last or found[1] <= 0:
                 return problem.placement(best)
-            seconds = None if seconds is None else max(seconds - used, 0.0)
             most = max(most - self.step, 0.0) if most - self.step > SLACK else 0.0
 
     def _solved(
@@ -127,19 +133,20 @@ class Albic:
         return approach(problem, placement.bin[label]), used
 
     def _pinned(
-        self, problem: PlacementProblem, whole: PlacementProblem, label: Ints, apart: Ints, seed: int
+        self, counting: PlacementProblem, whole: PlacementProblem, label: Ints, apart: Ints, seed: int
     ) -> PlacementProblem | None:
-        """Return the problem with the parts of one more pair on one bin for good (step 3), None where none can be."""
+        """Return the problem with the parts of one more pair on one bin for good (step 3), None where none gains."""
         if not len(apart):
             return None
-        sent = np.asarray(problem.traffic[apart[:, 0], apart[:, 1]]).ravel()
+        sent = np.asarray(counting.traffic[apart[:, 0], apart[:, 1]]).ravel()
         order = np.lexsort((np.random.default_rng(seed).random(len(apart)), -sent))
-        tried = set()
+        tried, now = set(), collocation(counting, counting.current)
         for first, second in label[apart[order]].tolist():
             if (first, second) not in tried:
                 tried.add((first, second))
                 pinned = self._pin(whole, label, first, second)
-                if pinned is not None:
+                # What comes together may part from more.
+                if pinned is not None and collocation(counting, pinned.current[label]) > now:
                     return pinned
         return None
 

@@ -232,7 +232,10 @@ def checked_tasks(load: ArrayLike, state_bytes: ArrayLike) -> tuple[Floats, Floa
 
 def checked_intervals(intervals: ArrayLike, tasks: int) -> Ints:
     """Return the intervals as integers, or raise naming the nodes that overlap or the task that is left out."""
-    rows = np.array(intervals)
+    try:
+        rows = np.array(intervals)
+    except ValueError as error:
+        raise PlanningError(f"intervals is no array: {error}. Give integers, nodes × 2, first task and end.") from error
     if rows.ndim != 2 or rows.shape[1] != 2 or not len(rows) or rows.dtype.kind not in "iu":
         raise PlanningError(
             f"intervals has shape {rows.shape} and type {rows.dtype}: give integers, nodes × 2, first task and end."
@@ -265,7 +268,7 @@ def checked_intervals(intervals: ArrayLike, tasks: int) -> Ints:
 
 def checked_numbers(name: str, given: ArrayLike) -> Floats:
     """Return one number a task as floats, or raise naming the task whose number makes no sense."""
-    values = np.array(given, dtype=np.float64)
+    values = as_floats(name, given)
     if values.ndim != 1 or not len(values):
         raise PlanningError(f"{name} has shape {values.shape}: give one number for each task, one task at least.")
     wrong = np.flatnonzero(~(np.isfinite(values) & (values >= 0)))
@@ -273,3 +276,11 @@ def checked_numbers(name: str, given: ArrayLike) -> Floats:
         task = int(wrong[0])
         raise PlanningError(f"{name} of task {task} is {float(values[task])!r}: give a finite number of 0 or more.")
     return values
+
+
+def as_floats(name: str, given: ArrayLike) -> Floats:
+    """Return numbers as an array of floats, or raise where they are no numbers."""
+    try:
+        return np.array(given, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise PlanningError(f"{name} is no array of numbers: {error}.") from error

@@ -205,11 +205,16 @@ def checked_nodes(nodes: Any) -> int:
 
 def checked_tau(tau: float) -> float:
     """Return τ, or raise where no limit follows from it."""
-    if isinstance(tau, bool) or not (math.isfinite(tau) and tau >= 0):
+    if not (is_number(tau) and math.isfinite(tau) and tau >= 0):
         raise PlanningError(
             f"tau is {tau!r}: give a finite number of 0 or more, such as 0.2 for a fifth above the mean."
         )
     return float(tau)
+
+
+def is_number(given: Any) -> bool:
+    """Return whether something is one real number; True and False are none."""
+    return isinstance(given, int | float | np.integer | np.floating) and not isinstance(given, bool)
 
 
 def _greatest(load: Floats, ends: Ints) -> float:

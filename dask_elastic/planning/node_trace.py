@@ -22,6 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dask_elastic.planning.intervals import as_floats
 from dask_elastic.planning.load_limit import checked_nodes
 from dask_elastic.planning.problem import Ints
 from dask_elastic.planning.transition_matrix import transition_matrix
@@ -210,7 +211,7 @@ def nodes_needed(counts: ArrayLike, least: int = 8, most: int = 16, peak: float 
     >>> nodes_needed([0, 50, 100, 75]).tolist()
     [8, 12, 16, 14]
     """
-    values = np.array(counts, dtype=np.float64)
+    values = as_floats("counts", counts)
     if values.ndim != 1 or not (np.isfinite(values) & (values >= 0)).all():
         raise PlanningError(f"counts has shape {values.shape}: give one finite number of 0 or more for each interval.")
     if checked_nodes(least) > checked_nodes(most):

@@ -201,10 +201,14 @@ class ProjectedCosts:
         PlanningError
             If the file holds something else.
         """
-        table = pq.read_table(path)
+        wrong = f"{str(path)!r} holds no projected costs: give a file that ProjectedCosts.save wrote."
+        try:
+            table = pq.read_table(path)
+        except pa.ArrowInvalid as error:
+            raise PlanningError(wrong) from error
         about = (table.schema.metadata or {}).get(_ABOUT)
         if about is None or table.schema.names != SCHEMA.names:
-            raise PlanningError(f"{str(path)!r} holds no projected costs: give a file that ProjectedCosts.save wrote.")
+            raise PlanningError(wrong)
         return cls(groups=_groups(table), **json.loads(about))
 
 

@@ -23,7 +23,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dask_elastic.planning.intervals import IntervalPlan, assign, bounds_of, checked_intervals, checked_tasks
+from dask_elastic.planning.intervals import (
+    IntervalPlan,
+    as_floats,
+    assign,
+    bounds_of,
+    checked_intervals,
+    checked_tasks,
+)
 from dask_elastic.planning.load_limit import check_feasible, checked_nodes, checked_tau
 from dask_elastic.planning.partitionings import Partitionings, dominated, partitionings, rounding
 from dask_elastic.planning.problem import Floats, Ints
@@ -183,7 +190,7 @@ def _steps(
     nodes = [checked_nodes(count) for count in nodes_sequence]
     loads = _each_step("load", load, len(nodes))
     states = _each_step("state_bytes", state_bytes, len(nodes))
-    taus = np.array(tau, dtype=np.float64)
+    taus = as_floats("tau", tau)
     if taus.shape not in ((), (len(nodes),)):
         raise PlanningError(f"tau has shape {taus.shape}: give one number, or one for each of {len(nodes)} steps.")
     steps = []
@@ -194,7 +201,7 @@ def _steps(
 
 
 def _each_step(name: str, given: ArrayLike, steps: int) -> Floats:
-    values = np.array(given, dtype=np.float64)
+    values = as_floats(name, given)
     if values.ndim == 2 and len(values) != steps:
         raise PlanningError(f"{name} is for {len(values)} steps: nodes_sequence has {steps}.")
     if values.ndim not in (1, 2):

@@ -21,7 +21,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dask_elastic.planning.load_limit import checked_nodes
+from dask_elastic.planning.load_limit import checked_nodes, is_number
 from dask_elastic.vocab.errors import PlanningError
 
 _ROUNDING = 1e-9
@@ -59,7 +59,10 @@ def transition_matrix(node_counts: ArrayLike, drop_self: bool = True) -> dict[in
     >>> transition_matrix([2, 2, 3, 4, 3], drop_self=False)
     {2: {2: 0.5, 3: 0.5}, 3: {4: 1.0}, 4: {3: 1.0}}
     """
-    given = np.array(node_counts)
+    try:
+        given = np.array(node_counts)
+    except ValueError as error:
+        raise PlanningError(f"node_counts is no array: {error}. Give integers, in order.") from error
     if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
         raise PlanningError(f"node_counts has shape {given.shape} and type {given.dtype}: give integers, in order.")
     times: dict[int, dict[int, int]] = {}
@@ -111,7 +114,7 @@ def checked_matrix(matrix: Mapping[int, Mapping[int, float]]) -> dict[int, dict[
                 f"row {nodes!r} of the matrix is {row!r}: give the probability of each number of nodes."
             )
         for after, share in row.items():
-            if isinstance(share, bool) or not (math.isfinite(share) and share >= 0):
+            if not (is_number(share) and math.isfinite(share) and share >= 0):
                 raise PlanningError(f"the probability of {after!r} nodes after {nodes!r} is {share!r}: give 0 to 1.")
         total = math.fsum(row.values())
         if abs(total - 1.0) > _ROUNDING:

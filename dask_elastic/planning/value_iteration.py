@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dask_elastic.planning.intervals import checked_tasks
-from dask_elastic.planning.load_limit import check_feasible, checked_tau
+from dask_elastic.planning.load_limit import check_feasible, checked_tau, is_number
 from dask_elastic.planning.partitionings import Partitionings, dominated, partitionings, rounding
 from dask_elastic.planning.problem import Floats, Ints
 from dask_elastic.planning.projected_costs import ProjectedCosts, ProjectedGroup
@@ -97,9 +97,9 @@ def projected_costs(
     """
     loads, state = checked_tasks(load, state_bytes)
     rows = checked_matrix(matrix)
-    if isinstance(discount, bool) or not 0 <= discount < 1:
+    if not (is_number(discount) and 0 <= discount < 1):
         raise PlanningError(f"discount is {discount!r}: give 0 or more, and less than 1, or costs have no bound.")
-    if not tolerance > 0:
+    if not (is_number(tolerance) and tolerance > 0):
         raise PlanningError(f"tolerance is {tolerance!r}: give more than 0.")
     for nodes in rows:
         check_feasible(loads, nodes, checked_tau(tau), allow_empty)

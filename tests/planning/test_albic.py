@@ -102,6 +102,23 @@ def test_nothing_is_pinned_to_a_draining_bin():
     assert problem.to_drain(problem.current) == 0
 
 
+@pytest.mark.parametrize("seed", range(1, 12, 2))
+def test_pairs_that_gain_nothing_do_not_keep_a_bin_from_draining(seed):
+    random = np.random.default_rng(seed)
+    operator, traffic = np.arange(30) // 10, np.zeros((30, 30))
+    for group in range(20):
+        below = 10 * (operator[group] + 1)
+        traffic[group, below + random.integers(10)] = random.uniform(5, 10)
+        traffic[group, below : below + 10] += 0.1
+    problem = PlacementProblem(
+        random.uniform(1, 3, 30), np.arange(30) % 5, 5, random.uniform(1, 9, 30),
+        traffic=traffic, operator=operator, max_moves=4, draining=[2],
+    )  # fmt: skip
+    for number in range(8):
+        problem = replace(problem, current=Albic().plan(problem, number).bin)
+    assert problem.to_drain(problem.current) == 0
+
+
 @pytest.mark.parametrize(
     ("option", "value"),
     [("max_distance", -1), ("max_part", -1), ("step", 0), ("score", -2), ("time_limit", -1), ("node_limit", -1)],

@@ -134,6 +134,8 @@ def test_no_step_is_no_plan():
         ({"state_bytes": [[[1] * 4]] * 3}, r"state_bytes has shape \(3, 1, 4\)"),
         ({"tau": [0.2, 0.2]}, r"tau has shape \(2,\)"),
         ({"tau": -1}, "tau is -1"),
+        ({"tau": "loose"}, "tau is no array of numbers"),
+        ({"load": [[1, 1, 1, 1], [1]]}, "load is no array of numbers"),
         ({"nodes_sequence": [2, 0, 2]}, "nodes is 0"),
         ({"load": [1, 1, 1, -1]}, "load of task 3 is -1.0"),
         ({"load": [1, 1, 1, 9]}, "step 0: task 3 alone has a load of 9.0, and the limit of a node is 7.2"),

@@ -250,6 +250,9 @@ def test_saved_and_loaded_costs_are_equal(tmp_path):
     pq.write_table(pa.table({"x": [1]}), tmp_path / "other.parquet")
     with pytest.raises(PlanningError, match=r"other.parquet' holds no projected costs"):
         ProjectedCosts.load(tmp_path / "other.parquet")
+    (tmp_path / "other.txt").write_text("2 nodes cost 3")
+    with pytest.raises(PlanningError, match=r"other.txt' holds no projected costs"):
+        ProjectedCosts.load(tmp_path / "other.txt")
 
 
 @pytest.mark.parametrize("drop_self", [True, False])
@@ -270,9 +273,9 @@ def test_matrix_of_nothing_is_empty():
     assert transition_matrix([3, 3], drop_self=False) == {3: {3: 1.0}}
 
 
-@pytest.mark.parametrize("counts", [[2, 0], [2.0, 3.0], [[2, 3]]])
+@pytest.mark.parametrize("counts", [[2, 0], [2.0, 3.0], [[2, 3]], [[2, 3], [2]], ["2", "3"]])
 def test_counts_that_are_none_are_refused(counts):
-    with pytest.raises(PlanningError, match=r"nodes is 0|node_counts has shape"):
+    with pytest.raises(PlanningError, match=r"nodes is 0|node_counts has shape|node_counts is no array"):
         transition_matrix(counts)
 
 
@@ -290,6 +293,9 @@ def test_counts_that_are_none_are_refused(counts):
         ({"discount": 1.0}, "discount is 1.0"),
         ({"discount": -0.1}, "discount is -0.1"),
         ({"tolerance": 0}, "tolerance is 0"),
+        ({"tolerance": None}, "tolerance is None"),
+        ({"discount": "0.5"}, "discount is '0.5'"),
+        ({"matrix": {2: {3: "1.0"}}}, "the probability of 3 nodes after 2 is '1.0'"),
         ({"tau": -1}, "tau is -1"),
         ({"load": [1, 1, 9, 1]}, "task 2 alone has a load of 9.0, and the limit of a node is 7.2"),
         ({"matrix": {2: {5: 1.0}}, "tau": 9.0}, "5 nodes are to have one of 4 tasks each"),

@@ -1,0 +1,63 @@
+"""Lists, maps, times to live and levels of logic on real workers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+import dask_elastic as de
+
+RUN = {"timeout": 60, "progress": False}
+KEPT = {
+    "values": de.List(pa.int64()),
+    "seen": de.Map(pa.string(), pa.int64()),
+    "short": de.Value(pa.int64(), ttl="1 second"),
+}
+
+
+@de.per_row(output={"k": pa.int64(), "length": pa.int64()})
+def keep(row, state):
+    state["values"].append(row["v"])
+    state["seen"][row["name"]] = state["seen"].get(row["name"], 0) + 1
+    state["short"] = row["v"]
+    return {"k": row["k"], "length": len(state["values"])}
+
+
+@de.per_key
+def only_short(key, batch, state):
+    state["short"] = batch.num_rows
+
+
+def measured(job, figure):
+    metrics = job.metrics()
+    return int(metrics.loc[metrics["operator"] == "kept", figure].sum())
+
+
+def test_state_moves_with_its_shard_and_ends_in_time(client, wait_until):
+    numbers = np.arange(6_000)
+    rows = pa.table({"k": numbers % 20, "v": numbers, "name": np.array(["a", "b", "c"])[numbers % 3]})
+    topology = de.Topology("kept")
+    source = topology.source("rows", de.sources.Arrow(rows, batch_rows=50, rate=3_000))
+    keyed = source.key_by("k").compute(keep, state=KEPT, name="kept", shards=8, executors=1)
+    keyed.sink(de.sinks.Collect(), name="out")
+    short = {"short": KEPT["short"]}
+    source.key_by("k").compute(only_short, state=short, name="brief", shards=8, executors=1)
+    job = de.submit(topology, client, cores={"kept": 1})
+    for cores in (5, 2, 4):
+        before = measured(job, "moves")
+        job.set_cores("kept", cores)
+        wait_until(lambda b=before: measured(job, "moves") > b or job.status == "finished", "shards move")
+    job.wait(**RUN)
+    assert measured(job, "moves_across") > 0
+    found = job.state("kept").to_pandas().set_index("k").sort_index()
+    frame = rows.to_pandas()
+    assert found["values"].map(list).to_dict() == frame.groupby("k")["v"].apply(list).to_dict()
+    counts = frame.groupby(["k", "name"]).size()
+    assert {k: dict(entries) for k, entries in found["seen"].items()} == {k: counts[k].to_dict() for k in range(20)}
+    out = job.collect("out").to_pandas()
+    assert out.groupby("k")["length"].apply(list).to_dict() == {k: list(range(1, 301)) for k in range(20)}
+    wait_until(lambda: job.state("brief").to_arrow().num_rows == 0, "what is brief ends")
+    wait_until(lambda: job.state("kept").to_pandas()["short"].isna().all(), "what is short ends where others stay")
+    assert job.state("kept").to_arrow().num_rows == 20
+    assert job.state("kept").get(3)["short"] is None
+    assert job.state("brief").get(3) is None
