@@ -176,7 +176,10 @@ class ElasticExecutor:
             if not isinstance(item, Work):
                 return mine.sent, item
             # Never back: a shard's rows are taken one after the other, by whichever tasks, so its time only goes on.
-            item.now = self._time = max(self._time, now)
+            if (taken := item.pieces[0].taken) is not None:
+                item.now = taken
+            else:
+                item.now = self._time = max(self._time, now)
             return mine.send(item, now), item
 
     def _limit(self, task: Task) -> int:

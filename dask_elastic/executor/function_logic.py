@@ -18,6 +18,9 @@ from dask_elastic.state.view import StateView
 from dask_elastic.topology.logic_level import KeyLogic, RowLogic
 from dask_elastic.topology.operators import Compute, as_batches
 
+SWEPT_AFTER = 60.0
+"""Seconds for which expired state stays: what a lost node did is done again as of the time at which it was done."""
+
 
 def schema_of_keys(schema: pa.Schema, keys: Iterable[str]) -> pa.Schema:
     """Return the key columns of a schema, in the order of the keys."""
@@ -48,7 +51,7 @@ class FunctionLogic:
         view = StateView(self.session, located, rows, keys, self.layout, now)
         outputs = self.outputs(rows, view)
         view.commit()
-        self._sweeper.step(now, len(view))
+        self._sweeper.step(now - SWEPT_AFTER, len(view))
         return outputs
 
     def outputs(self, rows: pa.RecordBatch, view: StateView) -> list[pa.RecordBatch]:

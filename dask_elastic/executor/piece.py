@@ -105,7 +105,10 @@ class Replay(Enum):
 
 
 class Piece(NamedTuple):
-    """The rows `start` to `stop` of a block; `suspect` once a node died while it processed them."""
+    """The rows `start` to `stop` of a block; `suspect` once a node died while it processed them.
+
+    Rows that were taken before keep the processing time `taken` of then: state ends for them when it ended first.
+    """
 
     block: Block
     start: int
@@ -113,6 +116,7 @@ class Piece(NamedTuple):
     receipt: Receipt
     replay: Replay = Replay.NONE
     suspect: bool = False
+    taken: float | None = None
 
     @property
     def length(self) -> int:

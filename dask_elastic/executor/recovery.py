@@ -146,7 +146,7 @@ class Recovery:
         left = sent.settled or sent.number <= task.pending.emitted or sent.work.silent
         replay = Replay.SILENT if left else Replay.LOUD
         for taken in [self._settled_piece(sent, now)] if sent.settled else sent.work.pieces:
-            for shard, piece in self._by_shard(taken._replace(replay=replay)):
+            for shard, piece in self._by_shard(taken._replace(replay=replay, taken=sent.work.now)):
                 if task.pending.lacks(shard, sent.number):
                     yield shard, piece
 
@@ -162,7 +162,7 @@ class Recovery:
         block = sorted_block(*piece.block.part(piece.start, piece.stop), self.routes.space, self.routes.table)
         for route, shard, part in pieces_by_route(block, piece.receipt, self.routes.table):
             if route < 0:
-                yield shard, part._replace(replay=piece.replay, suspect=piece.suspect)
+                yield shard, part._replace(replay=piece.replay, suspect=piece.suspect, taken=piece.taken)
 
     def done(self, rows: int, now: float) -> bool:
         """Note rows that were processed once more; returns whether they were the last."""

@@ -154,7 +154,7 @@ class TaskQueue:
             following = self._items[0]
             if not isinstance(following, Piece) or following.length > LARGE_PIECE:
                 break
-            if following.replay is not first.replay:
+            if following.replay is not first.replay or following.taken != first.taken:
                 # Outputs that left already must not leave again, and those of other rows must.
                 break
             self._items.popleft()

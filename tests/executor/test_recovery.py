@@ -315,3 +315,21 @@ def test_outputs_leave_once():
     assert executor.links.leaves(m.Outputs(0, number, ()))
     with pytest.raises(ProtocolError, match="twice"):
         executor.links.leaves(m.Outputs(0, number, ()))
+
+
+def test_what_is_done_again_keeps_the_time_at_which_it_was_done():
+    executor = make({HOME: 1, NEAR: 1})
+    home, near = sorted(executor.routes.tasks, key=lambda number: not executor.routes.tasks[number].at_home)
+    first, second = (int(shard) for shard in executor.routes.table.shards_of(near)[:2])
+    space = executor.routes.space
+    keys = [next(n for n in range(1_000) if space.shard_of(np.array([n], np.uint64))[0] == s) for s in (first, second)]
+    for key, now in zip(keys, (5.0, 6.0), strict=True):
+        offer(executor, key, now=now)
+        executor.take(near, now)
+    install_all(executor, lose(executor, NEAR, now=9.0), now=9.0)
+    offer(executor, keys[0], now=10.0)
+    times = []
+    while (taken := executor.take(home, 11.0)) is not None:
+        times.append(taken[1].now)
+        executor.done(home, taken[0], 0.001, 11.0)
+    assert times == [5.0, 6.0, 11.0]

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import dask_elastic as de
-from dask_elastic.executor import events
+from dask_elastic.executor import events, function_logic
 from dask_elastic.executor.keyed_state import read_state
 from dask_elastic.simulator import Placement, World, WorldOptions
 from dask_elastic.testing import run
@@ -233,7 +233,8 @@ def only_recent(row: dict[str, Any], state: Any) -> dict[str, Any]:
     return put_out
 
 
-def test_keys_that_went_away_come_back_wherever_the_shard_is():
+def test_keys_that_went_away_come_back_wherever_the_shard_is(monkeypatch):
+    monkeypatch.setattr(function_logic, "SWEPT_AFTER", 0.0)
     happened: Counter[str] = Counter()
     for seed in range(25):
         world, _, moved = simulated(only_recent, seed, 4, {"recent": de.List(pa.int64(), ttl=TTL / 2)})
