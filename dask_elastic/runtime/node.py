@@ -74,6 +74,7 @@ class NodeRuntime:
         self._closed = threading.Event()
         self._wanted_report = asyncio.Event()
         self._background: set[asyncio.Task[Any]] = set()
+        self._losses: set[asyncio.Task[Any]] = set()
 
     @property
     def address(self) -> str:
@@ -103,10 +104,11 @@ class NodeRuntime:
         self._pool.shutdown(wait=False, cancel_futures=True)
         INTERVAL.restore()
 
-    def _spawn(self, work: Any) -> None:
-        task = asyncio.ensure_future(work)
+    def _spawn(self, work: Any) -> asyncio.Task[Any]:
+        task: asyncio.Task[Any] = asyncio.ensure_future(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
+        return task
 
     async def in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
         """Run something that may block away from the event loop."""
@@ -154,6 +156,9 @@ class NodeRuntime:
         deployment = self.deployments[job]
         # Some of the others may be lost, without anybody here knowing of it yet: dialling them would take long.
         await self._connect_all(address for address in nodes if address not in (*deployment.spec.nodes, NOBODY))
+        if self._losses:
+            # What is known here of how a node was lost counts before the news that it is out.
+            await asyncio.wait(set(self._losses))
         await self._one_by_one(deployment.change_members, change, tuple(nodes), tuple(guests))
 
     async def _connect_all(self, addresses: Iterable[str]) -> None:
@@ -199,7 +204,9 @@ class NodeRuntime:
         return "dont_reply"
 
     def _given_up(self, address: str, error: NodeLost) -> None:
-        self._spawn(self._go_on_without(address, error))
+        task = self._spawn(self._go_on_without(address, error))
+        self._losses.add(task)
+        task.add_done_callback(self._losses.discard)
 
     async def _go_on_without(self, address: str, error: NodeLost) -> None:
         died = await has_died(address)

