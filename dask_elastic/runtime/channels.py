@@ -122,7 +122,7 @@ class Channels:
             task.add_done_callback(self._background.discard)
         if peer is not None or reader is not None:
             here = address_of(self.worker)
-            logger.warning("%s gives %s up: %s", here, address, reason)
+            logger.info("%s gives %s up: %s", here, address, reason)
             self._on_lost(address, NodeLost(f"the channel from {here} to {address} broke: {reason}"))
 
     def _peer_broken(self, peer: Peer, error: BaseException) -> None:

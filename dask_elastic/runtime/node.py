@@ -204,6 +204,9 @@ class NodeRuntime:
         return "dont_reply"
 
     def _given_up(self, address: str, error: NodeLost) -> None:
+        running = [one.job for one in self.deployments.values() if not one.ended and address in one.spec.nodes]
+        if running:
+            logger.warning("lost a worker of %s: %s", ", ".join(map(repr, running)), error)
         task = self._spawn(self._go_on_without(address, error))
         self._losses.add(task)
         task.add_done_callback(self._losses.discard)
