@@ -28,6 +28,9 @@ logger = logging.getLogger("dask_elastic.node")
 
 KNOCK_SECONDS = 0.2
 
+LAST_WORDS_SECONDS = 1.0
+"""Where the way to a node breaks, what it has said before is still read for so long: it tells what it had done."""
+
 
 class Channels:
     """Connections to other nodes, one each way.
@@ -126,6 +129,10 @@ class Channels:
             self._on_lost(address, NodeLost(f"the channel from {here} to {address} broke: {reason}"))
 
     def _peer_broken(self, peer: Peer, error: BaseException) -> None:
+        listening = LAST_WORDS_SECONDS if peer.address in self._readers else 0.0
+        self._loop.call_later(listening, self._unreachable, peer, error)
+
+    def _unreachable(self, peer: Peer, error: BaseException) -> None:
         if self._peers.get(peer.address) is peer and not self._closed.is_set():
             self.give_up(peer.address, repr(error))
 

@@ -106,7 +106,7 @@ def test_killed_workers_cost_nothing_but_time(small_cluster, wait_until):
         assert max(took) <= 5
 
 
-def test_code_that_kills_its_workers_stops_the_job_after_two_of_them(small_cluster, wait_until):
+def test_code_that_kills_its_workers_stops_the_job_before_all_are_dead(small_cluster, wait_until):
     with (
         dask.config.set(QUICK),
         Client(small_cluster(n_workers=4, threads_per_worker=1), set_as_default=False) as client,
@@ -121,7 +121,13 @@ def test_code_that_kills_its_workers_stops_the_job_after_two_of_them(small_clust
             job.wait(**RUN)
         assert isinstance(raised.value.__cause__, errors.PoisonBatch)
         assert raised.value.__cause__.operator == "followed"
-        wait_until(lambda: sum(not psutil.pid_exists(pid) for pid in pids.values()) == 2, "two workers have died of it")
+
+        def survivors():
+            return sum(map(psutil.pid_exists, pids.values()))
+
+        wait_until(lambda: survivors() <= 2, "two workers have died of it")
+        # A third one may have been given the rows before the second was found to be dead.
+        assert survivors() >= 1
 
 
 def test_a_stopped_worker_and_one_that_is_cut_off_are_found_replaced_and_taken_back(small_cluster, wait_until):
