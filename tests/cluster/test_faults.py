@@ -199,7 +199,7 @@ def test_state_that_outgrows_its_worker_ends_the_job_and_not_the_worker(small_cl
         assert read - job.metrics()["rows"].sum() < 2_000_000
 
 
-def test_one_key_with_nine_tenths_of_the_rows_leaves_the_others_balanced(client, wait_until):
+def test_one_key_with_nine_tenths_of_the_rows_has_a_task_to_itself(client, wait_until):
     job = de.submit(
         followed("hot", service=100e-6, shards=32), client, latency_target=None, balance_interval="100ms",
         channel_window="1MiB",
@@ -215,11 +215,10 @@ def test_one_key_with_nine_tenths_of_the_rows_leaves_the_others_balanced(client,
     give(job, "followed", dict.fromkeys(workers, 1), wait_until)
 
     def relieved():
-        fewest, *others = sorted(job.assignment()["shards"].map(len))
-        return fewest <= 5 and min(others) >= 10
+        return min(job.assignment()["shards"].map(len)) <= 5
 
-    wait_until(relieved, "the hot key's task has few other keys, and the others share the rest", timeout=20)
-    pump.join(60)
+    wait_until(relieved, "the hot key's task has few other keys", timeout=30)
+    wait_until(lambda: job.metrics()["rows"].sum() >= 20_000, "the hot key goes on")
     rows = pump.stop()
     job.end_of_input()
     job.wait(**RUN)
