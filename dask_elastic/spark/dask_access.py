@@ -19,6 +19,25 @@ VARIABLES = {
 }
 
 
+REQUIRED = "DASK_DISTRIBUTED__COMM__REQUIRE_ENCRYPTION"
+
+
+def grant_access(environment: dict[str, str], client: Any) -> None:
+    """Put the way to a client's cluster into an environment, in place of that to another cluster.
+
+    Parameters
+    ----------
+    environment : dict of str to str
+        The environment of Spark's Python workers.
+    client : distributed.Client
+        Connected to the cluster.
+    """
+    found = access(client)
+    for variable in (REQUIRED, *VARIABLES.values()):
+        environment.pop(variable, None)
+    environment.update(found)
+
+
 def access(client: Any) -> dict[str, str]:
     """Return the environment in which `dask.config` knows a client's cluster.
 
@@ -53,7 +72,7 @@ def access(client: Any) -> dict[str, str]:
     security = client.security
     if not security.require_encryption and not address.startswith("tls:"):
         return found
-    found["DASK_DISTRIBUTED__COMM__REQUIRE_ENCRYPTION"] = str(bool(security.require_encryption))
+    found[REQUIRED] = str(bool(security.require_encryption))
     given = {field: getattr(security, field) for field in VARIABLES}
     return {**found, **_as_files({field: value for field, value in given.items() if value is not None})}
 

@@ -15,7 +15,7 @@ from pyspark import SparkContext
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
-from dask_elastic.spark.dask_access import access
+from dask_elastic.spark.dask_access import grant_access
 from dask_elastic.spark.failure import SparkFailed, spark_errors
 from dask_elastic.spark.java import Java, find_java
 from dask_elastic.spark.private_files import private_directory
@@ -95,7 +95,7 @@ def session(
         else:
             found = _running(running, master, java, config or {})
     if dask is not None:
-        found.sparkContext.environment.update(access(dask))
+        grant_access(found.sparkContext.environment, dask)
     print(_choice(found, running is not None), file=stream or sys.stderr, flush=True)
     return found
 

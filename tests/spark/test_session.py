@@ -12,7 +12,7 @@ import pytest
 from distributed import Client, LocalCluster
 from distributed.security import Security
 
-from dask_elastic.spark.dask_access import access
+from dask_elastic.spark.dask_access import access, grant_access
 from dask_elastic.spark.failure import SparkFailed, innermost, spark_errors
 from dask_elastic.spark.session import session
 
@@ -122,6 +122,7 @@ def ask_the_scheduler(batches):
 @pytest.mark.parametrize("protocol", ["tcp", "tls"])
 def test_the_workers_of_spark_reach_a_cluster_in_another_process(spark, protocol):
     security = Security.temporary() if protocol == "tls" else None
+    before = dict(spark.sparkContext.environment)
     with (
         LocalCluster(
             n_workers=1, threads_per_worker=1, protocol=protocol, security=security, dashboard_address=":0"
@@ -133,6 +134,21 @@ def test_the_workers_of_spark_reach_a_cluster_in_another_process(spark, protocol
         assert {row.address for row in rows} == {cluster.scheduler_address}
         assert {row.id for row in rows} == {cluster.scheduler.id}
         assert cluster.scheduler_address.startswith(protocol)
+    spark.sparkContext.environment.clear()
+    spark.sparkContext.environment.update(before)
+
+
+def test_the_way_to_another_cluster_replaces_the_one_before():
+    environment = {"DASK_DISTRIBUTED__COMM__REQUIRE_ENCRYPTION": "True", "MINE": "1"}
+
+    class Connected:
+        security = Security()
+
+        class scheduler:  # noqa: N801
+            address = "tcp://127.0.0.1:1"
+
+    grant_access(environment, Connected)
+    assert environment == {"DASK_SCHEDULER_ADDRESS": "tcp://127.0.0.1:1", "MINE": "1"}
 
 
 def test_credentials_in_memory_become_files_of_this_user_alone():
