@@ -43,7 +43,7 @@ format: $(VENV)/.test
 
 demo: $(VENV)/.demo
 	$(BIN)/python examples/demo.py
-	$(BIN)/python examples/demo_spark.py
+	$(BIN)/python examples/demo_spark.py --months 3
 
 bench: $(VENV)/.test
 	@set -e; for benchmark in $(BENCHMARKS); do echo "== $$benchmark"; $(BIN)/python $$benchmark; done
