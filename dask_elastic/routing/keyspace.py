@@ -63,7 +63,10 @@ class KeySpace:
 
     def shard_of(self, hashes: np.ndarray) -> np.ndarray:
         """Shard of each hash within its executor, of the smallest unsigned type that holds it."""
-        return _narrow(_modulo(self.group_of(hashes), self.shards), self.shards)
+        # The number of groups is a multiple of that of shards: (h mod G) mod z = h mod z.
+        if _power_of_two(self.shards):
+            return _narrow(hashes, self.shards) & (self.shards - 1)
+        return _narrow(_modulo(hashes, self.shards), self.shards)
 
 
 def _power_of_two(value: int) -> bool:

@@ -12,6 +12,8 @@ Words = NDArray[np.uint64]
 # Temporaries of this many words stay in the second-level cache, and just below the 128 KiB from which on the C library
 # gives memory back to the system at once; beyond either limit NumPy is up to four times slower.
 BLOCK = 15 * 1024
+# Where nothing is allocated block by block, larger ones are as fast, and let threads take turns less often.
+MIXED = 64 * 1024
 # A string of up to this many bytes fits into one word together with its length.
 SHORT = 7
 
@@ -72,11 +74,11 @@ class Family:
         [16294208416658607535]
         """
         mixed = np.empty(len(words), dtype=np.uint64)
-        scratch = np.empty(min(len(words), BLOCK), dtype=np.uint64)
-        for start in range(0, len(words), BLOCK):
-            block = mixed[start : start + BLOCK]
+        scratch = np.empty(min(len(words), MIXED), dtype=np.uint64)
+        for start in range(0, len(words), MIXED):
+            block = mixed[start : start + MIXED]
             shifted = scratch[: len(block)]
-            np.add(words[start : start + BLOCK], self.offset, out=block)
+            np.add(words[start : start + MIXED], self.offset, out=block)
             for shift, multiplier in zip(self.shifts, self.multipliers, strict=False):
                 np.right_shift(block, shift, out=shifted)
                 np.bitwise_xor(block, shifted, out=block)

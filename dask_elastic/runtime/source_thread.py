@@ -18,6 +18,7 @@ from dask_elastic.runtime.intake import Intake
 from dask_elastic.topology.operators import SourceOperator
 from dask_elastic.topology.pace import SLICE_SECONDS, Pace, cut
 from dask_elastic.topology.source import SourceContext
+from dask_elastic.vocab.batch import MAX_BATCH_ROWS
 from dask_elastic.vocab.errors import ElasticError, SourceError
 from dask_elastic.vocab.identity import ExecutorId
 
@@ -156,7 +157,7 @@ class SourceThread:
 
     def _run(self) -> None:
         rate = Rate(window=1.0)
-        while (taken := self._handoff.take(most := self._rows_at_once(rate))) is not None:
+        while (taken := self._handoff.take(min(most := self._rows_at_once(rate), JOINED_ROWS))) is not None:
             rows, due = taken
             for part in cut(rows, max(most, LEAST_ROWS)):
                 self._send(part, due)
@@ -169,7 +170,7 @@ class SourceThread:
     @staticmethod
     def _rows_at_once(rate: Rate) -> int:
         """Return how many rows are a moment's work for those who take them."""
-        return int(min(max(rate.per_second(time.monotonic()) * LUMP_SECONDS, 1), JOINED_ROWS))
+        return int(min(max(rate.per_second(time.monotonic()) * LUMP_SECONDS, 1), MAX_BATCH_ROWS))
 
     def _paced(self) -> Iterator[tuple[pa.RecordBatch, float]]:
         """Batches, each with the time at which it was due; waits until it is."""
