@@ -7,6 +7,10 @@ SOURCES := dask_elastic plugins
 CHECKED := $(wildcard dask_elastic plugins tests examples benchmarks)
 # The demonstrations have their own target; files with a leading underscore are parts of others.
 EXAMPLES := $(sort $(filter-out examples/demo.py examples/demo_spark.py examples/_%,$(wildcard examples/*.py)))
+# Tests that start no process share the cores; those that do, and look at the time, have the machine to themselves.
+PURE := $(wildcard $(addprefix tests/,control executor house meters migration model papers planning routing simulator \
+	state testing topology windows))
+PROCESSES := $(filter-out $(PURE),$(patsubst %/,%,$(wildcard tests/*/)))
 BENCHMARKS := $(sort $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py)))
 
 .PHONY: test lint format types examples pytest soak demo bench clean
@@ -30,7 +34,8 @@ examples: $(VENV)/.test
 	@set -e; for example in $(EXAMPLES); do echo "== $$example"; $(BIN)/python $$example; done
 
 pytest: $(VENV)/.test
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest --numprocesses 2 --dist worksteal $(PURE)
+	@$(BIN)/python -m pytest $(PROCESSES) dask_elastic
 
 # Simulated jobs under faults, from seeds that the tests do not have: make soak SECONDS=3600
 SECONDS ?= 600
