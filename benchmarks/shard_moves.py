@@ -7,7 +7,7 @@ that the tasks' loads stay level. One JSON line a setting: p50 and p99 of the pa
 that move and of the others, from runs with and without moves, which alternate. Without moves the same commands are
 given and move nothing.
 
-    python benchmarks/shard_moves.py [--seconds 12] [--runs 5]
+    python benchmarks/shard_moves.py [--seconds 12] [--runs 5] [--every 0.1] [--rho 0.5 0.7 1.1]
 """
 
 from __future__ import annotations
@@ -38,12 +38,10 @@ import dask_elastic as de
 from dask_elastic.meters import LatencyHistogram
 
 INBOX = 0.005
-MOVE_SECONDS = 0.02
-"""A move begins about so long after the one before."""
 
 
-def run(client: Client, seconds: float, rate: float, across: bool, moving: bool) -> dict[str, Any]:
-    """One run at so many rows per second."""
+def run(client: Client, seconds: float, rate: float, across: bool, moving: bool, every: float) -> dict[str, Any]:
+    """One run at so many rows per second, with a move begun every so many seconds."""
     client.run(forget_latencies)
     topology = de.Topology("shard-moves")
     source = topology.source("stream", de.sources.Iterable(functools.partial(timed_rows, seconds, rate), rate=rate))
@@ -62,7 +60,7 @@ def run(client: Client, seconds: float, rate: float, across: bool, moving: bool)
         if time.time() < began + WARM_SECONDS:
             job._call("wait", timeout=0.2)
         else:
-            _move_on(job, moving)
+            _move_on(job, moving, every)
     moves = job.moves()
     measured = job.metrics().iloc[0]
     job.forget()
@@ -77,7 +75,7 @@ def run(client: Client, seconds: float, rate: float, across: bool, moving: bool)
     } | _latencies(client)
 
 
-def _move_on(job: de.Job, moving: bool) -> None:
+def _move_on(job: de.Job, moving: bool, every: float) -> None:
     """Swap the owners of the shards that may move, one after the other; the tasks' loads stay level.
 
     Without moving, each is asked to go where it is: the commands cost the same, and nothing is paused.
@@ -89,7 +87,7 @@ def _move_on(job: de.Job, moving: bool) -> None:
         for position, shard in enumerate(pair):
             if shard is not None:
                 job.move_shard("per_key", shard, tasks[1 - position if moving else position])
-                if job._call("wait", timeout=MOVE_SECONDS)["status"] != "running":
+                if job._call("wait", timeout=every)["status"] != "running":
                     return
 
 
@@ -115,21 +113,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=12.0)
     parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--every", type=float, default=0.1, help="seconds from the begin of one move to the next one's")
+    parser.add_argument("--rho", type=float, nargs="+", default=[0.5, 0.7, 1.1])
+    parser.add_argument("--only", choices=("within", "across"), help="moves within a node, or across nodes, alone")
     arguments = parser.parse_args()
-    for across in (False, True):
+    for across in {"within": (False,), "across": (True,), None: (False, True)}[arguments.only]:
         with (
             LocalCluster(n_workers=2, threads_per_worker=2, dashboard_address=None) as cluster,
             Client(cluster) as client,
         ):
             # What a sleep really takes is a matter of the machine and of the size of the batches that come of the
             # rate: the load is a fraction of what it gets done at about that rate.
-            capacity = 2 * run(client, 5, 1 / SERVICE_SECONDS, across, moving=True)["service_rate"]
-            for rho in (0.5, 0.7, 1.1):
+            capacity = 2 * run(client, 5, 1 / SERVICE_SECONDS, across, True, arguments.every)["service_rate"]
+            for rho in arguments.rho:
                 made = [
-                    tuple(run(client, arguments.seconds, rho * capacity, across, moving) for moving in (True, False))
+                    tuple(
+                        run(client, arguments.seconds, rho * capacity, across, moving, arguments.every)
+                        for moving in (True, False)
+                    )
                     for _ in range(arguments.runs)
                 ]
-                print(json.dumps(_line(made, across, rho, capacity)), flush=True)
+                print(json.dumps(_line(made, across, rho, capacity) | {"every_s": arguments.every}), flush=True)
 
 
 def _line(made: list[tuple[dict[str, Any], ...]], across: bool, rho: float, capacity: float) -> dict[str, Any]:
