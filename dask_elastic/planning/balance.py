@@ -1,7 +1,8 @@
 """Balancing the shards of one executor over its tasks.
 
 Goal
-    The busiest task is at most `threshold` times as busy as the mean, after few moves.
+    The busiest task is at most `threshold` times as busy as the mean, after few moves. Where one hot shard alone is
+    more than that, its task is left to it, and the goal holds for the others among themselves.
 Heuristic
     One shard at a time, from the most to the least loaded task: the one that leaves the lower peak of the two.
 Not done
@@ -10,8 +11,9 @@ Not done
 Notes
 -----
 Elasticutor, section 3.1, with the fourth erratum: "the reassignment that reduces δ most" freezes on tied maxima, so the
-shard is chosen that minimises the larger of the two loads after the move, and the search stops when that is not below
-the source's load.
+shard is chosen that minimises the larger of the two loads after the move, and the search in a task stops when that is
+not below its load. The paper and the erratum are silent on what becomes of the others then; here they are balanced
+further, or a single hot key would keep them as uneven as it found them.
 """
 
 from __future__ import annotations
@@ -71,8 +73,9 @@ def balance(
     """Plan the shard moves that even out the loads of an executor's tasks.
 
     While the most loaded task has more than `threshold` times the mean load, one shard goes from it to the least loaded
-    task: the shard that makes the larger of the two loads smallest. It ends when that is not below the load that the
-    most loaded task has now.
+    task: the shard that makes the larger of the two loads smallest. Where that is not below the load that the most
+    loaded task has now, nothing can relieve it: it is set aside, and the same is done for the other tasks and their
+    mean.
 
     Parameters
     ----------
@@ -83,7 +86,7 @@ def balance(
     tasks : sequence of int
         The ids of the executor's tasks, those without a shard too. Their order does not matter.
     threshold : float
-        How far the most loaded task may be above the mean, at least 1.
+        How far the most loaded task may be above the mean, at least 1; tasks that nothing can relieve are not counted.
     node_of_task : mapping or array, optional
         The node of each task, by task id. Among moves of equal gain one that stays on the node wins.
 
@@ -104,7 +107,8 @@ def balance(
     share the maximum, as when an empty task joins two equal ones, so the paper's rule would stop there; the larger of
     the two loads goes down all the same.
 
-    Each move lowers the sorted loads lexicographically, so the search ends, and planning again over its result finds
+    Each move lowers the sorted loads lexicographically, so the search ends. The least load never falls and tasks that
+    are set aside keep theirs, so that nothing can relieve them later either, and planning again over the result finds
     nothing to do. Loads are taken as whole multiples of 2**-48 of the largest one (of fewer digits above 16,384
     shards): sums are then exact, and ties are the same on every machine. Further ties go to the lowest shard, then to
     the lowest task.
@@ -115,6 +119,11 @@ def balance(
     [ShardMove(shard=0, source=0, target=7), ShardMove(shard=3, source=1, target=7)]
     >>> balance([1, 1, 1, 1], owner=[0, 0, 1, 1], tasks=[0, 1])
     []
+
+    A shard of nine tenths of the load keeps its task to itself, and the others share the rest:
+
+    >>> balance([2, 2, 2, 54], owner=[1, 1, 0, 0], tasks=[0, 1, 2, 3])
+    [ShardMove(shard=2, source=0, target=2), ShardMove(shard=0, source=1, target=3)]
     """
     loads, owners = _checked(load, owner)
     ids = _checked_tasks(tasks)
@@ -123,29 +132,36 @@ def balance(
     if not threshold >= 1:
         raise PlanningError(f"threshold is {threshold!r}: the greatest load is never below the mean, give 1 or more.")
     tables = _Tables(_whole(loads), places, len(ids), nodes)
-    floor = threshold * sum(tables.totals) / len(ids) if ids else math.inf
-    if max(tables.totals, default=0) <= floor:
-        return []
-    final = _search(tables, floor)
+    final = _search(tables, threshold)
     first = {shard: int(places[shard]) for shard in final}
     return [ShardMove(shard, ids[first[shard]], ids[place]) for shard, place in final.items() if place != first[shard]]
 
 
-def _search(tables: _Tables, floor: float) -> dict[int, int]:
+def _search(tables: _Tables, threshold: float) -> dict[int, int]:
     """Return the last place of every shard that was moved, in the order of their first moves."""
     final: dict[int, int] = {}
-    while (peak := max(tables.totals)) > floor:
-        choice = tables.best_move(peak)
-        if choice is None:
+    while len(tables.totals) > 1:
+        # Moves and their ends are among the tasks that are left, so their mean stays as it is.
+        floor = threshold * sum(tables.totals) / len(tables.totals)
+        while (peak := max(tables.totals)) > floor:
+            choice = tables.best_move(peak)
+            if choice is None:
+                tables.set_aside(peak)
+                break
+            shard, source, target = choice
+            tables.move(shard, source, target)
+            final[shard] = tables.places[target]
+        else:
             break
-        shard, source, target = choice
-        tables.move(shard, source, target)
-        final[shard] = target
     return final
 
 
 class _Tables:
-    """The loads while they are planned; tasks are places 0, 1, … in the order of their ids."""
+    """The loads while they are planned.
+
+    Tasks have places 0, 1, … in the order of their ids; `places`, `totals` and the nodes are those of the tasks that
+    have not been set aside, and what is called a source or a target is a position among them.
+    """
 
     def __init__(self, whole: NDArray[np.int64], places: NDArray[np.int64], tasks: int, nodes: list[Hashable]):
         self._whole = whole
@@ -155,11 +171,20 @@ class _Tables:
         self._order = np.lexsort((whole, places))
         self._bounds = np.searchsorted(places[self._order], np.arange(tasks + 1))
         sums = np.concatenate([[0], np.cumsum(whole[self._order])])[self._bounds]
+        self.places = list(range(tasks))
         self.totals: list[int] = np.diff(sums).tolist()
         self._shards: dict[int, list[tuple[int, int]]] = {}
 
-    def _shards_of(self, place: int) -> list[tuple[int, int]]:
+    def set_aside(self, total: int) -> None:
+        """Leave the tasks with that load out from now on."""
+        kept = [position for position, load in enumerate(self.totals) if load != total]
+        self.places = [self.places[position] for position in kept]
+        self.totals = [self.totals[position] for position in kept]
+        self._nodes = [self._nodes[position] for position in kept]
+
+    def _shards_of(self, position: int) -> list[tuple[int, int]]:
         """Return the loads and numbers of a task's shards, by load; made when it is asked for, as few tasks are."""
+        place = self.places[position]
         found = self._shards.get(place)
         if found is None:
             shards = self._order[self._bounds[place] : self._bounds[place + 1]]
@@ -173,21 +198,21 @@ class _Tables:
     def best_move(self, peak: int) -> tuple[int, int, int] | None:
         """Return the shard, source and target of the best move, None if no move lowers the source's load."""
         least = min(self.totals)
-        targets = self._places_of(least) if self._many_nodes else [self.totals.index(least)]
+        targets = self._positions_of(least) if self._many_nodes else [self.totals.index(least)]
         best: tuple[int, bool, int, int, int] | None = None
-        for source in self._places_of(peak):
+        for source in self._positions_of(peak):
             found = self._best_shard(source, peak, least)
             if found is None:
                 continue
             node = self._nodes[source]
-            target = next((place for place in targets if self._nodes[place] == node), targets[0])
+            target = next((one for one in targets if self._nodes[one] == node), targets[0])
             choice = (found[0], self._nodes[target] != node, found[1], source, target)
             if best is None or choice < best:
                 best = choice
         return None if best is None else best[2:]
 
-    def _places_of(self, total: int) -> list[int]:
-        """Return the places of all tasks with that load; ties are rare, so the first is looked for alone."""
+    def _positions_of(self, total: int) -> list[int]:
+        """Return the positions of all tasks with that load; ties are rare, so the first is looked for alone."""
         first = self.totals.index(total)
         found = [first]
         for _ in range(self.totals.count(total) - 1):
