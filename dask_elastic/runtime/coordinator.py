@@ -374,10 +374,14 @@ class Coordinator:
             self.spawn(self.forget(name))
 
     async def close(self) -> None:
-        """Forget every job."""
+        """Forget every job, and leave nothing under way that asks a worker afterwards."""
         self.controller.stop()
+        self._cancel()
         for name in [*self.jobs]:
             await self.forget(name)
+        self._cancel()
+
+    def _cancel(self) -> None:
         for task in [*self._background]:
             task.cancel()
 

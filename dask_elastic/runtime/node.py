@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import cloudpickle
 import pyarrow as pa
 from distributed.comm.core import CommClosedError
+from distributed.core import Status
 
 from dask_elastic.runtime.allocator import keep_pages
 from dask_elastic.runtime.channels import Channels, has_died
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger("dask_elastic.node")
 
 T = TypeVar("T")
+
+ENDING = frozenset({Status.closing, Status.closed, Status.failed})
+"""Statuses of a worker that does not come back."""
 
 TICK = 0.1
 JOIN_SECONDS = 5.0
@@ -94,7 +98,11 @@ class NodeRuntime:
         """End everything that runs here and give the handlers back."""
         self._closed.set()
         for name in ("elastic_stream", *self.commands.handlers(), *self.door.handlers()):
-            self.worker.handlers.pop(name, None)
+            if self.worker.status in ENDING:
+                # The scheduler and the other workers learn of it later, and may ask until then.
+                self.worker.handlers[name] = _refuse
+            else:
+                self.worker.handlers.pop(name, None)
         for job in list(self.deployments):
             await self.forget(job)
         for task in list(self._background):
@@ -308,3 +316,7 @@ class NodeRuntime:
             logger.debug("report of job %r did not get through: %r", deployment.job, error)
             return
         deployment.told_of_end = ended
+
+
+async def _refuse(**_: Any) -> None:
+    """Answer, in a worker that is about to end, as one would that does not host dask_elastic."""

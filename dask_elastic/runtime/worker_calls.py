@@ -56,7 +56,9 @@ class WorkerCalls:
         except (TimeoutError, OSError) as error:
             raise NodeLost(f"worker {address} does not answer {operation!r}: {error}") from error
         if reply is None or "answer" not in reply:
-            raise Relayed(reply["error"]) if reply else NodeLost(f"worker {address} runs no dask_elastic")
+            raise (
+                Relayed(reply["error"]) if reply else NodeLost(f"worker {address} is closing, or runs no dask_elastic")
+            )
         return reply["answer"]
 
     async def all(self, record: JobRecord, operation: str, **arguments: Any) -> list[Any]:
