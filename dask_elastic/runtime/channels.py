@@ -176,18 +176,28 @@ class Channels:
 
 
 async def has_died(address: str) -> bool:
-    """Return whether nobody listens any more where a worker did; one that hangs, or cannot be reached, may be alive."""
+    """Return whether nobody lives any more where a worker did; one that hangs, or cannot be reached, may be alive.
+
+    Notes
+    -----
+    A process that is ending closes its connections one after the other, and may still take ours; it never answers it.
+    A worker on plain TCP speaks first. One that hangs, or waits for a greeting in TLS, leaves the connection open.
+    """
     if address.partition("://")[0] not in ("tcp", "tls"):
         return False
     host, port = get_address_host_port(address)
+    writer = None
     try:
-        _, writer = await asyncio.wait_for(asyncio.open_connection(host, port), KNOCK_SECONDS)
-    except ConnectionRefusedError:
+        async with asyncio.timeout(KNOCK_SECONDS):
+            reader, writer = await asyncio.open_connection(host, port)
+            return not await reader.read(1)
+    except (ConnectionRefusedError, ConnectionResetError):
         return True
     except (OSError, TimeoutError):
         return False
-    writer.close()
-    return False
+    finally:
+        if writer is not None:
+            writer.close()
 
 
 def _handle(ingress: Ingress, packet: Packet) -> None:
