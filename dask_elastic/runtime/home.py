@@ -25,7 +25,7 @@ from dask_elastic.runtime.fence import Fence
 from dask_elastic.topology.operators import Compute
 from dask_elastic.vocab import messages as m
 from dask_elastic.vocab.batch import Batch
-from dask_elastic.vocab.errors import NodeLost
+from dask_elastic.vocab.errors import NodeLost, PlanningError
 from dask_elastic.vocab.identity import ExecutorId
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ class Home:
         self._remote: dict[int, int] = {}
         self._unsent: dict[int, int] = {}
         self._going: set[int] = set()
+        self._change = 0
         self._flushes: dict[int, threading.Event] = {}
         self._tokens = iter(range(1, 2**62))
         self._returns: SimpleQueue[m.ToHome | events.NodeGone | events.NodeBack | None] = SimpleQueue()
@@ -85,6 +86,21 @@ class Home:
             self.carry_out(self.executor.handle(event, time.time()))
         if isinstance(event, events.NodeGone):
             self._going.discard(event.node)
+
+    def set_cores(self, change: int, cores: dict[int, int]) -> None:
+        """Have so many cores on each node.
+
+        Raises
+        ------
+        PlanningError
+            If a later `change` was made before: what comes late does not count.
+        """
+        with self._control:
+            if change <= self._change:
+                self.deployment.refused += 1
+                raise PlanningError(f"{self.identity}: change {change} of its cores came after change {self._change}")
+            self._change = change
+            self.handle(events.SetCores(cores))
 
     def done(self, task: int, number: int, busy: float) -> None:
         """Tell the executor that a unit of work is processed at home and its outputs have left."""

@@ -86,6 +86,7 @@ class JobRecord:
         }
         self.refused = 0
         self.changes = 0
+        self.core_changes = 0
         self.joinings = 0
         self.incarnations: dict[int, int] = {}
         self.expelling: set[str] = set()

@@ -66,9 +66,7 @@ class NodeRuntime:
         self.deployments: dict[str, Deployment] = {}
         self.commands = Commands(self)
         self.losses = Losses(self)
-        self.channels = Channels(
-            worker, self.options, lambda sender: Ingress(self.deployments, sender), self.losses.note
-        )
+        self.channels = Channels(worker, self.options, lambda *way: Ingress(self.deployments, *way), self.losses.note)
         self.door = StageDoor(self)
         self._pool = ThreadPoolExecutor(8, thread_name_prefix="elastic-control")
         self._closed = threading.Event()
@@ -199,9 +197,9 @@ class NodeRuntime:
         """
         return self.channels.peer(address)
 
-    async def stream(self, comm: Comm, sender: str, lane: str = "comm") -> str:
+    async def stream(self, comm: Comm, sender: str, lane: str = "comm", incarnation: int = 0) -> str:
         """Read what another node sends us; the handler behind the ``elastic_stream`` operation."""
-        await self.channels.serve(comm, sender, lane)
+        await self.channels.serve(comm, sender, lane, incarnation)
         return "dont_reply"
 
     # time

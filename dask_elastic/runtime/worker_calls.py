@@ -80,7 +80,7 @@ class WorkerCalls:
         return {node: answer for (node, _), answer in zip(members, answers, strict=True) if answer is not _MISSING}
 
     async def _of_member(self, record: JobRecord, address: str, operation: str, arguments: dict[str, Any]) -> Any:
-        call = self.one(address, operation, job=record.name, **arguments)
+        call = self.one(address, operation, job=record.name, generation=record.spec.generation, **arguments)
         if record.needs(address):
             return await call
         try:
