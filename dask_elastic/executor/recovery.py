@@ -164,6 +164,18 @@ class Recovery:
             if route < 0:
                 yield shard, part._replace(replay=piece.replay, suspect=piece.suspect, taken=piece.taken)
 
+    def has_suspects(self) -> bool:
+        """Say whether rows that a node may have died of are at home: they wait, or a task at home has them."""
+        return self.rows > 0 and any(piece.suspect for piece in self._at_home())
+
+    def _at_home(self) -> Iterator[Piece]:
+        for pieces in self.routes.waiting.values():
+            yield from pieces
+        for task in self.routes.tasks.values():
+            yield from task.queue.pieces
+            for work in task.in_flight.values() if task.at_home else ():
+                yield from work.pieces
+
     def done(self, rows: int, now: float) -> bool:
         """Note rows that were processed once more; returns whether they were the last."""
         self.rows -= rows

@@ -8,6 +8,7 @@ import functools
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +43,7 @@ class Channels:
     options : NodeOptions
         How often to send a sign of life, and after how much silence to give a node up.
     make_ingress : callable
-        Makes what takes the packets of a node.
+        Makes what takes the packets of a node, of one connection with it.
     on_lost : callable
         Told, on the event loop, of a node that is given up, and why.
 
@@ -56,7 +57,7 @@ class Channels:
         self,
         worker: Worker,
         options: NodeOptions,
-        make_ingress: Callable[[str], Ingress],
+        make_ingress: Callable[[str, int], Ingress],
         on_lost: Callable[[str, NodeLost], None],
     ):
         self.worker = worker
@@ -66,6 +67,8 @@ class Channels:
         self._loop = asyncio.get_running_loop()
         self._peers: dict[str, Peer] = {}
         self._readers: dict[str, CommReader | SocketReader] = {}
+        self._ingresses: dict[str, Ingress] = {}
+        self._dialled: Counter[str] = Counter()
         self._dialling: dict[str, asyncio.Lock] = {}
         self._closed = threading.Event()
         self._background: set[asyncio.Task[Any]] = set()
@@ -94,15 +97,18 @@ class Channels:
         # Jobs that are submitted at a time must share one channel, or their messages to a node would have no order.
         async with self._dialling.setdefault(address, asyncio.Lock()):
             if address not in self._peers:
-                peer = Peer(self.worker, address, self._peer_broken, self.options.max_frame)
+                self._dialled[address] += 1
+                incarnation = self._dialled[address]
+                peer = Peer(self.worker, address, self._peer_broken, self.options.max_frame, incarnation)
                 await peer.connect()
                 self._peers[address] = peer
 
-    async def serve(self, comm: Comm, sender: str, lane: str) -> None:
+    async def serve(self, comm: Comm, sender: str, lane: str, incarnation: int) -> None:
         """Read what another node sends us, until the connection ends."""
         if sender in self._readers:
             self.give_up(sender, "it has begun anew")
-        handle = functools.partial(_handle, self._make_ingress(sender))
+        ingress = self._ingresses[sender] = self._make_ingress(sender, incarnation)
+        handle = functools.partial(_handle, ingress)
         reader: CommReader | SocketReader
         reader = SocketReader(comm, handle, self.options.max_frame) if lane == "socket" else CommReader(comm, handle)
         self._readers[sender] = reader
@@ -118,6 +124,8 @@ class Channels:
         """Close both ways to a node and say that it is lost; call it on the event loop."""
         peer, reader = self._peers.pop(address, None), self._readers.pop(address, None)
         if reader is not None:
+            # What has arrived, and is not handled yet, is not handled any more.
+            self._ingresses.pop(address).close()
             reader.close()
         if peer is not None:
             task = asyncio.ensure_future(peer.close())
@@ -176,18 +184,28 @@ class Channels:
 
 
 async def has_died(address: str) -> bool:
-    """Return whether nobody listens any more where a worker did; one that hangs, or cannot be reached, may be alive."""
+    """Return whether nobody lives any more where a worker did; one that hangs, or cannot be reached, may be alive.
+
+    Notes
+    -----
+    A process that is ending closes its connections one after the other, and may still take ours; it never answers it.
+    A worker on plain TCP speaks first. One that hangs, or waits for a greeting in TLS, leaves the connection open.
+    """
     if address.partition("://")[0] not in ("tcp", "tls"):
         return False
     host, port = get_address_host_port(address)
+    writer = None
     try:
-        _, writer = await asyncio.wait_for(asyncio.open_connection(host, port), KNOCK_SECONDS)
-    except ConnectionRefusedError:
+        async with asyncio.timeout(KNOCK_SECONDS):
+            reader, writer = await asyncio.open_connection(host, port)
+            return not await reader.read(1)
+    except (ConnectionRefusedError, ConnectionResetError):
         return True
     except (OSError, TimeoutError):
         return False
-    writer.close()
-    return False
+    finally:
+        if writer is not None:
+            writer.close()
 
 
 def _handle(ingress: Ingress, packet: Packet) -> None:

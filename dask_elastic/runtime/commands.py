@@ -65,17 +65,15 @@ class Commands:
         ]  # fmt: skip
         return {f"elastic_{command.__name__}": answered(command) for command in commands}
 
-    def _deployment(self, job: str) -> Deployment:
+    def _run(self, job: str, generation: int) -> Deployment:
+        """Return a job's part if it is of this run: what was said to an earlier one is stale, and counted."""
         deployment = self.runtime.deployments.get(job)
         if deployment is None:
             raise UnknownJob(f"worker {self.runtime.worker.address} hosts no job {job!r}")
-        return deployment
-
-    def _run(self, job: str, generation: int) -> Deployment:
-        """Return a job's part if it is of this run: what was said to an earlier one is stale."""
-        if not self._hosts(job, generation):
+        if deployment.spec.generation != generation:
+            deployment.refused += 1
             raise UnknownJob(f"worker {self.runtime.worker.address} hosts no run {generation} of job {job!r}")
-        return self._deployment(job)
+        return deployment
 
     async def version(self) -> str:
         """Return the version that runs here."""
@@ -90,51 +88,62 @@ class Commands:
         self._run(job, generation)
         await self.runtime.members(job, change, nodes, guests)
 
-    async def start_executors(self, job: str) -> None:
+    async def start_executors(self, job: str, generation: int) -> None:
         """Start everything but the sources."""
-        await self.runtime.in_thread(self._deployment(job).start_executors)
+        await self.runtime.in_thread(self._run(job, generation).start_executors)
 
-    async def start_sources(self, job: str) -> None:
+    async def start_sources(self, job: str, generation: int) -> None:
         """Let the tuples flow."""
-        await self.runtime.in_thread(self._deployment(job).start_sources)
+        await self.runtime.in_thread(self._run(job, generation).start_sources)
 
-    async def drain(self, job: str) -> None:
+    async def drain(self, job: str, generation: int) -> None:
         """Read no further."""
-        self._deployment(job).drain()
+        self._run(job, generation).drain()
 
     async def end(self, job: str, generation: int) -> None:
         """Stop at once; state and measures stay readable. A later run of the job goes on."""
         if self._hosts(job, generation):
             # Not in the pool: all of its threads may be waiting for what only the end sets free.
-            self._deployment(job).end()
+            self.runtime.deployments[job].end()
 
-    async def forget(self, job: str, generation: int) -> list[str]:
-        """Stop at once and drop everything, but for a later run of the job."""
-        return await self.runtime.forget(job) if self._hosts(job, generation) else []
+    async def forget(self, job: str, generation: int, incarnation: int | None = None) -> list[str]:
+        """Stop at once and drop everything, but for a later run of the job, or a part of it that has joined since."""
+        if not self._hosts(job, generation):
+            return []
+        deployment = self.runtime.deployments[job]
+        if incarnation is not None and deployment.spec.incarnation != incarnation:
+            deployment.refused += 1
+            return []
+        return await self.runtime.forget(job)
 
     def _hosts(self, job: str, generation: int) -> bool:
         deployment = self.runtime.deployments.get(job)
-        return deployment is not None and deployment.spec.generation == generation
+        if deployment is not None and deployment.spec.generation != generation:
+            deployment.refused += 1
+            return False
+        return deployment is not None
 
-    async def set_cores(self, job: str, generation: int, operator: str, executor: int, cores: list[list[int]]) -> None:
-        """Give an executor at home here so many cores on each node."""
+    async def set_cores(
+        self, job: str, generation: int, change: int, operator: str, executor: int, cores: list[list[int]]
+    ) -> None:
+        """Give an executor at home here so many cores on each node, unless a later change was made already."""
         deployment = self._run(job, generation)
         for node, count in cores:
             if count and node != deployment.node:
                 # Raises where the way there is gone, before anything is changed.
                 self.runtime.peer(deployment.spec.nodes[node])
         home = deployment.homes[ExecutorId(operator, executor)]
-        await self.runtime.in_thread(home.handle, events.SetCores({int(node): count for node, count in cores}))
+        await self.runtime.in_thread(home.set_cores, change, {int(node): count for node, count in cores})
 
     async def move_shard(self, job: str, generation: int, operator: str, executor: int, shard: int, task: int) -> None:
         """Begin to move a shard of an executor at home here."""
         home = self._run(job, generation).homes[ExecutorId(operator, executor)]
         await self.runtime.in_thread(home.handle, events.MoveShard(shard, task))
 
-    async def assignment(self, job: str) -> list[dict[str, Any]]:
+    async def assignment(self, job: str, generation: int) -> list[dict[str, Any]]:
         """Which task each shard belongs to, for every executor at home here."""
         made = []
-        for identity, home in self._deployment(job).homes.items():
+        for identity, home in self._run(job, generation).homes.items():
             owner, nodes = home.executor.assignment()
             made.append(
                 {
@@ -147,40 +156,41 @@ class Commands:
             )
         return made
 
-    async def task_nodes(self, job: str) -> list[list[Any]]:
+    async def task_nodes(self, job: str, generation: int) -> list[list[Any]]:
         """Return the nodes on which each executor at home here has tasks, those about to stop included."""
         return [
-            [*identity, sorted(home.executor.task_nodes())] for identity, home in self._deployment(job).homes.items()
+            [*identity, sorted(home.executor.task_nodes())]
+            for identity, home in self._run(job, generation).homes.items()
         ]
 
-    async def moves(self, job: str) -> list[dict[str, Any]]:
+    async def moves(self, job: str, generation: int) -> list[dict[str, Any]]:
         """Return the newest finished shard moves of every executor at home here."""
         return [
             {"operator": identity.component, "executor": identity.index, **asdict(move)}
-            for identity, home in self._deployment(job).homes.items()
+            for identity, home in self._run(job, generation).homes.items()
             for move in home.executor.finished_moves()
         ]
 
-    async def recoveries(self, job: str) -> list[dict[str, Any]]:
+    async def recoveries(self, job: str, generation: int) -> list[dict[str, Any]]:
         """Return what became of lost remote tasks of every executor at home here."""
         return [
             {"operator": identity.component, "executor": identity.index, **asdict(record)}
-            for identity, home in self._deployment(job).homes.items()
+            for identity, home in self._run(job, generation).homes.items()
             for record in home.executor.recoveries()
         ]
 
-    async def report(self, job: str) -> dict[str, Any]:
+    async def report(self, job: str, generation: int) -> dict[str, Any]:
         """Return what would be in the next report."""
-        return await self.runtime.in_thread(part_report, self._deployment(job))
+        return await self.runtime.in_thread(part_report, self._run(job, generation))
 
-    async def state(self, job: str, operator: str, executor: int, key: list[Any] | None = None) -> Any:
+    async def state(self, job: str, generation: int, operator: str, executor: int, key: list[Any] | None = None) -> Any:
         """Return the state of an executor at home here, or of one key of it, as an Arrow IPC stream."""
-        home = self._deployment(job).homes[ExecutorId(operator, executor)]
+        home = self._run(job, generation).homes[ExecutorId(operator, executor)]
         return await self.runtime.in_thread(_state_bytes, home, key)
 
-    async def send(self, job: str, source: str, instance: int, rows: Any) -> bool:
+    async def send(self, job: str, generation: int, source: str, instance: int, rows: Any) -> bool:
         """Put rows into the mailbox of a source here; returns whether there was room."""
-        thread = self._deployment(job).sources[ExecutorId(source, instance)]
+        thread = self._run(job, generation).sources[ExecutorId(source, instance)]
         with pa.ipc.open_stream(pa.py_buffer(rows)) as reader:
             table = reader.read_all().combine_chunks()
         for batch in table.to_batches():
@@ -188,20 +198,20 @@ class Commands:
                 return False
         return True
 
-    async def close_source(self, job: str, source: str, instance: int) -> None:
+    async def close_source(self, job: str, generation: int, source: str, instance: int) -> None:
         """End a pushed source after what was sent."""
-        self._deployment(job).sources[ExecutorId(source, instance)].mailbox.close()
+        self._run(job, generation).sources[ExecutorId(source, instance)].mailbox.close()
 
-    async def collect(self, job: str, operator: str) -> list[Any]:
+    async def collect(self, job: str, generation: int, operator: str) -> list[Any]:
         """Return what a sink here keeps for the client, as an Arrow IPC stream; nothing when it is not here."""
-        deployment = self._deployment(job)
+        deployment = self._run(job, generation)
         sink = deployment.sinks.get(ExecutorId(operator, deployment.node))
         batches = [] if sink is None else await self.runtime.in_thread(sink.collected)
         return [to_serialize(memoryview(table_bytes(pa.Table.from_batches(batches))))] if batches else []
 
-    async def dead_letters(self, job: str, operator: str) -> list[Any]:
+    async def dead_letters(self, job: str, generation: int, operator: str) -> list[Any]:
         """Return the rows that an operator's code could not digest here."""
-        rows = self._deployment(job).dead_letters.rows(operator)
+        rows = self._run(job, generation).dead_letters.rows(operator)
         return [] if rows is None else [to_serialize(memoryview(table_bytes(rows)))]
 
 

@@ -44,12 +44,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("dask_elastic.scheduler")
 
-SUSPECT_SECONDS = 10.0
-"""A home that dies so soon after it took over the rows of another worker that died has died of them."""
-
-STALE_SECONDS = 1.0
-"""A report may have been on its way for so long."""
-
 KEPT_JOBS = 16
 """Ended jobs beyond this number are forgotten, oldest first."""
 
@@ -247,8 +241,8 @@ class Coordinator:
         if record is None or not record.admits(generation, node, incarnation):
             return
         record.reports[node] = {**report, "at": time.time()}
-        if not report["recovering"] and time.time() - record.suspects.get(node, (0.0,))[0] > STALE_SECONDS:
-            record.suspects.pop(node, None)
+        if node in record.suspects and report["absolved"] >= record.suspects[node][0]:
+            del record.suspects[node]
         if not record.live:
             return
         if report["error"] is not None:
@@ -258,12 +252,14 @@ class Coordinator:
         for address in report["lost"]:
             self._out_of_reach(record, address)
 
-    async def suspects(self, job: str, generation: int, node: int, batches: list[tuple[str, int]]) -> None:
+    async def suspects(
+        self, job: str, generation: int, node: int, number: int, batches: list[tuple[str, int]], incarnation: int = 0
+    ) -> None:
         """Remember which rows a home is about to process that another worker may have died of."""
         record = self.jobs.get(job)
-        if record is not None and record.spec.generation == generation:
-            operator, number = batches[0]
-            record.suspects[node] = time.time(), operator, number
+        if record is not None and record.admits(generation, node, incarnation):
+            operator, batch = batches[0]
+            record.suspects[node] = number, operator, batch
 
     def _out_of_reach(self, record: JobRecord, address: str) -> None:
         """One node of a job has lost touch with another."""
@@ -311,9 +307,8 @@ class Coordinator:
         for record in self.membership.lost(address):
             if record.needs(address):
                 logger.error("job %r lost worker %s", record.name, address)
-                at, operator, batch = record.suspects.get(record.spec.nodes.index(address), (0.0, "", 0))
-                if time.time() - at < SUSPECT_SECONDS:
-                    self._fail(record, dump_error(PoisonBatch(operator, batch)))
+                if (suspect := record.suspects.get(record.spec.nodes.index(address))) is not None:
+                    self._fail(record, dump_error(PoisonBatch(*suspect[1:])))
                 self._lose(record, f"worker {address} of job {record.name!r} is gone.")
             else:
                 self.spawn(self.membership.expel(record, address))
@@ -374,10 +369,14 @@ class Coordinator:
             self.spawn(self.forget(name))
 
     async def close(self) -> None:
-        """Forget every job."""
+        """Forget every job, and leave nothing under way that asks a worker afterwards."""
         self.controller.stop()
+        self._cancel()
         for name in [*self.jobs]:
             await self.forget(name)
+        self._cancel()
+
+    def _cancel(self) -> None:
         for task in [*self._background]:
             task.cancel()
 

@@ -134,7 +134,8 @@ class CoreChanges:
         operator, index = key
         home = record.nodes[record.spec.homes[operator][index]]
         cores = [[node, count] for node, count in by_node.items()]
-        run = {"job": record.name, "generation": record.spec.generation}
+        record.core_changes += 1
+        run = {"job": record.name, "generation": record.spec.generation, "change": record.core_changes}
         await self.calls.one(home, "set_cores", **run, operator=operator, executor=index, cores=cores)
         record.cores[key] = {node: count for node, count in by_node.items() if count}
 

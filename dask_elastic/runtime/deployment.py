@@ -6,7 +6,7 @@ import functools
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -70,6 +70,7 @@ class Deployment:
         self.told_of_end = False
         self.refused = 0
         self.lost: set[str] = set()
+        self.told = self.absolved = 0
         self._gone: set[int] = set()
         self._change = -1
         self.error: BaseException | None = None
@@ -238,10 +239,13 @@ class Deployment:
             (home.identity.component, number) for home in self.homes.values() for number in home.at_hand(node).values()
         ]
 
-    @property
-    def recovering(self) -> bool:
-        """Whether rows of lost remote tasks have still to be processed once more."""
-        return any(home.executor.recovery.rows for home in self.homes.values())
+    def absolve(self) -> bool:
+        """Note that nothing is left of what the scheduler was `told` that a node may have died of, once that is so."""
+        told = self.told
+        if told == self.absolved or any(home.has_suspects for home in self.homes.values()):
+            return False
+        self.absolved = told
+        return True
 
     def _drop_remotes(self, home: int) -> None:
         for executor, remote in list(self.remotes.items()):
@@ -249,8 +253,10 @@ class Deployment:
                 remote.close()
                 del self.remotes[executor]
 
-    def change_members(self, change: int, nodes: tuple[str, ...], guests: tuple[int, ...]) -> None:
-        """Learn of nodes that have left or joined; there are channels to those that joined.
+    def change_members(
+        self, change: int, nodes: tuple[str, ...], guests: tuple[int, ...], died: Collection[str] = ()
+    ) -> None:
+        """Learn of nodes that have left, some of which `died`, or joined; there are channels to those that joined.
 
         What was said before the last `change` that is known here is out of date.
         """
@@ -262,12 +268,12 @@ class Deployment:
         for node in range(max(len(before), len(after))):
             old, new = (nodes[node] if node < len(nodes) else NOBODY for nodes in (before, after))
             if old != new:
-                self._change_member(node, old, new)
+                self._change_member(node, old, new, old in died)
 
-    def _change_member(self, node: int, old: str, new: str) -> None:
+    def _change_member(self, node: int, old: str, new: str, died: bool) -> None:
         self.lost.discard(old)
         if old != NOBODY:
-            self._node_gone(node, died=False)
+            self._node_gone(node, died)
         if new != NOBODY and node in self._gone:
             self._gone.remove(node)
             for home in self.homes.values():

@@ -25,7 +25,7 @@ from dask_elastic.runtime.fence import Fence
 from dask_elastic.topology.operators import Compute
 from dask_elastic.vocab import messages as m
 from dask_elastic.vocab.batch import Batch
-from dask_elastic.vocab.errors import NodeLost
+from dask_elastic.vocab.errors import NodeLost, PlanningError
 from dask_elastic.vocab.identity import ExecutorId
 
 if TYPE_CHECKING:
@@ -56,6 +56,8 @@ class Home:
         self._bells: dict[int, Doorbell] = {}
         self._remote: dict[int, int] = {}
         self._unsent: dict[int, int] = {}
+        self._going: set[int] = set()
+        self._change = 0
         self._flushes: dict[int, threading.Event] = {}
         self._tokens = iter(range(1, 2**62))
         self._returns: SimpleQueue[m.ToHome | events.NodeGone | events.NodeBack | None] = SimpleQueue()
@@ -82,6 +84,23 @@ class Home:
         """Tell the executor of an event."""
         with self._control:
             self.carry_out(self.executor.handle(event, time.time()))
+        if isinstance(event, events.NodeGone):
+            self._going.discard(event.node)
+
+    def set_cores(self, change: int, cores: dict[int, int]) -> None:
+        """Have so many cores on each node.
+
+        Raises
+        ------
+        PlanningError
+            If a later `change` was made before: what comes late does not count.
+        """
+        with self._control:
+            if change <= self._change:
+                self.deployment.refused += 1
+                raise PlanningError(f"{self.identity}: change {change} of its cores came after change {self._change}")
+            self._change = change
+            self.handle(events.SetCores(cores))
 
     def done(self, task: int, number: int, busy: float) -> None:
         """Tell the executor that a unit of work is processed at home and its outputs have left."""
@@ -110,11 +129,18 @@ class Home:
             found = {task.number: sent.number for task in tasks if (sent := at_hand(task)) is not None}
         return {task: number for task, number in found.items() if number < self._unsent.get(task, number + 1)}
 
+    @property
+    def has_suspects(self) -> bool:
+        """Whether this node has, or is about to get, rows that another may have died of."""
+        with self.executor.lock:
+            return bool(self._going) or self.executor.recovery.has_suspects()
+
     def node_gone(self, node: int, died: bool) -> None:
         """Have other tasks do what those on a node had to do; what it sent before counts, what comes later does not.
 
         Its process has `died` of what it had at hand, perhaps; not of what was never sent, since it had died before.
         """
+        self._going.add(node)
         self.executor.links.cut(node)
         self._in_order(events.NodeGone(node, died=died and bool(self.at_hand(node))))
 

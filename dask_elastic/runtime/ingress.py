@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from dask_elastic.executor.link import Link
 from dask_elastic.runtime.packet import Packet
 from dask_elastic.runtime.wire import UNREADABLE, Decoder, Header, decode_message, fits, unpack
 from dask_elastic.vocab.errors import ProtocolError
@@ -39,18 +41,33 @@ class Ingress:
     sender : str
         Address of the node that the packets come from.
 
+    incarnation : int
+        Which connection of that node this is: as it said when it made it.
+
     Attributes
     ----------
     refused : int
-        Packets that came twice, and messages for jobs that are not, or no longer, here.
+        Packets that came twice, or after the connection was given up, and messages for jobs that are not, or no
+        longer, here.
+
+    Notes
+    -----
+    Every message carries the job and which run of it; the packet that it comes in has a stamp, which says of which
+    connection it is and its number there. What is stale in either respect is refused, and counted.
     """
 
-    def __init__(self, deployments: Mapping[str, Deployment], sender: str):
+    def __init__(self, deployments: Mapping[str, Deployment], sender: str, incarnation: int = 0):
         self.deployments = deployments
         self.sender = sender
         self.refused = 0
-        self._due = 0
+        self._link = Link(incarnation)
+        self._lock = threading.Lock()
         self._decoder = Decoder()
+
+    def close(self) -> None:
+        """Take nothing any more: the connection was given up, and whatever it still brings is stale."""
+        with self._lock:
+            self._link.renew()
 
     def handle(self, packet: Packet) -> None:
         """Handle the messages of a packet in order; an error of one of them fails the job that it is for.
@@ -62,19 +79,25 @@ class Ingress:
         """
         if not packet.buffers:
             raise ProtocolError("a packet without headers")
-        headers, sequence = unpack(packet.buffers[0])
-        if sequence < self._due:
-            self.refused += 1
+        headers, stamp = unpack(packet.buffers[0])
+        with self._lock:
+            admitted = self._link.admit(stamp)
+        if not admitted:
+            self._refuse(headers)
             return
-        if sequence > self._due:
-            raise ProtocolError(f"packet {sequence} came where {self._due} was due")
         if sum(count for _, count in headers) != len(packet.buffers) - 1:
             raise ProtocolError("a packet has not as many buffers as its headers say")
-        self._due += 1
         start = 1
         for header, count in headers:
             self._handle_one(header, packet.buffers[start : start + count])
             start += count
+
+    def _refuse(self, headers: list[tuple[Header, int]]) -> None:
+        """Count what is stale: the packet, and its messages for the jobs that they are for."""
+        self.refused += 1
+        for header, _ in headers:
+            if _is_addressed(header) and header[1][0] in self.deployments:
+                self.deployments[header[1][0]].refused += 1
 
     def _handle_one(self, header: Header, parts: list[Any]) -> None:
         kind = header[0]
@@ -85,8 +108,7 @@ class Ingress:
                 raise ProtocolError("a schema without its bytes")
             self._decoder.learn(bytes(parts[0]))
             return
-        expected = _FIELDS.get(kind) if isinstance(kind, str) else None
-        if expected is None or not fits(header, expected) or not fits(header[1], _INSTANCE):
+        if not _is_addressed(header):
             raise ProtocolError(f"a message of the unknown kind {header!r:.200}")
         job, generation = header[1]
         deployment = self.deployments.get(job)
@@ -132,3 +154,9 @@ class Ingress:
             case ["end", _, _, _, origin, index]:
                 return lambda: deployment.input_ended(instance, ExecutorId(origin, index))
         raise ProtocolError(f"a message of the unknown kind {header[0]!r}")
+
+
+def _is_addressed(header: Header) -> bool:
+    """Return whether a message is of a kind that is for a job, and says for which."""
+    expected = _FIELDS.get(header[0]) if isinstance(header[0], str) else None
+    return expected is not None and fits(header, expected) and fits(header[1], _INSTANCE)

@@ -40,9 +40,11 @@ class JobQuestions:
 
     async def state(self, job: str, operator: str, key: list[Any] | None = None) -> list[Any]:
         """Return the state of a stateful operator, a table per executor as Arrow IPC streams; or the row of one key."""
+        record = self.jobs.record(job)
+        run = {"job": job, "generation": record.spec.generation}
         calls = (
-            self.calls.one(address, "state", job=job, operator=operator, executor=index, key=key)
-            for index, address in homes(self.jobs.record(job), operator, None)
+            self.calls.one(address, "state", **run, operator=operator, executor=index, key=key)
+            for index, address in homes(record, operator, None)
         )
         return [part for parts in await asyncio.gather(*calls) for part in parts]
 

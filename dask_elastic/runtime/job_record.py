@@ -60,7 +60,8 @@ class JobRecord:
     expelling : set of str
         Lost workers that are about to leave the job.
     suspects : dict
-        For each home the operator and the batch that a lost node had at hand, and when, until they are done again.
+        For each home what lost nodes had at hand, until it has come through it: the number under which it said so,
+        operator, and batch.
     refused : int
         Reports of nodes that had left.
     """
@@ -85,10 +86,11 @@ class JobRecord:
         }
         self.refused = 0
         self.changes = 0
+        self.core_changes = 0
         self.joinings = 0
         self.incarnations: dict[int, int] = {}
         self.expelling: set[str] = set()
-        self.suspects: dict[int, tuple[float, str, int]] = {}
+        self.suspects: dict[int, tuple[int, str, int]] = {}
         self._letters: Counter[str] = Counter()
         self._ended = asyncio.Event()
 

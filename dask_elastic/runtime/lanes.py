@@ -8,6 +8,7 @@ socket: there the event loop carries the packets.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 import threading
@@ -210,6 +211,7 @@ class CommReader:
         self._handle = handle
         self._loop = asyncio.get_running_loop()
         self._problem: ProtocolError | None = None
+        self._handled = asyncio.Event()
         self._packets: SimpleQueue[Packet | None] = SimpleQueue()
         threading.Thread(target=self._run, name="elastic-reader", daemon=True).start()
 
@@ -220,7 +222,11 @@ class CommReader:
                 self._packets.put(Packet.from_message(await self._comm.read()))
                 self.heard = time.monotonic()
         except Exception as error:  # whoever asked decides what it means
-            return self._problem or error
+            reason = error
+        # What has come before the end is handled before it is told.
+        self._packets.put(None)
+        await self._handled.wait()
+        return self._problem or reason
 
     def close(self) -> None:
         """End the connection and the thread."""
@@ -234,7 +240,12 @@ class CommReader:
         except ProtocolError as error:
             # Whatever comes behind it is out of order.
             self._problem = error
-            self._loop.call_soon_threadsafe(self._comm.abort)
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and the worker with it
+            self._loop.call_soon_threadsafe(self._end)
+
+    def _end(self) -> None:
+        self._handled.set()
+        self._comm.abort()
 
 
 class SocketReader:

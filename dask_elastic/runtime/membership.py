@@ -101,7 +101,7 @@ class Membership:
                 self._check_unchanged(record, before, addresses)
             except (ElasticError, Relayed) as error:
                 self._put_off(record, addresses, error)
-                await self._dismiss(record, addresses)
+                await self._dismiss(record, addresses, record.joinings)
                 return
             record.spec = spec
             for address in addresses:
@@ -119,7 +119,8 @@ class Membership:
         )
         record.incarnations.update(dict.fromkeys(places, record.joinings))
         await self._announce(record, spec)
-        await _all(self.calls.one(address, "start_sources", job=record.name) for address in addresses)
+        run = {"job": record.name, "generation": spec.generation}
+        await _all(self.calls.one(address, "start_sources", **run) for address in addresses)
 
     async def _announce(self, record: JobRecord, spec: JobSpec) -> None:
         record.changes += 1
@@ -157,8 +158,9 @@ class Membership:
             wait = min(2 * wait, LONGEST_WAIT)
             self._waits[address] = wait, time.monotonic() + wait
 
-    async def _dismiss(self, record: JobRecord, addresses: list[str]) -> None:
-        run = {"job": record.name, "generation": record.spec.generation}
+    async def _dismiss(self, record: JobRecord, addresses: list[str], incarnation: int) -> None:
+        """Have workers forget a job; it may reach them when they have joined it anew, and does not count then."""
+        run = {"job": record.name, "generation": record.spec.generation, "incarnation": incarnation}
         calls = (self._soon(self.calls.one(address, "forget", **run), address) for address in addresses)
         for result in await asyncio.gather(*calls, return_exceptions=True):
             if isinstance(result, BaseException):
@@ -202,7 +204,7 @@ class Membership:
             logger.warning("job %r: not every node was told that %s is out: %s", record.name, address, error)
         if address in self.workers:
             self._waits[address] = FIRST_WAIT, time.monotonic() + FIRST_WAIT
-            await self._dismiss(record, [address])
+            await self._dismiss(record, [address], record.incarnations.get(node, 0))
 
     async def _replace_cores(self, record: JobRecord, key: ExecutorKey, node: int) -> None:
         try:
@@ -282,7 +284,8 @@ class Membership:
             new = places - set(record.spec.guests)
             for node in new if record.live else ():
                 # Nobody can ask it again once it has left.
-                last = await self.calls.one(record.nodes[node], "report", job=record.name)
+                run = {"job": record.name, "generation": record.spec.generation}
+                last = await self.calls.one(record.nodes[node], "report", **run)
                 record.reports[node] = {**last, "at": time.time()}
             if new and record.live:
                 spec = replace(record.spec, guests=(*record.spec.guests, *sorted(new)))

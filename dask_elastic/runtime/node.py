@@ -17,14 +17,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import cloudpickle
 import pyarrow as pa
 from distributed.comm.core import CommClosedError
+from distributed.core import Status
 
 from dask_elastic.runtime.allocator import keep_pages
-from dask_elastic.runtime.channels import Channels, has_died
+from dask_elastic.runtime.channels import Channels
 from dask_elastic.runtime.commands import Commands
 from dask_elastic.runtime.deployment import Deployment
 from dask_elastic.runtime.exposure import check_exposure
 from dask_elastic.runtime.ingress import Ingress
 from dask_elastic.runtime.job_spec import NOBODY, JobSpec
+from dask_elastic.runtime.losses import Losses
 from dask_elastic.runtime.memory import Memory
 from dask_elastic.runtime.node_options import node_options
 from dask_elastic.runtime.peer import Peer, address_of
@@ -32,7 +34,6 @@ from dask_elastic.runtime.read_queue import batches_of
 from dask_elastic.runtime.report import load_error, part_report
 from dask_elastic.runtime.stage_door import StageDoor
 from dask_elastic.runtime.switching import INTERVAL
-from dask_elastic.vocab.errors import NodeLost
 
 if TYPE_CHECKING:
     from distributed import Worker
@@ -42,14 +43,11 @@ logger = logging.getLogger("dask_elastic.node")
 
 T = TypeVar("T")
 
+ENDING = frozenset({Status.closing, Status.closed, Status.failed})
+"""Statuses of a worker that does not come back."""
+
 TICK = 0.1
 JOIN_SECONDS = 5.0
-
-TOGETHER_SECONDS = 0.1
-"""Workers that die within so short a time have not died of each other's rows."""
-
-TELL_SECONDS = 0.5
-"""Longer than this the rows of a lost node do not wait for the scheduler to know of them."""
 
 
 class NodeRuntime:
@@ -67,14 +65,13 @@ class NodeRuntime:
         self.memory = Memory.of(worker, self.options)
         self.deployments: dict[str, Deployment] = {}
         self.commands = Commands(self)
-        self.channels = Channels(worker, self.options, lambda sender: Ingress(self.deployments, sender), self._given_up)
-        self._comings = ThreadPoolExecutor(1, thread_name_prefix="elastic-control-comings")
+        self.losses = Losses(self)
+        self.channels = Channels(worker, self.options, lambda *way: Ingress(self.deployments, *way), self.losses.note)
         self.door = StageDoor(self)
         self._pool = ThreadPoolExecutor(8, thread_name_prefix="elastic-control")
         self._closed = threading.Event()
         self._wanted_report = asyncio.Event()
         self._background: set[asyncio.Task[Any]] = set()
-        self._losses: set[asyncio.Task[Any]] = set()
 
     @property
     def address(self) -> str:
@@ -88,23 +85,28 @@ class NodeRuntime:
         self.worker.handlers["elastic_stream"] = self.stream
         self.worker.handlers.update({**self.commands.handlers(), **self.door.handlers()})
         threading.Thread(target=self._run_ticks, name="elastic-ticks", daemon=True).start()
-        self._spawn(self._run_reports())
+        self.spawn(self._run_reports())
 
     async def close(self) -> None:
         """End everything that runs here and give the handlers back."""
         self._closed.set()
         for name in ("elastic_stream", *self.commands.handlers(), *self.door.handlers()):
-            self.worker.handlers.pop(name, None)
+            if self.worker.status in ENDING:
+                # The scheduler and the other workers learn of it later, and may ask until then.
+                self.worker.handlers[name] = _refuse
+            else:
+                self.worker.handlers.pop(name, None)
         for job in list(self.deployments):
             await self.forget(job)
         for task in list(self._background):
             task.cancel()
         await self.channels.close()
-        self._comings.shutdown(wait=False, cancel_futures=True)
+        self.losses.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
         INTERVAL.restore()
 
-    def _spawn(self, work: Any) -> asyncio.Task[Any]:
+    def spawn(self, work: Any) -> asyncio.Task[Any]:
+        """Run something on the event loop until this node ends."""
         task: asyncio.Task[Any] = asyncio.ensure_future(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
@@ -156,10 +158,7 @@ class NodeRuntime:
         deployment = self.deployments[job]
         # Some of the others may be lost, without anybody here knowing of it yet: dialling them would take long.
         await self._connect_all(address for address in nodes if address not in (*deployment.spec.nodes, NOBODY))
-        if self._losses:
-            # What is known here of how a node was lost counts before the news that it is out.
-            await asyncio.wait(set(self._losses))
-        await self._one_by_one(deployment.change_members, change, tuple(nodes), tuple(guests))
+        await self.losses.members(deployment, change, nodes, guests)
 
     async def _connect_all(self, addresses: Iterable[str]) -> None:
         for address in addresses:
@@ -179,12 +178,12 @@ class NodeRuntime:
 
     def job_part_ended(self, job: str) -> None:
         """All instances here have ended; called from any thread."""
-        self._report_soon()
+        self.report_soon()
 
     def job_failed(self, job: str, error: BaseException) -> None:
         """Something here failed the job; called from any thread."""
         logger.error("job %r failed on %s: %s", job, self.address, error)
-        self._report_soon()
+        self.report_soon()
 
     # channels
 
@@ -198,45 +197,10 @@ class NodeRuntime:
         """
         return self.channels.peer(address)
 
-    async def stream(self, comm: Comm, sender: str, lane: str = "comm") -> str:
+    async def stream(self, comm: Comm, sender: str, lane: str = "comm", incarnation: int = 0) -> str:
         """Read what another node sends us; the handler behind the ``elastic_stream`` operation."""
-        await self.channels.serve(comm, sender, lane)
+        await self.channels.serve(comm, sender, lane, incarnation)
         return "dont_reply"
-
-    def _given_up(self, address: str, error: NodeLost) -> None:
-        running = [one.job for one in self.deployments.values() if not one.ended and address in one.spec.nodes]
-        if running:
-            logger.warning("lost a worker of %s: %s", ", ".join(map(repr, running)), error)
-        task = self._spawn(self._go_on_without(address, error))
-        self._losses.add(task)
-        task.add_done_callback(self._losses.discard)
-
-    async def _go_on_without(self, address: str, error: NodeLost) -> None:
-        died = await has_died(address)
-        if died:
-            # Others may have died with it; whoever is given its rows has to be alive.
-            await asyncio.sleep(TOGETHER_SECONDS)
-        for deployment in list(self.deployments.values()):
-            if died and (batches := deployment.at_hand(address)):
-                await self._tell_at_hand(deployment, batches)
-            lost = functools.partial(deployment.node_lost, address, error, died)
-            await self._one_by_one(self._guarded, deployment, lost)
-        self._wanted_report.set()
-
-    async def _tell_at_hand(self, deployment: Deployment, batches: list[tuple[str, int]]) -> None:
-        """Tell the scheduler what a lost node had at hand, before this node does it again and may die of it."""
-        spec = deployment.spec
-        call = self.worker.scheduler.elastic_suspects(
-            job=spec.job, generation=spec.generation, node=spec.node, batches=batches
-        )
-        try:
-            await asyncio.wait_for(call, TELL_SECONDS)
-        except (TimeoutError, CommClosedError, OSError) as error:
-            logger.info("job %r: the scheduler was not told of %s: %r", spec.job, batches, error)
-
-    async def _one_by_one(self, function: Callable[..., None], *arguments: Any) -> None:
-        """Carry out what comes and goes in the order in which it did, away from the event loop."""
-        await asyncio.get_running_loop().run_in_executor(self._comings, function, *arguments)
 
     # time
 
@@ -248,6 +212,8 @@ class NodeRuntime:
             for job, deployment in list(self.deployments.items()):
                 if deployment.ended:
                     continue
+                if deployment.absolve():
+                    self.report_soon()
                 options = deployment.spec.options
                 for name, interval, act in (
                     ("balance", options.balance_interval, deployment.balance_due),
@@ -256,25 +222,27 @@ class NodeRuntime:
                     now = time.monotonic()
                     if now >= due.setdefault((job, name), now + interval):
                         due[job, name] = now + interval
-                        self._guarded(deployment, act)
+                        self.guarded(deployment, act)
 
     def _watch_memory(self) -> None:
         exhausted = self.memory.look()
         for deployment in () if self.memory.tight else list(self.deployments.values()):
-            self._guarded(deployment, deployment.release_withheld)
+            self.guarded(deployment, deployment.release_withheld)
         running = [deployment for deployment in self.deployments.values() if not deployment.ended]
         if exhausted and running:
             largest = max(running, key=lambda deployment: deployment.state_bytes())
             largest.fail(largest.out_of_memory(self.memory.account()))
 
     @staticmethod
-    def _guarded(deployment: Deployment, act: Callable[[], None]) -> None:
+    def guarded(deployment: Deployment, act: Callable[[], None]) -> None:
+        """Do something for a job."""
         try:
             act()
         except Exception as error:  # a fault in the engine's own upkeep is the job's error, never silent
             deployment.fail(error)
 
-    def _report_soon(self) -> None:
+    def report_soon(self) -> None:
+        """Tell the scheduler how things stand; called from any thread."""
         with contextlib.suppress(RuntimeError):  # the loop is closed: there is nobody left to report to
             self.worker.loop.asyncio_loop.call_soon_threadsafe(self._wanted_report.set)
 
@@ -308,3 +276,7 @@ class NodeRuntime:
             logger.debug("report of job %r did not get through: %r", deployment.job, error)
             return
         deployment.told_of_end = ended
+
+
+async def _refuse(**_: Any) -> None:
+    """Answer, in a worker that is about to end, as one would that does not host dask_elastic."""

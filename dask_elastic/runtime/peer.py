@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from distributed.comm import connect
 
+from dask_elastic.executor.link import Link
 from dask_elastic.runtime.fence import Fence
 from dask_elastic.runtime.lanes import READY, CommLane, SocketLane, is_plain
 from dask_elastic.runtime.packet import MAX_FRAME, Packet
@@ -52,6 +53,8 @@ class Peer:
         Told, on the event loop, when the connection is lost.
     limit : int
         Bytes of the largest message.
+    incarnation : int
+        Which connection to that worker this is; every packet says so, and its number.
 
     Notes
     -----
@@ -59,13 +62,18 @@ class Peer:
     """
 
     def __init__(
-        self, worker: Worker, address: str, on_broken: Callable[[Peer, BaseException], None], limit: int = MAX_FRAME
+        self,
+        worker: Worker,
+        address: str,
+        on_broken: Callable[[Peer, BaseException], None],
+        limit: int = MAX_FRAME,
+        incarnation: int = 0,
     ):
         self.worker = worker
         self.address = address
         self._on_broken = on_broken
         self._limit = limit
-        self._sequence = 0
+        self._link = Link(incarnation)
         self._loop = worker.loop.asyncio_loop
         self._lock = threading.Lock()
         self._schemas: dict[bytes, int] = {}
@@ -80,7 +88,8 @@ class Peer:
         comm = await connect(self.address, **self.worker.security.get_connection_args("worker"))
         plain = is_plain(comm)
         lane = "socket" if plain else "comm"
-        await comm.write({"op": "elastic_stream", "reply": False, "sender": address_of(self.worker), "lane": lane})
+        begin = {"sender": address_of(self.worker), "lane": lane, "incarnation": self._link.incarnation}
+        await comm.write({"op": "elastic_stream", "reply": False, **begin})
         if plain and await asyncio.wait_for(comm.stream.read_bytes(len(READY)), READY_SECONDS) != READY:
             raise ProtocolError(f"{self.address} does not answer as a worker with dask_elastic does")
         self._lane = (SocketLane if plain else CommLane)(comm, self._next_packet, self._broken)
@@ -187,9 +196,8 @@ class Peer:
             if not headers:
                 self._transmitting = False
                 return None
-            sequence = self._sequence
-            self._sequence += 1
-        return Packet([pack(headers, sequence), *buffers])
+            stamp = self._link.stamp()
+        return Packet([pack(headers, stamp), *buffers])
 
     async def close(self) -> None:
         """Close the connection; what has not been written is dropped."""

@@ -34,21 +34,23 @@ class PushedSources:
         """Pass rows on to a pushed source; False when it has no room at the moment."""
         record = self.jobs.record(job)
         _check_alive(record)
+        run = {"job": job, "generation": record.spec.generation}
         taken: bool = await self.calls.one(
-            _node_of(record, source, instance), "send", job=job, source=source, instance=instance, rows=rows
+            _node_of(record, source, instance), "send", **run, source=source, instance=instance, rows=rows
         )
         return taken
 
     async def close_source(self, job: str, source: str, instance: int) -> None:
         """End a pushed source after what was sent."""
         record = self.jobs.record(job)
+        run = {"job": job, "generation": record.spec.generation}
         instances = [instance]
         if any(summary.name == source and summary.epochs for summary in record.spec.summaries):
             self.epochs.close(record, source)
             instances = [*range(len(record.spec.homes[source]))]
         for each in instances:
             address = _node_of(record, source, each)
-            await self.calls.one(address, "close_source", job=job, source=source, instance=each)
+            await self.calls.one(address, "close_source", **run, source=source, instance=each)
 
 
 def _check_alive(record: JobRecord) -> None:

@@ -31,7 +31,7 @@ def part_report(deployment: Deployment) -> dict[str, Any]:
         "dead_letters": dict(deployment.dead_letters.counts),
         "refused": deployment.messages_refused,
         "lost": sorted(deployment.lost),
-        "recovering": deployment.recovering,
+        "absolved": deployment.absolved,
     }
 
 

@@ -247,13 +247,13 @@ def _shards(numbers: Sequence[Any]) -> tuple[int, ...]:
     return tuple(numbers)
 
 
-def pack(headers: list[tuple[Header, int]], sequence: int) -> bytes:
-    """Return the first buffer of a packet: its number, and each message's header and how many buffers are its own."""
-    packed: bytes = msgpack.packb([sequence, headers], use_bin_type=True)
+def pack(headers: list[tuple[Header, int]], stamp: m.Stamp) -> bytes:
+    """Return the first buffer of a packet: its stamp, and each message's header and how many buffers are its own."""
+    packed: bytes = msgpack.packb([*stamp, headers], use_bin_type=True)
     return packed
 
 
-def unpack(first: Any) -> tuple[list[tuple[Header, int]], int]:
+def unpack(first: Any) -> tuple[list[tuple[Header, int]], m.Stamp]:
     """Return the inverse of `pack`.
 
     Raises
@@ -262,12 +262,12 @@ def unpack(first: Any) -> tuple[list[tuple[Header, int]], int]:
         If it is not what `pack` returned.
     """
     try:
-        sequence, headers = msgpack.unpackb(bytes(first), raw=False, strict_map_key=False)
+        incarnation, sequence, headers = msgpack.unpackb(bytes(first), raw=False, strict_map_key=False)
     except UNREADABLE as error:
         raise ProtocolError(f"{len(first)} bytes are no headers: {error}") from error
-    if not isinstance(sequence, int) or not isinstance(headers, list) or not all(map(_is_entry, headers)):
+    if not fits((incarnation, sequence, headers), (_WHOLE, _WHOLE, (list,))) or not all(map(_is_entry, headers)):
         raise ProtocolError("what comes first in a packet are no headers")
-    return headers, sequence
+    return headers, m.Stamp(incarnation, sequence)
 
 
 def _is_entry(entry: Any) -> bool:

@@ -56,7 +56,9 @@ class WorkerCalls:
         except (TimeoutError, OSError) as error:
             raise NodeLost(f"worker {address} does not answer {operation!r}: {error}") from error
         if reply is None or "answer" not in reply:
-            raise Relayed(reply["error"]) if reply else NodeLost(f"worker {address} runs no dask_elastic")
+            raise (
+                Relayed(reply["error"]) if reply else NodeLost(f"worker {address} is closing, or runs no dask_elastic")
+            )
         return reply["answer"]
 
     async def all(self, record: JobRecord, operation: str, **arguments: Any) -> list[Any]:
@@ -78,7 +80,7 @@ class WorkerCalls:
         return {node: answer for (node, _), answer in zip(members, answers, strict=True) if answer is not _MISSING}
 
     async def _of_member(self, record: JobRecord, address: str, operation: str, arguments: dict[str, Any]) -> Any:
-        call = self.one(address, operation, job=record.name, **arguments)
+        call = self.one(address, operation, job=record.name, generation=record.spec.generation, **arguments)
         if record.needs(address):
             return await call
         try:

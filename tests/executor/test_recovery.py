@@ -14,7 +14,7 @@ from dask_elastic.executor.task_queue import LabelItem, Work
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.vocab import messages as m
 from dask_elastic.vocab.batch import Batch
-from dask_elastic.vocab.errors import PlanningError, ProtocolError
+from dask_elastic.vocab.errors import PlanningError, PoisonBatch, ProtocolError
 from dask_elastic.vocab.identity import ExecutorId
 
 SOURCE = ExecutorId("source", 0)
@@ -333,3 +333,44 @@ def test_what_is_done_again_keeps_the_time_at_which_it_was_done():
         times.append(taken[1].now)
         executor.done(home, taken[0], 0.001, 11.0)
     assert times == [5.0, 6.0, 11.0]
+
+
+def has_suspects(executor):
+    return executor.recovery.has_suspects()
+
+
+def test_rows_of_which_two_nodes_died_in_turn_are_poison():
+    executor = make({NEAR: 1, FAR: 1})
+    send(executor, 0, 0)
+    install_all(executor, lose(executor, NEAR, died=True))
+    assert has_suspects(executor), "they wait for their heir"
+    number, work = executor.take(1)
+    assert work.rows == 1
+    assert not has_suspects(executor), "they are with another node"
+    executor.links.cut(FAR)
+    with pytest.raises(PoisonBatch) as raised:
+        executor.handle(events.NodeGone(FAR, died=True), 2.0)
+    assert (raised.value.operator, raised.value.batch) == (ME.component, number)
+
+
+def test_rows_that_a_task_at_home_came_through_are_suspects_no_more():
+    executor = make({HOME: 1, NEAR: 1})
+    send(executor, 1, 1)
+    offer(executor, 5)
+    install_all(executor, lose(executor, NEAR, died=True))
+    assert has_suspects(executor)
+    number, work = executor.take(0)
+    assert work.rows == 1
+    assert has_suspects(executor), "they are being processed at home"
+    executor.done(0, number, 0.1, 2.0)
+    assert not has_suspects(executor)
+
+
+@pytest.mark.parametrize("died", [False, True])
+def test_what_a_node_had_not_begun_with_is_no_suspect(died):
+    executor = make({HOME: 1, NEAR: 1})
+    [number] = send(executor, 1, 1)
+    settle(executor, 1, number)
+    install_all(executor, lose(executor, NEAR, died=died))
+    assert not has_suspects(executor), "it had come through what it was sent"
+    assert executor.recovery.rows == 1

@@ -12,8 +12,8 @@ from dask_elastic._version import __version__
 from dask_elastic.runtime.commands import Commands
 from dask_elastic.runtime.coordinator import Coordinator
 from dask_elastic.runtime.options import job_options
-from dask_elastic.runtime.report import Relayed, dump_error
-from dask_elastic.vocab.errors import SubmitError
+from dask_elastic.runtime.report import Relayed, dump_error, load_error
+from dask_elastic.vocab.errors import SubmitError, UnknownJob
 
 SUBMIT = {
     "version": __version__,
@@ -114,7 +114,7 @@ def test_a_worker_that_is_slow_to_prepare_forgets_a_job_that_could_not_start():
 
 def test_the_end_of_an_earlier_run_does_not_end_a_later_one():
     ended = []
-    deployment = SimpleNamespace(spec=SimpleNamespace(generation=2), end=lambda: ended.append(2))
+    deployment = SimpleNamespace(spec=SimpleNamespace(generation=2), refused=0, end=lambda: ended.append(2))
 
     async def forget(job):
         ended.append(job)
@@ -125,3 +125,50 @@ def test_the_end_of_an_earlier_run_does_not_end_a_later_one():
         asyncio.run(commands.end("job", generation))
         asyncio.run(commands.forget("job", generation))
     assert ended == [2, "job"]
+
+
+COMMANDS = {
+    "members": {"change": 1, "nodes": [], "guests": []},
+    "start_executors": {}, "start_sources": {}, "drain": {}, "end": {}, "forget": {}, "report": {},
+    "set_cores": {"change": 1, "operator": "op", "executor": 0, "cores": []},
+    "move_shard": {"operator": "op", "executor": 0, "shard": 0, "task": 0},
+    "moves": {}, "recoveries": {}, "assignment": {}, "task_nodes": {},
+    "state": {"operator": "op", "executor": 0},
+    "send": {"source": "rows", "instance": 0, "rows": b""}, "close_source": {"source": "rows", "instance": 0},
+    "collect": {"operator": "out"}, "dead_letters": {"operator": "op"},
+}  # fmt: skip
+"""Whatever is said to a job's part on a node, once it is there."""
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_what_is_said_to_an_earlier_run_is_refused_and_counted(command):
+    """The job has no other part here: whatever it does with the command would raise another error."""
+    deployment = SimpleNamespace(spec=SimpleNamespace(generation=2), refused=0)
+    worker = SimpleNamespace(address="here")
+    commands = Commands(SimpleNamespace(deployments={"job": deployment}, worker=worker, in_thread=None))
+    answer = asyncio.run(commands.handlers()[f"elastic_{command}"](job="job", generation=1, **COMMANDS[command]))
+    assert deployment.refused == 1
+    if command in ("end", "forget"):
+        assert answer == {"answer": [] if command == "forget" else None}
+    else:
+        assert isinstance(load_error(answer["error"]), UnknownJob)
+
+
+def test_every_command_is_tried():
+    handlers = Commands(SimpleNamespace()).handlers()
+    assert {f"elastic_{name}" for name in (*COMMANDS, "version", "prepare")} == set(handlers)
+
+
+def test_a_worker_that_has_joined_anew_does_not_forget_what_it_was_told_to_before():
+    forgotten = []
+
+    async def forget(job):
+        forgotten.append(job)
+        return []
+
+    deployment = SimpleNamespace(spec=SimpleNamespace(generation=2, incarnation=5), refused=0)
+    commands = Commands(SimpleNamespace(deployments={"job": deployment}, forget=forget))
+    asyncio.run(commands.forget("job", 2, incarnation=4))
+    assert (forgotten, deployment.refused) == ([], 1)
+    asyncio.run(commands.forget("job", 2, incarnation=5))
+    assert forgotten == ["job"]

@@ -12,6 +12,7 @@ from dask_elastic.executor.executor import ElasticExecutor
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.runtime.home import Home
 from dask_elastic.vocab import messages as m
+from dask_elastic.vocab.errors import PlanningError
 from dask_elastic.vocab.identity import ExecutorId
 
 ME = ExecutorId("per_key", 0)
@@ -57,3 +58,12 @@ def test_who_waits_for_a_flush_goes_on_when_the_job_ends(home):
     waiting.join(10)
     assert not waiting.is_alive()
     home.flush(60.0)
+
+
+def test_a_change_of_cores_that_comes_late_is_refused_and_counted(home):
+    home.deployment.refused = 0
+    home.set_cores(2, {1: 2})
+    with pytest.raises(PlanningError, match="change 1 of its cores came after change 2"):
+        home.set_cores(1, {1: 1})
+    assert home.deployment.refused == 1
+    assert sorted(task.node for task in home.executor.routes.tasks.values()) == [1, 1]

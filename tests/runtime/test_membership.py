@@ -261,7 +261,7 @@ def test_workers_are_drained_become_guests_and_get_nothing_new(on, fake):
         record = await submit(coordinator, fake, executors=1)
         await coordinator.set_cores("job", "op0", {"a": 1, "b": 1, "c": 1})
         left = [[["op0", 0, [0, 1]]], [["op0", 0, [0]]]]
-        scheduler.answers["a", "task_nodes"] = lambda job: left.pop(0)
+        scheduler.answers["a", "task_nodes"] = lambda **run: left.pop(0)
         scheduler.answers["b", "report"] = {**fake.empty_report(), "dead_letters": {"op0": 2}}
         await coordinator.membership.retire(["b"], timeout=10)
         assert left == []
