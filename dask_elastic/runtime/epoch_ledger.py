@@ -152,7 +152,10 @@ class EpochLedger:
         if self.known(query, epoch, parts):
             return self._queries[query][epoch]
         if self.closed:
-            raise HandoffError(f"query {query}, epoch {epoch}: the source has ended, it takes no more rows.")
+            raise HandoffError(
+                f"query {query}, epoch {epoch}: the source has ended, it takes no more rows. The end of a query ends the "
+                'source that it writes to; .option("end", "false") keeps it open for others.'
+            )
         rows, digest = self._checked(query, epoch, parts)
         self._count += 1
         record = EpochRecord(self._count, query, epoch, rows, digest, tuple(sorted(parts)))
