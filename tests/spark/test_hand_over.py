@@ -10,6 +10,8 @@ import pytest
 from distributed import Client, LocalCluster, Queue
 
 import dask_elastic as de
+from dask_elastic.runtime.job import call
+from dask_elastic.runtime.job_view import one_line
 from dask_elastic.spark import SparkFailed, drain, handoff, into, register
 from dask_elastic.spark.failure import spark_errors
 from dask_elastic.spark.staging_connection import ask
@@ -226,10 +228,15 @@ def test_a_full_queue_holds_the_commit_back_and_memory_stays_bounded(spark, clie
     wait_until(lambda: any(each["waiting"] == 1 for each in progress()), "an epoch waits")
     seen = []
     while feeding.is_alive():
-        seen.append(progress()[0]["waiting"])
+        seen += progress()
         feeding.join(0.05)
     assert done == [0, 1, 2]
-    assert max(seen) == 1
+    assert max(each["waiting"] for each in seen) == 1
+    assert 0 < max(each["staged"] for each in seen) <= 2 * 256 * 1024  # two instances
+    assert max(each["rows_per_second"] for each in seen) > 0
+    described = call(client, "describe", job="slow")
+    assert [(each["epoch"], each["epochs"], each["rows"]) for each in described["handoffs"]] == [(2, 3, 120_000)]
+    assert "rows ← epoch 2, 120,000 rows, " in one_line(described)
     job.end_of_input()
     job.wait(60, progress=False)
     check(job, 0, 120_000)
