@@ -5,8 +5,8 @@ BIN := $(VENV)/bin
 
 SOURCES := dask_elastic plugins
 CHECKED := $(wildcard dask_elastic plugins tests examples benchmarks)
-# The demonstrations have their own target; files with a leading underscore are parts of others.
-EXAMPLES := $(sort $(filter-out examples/demo.py examples/demo_spark.py examples/_%,$(wildcard examples/*.py)))
+# The demonstration has its own target; files with a leading underscore are parts of others.
+EXAMPLES := $(sort $(filter-out examples/demo.py examples/_%,$(wildcard examples/*.py)))
 BENCHMARKS := $(sort $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py)))
 
 .PHONY: test lint format types examples pytest soak demo bench clean
@@ -43,7 +43,6 @@ format: $(VENV)/.test
 
 demo: $(VENV)/.demo
 	$(BIN)/python examples/demo.py
-	$(BIN)/python examples/demo_spark.py --months 3
 
 bench: $(VENV)/.test
 	@set -e; for benchmark in $(BENCHMARKS); do echo "== $$benchmark"; $(BIN)/python $$benchmark; done
