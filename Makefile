@@ -5,8 +5,8 @@ BIN := $(VENV)/bin
 
 SOURCES := dask_elastic plugins
 CHECKED := $(wildcard dask_elastic plugins tests examples benchmarks)
-# The demonstrations have their own target; files with a leading underscore are parts of others.
-EXAMPLES := $(sort $(filter-out examples/demo.py examples/demo_spark.py examples/_%,$(wildcard examples/*.py)))
+# The demonstration has its own target; files with a leading underscore are parts of others.
+EXAMPLES := $(sort $(filter-out examples/demo.py examples/_%,$(wildcard examples/*.py)))
 # Tests that start no process share the cores; those that do, and look at the time, have the machine to themselves.
 PURE := $(wildcard $(addprefix tests/,control executor house meters migration model papers planning routing simulator \
 	state testing topology windows))
@@ -48,7 +48,6 @@ format: $(VENV)/.test
 
 demo: $(VENV)/.demo
 	$(BIN)/python examples/demo.py
-	$(BIN)/python examples/demo_spark.py --months 3
 
 bench: $(VENV)/.test
 	@set -e; for benchmark in $(BENCHMARKS); do echo "== $$benchmark"; $(BIN)/python $$benchmark; done

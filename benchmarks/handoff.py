@@ -14,7 +14,15 @@ memory, `spilled_MiB` the most on disk.
 Micro-batches of 10 k rows: seconds from Spark's trigger until their last row is in the state of a count by key, next to
 the whole trigger of `noop` and of ours.
 
+With `--slow`, something else: back-pressure. Spark writes micro-batches as fast as it may into a job that takes far
+fewer rows per second than Spark has, and all processes are watched. `staged_MiB` is the most that one of the two
+instances held in memory, of `staging_MiB` that each may; of each kind of process there are the resident sizes of the
+largest one: when the job had taken its first rows (`first`), the most (`peak`), and by how much the mean of the last
+third of the time is above that of the second (`drift`, which an unbounded queue would make as large as what Spark had
+in excess).
+
     python benchmarks/handoff.py [--batches 8] [--rows 1000000] [--rounds 2]
+    python benchmarks/handoff.py --slow [--seconds 75]
 """
 
 from __future__ import annotations
@@ -23,18 +31,21 @@ import argparse
 import asyncio
 import datetime as dt
 import json
+import os
 import statistics
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 from distributed import Client, LocalCluster
 from distributed.comm import connect
 from distributed.protocol import to_serialize
 from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
 
 import dask_elastic as de
+from dask_elastic.runtime.job import call
 from dask_elastic.spark import into, register, session
 
 WARM_UP = 2
@@ -229,7 +240,6 @@ def small(spark: Any, client: Client, batches: int) -> None:
         counted.sink(de.sinks.Call(noting(str(notes))), name="note")
         job = de.submit(topology, client, latency_target=None)
         progress = run(stream, "dask_elastic", into(job), batches)
-        job.end_of_input()
         job.wait(60, progress=False)
         times = [(float(at), int(count)) for at, count in map(str.split, notes.read_text().splitlines())]
         job.forget()
@@ -249,17 +259,86 @@ def small(spark: Any, client: Client, batches: int) -> None:
     print(json.dumps(line), flush=True)
 
 
+# a job that is slower than Spark
+
+
+SLOW_ROWS = 200_000
+SLOW_RATE = 40_000
+STAGING = 16
+
+
+def resident(workers: list[int]) -> dict[str, float]:
+    """The resident size, in MiB, of the largest process of each kind."""
+    found: dict[str, list[float]] = {"dask_worker": [], "spark_python": [], "spark_java": []}
+    for process in psutil.Process().children(recursive=True):
+        try:
+            size, command = process.memory_info().rss / 2**20, process.cmdline()
+        except psutil.Error:
+            continue
+        if process.pid in workers:
+            found["dask_worker"].append(size)
+        elif "pyspark.daemon" in command:
+            found["spark_python"].append(size)
+        elif command and Path(command[0]).name == "java":
+            found["spark_java"].append(size)
+    return {kind: max(sizes, default=0.0) for kind, sizes in found.items()}
+
+
+def slow(spark: Any, client: Client, lasting: float) -> None:
+    stream = source(spark, SLOW_ROWS)
+    able = SLOW_ROWS / statistics.median(seconds(run(stream, "noop", {}, 6)))
+    topology = de.Topology("slow")
+    options = {"parallel": 2, "rate": SLOW_RATE, "staging": f"{STAGING}MiB", "epochs": 1}
+    topology.source("rows", de.sources.Spark(stream.schema, **options)).sink(
+        de.sinks.Call(lambda batch: None), name="drop"
+    )
+    job = de.submit(topology, client)
+    workers = list(client.run(os.getpid).values())
+    with tempfile.TemporaryDirectory() as checkpoint:
+        writer = stream.writeStream.format("dask_elastic").options(**into(job), end="false")
+        query = writer.option("checkpointLocation", checkpoint).start()
+        while not taken(client):
+            time.sleep(0.1)
+        began, first, sizes = time.monotonic(), taken(client), [resident(workers)]
+        while time.monotonic() - began < lasting:
+            time.sleep(1)
+            sizes.append(resident(workers))
+        rows, elapsed = taken(client) - first, time.monotonic() - began
+        [peak, spilled] = staged(client)
+        job.stop()
+        query.stop()
+    line: dict[str, Any] = {"seconds": round(elapsed), "job_rows_per_second": round(rows / elapsed)}
+    line |= {"noop_rows_per_second": round(able), "excess_MiB": round((able * elapsed - rows) * 100 / 2**20)}
+    line |= {"staged_MiB": round(peak, 1), "staging_MiB": STAGING, "spilled_MiB": round(spilled, 1)}
+    third = len(sizes) // 3
+    for kind in sizes[0]:
+        seen = [each[kind] for each in sizes]
+        drift = statistics.fmean(seen[-third:]) - statistics.fmean(seen[third : 2 * third])
+        line[kind] = {"first": round(seen[0]), "peak": round(max(seen)), "drift": round(drift, 1)}
+    print(json.dumps(line), flush=True)
+
+
+def taken(client: Client) -> int:
+    """How many rows the job's source has sent on."""
+    return sum(rows for _, _, rows in call(client, "describe", job="slow")["sources"])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=1_000_000, help="rows of a large micro-batch")
     parser.add_argument("--batches", type=int, default=8, help="large micro-batches of each sink and round")
     parser.add_argument("--rounds", type=int, default=2, help="how often the sinks take their turns")
+    parser.add_argument("--slow", action="store_true", help="measure memory with a job that is slower than Spark")
+    parser.add_argument("--seconds", type=float, default=75, help="how long --slow looks")
     options = parser.parse_args()
     spark = session("handoff", master="local[2]", config={"spark.driver.memory": "2g"})
     register(spark)
     with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster, Client(cluster) as client:
-        large(spark, client, options.rows, options.batches, options.rounds)
-        small(spark, client, 4 * options.batches)
+        if options.slow:
+            slow(spark, client, options.seconds)
+        else:
+            large(spark, client, options.rows, options.batches, options.rounds)
+            small(spark, client, 4 * options.batches)
     spark.stop()
 
 

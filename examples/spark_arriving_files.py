@@ -18,7 +18,7 @@ from pyspark.sql import functions as sql
 
 import dask_elastic as de
 from dask_elastic import aggregate as agg
-from dask_elastic.spark import drain, into, register, session
+from dask_elastic.spark import into, register, session
 
 SHOPS = ("north", "south", "harbour")
 FILES = 6
@@ -68,8 +68,8 @@ def main() -> None:
         for number in range(1, FILES):
             arrive(folder, number, rng)
         query.processAllAvailable()
-        query.stop()
-        drain(query, job)
+        query.stop()  # ends the job's source, too
+        job.wait(progress=False)
 
         found = job.state("per_shop").to_arrow().sort_by("shop").to_pylist()
         batch = clean(spark.read.schema(SCHEMA).json(str(folder))).groupBy("shop")

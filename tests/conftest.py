@@ -11,6 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "spark" / "conf"))
+
 REAL_DATA = Path(__file__).parents[2] / "shared" / "data"
 SEED = 20_130_101
 Generator = np.random.Generator

@@ -49,6 +49,7 @@ def overview(described: dict[str, Any]) -> dict[str, Any]:
             name: sum(e[name] for e in executors) for name in ("cores", "queue", "state_bytes", "moves", "moves_across")
         },
         "dead_letters": dict(described["dead_letters"]),
+        "handoffs": described["handoffs"],
         "oversubscribed": described["oversubscribed"],
         **{name: described[name] for name in CONTROL_VALUES},
         "executors": executors,

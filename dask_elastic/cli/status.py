@@ -16,6 +16,7 @@ from dask_elastic.cli.screen import Screen
 from dask_elastic.cli.table import count, duration, size, table
 from dask_elastic.runtime.job import ENDED, call
 from dask_elastic.runtime.job_spec import ELASTIC
+from dask_elastic.runtime.job_view import handed_over
 from dask_elastic.vocab.errors import UnknownJob
 
 JOB_HEAD = ("job", "status", "time", "rows", "tuples/s", "p50", "p99", "cores", "moves")
@@ -109,6 +110,8 @@ def detail(job: dict[str, Any]) -> str:
     if job["error"]:
         lines += [f"Error: {job['error']}", ""]
     lines += _control_lines(job)
+    for handoff in job["handoffs"]:
+        lines.append(f"Hand-over: {handed_over(handoff, live=job['ended'] is None)}")
     for operator, rows in job["dead_letters"].items():
         lines.append(f"Dead letters of {operator}: {count(rows)} rows")
     lines.append(table(EXECUTOR_HEAD, map(_executor_row, job["executors"]), left=2))

@@ -13,6 +13,7 @@ from dask_elastic.dashboard import job_figures
 from dask_elastic.dashboard.chosen_job import ChosenJob
 from dask_elastic.dashboard.decisions_table import DecisionsTable
 from dask_elastic.dashboard.follower import Follower
+from dask_elastic.dashboard.handoffs_table import HandoffsTable
 from dask_elastic.dashboard.headline import WELCOME, Headline
 from dask_elastic.dashboard.line_figure import SeriesSource
 from dask_elastic.dashboard.operators_table import OperatorsTable
@@ -46,6 +47,7 @@ class ElasticPage:
         self.select = Select(name="job", width=320, options=[], value="")
         self.select.on_change("value", self._picked)
         self.headline = Headline()
+        self.handoffs = HandoffsTable()
         self.operators = OperatorsTable()
         self.decisions = DecisionsTable()
         self.figures = self._make_figures()
@@ -73,7 +75,7 @@ class ElasticPage:
     @property
     def roots(self) -> list[Model]:
         """What the template places."""
-        texts = [self.headline.root, self.operators.root, self.decisions.root]
+        texts = [self.headline.root, self.handoffs.root, self.operators.root, self.decisions.root]
         return [self.welcome, self.select, *texts, *self.figures]
 
     def update(self) -> None:
@@ -85,9 +87,11 @@ class ElasticPage:
         job = None if name is None else self._watched.job(name)
         self._show(known=name is not None, measured=job is not None)
         if name is None:
+            self.handoffs.update((), live=False)
             return
         decisions = [] if job is None else self._watched.decisions(job)
         self.headline.update(cards[name], job, decisions, self._watched.problem())
+        self.handoffs.update(cards[name].handoffs(), cards[name].live)
         self.operators.update(job)
         self.decisions.update(decisions)
         if job is not None:

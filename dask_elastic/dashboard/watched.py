@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -10,6 +10,7 @@ from dask_elastic.dashboard.tape import Tapes
 
 if TYPE_CHECKING:
     from dask_elastic.control.history import History, JobHistory
+    from dask_elastic.vocab.epoch import HandoffProgress
     from dask_elastic.vocab.plan import Decision
 
 STATUSES = ("starting", "running", "draining", "finished", "stopped", "failed")
@@ -34,6 +35,8 @@ class JobCard:
         Why it failed.
     cores : callable
         Returns cores by executor, which is (operator, number), and of each by the address of the node.
+    handoffs : callable
+        Returns how far the hand-off to each source is that another engine feeds.
     """
 
     name: str
@@ -42,6 +45,7 @@ class JobCard:
     oversubscribed: bool = False
     error: str | None = None
     cores: Callable[[], Mapping[tuple[str, int], Mapping[str, int]]] = dict
+    handoffs: Callable[[], Sequence[HandoffProgress]] = tuple
 
     @property
     def live(self) -> bool:

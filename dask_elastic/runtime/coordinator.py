@@ -227,7 +227,8 @@ class Coordinator:
         return self._description(self.jobs.record(job))
 
     def _description(self, record: JobRecord) -> dict[str, Any]:
-        return {**record.description(), **self.controller.says(record)}
+        handoffs = [progress.to_message() for progress in self.epochs.progress(record)]
+        return {**record.description(), **self.controller.says(record), "handoffs": handoffs}
 
     async def wait(self, job: str, timeout: float) -> dict[str, Any]:
         """One job, once it has ended or `timeout` seconds have passed."""

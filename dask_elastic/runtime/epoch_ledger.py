@@ -80,6 +80,7 @@ class EpochLedger:
         self.instances = instances
         self.kept = kept
         self.rows = 0
+        self.newest: EpochRecord | None = None
         self.closed = False
         self._count = 0
         self._queries: dict[str, OrderedDict[int, EpochRecord]] = {}
@@ -152,11 +153,15 @@ class EpochLedger:
         if self.known(query, epoch, parts):
             return self._queries[query][epoch]
         if self.closed:
-            raise HandoffError(f"query {query}, epoch {epoch}: the source has ended, it takes no more rows.")
+            raise HandoffError(
+                f"query {query}, epoch {epoch}: the source has ended, it takes no more rows. The end of a query "
+                'ends the source that it writes to; .option("end", "false") keeps it open for others.'
+            )
         rows, digest = self._checked(query, epoch, parts)
         self._count += 1
         record = EpochRecord(self._count, query, epoch, rows, digest, tuple(sorted(parts)))
         self.rows += rows
+        self.newest = record
         self._queries.setdefault(query, OrderedDict())[epoch] = record
         for instance, pending in enumerate(self._pending):
             if record.of_instance(instance):

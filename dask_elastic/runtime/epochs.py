@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from dask_elastic.meters import Rate
 from dask_elastic.runtime.commands import Handler, answered
 from dask_elastic.runtime.epoch_ledger import EpochLedger
 from dask_elastic.runtime.job_record import JobRecord, Status
 from dask_elastic.runtime.job_table import JobTable
 from dask_elastic.runtime.report import Relayed, dump_error
 from dask_elastic.runtime.worker_calls import WorkerCalls
-from dask_elastic.vocab.epoch import StagedPart
+from dask_elastic.vocab.epoch import HandoffProgress, StagedPart
 from dask_elastic.vocab.errors import ElasticError, EpochConflict, HandoffError, JobFailed, UnknownOperator
 
 if TYPE_CHECKING:
     from distributed import Scheduler
+
+RATE_SECONDS = 10.0
+"""Rows come by micro-batches, so how many come per second shows over several of them."""
 
 Fail = Callable[[JobRecord, bytes], None]
 
@@ -40,6 +45,7 @@ class Desk:
         self.limit = limit
         self.queues = tuple(queues)
         self.committing = asyncio.Lock()
+        self.rate = Rate(RATE_SECONDS)
         self._taken = asyncio.Event()
 
     def taken(self) -> None:
@@ -129,6 +135,7 @@ class Epochs:
                 await self._seal(record, source, desk, query, epoch, staged)
                 self._check_open(record)
                 committed = desk.ledger.commit(query, epoch, staged)
+                desk.rate.add(committed.rows, time.monotonic())
             except BaseException:
                 await self._unstage(record, source, desk, query, epoch)
                 raise
@@ -205,19 +212,29 @@ class Epochs:
 
     async def handoff_progress(self, job: str) -> list[dict[str, Any]]:
         """How far each hand-off to a job is."""
-        record = self.jobs.record(job)
-        run = record.spec.generation
-        return [
-            {
-                "source": name,
-                "epochs": desk.ledger.epochs,
-                "rows": desk.ledger.rows,
-                "waiting": desk.ledger.backlog(),
-                "limit": desk.limit,
-            }
-            for (of_job, of_run, name), desk in self._desks.items()
-            if (of_job, of_run) == (job, run)
-        ]
+        return [progress.to_message() for progress in self.progress(self.jobs.record(job))]
+
+    def progress(self, record: JobRecord) -> list[HandoffProgress]:
+        """Return how far the hand-off to each source of a job is that takes epochs."""
+        return [self._progress(record, each.name, each.epochs) for each in record.spec.summaries if each.epochs]
+
+    def _progress(self, record: JobRecord, source: str, limit: int) -> HandoffProgress:
+        desk = self._desks.get((record.name, record.spec.generation, source))
+        kept, spilled = record.staged(source)
+        if desk is None:
+            return HandoffProgress(source, limit=limit, staged=kept, spilled=spilled)
+        ledger = desk.ledger
+        return HandoffProgress(
+            source,
+            None if ledger.newest is None else ledger.newest.epoch,
+            ledger.epochs,
+            ledger.rows,
+            desk.rate.per_second(time.monotonic()),
+            ledger.backlog(),
+            limit,
+            kept,
+            spilled,
+        )
 
     # the end
 

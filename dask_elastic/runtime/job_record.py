@@ -174,6 +174,11 @@ class JobRecord:
                 held[nodes[node]] = held.get(nodes[node], 0) + count
         return held
 
+    def staged(self, source: str) -> tuple[int, int]:
+        """Bytes of handed-over rows that the instances of a source hold in memory, and on disk."""
+        held = [part for report in self.reports.values() for part in report["staged"] if part[0] == source]
+        return sum(kept for _, kept, _ in held), sum(spilled for _, _, spilled in held)
+
     def description(self) -> dict[str, Any]:
         """Everything of interest to a client, as plain values."""
         reports = [self.reports[node] for node in sorted(self.reports)]

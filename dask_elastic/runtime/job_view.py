@@ -24,11 +24,37 @@ def one_line(described: dict[str, Any]) -> str:
     for operator in dict.fromkeys(e["operator"] for e in executors):
         cores = "+".join(str(e["cores"]) for e in executors if e["operator"] == operator)
         parts.append(f"{operator} {cores} cores")
+    parts += [handed_over(one, live=described["ended"] is None) for one in described["handoffs"] if one["epochs"]]
     parts.append(f"{sum(e['moves'] for e in executors)} moves")
     dead = sum(described["dead_letters"].values())
     if dead:
         parts.append(f"{dead:,} dead letters")
     return " · ".join(parts + _conditions(described))
+
+
+def handed_over(progress: dict[str, Any], live: bool = True) -> str:
+    """Return how far a hand-off is, in a few words.
+
+    Parameters
+    ----------
+    progress : dict
+        The fields of `HandoffProgress`.
+    live : bool
+        Whether more may come; the end has no rate and no queue.
+
+    Examples
+    --------
+    >>> handed_over({"source": "rows", "epoch": 7, "rows": 8000, "rows_per_second": 1000.0, "waiting": 1, "limit": 2,
+    ...              "staged": 2**20, "spilled": 0})
+    'rows ← epoch 7, 8,000 rows, 1,000 rows/s, 1 of 2 wait, 1.00 MiB staged'
+    """
+    parts = [f"{progress['source']} ← epoch {progress['epoch']}", f"{progress['rows']:,} rows"]
+    if live:
+        parts.append(f"{progress['rows_per_second']:,.0f} rows/s")
+        parts.append(f"{progress['waiting']} of {progress['limit']} wait")
+        parts.append(f"{format_bytes(progress['staged'])} staged")
+        parts += [f"{format_bytes(progress['spilled'])} on disk"] if progress["spilled"] else []
+    return ", ".join(parts)
 
 
 def _conditions(described: dict[str, Any]) -> list[str]:

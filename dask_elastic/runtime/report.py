@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import cloudpickle
 
 from dask_elastic.executor.measures import ExecutorMeasure
+from dask_elastic.runtime.intake import Intake
 from dask_elastic.vocab.errors import ElasticError, JobFailed
 
 if TYPE_CHECKING:
@@ -27,6 +28,11 @@ def part_report(deployment: Deployment) -> dict[str, Any]:
         "executors": [_measure(measure) for measure in measures],
         "details": [_detail(measure) for measure in measures],
         "sources": [[*source.identity, source.rows] for source in deployment.sources.values()],
+        "staged": [
+            [source.identity.component, source.mailbox.memory, source.mailbox.spilled]
+            for source in deployment.sources.values()
+            if isinstance(source.mailbox, Intake)
+        ],
         "sinks": [[*sink.identity, sink.rows] for sink in deployment.sinks.values()],
         "dead_letters": dict(deployment.dead_letters.counts),
         "refused": deployment.messages_refused,

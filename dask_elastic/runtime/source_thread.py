@@ -180,12 +180,21 @@ class SourceThread:
                 yield rows, time.time()
             return
         pace = Pace(rate / self.instances, time.time())
-        for rows in self._read():
+        for rows in self._as_it_comes(pace) if self.source.pushed else self._read():
             for part, due in pace.slice(rows):
                 assert due is not None
                 if self._stop.wait(max(0.0, due - time.time())):
                     return
                 yield part, due
+
+    def _as_it_comes(self, pace: Pace) -> Iterator[pa.RecordBatch]:
+        """Batches that somebody pushes: while there are none, nothing is due."""
+        pushed = self._read()
+        asked = time.time()
+        for rows in pushed:
+            pace.came(asked, time.time())
+            yield rows
+            asked = time.time()
 
     def _read(self) -> Iterator[pa.RecordBatch]:
         context = SourceContext(

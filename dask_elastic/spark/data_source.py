@@ -17,7 +17,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from dask_elastic.spark.staging_connection import ask, stage
+from dask_elastic.spark.staging_connection import ask, end_source, stage
 from dask_elastic.spark.target import FORMAT, Target
 from dask_elastic.vocab.epoch import AttemptId, StagedPart
 from dask_elastic.vocab.errors import HandoffError
@@ -117,8 +117,10 @@ class BatchWriter(DataSourceArrowWriter):
         return _staged(self.target, self.query, self.epoch, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Commit the batch; waits while the job's queue is full."""
+        """Commit the batch; waits while the job's queue is full. The last batch ends the source."""
         _commit(self.target, messages)
+        if self.target.end:
+            end_source(self.target)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Drop what was staged."""
@@ -181,8 +183,6 @@ def _commit(target: Target, messages: list[WriterCommitMessage | None]) -> None:
     }
     while not ask(target, "commit_epoch", wait=COMMIT_SECONDS, **arguments):
         pass  # each question waits for room; a job that has ended raises
-    if target.end:
-        ask(target, "close_source", job=target.job, source=first.source, instance=0)
 
 
 def _abort(target: Target, messages: list[WriterCommitMessage | None]) -> None:

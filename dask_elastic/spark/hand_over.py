@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql import SparkSession
+
 from dask_elastic.spark.dask_access import VARIABLES, access
 from dask_elastic.spark.data_source import QUERY_ID, DaskElasticSource
 from dask_elastic.spark.failure import spark_errors
-from dask_elastic.spark.target import FORMAT, TLS_OPTIONS
+from dask_elastic.spark.query_end import follow_by_hand, follow_queries
+from dask_elastic.spark.staging_connection import end_source
+from dask_elastic.spark.target import FORMAT, TLS_OPTIONS, Target
 from dask_elastic.vocab.errors import HandoffError
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
 
@@ -25,9 +29,17 @@ def register(spark: SparkSession) -> None:
 
     Notes
     -----
+    From now on the end of a streaming query of this session, be it stopped or done, is the end of the source that it
+    writes to, unless the query failed or has the option `end` "false".
+
     Spark looks formats up in the session that is active in the calling thread; here this one becomes active. Another
     thread that writes must register, too.
     """
+    follow_queries(spark)
+    _register_format(spark)
+
+
+def _register_format(spark: SparkSession) -> None:
     spark.dataSource.register(DaskElasticSource)
     # Of PySpark's public calls, only this one makes a session active.
     spark.createDataFrame([], "nothing int")
@@ -62,7 +74,13 @@ def into(job: Any, source: str | None = None) -> dict[str, str]:
 
 
 def handoff(
-    frame: DataFrame, epoch: int, job: Any, *, source: str | None = None, query: str | None = None, end: bool = False
+    frame: DataFrame,
+    epoch: int,
+    job: Any,
+    *,
+    source: str | None = None,
+    query: str | None = None,
+    end: bool | None = None,
 ) -> None:
     """Hand a frame over as one epoch; what a function for `foreachBatch` calls.
 
@@ -79,8 +97,9 @@ def handoff(
     query : str, optional
         Who writes. Within `foreachBatch` it is the streaming query; elsewhere give a name, under which an epoch that
         comes again is known.
-    end : bool
-        Whether nothing comes after this epoch, so that the job can finish.
+    end : bool, optional
+        True if nothing comes after this epoch, so that the job can finish. Within `foreachBatch` the source ends when
+        the streaming query does; False keeps it open, for other queries or for this one when it is started again.
 
     Raises
     ------
@@ -90,11 +109,14 @@ def handoff(
         If the rows could not be made or handed over; says why.
     """
     spark = frame.sparkSession
-    query = query or spark.sparkContext.getLocalProperty(QUERY_ID)
-    if query is None:
+    streaming = spark.sparkContext.getLocalProperty(QUERY_ID)
+    if query is None and streaming is None:
         raise HandoffError("handoff: outside of foreachBatch give query=, a name under which epochs are remembered.")
-    register(spark)
-    options = {**into(job, source), "query": query, "epoch": str(epoch), "end": str(end).lower()}
+    _register_format(spark)
+    options = {**into(job, source), "query": query or streaming, "epoch": str(epoch), "end": str(bool(end)).lower()}
+    if streaming is not None and end is None:
+        # The frames of foreachBatch belong to a copy of the session that started the query.
+        follow_by_hand(SparkSession.builder.getOrCreate(), streaming, Target.from_options(into(job, source)))
     with spark_errors(f"handing epoch {epoch} over to job {job.name!r}"):
         frame.write.format(FORMAT).options(**options).mode("append").save()
 
@@ -105,7 +127,8 @@ def drain(query: StreamingQuery, job: Any, source: str | None = None, timeout: i
     Parameters
     ----------
     query : pyspark.sql.streaming.StreamingQuery
-        A query that writes to the job; one with the trigger `availableNow` ends by itself, others when stopped.
+        A query that writes to the job; one with the trigger `availableNow` ends by itself, others when stopped. The
+        source ends also where the query has the option `end` "false".
     job : dask_elastic.Job
         The job.
     source : str, optional
@@ -124,5 +147,5 @@ def drain(query: StreamingQuery, job: Any, source: str | None = None, timeout: i
         ended = query.awaitTermination() if timeout is None else query.awaitTermination(timeout)
     if ended is False:
         raise TimeoutError(f"query {query.name or query.id} still runs after {timeout} s")
-    job.end_of_input(source)
+    end_source(Target.from_options(into(job, source)))
     job.wait(timeout, progress=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import pickle
 from collections.abc import Iterable
@@ -17,10 +18,12 @@ from dask_elastic.routing.row_digest import RowDigest
 from dask_elastic.spark.background_loop import background_loop
 from dask_elastic.spark.target import Target
 from dask_elastic.vocab.epoch import AttemptId, StagedPart
-from dask_elastic.vocab.errors import ElasticError, HandoffError
+from dask_elastic.vocab.errors import ElasticError, HandoffError, JobFailed
 
 if TYPE_CHECKING:
     from distributed.comm import Comm
+
+logger = logging.getLogger("dask_elastic.spark")
 
 WINDOW = 4 * 2**20
 """So many bytes may be on their way before the worker has found a place for them."""
@@ -123,6 +126,21 @@ def stage(target: Target, attempt: AttemptId, places: dict[str, Any], batches: I
             sender.leave()
         raise
     return StagedPart(attempt, instance, digest.rows, digest.value)
+
+
+def end_source(target: Target) -> None:
+    """Say that no more epochs come for a source; a job that takes none any more is left as it is.
+
+    Parameters
+    ----------
+    target : Target
+        The job, and perhaps the source.
+    """
+    try:
+        source = target.source or ask(target, "handoff_places", job=target.job, source=None)["source"]
+        ask(target, "close_source", job=target.job, source=source, instance=0)
+    except JobFailed as error:
+        logger.debug("%s", error)
 
 
 class _Sender:

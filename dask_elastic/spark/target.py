@@ -35,8 +35,9 @@ class Target:
         What to call the writer, instead of the id that Spark gives a streaming query.
     epoch : int or None
         Which epoch a batch writes, for those who repeat them.
-    end : bool
-        Whether a batch is the last: its commit ends the source.
+    end : bool or None
+        Whether the source ends: for a batch, with its commit, and None means it does not; for a streaming query, with
+        the query, and None means it does.
     tls : tuple of (str, str)
         Files with the credentials, by the names of `distributed.Security`.
     """
@@ -46,7 +47,7 @@ class Target:
     source: str | None = None
     query: str | None = None
     epoch: int | None = None
-    end: bool = False
+    end: bool | None = None
     tls: tuple[tuple[str, str], ...] = ()
 
     @classmethod
@@ -107,8 +108,10 @@ def _epoch(text: str | None) -> int | None:
     return epoch
 
 
-def _flag(given: Mapping[str, str]) -> bool:
-    text = given.get("end", "false").lower()
+def _flag(given: Mapping[str, str]) -> bool | None:
+    if "end" not in given:
+        return None
+    text = given["end"].lower()
     if text not in ("true", "false"):
         raise HandoffError(f'option end is {given["end"]!r}; give "true" or "false".')
     return text == "true"

@@ -118,6 +118,27 @@ class Pace:
         """When the next row is due, in seconds on the caller's clock; None for a source without a rate."""
         return None if self.rate is None else self.started + self.rows / self.rate
 
+    def came(self, asked: float, now: float) -> None:
+        """Note when rows came that nobody could have emitted before: whatever comes late is due when it comes.
+
+        Parameters
+        ----------
+        asked, now : float
+            When they were asked for, and when they came. What the source was behind by when it asked, it stays behind.
+
+        Examples
+        --------
+        >>> pace = Pace(rate=200, started=10.0)
+        >>> pace.came(asked=9.0, now=13.0)
+        >>> pace.due
+        13.0
+        >>> pace.came(asked=14.0, now=14.5)
+        >>> pace.due
+        13.5
+        """
+        if self.due is not None:
+            self.started += max(0.0, now - max(asked, self.due))
+
     def slice(self, rows: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, float | None]]:
         """Cut one batch, the next of the stream.
 

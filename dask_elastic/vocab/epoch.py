@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 
@@ -65,3 +66,44 @@ class StagedPart(NamedTuple):
         """
         attempt, instance, rows, digest = message
         return cls(AttemptId(*attempt), int(instance), int(rows), int(digest))
+
+
+@dataclass(frozen=True)
+class HandoffProgress:
+    """How far a hand-off to one source is.
+
+    Parameters
+    ----------
+    source : str
+        The source.
+    epoch : int or None
+        The micro-batch that was committed last, None before the first.
+    epochs, rows : int
+        How many micro-batches were committed, and how many rows these had.
+    rows_per_second : float
+        What was committed of late.
+    waiting, limit : int
+        How many committed micro-batches wait at the instance that is furthest behind, and how many may.
+    staged, spilled : int
+        Bytes that the instances of the source hold in memory and on disk, committed or not.
+    """
+
+    source: str
+    epoch: int | None = None
+    epochs: int = 0
+    rows: int = 0
+    rows_per_second: float = 0.0
+    waiting: int = 0
+    limit: int = 0
+    staged: int = 0
+    spilled: int = 0
+
+    def to_message(self) -> dict[str, Any]:
+        """Return plain values, by their names.
+
+        Examples
+        --------
+        >>> HandoffProgress(**HandoffProgress("rows", epoch=3).to_message()).epoch
+        3
+        """
+        return asdict(self)

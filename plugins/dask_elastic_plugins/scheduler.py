@@ -88,13 +88,13 @@ def watched(coordinator: Coordinator) -> Watched:
     controller = coordinator.controller
     return Watched(
         history=controller.history,
-        list_cards=lambda: map(_card, coordinator.jobs.values()),
+        list_cards=lambda: (_card(record, coordinator) for record in coordinator.jobs.values()),
         list_decisions=controller.log.of,
         problem=lambda: controller.error,
     )
 
 
-def _card(record: JobRecord) -> JobCard:
+def _card(record: JobRecord, coordinator: Coordinator) -> JobCard:
     return JobCard(
         name=record.name,
         status=record.status.value,
@@ -102,6 +102,7 @@ def _card(record: JobRecord) -> JobCard:
         oversubscribed=record.oversubscribed,
         error=None if record.error is None else _text(record.error),
         cores=lambda: _cores(record),
+        handoffs=lambda: coordinator.epochs.progress(record),
     )
 
 

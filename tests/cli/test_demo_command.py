@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 
 from dask_elastic.cli.demo.checks import Check
+from dask_elastic.cli.demo.parquet_feed import ParquetFeed
 from dask_elastic.cli.demo.replay import Replay
 
 FEW = pa.table({"route": ["A-B", "C-D"], "arr_delay": [1, None]})
@@ -47,7 +48,18 @@ def test_without_the_flights_it_says_what_to_install(invoke, monkeypatch, tmp_pa
     assert "pip install 'dask-elastic[demo]'" in line
 
 
+def test_without_pyspark_it_says_what_to_install(invoke, outcome, monkeypatch, tmp_path):
+    outcome()
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pyspark" else find(name))
+    refused = invoke("demo", "--spark", "--out", tmp_path)
+    assert refused.exit_code == 1
+    assert refused.output.splitlines()[-1] == (
+        "Error: PySpark is not installed: pip install 'dask-elastic[demo,spark]'"
+    )
+
+
 def test_what_is_emulated_is_said(tmp_path):
-    said = Replay(FEW, 4500.0, 85.0, "80ms", tmp_path, ":0")._introduction()
+    said = Replay(FEW, ParquetFeed(FEW, 4500.0), 4500.0, 85.0, "80ms", tmp_path, ":0")._introduction()
     assert "2 flights, 1 of which arrived" in said
     assert "Service times are emulated" in said

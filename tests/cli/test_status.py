@@ -2,11 +2,14 @@ from __future__ import annotations
 
 import json
 import pickle
+import time
 
 import pytest
 
 from dask_elastic.cli.overview import error_text, overview
 from dask_elastic.cli.status import detail
+from dask_elastic.runtime.job_view import one_line
+from dask_elastic.vocab.epoch import HandoffProgress
 
 
 def test_all_jobs(invoke, address, endless):
@@ -79,9 +82,9 @@ def described(**changes):
     return {
         "name": "made", "status": "running", "error": None, "began": 100.0, "ended": None, "oversubscribed": False,
         "nodes": ["tcp://a:1"], "executors": [{**executor, "executor": 1, "latency_p50": 0.5}, executor],
-        "sources": [["numbers", 0, 40]], "dead_letters": {}, "latency_target": 0.05, "planner": "elasticutor",
-        "paradigm": "executor-centric", "dry_run": False, "predicted": 0.04, "feasible": True, "starved": 0,
-        "bound": [], "decided": None, "control_error": None, **changes,
+        "sources": [["numbers", 0, 40]], "dead_letters": {}, "handoffs": [], "latency_target": 0.05,
+        "planner": "elasticutor", "paradigm": "executor-centric", "dry_run": False, "predicted": 0.04,
+        "feasible": True, "starved": 0, "bound": [], "decided": None, "control_error": None, **changes,
     }  # fmt: skip
 
 
@@ -91,6 +94,16 @@ def test_measures_of_a_job_are_those_of_its_executors_together():
     assert (values["latency_p50"], values["latency_p99"]) == (0.5, None)
     assert [executor["id"] for executor in values["executors"]] == ["counts[0]", "counts[1]"]
     assert json.loads(json.dumps(values)) == values
+
+
+def test_a_hand_over_is_a_line_of_its_own():
+    told = HandoffProgress("arrived", 7, 8, 8_000, 1_000.0, 1, 2, 2**20, 2**10).to_message()
+    shown = detail(overview(described(handoffs=[told])))
+    line = "arrived ← epoch 7, 8,000 rows, 1,000 rows/s, 1 of 2 wait, 1.00 MiB staged, 1.00 kiB on disk"
+    assert f"Hand-over: {line}" in shown
+    assert f" · {line} · " in one_line({**described(handoffs=[told], executors=[]), "began": time.time()})
+    shown = detail(overview(described(handoffs=[told], status="finished", ended=130.0)))
+    assert "Hand-over: arrived ← epoch 7, 8,000 rows\n" in shown
 
 
 def test_a_job_that_has_ended_has_a_length_and_no_rate():

@@ -28,6 +28,7 @@ from dask_elastic.dashboard.page import ElasticPage, page_document
 from dask_elastic.dashboard.prometheus import COLLECTOR
 from dask_elastic.dashboard.tape import Tape
 from dask_elastic.dashboard.time_figure import clock_milliseconds, shared_time_range
+from dask_elastic.vocab.epoch import HandoffProgress
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.plan import Outlook, Plan
 from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot, NodeSnapshot, Snapshot
@@ -258,6 +259,28 @@ def test_operators_are_summed_up(flights, draw):
     assert "GIL-bound" not in route
     cells = [cell.split("</td>")[0] for cell in plane.split('<td class="number">')[1:]]
     assert cells == ["2", "3", "1,800/s", "1,500/s", "60%", "21", "4 ms", "3 KiB", "33"]
+
+
+def test_a_hand_over_is_told_of_jobs_that_another_engine_feeds(flights, browse, wait_until):
+    page = browse()
+    assert not page.model("handoffs").visible
+    told = HandoffProgress("<arrived>", 16, 17, 1_234_567, 12_300.0, waiting=1, limit=2, staged=12_900_000, spilled=512)
+    flights.cards["flights"] = replace(flights.cards["flights"], handoffs=lambda: [told])
+    wait_until(lambda: page.served.model("handoffs").visible, "the hand-over")
+    page.look()
+    text = page.text("handoffs")
+    cells = [cell.split("</td>")[0] for cell in text.split('<td class="number">')[1:]]
+    assert cells == ["16", "17", "1.23 M", "12.3 k/s", "1 of 2", "12.3 MiB", "512 B"]
+    assert "&lt;arrived&gt;" in text
+    assert "queue is full" not in text
+
+
+def test_a_full_queue_is_said_and_the_end_has_none(flights, draw):
+    full = HandoffProgress("arrived", 16, 17, 10, 0.0, waiting=2, limit=2)
+    flights.cards["flights"] = replace(flights.cards["flights"], handoffs=lambda: [full])
+    assert "queue is full" in draw().text("handoffs")
+    flights.cards["flights"] = replace(flights.cards["flights"], status="finished")
+    assert "queue is full" not in draw().text("handoffs")
 
 
 def test_names_and_reasons_cannot_be_markup(known, draw):

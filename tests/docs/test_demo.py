@@ -22,6 +22,7 @@ DEMO = ROOT / "examples" / "demo.py"
 
 
 def start(out, *arguments):
+    """Start the demonstration: by way of Spark, unless the arguments say otherwise."""
     here = [str(ROOT), str(ROOT / "plugins"), *filter(None, [os.environ.get("PYTHONPATH")])]
     return subprocess.Popen(
         [sys.executable, str(DEMO), "--out", str(out), *arguments],
@@ -48,22 +49,36 @@ def gone_soon(group):
     return not alive(group)
 
 
-def test_a_short_replay_is_right_and_moves_shards_and_cores(tmp_path):
-    process = start(tmp_path, "--seconds", "15", "--dashboard-address", ":0")
+def test_flights_by_way_of_spark_are_right_and_move_shards_and_cores(tmp_path):
+    process = start(tmp_path, "--flights", "50000", "--seconds", "150", "--dashboard-address", ":0")
+    said, _ = process.communicate(timeout=200)
+    assert process.returncode == 0, said
+    assert "against Spark's batch" in said
+    assert "All of it is right." in said
+    assert "WRONG" not in said
+    assert re.search(r"flights that were read +ok +50,000 of 50,000", said)
+    assert re.search(r"epoch \d+, \d of 2 wait", said)
+    assert re.search(r"-> .*per_route\[\d\] \d → \d cores?", said)
+    assert pq.read_table(tmp_path / "per_route.parquet").column_names == ["route", "flights", "total", "mean", "worst"]
+    assert gone_soon(process.pid)
+
+
+def test_a_short_replay_without_spark_is_right_and_moves_shards_and_cores(tmp_path):
+    process = start(tmp_path, "--no-spark", "--seconds", "20", "--dashboard-address", ":0")
     said, _ = process.communicate(timeout=100)
     assert process.returncode == 0, said
+    assert "against pandas" in said
     assert "All of it is right." in said
     assert "WRONG" not in said
     assert "no more flights are read" in said
     assert re.search(r"Watch it at http://\S+/elastic$", said, re.MULTILINE)
-    assert re.search(r"-> .*per_route\[\d\] \d → \d cores?", said)
-    assert pq.read_table(tmp_path / "per_route.parquet").column_names == ["route", "flights", "total", "mean", "worst"]
     assert [*(tmp_path / "route_updates").glob("*.parquet")]
     assert gone_soon(process.pid)
 
 
-def test_interrupted_it_leaves_no_process(tmp_path):
-    process = start(tmp_path, "--dashboard-address", ":0")
+@pytest.mark.parametrize("how", ["--spark", "--no-spark"])
+def test_interrupted_it_leaves_no_process(tmp_path, how):
+    process = start(tmp_path, how, "--dashboard-address", ":0")
     for line in process.stdout:
         if "%" in line and "p50" in line:
             break
@@ -113,7 +128,7 @@ def test_that_nothing_moved_is_found(moves, taken, verdicts):
     metrics = pd.DataFrame({"moves": [moves, 0], "moves_across": [0, 0]})
     checks = [*movements(metrics, taken, 0)]
     assert [check.passed for check in checks] == verdicts
-    assert ("WRONG" in as_text(checks)) == (not all(verdicts))
+    assert ("WRONG" in as_text(checks, "pandas")) == (not all(verdicts))
 
 
 def test_the_rerouting_depends_on_the_row_alone():

@@ -63,8 +63,8 @@ class _Rpc:
 
 
 def empty_report(complete=True):
-    return {"complete": complete, "error": None, "executors": [], "details": [], "sources": [], "sinks": [],
-            "dead_letters": {}, "refused": 0, "lost": [], "absolved": 0}  # fmt: skip
+    return {"complete": complete, "error": None, "executors": [], "details": [], "sources": [], "staged": [],
+            "sinks": [], "dead_letters": {}, "refused": 0, "lost": [], "absolved": 0}  # fmt: skip
 
 
 def measure(operator, index, node=0, shards=4, latency=0.01, **values):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import threading
 from pathlib import Path
 
@@ -11,12 +10,16 @@ import pytest
 from distributed import Client, LocalCluster, Queue
 
 import dask_elastic as de
+from dask_elastic.runtime.job import call
+from dask_elastic.runtime.job_view import one_line
 from dask_elastic.spark import SparkFailed, drain, handoff, into, register
+from dask_elastic.spark.failure import spark_errors
 from dask_elastic.spark.staging_connection import ask
 from dask_elastic.spark.target import Target
 from dask_elastic.vocab.errors import EpochConflict, JobFailed
 
 KEYS = 10
+NOW = {"availableNow": True}
 
 
 def counting(client, schema, name="counting", **options):
@@ -39,6 +42,14 @@ def check(job, begin, end):
         assert (int(state.loc[key, "rows"]), int(state.loc[key, "sum"])) == (len(mine), sum(mine))
 
 
+@pytest.fixture
+def files(tmp_path):
+    """A directory into which files arrive."""
+    folder = tmp_path / "files"
+    folder.mkdir()
+    return folder
+
+
 def arrive(spark, folder: Path, name: str, begin: int, end: int) -> None:
     """Let a file arrive as a whole, as Spark's file source wants it."""
     hidden = folder.parent / f"{name}.writing"
@@ -46,55 +57,97 @@ def arrive(spark, folder: Path, name: str, begin: int, end: int) -> None:
     hidden.rename(folder / f"{name}.json")
 
 
-def test_a_stream_of_files_is_counted_once_and_its_end_drains_the_job(spark, client, tmp_path, wait_until):
+def read(spark, folder):
+    """A stream that reads a file per micro-batch."""
+    return spark.readStream.schema("k bigint, v bigint").option("maxFilesPerTrigger", 1).json(str(folder))
+
+
+def start(stream, job, folder, end=None, **trigger):
+    writer = stream.writeStream.format("dask_elastic").options(**into(job))
+    writer = writer if end is None else writer.option("end", end)
+    return writer.option("checkpointLocation", str(folder / "checkpoint")).trigger(**(trigger or NOW)).start()
+
+
+def test_a_stream_of_files_is_counted_once_and_its_end_drains_the_job(spark, client, files, wait_until):
     register(spark)
-    folder = tmp_path / "files"
-    folder.mkdir()
     for number in range(3):
-        arrive(spark, folder, f"part-{number}", number * 100, number * 100 + 100)
-    stream = spark.readStream.schema("k bigint, v bigint").option("maxFilesPerTrigger", 1).json(str(folder))
+        arrive(spark, files, f"part-{number}", number * 100, number * 100 + 100)
+    stream = read(spark, files)
     job = counting(client, stream.schema)
-
-    def start(**trigger):
-        writer = stream.writeStream.format("dask_elastic").options(**into(job))
-        return writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(**trigger).start()
-
-    query = start(processingTime="100 milliseconds")
+    query = start(stream, job, files.parent, end="false", processingTime="100 milliseconds")
 
     def counted():
         state = job.state("per_key").to_pandas()
         return len(state) and state["rows"].sum() == 300
 
     wait_until(counted, "the files are counted")
-    assert job.status == "running"
     query.stop()
     # The query goes on where it was, under its own id, for what has arrived meanwhile.
-    arrive(spark, folder, "part-3", 300, 400)
-    drain(start(availableNow=True), job, timeout=60)
+    arrive(spark, files, "part-3", 300, 400)
+    start(stream, job, files.parent, processingTime="100 milliseconds").processAllAvailable()
+    assert job.status == "running"
+    [query] = spark.streams.active
+    query.stop()
+    job.wait(60, progress=False)
     check(job, 0, 400)
-    assert job.status == "finished"
+    drain(query, job, timeout=60)  # what has ended already is left as it is
 
 
-def test_an_epoch_that_spark_repeats_is_taken_once(spark, client, tmp_path):
+def test_a_query_that_failed_goes_on_and_then_drains_the_job(spark, client, files, wait_until, caplog):
     register(spark)
-    folder = tmp_path / "files"
-    folder.mkdir()
-    arrive(spark, folder, "part-0", 0, 100)
-    stream = spark.readStream.schema("k bigint, v bigint").json(str(folder))
+    mark = str(files.parent / "failed")
+
+    def fails_once(batches):
+        for batch in batches:
+            if 100 in batch["v"].to_pylist() and not Path(mark).exists():
+                Path(mark).touch()
+                raise RuntimeError("an attempt fails")
+            yield batch
+
+    for number in range(2):
+        arrive(spark, files, f"part-{number}", number * 100, number * 100 + 100)
+    stream = read(spark, files).mapInArrow(fails_once, "k bigint, v bigint")
     job = counting(client, stream.schema)
+    failing = start(stream, job, files.parent)
+    with pytest.raises(SparkFailed, match="an attempt fails"), spark_errors("counting"):
+        failing.awaitTermination()
+    spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
+    assert job.status == "running"
+    start(stream, job, files.parent).awaitTermination()
+    job.wait(60, progress=False)
+    check(job, 0, 200)
+    assert not caplog.records
 
-    def run():
-        writer = stream.writeStream.format("dask_elastic").options(**into(job))
-        writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start(
-        ).awaitTermination()  # fmt: skip
 
-    run()
+def test_a_query_without_rows_drains_the_job_and_others_leave_it_alone(spark, client, files, caplog):
+    register(spark)
+    stream = read(spark, files)
+    job = counting(client, stream.schema)
+    stream.writeStream.format("noop").option("checkpointLocation", str(files.parent / "noop")).trigger(
+        **NOW
+    ).start().awaitTermination()
+    spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
+    assert job.status == "running"
+    start(stream, job, files.parent).awaitTermination()
+    job.wait(60, progress=False)
+    # A job that is gone is nothing that a listener could mend, but it says so.
+    job.forget()
+    start(stream, job, files.parent).awaitTermination()
+    spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
+    assert "could not be ended" in caplog.text
+
+
+def test_an_epoch_that_spark_repeats_is_taken_once(spark, client, files):
+    register(spark)
+    arrive(spark, files, "part-0", 0, 100)
+    stream = spark.readStream.schema("k bigint, v bigint").json(str(files))
+    job = counting(client, stream.schema)
+    start(stream, job, files.parent, end="false").awaitTermination()
     # As if Spark had died between our commit and its own note of it.
-    for commit in (tmp_path / "checkpoint" / "commits").glob("*0*"):
+    for commit in (files.parent / "checkpoint" / "commits").glob("*0*"):
         commit.unlink()
-    arrive(spark, folder, "part-1", 100, 200)
-    run()
-    job.end_of_input()
+    arrive(spark, files, "part-1", 100, 200)
+    start(stream, job, files.parent).awaitTermination()
     job.wait(60, progress=False)
     check(job, 0, 200)
 
@@ -175,10 +228,15 @@ def test_a_full_queue_holds_the_commit_back_and_memory_stays_bounded(spark, clie
     wait_until(lambda: any(each["waiting"] == 1 for each in progress()), "an epoch waits")
     seen = []
     while feeding.is_alive():
-        seen.append(progress()[0]["waiting"])
+        seen += progress()
         feeding.join(0.05)
     assert done == [0, 1, 2]
-    assert max(seen) == 1
+    assert max(each["waiting"] for each in seen) == 1
+    assert 0 < max(each["staged"] for each in seen) <= 2 * 256 * 1024  # two instances
+    assert max(each["rows_per_second"] for each in seen) > 0
+    described = call(client, "describe", job="slow")
+    assert [(each["epoch"], each["epochs"], each["rows"]) for each in described["handoffs"]] == [(2, 3, 120_000)]
+    assert "rows ← epoch 2, 120,000 rows, " in one_line(described)
     job.end_of_input()
     job.wait(60, progress=False)
     check(job, 0, 120_000)
@@ -199,24 +257,29 @@ def test_a_drained_job_takes_no_more_and_loses_nothing(spark, client):
         handoff(numbers(spark, 0, 10), 1, job, query="q")
 
 
-def test_each_micro_batch_of_a_query_can_be_handed_over_by_hand(spark, client, tmp_path):
-    folder = tmp_path / "files"
-    folder.mkdir()
+def test_each_micro_batch_of_a_query_can_be_handed_over_by_hand(spark, client, files):
     for number in range(2):
-        arrive(spark, folder, f"part-{number}", number * 100, number * 100 + 100)
-    stream = spark.readStream.schema("k bigint, v bigint").option("maxFilesPerTrigger", 1).json(str(folder))
+        arrive(spark, files, f"part-{number}", number * 100, number * 100 + 100)
+    stream = read(spark, files)
     job = counting(client, stream.schema)
     epochs = []
 
-    def hand_over(frame, epoch):
-        handoff(frame, epoch, job)
-        epochs.append(epoch)
+    def run(**options):
+        def hand_over(frame, epoch):
+            handoff(frame, epoch, job, **options)
+            epochs.append(epoch)
 
-    query = stream.writeStream.foreachBatch(hand_over).option("checkpointLocation", str(tmp_path / "c"))
-    drain(query.trigger(availableNow=True).start(), job, timeout=60)
-    assert epochs == [0, 1]
-    check(job, 0, 200)
-    shutil.rmtree(folder)
+        query = stream.writeStream.foreachBatch(hand_over).option("checkpointLocation", str(files.parent / "c"))
+        query.trigger(**NOW).start().awaitTermination()
+        spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
+
+    run(end=False)
+    assert (epochs, job.status) == ([0, 1], "running")
+    arrive(spark, files, "part-2", 200, 300)
+    run()
+    job.wait(60, progress=False)
+    assert epochs == [0, 1, 2]
+    check(job, 0, 300)
 
 
 def test_a_cluster_that_speaks_tls_only(spark):

@@ -72,3 +72,15 @@ def test_cut_gives_a_small_batch_back_itself():
 def test_rows_within_is_between_one_and_most():
     assert rows_within(1e12, 1.0, most=100) == 100
     assert rows_within(1e-9, 1.0, most=100) == 1
+
+
+def test_rows_that_come_late_are_due_when_they_come_and_are_not_caught_up_with():
+    pace = Pace(rate=100, started=0.0, slice_seconds=0.1)
+    assert [due for _, due in pace.slice(numbered(0, 20))] == [0.0, 0.1]
+    pace.came(asked=0.1, now=5.0)
+    assert [due for _, due in pace.slice(numbered(20, 20))] == [5.0, 5.1]
+    # In time, they are due as if they had been there; one who is late already stays as late.
+    pace.came(asked=5.1, now=5.15)
+    assert [due for _, due in pace.slice(numbered(40, 10))] == [pytest.approx(5.2)]
+    pace.came(asked=9.0, now=9.5)
+    assert pace.due == pytest.approx(5.8)

@@ -7,11 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from dask_elastic.cli.demo.hot_routes import READ_COLUMNS, reroute
-from dask_elastic.connectors import sinks, sources
-from dask_elastic.topology import Topology
+from dask_elastic.connectors import sinks
+from dask_elastic.topology import Stream, Topology
 from dask_elastic.topology import aggregate as agg
 
 SERVICE_SECONDS = {"per_plane": 150e-6, "per_route": 600e-6}
@@ -44,26 +42,20 @@ def delays(operator: str) -> dict[str, agg.Aggregate]:
     }
 
 
-def build(source: Path, updates: Path, rate: float, routes: list[str]) -> Topology:
+def build(arrivals: Callable[[Topology], Stream], updates: Path) -> Topology:
     """Return the topology.
 
     Parameters
     ----------
-    source : Path
-        The flights, as Parquet.
+    arrivals : callable
+        Adds the source to a topology, and returns the stream of flights that arrived.
     updates : Path
         Directory for each batch's new values per route.
-    rate : float
-        Flights per second.
-    routes : list of str
-        All routes.
     """
     topology = Topology("flight-delays")
-    departures = topology.source("departures", sources.Parquet(source, rate=rate, event_time="sched_dep"))
-    arrived = departures.filter(pc.field("arr_delay").is_valid(), columns=["arr_delay"], name="arrived")
-    busy = arrived.map(reroute(routes), columns=READ_COLUMNS, name="hot_routes")
+    arrived = arrivals(topology)
     per = {
-        operator: busy.key_by(key).compute(delays(operator), name=operator, executors=EXECUTORS[operator])
+        operator: arrived.key_by(key).compute(delays(operator), name=operator, executors=EXECUTORS[operator])
         for operator, key in KEYS.items()
     }
     per["per_route"].sink(sinks.Parquet(updates, mode="overwrite"), name="route_updates")

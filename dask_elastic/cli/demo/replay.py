@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,13 +12,13 @@ import click
 import dask.config
 import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from distributed import Client
 
 from dask_elastic.cli.connection import dashboard_page
 from dask_elastic.cli.decision_text import changes_text, moved_cores
-from dask_elastic.cli.demo.checks import Check, compare_state, compare_updates, movements, reference
+from dask_elastic.cli.demo.checks import Check, compare_state, compare_updates, movements
+from dask_elastic.cli.demo.feed import Feed
 from dask_elastic.cli.demo.flight_delays import KEYS, SERVICE_SECONDS, build
 from dask_elastic.cli.demo.hot_routes import HOT_SHARE
 from dask_elastic.cli.demo.live_line import LiveLine
@@ -47,10 +46,12 @@ class Replay:
     ----------
     flights : Table
         The flights, in order of departure.
+    feed : Feed
+        How they come into the job.
     rate : float
         How many of them per second.
     seconds : float
-        After so many, no more of them are read; a machine that is too slow for the rate leaves out the rest.
+        So long after the start, no more of them are read; a machine that is too slow for the rate leaves out the rest.
     latency_target : str
         Mean latency that the cores are chosen for.
     out : Path
@@ -60,6 +61,7 @@ class Replay:
     """
 
     flights: pa.Table
+    feed: Feed
     rate: float
     seconds: float
     latency_target: str
@@ -68,10 +70,10 @@ class Replay:
 
     def run(self) -> list[Check]:
         """Replay them, and check what came of it."""
-        routes = pc.unique(self.flights["route"]).sort().to_pylist()
+        began = time.monotonic()
         click.echo(self._introduction())
         with (
-            tempfile.TemporaryDirectory(prefix="dask-elastic-demo-") as directory,
+            self.feed,
             dask.config.set(CONTROL),
             local_cluster(
                 n_workers=WORKERS,
@@ -82,20 +84,19 @@ class Replay:
             ) as cluster,
             Client(cluster) as client,
         ):
-            source = Path(directory, "flights.parquet")
-            pq.write_table(self.flights, source)
-            topology = build(source, self.out / "route_updates", self.rate, routes)
+            topology = build(self.feed.stream, self.out / "route_updates")
             job = submit(topology, client, latency_target=self.latency_target, **OPTIONS)
             click.echo(f"Watch it at {dashboard_page(client)}")
             click.echo(f"Ask why:    dask elastic decisions {job.name} --scheduler {client.scheduler.address}\n")
             try:
-                decisions = self._follow(job)
+                self.feed.begin(job)
+                decisions = self._follow(job, began)
             except KeyboardInterrupt:
                 job.stop()
                 click.echo("\nInterrupted: the job and its workers end now.")
                 raise
             taken, given_back = map(sum, zip((0, 0), *map(moved_cores, decisions), strict=True))
-            return [*self._compare(job, routes), *movements(job.metrics(), taken, given_back)]
+            return [*self._compare(job), *movements(job.metrics(), taken, given_back)]
 
     def _introduction(self) -> str:
         rows, seconds = _arrived(self.flights), self.flights.num_rows / self.rate
@@ -103,38 +104,40 @@ class Replay:
         return (
             f"Replaying {self.flights.num_rows:,} flights, {rows:,} of which arrived, in {seconds:.0f} s: "
             f"{self.rate:,.0f} per second.\n"
+            f"{self.feed.introduction()}\n"
             f"On {WORKERS} workers of {THREADS} threads, with a latency target of {self.latency_target}.\n"
             f"Service times are emulated: each flight costs {costs} of sleep.\n"
             f"Each month, {HOT_SHARE} % of its flights are put on two hot routes, others than the month before."
         )
 
-    def _follow(self, job: Job) -> list[dict[str, Any]]:
+    def _follow(self, job: Job, began: float) -> list[dict[str, Any]]:
         """Show how the job stands until it has ended; return the decisions that moved cores."""
         line = LiveLine()
         moved: dict[int, dict[str, Any]] = {}
         rows = _arrived(self.flights)
-        began = time.monotonic()
-        while (status := job.status) not in ENDED:
+        late = False
+        while job.status not in ENDED:
             for decision in call(job.client, "decisions", job=job.name):
                 if decision["number"] not in moved and moved_cores(decision) != (0, 0):
                     moved[decision["number"]] = decision
                     line.say(f"  -> {changes_text(decision)}")
-            line.show(standing(job.metrics(), rows))
-            late = time.monotonic() - began > self.seconds
-            if late and status == "running" and _read(job) < self.flights.num_rows:
+            line.show(" ".join([standing(job.metrics(), rows), *hand_overs(job)]))
+            self.feed.check()
+            if not late and time.monotonic() - began > self.seconds and self.feed.fed(job) < self.flights.num_rows:
+                late = True
                 line.say(f"  {self.seconds:g} s are over, no more flights are read; this machine is slow, or busy.")
-                call(job.client, "drain", job=job.name)
+                self.feed.end_early(job)
             time.sleep(LOOK_SECONDS)
         line.close()
         job.wait()  # raises for a job that failed or was stopped
         click.echo(f"Done in {time.monotonic() - began:.0f} s.")
         return [*moved.values()]
 
-    def _compare(self, job: Job, routes: list[str]) -> list[Check]:
-        """Write the final state, and compare all results with pandas."""
-        read = _read(job)
-        expected = reference(self.flights.slice(0, read), routes)
-        checks = [Check("flights that were read", read > 0, f"{read:,} of {self.flights.num_rows:,}")]
+    def _compare(self, job: Job) -> list[Check]:
+        """Write the final state, and compare all results with those of a batch."""
+        fed = self.feed.fed(job)
+        expected = self.feed.expected(job)
+        checks = [Check("flights that were read", fed > 0, f"{fed:,} of {self.flights.num_rows:,}")]
         for operator in KEYS:
             state = job.state(operator).to_arrow()
             pq.write_table(state, self.out / f"{operator}.parquet")
@@ -142,12 +145,14 @@ class Replay:
         return [*checks, compare_updates(self.out / "route_updates", expected["per_route"])]
 
 
-def _read(job: Job) -> int:
-    return sum(rows for _, _, rows in call(job.client, "describe", job=job.name)["sources"])
-
-
 def _arrived(flights: pa.Table) -> int:
     return int(flights.num_rows - flights["arr_delay"].null_count)
+
+
+def hand_overs(job: Job) -> list[str]:
+    """Return how far the hand-overs to a job are, in a few words each."""
+    handoffs = call(job.client, "describe", job=job.name)["handoffs"]
+    return [f" epoch {one['epoch']}, {one['waiting']} of {one['limit']} wait" for one in handoffs if one["epochs"]]
 
 
 def standing(metrics: pd.DataFrame, rows: int) -> str:

@@ -1,0 +1,96 @@
+"""Flights from a Parquet file, at a rate."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Self
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from dask_elastic.cli.demo.flight_delays import KEYS
+from dask_elastic.cli.demo.hot_routes import READ_COLUMNS, reroute
+from dask_elastic.connectors import sources
+from dask_elastic.runtime.job import Job, call
+from dask_elastic.topology import Stream, Topology
+
+
+class ParquetFeed:
+    """The job reads a Parquet file, and pandas the same flights from memory.
+
+    Parameters
+    ----------
+    flights : Table
+        The flights, in order of departure.
+    rate : float
+        How many of them per second.
+    """
+
+    against = "pandas"
+
+    def __init__(self, flights: pa.Table, rate: float):
+        self.flights = flights
+        self.rate = rate
+        self._routes = pc.unique(flights["route"]).sort().to_pylist()
+
+    def __enter__(self) -> Self:
+        self._directory = tempfile.TemporaryDirectory(prefix="dask-elastic-demo-")
+        pq.write_table(self.flights, self._file)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._directory.cleanup()
+
+    @property
+    def _file(self) -> Path:
+        return Path(self._directory.name, "flights.parquet")
+
+    def introduction(self) -> str:
+        """Say how the flights come."""
+        return "The job reads them from a Parquet file."
+
+    def stream(self, topology: Topology) -> Stream:
+        """Add the source, and what lets the load shift."""
+        source = sources.Parquet(self._file, rate=self.rate, event_time="sched_dep")
+        arrived = topology.source("departures", source).filter(
+            pc.field("arr_delay").is_valid(), columns=["arr_delay"], name="arrived"
+        )
+        return arrived.map(reroute(self._routes), columns=READ_COLUMNS, name="hot_routes")
+
+    def begin(self, job: Job) -> None:
+        """Do nothing: the job reads by itself."""
+
+    def check(self) -> None:
+        """Do nothing: what goes wrong fails the job."""
+
+    def end_early(self, job: Job) -> None:
+        """Let the job read no further."""
+        call(job.client, "drain", job=job.name)
+
+    def fed(self, job: Job) -> int:
+        """Return how many flights the job has read."""
+        return sum(rows for _, _, rows in call(job.client, "describe", job=job.name)["sources"])
+
+    def expected(self, job: Job) -> dict[str, pd.DataFrame]:
+        """Compute with pandas what the job computes."""
+        return reference(self.flights.slice(0, self.fed(job)), self._routes)
+
+
+def reference(flights: pa.Table, routes: list[str]) -> dict[str, pd.DataFrame]:
+    """Compute with pandas what the job computes: each operator's state, by key.
+
+    Parameters
+    ----------
+    flights : Table
+        The flights that were read.
+    routes : list of str
+        All routes of the year.
+    """
+    arrived = flights.filter(pc.is_valid(flights["arr_delay"])).select(READ_COLUMNS).combine_chunks()
+    rows = pa.Table.from_batches([reroute(routes)(batch) for batch in arrived.to_batches()])
+    frame = rows.select([*KEYS.values(), "arr_delay"]).to_pandas()
+    columns = {"flights": "size", "total": "sum", "mean": "mean", "worst": "max"}
+    return {operator: frame.groupby(key)["arr_delay"].agg(**columns).sort_index() for operator, key in KEYS.items()}

@@ -1,0 +1,179 @@
+"""Flights by way of Spark: files of raw text keep arriving, a streaming query cleans them and hands them over."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import csv
+from pyspark.sql import functions as sql
+
+from dask_elastic.cli.demo.flight_delays import KEYS
+from dask_elastic.cli.demo.hot_routes import READ_COLUMNS, reroute
+from dask_elastic.connectors import sources
+from dask_elastic.runtime.job import Job, call
+from dask_elastic.spark import into, register, session
+from dask_elastic.spark.failure import spark_errors
+from dask_elastic.topology import Stream, Topology
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+RAW = ", ".join(f"{name} string" for name in READ_COLUMNS)
+"""The files are text without a header."""
+
+CLEAN = ["to_timestamp_ntz(sched_dep) as sched_dep", "route", "trim(tailnum) as tailnum",
+         "cast(arr_delay as bigint) as arr_delay"]  # fmt: skip
+CLEANED = pa.schema(
+    {"sched_dep": pa.timestamp("us"), "route": pa.string(), "tailnum": pa.string(), "arr_delay": pa.int64()}
+)
+
+FILE_SECONDS = 1.0
+AHEAD = 5
+"""So many files may have arrived that the job has not taken as a whole; the next one comes when it has one less."""
+
+LOOK_SECONDS = 0.1
+
+SPARK_OPTIONS = {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2"}
+
+
+def clean(frame: DataFrame) -> DataFrame:
+    """Parse the raw text and leave out flights that did not arrive: the same for a stream and for a batch."""
+    return frame.selectExpr(*CLEAN).where("arr_delay is not null")
+
+
+class SparkFeed:
+    """Spark's Structured Streaming feeds the job, and a batch of Spark reads the same files in the end.
+
+    Parameters
+    ----------
+    flights : Table
+        The flights, in order of departure.
+    rate : float
+        How many of them per second.
+    """
+
+    against = "Spark's batch"
+
+    def __init__(self, flights: pa.Table, rate: float):
+        self.flights = flights
+        self.rate = rate
+        self._files = 0
+        self._over = threading.Event()
+        self._threads = ThreadPoolExecutor(3, thread_name_prefix="flights")
+        self._running: list[Future[None]] = []
+
+    def __enter__(self) -> Self:
+        self._directory = tempfile.TemporaryDirectory(prefix="dask-elastic-demo-")
+        self._folder.mkdir()
+        # Java takes a while; the workers of Dask start meanwhile.
+        self._starting = self._threads.submit(self._start)
+        return self
+
+    def _start(self) -> SparkSession:
+        return session("flights", master="local[2]", config=SPARK_OPTIONS, stream=sys.stdout)
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+        if self._starting.exception() is None:
+            spark = self._starting.result()
+            for query in spark.streams.active:
+                query.stop()
+            spark.stop()
+        self._threads.shutdown()
+        self._directory.cleanup()
+
+    @property
+    def _folder(self) -> Path:
+        return Path(self._directory.name, "arriving")
+
+    def introduction(self) -> str:
+        """Say how the flights come."""
+        return (
+            "They arrive as files of raw text, one a second. Spark Structured Streaming parses and cleans them, and\n"
+            "hands its micro-batches over to the running job."
+        )
+
+    def stream(self, topology: Topology) -> Stream:
+        """Add the source; routes are hot already in the files."""
+        return topology.source("departures", sources.Spark(CLEANED, rate=self.rate, event_time="sched_dep"))
+
+    def begin(self, job: Job) -> None:
+        """Start the query, and let the files arrive."""
+        spark = self._starting.result()
+        register(spark)
+        stream = clean(spark.readStream.schema(RAW).csv(str(self._folder)))
+        writer = stream.writeStream.format("dask_elastic").options(**into(job))
+        writer = writer.option("checkpointLocation", f"{self._directory.name}/checkpoint")
+        query = writer.trigger(processingTime="1 second").start()
+
+        def feed() -> None:
+            with spark_errors("feeding the job"):
+                self._arrive(job)
+                query.processAllAvailable()
+                query.stop()  # ends the source, and so the job
+
+        def watch() -> None:
+            with spark_errors("feeding the job"):
+                query.awaitTermination()
+
+        # In threads of their own: Ctrl-C reaches the main thread only, and would find it within a call of Java.
+        self._running = [self._threads.submit(feed), self._threads.submit(watch)]
+
+    def _arrive(self, job: Job) -> None:
+        """Let one file after the other arrive, each as a whole; none long before the job has taken those before."""
+        routes = pc.unique(self.flights["route"]).sort().to_pylist()
+        [raw] = self.flights.select(READ_COLUMNS).combine_chunks().to_batches()
+        raw = reroute(routes)(raw)
+        for start in range(0, raw.num_rows, self._rows_a_file):
+            hidden = self._folder.parent / "writing"
+            csv.write_csv(raw.slice(start, self._rows_a_file), hidden, csv.WriteOptions(include_header=False))
+            hidden.rename(self._folder / f"departures-{self._files:04}.csv")
+            self._files += 1
+            while self._waiting(job) > (AHEAD - 1) * self._rows_a_file:
+                if self._over.wait(LOOK_SECONDS):
+                    return
+
+    @property
+    def _rows_a_file(self) -> int:
+        return max(1, int(self.rate * FILE_SECONDS))
+
+    def _waiting(self, job: Job) -> int:
+        """Return how many flights have arrived in files and are not in the job."""
+        given = self.flights["arr_delay"].slice(0, self._files * self._rows_a_file)
+        taken = sum(int(rows) for _, _, rows in call(job.client, "describe", job=job.name)["sources"])
+        return int(len(given) - given.null_count) - taken
+
+    def check(self) -> None:
+        """Raise why files arrive no more, or the query has failed."""
+        for done in filter(Future.done, self._running):
+            done.result()
+
+    def end_early(self, job: Job) -> None:
+        """Let no more files arrive."""
+        self._over.set()
+
+    def fed(self, job: Job) -> int:
+        """Return how many flights are in the files that have arrived."""
+        return min(self._files * self._rows_a_file, int(self.flights.num_rows))
+
+    def expected(self, job: Job) -> dict[str, pd.DataFrame]:
+        """Compute with a batch of Spark what the job computes, from the same files."""
+        rows = clean(self._starting.result().read.schema(RAW).csv(str(self._folder))).cache()
+        columns = [
+            sql.count("*").alias("flights"),
+            sql.sum("arr_delay").alias("total"),
+            sql.mean("arr_delay").alias("mean"),
+            sql.max("arr_delay").alias("worst"),
+        ]
+        return {
+            operator: rows.groupBy(key).agg(*columns).toArrow().to_pandas().set_index(key).sort_index()
+            for operator, key in KEYS.items()
+        }

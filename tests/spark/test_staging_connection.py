@@ -1,0 +1,87 @@
+"""A writer of Spark's keeps little on its way: the bound of its own memory when the job is slower."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pyarrow as pa
+import pytest
+
+from dask_elastic.spark import staging_connection
+from dask_elastic.spark.staging_connection import WINDOW, stage
+from dask_elastic.spark.target import Target
+from dask_elastic.vocab.epoch import AttemptId
+from dask_elastic.vocab.errors import HandoffError
+
+ROWS = pa.record_batch({"n": pa.array(range(40_000), pa.int64())})
+CHUNK = ROWS.serialize().size
+
+
+class SlowWorker:
+    """A comm to a worker that finds a place for a chunk only when it has to, and refuses all from some chunk on."""
+
+    peer_address = "tcp://slow"
+
+    def __init__(self, refuses_after=float("inf")):
+        self.refuses_after = refuses_after
+        self.unanswered: list[int] = []
+        self.most = 0
+        self.taken = 0
+        self.aborted = False
+        self.ended = False
+
+    async def write(self, message):
+        if "schema" in message:
+            self.unanswered.append(0)
+        elif "chunk" in message:
+            self.unanswered.append(CHUNK)
+            self.most = max(self.most, sum(self.unanswered))
+        self.ended |= "end" in message
+
+    async def read(self):
+        await asyncio.sleep(0)
+        if not self.unanswered:
+            assert self.ended
+            return {"staged": True}
+        if self.taken > self.refuses_after:
+            return {"error": staging_connection.pickle.dumps(HandoffError("no more"))}
+        self.taken += 1
+        return {"taken": self.unanswered.pop(0)}
+
+    def abort(self):
+        self.aborted = True
+
+
+@pytest.fixture
+def stage_into(monkeypatch):
+    """Return a function that stages so many chunks at a slow worker."""
+
+    def run(worker, chunks):
+        async def dialled(target, address):
+            return worker
+
+        monkeypatch.setattr(staging_connection, "_dialled", dialled)
+        monkeypatch.setattr(staging_connection, "_IDLE", {})
+        places = {"run": 1, "source": "rows", "places": ["tcp://slow"]}
+        target = Target("tcp://scheduler", "job")
+        return stage(target, AttemptId("q", 0, 0, "a"), places, (ROWS for _ in range(chunks)))
+
+    return run
+
+
+def test_no_more_than_a_window_and_a_chunk_waits_for_a_slow_worker(stage_into):
+    worker = SlowWorker()
+    chunks = 4 * WINDOW // CHUNK
+    part = stage_into(worker, chunks)
+    assert part.rows == chunks * ROWS.num_rows
+    assert worker.taken == chunks + 1  # the beginning is answered, too
+    assert WINDOW - CHUNK <= worker.most <= WINDOW + CHUNK
+
+
+def test_what_a_worker_refuses_is_raised_and_the_connection_given_up(stage_into):
+    worker = SlowWorker(refuses_after=3)
+    with pytest.raises(HandoffError, match="no more"):
+        stage_into(worker, 4 * WINDOW // CHUNK)
+    staging_connection.background_loop().run(asyncio.sleep(0))
+    assert worker.aborted
+    assert not worker.ended
