@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections import deque
 
 FIRST_BYTES = 64 * 2**10
-SAMPLE_SECONDS = 0.02
-SAMPLES = 25
+SPANS = 5
+"""So many of the last spans count."""
+
+SHRINK = 0.25
+"""A window shrinks by no more than such a part of what is processed meanwhile, so that the sender is never stopped."""
 
 
 class FlowWindow:
@@ -21,10 +24,15 @@ class FlowWindow:
 
     Notes
     -----
-    The window is `queue_time` times the highest rate at which credit came back over the last samples. A window that
-    is too small to keep the receiver busy doubles and doubles again, since what it lets through comes back in less
-    than `queue_time`; one that is too large shrinks to what the receiver gets done. Without it, a byte bound that
-    suits ten million rows a second would be minutes of work for an operator that needs a millisecond a row.
+    The window is the most that came back within `queue_time` seconds of late. A window that is too small to keep the
+    receiver busy grows and grows, since what it lets through comes back in less than `queue_time`; one that is too
+    large shrinks to what the receiver gets done. Without it, a byte bound that suits ten million rows a second would be
+    minutes of work for an operator that needs a millisecond a row.
+
+    Credit comes back in bursts: a batch is done when its last row is, and while a shard moves, every batch with a row
+    of it waits. Rates of short moments would take a burst for speed, and let so much wait that a sender with several
+    receivers is held up by one of them for seconds. Spans as long as `queue_time` do not: what comes back in a burst
+    was under way, and that is the window already.
 
     Examples
     --------
@@ -41,7 +49,7 @@ class FlowWindow:
         self.limit = limit
         self.queue_time = queue_time
         self.nbytes = min(FIRST_BYTES, limit)
-        self._rates: deque[float] = deque(maxlen=SAMPLES)
+        self._spans: deque[float] = deque(maxlen=SPANS)
         self._since: float | None = None
         self._bytes = 0
 
@@ -56,13 +64,19 @@ class FlowWindow:
             The time in seconds, on a clock that never goes back.
         """
         if self._since is None:
-            # What was under way before the first sample began would count as if it took no time.
+            # What was under way before the first span began would count as if it took no time.
             self._since = now
             return
         self._bytes += nbytes
-        took = now - self._since
-        if took < SAMPLE_SECONDS:
+        took, released = now - self._since, self._bytes
+        if took < self.queue_time:
+            self._grow_to(released)
             return
-        self._rates.append(self._bytes / took)
+        # The first window was a guess: what is measured first replaces it.
+        self.nbytes = max(self.nbytes - int(SHRINK * released), 1) if self._spans else 1
+        self._spans.append(released * self.queue_time / took)
         self._since, self._bytes = now, 0
-        self.nbytes = int(min(max(max(self._rates) * self.queue_time, 1), self.limit))
+        self._grow_to(max(self._spans))
+
+    def _grow_to(self, nbytes: float) -> None:
+        self.nbytes = min(max(self.nbytes, int(nbytes)), self.limit)
