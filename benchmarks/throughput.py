@@ -27,7 +27,6 @@ from distributed import Client, LocalCluster
 
 import dask_elastic as de
 from dask_elastic.routing.hashing import hash_columns
-from dask_elastic.routing.split import take_rows
 from dask_elastic.state.index import make_index
 
 AGGREGATES = {
@@ -64,7 +63,7 @@ def split_in_two(rows: pa.RecordBatch) -> list[tuple[pa.RecordBatch, np.ndarray]
     to = (hashes & np.uint64(1)).astype(np.uint8)
     order = np.argsort(to, kind="stable")
     first = len(to) - int(to.sum())
-    rows, hashes = take_rows(rows, order), hashes[order]
+    rows, hashes = rows.take(pa.array(order)), hashes[order]
     return [(rows.slice(0, first), hashes[:first]), (rows.slice(first), hashes[first:])]
 
 

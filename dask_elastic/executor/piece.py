@@ -9,8 +9,9 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from dask_elastic.routing.gather import take_rows
 from dask_elastic.routing.keyspace import KeySpace
-from dask_elastic.routing.split import count_by_shard, order_by_shard, take_rows
+from dask_elastic.routing.split import count_by_shard, order_by_shard
 from dask_elastic.routing.table import ShardTable
 from dask_elastic.vocab.identity import ExecutorId
 
@@ -84,7 +85,7 @@ class Block(NamedTuple):
         chosen = np.zeros(len(self.order), dtype=np.bool_)
         chosen[self.order[start:stop]] = True
         order = chosen.nonzero()[0]
-        return take_rows(self.rows, order), self.hashes[order]
+        return take_rows(self.rows, order), self.hashes.take(order)
 
 
 SMALL_BLOCK = 8_192

@@ -7,13 +7,9 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from dask_elastic.routing.gather import take_rows
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.routing.table import ShardTable
-
-
-def take_rows(rows: pa.RecordBatch, order: np.ndarray) -> pa.RecordBatch:
-    """Rows in a new order."""
-    return rows.take(pa.array(order))
 
 
 def split_by_executor(
