@@ -34,6 +34,9 @@ class JobCard:
         Why it failed.
     cores : callable
         Returns cores by executor, which is (operator, number), and of each by the address of the node.
+    recoveries : callable
+        Returns by executor how often it lost remote tasks and went on, and p50 and p99 of the seconds from there to the
+        first row processed again, None where there was none.
     """
 
     name: str
@@ -42,6 +45,7 @@ class JobCard:
     oversubscribed: bool = False
     error: str | None = None
     cores: Callable[[], Mapping[tuple[str, int], Mapping[str, int]]] = dict
+    recoveries: Callable[[], Mapping[tuple[str, int], tuple[int, float | None, float | None]]] = dict
 
     @property
     def live(self) -> bool:
