@@ -33,6 +33,10 @@ GAUGES = {
     "latency_seconds": ("Measured time from a job's source to the end of processing", (*JOB, "statistic")),
     "latency_predicted_seconds": ("Mean latency that the model expects of a job's cores", JOB),
     "latency_target_seconds": ("Mean latency that is wanted of a job", JOB),
+    "recovery_seconds": (
+        "Time from the loss of remote tasks to the first row processed again",
+        (*EXECUTOR, "statistic"),
+    ),
     "starved_cores": ("Cores that a job lacks to reach its target", JOB),
     "gil_bound": (
         "Whether an operator holds the GIL, so that more cores on a node do not help it",
@@ -41,6 +45,7 @@ GAUGES = {
 }
 COUNTERS = {
     "moves": ("Shards of an executor that have moved", EXECUTOR),
+    "recoveries": ("Workers of which an executor lost remote tasks, and went on", EXECUTOR),
     "decisions": ("Decisions about a job, and whether they were carried out", (*JOB, "applied")),
 }
 
@@ -146,6 +151,7 @@ def _gather(families: Families, watched: Watched, decisions: DecisionCounts) -> 
             continue
         for executor in job.latest().executors:
             families.add("moves", _labels(name, executor), executor.moves)
+        _gather_recoveries(families, card)
         for applied, count in decisions.of(watched, job).items():
             families.add("decisions", [name, str(applied).lower()], count)
         # What has ended has a past, which the counters tell, and no present.
@@ -164,6 +170,14 @@ def _gather_job(families: Families, name: str, job: JobHistory) -> None:
     families.add("starved_cores", [name], job.starved)
     for operator in dict.fromkeys(executor.executor.component for executor in latest.executors):
         families.add("gil_bound", [name, operator], float(operator in job.bound))
+
+
+def _gather_recoveries(families: Families, card: JobCard) -> None:
+    for (operator, index), (count, p50, p99) in card.recoveries().items():
+        labels = [card.name, operator, str(index)]
+        families.add("recoveries", labels, count)
+        families.add("recovery_seconds", [*labels, "p50"], p50)
+        families.add("recovery_seconds", [*labels, "p99"], p99)
 
 
 def _gather_executors(families: Families, card: JobCard, job: JobHistory) -> None:

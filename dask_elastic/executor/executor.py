@@ -421,6 +421,7 @@ class ElasticExecutor:
                 pending_bytes=self.routes.pending_bytes,
                 refused=self.links.refused,
                 recovered=self.recovery.losses,
+                recovery=self.recovery.seconds_to_first(),
             )
 
     def finished_moves(self) -> list[MoveRecord]:

@@ -66,6 +66,8 @@ class ExecutorMeasure:
         Messages of tasks and nodes that were lost before, and messages that came twice.
     recovered : int
         Nodes whose remote tasks were lost and replaced.
+    recovery : tuple of float or None
+        p50 and p99 of the time from such a loss to the first row processed again, seconds; None where there was none.
     """
 
     executor: ExecutorId
@@ -92,6 +94,7 @@ class ExecutorMeasure:
     pending_bytes: int = 0
     refused: int = 0
     recovered: int = 0
+    recovery: tuple[float, float] | None = None
 
 
 class Measures:

@@ -15,6 +15,8 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from dask_elastic.executor.pending import Sent
 from dask_elastic.executor.piece import Block, Piece, Receipt, Replay, pieces_by_route, sorted_block
 from dask_elastic.executor.routes import Routes
@@ -175,6 +177,15 @@ class Recovery:
             yield from task.queue.pieces
             for work in task.in_flight.values() if task.at_home else ():
                 yield from work.pieces
+
+    def seconds_to_first(self) -> tuple[float, float] | None:
+        """Return p50 and p99 of the time from a loss to the first row processed again; None where there was none."""
+        took = [record.first - record.lost for record in self.records if record.first is not None]
+        if not took:
+            return None
+        # Of a few the largest counts, not something below it.
+        p50, p99 = np.quantile(took, [0.5, 0.99], method="higher").tolist()
+        return p50, p99
 
     def done(self, rows: int, now: float) -> bool:
         """Note rows that were processed once more; returns whether they were the last."""

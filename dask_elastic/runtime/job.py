@@ -169,15 +169,16 @@ class Job:
             (tuples/s that are processed), ``customer_rows`` (mean tuples of a sub-batch as it reaches a task),
             ``sojourn`` (mean seconds from a tuple's arrival at the executor to the end of its processing, over the
             last 2 s), ``bytes_in`` and ``bytes_out`` (bytes/s), ``pending_bytes`` (what remote tasks were sent and
-            have not brought home as state), ``recovered`` (how often it lost remote tasks and went on), ``refused``
-            (messages that were stale or came twice), and ``bound`` (whether its threads hold the GIL, so that another
-            core on the same worker does not help).
+            have not brought home as state), ``recovered`` (how often it lost remote tasks and went on),
+            ``recovery_p50`` and ``recovery_p99`` (seconds from such a loss to the first row processed again),
+            ``refused`` (messages that were stale or came twice), and ``bound`` (whether its threads hold the GIL, so
+            that another core on the same worker does not help).
         """
         described = self._describe()
         columns = [
             "operator", "executor", "node", "cores", "arrival_rate", "service_rate", "queue", "latency_p50",
             "latency_p99", "state_bytes", "rows", "moves", "moves_across", "throughput", "customer_rows", "sojourn",
-            "bytes_in", "bytes_out", "pending_bytes", "recovered", "refused", "bound",
+            "bytes_in", "bytes_out", "pending_bytes", "recovered", "recovery_p50", "recovery_p99", "refused", "bound",
         ]  # fmt: skip
         bound = set(described["bound"])
         rows = [

@@ -67,6 +67,8 @@ def _measure(measure: ExecutorMeasure) -> dict[str, Any]:
         "pending_bytes": measure.pending_bytes,
         "refused": measure.refused,
         "recovered": measure.recovered,
+        "recovery_p50": None if measure.recovery is None else measure.recovery[0],
+        "recovery_p99": None if measure.recovery is None else measure.recovery[1],
     }
 
 

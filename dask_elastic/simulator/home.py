@@ -26,6 +26,9 @@ from dask_elastic.vocab.identity import ExecutorId
 if TYPE_CHECKING:
     from dask_elastic.simulator.world import World
 
+MOST_TORN_STEPS = 40
+"""Where instructions of one event are torn apart, so many steps may come between two of them."""
+
 
 class SimulatedHome:
     """Drives one elastic executor at its home node.
@@ -93,7 +96,7 @@ class SimulatedHome:
                 late.append(instruction)
                 continue
             if self.world.options.torn:
-                yield None
+                yield from self._others()
             self._order(instruction)
         for instruction in late:
             yield None
@@ -101,6 +104,11 @@ class SimulatedHome:
                 self._bells[instruction.task].ring()
             else:
                 self.world.release(instruction.origin, self.identity, instruction.nbytes)
+
+    def _others(self) -> Steps:
+        """Let others go on for a while: a single step would rarely let the one come between that matters."""
+        for _ in range(1 + int(MOST_TORN_STEPS * self.world.schedule.draw())):
+            yield None
 
     def _order(self, instruction: do.Instruction) -> None:
         self.world.say("{}", instruction)

@@ -103,6 +103,7 @@ def _card(record: JobRecord, coordinator: Coordinator) -> JobCard:
         error=None if record.error is None else _text(record.error),
         cores=lambda: _cores(record),
         handoffs=lambda: coordinator.epochs.progress(record),
+        recoveries=lambda: _recoveries(record),
     )
 
 
@@ -112,6 +113,17 @@ def _cores(record: JobRecord) -> dict[tuple[str, int], dict[str, int]]:
     return {
         executor: {nodes[node]: count for node, count in by_node.items()} for executor, by_node in record.cores.items()
     }
+
+
+def _recoveries(record: JobRecord) -> dict[tuple[str, int], tuple[int, float | None, float | None]]:
+    """Return by executor how many losses it recovered from, and how long that took."""
+    measures = [measure for report in record.reports.values() for measure in report["executors"]]
+    return {
+        (measure["operator"], measure["executor"]): (
+            measure["recovered"], measure["recovery_p50"], measure["recovery_p99"],
+        )
+        for measure in measures
+    }  # fmt: skip
 
 
 @functools.lru_cache(maxsize=64)

@@ -98,7 +98,9 @@ def test_killed_workers_cost_nothing_but_time(small_cluster, wait_until):
         assert_equal(job, rows)
         losses = job.recoveries()
         assert len(losses) == 6
-        assert job.metrics()["recovered"].tolist() == [6]
+        measured = job.metrics().iloc[0]
+        assert measured["recovered"] == 6
+        assert 0 < measured["recovery_p50"] <= measured["recovery_p99"] <= 5
         assert losses["rows"].sum() > 0
         replayed = losses[losses["rows"] > 0]
         took = [

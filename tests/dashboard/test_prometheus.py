@@ -62,6 +62,18 @@ def test_numbers_of_executors_are_those_of_the_snapshot(flights, metrics):
     assert len(found["throughput"]) == 3
 
 
+def test_recoveries_are_those_that_the_homes_report(flights, metrics):
+    told = {("per_plane", 0): (3, 0.2, 1.5), ("per_plane", 1): (0, None, None)}
+    flights.cards["flights"] = replace(flights.cards["flights"], recoveries=lambda: told)
+    found = metrics()
+    executor = {"job": "flights", "operator": "per_plane"}
+    assert value(found, "recoveries_total", **executor, executor="0") == 3
+    assert value(found, "recoveries_total", **executor, executor="1") == 0
+    assert value(found, "recovery_seconds", **executor, executor="0", statistic="p50") == 0.2
+    assert value(found, "recovery_seconds", **executor, executor="0", statistic="p99") == 1.5
+    assert len(found["recovery_seconds"]) == 2
+
+
 def test_numbers_of_a_job_are_those_of_the_snapshot(flights, metrics):
     found = metrics()
     assert value(found, "latency_seconds", job="flights", statistic="mean") == 0.02
@@ -116,11 +128,12 @@ def test_names_can_hold_anything(known, metrics):
 def test_every_metric_says_what_it_is(flights, get, address):
     families = {family.name: family for family in text_string_to_metric_families(get(f"{address}/metrics"))}
     ours = {name: family for name, family in families.items() if name.startswith("dask_elastic_")}
-    assert len(ours) == 14
+    assert len(ours) == 16
     assert all(family.documentation for family in ours.values())
     assert {name for name, family in ours.items() if family.type == "counter"} == {
         "dask_elastic_moves",
         "dask_elastic_decisions",
+        "dask_elastic_recoveries",
     }
     assert "dask_scheduler_workers" in families
 

@@ -279,6 +279,7 @@ def test_it_does_not_finish_before_what_was_lost_is_done_again():
 def test_the_time_to_the_first_row_is_told():
     executor = make({HOME: 1, NEAR: 1})
     send(executor, 1, 1, 3)
+    assert executor.measure(0.5).recovery is None
     lose(executor, NEAR, now=1.0)
     [record] = executor.recoveries()
     assert (record.tasks, record.shards, record.rows) == (1, 2, 2)
@@ -287,7 +288,8 @@ def test_the_time_to_the_first_row_is_told():
     executor.done(0, number, 0.1, 3.0)
     [record] = executor.recoveries()
     assert (record.first, record.ended) == (3.0, 3.0)
-    assert executor.measure(3.0).recovered == 1
+    measure = executor.measure(3.0)
+    assert (measure.recovered, measure.recovery) == (1, (2.0, 2.0))
 
 
 def test_a_home_cannot_be_lost_by_its_own_executor():
