@@ -4,8 +4,9 @@ One JSON line a setting, with the median and the longest of its runs in millisec
 which others on the machine change less.
 
 - Consolidation plans for 20 windows over slices of a minute: tumbling ones of 5 to 100 minutes, for as long as the
-  longest of them and for a day, by count and by keys; overlapping ones of the same lengths; and tumbling ones of all
-  sorts from a minute to a day, for a day. `formed` is how many windows a plan forms.
+  longest of them, for half a day and for a day; overlapping ones of the same lengths; and tumbling ones of all sorts
+  from a minute to a day, for a day. By count, by keys of each length, and by keys of each span. `formed` is how many
+  windows a plan forms.
 - Fusion of random large jobs (Enorm, section 7) of 50, 100 and 150 operators, by each score, with cycles forbidden and
   as printed; and of one of three levels, which has the most edges.
 
@@ -23,7 +24,7 @@ from typing import Any
 
 from dask_elastic.topology.fusion import SCORES, fuse
 from dask_elastic.topology.random_jobs import RandomJob, random_job
-from dask_elastic.windows.consolidation import plan
+from dask_elastic.windows.consolidation import Keys, plan
 from dask_elastic.windows.window import Window
 
 DAY = 1440
@@ -32,15 +33,19 @@ MIXED = (1, 2, 3, 4, 5, 6, 10, 12, 15, 20, 30, 40, 60, 120, 180, 240, 360, 480, 
 """Divisors of a day in minutes."""
 
 TUMBLING = [Window.tumbling(length) for length in LENGTHS]
-SETTINGS: dict[str, tuple[list[Window], int, Callable[[int, int], float] | None]] = {
+ALL_SORTS = [Window.tumbling(length) for length in MIXED]
+BY_LENGTH = {length: length**0.5 for length in {1, *LENGTHS, *MIXED}}
+SETTINGS: dict[str, tuple[list[Window], int, Keys | None]] = {
     "tumbling, 5 to 100 min, for 100 min": (TUMBLING, 100, None),
     "tumbling, 5 to 100 min, for 12 h": (TUMBLING, DAY // 2, None),
     "tumbling, 5 to 100 min, for a day": (TUMBLING, DAY, None),
-    "tumbling, 5 to 100 min, for 100 min, by keys": (TUMBLING, 100, lambda begin, end: (end - begin) ** 0.5),
+    "tumbling, 5 to 100 min, for 100 min, by keys of spans": (TUMBLING, 100, lambda begin, end: (end - begin) ** 0.5),
+    "tumbling, 5 to 100 min, for a day, by keys": (TUMBLING, DAY, BY_LENGTH),
     "5 to 100 min every 5 min": ([Window(0, length, 5) for length in LENGTHS], 5, None),
     "5 to 100 min every minute": ([Window(0, length, 1) for length in LENGTHS], 1, None),
     "5 to 100 min every 1 to 20 min, for 1 h": ([Window(0, length, length // 5) for length in LENGTHS], 60, None),
-    "tumbling, 1 min to 1 day, for a day": ([Window.tumbling(length) for length in MIXED], DAY, None),
+    "tumbling, 1 min to 1 day, for a day": (ALL_SORTS, DAY, None),
+    "tumbling, 1 min to 1 day, for a day, by keys": (ALL_SORTS, DAY, BY_LENGTH),
     "1 to 20 h every minute": ([Window(0, 60 * hours, 1) for hours in range(1, 21)], 1, None),
 }
 

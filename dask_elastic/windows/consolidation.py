@@ -6,7 +6,8 @@ Goal
 Heuristic
     None, the plan is optimal. The moments at which windows begin and end are the vertices of a DAG, partials and
     windows its edges; a window is the shortest path from its begin to its end that is not the window itself. No choice
-    for one window takes anything from another, so the sum of the shortest paths is the least total.
+    for one window takes anything from another, so the sum of the shortest paths is the least total. What lies in a
+    window repeats with the windows that are shorter, so each pattern is searched once.
 Not done
     Results over spans that nobody asked for, which might serve several windows, and differences of windows.
 
@@ -21,22 +22,26 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from functools import partial
+from itertools import repeat
+from operator import attrgetter
+from typing import Any, NamedTuple, TypeAlias, cast
+
+import numpy as np
 
 from dask_elastic.vocab.errors import PlanningError
 from dask_elastic.windows.window import Window, checked, whole
 
-Keys: TypeAlias = Mapping[int, float] | Callable[[int, int], float]
 Span: TypeAlias = tuple[int, int]
+Keys: TypeAlias = Mapping[int, float] | Callable[[int, int], float]
 
 MOST_WINDOWS = 200_000
 """How many windows one plan may form."""
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(NamedTuple):
     """What a window is merged from: a complete window, or partials in a row.
 
     Parameters
@@ -57,8 +62,7 @@ class Piece:
         return self.partials or 1
 
 
-@dataclass(frozen=True, slots=True)
-class Recipe:
+class Recipe(NamedTuple):
     """How one complete window is formed.
 
     Parameters
@@ -146,7 +150,7 @@ def plan(
     Returns
     -------
     ConsolidationPlan
-        The plan; no other one has a lower cost. Of equal costs the one whose last pieces are longer is taken.
+        The plan; no other one has a lower cost. Which of equal ones is taken is the same each time.
 
     Raises
     ------
@@ -169,36 +173,57 @@ def plan(
     partials=0)), cost=2)
     """
     chosen, size = checked(windows, slice)
+    if not (keys is None or callable(keys) or isinstance(keys, Mapping)):
+        raise PlanningError(f"keys is {keys!r}: give numbers by length, or a function of a span's begin and end.")
     until = _horizon(chosen, horizon)
-    graph = _Graph(tuple(dict.fromkeys(chosen)), until, _Price(keys, chosen, size))
-    return ConsolidationPlan(chosen, size, until, _recipes(_wanted(chosen, until), graph))
+    price = _Price(keys, chosen, size)
+    return ConsolidationPlan(chosen, size, until, _recipes(chosen, until, price))
 
 
 class _Price:
-    """What it costs to merge a result: the number of its keys, or 1."""
+    """What it costs to merge a result: the number of its keys, or 1.
+
+    By count or by lengths `of_length` has it for all lengths that occur; it is None where the time matters as well.
+    """
 
     def __init__(self, keys: Keys | None, windows: tuple[Window, ...], size: int):
         self.size = size
         self._keys = keys
-        if isinstance(keys, Mapping):
-            for length in (size, *(window.length for window in windows)):
-                if length not in keys:
-                    raise PlanningError(f"keys has no number for results of length {length}: it has {sorted(keys)}.")
+        self.of_length: dict[int, float] | None = None
+        if not callable(keys):
+            self.of_length = _by_length(keys, [size, *(window.length for window in windows)])
+        self.rate = min(cost / length for length, cost in self.of_length.items()) if self.of_length else 0.0
+        """What results cost at least for each unit of time that they span."""
 
     def window(self, begin: int, end: int) -> float:
         """Return the cost of one result over a span."""
-        if self._keys is None:
-            return 1
-        count = self._keys[end - begin] if isinstance(self._keys, Mapping) else self._keys(begin, end)
-        if not 0 <= count < math.inf:
-            raise PlanningError(f"keys is {count!r} for the span from {begin} to {end}: give a number of 0 or more.")
-        return count
+        if self.of_length is not None:
+            return self.of_length[end - begin]
+        assert callable(self._keys)
+        return _checked_keys(self._keys(begin, end), begin, end)
 
     def partials(self, begin: int, end: int) -> float:
         """Return the cost of all partials of a span."""
-        if self._keys is None:
-            return (end - begin) // self.size
+        if self.of_length is not None:
+            return self.of_length[self.size] * ((end - begin) // self.size)
         return math.fsum(self.window(at, at + self.size) for at in range(begin, end, self.size))
+
+
+def _by_length(keys: Mapping[int, float] | None, lengths: list[int]) -> dict[int, float]:
+    """Return the cost of a result of each length."""
+    if keys is None:
+        return dict.fromkeys(lengths, 1)
+    missing = [length for length in lengths if length not in keys]
+    if missing:
+        raise PlanningError(f"keys has no number for results of length {missing[0]}: it has {sorted(keys)}.")
+    return {length: _checked_keys(keys[length], 0, length) for length in lengths}
+
+
+def _checked_keys(count: Any, begin: int, end: int) -> float:
+    """Return a number of keys if it is one."""
+    if isinstance(count, int | float | np.number) and 0 <= count < math.inf:
+        return cast(float, count)
+    raise PlanningError(f"keys is {count!r} for the span from {begin} to {end}: give a number of 0 or more.")
 
 
 _Result: TypeAlias = tuple[int, float, Piece]
@@ -212,10 +237,12 @@ class _Graph:
         self._until = until
         self._price = price
         self._leaving: dict[int, list[_Result]] = {}
-        self._begins = [(window.start, window.frequency, window.length) for window in windows]
-        ticks = [(at, every) for start, every, length in self._begins for at in (start, start + length)]
-        # A window that tumbles ends where it begins.
-        self._ticks = sorted({(at % every, every) for at, every in ticks})
+        lengths: dict[tuple[int, int], list[int]] = {}
+        for window in windows:
+            lengths.setdefault((window.start % window.frequency, window.frequency), []).append(window.length)
+            lengths.setdefault(((window.start + window.length) % window.frequency, window.frequency), [])
+        self._ticks = [(at, every, begun) for (at, every), begun in lengths.items()]
+        """The moments at which windows begin or end, and the lengths of those that begin."""
 
     def leaving(self, moment: int) -> list[_Result]:
         """Return the results that begin at a moment: windows, and the partials up to where a window begins or ends."""
@@ -225,71 +252,137 @@ class _Graph:
         return found
 
     def _results(self, moment: int) -> list[_Result]:
-        ends = {moment + length for start, every, length in self._begins if (moment - start) % every == 0}
-        ahead = min([every - (moment - at) % every for at, every in self._ticks])
-        run = Piece(moment, moment + ahead, ahead // self._price.size)
-        return [
-            *((end, self._price.window(moment, end), Piece(moment, end)) for end in sorted(ends) if end <= self._until),
-            (run.end, self._price.partials(moment, run.end), run),
-        ]
+        ends: set[int] = set()
+        following = None
+        for at, every, begun in self._ticks:
+            left = (at - moment) % every
+            if not left:
+                ends.update([moment + length for length in begun])
+                left = every
+            if following is None or left < following:
+                following = left
+        assert following is not None
+        run = Piece(moment, moment + following, following // self._price.size)
+        complete = [(end, self._price.window(moment, end), Piece(moment, end)) for end in ends if end <= self._until]
+        return [*complete, (run.end, self._price.partials(moment, run.end), run)]
 
-    def cheapest(self, begin: int, goals: set[int]) -> Iterator[tuple[int, float, tuple[Piece, ...]]]:
+    def cheapest(self, begin: int, goals: Iterable[int]) -> Iterator[tuple[int, float, tuple[Piece, ...]]]:
         """Yield each goal, what the shortest path to it costs, and its pieces; the direct way is none.
 
         A search in the order of costs. Every goal is there twice: as a moment on the way, and as the end of a path that
         has more than one piece or is made of partials.
         """
-        waiting, furthest = set(goals), max(goals)
+        waiting = dict.fromkeys(goals, math.inf)
+        furthest = max(waiting)
         last: dict[int, Piece] = {}
         least: dict[int, float] = {}
+        rate, bound = self._price.rate, math.inf
         # Of equal costs the piece that begins first comes first, and of one span the partials.
         queue: list[tuple[float, int, int, bool, int, Piece]] = [(0, begin, begin, False, 0, Piece(begin, begin))]
         while waiting:
             cost, _, moment, at_goal, _, piece = heapq.heappop(queue)
             if at_goal and moment in waiting:
-                waiting.remove(moment)
+                del waiting[moment]
                 yield moment, cost, _path(last, begin, piece)
-            if at_goal or moment in last:
+                bound = max([reached - rate * goal for goal, reached in waiting.items()], default=0)
+            # To be of use a way has to beat one that is known to some goal, at the lowest cost of what is left.
+            if at_goal or moment in last or cost - rate * moment >= bound:
                 continue
             last[moment] = piece
             for end, weight, step in self.leaving(moment):
                 total = cost + weight
-                if end < furthest and total <= least.get(end, math.inf):
+                if end < furthest and total - rate * end < bound and total <= least.get(end, math.inf):
                     least[end] = total
                     heapq.heappush(queue, (total, moment, end, False, -step.partials, step))
-                if end in waiting and (moment > begin or step.partials):
+                if end in waiting and (moment > begin or step.partials) and total <= waiting[end]:
+                    waiting[end] = total
+                    bound = max([reached - rate * goal for goal, reached in waiting.items()])
                     heapq.heappush(queue, (total, moment, end, True, -step.partials, step))
 
 
 def _path(last: dict[int, Piece], begin: int, piece: Piece) -> tuple[Piece, ...]:
-    """Return the pieces from a begin to the end of a piece, in the order of time."""
+    """Return the pieces from a begin to the end of a piece, in the order of time; partials in a row are one."""
     pieces = [piece]
-    while pieces[-1].begin != begin:
-        pieces.append(last[pieces[-1].begin])
-    return tuple(reversed(pieces))
+    while piece.begin != begin:
+        piece = last[piece.begin]
+        if piece.partials and pieces[-1].partials:
+            after = pieces.pop()
+            pieces.append(Piece(piece.begin, after.end, piece.partials + after.partials))
+        else:
+            pieces.append(piece)
+    pieces.reverse()
+    return tuple(pieces)
 
 
-def _recipes(wanted: dict[Span, tuple[int, ...]], graph: _Graph) -> tuple[Recipe, ...]:
-    """Return how the wanted windows are formed, by a search from each moment at which some of them begin."""
-    goals: dict[int, set[int]] = {}
-    for begin, end in wanted:
-        goals.setdefault(begin, set()).add(end)
-    recipes = [
-        Recipe(begin, end, wanted[begin, end], pieces, cost)
+def _recipes(windows: tuple[Window, ...], until: int, price: _Price) -> tuple[Recipe, ...]:
+    """Return how the windows are formed; those in which the same lies are formed alike, so one of them is looked at."""
+    wanted = _wanted(windows, until)
+    alike = _alike(windows, wanted, price)
+    goals: dict[int, list[int]] = {}
+    for length, of_length in alike.items():
+        for ends in of_length:
+            goals.setdefault(ends[0] - length, []).append(ends[0])
+    graph = _Graph(tuple(dict.fromkeys(windows)), until, price)
+    found = {
+        (begin, end): Recipe(begin, end, wanted[end - begin][end], pieces, cost)
         for begin, ends in goals.items()
         for end, cost, pieces in graph.cheapest(begin, ends)
-    ]
-    # Of the windows that end together the short ones are pieces of the long ones.
-    return tuple(sorted(recipes, key=lambda recipe: (recipe.end, -recipe.begin)))
+    }
+    recipes: list[Recipe] = []
+    for length, of_length in alike.items():
+        for ends in of_length:
+            first = found[ends[0] - length, ends[0]]
+            recipes.append(first)
+            if len(ends) > 1:
+                recipes += _again(first, ends[1:], [wanted[length][end] for end in ends[1:]])
+    # Of the windows that end together the short ones, which come first here, are pieces of the long ones.
+    recipes.sort(key=attrgetter("end"))
+    return tuple(recipes)
 
 
-def _wanted(windows: tuple[Window, ...], until: int) -> dict[Span, tuple[int, ...]]:
-    """Return the spans that end within the horizon, with the windows whose instances they are."""
-    wanted: dict[Span, tuple[int, ...]] = {}
+def _again(recipe: Recipe, ends: list[int], positions: list[tuple[int, ...]]) -> Iterator[Recipe]:
+    """Return the recipes for windows with other ends, in which the same lies."""
+    later = [end - recipe.end for end in ends]
+
+    def moved(moment: int) -> list[int]:
+        return [moment + step for step in later]
+
+    # Most of the time of a plan goes into making these, and without a call in Python for each it is a third less.
+    piece_of, recipe_of = partial(tuple.__new__, Piece), partial(tuple.__new__, Recipe)
+    pieces = [map(piece_of, zip(moved(one.begin), moved(one.end), repeat(one.partials))) for one in recipe.pieces]
+    return map(recipe_of, zip(moved(recipe.begin), ends, positions, zip(*pieces, strict=True), repeat(recipe.cost)))
+
+
+def _alike(
+    windows: tuple[Window, ...], wanted: dict[int, dict[int, tuple[int, ...]]], price: _Price
+) -> dict[int, list[list[int]]]:
+    """Return by length the ends of windows in which the same lies, lists that begin with the first one."""
+    period = _periods(windows)
+    alike = {}
+    for length, ends in wanted.items():
+        classes: dict[int, list[int]] = {}
+        for end in ends:
+            classes.setdefault(end % period[length] if price.of_length else end, []).append(end)
+        alike[length] = list(classes.values())
+    return alike
+
+
+def _periods(windows: tuple[Window, ...]) -> dict[int, int]:
+    """Return for each length after which time the shorter windows, which may lie in one of it, repeat."""
+    period, periods = 1, {}
+    for length in sorted({window.length for window in windows}):
+        periods[length] = period
+        period = math.lcm(period, *(window.frequency for window in windows if window.length == length))
+    return periods
+
+
+def _wanted(windows: tuple[Window, ...], until: int) -> dict[int, dict[int, tuple[int, ...]]]:
+    """Return by length the ends within the horizon, with the positions of the windows whose instances they are."""
+    wanted: dict[int, dict[int, tuple[int, ...]]] = {length: {} for length in sorted({w.length for w in windows})}
     for position, window in enumerate(windows):
-        for end in window.ends(0, until):
-            span = (end - window.length, end)
-            wanted[span] = (*wanted.get(span, ()), position)
+        ends = wanted[window.length]
+        here = dict.fromkeys(window.ends(0, until), (position,))
+        ends.update(here | {end: (*ends[end], position) for end in ends.keys() & here} if ends else here)
     return wanted
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -149,7 +150,27 @@ def test_keys_are_asked_for_within_the_horizon_only():
 
 def test_of_equal_costs_partials_are_merged_rather_than_windows_of_a_slice():
     recipe = plan([Window.tumbling(1), Window.tumbling(3)], 1).recipes[-1]
-    assert [(piece.begin, piece.end, piece.partials) for piece in recipe.pieces] == [(0, 1, 1), (1, 2, 1), (2, 3, 1)]
+    assert [(piece.begin, piece.end, piece.partials) for piece in recipe.pieces] == [(0, 3, 3)]
+
+
+@settings(max_examples=100, deadline=None)
+@given(settings_of_windows(), st.sampled_from([None, price_by_hash]))
+def test_partials_in_a_row_are_one_piece(setting, keys):
+    for recipe in plan(*setting, keys).recipes:
+        spans = [span for piece in recipe.pieces for span in (piece.begin, piece.end)]
+        assert spans == sorted(spans)
+        assert not any(one.partials and other.partials for one, other in pairwise(recipe.pieces))
+
+
+@settings(max_examples=100, deadline=None)
+@given(settings_of_windows(), st.randoms(use_true_random=False))
+def test_keys_by_length_are_those_of_spans_of_that_length(setting, random):
+    # By length what was found for one window is taken for others, in which the same lies; by span each is searched.
+    windows, size, horizon = setting
+    keys = {length: random.randint(0, 9) for length in sorted({size, *(window.length for window in windows)})}
+    by_length, by_span = (plan(windows, size, horizon, one) for one in (keys, lambda begin, end: keys[end - begin]))
+    costs = [[(one.begin, one.end, one.windows, one.cost) for one in found.recipes] for found in (by_length, by_span)]
+    assert costs[0] == costs[1]
 
 
 def test_windows_of_one_span_are_formed_once():
@@ -221,8 +242,11 @@ def size_fits(window, size):
         (lambda: plan(TUMBLING, 1, 0), "horizon is 0"),
         (lambda: plan(TUMBLING, 1, 1.5), r"horizon is 1\.5"),
         (lambda: plan(TUMBLING, 1, 60, {1: 1, 5: 1, 10: 1, 20: 1}), "no number for results of length 15"),
-        (lambda: plan(TUMBLING, 1, 60, lambda begin, end: begin - 30), "keys is -30 for the span from 0 to 5"),
+        (lambda: plan(TUMBLING, 1, 60, lambda begin, end: begin - 30), "keys is -[0-9]+ for the span from "),
         (lambda: plan(TUMBLING, 1, 60, lambda begin, end: math.nan), "keys is nan"),
+        (lambda: plan(TUMBLING, 1, 60, {1: 1, 5: "2", 10: 1, 15: 1, 20: 1}), "keys is '2' for the span from 0 to 5"),
+        (lambda: plan(TUMBLING, 1, 60, lambda begin, end: None), "keys is None"),
+        (lambda: plan(TUMBLING, 1, 60, 7), "keys is 7: give numbers by length"),
         (lambda: Window(0, 0, 1), "length of the window is 0"),
         (lambda: Window(0, 1, -1), "frequency of the window is -1"),
         (lambda: Window(0.5, 1, 1), r"start of the window is 0\.5"),
