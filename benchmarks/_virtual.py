@@ -36,6 +36,9 @@ HOP = 1e-3
 ORDER_SECONDS = 0.02
 """Seconds from a decision until the home carries it out."""
 
+LOOK_SECONDS = 0.05
+"""Seconds from the reports until the loop looks at them."""
+
 PIPELINED = 2
 
 Keys = Callable[[float], np.ndarray]
@@ -60,6 +63,7 @@ class Options:
     report_interval: float = 0.5
     control_period: float = 1.0
     elastic: bool = True
+    aligned: bool = False
 
 
 class Gate:
@@ -157,12 +161,16 @@ class VirtualJob:
         for index, executor in enumerate(self.executors):
             self._carry_out(index, executor.start())
             spread = (index + 1) / (len(self.executors) + 1)
-            self.every(options.report_interval, spread * options.report_interval, lambda j=index: self._report(j))
+            self.every(
+                options.report_interval,
+                options.report_interval if options.aligned else spread * options.report_interval,
+                lambda j=index: self._report(j),
+            )
             if options.elastic:
                 first = spread * options.balance_interval
                 self.every(options.balance_interval, first, lambda j=index: self._handle(j, events.BalanceDue()))
         if options.elastic:
-            self.every(options.control_period, options.control_period, self._decide)
+            self.every(options.control_period, options.control_period + LOOK_SECONDS, self._decide)
         self._send()
         while self._agenda and self._agenda[0][0] <= seconds:
             self.now, _, what = heapq.heappop(self._agenda)

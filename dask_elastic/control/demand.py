@@ -10,8 +10,9 @@ Method
     all of its executors to what the slowest lets through. But they throttle in proportion, since all of it comes from
     the same sources. So the demand of each executor is taken to be `growth` times what it achieves now, again and again
     until no executor is overloaded. Where cores suffice, they grow by that factor each period; where they do not, they
-    are shared in proportion to the loads, which is right at once, however much the sources hold back. Throughput tells
-    the proportions, not arrivals: queues even out the bursts in which tuples come.
+    are shared in proportion to the loads, which is right at once, however much the sources hold back. Arrivals tell
+    the proportions: workers report of the same moments, and a batch reaches all executors at once, while what each of
+    them achieves goes up and down with its queue. Throughput tells the level.
 
     *A job that lags behind* although nobody is overloaded, since credits keep its tuples at the sources, is planned
     for as much more as works that off in a while: what is measured from end to end beyond hop and sojourn.
@@ -229,8 +230,11 @@ class JobModel:
         return (job.latency_target - self._hop.seconds) / self._hop.error - spent
 
     def _pressed(self, queues: Queues, executors: list[ExecutorSnapshot]) -> Queues:
+        """Return what is planned for while the sources are held back: more than is achieved, as arrivals share it."""
         achieved = np.array([executor.throughput for executor in executors], dtype=np.float64)
-        return queues.with_arrival(achieved, queues.external).scaled(self._settings.growth)
+        level = float(achieved.sum()) / arriving if (arriving := float(queues.arrival.sum())) > 0 else 0.0
+        shared = queues.arrival * level if level > 0 else achieved
+        return queues.with_arrival(shared, queues.external).scaled(self._settings.growth)
 
     def _planned(self, queues: Queues, executors: list[ExecutorSnapshot], behind: float) -> Queues:
         more = min(behind / self._settings.drain_within, self._settings.growth - 1)

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
 import numpy as np
+from scipy.special import gammaincinv
 
 from dask_elastic.control.demand import Demand
 from dask_elastic.control.queues import Amounts, Cores, Queues
@@ -27,7 +28,7 @@ from dask_elastic.control.settings import ControlSettings
 from dask_elastic.vocab.errors import PlanningError
 
 EAGER = 3.0
-"""An exchange that is judged by one moment must gain so many times as much."""
+"""An exchange that is judged by one moment, before it is known how noisy loads are, must gain so many times as much."""
 
 FOLLOWS = 2.5
 """Seconds after such an exchange in which it may be corrected."""
@@ -35,11 +36,13 @@ FOLLOWS = 2.5
 FOLLOW = 1.5
 """The correction must gain so many times as much."""
 
-RESTLESS = 2 / 3
-"""A gain counts only from such a part of the usual change from moment to moment on."""
+SURE = 5.0
+"""A gain counts from so many times the noise of the loads on that it is judged by."""
 
-CHANGES = 8
-"""So many of the last changes from moment to moment tell how restless the loads are, half of them at least."""
+CHANGES = 24
+"""So many of the last changes from moment to moment tell how noisy loads are, `KNOWN` of them at least."""
+
+KNOWN = 6
 
 
 def fair_shares(needed: Sequence[int], least: Sequence[int], available: int) -> list[int]:
@@ -123,10 +126,15 @@ class Divider:
     -----
     The best use of a share differs a little with each measurement, so a job that has all it can get could change cores
     around at every moment. It changes only where its slowest executor gets faster, or its latency lower, by
-    `exchange_gain`, judged by the mean load over `cooldown` seconds, or at least half of them; and sooner, by the loads
-    of the last moment alone, where it gains `EAGER` times as much. Such a moment may lie partly before the shift of the
-    load to which it answers: `FOLLOW` times `exchange_gain` is enough for one correction within `FOLLOWS` seconds.
-    Where the loads change a lot from moment to moment, gains have to be larger than these changes.
+    `exchange_gain`, and by more than noise explains: loads are averaged over the last moments, as many as it takes, and
+    the mean of n moments has a noise that is √n times smaller. So a large shift is answered at once, a small one as
+    soon as it is sure, and loads that do not change exchange nothing, however close two allocations are.
+
+    How noisy a moment is, tells the lower quartile of the last changes from one to the next: where the load itself
+    shifts every few seconds, most changes are more than noise. While that is not known, a gain is judged by the mean
+    over `cooldown` seconds, or at least half of them; and sooner, by the loads of one moment alone, where it is `EAGER`
+    times as much. Such a moment may lie partly before the shift of the load to which it answers: `FOLLOW` times
+    `exchange_gain` is enough for one correction within `FOLLOWS` seconds.
     """
 
     def __init__(self, settings: ControlSettings):
@@ -161,22 +169,46 @@ class Divider:
         best = self._best(demand, demand.queues.loads, share)
         if int(demand.current.sum()) != share or (demand.current < 1).any():
             return Portion(best, np.maximum(best, np.minimum(demand.current, demand.keep)), starved)
-        follows = now - self._eager <= FOLLOWS
-        if self._gain(demand, demand.queues.loads, best) >= self._threshold(FOLLOW if follows else EAGER):
-            self._eager = -math.inf if follows else now
-            return self._exchange(best, starved, now)
-        waited = min(now - self._exchanged, 2 * (now - self._loads[0][0]))
-        if waited >= self._settings.cooldown:
-            mean = np.mean([known for _, known in self._loads], axis=0)
-            best = self._best(demand, mean, share)
-            if self._gain(demand, mean, best) >= self._threshold(1.0):
-                return self._exchange(best, starved, now)
-        return Portion(demand.current, demand.current, starved)
+        noise = self._noise()
+        better = self._first_guess(demand, share, now) if noise is None else self._surely_better(demand, share, noise)
+        if better is None:
+            return Portion(demand.current, demand.current, starved)
+        return self._exchange(better, starved, now)
 
-    def _threshold(self, factor: float) -> float:
-        """Return the gain for which cores change hands."""
-        restless = statistics.median(self._changes) if len(self._changes) >= CHANGES // 2 else 0.0
-        return factor * max(self._settings.exchange_gain, RESTLESS * restless)
+    def _surely_better(self, demand: Demand, share: int, noise: float) -> Cores | None:
+        """Return the best use by the mean of so few moments that it is beyond doubt; None if it never is."""
+        total = np.zeros(len(demand.places))
+        for count, (_, loads) in enumerate(reversed(self._loads), 1):
+            total = total + loads
+            least = max(self._settings.exchange_gain, SURE * noise / math.sqrt(count))
+            if (best := self._if_better(demand, total / count, share, least)) is not None:
+                return best
+        return None
+
+    def _first_guess(self, demand: Demand, share: int, now: float) -> Cores | None:
+        """Return the best use while it is not known how noisy loads are; None if it gains too little."""
+        gain, follows = self._settings.exchange_gain, now - self._eager <= FOLLOWS
+        best = self._if_better(demand, demand.queues.loads, share, gain * (FOLLOW if follows else EAGER))
+        if best is not None:
+            self._eager = -math.inf if follows else now
+            return best
+        if min(now - self._exchanged, 2 * (now - self._loads[0][0])) < self._settings.cooldown:
+            return None
+        return self._if_better(demand, np.mean([known for _, known in self._loads], axis=0), share, gain)
+
+    def _if_better(self, demand: Demand, loads: Amounts, share: int, least: float) -> Cores | None:
+        """Return the best use of a share under these loads if it gains enough."""
+        best = self._best(demand, loads, share)
+        return best if self._gain(demand, loads, best) >= least else None
+
+    def _noise(self) -> float | None:
+        """Return by which part shares change from moment to moment without a reason; None while it is not known."""
+        if len(self._changes) < KNOWN:
+            return None
+        free = max(len(self._places) - 1, 1)
+        # What a quarter of the changes would not exceed if they were normal, all shares together being 1.
+        usual = math.sqrt(2 * float(gammaincinv(free / 2, 0.25)) / free)
+        return statistics.quantiles(self._changes, n=4)[0] / usual
 
     def _exchange(self, cores: Cores, starved: int, now: float) -> Portion:
         self._exchanged = now
@@ -186,7 +218,7 @@ class Divider:
         return Portion(cores, cores, starved, exchanged=True)
 
     def _remember(self, demand: Demand, now: float) -> None:
-        """Note the loads, and how much the share of an executor has changed at most."""
+        """Note the loads, and how much the shares of the executors have changed."""
         loads = demand.queues.loads
         if demand.places != self._places:
             self._places = demand.places
@@ -194,7 +226,7 @@ class Divider:
         if self._loads and (self._loads[-1][1] > 0).all() and loads.sum() > 0:
             before = self._loads[-1][1]
             ratio = (loads / loads.sum()) / (before / before.sum())
-            self._changes.append(float(np.abs(ratio - 1).max()))
+            self._changes.append(math.sqrt(float(np.square(ratio - 1).sum()) / max(len(ratio) - 1, 1)))
         self._loads.append((now, loads))
         while self._loads[0][0] < now - self._settings.cooldown:
             self._loads.popleft()

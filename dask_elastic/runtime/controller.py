@@ -43,6 +43,9 @@ CHANGES_AT_ONCE = 8
 
 KEPT_DECISIONS = 1_000
 
+LOOK_SECONDS = 0.05
+"""Workers report at whole multiples of their interval; the loop looks so much later, when their reports are here."""
+
 
 class Controller:
     """Runs the control loop while there are jobs.
@@ -106,9 +109,8 @@ class Controller:
         pool = ThreadPoolExecutor(1, thread_name_prefix="elastic-control-loop")
         try:
             while self.cores.jobs.running:
-                began = time.monotonic()
                 await self._guarded_period(pool)
-                await asyncio.sleep(max(0.0, self.options.period - (time.monotonic() - began)))
+                await asyncio.sleep(self.options.period - (time.time() - LOOK_SECONDS) % self.options.period)
         finally:
             pool.shutdown(wait=False)
 

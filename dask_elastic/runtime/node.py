@@ -250,7 +250,8 @@ class NodeRuntime:
         while not self._closed.is_set():
             interval = min((d.spec.options.report_interval for d in self.deployments.values()), default=1.0)
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._wanted_report.wait(), interval)
+                # All nodes report of the same moments: only then the parts of a load that each has are comparable.
+                await asyncio.wait_for(self._wanted_report.wait(), interval - time.time() % interval)
             self._wanted_report.clear()
             for deployment in list(self.deployments.values()):
                 if deployment.told_of_end:
