@@ -66,6 +66,8 @@ class ExecutorMeasure:
         Messages of tasks and nodes that were lost before, and messages that came twice.
     recovered : int
         Nodes whose remote tasks were lost and replaced.
+    event_time : int or None
+        What is older is processed, microseconds since the epoch; None while nothing is known of event time.
     """
 
     executor: ExecutorId
@@ -92,6 +94,7 @@ class ExecutorMeasure:
     pending_bytes: int = 0
     refused: int = 0
     recovered: int = 0
+    event_time: int | None = None
 
 
 class Measures:

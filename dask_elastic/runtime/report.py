@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import cloudpickle
 
 from dask_elastic.executor.measures import ExecutorMeasure
+from dask_elastic.runtime.event_time_view import event_times
 from dask_elastic.vocab.errors import ElasticError, JobFailed
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ def part_report(deployment: Deployment) -> dict[str, Any]:
         "details": [_detail(measure) for measure in measures],
         "sources": [[*source.identity, source.rows] for source in deployment.sources.values()],
         "sinks": [[*sink.identity, sink.rows] for sink in deployment.sinks.values()],
+        "event_times": event_times(deployment),
         "dead_letters": dict(deployment.dead_letters.counts),
         "refused": deployment.messages_refused,
         "lost": sorted(deployment.lost),
@@ -61,6 +63,7 @@ def _measure(measure: ExecutorMeasure) -> dict[str, Any]:
         "pending_bytes": measure.pending_bytes,
         "refused": measure.refused,
         "recovered": measure.recovered,
+        "event_time": measure.event_time,
     }
 
 

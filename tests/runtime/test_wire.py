@@ -270,6 +270,7 @@ def test_a_message_that_makes_no_sense_fails_its_job_and_the_next_is_read(ingres
         packed(["gossip", ["job", 3]]),
         packed(["batch", ["job", 3], "c"]),
         packed(["end", ["job", 3, 4], "c", 0, "s", 1]),
+        packed(["punctuation", ["job", 3], "c", 0, "s", 1, "noon", False]),
         packed(["schema"]),
         Packet([pack([(["schema"], 1)], 0), b"no schema"]),
     ],
@@ -315,7 +316,10 @@ class Anything:
     def _take(self, *arguments):
         self.taken += 1
 
-    receive_message = accept = release = input_ended = _take
+    receive_message = accept = release = input_ended = hear = _take
+
+
+SAID = ["punctuation", ["job", 3], "c", 0, "s", 1, None, True]
 
 
 def real_packets():
@@ -336,7 +340,7 @@ def real_packets():
     batch = [["batch", ["job", 3], "c", 0, "s", 1, 8, [0, 0.5, True, 0.0]], 2]
     schema = FLAT.schema.serialize().to_pybytes()
     made.append(Packet([pack([(["schema"], 1), batch], 0), schema, FLAT.serialize().to_pybytes(), HASHES.tobytes()]))
-    made.append(packed(end(), ["credit", ["job", 3], "c", 0, "s", 1, 77], ["beat"]))
+    made.append(packed(end(), ["credit", ["job", 3], "c", 0, "s", 1, 77], ["beat"], SAID))
     return [b"".join(bytes(frame) for frame in packet.to_frames()) for packet in made]
 
 
