@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from dask_elastic.vocab.identity import ExecutorId
+from dask_elastic.vocab.punctuation import Punctuation
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,13 @@ class InputEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class InputPunctuated:
+    """An upstream instance says how far its event time has come, behind the batches that it sent before."""
+
+    said: Punctuation
+
+
+@dataclass(frozen=True, slots=True)
 class FlushDue:
     """The primary copy is to be brought up to date; `token` names the request."""
 
@@ -102,6 +110,7 @@ Event = (
     | StateInstalled
     | TaskEnded
     | InputEnded
+    | InputPunctuated
     | FlushDue
     | NodeGone
     | NodeBack

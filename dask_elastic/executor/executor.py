@@ -11,11 +11,13 @@ from dask_elastic.executor import events
 from dask_elastic.executor import instructions as do
 from dask_elastic.executor.cores import Cores
 from dask_elastic.executor.flushes import TRIM, Flushes
+from dask_elastic.executor.inputs import Inputs
 from dask_elastic.executor.link import Links
 from dask_elastic.executor.measures import RECENT_SECONDS, ExecutorMeasure, Measures
 from dask_elastic.executor.moves import MoveRecord, Moves
 from dask_elastic.executor.piece import Block, Receipt, Replay
 from dask_elastic.executor.primary_state import PrimaryState
+from dask_elastic.executor.punctuations import Punctuations
 from dask_elastic.executor.recovery import Recovery, RecoveryRecord
 from dask_elastic.executor.routes import Routes
 from dask_elastic.executor.task import PENDING_BYTES, REMOTE_WINDOW, Task
@@ -79,6 +81,8 @@ class ElasticExecutor:
         Makes the executor's one short lock.
     limits : ExecutorLimits
         Bounds.
+    timed : iterable of ExecutorId
+        Those of the inputs whose tuples have event time.
 
     Notes
     -----
@@ -94,6 +98,7 @@ class ElasticExecutor:
         inputs: Iterable[ExecutorId],
         make_lock: MakeLock = NoLock,
         limits: ExecutorLimits | None = None,
+        timed: Iterable[ExecutorId] = (),
     ):
         self.identity = identity
         self.home = home
@@ -109,7 +114,8 @@ class ElasticExecutor:
         self.finished = False
         self.links = Links(self.routes, self.lock)
         self._time = 0.0
-        self._open_inputs = set(inputs)
+        self.inputs = Inputs(identity, inputs, timed)
+        self.punctuations = Punctuations(self.inputs, self.lock)
         self._pending_rows = 0
         self._final_flush_asked = False
         for shard, owner in enumerate(self.routes.table.owner.tolist()):
@@ -147,10 +153,11 @@ class ElasticExecutor:
         """Put what `split` made of a batch where the table of this moment says: the second half of `offer`."""
         receipt = Receipt(origin, nbytes, batch.rows.num_rows, batch.stamp, now)
         with self.lock:
-            if origin not in self._open_inputs:
+            if origin not in self.inputs.open:
                 raise ProtocolError(f"{self.identity} got a batch of {origin}, which has ended or is no input of it")
             self.store.note_input(batch.rows.schema)
             self._pending_rows += receipt.rows
+            receipt.span = self.punctuations.arrived()
             before = self._queued()
             wakes: list[do.Instruction] = [do.Wake(task) for task in self.routes.enqueue(block, receipt)]
             self.measures.arrived(receipt.rows, nbytes, self._queued() - before, now)
@@ -236,7 +243,10 @@ class ElasticExecutor:
         released: list[do.Instruction] = []
         for piece in work.pieces:
             piece.receipt.rows -= piece.length
-            if piece.receipt.rows == 0 and piece.receipt.nbytes:
+            if piece.receipt.rows:
+                continue
+            Punctuations.settled(piece.receipt.span)
+            if piece.receipt.nbytes:
                 released.append(do.Release(piece.receipt.origin, piece.receipt.nbytes))
         return released
 
@@ -344,7 +354,11 @@ class ElasticExecutor:
                 self.links.mend(node)
                 return []
             case events.InputEnded(origin):
-                return self._input_ended(origin)
+                self.inputs.end(origin)
+            case events.InputPunctuated(said):
+                self.inputs.hear(said)
+        self.punctuations.heard()
+        return []
 
     def _flush(self, token: int) -> list[do.Instruction]:
         if self.recovery.rows:
@@ -368,18 +382,13 @@ class ElasticExecutor:
             return self.cores.drain(self._loads(now), now) + self.cores.proceed(now)
         return self.cores.proceed(now)
 
-    def _input_ended(self, origin: ExecutorId) -> list[do.Instruction]:
-        if origin not in self._open_inputs:
-            raise ProtocolError(f"{self.identity}: input {origin} ended twice, or is none of its inputs")
-        self._open_inputs.discard(origin)
-        return []
-
     def _finish(self) -> list[do.Instruction]:
-        """Once all inputs have ended and every row is processed, bring the state home."""
-        if self._open_inputs or self._pending_rows or self._final_flush_asked:
-            return []
+        """Pass on what is due; once all inputs have ended and every row is processed, bring the state home."""
+        due = self.punctuations.due()
+        if self.inputs.open or self._pending_rows or self._final_flush_asked:
+            return due
         self._final_flush_asked = True
-        return self._flush(FINAL_FLUSH)
+        return due + self._flush(FINAL_FLUSH)
 
     def _flush_progress(self, instructions: Sequence[do.Instruction]) -> list[do.Instruction]:
         final = do.FlushComplete(FINAL_FLUSH)
@@ -422,6 +431,7 @@ class ElasticExecutor:
                 refused=self.links.refused,
                 recovered=self.recovery.losses,
                 recovery=self.recovery.seconds_to_first(),
+                event_time=self.punctuations.now.time,
             )
 
     def finished_moves(self) -> list[MoveRecord]:

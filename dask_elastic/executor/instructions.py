@@ -65,10 +65,15 @@ class Finished:
 
 
 @dataclass(frozen=True, slots=True)
+class Punctuate:
+    """There is a punctuation to pass on: `Punctuations.take` it and send it, one after the other."""
+
+
+@dataclass(frozen=True, slots=True)
 class FlushComplete:
     """Every remote task has answered the flush request `token`."""
 
     token: int
 
 
-Instruction = Wake | Release | StartTask | InstallState | RequestFlush | FlushComplete | Finished
+Instruction = Wake | Release | StartTask | InstallState | RequestFlush | FlushComplete | Punctuate | Finished

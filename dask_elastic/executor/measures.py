@@ -68,6 +68,8 @@ class ExecutorMeasure:
         Nodes whose remote tasks were lost and replaced.
     recovery : tuple of float or None
         p50 and p99 of the time from such a loss to the first row processed again, seconds; None where there was none.
+    event_time : int or None
+        What is older is processed, microseconds since the epoch; None while nothing is known of event time.
     """
 
     executor: ExecutorId
@@ -95,6 +97,7 @@ class ExecutorMeasure:
     refused: int = 0
     recovered: int = 0
     recovery: tuple[float, float] | None = None
+    event_time: int | None = None
 
 
 class Measures:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from dask_elastic.executor.punctuations import Span
 from dask_elastic.routing.gather import take_rows
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.routing.split import count_by_shard, order_by_shard
@@ -36,9 +37,11 @@ class Receipt:
         Bytes of one row.
     settled : bool
         Whether the rows have been processed and accounted for once, and are only processed again.
+    span : Span or None
+        Which punctuations wait for the rows.
     """
 
-    __slots__ = ("arrived", "nbytes", "origin", "row_bytes", "rows", "settled", "stamp")
+    __slots__ = ("arrived", "nbytes", "origin", "row_bytes", "rows", "settled", "span", "stamp")
 
     def __init__(self, origin: ExecutorId, nbytes: int, rows: int, stamp: float, arrived: float):
         self.origin = origin
@@ -48,6 +51,7 @@ class Receipt:
         self.arrived = arrived
         self.row_bytes = nbytes / rows
         self.settled = False
+        self.span: Span | None = None
 
     @classmethod
     def for_replay(cls, origin: ExecutorId, nbytes: int, rows: int, stamp: float, now: float) -> Receipt:

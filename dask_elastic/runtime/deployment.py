@@ -20,6 +20,7 @@ from dask_elastic.executor.remote import RemotePart
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.runtime.credit import Aborted, CreditGate
 from dask_elastic.runtime.dead_letters import DeadLetters
+from dask_elastic.runtime.downstream import Downstream
 from dask_elastic.runtime.fence import Fence
 from dask_elastic.runtime.home import Home
 from dask_elastic.runtime.intake import Intake
@@ -37,6 +38,7 @@ from dask_elastic.vocab.batch import Batch, Delivery
 from dask_elastic.vocab.errors import StateMemoryExceeded
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.messages import Stamp, StartTask, ToHome, ToRemote
+from dask_elastic.vocab.punctuation import Punctuation
 
 if TYPE_CHECKING:
     from dask_elastic.runtime.node import NodeRuntime
@@ -64,6 +66,7 @@ class Deployment:
         self.spaces = {
             s.name: KeySpace(len(spec.homes[s.name]), s.shards) for s in spec.summaries if s.kind == "compute"
         }
+        self.downstream = Downstream(self)
         self.dead_letters = DeadLetters()
         self.outbox = Outbox(self._ask, spec.nodes[spec.node], lambda: self.ended)
         self.ended = False
@@ -96,7 +99,9 @@ class Deployment:
                     inputs = self.spec.sink_inputs(name, self.node)
                     if inputs:
                         identity = ExecutorId(name, self.node)
-                        self.sinks[identity] = SinkThread(self, identity, operator, inputs)
+                        self.sinks[identity] = SinkThread(
+                            self, identity, operator, self.downstream.inputs(identity, inputs)
+                        )
                 case _:
                     self._build_executors(name, component)
 
@@ -121,11 +126,12 @@ class Deployment:
         options = self.spec.options
         limits = ExecutorLimits(options.inbox_time, options.balance_threshold)
         inputs = self.spec.inputs_of(name)
+        timed = self.downstream.timed(inputs)
         for identity in self.spec.instances(name):
             if self.spec.node_of(identity) == self.node:
                 cores = self.spec.cores[name][identity.index]
                 space = self.spaces[name]
-                executor = ElasticExecutor(identity, space, self.node, cores, inputs, threading.Lock, limits)
+                executor = ElasticExecutor(identity, space, self.node, cores, inputs, threading.Lock, limits, timed)
                 executor.store.reserve = self.runtime.memory.reserve
                 self.homes[identity] = Home(self, executor, component)
 
@@ -385,18 +391,12 @@ class Deployment:
 
     def instance_ended(self, identity: ExecutorId) -> None:
         """Tell the next receivers that an instance has sent its last batch."""
-        targets = dict.fromkeys(way.target for way in self.components[identity.component].exits)
-        for name in targets:
-            if isinstance(self.components[name].operator, SinkOperator):
-                self.sinks[ExecutorId(name, self.node)].input_ended(identity)
-                continue
-            for target in self.spec.instances(name):
-                node = self.spec.node_of(target)
-                if node == self.node:
-                    self.input_ended(target, identity)
-                else:
-                    self.runtime.peer(self.spec.nodes[node]).send_end(self.spec.run, target, identity)
+        self.downstream.end(identity)
         self._ended(identity)
+
+    def hear(self, target: ExecutorId, said: Punctuation) -> None:
+        """Tell an executor here what one of its inputs says of event time."""
+        self.homes[target].handle(events.InputPunctuated(said))
 
     def input_ended(self, target: ExecutorId, origin: ExecutorId) -> None:
         """Tell an executor here that one of its inputs has ended."""

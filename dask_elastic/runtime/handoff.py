@@ -75,7 +75,7 @@ class Handoff:
             self._closed = True
             self._changed.notify_all()
 
-    def take(self, most: int = JOINED_ROWS) -> tuple[pa.RecordBatch, float] | None:
+    def take(self, most: int = JOINED_ROWS, timeout: float | None = None) -> tuple[pa.RecordBatch | None, float] | None:
         """Return the next batch, joined with what of its schema waits behind it; None at the end.
 
         The batch before counts as sent.
@@ -84,12 +84,17 @@ class Handoff:
         ----------
         most : int
             Batches are joined up to so many rows.
+        timeout : float, optional
+            Seconds to wait at most, give or take what the reader is sending. In place of a batch comes None then; the
+            reader sends nothing itself before the next call, as with a batch.
         """
         with self._changed:
             if self._taken:
                 self._taken = self._sending = False
             while self._sending or not (self._waiting or self._closed):
-                self._changed.wait()
+                if not self._changed.wait(timeout) and not (self._sending or self._waiting or self._closed):
+                    self._taken = self._sending = True
+                    return None, 0.0
             if not self._waiting:
                 return None
             self._taken = self._sending = True

@@ -219,7 +219,10 @@ class Home:
                     # Who asked may have given up.
                     if (arrived := self._flushes.get(token)) is not None:
                         arrived.set()
+                case do.Punctuate():
+                    self.deployment.downstream.punctuate(self.executor.punctuations.take())
                 case do.Finished():
+                    self.deployment.downstream.punctuate(self.executor.punctuations.take())
                     self.deployment.executor_finished(self.identity)
 
     def _send(self, node: int, message: m.ToRemote) -> None:

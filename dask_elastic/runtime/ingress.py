@@ -13,6 +13,7 @@ from dask_elastic.runtime.wire import UNREADABLE, Decoder, Header, decode_messag
 from dask_elastic.vocab.errors import ProtocolError
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.messages import Stamp
+from dask_elastic.vocab.punctuation import Punctuation
 
 if TYPE_CHECKING:
     from dask_elastic.runtime.deployment import Deployment
@@ -25,6 +26,7 @@ _FIELDS = {
     "batch": (*_RUN, *_INSTANCE, *_INSTANCE, (int,), (list,)),
     "credit": (*_RUN, *_INSTANCE, *_INSTANCE, (int,)),
     "end": (*_RUN, *_INSTANCE, *_INSTANCE),
+    "punctuation": (*_RUN, *_INSTANCE, *_INSTANCE, (int, type(None)), (bool,)),
     "message": (*_RUN, *_INSTANCE, (int,), (list,), (list,)),
 }
 
@@ -153,6 +155,8 @@ class Ingress:
                 return lambda: deployment.release(ExecutorId(origin, index), instance, nbytes)
             case ["end", _, _, _, origin, index]:
                 return lambda: deployment.input_ended(instance, ExecutorId(origin, index))
+            case ["punctuation", _, _, _, origin, index, at, idle]:
+                return lambda: deployment.hear(instance, Punctuation(ExecutorId(origin, index), at, idle))
         raise ProtocolError(f"a message of the unknown kind {header[0]!r}")
 
 

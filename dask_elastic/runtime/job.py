@@ -12,6 +12,7 @@ from distributed.protocol import to_serialize
 
 from dask_elastic.control.recording import loads
 from dask_elastic.runtime.commands import table_bytes
+from dask_elastic.runtime.event_time_view import event_time_table, instants
 from dask_elastic.runtime.job_state import JobState, read_table
 from dask_elastic.runtime.job_view import html, summary
 from dask_elastic.runtime.progress import Progress
@@ -171,14 +172,16 @@ class Job:
             last 2 s), ``bytes_in`` and ``bytes_out`` (bytes/s), ``pending_bytes`` (what remote tasks were sent and
             have not brought home as state), ``recovered`` (how often it lost remote tasks and went on),
             ``recovery_p50`` and ``recovery_p99`` (seconds from such a loss to the first row processed again),
-            ``refused`` (messages that were stale or came twice), and ``bound`` (whether its threads hold the GIL, so
-            that another core on the same worker does not help).
+            ``refused`` (messages that were stale or came twice), ``bound`` (whether its threads hold the GIL, so that
+            another core on the same worker does not help), and ``event_time`` (every row that is older is processed,
+            unless it is late; without a zone, in UTC; missing where no source before it has one).
         """
         described = self._describe()
         columns = [
             "operator", "executor", "node", "cores", "arrival_rate", "service_rate", "queue", "latency_p50",
             "latency_p99", "state_bytes", "rows", "moves", "moves_across", "throughput", "customer_rows", "sojourn",
             "bytes_in", "bytes_out", "pending_bytes", "recovered", "recovery_p50", "recovery_p99", "refused", "bound",
+            "event_time",
         ]  # fmt: skip
         bound = set(described["bound"])
         rows = [
@@ -186,7 +189,21 @@ class Job:
             for part in described["executors"]
         ]
         table = pd.DataFrame(rows, columns=columns)
+        table["event_time"] = instants(part["event_time"] for part in rows)
         return table.sort_values(["operator", "executor"], ignore_index=True)
+
+    def event_times(self) -> pd.DataFrame:
+        """Return how far event time has come, one row an instance of what has one: sources, executors, sinks.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Columns: ``operator``, ``instance``, ``event_time`` (without a zone, in UTC: nothing that is older comes
+            from a source any more, or is still to be processed by an executor or written by a sink, unless it is
+            late; missing while that is not known), ``late`` (rows of a source that were older than that all the
+            same: they are processed, and counted).
+        """
+        return event_time_table(self._describe()["event_times"])
 
     def assignment(self) -> pd.DataFrame:
         """Where everything is, one row a task.

@@ -202,6 +202,7 @@ class JobRecord:
             "executors": [measure for report in reports for measure in report["executors"]],
             "sources": [part for report in reports for part in report["sources"]],
             "sinks": [part for report in reports for part in report["sinks"]],
+            "event_times": [part for report in reports for part in report["event_times"]],
             "dead_letters": dict(dead),
             "refused": self.refused + sum(report["refused"] for report in reports),
         }

@@ -46,6 +46,10 @@ class JobOptions:
         How the job is elastic: one of `PARADIGMS`.
     dry_run : bool
         Whether decisions are only said.
+    punctuation_interval : float
+        Seconds between two punctuations of a source, at least.
+    idle_timeout : float or None
+        Seconds without a row after which nobody waits for the event time of an instance of a source; None is never.
     """
 
     on_error: str
@@ -60,6 +64,8 @@ class JobOptions:
     planner: str
     paradigm: str
     dry_run: bool
+    punctuation_interval: float = 0.1
+    idle_timeout: float | None = None
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,8 @@ from typing import Any
 
 from dask.utils import format_bytes, format_time
 
+from dask_elastic.runtime.event_time_view import late_rows
+
 
 def one_line(described: dict[str, Any]) -> str:
     """Return a job in one line: status, throughput, latency, cores of each executor, moves."""
@@ -29,6 +31,8 @@ def one_line(described: dict[str, Any]) -> str:
     dead = sum(described["dead_letters"].values())
     if dead:
         parts.append(f"{dead:,} dead letters")
+    if late := late_rows(described):
+        parts.append(f"{late:,} late rows")
     return " · ".join(parts + _conditions(described))
 
 

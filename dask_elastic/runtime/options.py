@@ -16,13 +16,16 @@ from dask_elastic.control.assignment import core_planner_names
 from dask_elastic.runtime.job_spec import PARADIGMS, JobOptions
 from dask_elastic.vocab.errors import SubmitError
 
-DURATIONS = ("inbox_time", "queue_time", "balance_interval", "flush_interval", "report_interval", "latency_target")
+DURATIONS = (
+    "inbox_time", "queue_time", "balance_interval", "flush_interval", "report_interval", "latency_target",
+    "punctuation_interval", "idle_timeout",
+)  # fmt: skip
 SIZES = ("channel_window",)
 NUMBERS = ("balance_threshold",)
 FLAGS = ("dry_run",)
 CHOICES = {"on_error": ("fail", "skip"), "planner": core_planner_names(), "paradigm": PARADIGMS}
 NAMES = (*CHOICES, *FLAGS, *DURATIONS, *SIZES, *NUMBERS)
-OPTIONAL = frozenset({"latency_target"})
+OPTIONAL = frozenset({"latency_target", "idle_timeout"})
 """Options for which None is an answer, not a question."""
 
 TRUTHS = {True: True, False: False, "true": True, "false": False}

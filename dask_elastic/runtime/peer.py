@@ -20,6 +20,7 @@ from dask_elastic.vocab.batch import Batch
 from dask_elastic.vocab.errors import ElasticError, ProtocolError
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.messages import ToHome, ToRemote
+from dask_elastic.vocab.punctuation import Punctuation
 
 if TYPE_CHECKING:
     from distributed import Worker
@@ -111,6 +112,10 @@ class Peer:
     def send_end(self, run: Run, target: ExecutorId, origin: ExecutorId) -> None:
         """Say that an upstream instance has sent its last batch."""
         self._append(["end", run, *target, *origin], [])
+
+    def send_punctuation(self, run: Run, target: ExecutorId, said: Punctuation) -> None:
+        """Say how far the event time of an upstream instance has come."""
+        self._append(["punctuation", run, *target, *said.origin, said.time, said.idle], [])
 
     def send_credit(self, run: Run, target: ExecutorId, origin: ExecutorId, nbytes: int) -> None:
         """Give credit back to an upstream instance of an executor of ours."""

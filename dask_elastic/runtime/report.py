@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import cloudpickle
 
 from dask_elastic.executor.measures import ExecutorMeasure
+from dask_elastic.runtime.event_time_view import event_times
 from dask_elastic.runtime.intake import Intake
 from dask_elastic.vocab.errors import ElasticError, JobFailed
 
@@ -34,6 +35,7 @@ def part_report(deployment: Deployment) -> dict[str, Any]:
             if isinstance(source.mailbox, Intake)
         ],
         "sinks": [[*sink.identity, sink.rows] for sink in deployment.sinks.values()],
+        "event_times": event_times(deployment),
         "dead_letters": dict(deployment.dead_letters.counts),
         "refused": deployment.messages_refused,
         "lost": sorted(deployment.lost),
@@ -69,6 +71,7 @@ def _measure(measure: ExecutorMeasure) -> dict[str, Any]:
         "recovered": measure.recovered,
         "recovery_p50": None if measure.recovery is None else measure.recovery[0],
         "recovery_p99": None if measure.recovery is None else measure.recovery[1],
+        "event_time": measure.event_time,
     }
 
 

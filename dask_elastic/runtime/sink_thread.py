@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from dask_elastic.executor.inputs import Inputs
 from dask_elastic.topology.operators import SinkOperator
 from dask_elastic.topology.sink import SinkContext, SinkWriter
 from dask_elastic.vocab.batch import Batch
 from dask_elastic.vocab.errors import ElasticError, SinkError
 from dask_elastic.vocab.identity import ExecutorId
+from dask_elastic.vocab.punctuation import Punctuation
 
 if TYPE_CHECKING:
     from dask_elastic.runtime.deployment import Deployment
@@ -29,19 +30,17 @@ class SinkThread:
         Which instance of which sink.
     operator : SinkOperator
         The sink.
-    inputs : iterable of ExecutorId
+    inputs : Inputs
         The upstream instances on this node.
     """
 
-    def __init__(
-        self, deployment: Deployment, identity: ExecutorId, operator: SinkOperator, inputs: Iterable[ExecutorId]
-    ):
+    def __init__(self, deployment: Deployment, identity: ExecutorId, operator: SinkOperator, inputs: Inputs):
         self.deployment = deployment
         self.identity = identity
         self.sink = operator.sink
         self.rows = 0
-        self._open_inputs = set(inputs)
-        self._waiting: SimpleQueue[tuple[ExecutorId, Batch | None, int] | None] = SimpleQueue()
+        self.inputs = inputs
+        self._waiting: SimpleQueue[tuple[ExecutorId, Batch | Punctuation | None, int] | None] = SimpleQueue()
         self._writer: SinkWriter | None = None
 
     def start(self) -> None:
@@ -51,6 +50,10 @@ class SinkThread:
     def offer(self, origin: ExecutorId, batch: Batch, nbytes: int) -> None:
         """Bring a batch."""
         self._waiting.put((origin, batch, nbytes))
+
+    def hear(self, said: Punctuation) -> None:
+        """Take what an upstream instance says of event time."""
+        self._waiting.put((said.origin, said, 0))
 
     def input_ended(self, origin: ExecutorId) -> None:
         """Say that an upstream instance has sent its last batch."""
@@ -86,16 +89,19 @@ class SinkThread:
             self.deployment.sink_ended(self.identity)
 
     def _write_all(self, writer: SinkWriter) -> bool:
-        while self._open_inputs:
+        while self.inputs.open:
             taken = self._waiting.get()
             if taken is None or self.deployment.ended:
                 return False
-            origin, batch, nbytes = taken
-            if batch is None:
-                self._open_inputs.discard(origin)
-                continue
-            writer.write(batch.rows)
-            self.rows += batch.rows.num_rows
-            self.deployment.release(origin, self.identity, nbytes)
+            origin, what, nbytes = taken
+            match what:
+                case None:
+                    self.inputs.end(origin)
+                case Punctuation():
+                    self.inputs.hear(what)
+                case Batch():
+                    writer.write(what.rows)
+                    self.rows += what.rows.num_rows
+                    self.deployment.release(origin, self.identity, nbytes)
         writer.close()
         return True

@@ -117,6 +117,7 @@ class SourceThread:
         self.emitter = emitter
         self.rows = 0
         self.mailbox: Mailbox | Intake = deployment.intake(identity, self.source) if self.source.epochs else Mailbox()
+        self.clock = deployment.downstream.clock(identity, self.source, time.monotonic())
         self._stop = threading.Event()
         self._handoff = Handoff()
 
@@ -153,18 +154,30 @@ class SourceThread:
 
     def _send(self, rows: pa.RecordBatch, due: float) -> None:
         self.rows += rows.num_rows
+        if (clock := self.clock) is not None:
+            self.deployment.downstream.punctuate(clock.begin())
         self.deployment.deliver(self.identity, self.emitter.emit([rows], due))
+        if clock is not None:
+            self.deployment.downstream.punctuate(clock.sent(rows, time.monotonic()))
 
     def _run(self) -> None:
         rate = Rate(window=1.0)
-        while (taken := self._handoff.take(min(most := self._rows_at_once(rate), JOINED_ROWS))) is not None:
+        clock = self.clock
+        pause = None if clock is None else clock.interval
+        while (taken := self._handoff.take(min(most := self._rows_at_once(rate), JOINED_ROWS), pause)) is not None:
             rows, due = taken
+            if rows is None:
+                assert clock is not None
+                self.deployment.downstream.punctuate(clock.quiet(time.monotonic()))
+                continue
             for part in cut(rows, max(most, LEAST_ROWS)):
                 self._send(part, due)
                 rate.add(part.num_rows, time.monotonic())
         self.mailbox.close()
         if self.deployment.ended:
             raise Aborted
+        if clock is not None:
+            self.deployment.downstream.punctuate(clock.end())
         self.deployment.instance_ended(self.identity)
 
     @staticmethod

@@ -22,6 +22,7 @@ from dask_elastic.topology.component import Component
 from dask_elastic.vocab import messages as m
 from dask_elastic.vocab.batch import Batch
 from dask_elastic.vocab.identity import ExecutorId
+from dask_elastic.vocab.punctuation import Punctuation
 
 if TYPE_CHECKING:
     from dask_elastic.simulator.world import World
@@ -66,12 +67,20 @@ class SimulatedHome:
         self.world.ledger.accepted(self.identity, batch)
         block = self.executor.split(batch)
         yield None
+        self.world.event_times.arrives(self.executor.inputs, origin, batch.rows)
         yield from self.carry_out(self.executor.accept(block, origin, batch, nbytes, self.world.now))
 
     def handle(self, event: events.Event) -> Steps:
         """Tell the executor of an event."""
         self.world.say("{}", event)
         yield from self.carry_out(self.executor.handle(event, self.world.now))
+
+    def hear(self, said: Punctuation) -> None:
+        """Take what an upstream instance says of event time; it is passed on before the next batch comes."""
+        self.world.say("{}", said)
+        self.world.event_times.hears(self.executor.inputs, said)
+        for instruction in self.executor.handle(events.InputPunctuated(said), self.world.now):
+            self._order(instruction)
 
     def receive(self, node: int, stamp: m.Stamp, message: m.ToHome) -> None:
         """Take a message of a remote task; a fiber of its own handles it, since its outputs may have to wait."""
@@ -90,9 +99,9 @@ class SimulatedHome:
     def carry_out(self, instructions: Iterable[do.Instruction]) -> Steps:
         """Carry out what the executor asks for."""
         self.world.touched.add(self.identity)
-        late: list[do.Wake | do.Release] = []
+        late: list[do.Wake | do.Release | do.Punctuate] = []
         for instruction in instructions:
-            if isinstance(instruction, do.Wake | do.Release):
+            if isinstance(instruction, do.Wake | do.Release | do.Punctuate):
                 late.append(instruction)
                 continue
             if self.world.options.torn:
@@ -102,6 +111,8 @@ class SimulatedHome:
             yield None
             if isinstance(instruction, do.Wake):
                 self._bells[instruction.task].ring()
+            elif isinstance(instruction, do.Punctuate):
+                self._order(instruction)
             else:
                 self.world.release(instruction.origin, self.identity, instruction.nbytes)
 
@@ -123,8 +134,16 @@ class SimulatedHome:
                 self._send(node, m.FlushRequest(task, token, shard))
             case do.FlushComplete(token):
                 self.flushed.add(token)
+            case do.Punctuate():
+                self._punctuate()
             case do.Finished():
+                self._punctuate()
                 self.world.instance_ended(self.identity)
+
+    def _punctuate(self) -> None:
+        said = self.executor.punctuations.take()
+        if said is not None:
+            self.world.punctuate(said)
 
     def _send(self, node: int, message: m.ToRemote) -> None:
         stamp = self.executor.links.stamp(message.task)

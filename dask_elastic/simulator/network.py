@@ -17,6 +17,7 @@ from dask_elastic.vocab.batch import Batch
 from dask_elastic.vocab.errors import ProtocolError
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.messages import Stamp, ToHome, ToRemote
+from dask_elastic.vocab.punctuation import Punctuation
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,14 @@ class End:
 
 
 @dataclass(frozen=True, slots=True)
+class Said:
+    """What an upstream instance says of event time."""
+
+    target: ExecutorId
+    said: Punctuation
+
+
+@dataclass(frozen=True, slots=True)
 class Message:
     """A message between a home and its remote tasks; `sender` is the node that it comes from."""
 
@@ -56,7 +65,7 @@ class Message:
     message: ToRemote | ToHome
 
 
-Packet: TypeAlias = Rows | Credit | End | Message
+Packet: TypeAlias = Rows | Credit | End | Said | Message
 Receive: TypeAlias = Callable[[int, Packet], Steps]
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from dask_elastic.executor.inputs import Inputs
 from dask_elastic.simulator.fiber import Steps
 from dask_elastic.vocab.batch import Batch
 from dask_elastic.vocab.identity import ExecutorId
+from dask_elastic.vocab.punctuation import Punctuation
 
 if TYPE_CHECKING:
     from dask_elastic.simulator.world import World
@@ -25,7 +26,7 @@ class SimulatedSink:
         It takes credit back, and keeps the time.
     identity : ExecutorId
         Which instance of which sink.
-    inputs : iterable of ExecutorId
+    inputs : Inputs
         The upstream instances on its node.
 
     Attributes
@@ -34,29 +35,38 @@ class SimulatedSink:
         The batches, each with the step at which it was taken.
     """
 
-    def __init__(self, world: World, identity: ExecutorId, inputs: Iterable[ExecutorId]):
+    def __init__(self, world: World, identity: ExecutorId, inputs: Inputs):
         self.world = world
         self.identity = identity
         self.received: list[tuple[int, pa.RecordBatch]] = []
-        self._open_inputs = set(inputs)
-        self._waiting: deque[tuple[ExecutorId, Batch | None, int]] = deque()
+        self.inputs = inputs
+        self._waiting: deque[tuple[ExecutorId, Batch | Punctuation | None, int]] = deque()
         world.spawn(str(identity), self._run())
 
     def offer(self, origin: ExecutorId, batch: Batch, nbytes: int) -> None:
         """Bring a batch."""
         self._waiting.append((origin, batch, nbytes))
 
+    def hear(self, said: Punctuation) -> None:
+        """Take what an upstream instance says of event time."""
+        self._waiting.append((said.origin, said, 0))
+
     def input_ended(self, origin: ExecutorId) -> None:
         """Say that an upstream instance has sent its last batch."""
         self._waiting.append((origin, None, 0))
 
     def _run(self) -> Steps:
-        while self._open_inputs:
+        while self.inputs.open:
             yield lambda: bool(self._waiting)
-            origin, batch, nbytes = self._waiting.popleft()
-            if batch is None:
-                self._open_inputs.discard(origin)
-                continue
-            self.received.append((self.world.schedule.steps, batch.rows))
-            self.world.release(origin, self.identity, nbytes)
+            origin, what, nbytes = self._waiting.popleft()
+            match what:
+                case None:
+                    self.inputs.end(origin)
+                case Punctuation():
+                    self.world.event_times.hears(self.inputs, what)
+                    self.inputs.hear(what)
+                case Batch():
+                    self.world.event_times.arrives(self.inputs, origin, what.rows)
+                    self.received.append((self.world.schedule.steps, what.rows))
+                    self.world.release(origin, self.identity, nbytes)
         self.world.instance_ended(self.identity)

@@ -12,15 +12,18 @@ from dask_elastic.executor import events
 from dask_elastic.executor.emitter import Emitter
 from dask_elastic.executor.executor import ElasticExecutor, ExecutorLimits
 from dask_elastic.executor.guard import DeadLetter, Guard, OnError
+from dask_elastic.executor.inputs import Inputs, timed_components
 from dask_elastic.executor.processor import Processor
 from dask_elastic.executor.remote import RemotePart
+from dask_elastic.executor.source_clock import SourceClock
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.simulator.credit import Credits
+from dask_elastic.simulator.event_times import EventTimes
 from dask_elastic.simulator.fiber import Steps
 from dask_elastic.simulator.home import SimulatedHome
 from dask_elastic.simulator.invariants import check_executor
 from dask_elastic.simulator.ledger import Ledger
-from dask_elastic.simulator.network import Credit, End, Message, Network, Packet, Rows
+from dask_elastic.simulator.network import Credit, End, Message, Network, Packet, Rows, Said
 from dask_elastic.simulator.placement import Placement
 from dask_elastic.simulator.remote_tasks import SimulatedRemoteTasks
 from dask_elastic.simulator.schedule import Schedule
@@ -33,6 +36,10 @@ from dask_elastic.vocab.batch import Batch, Delivery
 from dask_elastic.vocab.errors import ElasticError, MoveRefused, PlanningError, ProtocolError, SourceError
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.messages import Done, Flush, LabelReturned, Outputs, Stamp, StartTask, ToHome, ToRemote
+from dask_elastic.vocab.punctuation import Punctuation
+
+REST_STEPS = 60
+"""Most steps for which a source rests."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +67,10 @@ class WorldOptions:
         See `Ledger`.
     repeats : float
         The share of messages between homes and remote tasks that come twice.
+    event_time : str
+        See `EventTimes`.
+    rests : float
+        How often, beside a batch, a source with event time says that it is idle, and goes on a while later.
     """
 
     window: int = 2**22
@@ -71,6 +82,8 @@ class WorldOptions:
     torn: bool = False
     order: tuple[str, ...] = ()
     repeats: float = 0.0
+    event_time: str = ""
+    rests: float = 0.0
 
 
 class World:
@@ -105,6 +118,9 @@ class World:
         self.schedule = Schedule(random, self.options.step_seconds, keep_history=self.options.check)
         self.network = Network(self.schedule, self._receive, self.options.repeats)
         self.ledger = Ledger(self.options.order)
+        self.event_times = EventTimes(self.options.event_time)
+        self.clocks: dict[ExecutorId, SourceClock] = {}
+        self._timed = timed_components(components)
         self.dead_letters: list[DeadLetter] = []
         self.homes: dict[ExecutorId, SimulatedHome] = {}
         self.remotes: dict[tuple[int, ExecutorId], SimulatedRemoteTasks] = {}
@@ -127,6 +143,7 @@ class World:
     def _build(self, component: Component) -> None:
         name = component.name
         inputs = [i for upstream in component.inputs for i in self.placement.instances(upstream)]
+        timed = [i for i in inputs if i.component in self._timed]
         match component.operator:
             case SourceOperator() as operator:
                 for identity in self.placement.instances(name):
@@ -137,15 +154,14 @@ class World:
                     self.open.add(identity)
                     node, cores = self.placement.node_of(identity), self.placement.cores[name][identity.index]
                     space, limits = self.spaces[name], self.options.limits
-                    executor = ElasticExecutor(identity, space, node, cores, inputs, limits=limits)
+                    executor = ElasticExecutor(identity, space, node, cores, inputs, limits=limits, timed=timed)
                     self.homes[identity] = SimulatedHome(self, executor, component)
             case SinkOperator():
                 for node in sorted({self.placement.node_of(i) for i in inputs}):
                     identity = ExecutorId(name, node)
                     self.open.add(identity)
-                    self.sinks[identity] = SimulatedSink(
-                        self, identity, [i for i in inputs if self.placement.node_of(i) == node]
-                    )
+                    here, of_time = ([i for i in some if self.placement.node_of(i) == node] for some in (inputs, timed))
+                    self.sinks[identity] = SimulatedSink(self, identity, Inputs(identity, here, of_time))
 
     def processor(self, component: Component, task: int, store: KeyedStore, home: int) -> Processor:
         """Return what a task of a component runs."""
@@ -158,11 +174,38 @@ class World:
         emitter = Emitter(
             component.name, component.outputs, self.spaces, self._guard(), self.placement.node_of(identity)
         )
+        clock = self._clock(identity, operator)
         for rows in self._read(identity, operator):
             yield None
+            if clock is not None:
+                self._tell(clock.begin())
+                self.event_times.leaves(rows, clock.time)
             yield from self.deliver(identity, emitter.emit([rows], self.now))
+            if clock is not None:
+                self._tell(clock.sent(rows, self.now))
+                yield from self._rest(clock)
         yield None
+        if clock is not None:
+            self._tell(clock.end())
         self.instance_ended(identity)
+
+    def _clock(self, identity: ExecutorId, operator: SourceOperator) -> SourceClock | None:
+        source = operator.source
+        if source.event_time is None:
+            return None
+        clock = self.clocks[identity] = SourceClock(identity, source.event_time, source.slack, idle_after=0.0)
+        return clock
+
+    def _rest(self, clock: SourceClock) -> Steps:
+        if not self.options.rests or self.schedule.draw() >= self.options.rests:
+            return
+        self._tell(clock.quiet(self.now))
+        for _ in range(int(REST_STEPS * self.schedule.draw())):
+            yield None
+
+    def _tell(self, said: Punctuation | None) -> None:
+        if said is not None:
+            self.punctuate(said)
 
     def _read(self, identity: ExecutorId, operator: SourceOperator) -> Iterator[pa.RecordBatch]:
         instances = len(self.placement.homes[identity.component])
@@ -250,17 +293,34 @@ class World:
         self.say("{} has ended", identity)
         self.open.discard(identity)
         source = self.placement.node_of(identity)
-        component = self.components[identity.component]
-        for name in dict.fromkeys(way.target for way in component.exits):
+        for target, node in self._next(identity):
+            if target in self.sinks:
+                self.sinks[target].input_ended(identity)
+            elif node == source:
+                self.command(target, events.InputEnded(identity))
+            else:
+                self.network.send(source, node, End(target, identity))
+
+    def punctuate(self, said: Punctuation) -> None:
+        """Tell the next receivers what an instance says of event time, behind what it sent before."""
+        source = self.placement.node_of(said.origin)
+        for target, node in self._next(said.origin):
+            if target in self.sinks:
+                self.sinks[target].hear(said)
+            elif node == source:
+                self.homes[target].hear(said)
+            else:
+                self.network.send(source, node, Said(target, said))
+
+    def _next(self, identity: ExecutorId) -> Iterator[tuple[ExecutorId, int]]:
+        """Yield the receivers of what an instance puts out, and their nodes."""
+        here = self.placement.node_of(identity)
+        for name in dict.fromkeys(way.target for way in self.components[identity.component].exits):
             if isinstance(self.components[name].operator, SinkOperator):
-                self.sinks[ExecutorId(name, source)].input_ended(identity)
+                yield ExecutorId(name, here), here
                 continue
             for target in self.placement.instances(name):
-                node = self.placement.node_of(target)
-                if node == source:
-                    self.command(target, events.InputEnded(identity))
-                else:
-                    self.network.send(source, node, End(target, identity))
+                yield target, self.placement.node_of(target)
 
     def _receive(self, node: int, packet: Packet) -> Steps:
         match packet:
@@ -270,6 +330,8 @@ class World:
                 self._credit(origin, target).release(nbytes)
             case End(target, origin):
                 yield from self.homes[target].handle(events.InputEnded(origin))
+            case Said(target, said):
+                self.homes[target].hear(said)
             case Message():
                 self._receive_message(node, packet)
 

@@ -41,11 +41,15 @@ class Result:
         left out.
     dead_letters : dict of str to Table
         With ``on_error="skip"``, the rows that each operator could not digest, their errors in the column ``__error``.
+    late : dict of str to int
+        How many rows of each source with event time were later than its slack allows. They were processed like all
+        others.
     """
 
     outputs: dict[str, pa.Table] = field(default_factory=dict)
     state: dict[str, pa.Table] = field(default_factory=dict)
     dead_letters: dict[str, pa.Table] = field(default_factory=dict)
+    late: dict[str, int] = field(default_factory=dict)
 
 
 def run(
@@ -69,6 +73,7 @@ def run(
     inputs : mapping of str to rows, optional
         Rows to read in place of a source, by the source's name: a table, a record batch, a pandas frame, or a list of
         these, each of which the source then yields by itself. A source that is not named reads what it always reads.
+        Rows without the source's column of event time have none.
     executors : int, optional
         Into how many executors the keys of each stateful operator are cut; by default as the operators say.
     seed : int
@@ -116,7 +121,7 @@ def run(
     placement = Placement.derived(components, SLOTS, executors)
     world = World(components, placement, np.random.default_rng(seed), WorldOptions(on_error=on_error))
     world.run()
-    return Result(_outputs(topology, world), _state(world), _dead_letters(world.dead_letters))
+    return Result(_outputs(topology, world), _state(world), _dead_letters(world.dead_letters), _late(world))
 
 
 class _GivenRows(Source):
@@ -141,8 +146,11 @@ def _with_rows(component: Component, given: dict[str, Given]) -> Component:
             name = operator.name
             raise SourceError(f"nobody sends rows to source {name!r} here: give them as inputs={{{name!r}: rows}}.")
         return component
-    source = _GivenRows(_batches(operator.name, given.pop(operator.name)))
+    batches = _batches(operator.name, given.pop(operator.name))
+    source = _GivenRows(batches)
     source.parallel = operator.source.parallel
+    if all(operator.source.event_time in rows.schema.names for rows in batches):
+        source.event_time, source.slack = operator.source.event_time, operator.source.slack
     return dataclasses.replace(component, operator=dataclasses.replace(operator, source=source))
 
 
@@ -206,6 +214,13 @@ def _state(world: World) -> dict[str, pa.Table]:
         if table is not None:
             tables.setdefault(identity.component, []).append(table)
     return {name: pa.concat_tables(parts).combine_chunks() for name, parts in tables.items()}
+
+
+def _late(world: World) -> dict[str, int]:
+    late: dict[str, int] = {}
+    for identity, clock in world.clocks.items():
+        late[identity.component] = late.get(identity.component, 0) + clock.late
+    return late
 
 
 def _dead_letters(letters: Sequence[DeadLetter]) -> dict[str, pa.Table]:

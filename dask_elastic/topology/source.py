@@ -55,6 +55,8 @@ class Source(ABC):
         At most so many rows per second over all instances; None is as fast as possible.
     event_time : str or None
         The column that says when each row happened.
+    slack : float
+        How many seconds older than the newest row so far a row may be that is not late.
     pushed : bool
         True when the rows come from `job.send` rather than from a place that the source reads.
     epochs : int
@@ -76,6 +78,7 @@ class Source(ABC):
     parallel: int = 1
     rate: float | None = None
     event_time: str | None = None
+    slack: float = 0.0
     pushed: bool = False
     epochs: int = 0
     staging_bytes: int = 0

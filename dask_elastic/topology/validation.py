@@ -78,7 +78,7 @@ def check_source(source: object, name: str) -> Source:
     Raises
     ------
     TopologyError
-        When it is no source, or its instances, rate or event time are out of range.
+        When it is no source, or its instances, rate, event time or slack are out of range.
     """
     where = f"source {name!r}"
     if not isinstance(source, Source):
@@ -92,6 +92,9 @@ def check_source(source: object, name: str) -> Source:
     event_time = source.event_time
     if event_time is not None and not (isinstance(event_time, str) and event_time):
         raise TopologyError(f"{where}: event_time is {event_time!r}; give the name of a column, or None.")
+    slack = source.slack
+    if not (_is_number(slack) and math.isfinite(slack) and slack >= 0):
+        raise TopologyError(f"{where}: slack is {slack!r}; give seconds, 0 or more.")
     return source
 
 

@@ -129,6 +129,8 @@ def test_batches_that_disagree_are_refused():
         (lambda: sources.Arrow(TABLE, rate="fast"), "rate is 'fast'"),
         (lambda: sources.Arrow(TABLE, parallel=0), "parallel is 0"),
         (lambda: sources.Arrow(TABLE, event_time=3), "event_time is 3"),
+        (lambda: sources.Arrow(TABLE, slack="1 min"), "slack is '1 min', but there is no event_time"),
+        (lambda: sources.Arrow(TABLE, event_time="at", slack="soon"), "Arrow: slack is 'soon'"),
         (lambda: sources.Arrow(TABLE, columns="n"), "columns is 'n'; give a list"),
         (lambda: sources.Iterable([1]), "takes a function that returns an iterable, not list"),
         (lambda: sources.Iterable(lambda: [], schema={"n": "int"}), "schema is"),
@@ -265,8 +267,8 @@ def test_push_needs_a_job():
 
 
 def test_sources_print_and_pickle():
-    source = sources.Arrow(TABLE, event_time="at", rate=5, parallel=2)
-    assert repr(source) == "Arrow(<10 rows>, rate=5, event_time='at', parallel=2)"
+    source = sources.Arrow(TABLE, event_time="at", slack="1 min", rate=5, parallel=2)
+    assert repr(source) == "Arrow(<10 rows>, rate=5, event_time='at', slack=60.0, parallel=2)"
     assert repr(sources.Push(PUSHED)) == "Push(<n, word>)"
     assert repr(sources.Iterable(items)) == "Iterable(items)"
     assert column(cloudpickle.loads(cloudpickle.dumps(source))) == list(range(10))

@@ -64,7 +64,7 @@ class _Rpc:
 
 def empty_report(complete=True):
     return {"complete": complete, "error": None, "executors": [], "details": [], "sources": [], "staged": [],
-            "sinks": [], "dead_letters": {}, "refused": 0, "lost": [], "absolved": 0}  # fmt: skip
+            "sinks": [], "dead_letters": {}, "refused": 0, "lost": [], "absolved": 0, "event_times": []}  # fmt: skip
 
 
 def measure(operator, index, node=0, shards=4, latency=0.01, **values):
@@ -85,7 +85,7 @@ def report_of(measures, complete=False):
     """Return what a worker with these executors reports."""
     letters = SimpleNamespace(counts={})
     deployment = SimpleNamespace(
-        complete=complete, error=None, sources={}, sinks={}, dead_letters=letters, measures=lambda: measures,
+        complete=complete, error=None, sources={}, homes={}, sinks={}, dead_letters=letters, measures=lambda: measures,
         messages_refused=0, lost=set(), absolved=0,
     )  # fmt: skip
     return part_report(deployment)

@@ -39,6 +39,17 @@ def test_a_batch_behind_others_waits_its_turn(sent):
     assert handoff.take()[0]["n"].to_pylist() == [3]
 
 
+def test_a_taker_that_waits_for_nothing_has_its_turn_as_with_a_batch(sent):
+    handoff = Handoff()
+    assert handoff.take(timeout=0.01) == (None, 0.0)
+    handoff.pass_through(row(1), 1.0, lambda *given: sent.append(given))
+    assert sent == [], "the taker is not done"
+    assert handoff.take(timeout=0.01)[0]["n"].to_pylist() == [1]
+    assert handoff.take(timeout=0.01) == (None, 0.0)
+    handoff.close()
+    assert handoff.take(timeout=0.01) is None
+
+
 def test_the_taker_ends_after_what_the_reader_is_sending():
     handoff = Handoff()
     begun, go_on, order = threading.Event(), threading.Event(), []

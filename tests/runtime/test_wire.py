@@ -240,10 +240,13 @@ def test_a_packet_that_comes_twice_is_refused_and_counted(ingress, deployment):
     assert ingress.refused == 2
 
 
+SAID = ["punctuation", ["job", 3], "c", 0, "s", 1, None, True]
+
 STALE = {
     "batch": [["schema"], ["batch", ["job", 3], "c", 0, "s", 1, 8, [0, 0.5, True, 0.0]]],
     "credit": [["credit", ["job", 3], "c", 0, "s", 1, 77]],
     "end": [end()],
+    "punctuation": [SAID],
     "beat": [["beat"]],
     "schema": [["schema"]],
     **{
@@ -336,6 +339,7 @@ def test_a_message_that_makes_no_sense_fails_its_job_and_the_next_is_read(ingres
         packed(["gossip", ["job", 3]]),
         packed(["batch", ["job", 3], "c"]),
         packed(["end", ["job", 3, 4], "c", 0, "s", 1]),
+        packed(["punctuation", ["job", 3], "c", 0, "s", 1, "noon", False]),
         packed(["schema"]),
         Packet([pack([(["schema"], 1)], FIRST), b"no schema"]),
     ],
@@ -381,7 +385,7 @@ class Anything:
     def _take(self, *arguments):
         self.taken += 1
 
-    receive_message = accept = release = input_ended = _take
+    receive_message = accept = release = input_ended = hear = _take
 
 
 def real_packets():
@@ -404,7 +408,7 @@ def real_packets():
     made.append(
         Packet([pack([(["schema"], 1), batch], FIRST), schema, FLAT.serialize().to_pybytes(), HASHES.tobytes()])
     )
-    made.append(packed(end(), ["credit", ["job", 3], "c", 0, "s", 1, 77], ["beat"]))
+    made.append(packed(end(), ["credit", ["job", 3], "c", 0, "s", 1, 77], ["beat"], SAID))
     return [b"".join(bytes(frame) for frame in packet.to_frames()) for packet in made]
 
 

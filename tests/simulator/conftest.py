@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-pytest.register_assert_rewrite("followed_job", "scenario")
+pytest.register_assert_rewrite("followed_job", "scenario", "timed_scenario")
 sys.path.insert(0, str(Path(__file__).parent))
 import scenario  # noqa: E402, F401  found by its place
+import timed_scenario  # noqa: E402, F401
 
 sys.path.pop(0)

@@ -6,6 +6,8 @@ import json
 import threading
 from pathlib import Path
 
+import dask
+import pandas as pd
 import pytest
 from distributed import Client, LocalCluster, Queue
 
@@ -255,6 +257,29 @@ def test_a_drained_job_takes_no_more_and_loses_nothing(spark, client):
     check(job, 0, 100_000)
     with pytest.raises(SparkFailed, match="is finished: it takes no more rows"):
         handoff(numbers(spark, 0, 10), 1, job, query="q")
+
+
+def test_the_event_time_of_what_spark_hands_over_passes_the_job(spark, client, wait_until):
+    def hours(begin, end):
+        return numbers(spark, begin, end, partitions=2).selectExpr("k", "v", "timestamp_seconds(3600 * v) as at")
+
+    options = {"event_time": "at", "slack": "2 hours"}
+    with dask.config.set({"elastic.idle-timeout": None}):
+        job = counting(client, hours(0, 1).schema, name="timed", **options)
+
+    def reached(hour):
+        times = job.event_times()
+        own = times.loc[times["operator"] == "per_key", "event_time"]
+        return len(own) and (own == pd.Timestamp(3600 * hour, unit="s")).all()
+
+    handoff(hours(0, 100), 0, job, query="q")
+    # The second of the two partitions, which each have an instance of their own, begins at 50.
+    wait_until(lambda: reached(49 - 2), "the partition that is behind has said how far it is")
+    handoff(hours(100, 110), 1, job, query="q")
+    wait_until(lambda: reached(104 - 2), "event time goes on with the next micro-batch")
+    job.drain(60)
+    assert reached(109)
+    assert job.event_times()["late"].sum() == 0
 
 
 def test_each_micro_batch_of_a_query_can_be_handed_over_by_hand(spark, client, files):

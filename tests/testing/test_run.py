@@ -203,3 +203,18 @@ def test_what_cannot_run_says_why(inputs, options, error, message):
 def test_a_source_that_is_sent_rows_needs_them():
     with pytest.raises(SourceError, match="nobody sends rows to source 'flights' here"):
         run(per_plane(Pushed()))
+
+
+def test_late_rows_are_counted_and_processed_and_rows_without_times_have_none():
+    class Timed(Flights):
+        event_time, slack = "at", 10.0
+
+    topology = Topology("timed")
+    rows = topology.source("rows", Timed())
+    rows.key_by("plane").compute({"n": agg.Count()}, name="per_plane")
+    at = [pa.array(seconds, pa.timestamp("s")) for seconds in ([100, 40], [91, 89], [120, 0])]
+    batches = [pa.table({"plane": ["a", "b"], "at": times}) for times in at]
+    result = run(topology, {"rows": batches})
+    assert result.late == {"rows": 2}
+    assert sum(result.state["per_plane"]["n"].to_pylist()) == 6
+    assert run(topology, {"rows": FLIGHTS}).late == {}

@@ -76,6 +76,7 @@ def test_names_pass_or_are_refused(name):
         (Numbers(rate=math.nan), "rate is nan"),
         (Numbers(rate="fast"), "rate is 'fast'"),
         (Numbers(event_time=3), "event_time is 3"),
+        (Numbers(slack="5 s"), "slack is '5 s'; give seconds"),
     ],
 )
 def test_bad_sources(topology, source, message):

@@ -12,6 +12,7 @@ from dask_elastic.connectors.sources.column_source import ColumnSource
 from dask_elastic.topology.pace import cut
 from dask_elastic.topology.schema import check_schema
 from dask_elastic.topology.source import SourceContext
+from dask_elastic.topology.state_kind import Duration
 from dask_elastic.vocab.errors import SourceError, TopologyError
 
 
@@ -31,6 +32,8 @@ class Arrow(ColumnSource):
         At most so many rows per second over all instances; as fast as possible by default.
     event_time : str, optional
         The column that says when each row happened; of a timestamp or date type.
+    slack : str, float or timedelta, optional
+        How much older than the newest row so far a row may be that is not late, such as "5 min"; without it, nothing.
     batch_rows : int, default 65536
         How many rows a batch holds at most. With a rate, it holds at most a tenth of a second of rows.
     parallel : int, default 1
@@ -63,10 +66,11 @@ class Arrow(ColumnSource):
         columns: Sequence[str] | None = None,
         rate: float | None = None,
         event_time: str | None = None,
+        slack: Duration | None = None,
         batch_rows: int = 65_536,
         parallel: int = 1,
     ):
-        super().__init__(rate=rate, event_time=event_time, parallel=parallel, columns=columns)
+        super().__init__(rate=rate, event_time=event_time, slack=slack, parallel=parallel, columns=columns)
         if not isinstance(batch_rows, int) or batch_rows < 1:
             raise TopologyError(f"sources.Arrow: batch_rows is {batch_rows!r}; give 1 or more.")
         self.batch_rows = batch_rows

@@ -9,8 +9,10 @@ from typing import Self
 
 import pyarrow as pa
 
+from dask_elastic.topology.duration import seconds_of
 from dask_elastic.topology.pace import rows_within
 from dask_elastic.topology.source import Source
+from dask_elastic.topology.state_kind import Duration
 from dask_elastic.vocab.errors import SourceError, TopologyError
 
 BATCH_SECONDS = 0.1
@@ -26,6 +28,8 @@ class ColumnSource(Source):
         At most so many rows per second over all instances.
     event_time : str or None
         The column that says when each row happened; of a timestamp or date type.
+    slack : str, float, timedelta or None
+        How much older than the newest row so far a row may be that is not late.
     parallel : int
         How many instances read at the same time.
     columns : sequence of str or None
@@ -42,6 +46,7 @@ class ColumnSource(Source):
         *,
         rate: float | None = None,
         event_time: str | None = None,
+        slack: Duration | None = None,
         parallel: int = 1,
         columns: Sequence[str] | None = None,
     ):
@@ -54,17 +59,25 @@ class ColumnSource(Source):
             raise TopologyError(f"sources.{kind}: parallel is {parallel!r}; give the number of instances, 1 or more.")
         if event_time is not None and not isinstance(event_time, str):
             raise TopologyError(f"sources.{kind}: event_time is {event_time!r}; give the name of a column.")
+        if slack and event_time is None:
+            raise TopologyError(f"sources.{kind}: slack is {slack!r}, but there is no event_time that it is for.")
         if isinstance(columns, str) or not all(isinstance(name, str) for name in columns or ()):
             raise TopologyError(f"sources.{kind}: columns is {columns!r}; give a list of names.")
         self.rate = rate
         self.event_time = event_time
+        self.slack = seconds_of(slack, f"sources.{kind}: slack") if slack else 0.0
         self.parallel = parallel
         self.columns = None if columns is None else tuple(dict.fromkeys(columns))
         self._needed: tuple[str, ...] | None = None
 
     def __repr__(self) -> str:
         """Return the source as it could be written."""
-        options = {"columns": self.columns, "rate": self.rate, "event_time": self.event_time}
+        options = {
+            "columns": self.columns,
+            "rate": self.rate,
+            "event_time": self.event_time,
+            "slack": self.slack or None,
+        }
         parts = [self._what(), *(f"{name}={value!r}" for name, value in options.items() if value is not None)]
         parts += [f"parallel={self.parallel}"] if self.parallel != 1 else []
         return f"{type(self).__name__}({', '.join(parts)})"

@@ -13,6 +13,7 @@ import pyarrow as pa
 from dask_elastic.connectors.sources.column_source import ColumnSource
 from dask_elastic.topology.schema import check_schema, plain_schema
 from dask_elastic.topology.source import SourceContext
+from dask_elastic.topology.state_kind import Duration
 from dask_elastic.vocab.errors import SchemaMismatch, SourceError, TopologyError
 
 
@@ -31,6 +32,8 @@ class Iterable(ColumnSource):
         At most so many rows per second over all instances; as fast as possible by default.
     event_time : str, optional
         The column that says when each row happened; of a timestamp or date type.
+    slack : str, float or timedelta, optional
+        How much older than the newest row so far a row may be that is not late, such as "5 min"; without it, nothing.
     batch_rows : int, default 65536
         How many rows a batch holds at most. With a rate, it holds at most a tenth of a second of rows.
     parallel : int, default 1
@@ -65,10 +68,11 @@ class Iterable(ColumnSource):
         schema: pa.Schema | None = None,
         rate: float | None = None,
         event_time: str | None = None,
+        slack: Duration | None = None,
         batch_rows: int = 65_536,
         parallel: int = 1,
     ):
-        super().__init__(rate=rate, event_time=event_time, parallel=parallel)
+        super().__init__(rate=rate, event_time=event_time, slack=slack, parallel=parallel)
         _require_callable(factory)
         if not isinstance(batch_rows, int) or batch_rows < 1:
             raise TopologyError(f"sources.Iterable: batch_rows is {batch_rows!r}; give 1 or more.")

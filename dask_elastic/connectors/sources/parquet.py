@@ -15,6 +15,7 @@ from dask_elastic.connectors.sources.column_source import ColumnSource
 from dask_elastic.connectors.storage import find_files, full_path
 from dask_elastic.topology.pace import cut
 from dask_elastic.topology.source import SourceContext
+from dask_elastic.topology.state_kind import Duration
 from dask_elastic.vocab.errors import SourceError, TopologyError
 
 SUFFIXES = (".parquet", ".parq", ".pq")
@@ -34,6 +35,8 @@ class Parquet(ColumnSource):
         At most so many rows per second over all instances; as fast as possible by default.
     event_time : str, optional
         The column that says when each row happened; of a timestamp or date type.
+    slack : str, float or timedelta, optional
+        How much older than the newest row so far a row may be that is not late, such as "5 min"; without it, nothing.
     batch_rows : int, default 65536
         How many rows a batch holds at most. With a rate, it holds at most a tenth of a second of rows.
     parallel : int, default 1
@@ -66,11 +69,12 @@ class Parquet(ColumnSource):
         columns: Sequence[str] | None = None,
         rate: float | None = None,
         event_time: str | None = None,
+        slack: Duration | None = None,
         batch_rows: int = 65_536,
         parallel: int = 1,
         storage_options: Mapping[str, Any] | None = None,
     ):
-        super().__init__(rate=rate, event_time=event_time, parallel=parallel, columns=columns)
+        super().__init__(rate=rate, event_time=event_time, slack=slack, parallel=parallel, columns=columns)
         if not isinstance(batch_rows, int) or batch_rows < 1:
             raise TopologyError(f"sources.Parquet: batch_rows is {batch_rows!r}; give 1 or more.")
         paths = [path] if isinstance(path, str | os.PathLike) else path

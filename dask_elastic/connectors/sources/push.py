@@ -9,6 +9,7 @@ import pyarrow as pa
 from dask_elastic.connectors.sources.column_source import ColumnSource
 from dask_elastic.topology.schema import check_schema, plain_schema
 from dask_elastic.topology.source import SourceContext
+from dask_elastic.topology.state_kind import Duration
 from dask_elastic.vocab.errors import SourceError, TopologyError
 
 
@@ -25,6 +26,8 @@ class Push(ColumnSource):
         At most so many rows per second go on; a full mailbox then holds the sender back.
     event_time : str, optional
         The column that says when each row happened; of a timestamp or date type.
+    slack : str, float or timedelta, optional
+        How much older than the newest row so far a row may be that is not late, such as "5 min"; without it, nothing.
 
     Raises
     ------
@@ -45,8 +48,15 @@ class Push(ColumnSource):
 
     pushed = True
 
-    def __init__(self, schema: pa.Schema, *, rate: float | None = None, event_time: str | None = None):
-        super().__init__(rate=rate, event_time=event_time)
+    def __init__(
+        self,
+        schema: pa.Schema,
+        *,
+        rate: float | None = None,
+        event_time: str | None = None,
+        slack: Duration | None = None,
+    ):
+        super().__init__(rate=rate, event_time=event_time, slack=slack)
         if not isinstance(schema, pa.Schema) or not schema.names:
             raise TopologyError(f"sources.Push takes a pyarrow Schema with at least one column, not {schema!r}.")
         if len(set(schema.names)) < len(schema.names):

@@ -11,6 +11,7 @@ from dask.utils import format_bytes, parse_bytes
 from dask_elastic.connectors.sources.column_source import ColumnSource
 from dask_elastic.topology.schema import check_schema, plain_schema
 from dask_elastic.topology.source import SourceContext
+from dask_elastic.topology.state_kind import Duration
 from dask_elastic.vocab.errors import SourceError, TopologyError
 
 
@@ -28,6 +29,8 @@ class Spark(ColumnSource):
         At most so many rows per second go on; full queues then hold Spark back.
     event_time : str, optional
         The column that says when each row happened; of a timestamp or date type.
+    slack : str, float or timedelta, optional
+        How much older than the newest row so far a row may be that is not late, such as "5 min"; without it, nothing.
     parallel : int, default 1
         How many instances read at the same time, each on the rows of some of Spark's partitions.
     epochs : int, default 2
@@ -63,11 +66,12 @@ class Spark(ColumnSource):
         *,
         rate: float | None = None,
         event_time: str | None = None,
+        slack: Duration | None = None,
         parallel: int = 1,
         epochs: int = 2,
         staging: str | int = "256MiB",
     ):
-        super().__init__(rate=rate, event_time=event_time, parallel=parallel)
+        super().__init__(rate=rate, event_time=event_time, slack=slack, parallel=parallel)
         found = _arrow_schema(schema)
         if not found.names:
             raise TopologyError("sources.Spark takes a schema with at least one column.")

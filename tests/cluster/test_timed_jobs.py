@@ -1,0 +1,77 @@
+"""Event time on a real cluster: from two sources through executors with remote tasks to a sink."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+import dask_elastic as de
+
+SCHEMA = pa.schema({"key": pa.string(), "at": pa.timestamp("s", tz="UTC")})
+
+
+def rows(*seconds):
+    return pa.table({"key": [f"k{number % 7}" for number in seconds], "at": list(seconds)}, schema=SCHEMA)
+
+
+@pytest.fixture
+def submit(client):
+    """Return a function that starts a job of two sources that are pushed to, and two operators."""
+
+    def start(**options):
+        topology = de.Topology("timed")
+        north = topology.source("north", de.sources.Push(SCHEMA, event_time="at", slack="10s"))
+        south = topology.source("south", de.sources.Push(SCHEMA, event_time="at"))
+        latest = de.aggregate.Max("at")
+        per_key = north.union(south).key_by("key").compute({"at": latest}, name="per_key", executors=1)
+        per_key.key_by("at").compute({"n": de.aggregate.Count()}, name="per_time", executors=2).sink(
+            de.sinks.Collect(), name="out"
+        )
+        options = {"report_interval": "50ms", "punctuation_interval": "10ms", **options}
+        return de.submit(topology, client, cores={"per_key": 4, "per_time": 2}, **options)
+
+    return start
+
+
+def seconds(job, operator):
+    """Where the event time of each instance of an operator is, seconds since the epoch; None where it is not known."""
+    times = job.event_times()
+    own = times.loc[times["operator"] == operator, "event_time"]
+    return [None if pd.isna(at) else at.timestamp() for at in own]
+
+
+def processed(job, operator):
+    """How many rows an operator has processed."""
+    metrics = job.metrics()
+    return metrics.loc[metrics["operator"] == operator, "rows"].sum()
+
+
+def test_event_time_is_that_of_the_slowest_source(submit, wait_until):
+    job = submit(idle_timeout=None)
+    assert job.assignment()["remote"].any()
+    job.send(rows(*range(100)), "north")
+    wait_until(lambda: seconds(job, "north") == [89], "the north has said how far it is")
+    wait_until(lambda: processed(job, "per_key") == 100, "all is processed")
+    assert seconds(job, "per_key") == [None], "the south may have anything"
+    job.send(rows(5, 40), "south")
+    wait_until(lambda: seconds(job, "per_time") == [40, 40], "both have said something")
+    wait_until(lambda: set(seconds(job, "out")) == {40}, "it has come to the end")
+    job.send(rows(95, 20, 60), "north")
+    wait_until(lambda: processed(job, "per_key") == 105, "late rows are processed")
+    wait_until(lambda: job.event_times()["late"].sum() == 2, "late rows are counted")
+    assert "2 late rows" in repr(job)
+    job.drain(timeout=30)
+    assert set(seconds(job, "per_key") + seconds(job, "per_time") + seconds(job, "out")) == {99}
+    assert job.metrics()["event_time"].eq(pd.Timestamp(99, unit="s")).all()
+
+
+def test_nobody_waits_for_a_source_that_is_idle(submit, wait_until):
+    job = submit(idle_timeout="50ms")
+    job.send(rows(100), "north")
+    wait_until(lambda: set(seconds(job, "per_time") + seconds(job, "out")) == {90}, "the south is idle")
+    job.send(rows(20), "south")
+    job.send(rows(120), "north")
+    wait_until(lambda: set(seconds(job, "per_time")) == {110}, "the south is idle again")
+    job.drain(timeout=30)
+    assert job.metrics()["rows"].sum() == 6

@@ -1,0 +1,97 @@
+"""Event time of a receiver: the minimum over the inputs for which somebody waits."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dask_elastic.executor.inputs import Inputs, timed_components
+from dask_elastic.topology import Sink, Source, Topology, fuse
+from dask_elastic.topology import aggregate as agg
+from dask_elastic.vocab.errors import ProtocolError
+from dask_elastic.vocab.identity import ExecutorId
+from dask_elastic.vocab.punctuation import Punctuation
+
+ME = ExecutorId("per_key", 0)
+ORIGINS = [ExecutorId("rows", number) for number in range(3)]
+UNTIMED = ExecutorId("others", 0)
+
+step = st.tuples(st.integers(0, 2), st.sampled_from(["advance", "idle", "active", "end"]), st.integers(0, 9))
+
+
+class Rows(Source):
+    """Nothing."""
+
+    def __init__(self, event_time=None):
+        self.event_time = event_time
+
+    def read(self, context):
+        return iter(())
+
+
+class Nowhere(Sink):
+    """Nothing."""
+
+    def open(self, context):
+        raise AssertionError("never opened")
+
+
+def expected(times, idle, ended):
+    """The rule, as the documentation has it, of one moment."""
+    waiting = {origin: time for origin, time in times.items() if origin not in ended}
+    active = [time for origin, time in waiting.items() if origin not in idle]
+    if active:
+        return None if None in active else min(active)
+    return max((time for time in (waiting or times).values() if time is not None), default=None)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(step, max_size=30))
+def test_the_time_of_a_receiver_is_the_least_of_those_it_waits_for_and_never_goes_back(steps):
+    inputs = Inputs(ME, [*ORIGINS, UNTIMED], ORIGINS)
+    times, idle, ended, reached = dict.fromkeys(ORIGINS), set(), set(), None
+    for which, what, amount in steps:
+        origin = ORIGINS[which]
+        if origin in ended:
+            continue
+        if what == "end":
+            inputs.end(origin)
+            ended.add(origin)
+        else:
+            times[origin] = (times[origin] or 0) + amount if what == "advance" else times[origin]
+            (idle.add if what == "idle" else idle.discard)(origin)
+            inputs.hear(Punctuation(origin, times[origin], what == "idle"))
+        found = expected(times, idle, ended)
+        reached = found if reached is None else max(reached, found if found is not None else reached)
+        assert inputs.time == reached
+        assert inputs.idle == (len(ended) < 3 and not set(ORIGINS) - ended - idle)
+    assert inputs.open == {*ORIGINS, UNTIMED} - ended
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        (Punctuation(ORIGINS[0], 4), "event time never goes back"),
+        (Punctuation(ORIGINS[0], None), "event time never goes back"),
+        (Punctuation(ORIGINS[1], 9), "has ended"),
+        (Punctuation(UNTIMED, 9), "has no event time"),
+    ],
+)
+def test_what_cannot_be_said_is_refused(said, message):
+    inputs = Inputs(ME, [*ORIGINS, UNTIMED], ORIGINS)
+    inputs.hear(Punctuation(ORIGINS[0], 5))
+    inputs.end(ORIGINS[1])
+    with pytest.raises(ProtocolError, match=message):
+        inputs.hear(said)
+    with pytest.raises(ProtocolError, match="ended twice"):
+        inputs.end(ORIGINS[1])
+
+
+def test_a_component_has_event_time_if_anything_before_it_has():
+    topology = Topology("mixed")
+    timed, untimed = topology.source("timed", Rows("at")), topology.source("untimed", Rows())
+    joined = timed.union(untimed).key_by("k").compute({"n": agg.Count()}, name="joined")
+    joined.key_by("k").compute({"n": agg.Count()}, name="behind").sink(Nowhere(), name="out")
+    untimed.key_by("k").compute({"n": agg.Count()}, name="alone").sink(Nowhere(), name="other")
+    assert timed_components(fuse(topology)) == {"timed", "joined", "behind", "out"}
