@@ -33,6 +33,9 @@ BATCH = 500
 SERVICE_SECONDS = 20e-6
 PATIENCE = 60.0
 STATE = dict.fromkeys(("faults", "count", "sum", "last"), pa.int64())
+SETTINGS = {"elastic.control-period": "200ms", "distributed.deploy.lost-worker-timeout": "1 hour"}
+"""Dask's local cluster gives a worker up for good if it is not there by chance some seconds after it was killed."""
+
 SCHEMA = pa.schema({"key": pa.int64(), "number": pa.int64()})
 
 
@@ -167,7 +170,7 @@ def main() -> None:
     parser.add_argument("--flush", default="1s")
     arguments = parser.parse_args()
     with (
-        dask.config.set({"elastic.control-period": "200ms"}),
+        dask.config.set(SETTINGS),
         LocalCluster(
             n_workers=arguments.workers, threads_per_worker=1, dashboard_address=None, silence_logs="CRITICAL"
         ) as cluster,

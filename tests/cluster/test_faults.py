@@ -25,7 +25,8 @@ from oracle import Pump, assert_equal, followed, numbered_rows
 from proxy import Network, install
 
 RUN = {"timeout": 60, "progress": False}
-QUICK = {"elastic.control-period": "200ms"}
+QUICK = {"elastic.control-period": "200ms", "distributed.deploy.lost-worker-timeout": "1 hour"}
+"""A worker that is killed twice may be about to come back when Dask looks whether it has come back the first time."""
 
 
 def nodes_of(job):
