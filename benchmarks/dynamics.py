@@ -21,6 +21,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import dask.config
 import numpy as np
 import pyarrow as pa
 from _emulated import forget_processed, per_second, processed, served_in_1_ms
@@ -127,7 +128,9 @@ def computed(keys: int) -> dict[str, Any]:
     }
 
 
-def run(client: Client, keys: int, shuffles: float, seconds: float, paradigm: str, first: int) -> dict[str, Any]:
+def run(
+    client: Client, keys: int, shuffles: float, seconds: float, paradigm: str, first: int, report: str
+) -> dict[str, Any]:
     """One run, which begins with some order of the keys; throughput after the warm-up."""
     client.run(forget_processed)
     topology = de.Topology("dynamics")
@@ -138,7 +141,7 @@ def run(client: Client, keys: int, shuffles: float, seconds: float, paradigm: st
     # Threads are held to what they are worth: a balance within 5 %, batches of 20 ms of emulated work.
     options = {"inbox_time": "20ms", "queue_time": "200ms"}
     if paradigm == "executor-centric":
-        options |= {"balance_threshold": 1.03, "balance_interval": "250ms"}
+        options |= {"balance_threshold": 1.03, "balance_interval": "250ms", "report_interval": report}
     began = time.time()
     job = de.submit(topology, client, paradigm=paradigm, latency_target="200ms", **options)
     job.wait(progress=False)
@@ -180,8 +183,11 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=45.0)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--setting", type=int, nargs="+", default=range(len(SETTINGS)))
+    parser.add_argument("--period", default="500ms", help="how often the control loop looks")
+    parser.add_argument("--report", default="250ms", help="how often a worker reports")
     arguments = parser.parse_args()
     with (
+        dask.config.set({"elastic.control-period": arguments.period}),
         LocalCluster(n_workers=WORKERS, threads_per_worker=THREADS, dashboard_address=None) as cluster,
         Client(cluster) as client,
     ):
@@ -194,7 +200,9 @@ def main() -> None:
             for number in range(arguments.runs):
                 first = number * ORDERS_OF_A_RUN
                 for paradigm in paradigms:
-                    made[paradigm].append(run(client, keys, shuffles, arguments.seconds, paradigm, first))
+                    made[paradigm].append(
+                        run(client, keys, shuffles, arguments.seconds, paradigm, first, arguments.report)
+                    )
             print(json.dumps(_line(keys, shuffles, made)), flush=True)
 
 
