@@ -183,8 +183,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=45.0)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--setting", type=int, nargs="+", default=range(len(SETTINGS)))
-    parser.add_argument("--period", default="500ms", help="how often the control loop looks")
-    parser.add_argument("--report", default="250ms", help="how often a worker reports")
+    parser.add_argument("--period", default="1s", help="how often the control loop looks")
+    parser.add_argument("--report", default="500ms", help="how often a worker reports")
     arguments = parser.parse_args()
     with (
         dask.config.set({"elastic.control-period": arguments.period}),
