@@ -63,7 +63,6 @@ class Options:
     report_interval: float = 0.5
     control_period: float = 1.0
     elastic: bool = True
-    aligned: bool = False
 
 
 class Gate:
@@ -161,11 +160,7 @@ class VirtualJob:
         for index, executor in enumerate(self.executors):
             self._carry_out(index, executor.start())
             spread = (index + 1) / (len(self.executors) + 1)
-            self.every(
-                options.report_interval,
-                options.report_interval if options.aligned else spread * options.report_interval,
-                lambda j=index: self._report(j),
-            )
+            self.every(options.report_interval, options.report_interval, lambda j=index: self._report(j))
             if options.elastic:
                 first = spread * options.balance_interval
                 self.every(options.balance_interval, first, lambda j=index: self._handle(j, events.BalanceDue()))

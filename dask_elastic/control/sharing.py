@@ -166,8 +166,8 @@ class Divider:
         if int(demand.keep.sum()) <= share:
             return Portion(demand.keep, demand.keep, 0)
         starved = max(int(demand.needed.sum()) - share, 0)
-        best = self._best(demand, demand.queues.loads, share)
         if int(demand.current.sum()) != share or (demand.current < 1).any():
+            best = self._best(demand, demand.queues.loads, share)
             return Portion(best, np.maximum(best, np.minimum(demand.current, demand.keep)), starved)
         noise = self._noise()
         better = self._first_guess(demand, share, now) if noise is None else self._surely_better(demand, share, noise)
@@ -180,6 +180,9 @@ class Divider:
         total = np.zeros(len(demand.places))
         for count, (_, loads) in enumerate(reversed(self._loads), 1):
             total = total + loads
+            if count & (count - 1):
+                # Means of 1, 2, 4, … moments are enough: each takes some time.
+                continue
             least = max(self._settings.exchange_gain, SURE * noise / math.sqrt(count))
             if (best := self._if_better(demand, total / count, share, least)) is not None:
                 return best
@@ -198,6 +201,11 @@ class Divider:
 
     def _if_better(self, demand: Demand, loads: Amounts, share: int, least: float) -> Cores | None:
         """Return the best use of a share under these loads if it gains enough."""
+        if math.isinf(_with_loads(demand, loads).latency(demand.current)):
+            # No use of the share is better than loads that are the same on every core.
+            most = float((loads / demand.current).max()) * share / float(loads.sum()) - 1
+            if most < least:
+                return None
         best = self._best(demand, loads, share)
         return best if self._gain(demand, loads, best) >= least else None
 
@@ -223,6 +231,7 @@ class Divider:
         if demand.places != self._places:
             self._places = demand.places
             self._loads.clear()
+            self._changes.clear()
         if self._loads and (self._loads[-1][1] > 0).all() and loads.sum() > 0:
             before = self._loads[-1][1]
             ratio = (loads / loads.sum()) / (before / before.sum())

@@ -110,7 +110,7 @@ class Controller:
         try:
             while self.cores.jobs.running:
                 await self._guarded_period(pool)
-                await asyncio.sleep(self.options.period - (time.time() - LOOK_SECONDS) % self.options.period)
+                await asyncio.sleep(until_look(time.time(), self.options.period))
         finally:
             pool.shutdown(wait=False)
 
@@ -239,6 +239,11 @@ class Controller:
         generation = self.cores.jobs.record(job).spec.generation
         found = self.tape.of(job, generation, last)
         return await asyncio.get_running_loop().run_in_executor(None, _recording, found)
+
+
+def until_look(now: float, period: float) -> float:
+    """Return the seconds until the loop looks next: just after a whole multiple of its period."""
+    return period - (now - LOOK_SECONDS) % period
 
 
 def _recording(snapshots: list[Snapshot]) -> bytes:

@@ -67,6 +67,15 @@ def test_between_growing_and_giving_back_is_a_gap():
     assert demand(JobModel(SETTINGS), job(executor(cores=3, arrival=2800.0))).needed.tolist() == [4]
 
 
+def test_arrivals_tell_how_an_overloaded_job_is_shared_and_throughput_how_much_it_is():
+    """One executor works off its queue, so it achieves more than arrives there; that is no share of the load."""
+    first = executor(0, cores=4, arrival=3000.0, throughput=4000.0, queue=400)
+    second = executor(1, cores=4, arrival=3000.0, throughput=2600.0)
+    found = demand(JobModel(SETTINGS), job(first, second, target=None))
+    assert found.pressed
+    assert found.queues.loads.tolist() == pytest.approx([1.5 * 3.3, 1.5 * 3.3])
+
+
 def test_an_overloaded_job_wants_more_than_it_achieves_from_all_executors():
     what = job(overloaded(0, cores=4), executor(1, cores=4, arrival=2000.0), target=None)
     found = demand(JobModel(SETTINGS), what)

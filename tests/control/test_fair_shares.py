@@ -102,3 +102,26 @@ def test_an_overloaded_job_uses_all_of_its_share():
 def test_a_share_that_changes_is_put_to_the_best_use_at_once():
     portion = Divider(ControlSettings(exchange_gain=9.0)).divide(demand([6.0, 2.0], [4, 4]), 4, now=0.0)
     assert portion.cores.tolist() == [3, 1]
+
+
+def test_loads_between_two_allocations_exchange_nothing_however_long_it_takes():
+    random, divider, current = np.random.default_rng(1), Divider(ControlSettings()), [12, 12]
+    exchanges = 0
+    for second in range(300):
+        # 12 and 12 cores are as good as 13 and 11; noise is 4 % from moment to moment.
+        portion = divider.divide(demand(np.array([37.5, 34.5]) * random.normal(1, 0.03, 2), current), 24, float(second))
+        exchanges += portion.exchanged
+        current = portion.cores.tolist()
+    assert exchanges <= 2
+
+
+def test_loads_that_shift_every_few_seconds_are_followed():
+    """Nearly every change is a shift then: they are not to be taken for noise."""
+    random, divider, current = np.random.default_rng(1), Divider(ControlSettings()), [12, 12]
+    right = 0
+    for second in range(120):
+        shares = [45.0, 27.0] if second // 4 % 2 else [30.0, 42.0]
+        portion = divider.divide(demand(np.array(shares) * random.normal(1, 0.01, 2), current), 24, float(second))
+        current = portion.cores.tolist()
+        right += current == ([15, 9] if second // 4 % 2 else [10, 14])
+    assert right >= 100

@@ -262,6 +262,14 @@ def test_it_looks_while_jobs_run_and_rests_when_none_does(fake):
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("now", [1_700_000_000.0, 1_700_000_000.049, 1_700_000_000.051, 1_700_000_000.9])
+@pytest.mark.parametrize("period", [0.25, 1.0])
+def test_it_looks_just_after_the_workers_have_reported(now, period):
+    wait = module.until_look(now, period)
+    assert 0 < wait <= period
+    assert (now + wait) % period == pytest.approx(module.LOOK_SECONDS, abs=1e-6)
+
+
 def test_sharing_is_no_longer_said_once_slots_suffice(bench):
     async def test(bench):
         first = await bench.submit("first", executors=1)

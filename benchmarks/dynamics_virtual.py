@@ -1,0 +1,103 @@
+"""`dynamics.py` on a virtual clock: quick, the same each time, and without the noise of the machine.
+
+The executors, meters, windows of credit, balancing and the control loop are the engine's own; threads, sockets, Dask
+and the time that tuples take are emulated (`_virtual.py`). One JSON line a setting, and with `--seconds-shown` what
+happened second by second: throughput, what was possible, cores and queues.
+
+    python benchmarks/dynamics_virtual.py [--keys 100] [--shuffles 0 2 16] [--orders 4] [--seconds 60]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from _virtual import Options, VirtualJob
+from dynamics import BATCH_ROWS, ORDERS_OF_A_RUN, keys_by_rank, possible, possible_static, weights
+
+from dask_elastic.routing.hashing import hash_columns
+
+WARM_SECONDS = 12
+
+
+def run(keys: int, shuffles: float, first: int, seconds: int, options: Options) -> VirtualJob:
+    """Run one job from some order of the keys on."""
+    random = np.random.default_rng(3)
+    shares = np.cumsum(weights(keys))
+    hashes = hash_columns(pa.record_batch({"key": np.arange(keys)}), ("key",))
+    orders: dict[int, np.ndarray] = {}
+
+    def draw(now: float) -> np.ndarray:
+        epoch = first + int(now * shuffles / 60)
+        if epoch not in orders:
+            orders[epoch] = keys_by_rank(keys, epoch)
+        ranks = np.minimum(np.searchsorted(shares, random.random(BATCH_ROWS)), keys - 1)
+        return hashes[orders[epoch][ranks]]
+
+    return VirtualJob(draw, options).run(float(seconds))
+
+
+def throughput(job: VirtualJob, seconds: int) -> np.ndarray:
+    """Rows of each second."""
+    done = np.array(job.done)
+    return np.histogram(done[:, 0], np.arange(seconds + 1.0), weights=done[:, 1])[0]
+
+
+def measured(keys: int, shuffles: float, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Sums over some first orders of the keys."""
+    seconds, options = arguments.seconds, Options(control_period=arguments.period, report_interval=arguments.report)
+    sums, moves = np.zeros(3), 0
+    for number in range(arguments.orders):
+        first = number * ORDERS_OF_A_RUN
+        job = run(keys, shuffles, first, seconds, options)
+        epochs = [first + int(second * shuffles / 60) for second in range(WARM_SECONDS, seconds)]
+        rates = throughput(job, seconds)
+        best = [possible(keys, epoch, options.executors) for epoch in epochs]
+        sums += rates[WARM_SECONDS:].sum(), sum(best), sum(possible_static(keys, epoch) for epoch in epochs)
+        moves += sum(executor.moves.finished for executor in job.executors)
+        if arguments.seconds_shown:
+            show(job, rates, best)
+    return {
+        "benchmark": "dynamics-virtual",
+        "keys": keys,
+        "shuffles_per_minute": shuffles,
+        "orders": arguments.orders,
+        "throughput": round(sums[0] / arguments.orders / (seconds - WARM_SECONDS)),
+        "of_possible": round(sums[0] / sums[1], 3),
+        "times_static": round(sums[0] / sums[2], 2),
+        "possible_times_static": round(sums[1] / sums[2], 2),
+        "moves": moves,
+    }
+
+
+def show(job: VirtualJob, rates: np.ndarray, best: list[float]) -> None:
+    """Print what happened in each second."""
+    for snapshot in job.snapshots:
+        second = int(snapshot.now)
+        if WARM_SECONDS <= second < len(rates):
+            executors = snapshot.jobs[0].executors
+            cores, queues = [one.total_cores for one in executors], [one.queue for one in executors]
+            print(f"{second:4d} s: {rates[second]:6.0f} of {best[second - WARM_SECONDS]:6.0f}, {cores=}, {queues=}")
+    print("\n".join(job.decisions))
+
+
+def main() -> None:
+    """Run and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--keys", type=int, default=100)
+    parser.add_argument("--shuffles", type=float, nargs="+", default=[0.0, 2.0, 16.0])
+    parser.add_argument("--orders", type=int, default=4)
+    parser.add_argument("--seconds", type=int, default=60)
+    parser.add_argument("--period", type=float, default=1.0, help="seconds between two looks of the control loop")
+    parser.add_argument("--report", type=float, default=0.5, help="seconds between two reports of a worker")
+    parser.add_argument("--seconds-shown", action="store_true")
+    arguments = parser.parse_args()
+    for shuffles in arguments.shuffles:
+        print(json.dumps(measured(arguments.keys, shuffles, arguments)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
