@@ -185,6 +185,7 @@ class JobRecord:
             dead.update(report["dead_letters"])
         return {
             "name": self.name,
+            "run": self.spec.generation,
             "status": self.status.value,
             "error": self.error,
             "began": self.began,
