@@ -187,6 +187,7 @@ class JobRecord:
             dead.update(report["dead_letters"])
         return {
             "name": self.name,
+            "run": self.spec.generation,
             "status": self.status.value,
             "error": self.error,
             "began": self.began,

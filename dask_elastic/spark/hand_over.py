@@ -10,7 +10,7 @@ from dask_elastic.spark.dask_access import VARIABLES, access
 from dask_elastic.spark.data_source import QUERY_ID, DaskElasticSource
 from dask_elastic.spark.failure import spark_errors
 from dask_elastic.spark.query_end import follow_by_hand, follow_queries
-from dask_elastic.spark.staging_connection import end_source
+from dask_elastic.spark.staging_connection import ask, end_source
 from dask_elastic.spark.target import FORMAT, TLS_OPTIONS, Target
 from dask_elastic.vocab.errors import HandoffError
 
@@ -66,11 +66,11 @@ def into(job: Any, source: str | None = None) -> dict[str, str]:
         If the cluster lives in this process alone, where Spark cannot reach it.
     """
     found = access(job.client)
-    options = {"address": found["DASK_SCHEDULER_ADDRESS"], "job": str(job.name)}
-    if source is not None:
-        options["source"] = source
     tls = {field: found[VARIABLES[field]] for field in TLS_OPTIONS if VARIABLES[field] in found}
-    return {**options, **tls}
+    target = Target(found["DASK_SCHEDULER_ADDRESS"], str(job.name), tls=tuple(tls.items()))
+    run = ask(target, "describe", job=target.job)["run"]
+    options = {"address": target.address, "job": target.job, "run": str(run)}
+    return {**options, **({} if source is None else {"source": source}), **tls}
 
 
 def handoff(

@@ -112,6 +112,8 @@ def _start(name: str, master: str, java: str | Path | None, config: Mapping[str,
         builder = builder.config(option, value)
     with _environment(_variables(chosen, master, quiet)):
         found = builder.getOrCreate()
+    if quiet:
+        _silence_accumulators(found.sparkContext)
     if chosen is not None:
         _STARTED["java"] = chosen
     return found
@@ -188,6 +190,24 @@ def _silence_python() -> None:
     for name in TALKATIVE:
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL + 1)
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
+
+
+def _silence_accumulators(context: SparkContext) -> None:
+    """Let PySpark's server of accumulators take the end of a connection for what it is.
+
+    A query that is stopped while Spark runs a commit in Python loses its connection to that server, which then prints a
+    traceback, and goes on.
+    """
+    server: Any = getattr(context, "_accumulatorServer", None)
+    if server is None:
+        return
+    report = server.handle_error
+
+    def handle_error(request: Any, address: Any) -> None:
+        if not isinstance(sys.exc_info()[1], EOFError):
+            report(request, address)
+
+    server.handle_error = handle_error
 
 
 def _choice(session: SparkSession, running: bool) -> str:

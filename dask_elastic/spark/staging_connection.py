@@ -129,7 +129,7 @@ def stage(target: Target, attempt: AttemptId, places: dict[str, Any], batches: I
 
 
 def end_source(target: Target) -> None:
-    """Say that no more epochs come for a source; a job that takes none any more is left as it is.
+    """Say that no more epochs come for a source; a job that has ended, or another of its name, is left as it is.
 
     Parameters
     ----------
@@ -137,8 +137,9 @@ def end_source(target: Target) -> None:
         The job, and perhaps the source.
     """
     try:
-        source = target.source or ask(target, "handoff_places", job=target.job, source=None)["source"]
-        ask(target, "close_source", job=target.job, source=source, instance=0)
+        places = ask(target, "handoff_places", job=target.job, source=target.source)
+        if target.run in (None, places["run"]):
+            ask(target, "close_source", job=target.job, source=places["source"], instance=0)
     except JobFailed as error:
         logger.debug("%s", error)
 

@@ -15,7 +15,7 @@ FORMAT = "dask_elastic"
 """What Spark calls the format."""
 
 TLS_OPTIONS = ("tls_ca_file", "tls_client_cert", "tls_client_key")
-OPTIONS = ("job", "source", "address", "query", "epoch", "end", *TLS_OPTIONS)
+OPTIONS = ("job", "source", "address", "query", "epoch", "end", "run", *TLS_OPTIONS)
 SPARKS_OWN = ("path", "checkpointlocation")
 
 
@@ -38,6 +38,9 @@ class Target:
     end : bool or None
         Whether the source ends: for a batch, with its commit, and None means it does not; for a streaming query, with
         the query, and None means it does.
+    run : int or None
+        Which run of the job; a job that is submitted again under its name is another run, and is not ended by what
+        wrote to the one before.
     tls : tuple of (str, str)
         Files with the credentials, by the names of `distributed.Security`.
     """
@@ -48,6 +51,7 @@ class Target:
     query: str | None = None
     epoch: int | None = None
     end: bool | None = None
+    run: int | None = None
     tls: tuple[tuple[str, str], ...] = ()
 
     @classmethod
@@ -86,7 +90,16 @@ class Target:
                 '.option("address", "tcp://host:8786") and the environment variable DASK_SCHEDULER_ADDRESS.'
             )
         tls = tuple((name, given[name]) for name in TLS_OPTIONS if given.get(name))
-        return cls(address, job, given.get("source"), given.get("query"), _epoch(given.get("epoch")), _flag(given), tls)
+        return cls(
+            address,
+            job,
+            source=given.get("source"),
+            query=given.get("query"),
+            epoch=_number(given, "epoch", "the number of the micro-batch"),
+            end=_flag(given),
+            run=_number(given, "run", "what `into` says of the job"),
+            tls=tls,
+        )
 
     def connection_args(self) -> dict[str, Any]:
         """Return how to dial: Dask's arguments of a connection, with the credentials read."""
@@ -96,16 +109,17 @@ class Target:
         return dict(security.get_connection_args("client"))
 
 
-def _epoch(text: str | None) -> int | None:
+def _number(given: Mapping[str, str], option: str, what: str) -> int | None:
+    text = given.get(option)
     if text is None:
         return None
     try:
-        epoch = int(text)
+        number = int(text)
     except ValueError as error:
-        raise HandoffError(f"option epoch is {text!r}; give the number of the micro-batch.") from error
-    if epoch < 0:
-        raise HandoffError(f"option epoch is {text!r}; give the number of the micro-batch, 0 or more.")
-    return epoch
+        raise HandoffError(f"option {option} is {text!r}; give {what}.") from error
+    if number < 0:
+        raise HandoffError(f"option {option} is {text!r}; give {what}, 0 or more.")
+    return number
 
 
 def _flag(given: Mapping[str, str]) -> bool | None:

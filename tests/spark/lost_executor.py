@@ -1,4 +1,4 @@
-"""Run by `test_lost_executor`: Spark's local-cluster writes two micro-batches, and one of its executors is killed."""
+"""Run by `test_lost_executor`: Spark's local-cluster hands over by hand and by a query, and loses executors at that."""
 
 from __future__ import annotations
 
@@ -10,24 +10,23 @@ from pathlib import Path
 from distributed import Client, LocalCluster
 
 import dask_elastic as de
-from dask_elastic.spark import handoff, session
+from dask_elastic.spark import handoff, into, register, session
 
-ROWS = 100_000
+ROWS = 90_000
 PARTITIONS = 3
 
 
-def kill_once(folder: str):
+def kill_once(mark: str):
     """Return a function on the rows of a partition that kills the executor in their midst, the first time."""
 
     def work(batches):
         from pyspark import TaskContext
 
-        mark = Path(folder) / "killed"
         for number, batch in enumerate(batches):
             yield batch
-            if number == 1 and TaskContext.get().partitionId() == 1 and not mark.exists():
+            if number == 1 and TaskContext.get().partitionId() == 1 and not Path(mark).exists():
                 # By then another partition of this executor has probably been staged as a whole.
-                mark.write_text(str(executor()))
+                Path(mark).write_text(str(executor()))
                 os.kill(executor(), signal.SIGKILL)
 
     def executor() -> int:
@@ -42,24 +41,43 @@ def kill_once(folder: str):
     return work
 
 
-def main(folder: str) -> None:
-    config = {"spark.executor.memory": "512m", "spark.driver.memory": "512m", "spark.ui.enabled": "false"}
+def written_by_hand(spark, job, folder: Path) -> None:
+    """Hand over the first rows as epoch 0."""
+    frame = spark.range(0, ROWS, 1, PARTITIONS).selectExpr("id")
+    handoff(frame.mapInArrow(kill_once(str(folder / "killed-by-hand")), frame.schema), 0, job, query="q")
+
+
+def written_by_a_query(spark, job, folder: Path) -> None:
+    """Hand over the other rows as the micro-batch of a streaming query, and end the job with it."""
+    arriving, share = folder / "arriving", ROWS // PARTITIONS
+    arriving.mkdir()
+    for part in range(PARTITIONS):
+        numbers = range(ROWS + part * share, ROWS + (part + 1) * share)
+        (arriving / f"{part}.csv").write_text("\n".join(map(str, numbers)))
+    stream = spark.readStream.schema("id bigint").csv(str(arriving))
+    stream = stream.mapInArrow(kill_once(str(folder / "killed-by-query")), stream.schema)
+    writer = stream.writeStream.format("dask_elastic").options(**into(job))
+    writer = writer.option("checkpointLocation", str(folder / "checkpoint"))
+    writer.trigger(availableNow=True).start().awaitTermination()
+
+
+def main(folder: Path) -> None:
+    config = {"spark.executor.memory": "512m", "spark.driver.memory": "512m"}
     spark = session("lost-executor", master="local-cluster[2,1,512]", config=config)
+    register(spark)
     with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster, Client(cluster) as client:
-        frame = spark.range(0, ROWS, 1, PARTITIONS).selectExpr("id")
-        later = spark.range(ROWS, 2 * ROWS, 1, PARTITIONS).selectExpr("id")
         topology = de.Topology("lost")
-        ids = topology.source("ids", de.sources.Spark(frame.schema, parallel=2))
+        ids = topology.source("ids", de.sources.Spark(spark.range(1).schema, parallel=2))
         ids.key_by("id").compute({"times": de.aggregate.Count()}, name="per_id")
         job = de.submit(topology, client)
-        handoff(frame.mapInArrow(kill_once(folder), frame.schema), 0, job, query="q")
-        handoff(later, 1, job, query="q", end=True)
+        written_by_hand(spark, job, folder)
+        written_by_a_query(spark, job, folder)
         job.wait(60, progress=False)
         state = job.state("per_id").to_pandas()
-        lost = len(list(Path(folder).glob("killed")))
-        print(f"{state['times'].sum()} rows, {state['id'].nunique()} different, {lost} executor lost")
+        lost = len({mark.read_text() for mark in folder.glob("killed-*")})
+        print(f"{state['times'].sum()} rows, {state['id'].nunique()} different, {lost} executors lost")
     spark.stop()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(Path(sys.argv[1]))

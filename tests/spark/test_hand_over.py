@@ -8,6 +8,7 @@ from pathlib import Path
 
 import dask
 import pandas as pd
+import pyarrow as pa
 import pytest
 from distributed import Client, LocalCluster, Queue
 
@@ -16,7 +17,7 @@ from dask_elastic.runtime.job import call
 from dask_elastic.runtime.job_view import one_line
 from dask_elastic.spark import SparkFailed, drain, handoff, into, register
 from dask_elastic.spark.failure import spark_errors
-from dask_elastic.spark.staging_connection import ask
+from dask_elastic.spark.staging_connection import ask, end_source
 from dask_elastic.spark.target import Target
 from dask_elastic.vocab.errors import EpochConflict, JobFailed
 
@@ -65,7 +66,8 @@ def read(spark, folder):
 
 
 def start(stream, job, folder, end=None, **trigger):
-    writer = stream.writeStream.format("dask_elastic").options(**into(job))
+    """Start a query that writes to a job, or where the options say that are given in its place."""
+    writer = stream.writeStream.format("dask_elastic").options(**(job if isinstance(job, dict) else into(job)))
     writer = writer if end is None else writer.option("end", end)
     return writer.option("checkpointLocation", str(folder / "checkpoint")).trigger(**(trigger or NOW)).start()
 
@@ -130,13 +132,27 @@ def test_a_query_without_rows_drains_the_job_and_others_leave_it_alone(spark, cl
     ).start().awaitTermination()
     spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
     assert job.status == "running"
-    start(stream, job, files.parent).awaitTermination()
+    options = into(job)
+    start(stream, options, files.parent).awaitTermination()
     job.wait(60, progress=False)
     # A job that is gone is nothing that a listener could mend, but it says so.
     job.forget()
-    start(stream, job, files.parent).awaitTermination()
+    start(stream, options, files.parent).awaitTermination()
     spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
     assert "could not be ended" in caplog.text
+
+
+def test_what_wrote_to_a_job_does_not_end_the_next_one_of_its_name(client):
+    schema = pa.schema({"k": pa.int64(), "v": pa.int64()})
+    before = Target.from_options(into(counting(client, schema)))
+    de.job("counting", client).forget()
+    job = counting(client, schema)
+    end_source(before)
+    with pytest.raises(TimeoutError):
+        job.wait(1.0, progress=False)
+    end_source(Target.from_options(into(job)))
+    job.wait(30, progress=False)
+    end_source(before)
 
 
 def test_an_epoch_that_spark_repeats_is_taken_once(spark, client, files):

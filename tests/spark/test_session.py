@@ -94,6 +94,18 @@ def test_a_running_session_is_returned_and_another_master_or_java_is_refused(spa
         session(java=other)
 
 
+def test_a_stopped_query_is_no_traceback_and_other_errors_are(spark, capfd):
+    server = spark.sparkContext._accumulatorServer
+    for error in (EOFError(), ValueError("other")):
+        try:
+            raise error
+        except type(error):
+            server.handle_error(None, ("127.0.0.1", 1))
+    said = capfd.readouterr().err
+    assert "ValueError: other" in said
+    assert "EOFError" not in said
+
+
 def test_moments_without_a_zone_are_what_they_say(spark):
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
 
