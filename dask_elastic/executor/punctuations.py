@@ -110,6 +110,8 @@ class Punctuations:
 
     def due(self) -> list[Instruction]:
         """Return whether there is something to say, as an instruction."""
+        if not self.timed:
+            return []
         while len(self._spans) > 1 and not self._spans[0].open:
             self.now = self._spans.popleft().then
         return [Punctuate()] if self.now != self._said else []
