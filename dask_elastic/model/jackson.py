@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dask_elastic.model.queueing import erlang_b, next_erlang_b, waiting_customers, whole
 from dask_elastic.vocab.errors import PlanningError
+from dask_elastic.vocab.numbers import as_floats, is_number
 
 _SURELY_ABOVE = 1 + 1e-9
 """A running sum is as exact as that; nearer to the target the latency is summed afresh."""
@@ -164,7 +165,7 @@ def allocate(
     loads = _loads(external, arrival, service)
     weights = _weights(weight, len(loads))
     limit = whole("available", available)
-    if not latency_target > 0:
+    if not (is_number(latency_target) and latency_target > 0):
         raise PlanningError(f"latency_target is {latency_target!r}: give seconds above 0.")
     if limit < len(loads):
         raise PlanningError(f"available is {limit}, but {len(loads)} executors need one core each.")
@@ -273,7 +274,7 @@ def arrivals(external_by_operator: ArrayLike, routing: ArrayLike) -> NDArray[np.
     [20.0, 40.0]
     """
     rates = _vector("external_by_operator", external_by_operator).copy()
-    share = np.asarray(routing, dtype=np.float64)
+    share = as_floats("routing", routing)
     count = len(rates)
     if share.shape != (count, count):
         raise PlanningError(f"routing has shape {share.shape}: give {count} x {count} for {count} operators.")
@@ -314,7 +315,7 @@ def _loads(external: float, arrival: ArrayLike, service: ArrayLike) -> list[floa
     slow = np.flatnonzero(serving == 0)
     if slow.size:
         raise PlanningError(f"service[{int(slow[0])}] is 0.0: give a rate above 0.")
-    if not (math.isfinite(external) and external >= 0):
+    if not (is_number(external) and 0 <= external < math.inf):
         raise PlanningError(f"external is {external!r}: give a finite rate of 0 or more.")
     if external == 0 and arriving.any():
         raise PlanningError("external is 0, but tuples arrive at executors: give the rate at which tuples enter.")
@@ -338,7 +339,7 @@ def _weights(weight: ArrayLike | None, executors: int) -> list[float]:
 
 
 def _vector(name: str, values: ArrayLike) -> NDArray[np.float64]:
-    vector = np.asarray(values, dtype=np.float64)
+    vector = as_floats(name, values)
     if vector.ndim != 1:
         raise PlanningError(f"{name} has shape {vector.shape}: give one number for each.")
     wrong = np.flatnonzero(~(np.isfinite(vector) & (vector >= 0)))

@@ -10,6 +10,7 @@ import math
 import operator
 
 from dask_elastic.vocab.errors import PlanningError
+from dask_elastic.vocab.numbers import is_number
 
 
 def erlang_b(load: float, servers: int) -> float:
@@ -123,9 +124,9 @@ def mmk_sojourn(arrival: float, service: float, servers: int) -> float:
     inf
     """
     count = whole("servers", servers)
-    if not (math.isfinite(arrival) and arrival >= 0):
+    if not (is_number(arrival) and 0 <= arrival < math.inf):
         raise PlanningError(f"arrival is {arrival!r}: give a finite rate of 0 or more.")
-    if not (math.isfinite(service) and service > 0):
+    if not (is_number(service) and 0 < service < math.inf):
         raise PlanningError(f"service is {service!r}: give a finite rate above 0.")
     load = arrival / service
     if not load < count:

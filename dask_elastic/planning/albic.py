@@ -31,6 +31,7 @@ from dask_elastic.planning.parts import above, contracted, pairs, parts
 from dask_elastic.planning.problem import SLACK, Draft, Ints, Placement, PlacementProblem
 from dask_elastic.planning.quality import better, collocation, load_distance
 from dask_elastic.vocab.errors import PlanningError
+from dask_elastic.vocab.numbers import is_number
 
 
 @dataclass(frozen=True)
@@ -82,9 +83,9 @@ class Albic:
 
     def __post_init__(self) -> None:
         for name, value in (("max_distance", self.max_distance), ("max_part", self.max_part), ("score", self.score)):
-            if not value >= 0:
+            if not (is_number(value) and value >= 0):
                 raise PlanningError(f"{name} is {value!r}: give 0 or more.")
-        if not self.step > 0:
+        if not (is_number(self.step) and self.step > 0):
             raise PlanningError(f"step is {self.step!r}: give more than 0.")
         Milp(self.time_limit, self.node_limit)
 

@@ -29,6 +29,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dask_elastic.vocab.errors import PlanningError
+from dask_elastic.vocab.numbers import as_array, as_floats, is_number
 
 Nodes: TypeAlias = Mapping[int, Hashable] | Sequence[Hashable] | NDArray[Any]
 
@@ -129,7 +130,7 @@ def balance(
     ids = _checked_tasks(tasks)
     places = _places(owners, ids)
     nodes = _nodes(ids, node_of_task)
-    if not threshold >= 1:
+    if not (is_number(threshold) and threshold >= 1):
         raise PlanningError(f"threshold is {threshold!r}: the greatest load is never below the mean, give 1 or more.")
     tables = _Tables(_whole(loads), places, len(ids), nodes)
     final = _search(tables, threshold)
@@ -259,8 +260,7 @@ def _whole(loads: NDArray[np.float64]) -> NDArray[np.int64]:
 
 
 def _checked(load: ArrayLike, owner: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    loads = np.asarray(load, dtype=np.float64)
-    owners = np.asarray(owner)
+    loads, owners = as_floats("load", load), as_array("owner", owner)
     if loads.ndim != 1 or owners.shape != loads.shape:
         raise PlanningError(f"load has shape {loads.shape}, owner {owners.shape}: give one number for each shard.")
     if owners.size and owners.dtype.kind not in "iu":
@@ -273,7 +273,10 @@ def _checked(load: ArrayLike, owner: ArrayLike) -> tuple[NDArray[np.float64], ND
 
 
 def _checked_tasks(tasks: Sequence[int]) -> list[int]:
-    ids = sorted(int(task) for task in tasks)
+    given = as_array("tasks", tasks)
+    if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
+        raise PlanningError(f"tasks has shape {given.shape} and type {given.dtype}: give task ids, which are integers.")
+    ids: list[int] = sorted(given.tolist())
     for first, second in pairwise(ids):
         if first == second:
             raise PlanningError(f"task {first} is named twice among {len(ids)} tasks: name each once.")
@@ -295,10 +298,16 @@ def _nodes(ids: list[int], node_of_task: Nodes | None) -> list[Hashable]:
     """Return the node of each task, in the order of `ids`."""
     if node_of_task is None:
         return [None] * len(ids)
+    if not isinstance(node_of_task, Mapping | Sequence | np.ndarray):
+        raise PlanningError(f"node_of_task is {node_of_task!r}: give the node of each task, by task id.")
     if isinstance(node_of_task, Mapping):
         missing = [task for task in ids if task not in node_of_task]
     else:
         missing = [task for task in ids if not 0 <= task < len(node_of_task)]
     if missing:
         raise PlanningError(f"node_of_task has no node for task {missing[0]}: give one for each of the tasks {ids}.")
-    return [node_of_task[task] for task in ids]
+    nodes = [node_of_task[task] for task in ids]
+    strange = [node for node in nodes if not isinstance(node, Hashable)]
+    if strange:
+        raise PlanningError(f"node_of_task has {strange[0]!r}: name nodes by numbers or text.")
+    return nodes

@@ -15,6 +15,7 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
 from dask_elastic.vocab.errors import PlanningError
+from dask_elastic.vocab.numbers import as_array, as_floats, is_number, is_whole
 
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
@@ -34,10 +35,7 @@ def numbers(name: str, given: ArrayLike, shape: tuple[int, ...] | None = None) -
     >>> numbers("load", [3, 1])
     array([3., 1.])
     """
-    try:
-        values = np.array(given, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise PlanningError(f"{name} is no array of numbers: {error}.") from error
+    values = as_floats(name, given).copy()
     if shape is not None and values.shape != shape:
         raise PlanningError(f"{name} has shape {values.shape}: it must be {shape}.")
     wrong = np.argwhere(~(np.isfinite(values) & (values >= 0)))
@@ -60,10 +58,7 @@ def integers(name: str, given: ArrayLike, count: int) -> Ints:
     >>> integers("operator", [0, 0, 1], 3)
     array([0, 0, 1])
     """
-    try:
-        values = np.array(given)
-    except ValueError as error:
-        raise PlanningError(f"{name} is no array of integers: {error}.") from error
+    values = as_array(name, given)
     if values.shape != (count,):
         raise PlanningError(f"{name} has shape {values.shape}: it must be ({count},), one for each group.")
     if values.size and values.dtype.kind not in "iu":
@@ -84,7 +79,7 @@ def number_of_bins(given: int) -> int:
     >>> number_of_bins(20)
     20
     """
-    if isinstance(given, bool) or not isinstance(given, int | np.integer) or given < 1:
+    if not is_whole(given) or given < 1:
         raise PlanningError(f"bins is {given!r}: give a whole number of 1 or more.")
     return int(given)
 
@@ -148,7 +143,7 @@ def mask(name: str, given: ArrayLike | None, count: int) -> Mask:
     >>> mask("draining", [2], 3).tolist()
     [False, False, True]
     """
-    values = np.zeros(count, dtype=np.bool_) if given is None else np.array(given)
+    values = np.zeros(count, dtype=np.bool_) if given is None else as_array(name, given).copy()
     if values.dtype.kind == "b":
         if values.shape != (count,):
             raise PlanningError(f"{name} has shape {values.shape}: it must be ({count},), or a list of numbers.")
@@ -181,7 +176,8 @@ def matrix(name: str, given: Any, groups: int) -> Any:
     1
     """
     try:
-        values = sp.csr_matrix(given, dtype=np.float64, copy=True)
+        # A complex number would lose its imaginary part without an error.
+        values = sp.csr_matrix(given, copy=True).astype(np.float64, casting="same_kind")
     except (TypeError, ValueError) as error:
         raise PlanningError(f"{name} is no matrix of numbers: {error}.") from error
     if values.shape != (groups, groups):
@@ -229,7 +225,7 @@ def budget(name: str, given: float | None, whole: bool) -> Any:
     if given is None:
         return None
     kind = "whole number" if whole else "number"
-    if isinstance(given, bool) or not isinstance(given, int | float | np.integer | np.floating) or not given >= 0:
+    if not is_number(given) or not given >= 0:
         raise PlanningError(f"{name} is {given!r}: give a {kind} of 0 or more, or None.")
     if given == float("inf"):
         return None

@@ -27,6 +27,7 @@ from dask_elastic.planning.graph_partition import partition
 from dask_elastic.planning.problem import Draft, Floats, Ints, Placement, PlacementProblem
 from dask_elastic.planning.quality import better, collocation, load_distance
 from dask_elastic.vocab.errors import PlanningError
+from dask_elastic.vocab.numbers import is_number
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class Cola:
     by_number = ("groups",)
 
     def __post_init__(self) -> None:
-        if not self.max_distance >= 0:
+        if not (is_number(self.max_distance) and self.max_distance >= 0):
             raise PlanningError(f"max_distance is {self.max_distance!r}: give 0 or more.")
 
     def objective(self, problem: PlacementProblem, bin: Ints, seed: int = 0) -> tuple[float, ...]:

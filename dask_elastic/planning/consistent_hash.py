@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from dask_elastic.planning.check import approach
 from dask_elastic.planning.problem import Ints, Placement, PlacementProblem
 from dask_elastic.vocab.errors import PlanningError
+from dask_elastic.vocab.numbers import is_whole
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class ConsistentHash:
     by_number = ("groups", "bins")
 
     def __post_init__(self) -> None:
-        if self.replicas < 1:
+        if not (is_whole(self.replicas) and self.replicas >= 1):
             raise PlanningError(f"replicas is {self.replicas!r}: give 1 or more.")
 
     def objective(self, problem: PlacementProblem, bin: Ints, seed: int = 0) -> tuple[float, ...]:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dask_elastic.vocab.errors import Infeasible, PlanningError
+from dask_elastic.vocab.numbers import as_array, as_floats, is_number, is_whole
 
 Cores = NDArray[np.int64]
 Amounts = NDArray[np.float64]
@@ -71,7 +72,7 @@ def locality(problem: CoreProblem, threshold: float, doublings: int) -> tuple[fl
     PlanningError
         If the threshold is not above 0 or the doublings are negative.
     """
-    if not threshold > 0 or doublings < 0:
+    if not (is_number(threshold) and threshold > 0 and is_whole(doublings) and doublings >= 0):
         raise PlanningError(f"threshold is {threshold!r}, doublings {doublings!r}: give above 0, and 0 or more.")
     wanted, existing = int(problem.needed.sum()), int(problem.capacity.sum())
     if wanted > existing:
@@ -112,7 +113,7 @@ def counts(name: str, values: ArrayLike, dimensions: int, shape: tuple[int, ...]
     >>> counts("wanted", [2.0, 1.0], dimensions=1).tolist()
     [2, 1]
     """
-    array = np.asarray(values)
+    array = as_array(name, values)
     if array.dtype.kind in "iu":
         wrong = array[array < 0]
     else:
@@ -138,7 +139,7 @@ def amounts(name: str, values: ArrayLike, shape: tuple[int, ...]) -> Amounts:
     >>> amounts("state_bytes", [5, 0], shape=(2,)).tolist()
     [5.0, 0.0]
     """
-    array = np.asarray(values, dtype=np.float64)
+    array = as_floats(name, values)
     if array.shape != shape:
         raise PlanningError(f"{name} has shape {array.shape}: give {shape}.")
     wrong = array[~(np.isfinite(array) & (array >= 0))]

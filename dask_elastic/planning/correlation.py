@@ -31,6 +31,7 @@ from dask_elastic.planning.check import approach, settle
 from dask_elastic.planning.problem import Draft, Floats, Ints, Mask, Placement, PlacementProblem
 from dask_elastic.planning.quality import better
 from dask_elastic.vocab.errors import PlanningError
+from dask_elastic.vocab.numbers import is_number, is_whole
 
 _WEIGHTS = ("printed", "exact")
 
@@ -70,11 +71,11 @@ class Correlation:
     windows: int | None = None
 
     def __post_init__(self) -> None:
-        if not 0 <= self.threshold < 1:
+        if not (is_number(self.threshold) and 0 <= self.threshold < 1):
             raise PlanningError(f"threshold is {self.threshold!r}: give 0 or more, and less than 1.")
-        if self.weights not in _WEIGHTS:
+        if not isinstance(self.weights, str) or self.weights not in _WEIGHTS:
             raise PlanningError(f"weights is {self.weights!r}: choose one of {', '.join(_WEIGHTS)}.")
-        if self.windows is not None and self.windows < 1:
+        if self.windows is not None and not (is_whole(self.windows) and self.windows >= 1):
             raise PlanningError(f"windows is {self.windows!r}: give 1 or more, or None for all.")
 
     def objective(self, problem: PlacementProblem, bin: Ints, seed: int = 0) -> tuple[float, ...]:

@@ -27,6 +27,7 @@ from dask_elastic.planning.check import approach
 from dask_elastic.planning.problem import SLACK, Draft, Ints, Placement, PlacementProblem
 from dask_elastic.planning.quality import better, variance
 from dask_elastic.vocab.errors import PlanningError
+from dask_elastic.vocab.numbers import is_number
 
 
 @dataclass(frozen=True)
@@ -61,10 +62,13 @@ class Eager:
     upper: float | None = None
 
     def __post_init__(self) -> None:
+        for name, value in (("lower", self.lower), ("upper", self.upper)):
+            if value is not None and not is_number(value):
+                raise PlanningError(f"{name} is {value!r}: give a number, or None.")
         if (self.lower is None) != (self.upper is None):
-            raise PlanningError(f"the range is {self.lower!r} to {self.upper!r}: give both ends, or none.")
+            raise PlanningError(f"lower is {self.lower!r}, upper {self.upper!r}: give both ends of the range, or none.")
         if self.lower is not None and self.upper is not None and not 0 <= self.lower < self.upper:
-            raise PlanningError(f"the range is {self.lower!r} to {self.upper!r}: give 0 or more, in ascending order.")
+            raise PlanningError(f"lower is {self.lower!r}, upper {self.upper!r}: give 0 or more, in ascending order.")
 
     def objective(self, problem: PlacementProblem, bin: Ints, seed: int = 0) -> tuple[float, ...]:
         """Return what is minimised: what is on bins to be emptied, and the variance of the others' loads."""

@@ -24,6 +24,7 @@ import numpy as np
 from dask_elastic.planning.problem import SLACK, Draft, Ints, Placement, PlacementProblem
 from dask_elastic.planning.quality import variance
 from dask_elastic.vocab.errors import PlanningError
+from dask_elastic.vocab.numbers import is_whole
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Flux:
     passes: int | None = None
 
     def __post_init__(self) -> None:
-        if self.passes is not None and self.passes < 1:
+        if self.passes is not None and not (is_whole(self.passes) and self.passes >= 1):
             raise PlanningError(f"passes is {self.passes!r}: give 1 or more, or None to repeat while it helps.")
 
     def objective(self, problem: PlacementProblem, bin: Ints, seed: int = 0) -> tuple[float, ...]:

@@ -27,6 +27,7 @@ from numpy.typing import ArrayLike, NDArray
 from dask_elastic.planning.consistent_hash import hashed
 from dask_elastic.planning.problem import Ints
 from dask_elastic.vocab.errors import PlanningError
+from dask_elastic.vocab.numbers import as_array, is_number
 
 _PRIME = 2**31 - 1
 _TRACKED_PER_HOT_KEY = 10
@@ -68,6 +69,7 @@ def universal_hash(hashes: ArrayLike, instances: int, seed: int = 0, substreams:
     """
     _check("instances", instances, 1)
     _check("substreams", substreams, 1, _PRIME)
+    _check("seed", seed, 0)
     random = np.random.default_rng(seed)
     factor, shift = int(random.integers(1, _PRIME)), int(random.integers(0, _PRIME))
     substream = _words(hashes) % np.uint64(substreams)
@@ -111,6 +113,7 @@ def consistent_hash(hashes: ArrayLike, instances: int, replicas: int = 100, seed
     """
     _check("instances", instances, 1)
     _check("replicas", replicas, 1)
+    _check("seed", seed, 0)
     owner = np.repeat(np.arange(instances), replicas)
     at = hashed(hashed(owner, 2 * seed), np.tile(np.arange(replicas), instances))
     order = np.argsort(at, kind="stable")
@@ -170,8 +173,9 @@ class PartialKeyGrouping:
         _check("choices", choices, 1, instances)
         _check("hot_choices", choices if hot_choices is None else hot_choices, choices, instances)
         _check("step", step, 1)
+        _check("seed", seed, 0)
         share = 1 / instances if hot_share is None else hot_share
-        if not 0 < share <= 1:
+        if not (is_number(share) and 0 < share <= 1):
             raise PlanningError(f"hot_share is {hot_share!r}: give a part of all tuples, above 0 and up to 1.")
         self._choices = choices
         self._hot_choices = choices if hot_choices is None else hot_choices
@@ -264,6 +268,7 @@ def candidates(hashes: ArrayLike, instances: int, choices: int, seed: int = 0) -
     """
     _check("instances", instances, 1)
     _check("choices", choices, 1, instances)
+    _check("seed", seed, 0)
     words = _words(hashes)
     chosen = np.empty((len(words), choices), dtype=np.int64)
     for place in range(choices):
@@ -299,7 +304,7 @@ def expansion(hashes: ArrayLike, target: ArrayLike) -> float:
     >>> expansion([7, 7, 8, 8], [0, 1, 2, 2])
     1.5
     """
-    words, places = _words(hashes), np.asarray(target)
+    words, places = _words(hashes), as_array("target", target)
     if words.shape != places.shape:
         raise PlanningError(f"target has shape {places.shape}, hashes {words.shape}: give one instance for each tuple.")
     if not len(words):
@@ -342,7 +347,7 @@ class _HeavyKeys:
 
 
 def _words(hashes: ArrayLike) -> NDArray[np.uint64]:
-    words = np.asarray(hashes)
+    words = as_array("hashes", hashes)
     if words.ndim != 1 or (words.size and words.dtype.kind not in "iu"):
         raise PlanningError(
             f"hashes has shape {words.shape} and type {words.dtype}: give one whole number for each tuple, such as"

@@ -24,6 +24,7 @@ from scipy.optimize import linear_sum_assignment
 
 from dask_elastic.planning.problem import Floats, Ints
 from dask_elastic.vocab.errors import PlanningError
+from dask_elastic.vocab.numbers import as_floats
 
 
 @dataclass(frozen=True, eq=False)
@@ -268,7 +269,7 @@ def checked_intervals(intervals: ArrayLike, tasks: int) -> Ints:
 
 def checked_numbers(name: str, given: ArrayLike) -> Floats:
     """Return one number a task as floats, or raise naming the task whose number makes no sense."""
-    values = as_floats(name, given)
+    values = as_floats(name, given).copy()
     if values.ndim != 1 or not len(values):
         raise PlanningError(f"{name} has shape {values.shape}: give one number for each task, one task at least.")
     wrong = np.flatnonzero(~(np.isfinite(values) & (values >= 0)))
@@ -276,11 +277,3 @@ def checked_numbers(name: str, given: ArrayLike) -> Floats:
         task = int(wrong[0])
         raise PlanningError(f"{name} of task {task} is {float(values[task])!r}: give a finite number of 0 or more.")
     return values
-
-
-def as_floats(name: str, given: ArrayLike) -> Floats:
-    """Return numbers as an array of floats, or raise where they are no numbers."""
-    try:
-        return np.array(given, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise PlanningError(f"{name} is no array of numbers: {error}.") from error

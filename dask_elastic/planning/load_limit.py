@@ -24,6 +24,7 @@ from numpy.typing import ArrayLike
 from dask_elastic.planning.intervals import checked_numbers
 from dask_elastic.planning.problem import SLACK, Floats, Ints
 from dask_elastic.vocab.errors import Infeasible, PlanningError
+from dask_elastic.vocab.numbers import is_number
 
 _NEVER = 2**62
 
@@ -210,11 +211,6 @@ def checked_tau(tau: float) -> float:
             f"tau is {tau!r}: give a finite number of 0 or more, such as 0.2 for a fifth above the mean."
         )
     return float(tau)
-
-
-def is_number(given: Any) -> bool:
-    """Return whether something is one real number; True and False are none."""
-    return isinstance(given, int | float | np.integer | np.floating) and not isinstance(given, bool)
 
 
 def _greatest(load: Floats, ends: Ints) -> float:

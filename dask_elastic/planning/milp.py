@@ -32,6 +32,7 @@ from dask_elastic.planning.problem import Draft, Ints, Placement, PlacementProbl
 from dask_elastic.planning.program import BALANCE_FIRST, DRAIN_FIRST, Limits, Program, Weights
 from dask_elastic.planning.quality import better, load_distance
 from dask_elastic.vocab.errors import PlanningError
+from dask_elastic.vocab.numbers import is_number
 
 _WORTH = 1e-5
 """No state is moved for less than this part of the mean load."""
@@ -90,9 +91,9 @@ class Milp:
 
     def __post_init__(self) -> None:
         for name, value in (("time_limit", self.time_limit), ("node_limit", self.node_limit)):
-            if value is not None and not value >= 0:
+            if value is not None and not (is_number(value) and value >= 0):
                 raise PlanningError(f"{name} is {value!r}: give 0 or more, or None for no limit.")
-        if not 0 <= self.gap < 1:
+        if not (is_number(self.gap) and 0 <= self.gap < 1):
             raise PlanningError(f"gap is {self.gap!r}: give 0 or more, and less than 1.")
 
     def objective(self, problem: PlacementProblem, bin: Ints, seed: int = 0) -> tuple[float, ...]:

@@ -22,11 +22,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dask_elastic.planning.intervals import as_floats
 from dask_elastic.planning.load_limit import checked_nodes
 from dask_elastic.planning.problem import Ints
 from dask_elastic.planning.transition_matrix import transition_matrix
 from dask_elastic.vocab.errors import PlanningError
+from dask_elastic.vocab.numbers import as_floats
 
 MONTH = np.timedelta64(30, "D")
 

@@ -27,6 +27,7 @@ import pyarrow.parquet as pq
 from dask_elastic.planning.partitionings import Partitionings
 from dask_elastic.planning.problem import Floats
 from dask_elastic.vocab.errors import PlanningError
+from dask_elastic.vocab.numbers import as_array
 
 _ABOUT = b"dask_elastic.projected_costs"
 SCHEMA = pa.schema(
@@ -152,7 +153,10 @@ class ProjectedCosts:
         PlanningError
             If the table does not have it: the number of nodes does not occur, or the load limit does not allow it.
         """
-        lengths = [int(length) for length in tasks_per_interval]
+        given = as_array("tasks_per_interval", tasks_per_interval)
+        if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
+            raise PlanningError(f"tasks_per_interval is {tasks_per_interval!r}: give the lengths of intervals.")
+        lengths: list[int] = given.tolist()
         if min(lengths, default=-1) < 0 or sum(lengths) != self.tasks:
             raise PlanningError(f"tasks_per_interval is {lengths}: give lengths that sum to {self.tasks} tasks.")
         groups = self.of_nodes(len(lengths))

@@ -24,6 +24,7 @@ from numpy.typing import ArrayLike
 
 from dask_elastic.planning.problem import SLACK, PlacementProblem
 from dask_elastic.vocab.errors import PlanningError
+from dask_elastic.vocab.numbers import is_number
 
 
 def load_distance(problem: PlacementProblem, bin: ArrayLike) -> float:
@@ -135,7 +136,7 @@ def load_index(problem: PlacementProblem, bin: ArrayLike, communication: float =
     >>> load_index(problem, [0, 0])
     0.5
     """
-    if not 0 <= communication < float("inf"):
+    if not (is_number(communication) and 0 <= communication < float("inf")):
         raise PlanningError(f"communication is {communication!r}: give a finite number of 0 or more.")
     now, then = collocation(problem, problem.current), collocation(problem, bin)
     return (1 + communication * (1 - then)) / (1 + communication * (1 - now))

@@ -26,6 +26,7 @@ from dask_elastic.planning.check import approach
 from dask_elastic.planning.consistent_hash import ring
 from dask_elastic.planning.problem import SLACK, Ints, Placement, PlacementProblem
 from dask_elastic.vocab.errors import PlanningError
+from dask_elastic.vocab.numbers import is_number, is_whole
 
 
 @dataclass(frozen=True)
@@ -64,11 +65,11 @@ class Redist:
     by_number = ("groups", "bins")
 
     def __post_init__(self) -> None:
-        if self.tracked is not None and self.tracked < 0:
+        if self.tracked is not None and not (is_whole(self.tracked) and self.tracked >= 0):
             raise PlanningError(f"tracked is {self.tracked!r}: give 0 or more, or None.")
-        if not self.threshold >= 1:
+        if not (is_number(self.threshold) and self.threshold >= 1):
             raise PlanningError(f"threshold is {self.threshold!r}: give 1 or more.")
-        if self.replicas < 1:
+        if not (is_whole(self.replicas) and self.replicas >= 1):
             raise PlanningError(f"replicas is {self.replicas!r}: give 1 or more.")
 
     def objective(self, problem: PlacementProblem, bin: Ints, seed: int = 0) -> tuple[float, ...]:

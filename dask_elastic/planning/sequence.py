@@ -25,7 +25,6 @@ from numpy.typing import ArrayLike
 
 from dask_elastic.planning.intervals import (
     IntervalPlan,
-    as_floats,
     assign,
     bounds_of,
     checked_intervals,
@@ -36,6 +35,7 @@ from dask_elastic.planning.partitionings import Partitionings, dominated, partit
 from dask_elastic.planning.problem import Floats, Ints
 from dask_elastic.planning.single_step import single_step
 from dask_elastic.vocab.errors import PlanningError
+from dask_elastic.vocab.numbers import as_array, as_floats
 
 
 def sequence(
@@ -187,6 +187,8 @@ def _cost_of_single_steps(steps: list[_Step], before: Ints, allow_empty: bool) -
 def _steps(
     load: ArrayLike, state_bytes: ArrayLike, nodes_sequence: Sequence[int], tau: float | Sequence[float]
 ) -> list[_Step]:
+    if as_array("nodes_sequence", nodes_sequence).ndim != 1:
+        raise PlanningError(f"nodes_sequence is {nodes_sequence!r}: give a number of nodes for each step.")
     nodes = [checked_nodes(count) for count in nodes_sequence]
     loads = _each_step("load", load, len(nodes))
     states = _each_step("state_bytes", state_bytes, len(nodes))

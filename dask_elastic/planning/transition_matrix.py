@@ -21,8 +21,9 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dask_elastic.planning.load_limit import checked_nodes, is_number
+from dask_elastic.planning.load_limit import checked_nodes
 from dask_elastic.vocab.errors import PlanningError
+from dask_elastic.vocab.numbers import is_number
 
 _ROUNDING = 1e-9
 

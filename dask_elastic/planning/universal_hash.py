@@ -24,6 +24,7 @@ from dask_elastic.planning.check import approach, settle
 from dask_elastic.planning.problem import Draft, Ints, Placement, PlacementProblem
 from dask_elastic.planning.quality import better, variance
 from dask_elastic.vocab.errors import PlanningError
+from dask_elastic.vocab.numbers import is_whole
 
 _PRIME = 2**31 - 1
 
@@ -58,7 +59,7 @@ class UniversalHash:
     by_number = ("groups", "bins")
 
     def __post_init__(self) -> None:
-        if self.draws < 1:
+        if not (is_whole(self.draws) and self.draws >= 1):
             raise PlanningError(f"draws is {self.draws!r}: give 1 or more.")
 
     def objective(self, problem: PlacementProblem, bin: Ints, seed: int = 0) -> tuple[float, ...]:

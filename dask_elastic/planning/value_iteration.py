@@ -29,14 +29,16 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dask_elastic.planning.intervals import checked_tasks
-from dask_elastic.planning.load_limit import check_feasible, checked_tau, is_number
+from dask_elastic.planning.load_limit import check_feasible, checked_tau
 from dask_elastic.planning.partitionings import Partitionings, dominated, partitionings, rounding
 from dask_elastic.planning.problem import Floats, Ints
 from dask_elastic.planning.projected_costs import ProjectedCosts, ProjectedGroup
 from dask_elastic.planning.transition_matrix import checked_matrix
 from dask_elastic.vocab.errors import PlanningError
+from dask_elastic.vocab.numbers import is_number
 
 Progress = Callable[[int, int], None]
+_ROUNDS = 20
 
 
 def projected_costs(
@@ -67,8 +69,8 @@ def projected_costs(
     allow_empty : bool
         Whether nodes may be left without tasks.
     tolerance : float
-        How far a cost may be from the exact one, in the unit of the state. Rounding adds to it where costs are large:
-        the greatest of them times 5e-16 / (1 − γ), with 100 MB and γ = 0.8 a millionth of a byte.
+        How far a cost may be from the exact one, in the unit of the state. A double is no nearer than 1e-16 of itself,
+        so costs above 1e10 are rounded by more than a millionth.
     progress : callable, optional
         Called with the number of partitionings that are done, and of all.
 
@@ -87,7 +89,9 @@ def projected_costs(
     Notes
     -----
     State migration, Figure 9, with errata 4 and 6. The iteration stops when the bounds of MacQueen (1966) on the exact
-    costs are as near to each other as the tolerance says; their middle is the result.
+    costs are as near to each other as the tolerance says; their middle is the result. Where costs are so large that
+    rounding matters to them, the policy found is evaluated by iterative refinement: what its costs break their equation
+    by is computed in extended precision, where the machine has it.
 
     Examples
     --------
@@ -162,6 +166,14 @@ class _Chain:
 
     def solve(self, discount: float, tolerance: float) -> Floats:
         """Return the cost of every partitioning."""
+        values = self._iterated(discount, tolerance)
+        # A few roundings of the largest cost, summed up over all time.
+        if 8 * np.finfo(np.float64).eps * float(values.max()) <= tolerance * (1 - discount):
+            return values
+        return self._refined(values, discount, tolerance)
+
+    def _iterated(self, discount: float, tolerance: float) -> Floats:
+        """Return the costs as far as doubles take the iteration."""
         values: Floats = np.zeros(self.states)
         ahead = discount / (1 - discount)
         apart = np.inf
@@ -176,6 +188,40 @@ class _Chain:
             apart = high - low
             # They hold whatever the values are. Those that stay small, as differences of costs do, are rounded least.
             values = renewed - renewed.min()
+
+    def _refined(self, values: Floats, discount: float, tolerance: float) -> Floats:
+        """Return the costs without what rounding left in them, by policies that are evaluated and improved in turn."""
+        exact = values.astype(np.longdouble)
+        ahead = discount / (1 - discount)
+        for _ in range(_ROUNDS):
+            options = self.cost + np.longdouble(discount) * exact[self.target]
+            best = np.minimum.reduceat(options, self.first)
+            renewed = np.zeros_like(exact)
+            np.add.at(renewed, self.source, self.share * best)
+            change = renewed - exact
+            if ahead * float(change.max() - change.min()) <= tolerance / 100:
+                break
+            hits = np.flatnonzero(options == np.repeat(best, np.diff(self.first, append=len(options))))
+            chosen = hits[np.searchsorted(hits, self.first)]
+            exact = exact + self._evaluated(self.target[chosen], change.astype(np.float64), discount)
+        middle = ahead * (change.max() + change.min()) / 2
+        result: Floats = (renewed + middle).astype(np.float64)
+        return result
+
+    def _evaluated(self, target: Ints, once: Floats, discount: float) -> Floats:
+        """Return what a policy costs for ever where it costs `once` at each step; for small numbers, nearly exactly."""
+        values = once
+        ahead = discount / (1 - discount)
+        apart = np.inf
+        while True:
+            following = np.bincount(self.source, self.share * values[target], minlength=self.states)
+            renewed = once + discount * following
+            change = renewed - values
+            low, high = ahead * float(change.min()), ahead * float(change.max())
+            if high - low <= 1e-3 * float(np.abs(once).max()) or high - low >= apart:
+                return np.asarray(renewed + (low + high) / 2)
+            apart = high - low
+            values = renewed
 
 
 def _targets(state: Floats, sources: Ints, found: list[Partitionings]) -> tuple[Floats, Ints, Ints]:

@@ -29,6 +29,7 @@ from typing import Final, TypeAlias, TypeVar
 import numpy as np
 
 from dask_elastic.vocab.errors import TopologyError
+from dask_elastic.vocab.numbers import is_number
 
 Operator = TypeVar("Operator", bound=Hashable)
 
@@ -101,6 +102,8 @@ def fuse(
     >>> [sorted(component) for component in fuse(attributes, rates)]
     [['op1', 'op2', 'op3'], ['op4'], ['op5']]
     """
+    if not isinstance(attributes, Mapping):
+        raise TopologyError(f"attributes is {attributes!r}: give the attributes of each operator, by its name.")
     if score not in SCORES:
         raise TopologyError(f"no score is named {score!r}{_nearest(score, SCORES)}: choose one of {', '.join(SCORES)}.")
     names = list(attributes)
@@ -318,12 +321,16 @@ def _checked(
     known: Mapping[Operator, int], rates: Mapping[tuple[Operator, Operator], float]
 ) -> Iterator[tuple[tuple[Operator, Operator], float]]:
     """Yield the rates, or say which one is wrong."""
+    if not isinstance(rates, Mapping):
+        raise TopologyError(f"rates is {rates!r}: give tuples per second by pairs of operators.")
     for pair, rate in rates.items():
+        if not (isinstance(pair, tuple) and len(pair) == 2):
+            raise TopologyError(f"the rates have {pair!r}: give pairs of operators, upstream and downstream.")
         for name in pair:
             if name not in known:
                 near = _nearest(name, known)
                 raise TopologyError(f"the rate of {pair!r} names {name!r}, which is no operator{near}.")
-        if not 0 <= rate < math.inf:
+        if not (is_number(rate) and 0 <= rate < math.inf):
             raise TopologyError(f"the rate of {pair!r} is {rate!r}: give tuples per second, 0 or more.")
         yield pair, rate
 

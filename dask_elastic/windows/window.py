@@ -8,7 +8,7 @@ Enorm, section 4.2; ERRATA has no entry for it.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -113,6 +113,8 @@ def checked(windows: Sequence[Window], slice: int) -> tuple[tuple[Window, ...], 
     dask_elastic.vocab.errors.PlanningError: start, length and frequency must be multiples of the slice, 10, and are not
     for Window(start=5, length=15, frequency=15): give these other numbers, or a slice of 5.
     """
+    if not isinstance(windows, Iterable):
+        raise PlanningError(f"windows is {windows!r}: give a list of windows.")
     chosen = tuple(windows)
     for window in chosen:
         if not isinstance(window, Window):

@@ -181,7 +181,7 @@ def columns(value):
 def test_a_solver_that_fails_does_no_harm(method, failure, monkeypatch):
     problem = paper_setting(2, bins=8, groups=80, max_moves=8)
     monkeypatch.setattr(highspy.Highs, method, failure)
-    placement = Milp().plan(problem)
+    placement = Milp(time_limit=1.0).plan(problem)
     validate(problem, placement)
     assert not placement.proven
     assert load_distance(problem, placement.bin) <= load_distance(problem, Flux().plan(problem).bin)

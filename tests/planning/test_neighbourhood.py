@@ -9,7 +9,7 @@ from dask_elastic.planning.neighbourhood import improve
 from dask_elastic.planning.problem import PlacementProblem
 from dask_elastic.planning.program import BALANCE_FIRST, DRAIN_FIRST, Limits
 from dask_elastic.planning.quality import load_distance
-from dask_elastic.planning.workloads.node_loads import SIZES, varied_nodes
+from dask_elastic.planning.workloads.node_loads import SIZES, Size, varied_nodes
 from dask_elastic.testing.planners import problems
 
 FEW_NODES = Limits(seconds=None, nodes=5)
@@ -18,7 +18,7 @@ FEW_NODES = Limits(seconds=None, nodes=5)
 @pytest.mark.parametrize("weights", [BALANCE_FIRST, DRAIN_FIRST])
 @pytest.mark.parametrize("seed", range(3))
 def test_an_answer_is_valid_and_no_worse(seed, weights):
-    for problem in problems(seed, count=6, groups=40, bins=9):
+    for problem in problems(seed, count=6, groups=24, bins=6):
         start = Flux().plan(problem).bin
         found, _ = improve(problem, start, weights, FEW_NODES, seed)
         validate(problem, problem.placement(found))
@@ -29,16 +29,16 @@ def test_an_answer_is_valid_and_no_worse(seed, weights):
 def test_it_gets_far_below_flux_where_the_budget_binds():
     problem = varied_nodes(1, SIZES[0], varies=60.0, max_moves=30)
     start = Flux().plan(problem).bin
-    found, _ = improve(problem, start, BALANCE_FIRST, Limits(seconds=None, nodes=20), 0)
+    found, _ = improve(problem, start, BALANCE_FIRST, FEW_NODES, 0)
     assert load_distance(problem, found) < 0.7 * load_distance(problem, start)
     assert problem.placement(found).moves <= 30
 
 
 def test_without_a_clock_it_is_the_same_each_time():
-    problem = varied_nodes(2, SIZES[0], varies=40.0, max_moves=20)
+    problem = varied_nodes(2, Size(8, 80, 4), varies=40.0, max_moves=8)
     start = Flux().plan(problem).bin
     one, two = (improve(problem, start, BALANCE_FIRST, FEW_NODES, seed=7)[0] for _ in range(2))
-    assert one.tolist() == two.tolist()
+    assert one.tolist() == two.tolist() != start.tolist()
 
 
 def test_no_time_is_no_change():

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import itertools
+from decimal import Decimal, localcontext
+from functools import cache
 
 import numpy as np
 import pyarrow as pa
@@ -155,6 +157,60 @@ def test_costs_are_those_of_the_best_policy_to_a_millionth(size, discount):
     costs = projected_costs(load, state, matrix, 0.5, discount)
     assert len(costs) == len(expected) >= 20
     assert max(abs(costs.cost(lengths(*one)) - value) for one, value in expected.items()) <= 1e-6
+
+
+def solved(system, right):
+    """The solution of linear equations to 60 digits, by elimination; these need no pivoting."""
+    rows = [[*row, paid] for row, paid in zip(system, right, strict=True)]
+    for k, pivot in enumerate(rows):
+        for row in rows[k + 1 :]:
+            if row[k]:
+                factor = row[k] / pivot[k]
+                row[k:] = [x - factor * y for x, y in zip(row[k:], pivot[k:], strict=True)]
+    found = [Decimal(0)] * len(rows)
+    for k in reversed(range(len(rows))):
+        found[k] = (rows[k][-1] - sum(rows[k][j] * found[j] for j in range(k + 1, len(rows)))) / rows[k][k]
+    return found
+
+
+@pytest.mark.parametrize("discount", [0.8, 0.99])
+@pytest.mark.parametrize("largest", [10**6, 10**8])
+def test_costs_of_large_states_are_exact_to_a_millionth(largest, discount):
+    # The best policy's costs in 60 digits; that it is the best one is seen from their equation.
+    load, state = [1] * 8, np.random.default_rng(5).integers(largest // 2, largest, 8).tolist()
+    matrix = {2: {3: 0.75, 4: 0.25}, 3: {2: 0.5, 4: 0.5}, 4: {2: 0.25, 3: 0.75}}
+    costs = projected_costs(load, state, matrix, 0.5, discount)
+    states = states_of(load, matrix, 0.5, False)
+    at = {one: place for place, one in enumerate(states)}
+    with localcontext() as context:
+        context.prec = 60
+
+        def best(one, after, values):
+            options = [(_move(state, one, other) + weight * values[at[other]], other) for other in states]
+            return min(option for option in options if option[1][0] == after)
+
+        weight, values = Decimal(discount), [Decimal(costs.cost(lengths(*one))) for one in states]
+        system, paid = [[Decimal(int(row == column)) for column in at] for row in at], [Decimal(0)] * len(states)
+        for one, place in at.items():
+            for after, share in matrix[one[0]].items():
+                target = best(one, after, values)[1]
+                system[place][at[target]] -= weight * Decimal(share)
+                paid[place] += Decimal(share) * _move(state, one, target)
+        exact = solved(system, paid)
+        for one, place in at.items():
+            renewed = sum(Decimal(share) * best(one, after, exact)[0] for after, share in matrix[one[0]].items())
+            assert abs(renewed - exact[place]) < Decimal("1e-30")
+        assert max(abs(x - y) for x, y in zip(exact, values, strict=True)) <= Decimal("1e-6")
+        assert max(exact) > 4 * largest
+
+
+@cache
+def _moved(state, before, after):
+    return Decimal(int(least_move(state, before, after)))
+
+
+def _move(state, one, other):
+    return _moved(tuple(state), one[1], other[1])
 
 
 def test_costs_of_sizes_that_no_double_holds_to_a_millionth_end_all_the_same():
