@@ -84,7 +84,8 @@ def described(**changes):
         "nodes": ["tcp://a:1"], "executors": [{**executor, "executor": 1, "latency_p50": 0.5}, executor],
         "sources": [["numbers", 0, 40]], "event_times": [], "dead_letters": {}, "handoffs": [],
         "latency_target": 0.05, "planner": "elasticutor", "paradigm": "executor-centric", "dry_run": False,
-        "predicted": 0.04, "feasible": True, "starved": 0, "bound": [], "decided": None, "control_error": None, **changes,
+        "predicted": 0.04, "feasible": True, "starved": 0, "bound": [], "decided": None, "control_error": None,
+        **changes,
     }  # fmt: skip
 
 
