@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from dask_elastic.control.overload import heaviest_shard, overloaded
+from dask_elastic.control.overload import overloaded
 from dask_elastic.control.settings import ControlSettings
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot, Snapshot
@@ -143,7 +143,7 @@ class GilBound:
         else:
             trial.is_overloaded = False
             return
-        skewed = heaviest_shard(executor) * executor.total_cores > SKEWED
+        skewed = executor.heaviest_shard * executor.total_cores > SKEWED
         if now - trial.since >= self._settings.settle and not skewed:
             trial.rates.append(executor.throughput)
             if trial.before is not None and len(trial.rates) > 1:

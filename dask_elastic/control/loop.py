@@ -25,7 +25,6 @@ from dask_elastic.control.assignment import assign, with_room
 from dask_elastic.control.demand import JobModel
 from dask_elastic.control.gil_bound import GilBound
 from dask_elastic.control.guard import Guard, Step, Verdict
-from dask_elastic.control.overload import heaviest_shard
 from dask_elastic.control.queues import NO_LIMIT
 from dask_elastic.control.seats import Seat, change, occupied, problem, steps, usable
 from dask_elastic.control.settings import ControlSettings
@@ -205,7 +204,7 @@ class ControlLoop:
         per_node = self._bound.most(job, executor.executor)
         if per_node is not None:
             most = int(np.minimum(slots, per_node).sum())
-        if executor.total_cores > 1 and (part := heaviest_shard(executor)) > 0:
+        if executor.total_cores > 1 and (part := executor.heaviest_shard) > 0:
             most = min(most, math.ceil(1 / part) + 1)
         if self._bound.in_doubt(job, executor, now):
             most = min(most, executor.total_cores)

@@ -45,17 +45,3 @@ def overloaded(executor: ExecutorSnapshot, settings: ControlSettings, before: bo
     """
     backlog = settings.backlog / 2 if before else settings.backlog
     return utilisation(executor) >= settings.saturation and waiting_seconds(executor) >= backlog
-
-
-def heaviest_shard(executor: ExecutorSnapshot) -> float:
-    """Return the part of an executor's load that its most loaded shard has; 0 where the shards are not measured.
-
-    Notes
-    -----
-    A shard is processed by one core at a time: an executor of whose load one shard is a third is not made faster by
-    more than about three cores, whatever the model says.
-    """
-    if executor.shard_load is None or not len(executor.shard_load):
-        return 0.0
-    total = float(executor.shard_load.sum())
-    return float(executor.shard_load.max()) / total if total > 0 else 0.0

@@ -8,7 +8,7 @@ import numpy as np
 
 from dask_elastic.control.demand import Demand
 from dask_elastic.control.guard import Owner, Step
-from dask_elastic.control.overload import heaviest_shard, utilisation, waiting_seconds
+from dask_elastic.control.overload import utilisation, waiting_seconds
 from dask_elastic.control.settings import ControlSettings
 from dask_elastic.control.sharing import Portion
 from dask_elastic.vocab.snapshot import JobSnapshot, NodeSnapshot
@@ -134,7 +134,7 @@ def _limits(job: JobSnapshot, demand: Demand, bound: Mapping[str, int]) -> list[
         for name, most in sorted(bound.items())
     ]
     for place, most, needed in zip(demand.places, demand.most.tolist(), demand.needed.tolist(), strict=True):
-        executor, part = job.executors[place], heaviest_shard(job.executors[place])
+        executor, part = job.executors[place], job.executors[place].heaviest_shard
         if place in demand.overloaded and needed >= most and part * most > 1:
             found.append(
                 f"one shard is {100 * part:.0f} % of the load of {executor.executor}: beyond {most} cores none helps"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -101,10 +102,22 @@ class ExecutorSnapshot:
         if any(count < 1 for count in self.cores.values()):
             raise PlanningError(f"{self.executor}: cores are {dict(self.cores)}; leave out nodes without cores.")
 
-    @property
+    @cached_property
     def total_cores(self) -> int:
         """Cores on all nodes."""
         return sum(self.cores.values())
+
+    @cached_property
+    def heaviest_shard(self) -> float:
+        """The part of its load that its most loaded shard has; 0 where the shards are not measured.
+
+        A shard is processed by one core at a time: an executor of whose load one shard is a third is not made faster by
+        more than about three cores, whatever a model says.
+        """
+        if self.shard_load is None or not len(self.shard_load):
+            return 0.0
+        total = float(self.shard_load.sum())
+        return float(self.shard_load.max()) / total if total > 0 else 0.0
 
 
 @dataclass(frozen=True, eq=False)

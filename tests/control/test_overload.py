@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dask_elastic.control.overload import heaviest_shard, overloaded, utilisation, waiting_seconds
+from dask_elastic.control.overload import overloaded, utilisation, waiting_seconds
 from dask_elastic.control.settings import ControlSettings
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.snapshot import ExecutorSnapshot
@@ -42,6 +42,6 @@ def test_what_is_not_measured_is_no_overload(unknown):
 
 
 def test_the_heaviest_shard_is_a_part_of_the_load():
-    assert heaviest_shard(executor()) == 0
-    assert heaviest_shard(executor(shard_load=np.zeros(4))) == 0
-    assert heaviest_shard(executor(shard_load=np.array([0.5, 1.0, 0.5]))) == 0.5
+    assert executor().heaviest_shard == 0
+    assert executor(shard_load=np.zeros(4)).heaviest_shard == 0
+    assert executor(shard_load=np.array([0.5, 1.0, 0.5])).heaviest_shard == 0.5
