@@ -41,7 +41,9 @@ print(spark._jvm.java.lang.System.getProperty("java.version"))
 spark.stop()
 """
 
-HUNG_UP = re.compile(r"Traceback [^\n]*\n(?:  [^\n]*pyspark/daemon\.py[^\n]*\n(?:    [^\n]*\n)?)+BrokenPipeError: [^\n]*\n")
+HUNG_UP = re.compile(
+    r"Traceback [^\n]*\n(?:  [^\n]*pyspark/daemon\.py[^\n]*\n(?:    [^\n]*\n)?)+BrokenPipeError: [^\n]*\n"
+)
 """What PySpark's daemon, another process, says when Java hangs up on a worker whose code failed before it is done."""
 
 
