@@ -10,7 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from distributed.comm.addressing import get_address_host_port
 
@@ -71,7 +71,6 @@ class Channels:
         self._dialled: Counter[str] = Counter()
         self._dialling: dict[str, asyncio.Lock] = {}
         self._closed = threading.Event()
-        self._background: set[asyncio.Task[Any]] = set()
         threading.Thread(target=self._run_beats, name="elastic-beats", daemon=True).start()
 
     @property
@@ -101,6 +100,9 @@ class Channels:
                 incarnation = self._dialled[address]
                 peer = Peer(self.worker, address, self._peer_broken, self.options.max_frame, incarnation)
                 await peer.connect()
+                if self._closed.is_set():
+                    peer.close()
+                    raise NodeLost(f"{address_of(self.worker)} has closed its channels")
                 self._peers[address] = peer
 
     async def serve(self, comm: Comm, sender: str, lane: str, incarnation: int) -> None:
@@ -128,9 +130,7 @@ class Channels:
             self._ingresses.pop(address).close()
             reader.close()
         if peer is not None:
-            task = asyncio.ensure_future(peer.close())
-            self._background.add(task)
-            task.add_done_callback(self._background.discard)
+            peer.close()
         if peer is not None or reader is not None:
             here = address_of(self.worker)
             logger.info("%s gives %s up: %s", here, address, reason)
@@ -170,13 +170,11 @@ class Channels:
         if self._readers.get(address) is reader:
             self.give_up(address, f"nothing was heard of it for {self.options.heartbeat_timeout:g} s")
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Close every connection."""
         self._closed.set()
-        for task in list(self._background):
-            task.cancel()
         for peer in list(self._peers.values()):
-            await peer.close()
+            peer.close()
         for reader in list(self._readers.values()):
             reader.close()
         self._peers.clear()

@@ -100,7 +100,7 @@ class NodeRuntime:
             await self.forget(job)
         for task in list(self._background):
             task.cancel()
-        await self.channels.close()
+        self.channels.close()
         self.losses.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
         INTERVAL.restore()

@@ -204,7 +204,7 @@ class Peer:
             stamp = self._link.stamp()
         return Packet([pack(headers, stamp), *buffers])
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Close the connection; what has not been written is dropped."""
         self._closed = True
         if self._lane is not None:
