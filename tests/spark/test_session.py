@@ -42,9 +42,12 @@ spark.stop()
 """
 
 HUNG_UP = re.compile(
-    r"Traceback [^\n]*\n(?:  [^\n]*pyspark/daemon\.py[^\n]*\n(?:    [^\n]*\n)?)+BrokenPipeError: [^\n]*\n"
+    r"Traceback [^\n]*\n"
+    r"  File \"[^\"]*pyspark/daemon\.py\"[^\n]*\n(?:    [^\n]*\n)*"
+    r"(?:  File \"[^\"]*pyspark/\w+\.py\"[^\n]*\n(?:    [^\n]*\n)*)*"
+    r"(?:BrokenPipeError|ConnectionResetError): [^\n]*\n"
 )
-"""What PySpark's daemon, another process, says when Java hangs up on a worker whose code failed before it is done."""
+"""What PySpark's daemon, another process, says when Java hangs up on one of its workers; no frame is ours."""
 
 
 def path_without_java(directory: Path) -> str:
