@@ -359,12 +359,13 @@ class Topology:
             return bytes(cloudpickle.dumps(self.__dict__))
         except Exception as error:
             # Which exception comes depends on the object that cannot be pickled; all mean the same here.
-            at_fault = next((operator for operator in self.operators if not _can_pickle(operator)), None)
+            faults = ((operator, _pickling_fault(operator)) for operator in self.operators)
+            at_fault, fault = next((found for found in faults if found[1] is not None), (None, error))
             where = f"topology {self._name!r}" if at_fault is None else f"{at_fault.kind} {at_fault.name!r}"
             raise SubmitError(
-                f"{where} cannot be pickled, so it cannot go to workers: {type(error).__name__}: {error}. Open files, "
+                f"{where} cannot be pickled, so it cannot go to workers: {type(fault).__name__}: {fault}. Open files, "
                 "locks and connections inside the function, or make them there on first use."
-            ) from error
+            ) from fault
 
     def _cycle(self, among: list[str]) -> list[str]:
         """Return one cycle, first name repeated at its end, given operators each of which has an input among them."""
@@ -389,9 +390,10 @@ def _restore(pickled: bytes) -> Topology:
     return topology
 
 
-def _can_pickle(operator: Operator) -> bool:
+def _pickling_fault(operator: Operator) -> Exception | None:
+    """Return why an operator cannot be pickled, None if it can."""
     try:
         cloudpickle.dumps(operator)
-    except Exception:
-        return False
-    return True
+    except Exception as error:  # becomes the answer
+        return error
+    return None

@@ -23,8 +23,7 @@ from dask_elastic.vocab.errors import InvalidPlan, PlanningError, UnknownPlanner
 @pytest.mark.parametrize("name", names())
 @pytest.mark.parametrize("seed", range(3))
 def test_every_planner_keeps_the_contract(name, seed):
-    # With a solver each problem takes a tenth of a second and more; hypothesis makes others in test_planner_properties.
-    for problem in problems(seed, count=10 if name in ("albic", "milp") else 25):
+    for problem in problems(seed, count=25):
         check_planner(planner(name), problem, seed)
 
 
