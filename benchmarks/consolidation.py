@@ -6,7 +6,7 @@ which others on the machine change less.
 - Consolidation plans for 20 windows over slices of a minute: tumbling ones of 5 to 100 minutes, for as long as the
   longest of them, for half a day and for a day; overlapping ones of the same lengths; and tumbling ones of all sorts
   from a minute to a day, for a day. By count, by keys of each length, and by keys of each span. `formed` is how many
-  windows a plan forms.
+  windows a plan forms, of so many patterns; the second line of each, `listed`, takes the list of them all in as well.
 - Fusion of random large jobs (Enorm, section 7) of 50, 100 and 150 operators, by each score, with cycles forbidden and
   as printed; and of one of three levels, which has the most edges.
 
@@ -24,7 +24,8 @@ from typing import Any
 
 from dask_elastic.topology.fusion import SCORES, fuse
 from dask_elastic.topology.random_jobs import RandomJob, random_job
-from dask_elastic.windows.consolidation import Keys, plan
+from dask_elastic.windows.consolidation import Recipe, plan
+from dask_elastic.windows.price import Keys
 from dask_elastic.windows.window import Window
 
 DAY = 1440
@@ -63,6 +64,11 @@ def measure(function: Callable[..., Any], problems: list[tuple[Any, ...]], runs:
     return {name: round(value, 3) for name, value in found.items()}
 
 
+def plan_and_list(*problem: Any) -> tuple[Recipe, ...]:
+    """Plan, and list how each window is formed."""
+    return plan(*problem).recipes
+
+
 def densest(operators: int) -> RandomJob:
     """The first random job of three levels."""
     seed = 0
@@ -81,11 +87,14 @@ def main() -> None:
         line = {
             "benchmark": "consolidation",
             "windows": name,
-            "formed": len(found.recipes),
+            "patterns": len(found.patterns),
+            "formed": found.formed,
             "merges": found.merges,
             "naive_merges": found.naive_merges,
         }
-        print(json.dumps(line | measure(plan, [(windows, 1, horizon, keys)], runs)), flush=True)
+        for listed, function in ((False, plan), (True, plan_and_list)):
+            figures = measure(function, [(windows, 1, horizon, keys)], runs)
+            print(json.dumps(line | {"listed": listed} | figures), flush=True)
     for operators in (50, 100, 150):
         for edges, jobs in (
             ("random", [random_job(operators, seed) for seed in range(20)]),

@@ -7,7 +7,7 @@ Heuristic
     None, the plan is optimal. The moments at which windows begin and end are the vertices of a DAG, partials and
     windows its edges; a window is the shortest path from its begin to its end that is not the window itself. No choice
     for one window takes anything from another, so the sum of the shortest paths is the least total. What lies in a
-    window repeats with the windows that are shorter, so each pattern is searched once.
+    window repeats with the windows that are shorter: each pattern is searched, and written down, once.
 Not done
     Results over spans that nobody asked for, which might serve several windows, and differences of windows.
 
@@ -22,20 +22,16 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import repeat
+from functools import cached_property, partial
+from itertools import chain, repeat
 from operator import attrgetter
-from typing import Any, NamedTuple, TypeAlias, cast
-
-import numpy as np
+from typing import NamedTuple, TypeAlias
 
 from dask_elastic.vocab.errors import PlanningError
+from dask_elastic.windows.price import Keys, Price
 from dask_elastic.windows.window import Window, checked, whole
-
-Span: TypeAlias = tuple[int, int]
-Keys: TypeAlias = Mapping[int, float] | Callable[[int, int], float]
 
 MOST_WINDOWS = 200_000
 """How many windows one plan may form."""
@@ -89,6 +85,37 @@ class Recipe(NamedTuple):
         return sum(piece.results for piece in self.pieces)
 
 
+class Pattern(NamedTuple):
+    """How all windows are formed that have one length and in which the same lies.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        How the first of them is formed; the others are, at their own time.
+    ends : range
+        Where they end, ascending.
+    """
+
+    recipe: Recipe
+    ends: range
+
+    def recipes(self) -> Iterable[Recipe]:
+        """Return the recipe of each window, in the order of time."""
+        first = self.recipe
+        if len(self.ends) == 1:
+            return (first,)
+
+        def moved(moment: int) -> range:
+            later = moment - first.end
+            return range(self.ends.start + later, self.ends.stop + later, self.ends.step)
+
+        # Most of the time of a long list goes into this, and without a call in Python for each it is a third less.
+        piece_of, recipe_of = partial(tuple.__new__, Piece), partial(tuple.__new__, Recipe)
+        pieces = [map(piece_of, zip(moved(one.begin), moved(one.end), repeat(one.partials))) for one in first.pieces]
+        fields = moved(first.begin), self.ends, repeat(first.windows), zip(*pieces, strict=True), repeat(first.cost)
+        return map(recipe_of, zip(*fields, strict=False))  # those that repeat have no end
+
+
 @dataclass(frozen=True)
 class ConsolidationPlan:
     """How all windows that end within a horizon are formed.
@@ -101,24 +128,36 @@ class ConsolidationPlan:
         The length of a partial.
     horizon : int
         The span of event time that the plan is for; windows that end later than 0 and not later than it.
-    recipes : tuple of Recipe
-        One for each span that is a complete window, in an order in which what a recipe reads is there already.
+    patterns : tuple of Pattern
+        How each span that is a complete window is formed; spans in which the same lies are formed alike. The short ones
+        come first.
     """
 
     windows: tuple[Window, ...]
     slice: int
     horizon: int
-    recipes: tuple[Recipe, ...]
+    patterns: tuple[Pattern, ...]
+
+    @cached_property
+    def recipes(self) -> tuple[Recipe, ...]:
+        """One for each span that is a complete window, in an order in which what a recipe reads is there already."""
+        # Of the windows that end together the short ones, which come first here, are pieces of the long ones.
+        return tuple(sorted(chain.from_iterable(one.recipes() for one in self.patterns), key=attrgetter("end")))
+
+    @property
+    def formed(self) -> int:
+        """How many complete windows are formed."""
+        return sum(len(pattern.ends) for pattern in self.patterns)
 
     @property
     def merges(self) -> int:
         """How many results are merged in all."""
-        return sum(recipe.merges for recipe in self.recipes)
+        return sum(pattern.recipe.merges * len(pattern.ends) for pattern in self.patterns)
 
     @property
     def cost(self) -> float:
         """What all merges cost: `merges`, or the number of keys merged where the plan was made by keys."""
-        return math.fsum(recipe.cost for recipe in self.recipes)
+        return math.fsum(pattern.recipe.cost * len(pattern.ends) for pattern in self.patterns)
 
     @property
     def naive_merges(self) -> int:
@@ -173,76 +212,29 @@ def plan(
     partials=0)), cost=2)
     """
     chosen, size = checked(windows, slice)
-    if not (keys is None or callable(keys) or isinstance(keys, Mapping)):
-        raise PlanningError(f"keys is {keys!r}: give numbers by length, or a function of a span's begin and end.")
+    price = Price(keys, chosen, size)
     until = _horizon(chosen, horizon)
-    price = _Price(keys, chosen, size)
-    return ConsolidationPlan(chosen, size, until, _recipes(chosen, until, price))
+    return ConsolidationPlan(chosen, size, until, _patterns(chosen, until, price))
 
 
-class _Price:
-    """What it costs to merge a result: the number of its keys, or 1.
-
-    By count or by lengths `of_length` has it for all lengths that occur; it is None where the time matters as well.
-    """
-
-    def __init__(self, keys: Keys | None, windows: tuple[Window, ...], size: int):
-        self.size = size
-        self._keys = keys
-        self.of_length: dict[int, float] | None = None
-        if not callable(keys):
-            self.of_length = _by_length(keys, [size, *(window.length for window in windows)])
-        self.rate = min(cost / length for length, cost in self.of_length.items()) if self.of_length else 0.0
-        """What results cost at least for each unit of time that they span."""
-
-    def window(self, begin: int, end: int) -> float:
-        """Return the cost of one result over a span."""
-        if self.of_length is not None:
-            return self.of_length[end - begin]
-        assert callable(self._keys)
-        return _checked_keys(self._keys(begin, end), begin, end)
-
-    def partials(self, begin: int, end: int) -> float:
-        """Return the cost of all partials of a span."""
-        if self.of_length is not None:
-            return self.of_length[self.size] * ((end - begin) // self.size)
-        return math.fsum(self.window(at, at + self.size) for at in range(begin, end, self.size))
-
-
-def _by_length(keys: Mapping[int, float] | None, lengths: list[int]) -> dict[int, float]:
-    """Return the cost of a result of each length."""
-    if keys is None:
-        return dict.fromkeys(lengths, 1)
-    missing = [length for length in lengths if length not in keys]
-    if missing:
-        raise PlanningError(f"keys has no number for results of length {missing[0]}: it has {sorted(keys)}.")
-    return {length: _checked_keys(keys[length], 0, length) for length in lengths}
-
-
-def _checked_keys(count: Any, begin: int, end: int) -> float:
-    """Return a number of keys if it is one."""
-    if isinstance(count, int | float | np.number) and 0 <= count < math.inf:
-        return cast(float, count)
-    raise PlanningError(f"keys is {count!r} for the span from {begin} to {end}: give a number of 0 or more.")
-
-
-_Result: TypeAlias = tuple[int, float, Piece]
-"""Where a result ends, what it costs to merge, and the piece that it is."""
+_Result: TypeAlias = tuple[int, float, int]
+"""Where a result ends, what it costs to merge, and how many partials it is; 0 for a complete window."""
+_Step: TypeAlias = tuple[int, int]
+"""Where the last result of a way begins, and how many partials it is."""
 
 
 class _Graph:
     """The DAG of results up to the horizon, made moment by moment as searches come by."""
 
-    def __init__(self, windows: tuple[Window, ...], until: int, price: _Price):
+    def __init__(self, windows: tuple[Window, ...], until: int, price: Price):
         self._until = until
         self._price = price
         self._leaving: dict[int, list[_Result]] = {}
-        lengths: dict[tuple[int, int], list[int]] = {}
-        for window in windows:
-            lengths.setdefault((window.start % window.frequency, window.frequency), []).append(window.length)
-            lengths.setdefault(((window.start + window.length) % window.frequency, window.frequency), [])
-        self._ticks = [(at, every, begun) for (at, every), begun in lengths.items()]
-        """The moments at which windows begin or end, and the lengths of those that begin."""
+        phases = {(window.start % window.frequency, window.frequency, window.length) for window in windows}
+        self._begins = sorted(phases)
+        """When windows begin, how often, and how long they are."""
+        self._ticks = sorted({((at + age) % every, every) for at, every, length in phases for age in (0, length)})
+        """The moments at which windows begin or end, and how often they come."""
 
     def leaving(self, moment: int) -> list[_Result]:
         """Return the results that begin at a moment: windows, and the partials up to where a window begins or ends."""
@@ -252,138 +244,95 @@ class _Graph:
         return found
 
     def _results(self, moment: int) -> list[_Result]:
-        ends: set[int] = set()
-        following = None
-        for at, every, begun in self._ticks:
-            left = (at - moment) % every
-            if not left:
-                ends.update([moment + length for length in begun])
-                left = every
-            if following is None or left < following:
-                following = left
-        assert following is not None
-        run = Piece(moment, moment + following, following // self._price.size)
-        complete = [(end, self._price.window(moment, end), Piece(moment, end)) for end in ends if end <= self._until]
-        return [*complete, (run.end, self._price.partials(moment, run.end), run)]
+        following = min([(at - moment) % every or every for at, every in self._ticks])
+        ends = [moment + length for at, every, length in self._begins if (moment - at) % every == 0]
+        complete = [(end, self._price.window(moment, end), 0) for end in ends if end <= self._until]
+        run = moment + following
+        return [*complete, (run, self._price.partials(moment, run), following // self._price.size)]
 
-    def cheapest(self, begin: int, goals: Iterable[int]) -> Iterator[tuple[int, float, tuple[Piece, ...]]]:
-        """Yield each goal, what the shortest path to it costs, and its pieces; the direct way is none.
+    def cheapest(self, begin: int, end: int, rate: float) -> tuple[float, tuple[Piece, ...]]:
+        """Return what the cheapest way from a begin to an end costs, and its pieces; the direct way is none.
 
-        A search in the order of costs. Every goal is there twice: as a moment on the way, and as the end of a path that
-        has more than one piece or is made of partials.
+        A search that goes on where a way costs the least together with what the rest of it costs at the rate, which is
+        the least there is: A*.
         """
-        waiting = dict.fromkeys(goals, math.inf)
-        furthest = max(waiting)
-        last: dict[int, Piece] = {}
+        last: dict[int, _Step] = {}
         least: dict[int, float] = {}
-        rate, bound = self._price.rate, math.inf
-        # Of equal costs the piece that begins first comes first, and of one span the partials.
-        queue: list[tuple[float, int, int, bool, int, Piece]] = [(0, begin, begin, False, 0, Piece(begin, begin))]
-        while waiting:
-            cost, _, moment, at_goal, _, piece = heapq.heappop(queue)
-            if at_goal and moment in waiting:
-                del waiting[moment]
-                yield moment, cost, _path(last, begin, piece)
-                bound = max([reached - rate * goal for goal, reached in waiting.items()], default=0)
-            # To be of use a way has to beat one that is known to some goal, at the lowest cost of what is left.
-            if at_goal or moment in last or cost - rate * moment >= bound:
+        # Of equal costs the result that begins first comes first, and of one span the partials.
+        queue: list[tuple[float, int, int, int, float]] = [(0, begin, 0, begin, 0)]
+        while True:
+            _, came_from, partials, moment, cost = heapq.heappop(queue)
+            if moment in last:
                 continue
-            last[moment] = piece
-            for end, weight, step in self.leaving(moment):
-                total = cost + weight
-                if end < furthest and total - rate * end < bound and total <= least.get(end, math.inf):
-                    least[end] = total
-                    heapq.heappush(queue, (total, moment, end, False, -step.partials, step))
-                if end in waiting and (moment > begin or step.partials) and total <= waiting[end]:
-                    waiting[end] = total
-                    bound = max([reached - rate * goal for goal, reached in waiting.items()])
-                    heapq.heappush(queue, (total, moment, end, True, -step.partials, step))
+            last[moment] = came_from, -partials
+            if moment == end:
+                return cost, _path(last, begin, end)
+            for reached, weight, partials in self.leaving(moment):
+                if reached < end or (reached == end and (moment > begin or partials)):
+                    total = cost + weight
+                    if reached not in least or total <= least[reached]:
+                        least[reached] = total
+                        ahead = total - rate * (reached - begin)
+                        heapq.heappush(queue, (ahead, moment, -partials, reached, total))
 
 
-def _path(last: dict[int, Piece], begin: int, piece: Piece) -> tuple[Piece, ...]:
-    """Return the pieces from a begin to the end of a piece, in the order of time; partials in a row are one."""
-    pieces = [piece]
-    while piece.begin != begin:
-        piece = last[piece.begin]
-        if piece.partials and pieces[-1].partials:
+def _path(last: dict[int, _Step], begin: int, end: int) -> tuple[Piece, ...]:
+    """Return the pieces from a begin to an end, in the order of time; partials in a row are one."""
+    pieces: list[Piece] = []
+    at = end
+    while at != begin:
+        came_from, partials = last[at]
+        if partials and pieces and pieces[-1].partials:
             after = pieces.pop()
-            pieces.append(Piece(piece.begin, after.end, piece.partials + after.partials))
+            pieces.append(Piece(came_from, after.end, partials + after.partials))
         else:
-            pieces.append(piece)
+            pieces.append(Piece(came_from, at, partials))
+        at = came_from
     pieces.reverse()
     return tuple(pieces)
 
 
-def _recipes(windows: tuple[Window, ...], until: int, price: _Price) -> tuple[Recipe, ...]:
-    """Return how the windows are formed; those in which the same lies are formed alike, so one of them is looked at."""
-    wanted = _wanted(windows, until)
-    alike = _alike(windows, wanted, price)
-    goals: dict[int, list[int]] = {}
-    for length, of_length in alike.items():
-        for ends in of_length:
-            goals.setdefault(ends[0] - length, []).append(ends[0])
-    graph = _Graph(tuple(dict.fromkeys(windows)), until, price)
-    found = {
-        (begin, end): Recipe(begin, end, wanted[end - begin][end], pieces, cost)
-        for begin, ends in goals.items()
-        for end, cost, pieces in graph.cheapest(begin, ends)
-    }
-    recipes: list[Recipe] = []
-    for length, of_length in alike.items():
-        for ends in of_length:
-            first = found[ends[0] - length, ends[0]]
-            recipes.append(first)
-            if len(ends) > 1:
-                recipes += _again(first, ends[1:], [wanted[length][end] for end in ends[1:]])
-    # Of the windows that end together the short ones, which come first here, are pieces of the long ones.
-    recipes.sort(key=attrgetter("end"))
-    return tuple(recipes)
+def _patterns(windows: tuple[Window, ...], until: int, price: Price) -> tuple[Pattern, ...]:
+    """Return how the windows are formed, the short ones first.
 
-
-def _again(recipe: Recipe, ends: list[int], positions: list[tuple[int, ...]]) -> Iterator[Recipe]:
-    """Return the recipes for windows with other ends, in which the same lies."""
-    later = [end - recipe.end for end in ends]
-
-    def moved(moment: int) -> list[int]:
-        return [moment + step for step in later]
-
-    # Most of the time of a plan goes into making these, and without a call in Python for each it is a third less.
-    piece_of, recipe_of = partial(tuple.__new__, Piece), partial(tuple.__new__, Recipe)
-    pieces = [map(piece_of, zip(moved(one.begin), moved(one.end), repeat(one.partials))) for one in recipe.pieces]
-    return map(recipe_of, zip(moved(recipe.begin), ends, positions, zip(*pieces, strict=True), repeat(recipe.cost)))
-
-
-def _alike(
-    windows: tuple[Window, ...], wanted: dict[int, dict[int, tuple[int, ...]]], price: _Price
-) -> dict[int, list[list[int]]]:
-    """Return by length the ends of windows in which the same lies, lists that begin with the first one."""
-    period = _periods(windows)
-    alike = {}
-    for length, ends in wanted.items():
-        classes: dict[int, list[int]] = {}
-        for end in ends:
-            classes.setdefault(end % period[length] if price.of_length else end, []).append(end)
-        alike[length] = list(classes.values())
-    return alike
-
-
-def _periods(windows: tuple[Window, ...]) -> dict[int, int]:
-    """Return for each length after which time the shorter windows, which may lie in one of it, repeat."""
-    period, periods = 1, {}
+    What lies in a window repeats with the windows that are shorter, so one search serves for all windows with the same
+    phase; where the time matters as well no two are alike.
+    """
+    graph = _Graph(windows, until, price)
+    repeats = 1 if price.of_length else until
+    patterns = []
     for length in sorted({window.length for window in windows}):
-        periods[length] = period
-        period = math.lcm(period, *(window.frequency for window in windows if window.length == length))
-    return periods
+        frequencies = [window.frequency for window in windows if window.length == length]
+        period = math.lcm(repeats, *frequencies)
+        rate = price.least_rate(length)
+        alike: dict[int, Recipe] = {}
+        for end, positions in _ends(windows, length, min(period, until)).items():
+            phase = end % repeats
+            if phase in alike:
+                recipe = _moved(alike[phase], end, positions)
+            else:
+                cost, pieces = graph.cheapest(end - length, end, rate)
+                recipe = alike[phase] = Recipe(end - length, end, positions, pieces, cost)
+            patterns.append(Pattern(recipe, range(end, until + 1, period)))
+        repeats = period
+    return tuple(patterns)
 
 
-def _wanted(windows: tuple[Window, ...], until: int) -> dict[int, dict[int, tuple[int, ...]]]:
-    """Return by length the ends within the horizon, with the positions of the windows whose instances they are."""
-    wanted: dict[int, dict[int, tuple[int, ...]]] = {length: {} for length in sorted({w.length for w in windows})}
+def _moved(recipe: Recipe, end: int, positions: tuple[int, ...]) -> Recipe:
+    """Return the recipe for a window with another end, in which the same lies."""
+    later = end - recipe.end
+    pieces = tuple(Piece(one.begin + later, one.end + later, one.partials) for one in recipe.pieces)
+    return Recipe(recipe.begin + later, end, positions, pieces, recipe.cost)
+
+
+def _ends(windows: tuple[Window, ...], length: int, until: int) -> dict[int, tuple[int, ...]]:
+    """Return where windows of a length end, with the positions of the windows whose instances they are."""
+    ends: dict[int, tuple[int, ...]] = {}
     for position, window in enumerate(windows):
-        ends = wanted[window.length]
-        here = dict.fromkeys(window.ends(0, until), (position,))
-        ends.update(here | {end: (*ends[end], position) for end in ends.keys() & here} if ends else here)
-    return wanted
+        if window.length == length:
+            for end in window.ends(0, until):
+                ends[end] = (*ends.get(end, ()), position)
+    return ends
 
 
 def _horizon(windows: tuple[Window, ...], horizon: int | None) -> int:

@@ -173,6 +173,31 @@ def test_keys_by_length_are_those_of_spans_of_that_length(setting, random):
     assert costs[0] == costs[1]
 
 
+@settings(max_examples=100, deadline=None)
+@given(settings_of_windows(), st.sampled_from([None, price_by_hash]))
+def test_the_recipes_of_a_pattern_differ_in_their_time_only(setting, keys):
+    found = plan(*setting, keys)
+    ends = [end for pattern in found.patterns for end in pattern.ends]
+    assert found.formed == len(ends) == len(found.recipes)
+    recipes = {(recipe.end - recipe.begin, recipe.end): recipe for recipe in found.recipes}
+    for first, ends in found.patterns:
+        assert first.end == ends[0]
+        for end in ends:
+            recipe = recipes[first.end - first.begin, end]
+            assert (recipe.windows, recipe.cost) == (first.windows, first.cost)
+            assert [(end - one.begin, end - one.end, one.partials) for one in recipe.pieces] == [
+                (first.end - one.begin, first.end - one.end, one.partials) for one in first.pieces
+            ]
+
+
+def test_a_plan_for_thousands_of_windows_is_a_few_patterns():
+    day = [Window.tumbling(minutes) for minutes in (1, 5, 15, 60, 360, 1440)]
+    assert [(len(found.patterns), found.formed) for found in (plan(day, 1), plan(day, 1, 7200))] == [
+        (6, 1853),
+        (6, 9265),
+    ]
+
+
 def test_windows_of_one_span_are_formed_once():
     found = plan([Window.tumbling(4), Window.tumbling(4), Window(0, 4, 8)], 2)
     assert found.horizon == 8
