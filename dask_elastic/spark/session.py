@@ -104,7 +104,7 @@ def _start(name: str, master: str, java: str | Path | None, config: Mapping[str,
     chosen = _chosen_java(java)
     options = {**(QUIETLY if quiet else {}), **config}
     if quiet:
-        _silence_python()
+        silence_python()
         for option in LOG_OPTIONS:
             options[option] = f"{options.get(option, '')} -Dlog4j2.configurationFile={QUIET_LOG.as_uri()}".strip()
     builder = SparkSession.builder.appName(name).master(master)
@@ -186,7 +186,12 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _silence_python() -> None:
+def silence_python() -> None:
+    """Let PySpark say in this process only what goes wrong.
+
+    A session does so by itself. One that is started in a thread of its own needs it to be done before: a warning's
+    filter that is set in one thread is lost when another one leaves ``warnings.catch_warnings`` a moment later.
+    """
     for name in TALKATIVE:
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL + 1)
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)

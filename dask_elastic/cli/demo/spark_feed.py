@@ -21,6 +21,7 @@ from dask_elastic.connectors import sources
 from dask_elastic.runtime.job import Job, call
 from dask_elastic.spark import into, register, session
 from dask_elastic.spark.failure import spark_errors
+from dask_elastic.spark.session import silence_python
 from dask_elastic.topology import Stream, Topology
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ class SparkFeed:
     def __enter__(self) -> Self:
         self._directory = tempfile.TemporaryDirectory(prefix="dask-elastic-demo-")
         self._folder.mkdir()
+        silence_python()
         # Java takes a while; the workers of Dask start meanwhile.
         self._starting = self._threads.submit(self._start)
         return self
