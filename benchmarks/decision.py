@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from dask_elastic.control.loop import ControlLoop
-from dask_elastic.runtime.switching import responsive
+from dask_elastic.runtime.switching import ShortTurns, responsive
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.plan import Plan
 from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot, NodeSnapshot, Snapshot
@@ -57,9 +57,12 @@ class Cluster:
     def shuffle(self) -> None:
         self.share = self.random.permutation(self.share)
 
-    def snapshot(self, now: float) -> Snapshot:
+    def snapshot(self, now: float, pause: Callable[[], None]) -> Snapshot:
         loads = self.share * self.total * self.random.normal(1.0, 0.03, len(self.share))
-        executors = [self._executor(number, max(load, 0.01)) for number, load in enumerate(loads.tolist())]
+        executors = []
+        for number, load in enumerate(loads.tolist()):
+            executors.append(self._executor(number, max(load, 0.01)))
+            pause()
         parts = np.array_split(np.arange(len(executors)), JOBS)
         jobs = tuple(
             JobSnapshot(f"job{i}", 1, tuple(executors[j] for j in part), target, latency=0.02, latency_p99=0.1)
@@ -84,11 +87,12 @@ class Cluster:
 
 def ticks(cluster: Cluster, number: int, shuffled: bool) -> Iterator[tuple[float, int]]:
     """Seconds and changes of each tick."""
-    loop = ControlLoop(clock=time.perf_counter)
+    pause = ShortTurns()
+    loop = ControlLoop(clock=time.perf_counter, pause=pause)
     for second in range(number):
         if shuffled and second % SHUFFLE_SECONDS == 0:
             cluster.shuffle()
-        snapshot = cluster.snapshot(float(second))
+        snapshot = cluster.snapshot(float(second), pause)
         started = time.perf_counter()
         plan = loop.tick(snapshot)
         spent = time.perf_counter() - started
@@ -115,12 +119,13 @@ async def lateness(count: int, work: Callable[[], object] | None) -> list[float]
 
 def event_loop(options: argparse.Namespace) -> dict[str, Any]:
     """How late an event loop is beside decisions, and without."""
-    cluster, loop, seconds = Cluster(options.nodes, options.executors, 1.5), ControlLoop(), count()
+    pause, seconds = ShortTurns(), count()
+    cluster, loop = Cluster(options.nodes, options.executors, 1.5), ControlLoop(pause=pause)
 
     def decide() -> None:
         with responsive():
             cluster.shuffle()
-            cluster.carry_out(loop.tick(cluster.snapshot(float(next(seconds)))))
+            cluster.carry_out(loop.tick(cluster.snapshot(float(next(seconds)), pause)))
 
     line: dict[str, Any] = {"benchmark": "decision", "setting": "event loop"}
     for name, work in (("without", None), ("beside", decide)):

@@ -194,7 +194,7 @@ def large(spark: Any, client: Client, rows: int, batches: int, rounds: int) -> N
     client.run(add_bare_handler)
     spark.dataSource.register(BareSource)
     stream = source(spark, rows)
-    addresses = ",".join(client.scheduler_info()["workers"])
+    addresses = ",".join(client.nthreads())
     found: dict[str, list[float]] = {"noop": [], "bare": [], "dask_elastic": []}
     peaks = (0.0, 0.0)
     for _ in range(rounds):

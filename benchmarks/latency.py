@@ -83,7 +83,7 @@ def engine(client: Client, seconds: float, rate: float, way: str) -> tuple[float
     job = de.submit(topology, client, cores={"per_key": 1})
     if way == "home -> remote -> home":
         placed = job.assignment()
-        other = next(n for n in client.scheduler_info(n_workers=-1)["workers"] if n != placed["home"][0])
+        other = next(n for n in client.nthreads() if n != placed["home"][0])
         job.set_cores("per_key", {other: 1})
     job.wait(progress=False)
     measured = job.metrics().iloc[0]

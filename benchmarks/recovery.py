@@ -87,7 +87,7 @@ def spread(job: de.Job, client: Client, home: str, workers: int) -> list[str]:
     """Give the executor one core on each other worker, once all of them are back; returns these."""
 
     def given() -> list[str] | None:
-        there = set(client.scheduler_info(n_workers=-1)["workers"])
+        there = set(client.nthreads())
         guests = sorted({node for node in job._describe()["nodes"] if node} & there - {home})
         if len(guests) < workers - 1:
             return None

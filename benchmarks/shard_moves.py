@@ -53,7 +53,7 @@ def run(client: Client, seconds: float, rate: float, across: bool, moving: bool,
     job = de.submit(topology, client, cores={"per_key": 2}, inbox_time=INBOX, balance_interval="1h")
     if across:
         home = job.assignment()["home"][0]
-        other = next(n for n in client.scheduler_info(n_workers=-1)["workers"] if n != home)
+        other = next(n for n in client.nthreads() if n != home)
         job.set_cores("per_key", {home: 1, other: 1})
     began = time.time()
     while job.status == "running":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import click
@@ -31,7 +32,7 @@ def decisions(connection: Connection, job: str, last: int, as_json: bool) -> Non
     are not carried out in a dry run, and when they would come too soon or move too much state.
     """
     with connection.client() as client:
-        found: list[dict[str, Any]] = call(client, "decisions", job=job)[-last:]
+        found: list[dict[str, Any]] = json.loads(call(client, "decisions", job=job, last=last))
     if as_json:
         click.echo(json_text(found))
     elif found:

@@ -39,6 +39,10 @@ def _no_clock() -> float:
     return 0.0
 
 
+def _no_pause() -> None:
+    pass
+
+
 class _Memory:
     """What is known of one run of a job."""
 
@@ -59,6 +63,8 @@ class ControlLoop:
         The core planner of all jobs, whatever they say.
     clock : callable
         Returns seconds; what deciding takes is measured with it. By default it stands still.
+    pause : callable
+        Called between steps, about every millisecond: who decides beside others can step aside there.
 
     Raises
     ------
@@ -83,10 +89,12 @@ class ControlLoop:
         settings: ControlSettings | None = None,
         planner: str | None = None,
         clock: Callable[[], float] = _no_clock,
+        pause: Callable[[], None] = _no_pause,
     ):
         self.settings = settings or ControlSettings()
         self._planner = planner
         self._clock = clock
+        self._pause = pause
         self._bound = GilBound(self.settings)
         self._guard = Guard(self.settings)
         self._account = Account(self.settings)
@@ -107,6 +115,7 @@ class ControlLoop:
         """
         started = self._clock()
         self._bound.observe(snapshot)
+        self._pause()
         self._remember(snapshot)
         elastic = [job for job in snapshot.jobs if job.paradigm != "static"]
         real, dry = ([job for job in elastic if job.dry_run is is_dry] for is_dry in (False, True))
@@ -141,6 +150,7 @@ class ControlLoop:
         if not seats or not slots.any():
             return cases, Verdict((), {})
         before = with_room(problem(seats, snapshot.nodes, free, self.settings.locality_threshold), slots)
+        self._pause()
         after = assign(
             before,
             [self._planner or seat.job.planner for seat in seats],
@@ -149,6 +159,7 @@ class ControlLoop:
             [node.host for node in snapshot.nodes],
             self.settings.seed,
         )
+        self._pause()
         proposed = steps(seats, snapshot.nodes, before, after)
         if dry_run:
             verdict = Verdict(tuple(proposed), {})
@@ -168,6 +179,7 @@ class ControlLoop:
         for job, own in zip(jobs, places, strict=True):
             available = max(total - (sum(places) - own), own)
             demands.append(self._memory(job).model.demand(job, snapshot.now, available, self._most(job, snapshot)))
+            self._pause()
         shares = fair_shares([int(demand.needed.sum()) for demand in demands], places, max(total, 0))
         shares = fair_shares([int(demand.keep.sum()) for demand in demands], shares, max(total, 0))
         return [
@@ -211,6 +223,7 @@ class ControlLoop:
         return max(most, 1)
 
     def _seats(self, case: Case, movable: Sequence[int], now: float) -> list[Seat]:
+        self._pause()
         demand, portion = case.demand, case.portion
         known = {place: index for index, place in enumerate(demand.places)}
         held = self._held(case.job, movable, now)
@@ -229,6 +242,7 @@ class ControlLoop:
 
     def _outlook(self, case: Case) -> Outlook:
         """Return what there is to expect of a job once its changes are carried out."""
+        self._pause()
         after = {step.owner[2]: int(step.after.sum()) for step in case.changes} if case.applied else {}
         cores = [after.get(executor.executor, executor.total_cores) for executor in case.job.executors]
         predicted = self._memory(case.job).model.predicted(case.job, np.array(cores, dtype=np.int64))

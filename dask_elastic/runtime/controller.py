@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import time
 from collections import deque
@@ -22,7 +23,7 @@ from dask_elastic.runtime.membership import Membership
 from dask_elastic.runtime.report import Relayed, load_error
 from dask_elastic.runtime.snapshot_tape import SnapshotTape
 from dask_elastic.runtime.snapshots import STALE_PERIODS, Camera, ClusterView
-from dask_elastic.runtime.switching import responsive
+from dask_elastic.runtime.switching import ShortTurns, responsive
 from dask_elastic.vocab.errors import ElasticError, NodeLost, PlanningError
 from dask_elastic.vocab.plan import CoreChange, Decision, Outlook, Plan
 from dask_elastic.vocab.snapshot import Snapshot
@@ -83,7 +84,8 @@ class Controller:
         self.error: str | None = None
         self.camera = Camera(membership, STALE_PERIODS * self.options.period)
         self.tape = SnapshotTape()
-        self._loop = ControlLoop(self.options.settings, clock=time.perf_counter)
+        self._pause = ShortTurns()
+        self._loop = ControlLoop(self.options.settings, clock=time.perf_counter, pause=self._pause)
         self._outlook: Mapping[str, Outlook] = {}
         self._addresses: deque[tuple[int, list[str]]] = deque(maxlen=KEPT_DECISIONS)
         self._slots = asyncio.Semaphore(CHANGES_AT_ONCE)
@@ -135,7 +137,7 @@ class Controller:
 
     def _decide(self, view: ClusterView) -> tuple[Snapshot, Plan]:
         with responsive():
-            snapshot = view.snapshot()
+            snapshot = view.snapshot(self._pause)
             return snapshot, self._loop.tick(snapshot)
 
     async def _let_join(self) -> None:
@@ -227,12 +229,14 @@ class Controller:
             "control_error": self.error if record.live else None,
         }
 
-    async def decisions(self, job: str) -> list[dict[str, Any]]:
-        """Return the newest decisions about a job, oldest first; nodes by their addresses."""
+    async def decisions(self, job: str, last: int | None = None) -> bytes:
+        """Return the newest decisions about a job as JSON, a list with the oldest first; nodes by their addresses."""
         generation = self.cores.jobs.record(job).spec.generation
         addresses = dict(self._addresses)
         found = [decision for decision in self.log.of(job) if decision.generation == generation]
-        return [decision_message(decision, addresses[decision.number]) for decision in found]
+        newest = found if last is None else found[max(0, len(found) - last) :]
+        known = [(decision, addresses[decision.number]) for decision in newest]
+        return await asyncio.get_running_loop().run_in_executor(None, _decisions_text, known)
 
     async def snapshots(self, job: str, last: int | None = None) -> bytes:
         """Return the newest snapshots in which a job is, as a recording."""
@@ -244,6 +248,16 @@ class Controller:
 def until_look(now: float, period: float) -> float:
     """Return the seconds until the loop looks next: just after a whole multiple of its period."""
     return period - (now - LOOK_SECONDS) % period
+
+
+def _decisions_text(decisions: Iterable[tuple[Decision, list[str]]]) -> bytes:
+    pause = ShortTurns()
+    lines = []
+    with responsive():
+        for decision, addresses in decisions:
+            lines.append(json.dumps(decision_message(decision, addresses)))
+            pause()
+    return f"[{','.join(lines)}]".encode()
 
 
 def _recording(snapshots: list[Snapshot]) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -279,7 +280,7 @@ class Job:
             "number", "time", "target", "measured", "predicted", "observed", "feasible", "applied", "reason", "wanted",
             "changes", "starved", "bound", "moved_bytes", "seconds",
         ]  # fmt: skip
-        return pd.DataFrame(self._call("decisions"), columns=columns)
+        return pd.DataFrame(json.loads(self._call("decisions")), columns=columns)
 
     def snapshots(self, last: int | None = None) -> list[Snapshot]:
         """Return what decisions were made from of late: the whole cluster, once a period, oldest first.

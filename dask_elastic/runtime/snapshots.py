@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,13 +67,19 @@ class ClusterView:
     jobs: tuple[JobView, ...]
     stale_after: float
 
-    def snapshot(self) -> Snapshot:
-        """Put the snapshot together."""
+    def snapshot(self, pause: Callable[[], None] = lambda: None) -> Snapshot:
+        """Put the snapshot together.
+
+        Parameters
+        ----------
+        pause : callable
+            Called after each executor: who works beside others can step aside there.
+        """
         places = {node.address: place for place, node in enumerate(self.nodes)}
         jobs = [view for view in self.jobs if all(address in places for _, address in view.spec.members)]
-        return Snapshot(self.now, self.nodes, tuple(self._job(view, places) for view in jobs))
+        return Snapshot(self.now, self.nodes, tuple(self._job(view, places, pause) for view in jobs))
 
-    def _job(self, view: JobView, places: Mapping[str, int]) -> JobSnapshot:
+    def _job(self, view: JobView, places: Mapping[str, int], pause: Callable[[], None]) -> JobSnapshot:
         spec, options = view.spec, view.spec.options
         oldest = self.now - max(self.stale_after, STALE_PERIODS * options.report_interval)
         fresh: dict[ExecutorKey, Measured] = {}
@@ -86,15 +92,16 @@ class ClusterView:
                     fresh[key] = measured
         place_of = {node: places[address] for node, address in spec.members}
         entries = _entries(spec)
-        executors = tuple(
-            _executor(view, key, place_of, key[0] in entries, fresh.get(key), known.get(key))
-            for key in sorted(view.cores)
-        )
-        latency, p99 = _latency([fresh[key] for key in fresh if key[0] in _last(spec)])
+        executors = []
+        for key in sorted(view.cores):
+            executors.append(_executor(view, key, place_of, key[0] in entries, fresh.get(key), known.get(key)))
+            pause()
+        last = _last(spec)
+        latency, p99 = _latency([fresh[key] for key in fresh if key[0] in last], pause)
         return JobSnapshot(
             name=spec.job,
             generation=spec.generation,
-            executors=executors,
+            executors=tuple(executors),
             latency_target=options.latency_target,
             paradigm=options.paradigm,
             planner=options.planner,
@@ -141,7 +148,7 @@ def _numbers(data: bytes | None) -> NDArray[np.float64] | None:
     return None if data is None else np.frombuffer(data, dtype="<f4").astype(np.float64)
 
 
-def _latency(last: Iterable[Measured]) -> tuple[float | None, float | None]:
+def _latency(last: Iterable[Measured], pause: Callable[[], None]) -> tuple[float | None, float | None]:
     """Return mean and 99th percentile of the time from the source to the end of the last operators."""
     total = rows = 0.0
     merged = LatencyHistogram()
@@ -150,6 +157,7 @@ def _latency(last: Iterable[Measured]) -> tuple[float | None, float | None]:
             total += detail["latency_mean"] * detail["latency_rows"]
             rows += detail["latency_rows"]
         merged.merge(LatencyHistogram.from_bytes(detail["latency_now"]))
+        pause()
     return (total / rows if rows > 0 else None), merged.quantile(0.99)
 
 

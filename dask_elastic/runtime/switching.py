@@ -4,11 +4,60 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 SWITCH_INTERVAL = 5e-4
 """Seconds between two switches of threads: beside a thread that holds the GIL, event loops stay responsive."""
+
+TURN = 1e-3
+"""Seconds after which a thread that computes steps aside."""
+
+NAP = 1e-6
+"""Any sleep will do: it is leaving the processor that lets others run, and Linux makes some 50 µs of it."""
+
+
+class ShortTurns:
+    """Steps aside for a moment where this thread has computed for long; to be called between the steps of its work.
+
+    A thread that is woken by the one that computes, as by handing over the GIL, may be put on the same processor and
+    has to wait there until the operating system looks again, 4 ms with Linux's usual clock. No switch interval shortens
+    that, while a thread that sleeps gives both up at once.
+
+    Parameters
+    ----------
+    turn : float
+        Seconds between two naps.
+    clock, sleep : callable
+        Return seconds, and wait for some.
+
+    Examples
+    --------
+    >>> naps, seconds = [], iter([0.0, 0.0004, 0.0012, 0.0012, 0.0013])
+    >>> pause = ShortTurns(turn=0.001, clock=lambda: next(seconds), sleep=naps.append)
+    >>> pause(), len(naps)
+    (None, 0)
+    >>> pause(), len(naps)
+    (None, 1)
+    """
+
+    def __init__(
+        self,
+        turn: float = TURN,
+        clock: Callable[[], float] = time.perf_counter,
+        sleep: Callable[[float], object] = time.sleep,
+    ):
+        self._turn = turn
+        self._clock = clock
+        self._sleep = sleep
+        self._began = clock()
+
+    def __call__(self) -> None:
+        """Step aside if it is time to."""
+        if self._clock() - self._began >= self._turn:
+            self._sleep(NAP)
+            self._began = self._clock()
 
 
 class SwitchInterval:

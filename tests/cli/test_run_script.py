@@ -241,7 +241,7 @@ def test_a_cluster_of_its_own_finds_modules_beside_the_script(script, tmp_path):
     change = beside_it.change
     job = de.submit(topology("own"))
     job.wait()
-    print(job.state("per_key").to_pandas()["count"].sum(), len(job.client.scheduler_info()["workers"]))
+    print(job.state("per_key").to_pandas()["count"].sum(), len(job.client.nthreads()))
     """
     process = start(script(body), "--workers", "2", "--threads", "1", "--dashboard-address", ":0")
     said, errors = process.communicate(timeout=60)

@@ -179,7 +179,7 @@ def install(client, network):
 
         peer.connect = connect
 
-    workers = list(client.scheduler_info()["workers"])
+    workers = list(client.nthreads())
     for source in workers:
         ways = {target: network.way(source, target) for target in workers if target != source}
         client.run(dial_through, ways, workers=[source])

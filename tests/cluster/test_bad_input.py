@@ -334,7 +334,7 @@ def test_dead_letters_of_none_and_of_remote_tasks(client, numbers, wait_until):
     assert job.dead_letters() == {}
     assert job.dead_letters("summed").num_rows == 0
     home = job.assignment()["home"][0]
-    away = next(address for address in client.scheduler_info()["workers"] if address != home)
+    away = next(address for address in client.nthreads() if address != home)
     job.set_cores("summed", {away: 1})
     wait_until(lambda: job.assignment()["remote"].all(), "the executor is on a remote core only")
     job.send(numbers)

@@ -47,7 +47,7 @@ def test_metrics_are_a_row_per_executor(client, job, wait_until):
     assert metrics["operator"].tolist() == ["by_both", "by_k", "by_word"]
     assert metrics["executor"].tolist() == [0, 0, 0]
     assert metrics["cores"].tolist() == [1, 1, 1]
-    assert set(metrics["node"]) <= set(client.scheduler_info()["workers"])
+    assert set(metrics["node"]) <= set(client.nthreads())
     assert (metrics["queue"] == 0).all()
     assert (metrics["service_rate"] > 0).all()
     assert (metrics["arrival_rate"] > 0).all()
@@ -63,7 +63,7 @@ def test_assignment_says_where_each_shard_is(client, job, wait_until):
     assert places["remote"].tolist() == [False] * 3
     assert (places["home"] == places["node"]).all()
     assert places["shards"].map(len).tolist() == [256] * 3
-    away = next(a for a in client.scheduler_info()["workers"] if a != places["home"][1])
+    away = next(a for a in client.nthreads() if a != places["home"][1])
     job.set_cores("by_k", {places["home"][1]: 1, away: 1})
     mine = tasks(job)
     assert mine["remote"].tolist() == [False, True]
@@ -112,7 +112,7 @@ def test_state_is_read_by_keys_of_any_shape(job):
 
 def test_state_that_is_read_while_the_job_runs_only_grows(client, job, wait_until):
     home = job.assignment().set_index("operator")["home"]["by_k"]
-    away = next(a for a in client.scheduler_info()["workers"] if a != home)
+    away = next(a for a in client.nthreads() if a != home)
     job.set_cores("by_k", {home: 1, away: 1})
     remote = int(tasks(job)["task"].iloc[1])
     for shard in range(0, 256, 2):
@@ -131,7 +131,7 @@ def test_state_that_is_read_while_the_job_runs_only_grows(client, job, wait_unti
 
 def test_what_was_processed_is_in_the_state_that_is_read_next(client, job, wait_until):
     home = job.assignment().set_index("operator")["home"]["by_k"]
-    away = next(a for a in client.scheduler_info()["workers"] if a != home)
+    away = next(a for a in client.nthreads() if a != home)
     job.set_cores("by_k", {away: 1})
     job.send(ROWS)
     wait_until(lambda: processed(job, 1_000), "all rows are processed, remote ones too")

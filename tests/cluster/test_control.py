@@ -119,7 +119,7 @@ def test_cores_follow_the_load_up_and_down_and_the_state_is_right(client, data_p
     assert change["executor"] == "summed[0]"
     assert sum(change["before"].values()) == 1
     assert sum(change["after"].values()) > 1
-    assert set(change["after"]) <= set(client.scheduler_info()["workers"])
+    assert set(change["after"]) <= set(client.nthreads())
     assert decisions["observed"].notna().any()
 
 
@@ -228,7 +228,7 @@ def test_a_guest_that_holds_nothing_may_go_and_the_job_goes_on(small_cluster, wa
     cluster = small_cluster(n_workers=1, threads_per_worker=1, processes=False)
     with Client(cluster, set_as_default=False) as client:
         job = de.submit(summing(de.sources.Push(SCHEMA), "quiet"), client)
-        [home] = client.scheduler_info()["workers"]
+        [home] = client.nthreads()
         cluster.scale(2)
         wait_until(lambda: len(job._describe()["nodes"]) == 2, "the new worker has joined")
         guest = next(address for address in job._describe()["nodes"] if address != home)
@@ -239,7 +239,7 @@ def test_a_guest_that_holds_nothing_may_go_and_the_job_goes_on(small_cluster, wa
         job.set_cores("summed", {home: 1})
         wait_until(lambda: not job.assignment()["remote"].any(), "the guest has none any more")
         client.retire_workers([guest], close_workers=True)
-        wait_until(lambda: len(client.scheduler_info()["workers"]) == 1, "the guest is gone")
+        wait_until(lambda: len(client.nthreads()) == 1, "the guest is gone")
         job.send(rows.slice(150))
         job.end_of_input()
         job.wait(**RUN)
@@ -252,7 +252,7 @@ def test_workers_are_drained_before_they_leave(small_cluster, wait_until):
     with Client(cluster, set_as_default=False) as client:
         rows = numbers(3_000)
         job = de.submit(summing(de.sources.Iterable(paced(rows, 1_000)), "left"), client)
-        workers = sorted(client.scheduler_info()["workers"])
+        workers = sorted(client.nthreads())
         home = job.assignment()["home"][0]
         job.set_cores("summed", dict.fromkeys(workers, 1))
         wait_until(lambda: job.assignment()["remote"].sum() == 2, "tasks are everywhere")
@@ -261,7 +261,7 @@ def test_workers_are_drained_before_they_leave(small_cluster, wait_until):
         assert job.assignment()["remote"].sum() == 2
         leaving = next(address for address in workers if address != home)
         de.retire(leaving, client, timeout="20s", close=True)
-        wait_until(lambda: leaving not in client.scheduler_info()["workers"], "the worker is gone")
+        wait_until(lambda: leaving not in client.nthreads(), "the worker is gone")
         assert leaving not in set(job.assignment()["node"])
         assert job.status == "running"
         with pytest.raises(errors.PlanningError, match="there is no worker"):

@@ -128,7 +128,7 @@ def test_state_order_and_outputs_are_right_under_moves_and_core_changes(client, 
     plain.sink(de.sinks.Collect(), name="out")
     rows.key_by("stock_id").compute(in_sequence(), name="order", state=SEQUENCE, executors=1, shards=16)
     job = de.submit(topology, client, flush_interval="50ms", channel_window="256KiB")
-    nodes = sorted(client.scheduler_info()["workers"])
+    nodes = sorted(client.nthreads())
     for operator in ("totals", "order"):
         job.set_cores(operator, dict.fromkeys(nodes, 1))
     mover = Mover(job, nodes)
@@ -168,7 +168,7 @@ def test_flights_at_a_rate_are_counted_exactly_while_their_executors_move(client
     logic = {"n": de.aggregate.Count(), "delay": de.aggregate.Sum("dep_delay"), "worst": de.aggregate.Max("dep_delay")}
     flights.key_by("tailnum").compute(logic, name="per_plane", executors=1, shards=16)
     job = de.submit(topology, client, balance_interval="50ms", balance_threshold=1.05)
-    nodes = sorted(client.scheduler_info()["workers"])
+    nodes = sorted(client.nthreads())
     mover = Mover(job, nodes, seed=3)
     job.set_cores("per_plane", dict.fromkeys(nodes, 1))
     while job.status == "running":
@@ -198,7 +198,7 @@ def test_a_million_rows_are_counted_exactly_by_two_executors_with_remote_tasks(c
     logic = {"n": de.aggregate.Count(), "sum": de.aggregate.Sum("v")}
     rows.key_by("k").compute(logic, name="counted", executors=2)
     job = de.submit(topology, client, flush_interval="100ms")
-    job.set_cores("counted", dict.fromkeys(sorted(client.scheduler_info()["workers"]), 1))
+    job.set_cores("counted", dict.fromkeys(sorted(client.nthreads()), 1))
     job.wait(**RUN)
     wanted = table.to_pandas().groupby("k")["v"].agg(["count", "sum"])
     state = job.state("counted").to_pandas().set_index("k").sort_index()

@@ -57,7 +57,7 @@ def guests_of(job, client, home, count, wait_until):
     """So many workers of the job besides its home, once it has them."""
 
     def found():
-        there = set(client.scheduler_info()["workers"])
+        there = set(client.nthreads())
         guests = sorted((nodes_of(job) & there) - {home})
         return guests if len(guests) >= count else None
 
@@ -226,7 +226,7 @@ def test_one_key_with_nine_tenths_of_the_rows_has_a_task_to_itself(client, wait_
         followed("hot", service=100e-6, shards=32), client, latency_target=None, balance_interval="100ms",
         channel_window="1MiB",
     )  # fmt: skip
-    workers = list(client.scheduler_info()["workers"])
+    workers = list(client.nthreads())
 
     def memory():
         return max(client.run(lambda: psutil.Process().memory_info().rss).values())

@@ -206,7 +206,7 @@ def test_jobs_that_are_submitted_at_a_time_share_the_channels_of_a_fresh_cluster
 
 def replaced(client, address):
     """Whether one of two workers has been replaced; the other may know of its end before the scheduler does."""
-    workers = client.scheduler_info()["workers"]
+    workers = client.nthreads()
     return len(workers) == 2 and address not in workers
 
 
@@ -240,7 +240,7 @@ def test_a_worker_killed_under_load_ends_the_job_and_all_of_its_threads(small_cl
     with Client(small_cluster(n_workers=2, threads_per_worker=2), set_as_default=False) as client:
         source = de.sources.Iterable(endless, parallel=2)
         job = de.submit(counting(source, executors=2), client, channel_window="64KiB")
-        nodes = list(client.scheduler_info()["workers"])
+        nodes = list(client.nthreads())
         job.set_cores("counted", dict.fromkeys(nodes, 1))
         wait_until(lambda: job.assignment()["remote"].sum() == 2, "each executor has a remote task")
         wait_until(lambda: job.metrics()["rows"].sum() > 10_000, "rows flow")
@@ -428,7 +428,7 @@ def test_garbage_ends_the_channel_it_comes_on_and_the_next_job_gets_another(smal
 
     with Client(small_cluster(n_workers=2, processes=processes), set_as_default=False) as client:
         job = held(client)
-        client.run(send_garbage, list(client.scheduler_info()["workers"]))
+        client.run(send_garbage, list(client.nthreads()))
         with pytest.raises(errors.JobFailed, match=r"of the unknown kind \['end', 'of', 'it'\]|broke|peer has closed"):
             job.wait(**RUN)
         assert isinstance(job.error, errors.NodeLost)
@@ -443,7 +443,7 @@ def test_a_cluster_with_tls_runs_a_job_over_several_nodes(small_cluster, wait_un
     with Client(small_cluster(n_workers=2, security=security), set_as_default=False) as client:
         assert client.scheduler.address.startswith("tls://")
         job = de.submit(counting(de.sources.Push(SCHEMA), executors=1), client, name="remote")
-        nodes = list(client.scheduler_info()["workers"])
+        nodes = list(client.nthreads())
         job.set_cores("counted", dict.fromkeys(nodes, 1))
         wait_until(lambda: job.assignment()["remote"].any(), "the executor has a remote task")
         job.send(NUMBERS)
@@ -473,7 +473,7 @@ def test_a_task_that_has_ended_leaves_no_cache_of_keys_behind(small_cluster, wai
     cluster = small_cluster(n_workers=2, threads_per_worker=2, processes=False)
     with Client(cluster, set_as_default=False) as client:
         job = held(client)
-        nodes = list(client.scheduler_info()["workers"])
+        nodes = list(client.nthreads())
         runtimes = [worker.plugins["dask-elastic-worker"].runtime for worker in cluster.workers.values()]
         for _ in range(3):
             for count in (2, 0):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -147,7 +148,7 @@ def test_what_was_decided_is_remembered_published_and_told(bench):
         [(topic, event)] = bench.scheduler.events
         assert (topic, event["number"], event["job"]) == ("dask_elastic", 7, "job")
         wanted = {"executor": "op0[0]", "before": {"a": 2}, "after": {"a": 2, "b": 1}, "moved_bytes": 0.0}
-        [told] = await bench.controller.decisions("job")
+        [told] = json.loads(await bench.controller.decisions("job"))
         assert told["changes"] == event["changes"] == [wanted]
         assert told["applied"]
         described = await bench.coordinator.describe("job")
@@ -166,7 +167,7 @@ def test_decisions_and_snapshots_are_those_of_the_run_at_hand(bench):
         await bench.period(planned(0, record))
         await bench.coordinator.stop("job")
         await bench.submit(executors=1)
-        assert await bench.controller.decisions("job") == []
+        assert json.loads(await bench.controller.decisions("job")) == []
         assert loads(await bench.controller.snapshots("job")) == []
         for _ in range(3):
             await bench.period()
@@ -385,3 +386,40 @@ def test_the_event_loop_is_never_blocked_for_more_than_five_milliseconds(fake):
     assert max(own) < 0.005
     # A collection of garbage, or somebody else's turn instead of ours, may fall into any period, but not into all.
     assert min(gaps) < 0.005
+
+
+def test_a_decision_steps_aside_every_few_milliseconds(fake, monkeypatch):
+    """Who computes is asked often enough whether its turn is over; what wakes beside it may have to wait for that."""
+    marks = []
+    monkeypatch.setattr(module, "ShortTurns", lambda: lambda: marks.append(time.thread_time()))
+    coordinator, report = busy_cluster(fake)
+    longest = []
+    for _ in range(10):
+        report(time.time())
+        view = coordinator.controller.camera.view(time.time())
+        marks[:] = [time.thread_time()]
+        coordinator.controller._decide(view)
+        marks.append(time.thread_time())
+        longest.append(np.diff(marks).max())
+        assert len(marks) > EXECUTORS
+    assert min(longest) < 0.003
+
+
+def test_telling_a_thousand_decisions_does_not_block_the_event_loop(bench):
+    async def test(bench):
+        record = await bench.submit(executors=2)
+        changes = [change(record, index % 2, {0: 2}, {0: 2, 1: 1}) for index in range(20)]
+        controller = bench.controller
+        controller.log.add(decided(number, record, *changes) for number in range(1_000))
+        controller._addresses.extend((number, ["a", "b"]) for number in range(1_000))
+        turns, answer = 0, asyncio.ensure_future(controller.decisions("job"))
+        while not answer.done():
+            await asyncio.sleep(0.001)
+            turns += 1
+        told = json.loads(answer.result())
+        assert len(told) == 1_000
+        assert told[0]["changes"][0]["after"] == {"a": 2, "b": 1}
+        assert turns > 1
+        assert [one["number"] for one in json.loads(await controller.decisions("job", last=2))] == [998, 999]
+
+    bench(test, {"a": 2, "b": 2})

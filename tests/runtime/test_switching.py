@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dask_elastic.runtime.switching import SWITCH_INTERVAL, SwitchInterval, responsive
+from dask_elastic.runtime.switching import NAP, SWITCH_INTERVAL, TURN, ShortTurns, SwitchInterval, responsive
 
 
 @pytest.fixture(autouse=True)
@@ -44,3 +44,18 @@ def test_who_computes_keeps_the_others_responsive_even_when_it_fails():
             raise KeyError
     except KeyError:
         assert sys.getswitchinterval() == before
+
+
+def test_a_thread_steps_aside_after_each_turn_and_not_before():
+    now, naps = [0.0], []
+
+    def sleep(seconds):
+        naps.append(now[0])
+        now[0] += 0.25
+
+    pause = ShortTurns(turn=1.0, clock=lambda: now[0], sleep=sleep)
+    for _ in range(10):
+        now[0] += 0.5
+        pause()
+    assert naps == [1.0, 2.25, 3.5, 4.75, 6.0]
+    assert 0 < NAP < TURN < 5e-3

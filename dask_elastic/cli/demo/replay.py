@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from dataclasses import dataclass
@@ -117,7 +118,7 @@ class Replay:
         rows = _arrived(self.flights)
         late = False
         while job.status not in ENDED:
-            for decision in call(job.client, "decisions", job=job.name):
+            for decision in json.loads(call(job.client, "decisions", job=job.name)):
                 if decision["number"] not in moved and moved_cores(decision) != (0, 0):
                     moved[decision["number"]] = decision
                     line.say(f"  -> {changes_text(decision)}")
