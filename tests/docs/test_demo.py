@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 DEMO = ROOT / "examples" / "demo.py"
 
 HEAVY = ("--rate", "7000")
-"""A month's three quarters of these rows, 600 µs each, are more than three cores do in time, and three are there first."""
+"""One executor gets three quarters of the first month: at 600 µs a row, more than the three cores do that it has."""
 
 
 def start(out, *arguments):
