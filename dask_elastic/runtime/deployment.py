@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from dask_elastic.executor import events
 from dask_elastic.executor.emitter import Emitter
-from dask_elastic.executor.executor import ElasticExecutor, ExecutorLimits
+from dask_elastic.executor.executor import ElasticExecutor
 from dask_elastic.executor.guard import Guard
+from dask_elastic.executor.limits import ExecutorLimits
 from dask_elastic.executor.measures import ExecutorMeasure
 from dask_elastic.executor.processor import Processor
 from dask_elastic.executor.remote import RemotePart
