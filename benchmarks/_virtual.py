@@ -18,7 +18,8 @@ import pyarrow as pa
 from dask_elastic.control.loop import ControlLoop
 from dask_elastic.executor import events
 from dask_elastic.executor import instructions as do
-from dask_elastic.executor.executor import ElasticExecutor, ExecutorLimits
+from dask_elastic.executor.executor import ElasticExecutor
+from dask_elastic.executor.limits import ExecutorLimits
 from dask_elastic.executor.measures import ExecutorMeasure
 from dask_elastic.executor.task_queue import LabelItem, StopItem, Work
 from dask_elastic.meters import FlowWindow

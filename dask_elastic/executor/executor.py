@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from dask_elastic.executor import instructions as do
 from dask_elastic.executor.cores import Cores
 from dask_elastic.executor.flushes import TRIM, Flushes
 from dask_elastic.executor.inputs import Inputs
+from dask_elastic.executor.limits import ExecutorLimits
 from dask_elastic.executor.link import Links
 from dask_elastic.executor.measures import RECENT_SECONDS, ExecutorMeasure, Measures
 from dask_elastic.executor.moves import MoveRecord, Moves
@@ -20,7 +20,7 @@ from dask_elastic.executor.primary_state import PrimaryState
 from dask_elastic.executor.punctuations import Punctuations
 from dask_elastic.executor.recovery import Recovery, RecoveryRecord
 from dask_elastic.executor.routes import Routes
-from dask_elastic.executor.task import PENDING_BYTES, REMOTE_WINDOW, Task
+from dask_elastic.executor.task import REMOTE_WINDOW, Task
 from dask_elastic.executor.task_queue import Item, Work
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.vocab.batch import Batch
@@ -34,28 +34,6 @@ FIRST_ROWS = 64
 
 FINAL_FLUSH = -2
 """Token of the flush that ends an executor."""
-
-
-@dataclass(frozen=True)
-class ExecutorLimits:
-    """What bounds an executor.
-
-    Parameters
-    ----------
-    inbox_time : float
-        Seconds of work that a task may have taken; a label is never farther from the head than this.
-    threshold : float
-        Ratio of the largest to the mean task load above which shards are balanced.
-    patience : float
-        Seconds for which a move waits, before it pauses its shard, until the source has nothing under way.
-    pending_bytes : int
-        Bytes that a remote task may have been sent and not have brought home as state; half of it asks for a flush.
-    """
-
-    inbox_time: float = 0.005
-    threshold: float = 1.2
-    patience: float = 0.05
-    pending_bytes: int = PENDING_BYTES
 
 
 class ElasticExecutor:

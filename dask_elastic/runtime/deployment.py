@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from dask_elastic.executor import events
 from dask_elastic.executor.emitter import Emitter
-from dask_elastic.executor.executor import ElasticExecutor, ExecutorLimits
+from dask_elastic.executor.executor import ElasticExecutor
 from dask_elastic.executor.guard import Guard
+from dask_elastic.executor.limits import ExecutorLimits
 from dask_elastic.executor.measures import ExecutorMeasure
 from dask_elastic.executor.processor import Processor
 from dask_elastic.executor.remote import RemotePart
@@ -395,12 +396,18 @@ class Deployment:
         self._ended(identity)
 
     def hear(self, target: ExecutorId, said: Punctuation) -> None:
-        """Tell an executor here what one of its inputs says of event time."""
-        self.homes[target].handle(events.InputPunctuated(said))
+        """Tell an executor or a sink here what one of its inputs says of event time."""
+        if target in self.homes:
+            self.homes[target].handle(events.InputPunctuated(said))
+        else:
+            self.sinks[target].hear(said)
 
     def input_ended(self, target: ExecutorId, origin: ExecutorId) -> None:
-        """Tell an executor here that one of its inputs has ended."""
-        self.homes[target].handle(events.InputEnded(origin))
+        """Tell an executor or a sink here that one of its inputs has ended."""
+        if target in self.homes:
+            self.homes[target].handle(events.InputEnded(origin))
+        else:
+            self.sinks[target].input_ended(origin)
 
     def sink_ended(self, identity: ExecutorId) -> None:
         """Say that a sink has written all."""

@@ -14,6 +14,7 @@ from dask_elastic.vocab.punctuation import Punctuation
 
 if TYPE_CHECKING:
     from dask_elastic.runtime.deployment import Deployment
+    from dask_elastic.runtime.peer import Peer
 
 
 class Downstream:
@@ -49,34 +50,33 @@ class Downstream:
         """Pass a punctuation on, if there is one, behind what its instance has delivered."""
         if said is None:
             return
-        deployment = self.deployment
-        for target, node in self._receivers(said.origin):
-            if target in deployment.sinks:
-                deployment.sinks[target].hear(said)
-            elif node == deployment.node:
-                deployment.hear(target, said)
+        for target, peer in self._receivers(said.origin):
+            if peer is None:
+                self.deployment.hear(target, said)
             else:
-                spec = deployment.spec
-                deployment.runtime.peer(spec.nodes[node]).send_punctuation(spec.run, target, said)
+                peer.send_punctuation(self.deployment.spec.run, target, said)
 
     def end(self, identity: ExecutorId) -> None:
         """Say that an instance has sent its last batch."""
-        deployment = self.deployment
-        for target, node in self._receivers(identity):
-            if target in deployment.sinks:
-                deployment.sinks[target].input_ended(identity)
-            elif node == deployment.node:
-                deployment.input_ended(target, identity)
+        for target, peer in self._receivers(identity):
+            if peer is None:
+                self.deployment.input_ended(target, identity)
             else:
-                spec = deployment.spec
-                deployment.runtime.peer(spec.nodes[node]).send_end(spec.run, target, identity)
+                peer.send_end(self.deployment.spec.run, target, identity)
 
-    def _receivers(self, identity: ExecutorId) -> Iterator[tuple[ExecutorId, int]]:
-        """Yield who gets what an instance puts out, and on which node."""
-        deployment = self.deployment
+    def _receivers(self, identity: ExecutorId) -> Iterator[tuple[ExecutorId, Peer | None]]:
+        """Yield who gets what an instance puts out, and the way there; None for those on this node, as all sinks are.
+
+        Raises
+        ------
+        NodeLost
+            If the way to one has been lost.
+        """
+        deployment, spec = self.deployment, self.deployment.spec
         for name in dict.fromkeys(way.target for way in deployment.components[identity.component].exits):
             if isinstance(deployment.components[name].operator, SinkOperator):
-                yield ExecutorId(name, deployment.node), deployment.node
+                yield ExecutorId(name, deployment.node), None
                 continue
-            for target in deployment.spec.instances(name):
-                yield target, deployment.spec.node_of(target)
+            for target in spec.instances(name):
+                node = spec.node_of(target)
+                yield target, None if node == deployment.node else deployment.runtime.peer(spec.nodes[node])

@@ -50,6 +50,7 @@ class Losses:
         self._in_turn = ThreadPoolExecutor(1, thread_name_prefix="elastic-control-comings")
         self._under_way: set[asyncio.Task[Any]] = set()
         self._numbers = itertools.count(1)
+        self._one_at_a_time = asyncio.Lock()
 
     def note(self, address: str, error: NodeLost) -> None:
         """Begin to go on without a node that was given up; called on the event loop."""
@@ -63,8 +64,7 @@ class Losses:
     async def _go_on_without(self, address: str, error: NodeLost) -> None:
         died = await self._died([address])
         for deployment in list(self.runtime.deployments.values()):
-            lost = functools.partial(deployment.node_lost, address, error, address in died)
-            await self._act(deployment, died, self.runtime.guarded, deployment, lost)
+            await self._act(deployment, died, deployment.node_lost, address, error, address in died)
         self.runtime.report_soon()
 
     async def members(self, deployment: Deployment, change: int, nodes: Sequence[str], guests: Sequence[int]) -> None:
@@ -100,12 +100,22 @@ class Losses:
         return helpers - {self.runtime.address, NOBODY}
 
     async def _act(self, deployment: Deployment, died: Collection[str], act: Callable[..., None], *given: Any) -> None:
-        """Have a job do without nodes, away from the event loop; the scheduler knows by then what they had at hand."""
+        """Have a job do without nodes, away from the event loop; the scheduler knows by then what they had at hand.
+
+        One after the other, so that the last number which the scheduler was told is the last that was acted on.
+        """
+        async with self._one_at_a_time:
+            try:
+                await self._tell_and_act(deployment, died, functools.partial(act, *given))
+            except Exception as error:  # what a job cannot go on from is its error: nobody else would wait for it
+                deployment.fail(error)
+
+    async def _tell_and_act(self, deployment: Deployment, died: Collection[str], act: Callable[[], None]) -> None:
         number = next(self._numbers)
         batches = [batch for address in died for batch in deployment.at_hand(address)]
         if batches:
             await self._tell(deployment, number, batches)
-        await asyncio.get_running_loop().run_in_executor(self._in_turn, act, *given)
+        await asyncio.get_running_loop().run_in_executor(self._in_turn, act)
         if batches:
             deployment.told = number
 

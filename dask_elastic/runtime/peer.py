@@ -17,13 +17,14 @@ from dask_elastic.runtime.lanes import READY, CommLane, SocketLane, is_plain
 from dask_elastic.runtime.packet import MAX_FRAME, Packet
 from dask_elastic.runtime.wire import Buffers, Encoder, Header, encode_message, pack
 from dask_elastic.vocab.batch import Batch
-from dask_elastic.vocab.errors import ElasticError, ProtocolError
+from dask_elastic.vocab.errors import ElasticError, NodeLost, ProtocolError
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.messages import ToHome, ToRemote
 from dask_elastic.vocab.punctuation import Punctuation
 
 if TYPE_CHECKING:
     from distributed import Worker
+    from distributed.comm import Comm
 
 Run = tuple[str, int]
 """A job, and which run of it."""
@@ -85,14 +86,33 @@ class Peer:
         self._closed = False
 
     async def connect(self) -> None:
-        """Dial the peer and agree on the lane."""
+        """Dial the peer and agree on the lane.
+
+        Raises
+        ------
+        NodeLost
+            If it does not take the connection up.
+        ProtocolError
+            If it is no worker with dask_elastic.
+        """
         comm = await connect(self.address, **self.worker.security.get_connection_args("worker"))
-        plain = is_plain(comm)
+        try:
+            await self._begin(comm, is_plain(comm))
+        except BaseException:  # nobody else knows of the connection
+            comm.abort()
+            raise
+
+    async def _begin(self, comm: Comm, plain: bool) -> None:
         lane = "socket" if plain else "comm"
         begin = {"sender": address_of(self.worker), "lane": lane, "incarnation": self._link.incarnation}
-        await comm.write({"op": "elastic_stream", "reply": False, **begin})
-        if plain and await asyncio.wait_for(comm.stream.read_bytes(len(READY)), READY_SECONDS) != READY:
-            raise ProtocolError(f"{self.address} does not answer as a worker with dask_elastic does")
+        try:
+            await comm.write({"op": "elastic_stream", "reply": False, **begin})
+            if plain and await asyncio.wait_for(comm.stream.read_bytes(len(READY)), READY_SECONDS) != READY:
+                raise ProtocolError(f"{self.address} does not answer as a worker with dask_elastic does")
+        except TimeoutError as error:
+            raise NodeLost(f"{self.address} did not take a connection up within {READY_SECONDS:g} s") from error
+        except OSError as error:
+            raise NodeLost(f"{self.address} did not take a connection up: {error!r}") from error
         self._lane = (SocketLane if plain else CommLane)(comm, self._next_packet, self._broken)
 
     def _broken(self, error: BaseException) -> None:

@@ -10,9 +10,10 @@ import pyarrow as pa
 
 from dask_elastic.executor import events
 from dask_elastic.executor.emitter import Emitter
-from dask_elastic.executor.executor import ElasticExecutor, ExecutorLimits
+from dask_elastic.executor.executor import ElasticExecutor
 from dask_elastic.executor.guard import DeadLetter, Guard, OnError
 from dask_elastic.executor.inputs import Inputs, timed_components
+from dask_elastic.executor.limits import ExecutorLimits
 from dask_elastic.executor.processor import Processor
 from dask_elastic.executor.remote import RemotePart
 from dask_elastic.executor.source_clock import SourceClock

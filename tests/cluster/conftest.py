@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from distributed import Client, LocalCluster
 
 import dask_elastic as de
+
+pytest.register_assert_rewrite("counting_jobs")
+sys.path.insert(0, str(Path(__file__).parent))
+import counting_jobs  # noqa: E402, F401  found by its place
+
+sys.path.pop(0)
 
 SECONDS = 30
 
@@ -71,3 +81,18 @@ def small_cluster() -> Iterator[Callable[..., LocalCluster]]:
     yield start
     for cluster in made:
         cluster.close()
+
+
+@pytest.fixture
+def numbers() -> pa.Table:
+    """A thousand rows of ten keys."""
+    return pa.table({"k": np.arange(1_000) % 10, "v": np.arange(1_000)})
+
+
+@pytest.fixture
+def held(client: Client) -> de.Job:
+    """A job that runs until it is stopped."""
+    topology = de.Topology("held")
+    rows = topology.source("rows", de.sources.Push(pa.schema({"k": pa.int64()})))
+    rows.key_by("k").compute({"n": de.aggregate.Count()}, name="counted").sink(de.sinks.Collect(), name="out")
+    return de.submit(topology, client, cores={"counted": 1})

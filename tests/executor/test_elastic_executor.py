@@ -6,7 +6,8 @@ import pytest
 
 from dask_elastic.executor import events
 from dask_elastic.executor import instructions as do
-from dask_elastic.executor.executor import FINAL_FLUSH, FIRST_ROWS, ElasticExecutor, ExecutorLimits
+from dask_elastic.executor.executor import FINAL_FLUSH, FIRST_ROWS, ElasticExecutor
+from dask_elastic.executor.limits import ExecutorLimits
 from dask_elastic.executor.moves import NOBODY
 from dask_elastic.executor.remote import RemotePart
 from dask_elastic.executor.task import REMOTE_WINDOW

@@ -7,7 +7,8 @@ import pyarrow as pa
 import pytest
 
 from dask_elastic.executor import events
-from dask_elastic.executor.executor import ElasticExecutor, ExecutorLimits
+from dask_elastic.executor.executor import ElasticExecutor
+from dask_elastic.executor.limits import ExecutorLimits
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.vocab.batch import Batch
 from dask_elastic.vocab.identity import ExecutorId

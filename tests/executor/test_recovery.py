@@ -8,8 +8,9 @@ import pytest
 
 from dask_elastic.executor import events
 from dask_elastic.executor import instructions as do
-from dask_elastic.executor.executor import FINAL_FLUSH, ElasticExecutor, ExecutorLimits
+from dask_elastic.executor.executor import FINAL_FLUSH, ElasticExecutor
 from dask_elastic.executor.flushes import TRIM
+from dask_elastic.executor.limits import ExecutorLimits
 from dask_elastic.executor.task_queue import LabelItem, Work
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.vocab import messages as m

@@ -7,11 +7,18 @@ from typing import ClassVar
 import pytest
 
 from dask_elastic.runtime import channels as module
+from dask_elastic.runtime import peer as peer_module
 from dask_elastic.runtime.channels import Channels
 from dask_elastic.runtime.node_options import NodeOptions
-from dask_elastic.vocab.errors import NodeLost
+from dask_elastic.runtime.peer import Peer
+from dask_elastic.vocab.errors import NodeLost, ProtocolError
 
-HERE = SimpleNamespace(contact_address="tcp://here:1", address="tcp://here:1")
+HERE = SimpleNamespace(
+    contact_address="tcp://here:1",
+    address="tcp://here:1",
+    loop=SimpleNamespace(asyncio_loop=None),
+    security=SimpleNamespace(get_connection_args=lambda role: {}),
+)
 
 
 class Way:
@@ -72,3 +79,52 @@ def test_a_way_that_is_made_while_all_are_closed_is_closed_too(made):
 
     asyncio.run(scenario())
     assert [way.open for way in made] == [False]
+
+
+async def nothing(count):
+    """Never answer."""
+    await asyncio.Event().wait()
+
+
+async def other_words(count):
+    """Answer as something else would."""
+    return b"?" * count
+
+
+async def breaks(count):
+    """Break."""
+    raise OSError("broken")
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "message"),
+    [
+        (nothing, NodeLost, "tcp://there:1 did not take a connection up within 0.01 s"),
+        (other_words, ProtocolError, "tcp://there:1 does not answer as a worker with dask_elastic does"),
+        (breaks, NodeLost, r"tcp://there:1 did not take a connection up: OSError\('broken'\)"),
+    ],
+)
+def test_a_connection_that_is_not_taken_up_is_closed_and_named(answer, error, message, monkeypatch):
+    class Comm:
+        """A plain connection with somebody who answers so."""
+
+        aborted = False
+        stream = SimpleNamespace(read_bytes=answer)
+
+        async def write(self, words):
+            """Nothing."""
+
+        def abort(self):
+            """Note it."""
+            self.aborted = True
+
+    async def dialled(address, **_):
+        return comm
+
+    comm = Comm()
+    monkeypatch.setattr(peer_module, "connect", dialled)
+    monkeypatch.setattr(peer_module, "is_plain", lambda comm: True)
+    monkeypatch.setattr(peer_module, "READY_SECONDS", 0.01)
+    with pytest.raises(error, match=message):
+        asyncio.run(Peer(HERE, "tcp://there:1", lambda *_: None).connect())
+    assert comm.aborted

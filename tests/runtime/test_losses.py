@@ -74,6 +74,7 @@ class Runtime:
             spec=SimpleNamespace(job="job", generation=1, incarnation=0, node=0, nodes=("here", "b", "c")),
             node_lost=lambda *given: self._happens("lost", given[0], given[2]),
             change_members=lambda *given: self._happens("members", *given),
+            fail=lambda error: self._happens("failed", error),
         )  # fmt: skip
         self.deployments = {"job": self.deployment}
         self.worker = SimpleNamespace(scheduler=SimpleNamespace(elastic_suspects=self._told))
@@ -90,9 +91,6 @@ class Runtime:
 
     def spawn(self, work):
         return asyncio.ensure_future(work)
-
-    def guarded(self, deployment, act):
-        act()
 
     def report_soon(self):
         self._happens("report")
@@ -157,6 +155,54 @@ def test_what_is_known_of_a_loss_comes_before_the_news_of_it(runtime):
     )
     assert [what[0] for what in happened if what[0] in ("lost", "members")] == ["lost", "members"]
     assert happened[-1] == news
+
+
+def test_of_nodes_that_die_one_after_the_other_the_scheduler_is_told_in_that_order(runtime):
+    """Else what is known of the second would be taken for absolved with the first, or the other way round."""
+
+    async def told(job, number, batches, **run):
+        runtime.happened.append(("telling", number))
+        # The first takes longer than the second would.
+        for _ in range(10 if number == 1 else 1):
+            await asyncio.sleep(0)
+        runtime.happened.append(("told", number))
+
+    runtime.dead = {"b", "c"}
+    runtime.deployment.at_hand = lambda address: [("op", 4)]
+    runtime.worker.scheduler.elastic_suspects = told
+    happened = go_on(
+        runtime,
+        lambda losses: losses.note("b", NodeLost("gone")),
+        lambda losses: losses.note("c", NodeLost("gone")),
+    )
+    kinds = [what[0] for what in happened if what[0] in ("telling", "told", "lost")]
+    assert kinds == ["telling", "told", "lost"] * 2
+    assert runtime.deployment.told == 2
+
+
+def test_a_job_that_cannot_do_without_a_node_of_which_news_came_fails(runtime):
+    """Whoever brought the news would take the error for that of a node that cannot be told."""
+    poison = PoisonBatch("op", 4)
+
+    def change_members(*_):
+        raise poison
+
+    runtime.dead = {"b"}
+    runtime.deployment.change_members = change_members
+    happened = go_on(runtime, lambda losses: losses.members(runtime.deployment, 1, ("here", NOBODY, "c"), ()))
+    assert happened[-1] == ("failed", poison)
+
+
+def test_whatever_goes_wrong_with_a_loss_is_the_error_of_the_job(runtime):
+    wrong = KeyError("job")
+
+    async def told(**_):
+        raise wrong
+
+    runtime.dead = {"b"}
+    runtime.worker.scheduler.elastic_suspects = told
+    happened = go_on(runtime, lambda losses: losses.note("b", NodeLost("gone")))
+    assert happened[-2:] == [("failed", wrong), ("report",)]
 
 
 def test_a_home_that_dies_of_what_it_was_about_to_do_is_told_from_one_that_came_through_it(fake):

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 from followed_job import SOURCES, last_outputs, make_batches, make_topology, state_of, truth_per_bucket, truth_per_key
 
-from dask_elastic.executor.executor import ExecutorLimits
 from dask_elastic.executor.keyed_state import read_state
+from dask_elastic.executor.limits import ExecutorLimits
 from dask_elastic.simulator import (
     Disturbance,
     Disturber,

@@ -10,7 +10,7 @@ import pyarrow as pa
 from followed_job import Nowhere
 from scenario import Scenario
 
-from dask_elastic.executor.executor import ExecutorLimits
+from dask_elastic.executor.limits import ExecutorLimits
 from dask_elastic.simulator import Disturber, Placement, World, WorldOptions
 from dask_elastic.topology import Source, Topology, fuse
 

@@ -1,0 +1,200 @@
+"""Jobs are found, waited for, stopped, drained and forgotten; several run at a time, and the cluster waits for them."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from counting_jobs import NUMBERS, RUN, SCHEMA, assert_runs, counting, held
+from distributed import Client
+
+import dask_elastic as de
+from dask_elastic.state.store import KeyedStore
+from dask_elastic.vocab import errors
+
+
+def test_a_job_outlives_its_client_and_another_finds_it(cluster, client):
+    with Client(cluster, set_as_default=False) as first:
+        held(first).send(NUMBERS)
+    assert [job.name for job in de.jobs(client)] == ["held"]
+    found = de.job("held", client)
+    assert found.status == "running"
+    found.send(NUMBERS)
+    found.end_of_input()
+    found.wait(**RUN)
+    assert found.state("counted").get(3)["n"] == 400
+
+
+def test_jobs_of_a_cluster_that_never_had_any(small_cluster):
+    with Client(small_cluster(processes=False), set_as_default=False) as fresh:
+        assert de.jobs(fresh) == []
+        with pytest.raises(errors.UnknownJob, match="no job was ever submitted"):
+            de.job("any", fresh)
+
+
+def test_wait_gives_up_after_its_timeout_and_the_job_goes_on(client):
+    job = held(client)
+    began = time.monotonic()
+    with pytest.raises(TimeoutError, match=r"'held' is still running after 0\.3 s"):
+        job.wait(timeout=0.3)
+    assert time.monotonic() - began < 3
+    assert job.status == "running"
+
+
+def test_an_interrupted_wait_leaves_the_job_running_and_says_how_to_stop_it(client, monkeypatch, capsys):
+    job = held(client)
+    call = job._call
+
+    def interrupted(operation, **arguments):
+        if operation == "wait":
+            raise KeyboardInterrupt
+        return call(operation, **arguments)
+
+    monkeypatch.setattr(job, "_call", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        job.wait()
+    said = capsys.readouterr().err
+    assert "job.stop()" in said
+    assert "dask_elastic.job('held')" in said
+    assert job.status == "running"
+
+
+def test_a_stopped_job_keeps_its_state(client, wait_until):
+    job = held(client)
+    job.send(NUMBERS)
+    wait_until(lambda: job.metrics()["rows"].sum() == 2_000, "all rows are processed")
+    job.stop()
+    assert job.status == "stopped"
+    with pytest.raises(errors.JobStopped, match="'held' was stopped"):
+        job.wait(**RUN)
+    assert job.state("counted").get(3)["n"] == 200
+    assert "stopped" in repr(job)
+    with pytest.raises(errors.JobFailed, match="takes no more rows"):
+        job.send(NUMBERS)
+    job.stop()
+    assert job.status == "stopped"
+
+
+def test_a_drained_job_processes_what_it_was_sent(client):
+    job = de.submit(counting(de.sources.Push(SCHEMA, rate=50_000)), client)
+    for _ in range(20):
+        job.send(NUMBERS)
+    job.drain(timeout=30)
+    assert job.status == "finished"
+    assert job.state("counted").to_pandas()["n"].tolist() == [4_000] * 10
+
+
+def test_a_drained_job_reads_no_further(client, wait_until):
+    def endless():
+        while True:
+            yield NUMBERS
+
+    job = de.submit(counting(de.sources.Iterable(endless)), client)
+    wait_until(lambda: job.metrics()["rows"].sum() > 0, "rows are processed")
+    job.drain(timeout=30)
+    assert job.status == "finished"
+    assert job.state("counted").to_pandas()["n"].sum() % 2_000 == 0
+    assert job.state("counted").to_pandas()["n"].sum() == job._describe()["sources"][0][2]
+
+
+def test_a_forgotten_job_is_unknown_and_leaves_nothing(client, threads_of_jobs):
+    job = held(client)
+    job.send(NUMBERS)
+    job.forget()
+    with pytest.raises(errors.UnknownJob):
+        job.status  # noqa: B018
+    assert de.jobs(client) == []
+    assert threads_of_jobs(client) == []
+
+
+def test_a_job_of_the_name_of_a_running_one_that_is_stopped_begins_afresh(client):
+    def endless():
+        while True:
+            yield NUMBERS
+
+    for _ in range(5):
+        job = de.submit(counting(de.sources.Iterable(endless)), client, name="again")
+        job.stop()
+        assert_runs(client, name="again")
+
+
+def test_two_jobs_run_at_a_time_and_a_topology_is_submitted_twice(client):
+    topology = counting(de.sources.Push(SCHEMA))
+    first = de.submit(topology, client, name="first", cores={"counted": 1})
+    second = de.submit(topology, client, name="second", cores={"counted": 1})
+    for _ in range(5):
+        first.send(NUMBERS)
+        second.send(NUMBERS.slice(0, 10))
+    assert {job.name for job in de.jobs(client)} >= {"first", "second"}
+    first.end_of_input()
+    first.wait(**RUN)
+    assert second.status == "running"
+    second.end_of_input()
+    second.wait(**RUN)
+    assert first.state("counted").get(1)["n"] == 1_000
+    assert second.state("counted").get(1)["n"] == 5
+
+
+def test_cores_of_ended_jobs_are_free_again(client):
+    for number in range(4):
+        job = held(client, name=f"job-{number}")
+        assert "oversubscribed" not in repr(job)
+        job.stop()
+
+
+def test_workers_of_running_jobs_are_not_chosen_for_downscaling(small_cluster):
+    cluster = small_cluster(n_workers=2, processes=False)
+    with Client(cluster, set_as_default=False) as client:
+        assert len(cluster.scheduler.workers_to_close(n=1)) == 1
+        job = held(client)
+        assert cluster.scheduler.workers_to_close(n=1) == []
+        job.stop()
+        assert len(cluster.scheduler.workers_to_close(n=1)) == 1
+
+
+def test_a_running_job_holds_off_the_idle_timeout(small_cluster, wait_until):
+    cluster = small_cluster(processes=False, scheduler_kwargs={"idle_timeout": "1s"})
+    scheduler = cluster.scheduler
+    with Client(cluster, set_as_default=False) as client:
+        job = held(client)
+        began = time.monotonic()
+        wait_until(lambda: time.monotonic() - began > 2.5, "twice the timeout has passed")
+        job.send(NUMBERS)
+        job.end_of_input()
+        job.wait(**RUN)
+        assert scheduler.status.name == "running"
+        wait_until(lambda: scheduler.idle_since, "the scheduler counts as idle again")
+        scheduler.idle_timeout = None
+
+
+def test_a_task_that_has_ended_leaves_no_cache_of_keys_behind(small_cluster, wait_until):
+    cluster = small_cluster(n_workers=2, threads_per_worker=2, processes=False)
+    with Client(cluster, set_as_default=False) as client:
+        job = held(client)
+        nodes = list(client.nthreads())
+        runtimes = [worker.plugins["dask-elastic-worker"].runtime for worker in cluster.workers.values()]
+        for _ in range(3):
+            for count in (2, 0):
+                job.set_cores("counted", {nodes[0]: 1 + count, nodes[1]: count})
+                wait_until(lambda: len(job.assignment()["task"]) == (1 + 2 * count) * 2, "tasks came or went")  # noqa: B023
+                job.send(NUMBERS)
+        deployments = [runtime.deployments["held"] for runtime in runtimes]
+        stores = [home.executor.store for d in deployments for home in d.homes.values()]
+        stores += [remote.part.store for d in deployments for remote in d.remotes.values()]
+        wait_until(lambda: sum(len(store._sessions) for store in stores) == 2, "only two tasks have a session")
+        job.end_of_input()
+        job.wait(**RUN)
+        assert job.state("counted").to_pandas()["n"].tolist() == [1_200] * 10
+
+
+def test_a_job_that_cannot_be_measured_fails_and_the_next_one_runs(small_cluster, monkeypatch):
+    def broken(self):
+        raise RuntimeError("no measure")
+
+    with Client(small_cluster(processes=False), set_as_default=False) as client, monkeypatch.context() as patched:
+        job = held(client)
+        patched.setattr(KeyedStore, "shard_bytes", broken)
+        with pytest.raises(errors.JobFailed, match="no measure"):
+            job.wait(**RUN)
+        patched.undo()
+        assert_runs(client)

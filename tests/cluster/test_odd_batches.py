@@ -1,0 +1,115 @@
+"""Batches of another schema, empty ones, very large ones, and odd values in them."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from counting_jobs import RUN, counting_rows, mapped
+
+import dask_elastic as de
+from dask_elastic.vocab import errors
+
+
+def test_a_batch_of_another_schema_is_refused_and_the_difference_named(client):
+    def changes():
+        yield {"k": [1, 2], "v": [1, 2]}
+        yield {"k": [1, 2], "v": ["1", "2"]}
+
+    topology = de.Topology("t")
+    rows = topology.source("rows", de.sources.Iterable(changes))
+    rows.key_by("k").compute({"n": de.aggregate.Count("v")}, name="counted")
+    job = de.submit(topology, client)
+    with pytest.raises(errors.JobFailed, match="column 'v': string instead of int64") as e:
+        job.wait(**RUN)
+    assert isinstance(e.value.__cause__, errors.SchemaMismatch)
+
+
+def test_a_map_that_changes_its_schema_is_refused_and_the_difference_named(client, numbers):
+    def fickle(batch):
+        return [batch, batch.set_column(0, "k", batch["k"].cast(pa.int32()))]
+
+    job = de.submit(mapped(fickle, numbers), client)
+    with pytest.raises(errors.JobFailed, match="column 'k': int32 instead of int64") as e:
+        job.wait(**RUN)
+    assert isinstance(e.value.__cause__, errors.SchemaMismatch)
+
+
+def test_rows_sent_with_another_schema_fail_the_job_and_name_the_difference(client, held):
+    held.send(pa.table({"k": ["one"]}))
+    with pytest.raises(errors.JobFailed, match="column 'k': string instead of int64") as e:
+        held.wait(**RUN)
+    assert isinstance(e.value.__cause__, errors.SchemaMismatch)
+    with pytest.raises(errors.SchemaMismatch):
+        held.send(pa.table({"k": [1]}))
+
+
+def test_null_nan_and_negative_zero_are_keys(client):
+    values = [None, math.nan, -0.0, 0.0, 1.5, math.nan, None, 0.0]
+    other_nan = np.array([0x7FF8000000000001], dtype=np.uint64).view(np.float64)[0]
+    table = pa.table({"k": pa.array([*values, other_nan, *[1.5] * 92], pa.float64(), from_pandas=False)})
+    job = de.submit(counting_rows(table, batch_rows=3), client)
+    job.wait(**RUN)
+    state = job.state("counted")
+    assert len(state.to_arrow()) == 4
+    assert state.get(None)["n"] == 2
+    assert state.get(math.nan)["n"] == 3
+    assert state.get(-0.0)["n"] == 3
+    assert state.get(0.0)["n"] == 3
+    assert state.get(1.5)["n"] == 93
+    assert state.get(2.5) is None
+
+
+def test_empty_batches_and_empty_sources_are_no_trouble(client):
+    schema = pa.schema({"k": pa.int64()})
+    empty = pa.RecordBatch.from_pylist([], schema)
+
+    def gaps():
+        yield empty
+        yield {"k": [1]}
+        yield empty
+        yield {"k": [1]}
+
+    topology = de.Topology("gaps")
+    rows = topology.source("rows", de.sources.Iterable(gaps, schema=schema))
+    nothing = topology.source("nothing", de.sources.Arrow(pa.Table.from_batches([], schema)))
+    none_left = rows.filter(pc.field("k") > 5)
+    none_left.key_by("k").compute({"n": de.aggregate.Count()}, name="none").sink(de.sinks.Collect(), name="out")
+    rows.union(nothing).key_by("k").compute({"n": de.aggregate.Count()}, name="counted")
+    job = de.submit(topology, client)
+    job.wait(**RUN)
+    assert job.state("counted").get(1)["n"] == 2
+    assert job.state("none").to_arrow().num_rows == 0
+    assert job.state("none").get(1) is None
+    assert job.collect("out").num_rows == 0
+
+
+def test_a_batch_of_a_million_rows_is_sliced(client):
+    rows = 1_000_000
+    batch = pa.record_batch({"k": np.arange(rows) % 1_000, "v": np.arange(rows)})
+
+    def one():
+        yield batch
+
+    seen_most = de.aggregate.Max(lambda b: pa.array(np.full(b.num_rows, b.num_rows)), columns=["v"])
+    topology = de.Topology("million")
+    source = topology.source("rows", de.sources.Iterable(one, batch_rows=rows))
+    source.key_by("k").compute({"n": de.aggregate.Count(), "most": seen_most}, name="counted")
+    job = de.submit(topology, client)
+    job.wait(**RUN)
+    state = job.state("counted").to_pandas()
+    assert state["n"].tolist() == [1_000] * 1_000
+    assert state["most"].max() <= 65_536
+
+
+def test_a_sum_that_overflows_fails_the_job(client):
+    table = pa.table({"k": [1, 1], "v": [2**62, 2**62]})
+    topology = de.Topology("t")
+    rows = topology.source("rows", de.sources.Arrow(table))
+    rows.key_by("k").compute({"sum": de.aggregate.Sum("v")}, name="summed")
+    with pytest.raises(errors.JobFailed) as e:
+        de.submit(topology, client).wait(**RUN)
+    assert isinstance(e.value.__cause__, errors.NumericOverflow)

@@ -1,0 +1,132 @@
+"""The plugins come, also by preload, and go, and leave a cluster as it was; one that cannot be set up harms nobody."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from distributed import Client
+
+import dask_elastic as de
+from dask_elastic.vocab import errors
+from dask_elastic_plugins import install as installing
+from dask_elastic_plugins import scheduler as scheduler_plugin
+from dask_elastic_plugins import worker as worker_plugin
+
+# Workers import this file too, for what they are asked to run.
+sys.path.insert(0, str(Path(__file__).parent))
+from counting_jobs import NUMBERS, RUN, assert_runs, held
+
+
+def elastic_handlers(dask_worker):
+    """What of dask_elastic is left on a worker."""
+    named = [name for name in (*dask_worker.handlers, *dask_worker.plugins) if "elastic" in name]
+    return named + [thread.name for thread in threading.enumerate() if thread.name.startswith("elastic")]
+
+
+def scheduler_handlers(dask_scheduler):
+    """What of dask_elastic is left on a scheduler."""
+    places = (dask_scheduler.handlers, dask_scheduler.plugins, dask_scheduler.worker_plugins)
+    return [name for place in places for name in place if "elastic" in name]
+
+
+def assert_clean(client, wait_until):
+    """Nothing of dask_elastic is left on the cluster."""
+    wait_until(lambda: not any(client.run(elastic_handlers).values()), "the workers are clean")
+    assert client.run_on_scheduler(scheduler_handlers) == []
+    assert set(client.run(sys.getswitchinterval).values()) == {0.005}
+
+
+def test_uninstall_leaves_the_cluster_clean_and_submit_installs_again(small_cluster, wait_until):
+    cluster = small_cluster(n_workers=2)
+    with Client(cluster, set_as_default=False) as client, Client(cluster, set_as_default=False) as other:
+        assert_clean(client, wait_until)
+        installing.install(client)
+        assert_runs(other, name="of-the-other")
+        job = held(client)
+        assert any(client.run(elastic_handlers).values())
+        installing.uninstall(client)
+        assert_clean(client, wait_until)
+        with pytest.raises(errors.UnknownJob):
+            job.status  # noqa: B018
+        assert de.jobs(client) == []
+        installing.uninstall(client)
+        assert_runs(client)
+        installing.uninstall(client)
+        assert_runs(other)
+        assert de.job("next", client).status == "finished"
+
+
+@pytest.fixture
+def command_line(tmp_path):
+    """Start a Dask scheduler and a worker from the command line, both with the preload; gives the address."""
+    file = tmp_path / "scheduler.json"
+    dask = [sys.executable, "-m", "dask"]
+    preload = ["--preload", "dask_elastic_plugins.install", "--scheduler-file", str(file), "--no-dashboard"]
+    commands = [
+        [*dask, "scheduler", "--host", "127.0.0.1", "--port", "0", *preload],
+        [*dask, "worker", "--nthreads", "2", "--no-nanny", "--local-directory", str(tmp_path), *preload],
+    ]
+    log = (tmp_path / "log").open("w")
+    started = [subprocess.Popen(command, stdout=log, stderr=log, env=os.environ) for command in commands]
+    yield file, tmp_path / "log"
+    for process in reversed(started):
+        process.send_signal(signal.SIGINT)
+    for process in started:
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(10)
+    log.close()
+
+
+def test_a_preloaded_cluster_serves_several_clients_and_is_left_clean(command_line, wait_until):
+    file, log = command_line
+    wait_until(lambda: file.exists() and file.stat().st_size, "the scheduler has started")
+    address = json.loads(file.read_text())["address"]
+    with Client(address, set_as_default=False) as client, Client(address, set_as_default=False) as other:
+        client.wait_for_workers(1, timeout=30)
+        assert de.jobs(client) == []
+        assert any(client.run(elastic_handlers).values())
+        job = held(client)
+        job.send(NUMBERS)
+        assert_runs(other)
+        job.send(NUMBERS)
+        job.end_of_input()
+        job.wait(**RUN)
+        assert job.state("counted").get(1)["n"] == 400
+        installing.uninstall(other)
+        assert_clean(client, wait_until)
+        assert_runs(client)
+    assert "Traceback" not in log.read_text()
+
+
+def test_a_plugin_that_cannot_be_set_up_on_a_worker_does_not_harm_it(small_cluster, monkeypatch, caplog):
+    def broken(worker):
+        raise OSError("no threads left")
+
+    monkeypatch.setattr(worker_plugin, "NodeRuntime", broken)
+    with Client(small_cluster(processes=False), set_as_default=False) as client:
+        with pytest.raises(errors.SubmitError, match="no dask_elastic"):
+            held(client)
+        assert client.submit(sum, [1, 2]).result(timeout=30) == 3
+    assert "could not be set up on worker" in caplog.text
+
+
+def test_a_plugin_that_cannot_be_set_up_on_the_scheduler_does_not_harm_it(small_cluster, monkeypatch, caplog):
+    def broken(scheduler):
+        raise OSError("no threads left")
+
+    monkeypatch.setattr(scheduler_plugin, "Coordinator", broken)
+    with Client(small_cluster(processes=False), set_as_default=False) as client:
+        with pytest.raises(errors.ElasticError, match="does not host dask_elastic"):
+            held(client)
+        assert client.submit(sum, [1, 2]).result(timeout=30) == 3
+    assert "could not be set up on the scheduler" in caplog.text

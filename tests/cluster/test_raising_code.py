@@ -1,0 +1,170 @@
+"""Users' code that raises fails the job and is named, or its rows are set aside and no other row suffers."""
+
+from __future__ import annotations
+
+import threading
+
+import pyarrow.compute as pc
+import pytest
+from counting_jobs import RUN, mapped
+
+import dask_elastic as de
+from dask_elastic.vocab import errors
+
+
+def test_a_function_that_raises_fails_the_job_and_is_named(client, numbers):
+    def raises(batch):
+        if pc.max(batch["v"]).as_py() >= 550:
+            raise ValueError("no such plane")
+        return batch
+
+    job = de.submit(mapped(raises, numbers), client)
+    with pytest.raises(
+        errors.JobFailed, match=r"job 'mapped' failed: operator 'tidy', batch \d: ValueError: no such"
+    ) as e:
+        job.wait(**RUN)
+    cause = e.value.__cause__
+    assert isinstance(cause, errors.UserCodeError)
+    assert cause.operator == "tidy"
+    assert cause.cause == "ValueError: no such plane"
+    assert "in raises" in cause.trace
+    assert job.status == "failed"
+    assert isinstance(job.error, errors.UserCodeError)
+    assert job.metrics()["rows"].sum() <= 500
+
+
+def test_an_aggregate_that_raises_fails_the_job_and_is_named(client, numbers):
+    def raises(batch):
+        if batch.num_rows:
+            raise KeyError("fare")
+        return batch["v"]
+
+    topology = de.Topology("t")
+    rows = topology.source("rows", de.sources.Arrow(numbers, batch_rows=100))
+    rows.key_by("k").compute({"sum": de.aggregate.Sum(raises, columns=["v"])}, name="summed")
+    job = de.submit(topology, client)
+    with pytest.raises(errors.JobFailed) as e:
+        job.wait(**RUN)
+    assert isinstance(e.value.__cause__, errors.UserCodeError)
+    assert e.value.__cause__.operator == "summed"
+
+
+def test_an_error_that_cannot_be_pickled_reaches_the_client_as_text(client, numbers):
+    class Stubborn(Exception):
+        def __init__(self):
+            super().__init__("stubborn")
+            self.guard = threading.Lock()
+
+    def opens():
+        raise Stubborn
+        yield
+
+    topology = de.Topology("t")
+    rows = topology.source("rows", de.sources.Iterable(opens))
+    rows.key_by("k").compute({"n": de.aggregate.Count()}, name="counted")
+    job = de.submit(topology, client)
+    with pytest.raises(errors.JobFailed, match="stubborn"):
+        job.wait(**RUN)
+
+
+def test_a_function_that_exits_its_thread_fails_the_job(client, numbers):
+    def leaves(batch):
+        raise SystemExit(3)
+
+    job = de.submit(mapped(leaves, numbers), client)
+    with pytest.raises(errors.JobFailed):
+        job.wait(**RUN)
+
+
+@pytest.mark.parametrize("stateful", [False, True])
+def test_rows_that_raise_are_set_aside_and_all_others_processed(client, numbers, stateful):
+    bad = {7, 8, 123, 500, 999}
+
+    def picky(batch):
+        for value in batch["v"].to_pylist():
+            if value in bad:
+                raise ValueError(f"cannot digest {value}")
+        return batch["v"] if stateful else batch
+
+    topology = de.Topology("picky")
+    rows = topology.source("rows", de.sources.Arrow(numbers, batch_rows=100))
+    if stateful:
+        rows.key_by("k").compute(
+            {"n": de.aggregate.Count(), "sum": de.aggregate.Sum(picky, columns=["v"])}, name="counted"
+        )
+    else:
+        rows = rows.map(picky, name="tidy")
+        rows.key_by("k").compute({"n": de.aggregate.Count(), "sum": de.aggregate.Sum("v")}, name="counted")
+    job = de.submit(topology, client, on_error="skip")
+    job.wait(**RUN)
+    operator = "counted" if stateful else "tidy"
+    assert job.dead_letters() == {operator: 5}
+    letters = job.dead_letters(operator).to_pandas().sort_values("v")
+    assert letters["v"].tolist() == sorted(bad)
+    assert letters["__error"].tolist() == [f"ValueError: cannot digest {value}" for value in sorted(bad)]
+    frame = numbers.to_pandas()
+    wanted = frame[~frame["v"].isin(bad)].groupby("k")["v"].agg(["count", "sum"])
+    state = job.state("counted").to_pandas().set_index("k").sort_index()
+    assert state["n"].tolist() == wanted["count"].tolist()
+    assert state["sum"].tolist() == wanted["sum"].tolist()
+    assert "5 dead letters" in repr(job)
+
+
+def test_dead_letters_of_none_and_of_remote_tasks(client, numbers, wait_until):
+    def picky(batch):
+        if 0 in (batch["v"].to_numpy() % 100):
+            raise ValueError("round")
+        return batch["v"]
+
+    topology = de.Topology("remote-letters")
+    rows = topology.source("rows", de.sources.Push(numbers.schema))
+    rows.key_by("k").compute({"sum": de.aggregate.Sum(picky, columns=["v"])}, name="summed", executors=1)
+    job = de.submit(topology, client, on_error="skip", cores={"summed": 1})
+    assert job.dead_letters() == {}
+    assert job.dead_letters("summed").num_rows == 0
+    home = job.assignment()["home"][0]
+    away = next(address for address in client.nthreads() if address != home)
+    job.set_cores("summed", {away: 1})
+    wait_until(lambda: job.assignment()["remote"].all(), "the executor is on a remote core only")
+    job.send(numbers)
+    job.end_of_input()
+    job.wait(**RUN)
+    assert job.dead_letters() == {"summed": 10}
+    assert job.dead_letters("summed")["v"].to_pylist() == sorted(range(0, 1_000, 100))
+    assert job.state("summed").get(0)["sum"] == sum(v for v in range(0, 1_000, 10) if v % 100)
+
+
+def test_a_source_that_raises_fails_the_job_and_is_named(client):
+    def breaks():
+        yield {"k": [1]}
+        raise ConnectionError("the feed is down")
+
+    topology = de.Topology("t")
+    rows = topology.source("feed", de.sources.Iterable(breaks))
+    rows.key_by("k").compute({"n": de.aggregate.Count()}, name="counted")
+    job = de.submit(topology, client)
+    with pytest.raises(errors.JobFailed, match=r"source 'feed'.*ConnectionError: the feed is down") as e:
+        job.wait(**RUN)
+    assert isinstance(e.value.__cause__, errors.SourceError)
+
+
+def test_a_sink_that_raises_fails_the_job_and_is_named(client, numbers):
+    def full(batch):
+        raise OSError("no space left")
+
+    topology = de.Topology("t")
+    rows = topology.source("rows", de.sources.Arrow(numbers))
+    rows.key_by("k").compute({"n": de.aggregate.Count()}, name="counted").sink(de.sinks.Call(full), name="out")
+    job = de.submit(topology, client)
+    with pytest.raises(errors.JobFailed, match=r"sink 'out'.*OSError: no space left") as e:
+        job.wait(**RUN)
+    assert isinstance(e.value.__cause__, errors.SinkError)
+
+
+def test_a_sink_that_cannot_be_opened_fails_the_job(client, numbers, tmp_path):
+    (tmp_path / "old.parquet").write_bytes(b"")
+    topology = de.Topology("t")
+    topology.source("rows", de.sources.Arrow(numbers)).sink(de.sinks.Parquet(tmp_path), name="out")
+    job = de.submit(topology, client)
+    with pytest.raises(errors.JobFailed, match=r"old\.parquet"):
+        job.wait(**RUN)

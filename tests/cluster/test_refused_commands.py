@@ -1,0 +1,74 @@
+"""Commands and questions of no sense are refused with what there is, and the job goes on."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+from counting_jobs import RUN, counting_rows
+
+import dask_elastic as de
+from dask_elastic.vocab import errors
+
+
+def test_unknown_jobs_and_operators_are_named_with_what_there_is(client, held):
+    with pytest.raises(errors.UnknownJob, match=r"no job 'hold'.*\['held'\]"):
+        de.job("hold", client)
+    with pytest.raises(errors.UnknownOperator, match=r"'cont'.*\['counted'\]"):
+        held.state("cont").to_arrow()
+    with pytest.raises(errors.UnknownOperator, match=r"'cont'.*\['counted'\]"):
+        held.set_cores("cont", 2)
+    with pytest.raises(errors.UnknownOperator, match=r"'rows' has the executors 0|no stateful operator 'rows'"):
+        held.move_shard("rows", 0, 0)
+    with pytest.raises(errors.UnknownOperator, match=r"executors 0 to \d, not 77"):
+        held.set_cores("counted", 2, executor=77)
+    with pytest.raises(errors.UnknownOperator, match=r"no sink 'in'.*\['out'\]"):
+        held.collect("in")
+    with pytest.raises(errors.UnknownOperator, match=r"no pushed source 'row'.*\['rows'\]"):
+        held.send(pa.table({"k": [1]}), "row")
+    with pytest.raises(errors.UnknownOperator, match="no operator 'cont'"):
+        held.dead_letters("cont")
+    assert held.status == "running"
+
+
+def test_commands_of_no_sense_are_refused_and_the_job_goes_on(client, held):
+    with pytest.raises(errors.PlanningError, match="at least one core"):
+        held.set_cores("counted", 0)
+    with pytest.raises(errors.PlanningError, match="is no node of job 'held'"):
+        held.set_cores("counted", {"tcp://nowhere:1": 1})
+    with pytest.raises(errors.PlanningError, match="at least one core"):
+        held.set_cores("counted", {held.assignment()["home"][0]: 0})
+    with pytest.raises(errors.MoveRefused, match="shard 256 does not exist"):
+        held.move_shard("counted", 256, 0)
+    with pytest.raises(errors.MoveRefused, match="task 99 cannot take"):
+        held.move_shard("counted", 0, 99)
+    with pytest.raises(TypeError, match="Table or RecordBatch, not dict"):
+        held.send({"k": [1]})
+    held.send(pa.table({"k": [1, 1]}))
+    held.end_of_input()
+    held.wait(**RUN)
+    assert held.state("counted").get(1) == {"k": 1, "n": 2}
+
+
+def test_too_few_cores_are_said_and_shared(client, numbers, held):
+    job = de.submit(counting_rows(numbers, executors=9), client)
+    job.wait(**RUN)
+    assert "oversubscribed" in repr(job)
+    assert "oversubscribed" in job._repr_html_()
+    assert job.state("counted").to_pandas()["n"].tolist() == [100] * 10
+    assert "oversubscribed" not in repr(held)
+    held.set_cores("counted", 50)
+    assert "oversubscribed" in repr(held)
+
+
+def test_keys_of_a_wrong_type_are_refused_and_the_job_goes_on(client, held):
+    held.send(pa.table({"k": [1]}))
+    held.end_of_input()
+    held.wait(**RUN)
+    state = held.state("counted")
+    with pytest.raises(errors.StateError, match="key column 'k' of 'counted' is int64, which 'one' is not"):
+        state.get("one")
+    with pytest.raises(errors.StateError, match="one value for each"):
+        state.get((1, 2))
+    assert state.get(Decimal(1))["n"] == 1

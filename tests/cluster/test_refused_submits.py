@@ -1,0 +1,128 @@
+"""What cannot be submitted is refused at once, and the error names what is wrong with it."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from counting_jobs import RUN, counting_rows, mapped
+from distributed import Client
+
+import dask_elastic as de
+from dask_elastic.runtime import submit as submitting
+from dask_elastic.vocab import errors
+
+
+def test_a_function_that_cannot_be_pickled_is_refused_and_its_variable_named(client, numbers):
+    guard = threading.Lock()
+
+    def locked(batch):
+        with guard:
+            return batch
+
+    with pytest.raises(errors.SubmitError, match=r"'tidy'.*'guard'.*lock"):
+        de.submit(mapped(locked, numbers), client)
+    assert de.jobs(client) == []
+
+
+def test_an_aggregate_that_cannot_be_pickled_is_refused_and_its_variable_named(client, numbers):
+    guard = threading.Lock()
+
+    def locked(batch):
+        with guard:
+            return batch["v"]
+
+    topology = de.Topology("t")
+    rows = topology.source("rows", de.sources.Arrow(numbers))
+    rows.key_by("k").compute({"sum": de.aggregate.Sum(locked, columns=["v"])}, name="summed")
+    with pytest.raises(errors.SubmitError, match=r"'summed'.*'guard'"):
+        de.submit(topology, client)
+
+
+def test_a_module_that_the_workers_lack_is_named(client, numbers):
+    class Foreign:
+        def __reduce__(self):
+            return __import__, ("a_module_that_is_only_on_the_client",)
+
+    foreign = Foreign()
+
+    def uses(batch):
+        return batch if foreign else None
+
+    with pytest.raises(Exception, match="a_module_that_is_only_on_the_client"):
+        de.submit(mapped(uses, numbers), client)
+    assert de.jobs(client) == []
+
+
+def test_an_unknown_option_gets_the_nearest_name(client, numbers):
+    with pytest.raises(errors.SubmitError, match="'inboxtime': did you mean 'inbox_time'"):
+        de.submit(counting_rows(numbers), client, inboxtime="2ms")
+
+
+def test_an_option_of_no_sense_is_refused(client, numbers):
+    with pytest.raises(errors.SubmitError, match="on_error='perhaps': choose from 'fail', 'skip'"):
+        de.submit(counting_rows(numbers), client, on_error="perhaps")
+    with pytest.raises(errors.SubmitError, match="inbox_time='soon' is not a duration"):
+        de.submit(counting_rows(numbers), client, inbox_time="soon")
+
+
+def test_cores_for_an_unknown_operator_are_refused(client, numbers):
+    with pytest.raises(errors.SubmitError, match=r"'conted'.*\['counted'\]"):
+        de.submit(counting_rows(numbers), client, cores={"conted": 2})
+    with pytest.raises(errors.SubmitError, match="at least one core"):
+        de.submit(counting_rows(numbers), client, cores={"counted": 0})
+
+
+def test_what_is_no_topology_is_refused(client):
+    with pytest.raises(TypeError, match="takes a Topology, not str"):
+        de.submit("topology", client)
+
+
+def test_versions_that_differ_are_named(client, numbers, monkeypatch):
+    monkeypatch.setattr(submitting, "__version__", "0.0.1+other")
+    with pytest.raises(errors.VersionMismatch, match=r"client: 0\.0\.1\+other, scheduler: .*Install one version"):
+        de.submit(counting_rows(numbers), client)
+
+
+def test_without_workers_a_job_is_refused_at_once(small_cluster, numbers):
+    with Client(small_cluster(n_workers=0)) as alone, pytest.raises(errors.NoWorkers, match="no workers"):
+        de.submit(counting_rows(numbers), alone)
+
+
+def test_a_missing_column_is_found_at_submit(client, numbers):
+    topology = de.Topology("t")
+    rows = topology.source("rows", de.sources.Arrow(numbers))
+    rows.key_by("kk").compute({"n": de.aggregate.Count()}, name="counted")
+    with pytest.raises(errors.ElasticError, match=r"'kk'"):
+        de.submit(topology, client)
+
+
+def test_a_name_in_use_is_refused_and_another_is_not(client, held, numbers):
+    with pytest.raises(errors.SubmitError, match="a job 'held' is running already"):
+        de.submit(counting_rows(numbers), client, name="held")
+    de.submit(counting_rows(numbers), client, name="other").wait(**RUN)
+    assert held.status == "running"
+
+
+def test_of_two_submits_of_one_name_at_a_time_one_is_refused(client, numbers):
+    outcomes = []
+
+    def submit():
+        try:
+            outcomes.append(de.submit(counting_rows(numbers), client, name="twin"))
+        except errors.SubmitError as error:
+            outcomes.append(error)
+
+    threads = [threading.Thread(target=submit) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    won = [outcome for outcome in outcomes if isinstance(outcome, de.Job)]
+    assert len(outcomes) == 2
+    for job in won:
+        job.wait(**RUN)
+        assert job.state("counted").to_pandas()["n"].sum() == 1_000
+    # Where the first had ended before the second came, both may win; what must not be is a job of both.
+    assert won
+    assert all("running already" in str(outcome) for outcome in outcomes if outcome not in won)
