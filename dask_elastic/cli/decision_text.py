@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from typing import Any
 
-from dask_elastic.cli.table import duration
+from dask_elastic.cli.table import clock, duration
 
 INDENT = "    "
 
@@ -62,13 +61,12 @@ def changes_text(decision: Mapping[str, Any]) -> str:
 
 def decision_text(decision: Mapping[str, Any]) -> str:
     """Return a decision in a few lines: what changes, the latencies that it is about, and why."""
-    clock = time.strftime("%H:%M:%S", time.localtime(decision["time"]))
     latencies = [
         f"{name} {duration(decision[name])}"
         for name in ("target", "measured", "predicted", "observed")
         if decision[name] is not None
     ]
-    lines = [f"#{decision['number']}  {clock}  {changes_text(decision)}"]
+    lines = [f"#{decision['number']}  {clock(decision['time'])}  {changes_text(decision)}"]
     lines += [INDENT + "latency: " + ", ".join(latencies)] * bool(latencies)
     lines += [INDENT + line for line in decision["reason"].splitlines()]
     return "\n".join(lines)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +15,9 @@ from dask_elastic.vocab.errors import ElasticError
 
 INTERRUPTED = 130
 """What shells show for a command that Ctrl-C ended."""
+
+
+Resolved = tuple[str | None, click.Command | None, list[str]]
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,15 @@ class LazyGroup(click.Group):
             return None
         command: click.Command = getattr(importlib.import_module(place.module), place.attribute)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command that is asked for, or say which one may be meant."""
+        near = difflib.get_close_matches(args[0], self.places, 1)
+        if near and args[0] not in self.places:
+            ctx.fail(f"No such command {args[0]!r}. Did you mean {near[0]!r}?")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands without importing any."""

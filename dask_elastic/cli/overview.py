@@ -14,7 +14,7 @@ EXECUTOR_VALUES = (
 
 CONTROL_VALUES = (
     "latency_target", "planner", "paradigm", "dry_run", "predicted", "feasible", "starved", "bound", "decided",
-    "control_error",
+    "decided_at", "control_error",
 )  # fmt: skip
 ADDED_UP = ("cores", "queue", "state_bytes", "moves", "moves_across")
 
@@ -33,7 +33,10 @@ def overview(described: dict[str, Any]) -> dict[str, Any]:
         Times in seconds, rates in tuples per second, sizes in bytes; None where nothing was measured. Latencies are
         those of the slowest executor.
     """
-    executors = sorted(map(_executor(described["nodes"]), described["executors"]), key=lambda e: e["id"])
+    executors = [
+        _executor(described["nodes"], measure)
+        for measure in sorted(described["executors"], key=lambda measure: (measure["operator"], measure["executor"]))
+    ]
     return {
         "name": described["name"],
         "status": described["status"],
@@ -45,9 +48,7 @@ def overview(described: dict[str, Any]) -> dict[str, Any]:
         "arrival_rate": sum(e["arrival_rate"] for e in executors) if described["ended"] is None else 0.0,
         "latency_p50": _largest(executors, "latency_p50"),
         "latency_p99": _largest(executors, "latency_p99"),
-        **{
-            name: sum(e[name] for e in executors) for name in ("cores", "queue", "state_bytes", "moves", "moves_across")
-        },
+        **{name: sum(e[name] for e in executors) for name in ADDED_UP},
         "dead_letters": dict(described["dead_letters"]),
         "handoffs": described["handoffs"],
         "oversubscribed": described["oversubscribed"],
@@ -56,12 +57,9 @@ def overview(described: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _executor(nodes: list[str]) -> Any:
-    def values(measure: dict[str, Any]) -> dict[str, Any]:
-        label = f"{measure['operator']}[{measure['executor']}]"
-        return {"id": label, "node": nodes[measure["node"]], **{name: measure[name] for name in EXECUTOR_VALUES}}
-
-    return values
+def _executor(nodes: list[str], measure: dict[str, Any]) -> dict[str, Any]:
+    label = f"{measure['operator']}[{measure['executor']}]"
+    return {"id": label, "node": nodes[measure["node"]], **{name: measure[name] for name in EXECUTOR_VALUES}}
 
 
 def _largest(executors: list[dict[str, Any]], name: str) -> float | None:

@@ -13,7 +13,7 @@ from dask_elastic.cli.connection import Connection, connected, dashboard_page
 from dask_elastic.cli.json_text import json_text
 from dask_elastic.cli.overview import overview
 from dask_elastic.cli.screen import Screen
-from dask_elastic.cli.table import count, duration, size, table
+from dask_elastic.cli.table import clock, count, duration, size, table
 from dask_elastic.runtime.job import ENDED, call
 from dask_elastic.runtime.job_spec import ELASTIC
 from dask_elastic.runtime.job_view import handed_over
@@ -93,7 +93,7 @@ def listing(client: Client, jobs: list[dict[str, Any]]) -> str:
 def _job_row(job: dict[str, Any]) -> list[str]:
     return [
         job["name"],
-        job["status"] + (", oversubscribed" if job["oversubscribed"] and job["ended"] is None else ""),
+        _status(job),
         f"{job['seconds']:,.0f} s",
         count(job["rows"]),
         count(job["arrival_rate"]),
@@ -102,6 +102,11 @@ def _job_row(job: dict[str, Any]) -> list[str]:
         count(job["cores"]),
         count(job["moves"]),
     ]
+
+
+def _status(job: dict[str, Any]) -> str:
+    lacking = [name for name in ("oversubscribed", "starved") if job[name] and job["ended"] is None]
+    return ", ".join([job["status"], *lacking])
 
 
 def detail(job: dict[str, Any]) -> str:
@@ -114,6 +119,8 @@ def detail(job: dict[str, Any]) -> str:
         lines.append(f"Hand-over: {handed_over(handoff, live=job['ended'] is None)}")
     for operator, rows in job["dead_letters"].items():
         lines.append(f"Dead letters of {operator}: {count(rows)} rows")
+    if lines[-1]:
+        lines.append("")
     lines.append(table(EXECUTOR_HEAD, map(_executor_row, job["executors"]), left=2))
     return "\n".join(lines)
 
@@ -131,11 +138,11 @@ def _control_lines(job: dict[str, Any]) -> list[str]:
     if job["dry_run"]:
         lines.append("Dry run: decisions are only said")
     if job["starved"]:
-        lines.append(f"Starved: {job['starved']} cores are lacking")
+        lines.append(f"Starved: {job['starved']} {'core is' if job['starved'] == 1 else 'cores are'} lacking")
     if job["bound"]:
         lines.append(f"Threads hold the GIL: {', '.join(job['bound'])}")
     if job["decided"]:
-        lines.append(f"Last decision: {job['decided']}")
+        lines.append(f"Last decision, {clock(job['decided_at'])}: {job['decided']}")
     if job["control_error"]:
         lines.append(f"The control loop fails: {job['control_error']}")
     return lines

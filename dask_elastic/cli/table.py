@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterable, Sequence
 
 from dask.utils import format_bytes, format_time
@@ -49,6 +50,17 @@ def count(value: float | None) -> str:
     ('12,346', '–')
     """
     return MISSING if value is None else f"{value:,.0f}"
+
+
+def clock(seconds: float) -> str:
+    """Return a moment, in seconds since the epoch, as the local time of day.
+
+    Examples
+    --------
+    >>> len(clock(0.0))
+    8
+    """
+    return time.strftime("%H:%M:%S", time.localtime(seconds))
 
 
 def duration(seconds: float | None) -> str:

@@ -65,6 +65,8 @@ def reason(
         executor, why = next((owner[2], text) for owner, text in held.items())
         others = f" and {len(held) - 1} more" if len(held) > 1 else ""
         clauses.append(f"held back: {executor}{others}, because {why}")
+    if not clauses:
+        clauses.append("nothing is amiss any more")
     if job.dry_run:
         clauses.append("a dry run: nothing is carried out")
     return "; ".join(clauses) + "."
@@ -93,7 +95,7 @@ def _causes(
     if portion.exchanged:
         found.append("cores change hands within the job, so that its slowest executor gets faster")
     if found or not changes:
-        return found or ["nothing is amiss any more"]
+        return found
     released = (portion.keep < demand.current).any()
     if released:
         return [f"a surplus of cores has lasted {settings.release_after:g} s or longer"]

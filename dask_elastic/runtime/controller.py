@@ -226,6 +226,7 @@ class Controller:
             "starved": outlook.starved,
             "bound": list(outlook.bound),
             "decided": newest[0].reason if newest else None,
+            "decided_at": newest[0].time if newest else None,
             "control_error": self.error if record.live else None,
         }
 

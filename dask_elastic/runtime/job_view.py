@@ -65,7 +65,7 @@ def _conditions(described: dict[str, Any]) -> list[str]:
     """Return what is out of the ordinary."""
     found = ["oversubscribed"] if described["oversubscribed"] else []
     if described["starved"]:
-        found.append(f"starved: lacks {described['starved']} cores")
+        found.append(f"starved: lacks {described['starved']} {'core' if described['starved'] == 1 else 'cores'}")
     found += [f"{operator} is GIL-bound" for operator in described["bound"]]
     found += ["dry run"] if described["dry_run"] else []
     found += [f"control loop: {described['control_error']}"] if described["control_error"] else []

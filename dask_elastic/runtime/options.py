@@ -102,7 +102,7 @@ def _amount(name: str, value: Any) -> float:
         parsed = _parsed(name, value)
     except (TypeError, ValueError, KeyError) as error:
         kind = "a duration such as '50ms'" if name in DURATIONS else "a size such as '32MiB'"
-        raise SubmitError(f"{name}={value!r} is not {'a number' if name in NUMBERS else kind}: {error}") from error
+        raise SubmitError(f"{name}={value!r} is not {'a number' if name in NUMBERS else kind}") from error
     if not (parsed > 0 and math.isfinite(parsed)):
         raise SubmitError(f"{name}={value!r} must be above zero")
     if name == "balance_threshold" and parsed < 1:

@@ -20,7 +20,8 @@ from dask_elastic.runtime.options import job_options
 from dask_elastic.topology.component import Branch, Component, Exit, fuse
 from dask_elastic.topology.operators import Compute, SourceOperator
 from dask_elastic.topology.topology import Topology
-from dask_elastic.vocab.errors import SubmitError
+from dask_elastic.topology.validation import check_name
+from dask_elastic.vocab.errors import SubmitError, TopologyError
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -93,7 +94,7 @@ def submit(
             component.operator.source.check()
     summaries = [asdict(_summary(component)) for component in components]
     message = {
-        "name": name or topology.name,
+        "name": _job_name(name, topology),
         "version": __version__,
         "summaries": summaries,
         "options": checked,
@@ -109,6 +110,13 @@ def install(client: Client) -> None:
     path = dask.config.get("elastic.installer")
     module, _, function = path.rpartition(".")
     getattr(importlib.import_module(module), function)(client)
+
+
+def _job_name(name: str | None, topology: Topology) -> str:
+    try:
+        return topology.name if name is None else check_name(name, "job")
+    except TopologyError as error:
+        raise SubmitError(str(error)) from error
 
 
 def _summary(component: Component) -> ComponentSummary:

@@ -56,7 +56,7 @@ def test_version(invoke):
 def test_an_unknown_command_is_a_wrong_use(invoke):
     refused = invoke("statsu")
     assert refused.exit_code == 2
-    assert "No such command 'statsu'" in refused.output
+    assert "No such command 'statsu'. Did you mean 'status'?" in refused.output
 
 
 @pytest.fixture

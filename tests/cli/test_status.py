@@ -8,6 +8,7 @@ import pytest
 
 from dask_elastic.cli.overview import error_text, overview
 from dask_elastic.cli.status import detail
+from dask_elastic.cli.table import clock
 from dask_elastic.runtime.job_view import one_line
 from dask_elastic.vocab.epoch import HandoffProgress
 
@@ -21,7 +22,7 @@ def test_all_jobs(invoke, address, endless):
     assert page.startswith("Dashboard: http://")
     assert page.endswith("/elastic")
     assert head.split()[:3] == ["job", "status", "time"]
-    assert first.split()[:2] == ["first", "running"]
+    assert [word.strip(",") for word in first.split()[:2]] == ["first", "running"]
     assert second.split()[:2] == ["second", "stopped"]
 
 
@@ -84,7 +85,8 @@ def described(**changes):
         "nodes": ["tcp://a:1"], "executors": [{**executor, "executor": 1, "latency_p50": 0.5}, executor],
         "sources": [["numbers", 0, 40]], "event_times": [], "dead_letters": {}, "handoffs": [],
         "latency_target": 0.05, "planner": "elasticutor", "paradigm": "executor-centric", "dry_run": False,
-        "predicted": 0.04, "feasible": True, "starved": 0, "bound": [], "decided": None, "control_error": None,
+        "predicted": 0.04, "feasible": True, "starved": 0, "bound": [], "decided": None, "decided_at": None,
+        "control_error": None,
         **changes,
     }  # fmt: skip
 
@@ -95,6 +97,13 @@ def test_measures_of_a_job_are_those_of_its_executors_together():
     assert (values["latency_p50"], values["latency_p99"]) == (0.5, None)
     assert [executor["id"] for executor in values["executors"]] == ["counts[0]", "counts[1]"]
     assert json.loads(json.dumps(values)) == values
+
+
+def test_executors_are_in_the_order_of_their_numbers():
+    given = described()["executors"][1]
+    shuffled = [{**given, "operator": name, "executor": number} for name in "ba" for number in (10, 2, 0)]
+    ids = [executor["id"] for executor in overview(described(executors=shuffled))["executors"]]
+    assert ids == ["a[0]", "a[2]", "a[10]", "b[0]", "b[2]", "b[10]"]
 
 
 def test_a_hand_over_is_a_line_of_its_own():
@@ -121,7 +130,14 @@ def test_what_a_job_failed_with_and_what_it_set_aside_is_shown():
 
 
 def test_sharing_of_slots_is_shown():
-    assert "running, oversubscribed" in detail(overview(described(oversubscribed=True)))
+    assert "running, oversubscribed  " in detail(overview(described(oversubscribed=True)))
+
+
+def test_a_starved_job_is_told_apart_in_the_list():
+    assert "running, starved  " in detail(overview(described(starved=1)))
+    assert "starved  " not in detail(overview(described(starved=1, status="stopped", ended=130.0)))
+    line = one_line({**described(starved=1, executors=[]), "began": time.time()})
+    assert "starved: lacks 1 core" in line.split(" · ")
 
 
 @pytest.mark.parametrize(
@@ -130,10 +146,11 @@ def test_sharing_of_slots_is_shown():
         ({}, "Latency target: 50.00 ms; predicted 40.00 ms"),
         ({"feasible": False, "predicted": None}, "Latency target: 50.00 ms, which no allocation reaches; predicted –"),
         ({"starved": 3}, "Starved: 3 cores are lacking"),
+        ({"starved": 1}, "Starved: 1 core is lacking"),
         ({"bound": ["counts"]}, "Threads hold the GIL: counts"),
         ({"dry_run": True}, "Dry run: decisions are only said"),
         ({"paradigm": "static"}, "Paradigm: static"),
-        ({"decided": "It was too slow."}, "Last decision: It was too slow."),
+        ({"decided": "It was too slow.", "decided_at": 60.5}, f"Last decision, {clock(60.5)}: It was too slow."),
         ({"control_error": "KeyError: 3"}, "The control loop fails: KeyError: 3"),
     ],
 )

@@ -66,6 +66,14 @@ def test_an_option_of_no_sense_is_refused(client, numbers):
         de.submit(counting_rows(numbers), client, inbox_time="soon")
 
 
+@pytest.mark.parametrize("name", [3, "", "two\nlines"])
+def test_a_name_that_is_none_is_refused(client, numbers, name):
+    known = [job.name for job in de.jobs(client)]
+    with pytest.raises(errors.SubmitError, match=r"job: the name "):
+        de.submit(counting(numbers), client, name=name)
+    assert [job.name for job in de.jobs(client)] == known
+
+
 def test_cores_for_an_unknown_operator_are_refused(client, numbers):
     with pytest.raises(errors.SubmitError, match=r"'conted'.*\['counted'\]"):
         de.submit(counting_rows(numbers), client, cores={"conted": 2})

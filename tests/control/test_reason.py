@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from dask_elastic.control.loop import ControlLoop
-from dask_elastic.control.reason import duration
+from dask_elastic.control.reason import duration, reason
 from dask_elastic.control.settings import ControlSettings
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot, NodeSnapshot, Snapshot
@@ -79,6 +81,26 @@ def test_what_is_lacking_and_out_of_reach():
 def test_a_target_below_the_hop():
     reason = said(executor(cores={0: 4}, sojourn=0.001), latency=0.3, ticks=9)
     assert "no allocation of 16 cores reaches 50 ms, 299 ms are spent outside of its executors" in reason
+
+
+@pytest.mark.parametrize(
+    ("feasible", "text"),
+    [
+        (True, "nothing is amiss any more."),
+        (
+            False,
+            "no allocation of 6 cores reaches 50 ms, 6 s are spent outside of its executors: this is the best effort.",
+        ),
+    ],
+)
+def test_nothing_is_amiss_only_where_nothing_is(feasible, text):
+    none = np.empty(0, dtype=np.int64)
+    job = JobSnapshot("job", 1, (), latency_target=0.05)
+    demand = SimpleNamespace(
+        overloaded=(), satisfied=True, feasible=feasible, hop=6.0, places=(), most=none, needed=none
+    )
+    portion = SimpleNamespace(exchanged=False, starved=0)
+    assert reason(job, demand, portion, (), {}, (), {}, 6, ControlSettings()) == text
 
 
 def test_what_is_held_back():

@@ -60,6 +60,7 @@ def test_an_unknown_option_names_the_nearest_or_all():
         ("latency_target", 0, "must be above zero"),
         ("latency_target", float("inf"), "must be above zero"),
         ("latency_target", True, "is not a duration"),
+        ("channel_window", "much", "channel_window='much' is not a size such as '32MiB'"),
         ("dry_run", 1, "give True or False"),
         ("dry_run", "yes", "give True or False"),
     ],
@@ -68,8 +69,9 @@ def test_what_cores_are_to_achieve_is_checked_and_the_nearest_named(option, valu
     if match is None:
         assert job_options({option: value}) == job_options({})
         return
-    with pytest.raises(SubmitError, match=re.escape(match)):
+    with pytest.raises(SubmitError, match=re.escape(match)) as refusal:
         job_options({option: value})
+    assert len(str(refusal.value)) < 120
 
 
 def test_a_job_may_have_no_target_by_option_or_by_configuration():
