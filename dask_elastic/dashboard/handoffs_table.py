@@ -14,7 +14,7 @@ from dask_elastic.dashboard.style_sheet import text_style
 if TYPE_CHECKING:
     from dask_elastic.vocab.epoch import HandoffProgress
 
-HEAD = ("newest epoch", "epochs", "rows", "committed", "waiting", "staged", "on disk")
+HEAD = ("newest epoch", "epochs", "rows", "rows per second", "waiting", "staged", "on disk")
 
 
 class HandoffsTable:

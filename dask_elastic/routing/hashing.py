@@ -148,6 +148,36 @@ def check_columns(rows: pa.RecordBatch, columns: Sequence[str]) -> Words | None:
     return _hashes(arrays, CHECK)
 
 
+def column_words(array: pa.Array) -> Words:
+    """Turn the values of a column into words that are as different as the values, but not mixed.
+
+    Parameters
+    ----------
+    array : pyarrow.Array
+        Values of a type that `hash_columns` takes.
+
+    Returns
+    -------
+    numpy.ndarray of uint64
+        One word per value, perhaps a view of the column's memory. A null is what it is in `hash_columns`.
+
+    Raises
+    ------
+    TopologyError
+        If there are no hashes of the type.
+
+    Examples
+    --------
+    >>> column_words(pa.array([3, 7])).tolist()
+    [3, 7]
+    """
+    plain = _plain(array, "column")
+    if pa.types.is_dictionary(plain.type):
+        plain = plain.dictionary_decode()
+    words = _words(plain, HASH)
+    return _mark_nulls(plain, words.copy() if plain.null_count else words, HASH.null)
+
+
 def _key_arrays(rows: pa.RecordBatch, columns: Sequence[str]) -> list[pa.Array]:
     if isinstance(columns, str):
         raise TopologyError(f"the key columns are the single text {columns!r}. Give a sequence: [{columns!r}].")

@@ -90,6 +90,42 @@ def test_parts_of_a_long_text_that_change_places_show():
     assert len(set(row_hashes(pa.record_batch({"a": texts})).tolist())) == 3
 
 
+@pytest.mark.parametrize("length", [*range(1, 34), 63, 64, 65, 127, 128, 135, 191, 192, 200, 383, 384])
+def test_every_byte_of_a_text_shows(length):
+    text = bytes(range(32, 96)) * 7
+    texts = [bytearray(text[:length]) for _ in range(length)]
+    for place, each in enumerate(texts):
+        each[place] ^= 1
+    texts += [bytearray(text[: length - 1]), bytearray(text[: length + 1]), bytearray(text[:length])]
+    column = pa.array([each.decode() for each in texts])
+    hashes = row_hashes(pa.record_batch({"a": column}))
+    assert len(set(hashes.tolist())) == len(texts)
+    # Alone, in a batch of one length, and after others, a text has the same hash.
+    same = row_hashes(pa.record_batch({"a": column.slice(0, length)}))
+    assert same.tolist() == hashes[:length].tolist()
+    assert row_hashes(pa.record_batch({"a": [texts[-1].decode()]})).tolist() == hashes[-1:].tolist()
+
+
+def test_signs_that_change_in_two_places_show():
+    numbers = pa.record_batch({"x": [1.5], "y": [2.5]})
+    assert row_hashes(numbers) != row_hashes(pa.record_batch({"x": [-1.5], "y": [-2.5]}))
+    raw = [np.array(pair).tobytes() for pair in ([1.5, 2.5], [-1.5, -2.5], [-1.5, 2.5])]
+    assert len(set(row_hashes(pa.record_batch({"b": raw})).tolist())) == 3
+
+
+def test_equal_values_hash_alike_however_they_are_kept():
+    plain = pa.array(["ab", None, "a text of more than a lane", "", "ab"])
+    kept = [
+        plain,
+        plain.cast(pa.large_string()),
+        plain.dictionary_encode(),
+        plain.dictionary_encode("encode"),
+    ]
+    assert len({tuple(row_hashes(pa.record_batch({"c": each})).tolist()) for each in kept}) == 1
+    zeros = row_hashes(pa.record_batch({"c": [0.0, -0.0]}))
+    assert zeros[0] == zeros[1]
+
+
 @pytest.mark.parametrize(
     "column",
     [
