@@ -70,7 +70,7 @@ def test_an_option_of_no_sense_is_refused(client, numbers):
 def test_a_name_that_is_none_is_refused(client, numbers, name):
     known = [job.name for job in de.jobs(client)]
     with pytest.raises(errors.SubmitError, match=r"job: the name "):
-        de.submit(counting(numbers), client, name=name)
+        de.submit(counting_rows(numbers), client, name=name)
     assert [job.name for job in de.jobs(client)] == known
 
 
