@@ -28,7 +28,7 @@ def take_rows(rows: pa.RecordBatch, order: Order) -> pa.RecordBatch:
     rows : pyarrow.RecordBatch
         The rows.
     order : numpy.ndarray of int
-        The numbers of the rows that are wanted, in the order in which they are wanted.
+        The numbers of the rows that are wanted, from 0, in the order in which they are wanted.
 
     Returns
     -------
@@ -38,7 +38,7 @@ def take_rows(rows: pa.RecordBatch, order: Order) -> pa.RecordBatch:
     Raises
     ------
     IndexError
-        If there is no row of a number.
+        If a number is beyond the last row.
 
     Notes
     -----

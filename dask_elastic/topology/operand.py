@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dask_elastic.topology.schema import plain_column, plain_type
 from dask_elastic.vocab.errors import SchemaMismatch, TopologyError
 
 BatchFunction = Callable[[pa.RecordBatch], Any]
@@ -74,7 +75,7 @@ class BoundOperand:
     Attributes
     ----------
     type : DataType
-        The type of its values; the value type where the input is dictionary-encoded.
+        The type of its values, as `plain_type` has it: the value type where the input is dictionary-encoded.
     """
 
     def __init__(self, operand: Operand, schema: pa.Schema, owner: str) -> None:
@@ -82,8 +83,8 @@ class BoundOperand:
         self._columns = list(operand.columns)
         self._owner = owner
         found = schema.field(self._of).type if isinstance(self._of, str) else self._probe(schema)
-        self._decode = pa.types.is_dictionary(found)
-        self.type: pa.DataType = found.value_type if self._decode else found
+        self.type: pa.DataType = plain_type(found)
+        self._encoded = found != self.type
         self._flat = _flat_storage(self.type)
 
     def _probe(self, schema: pa.Schema) -> pa.DataType:
@@ -118,12 +119,9 @@ class BoundOperand:
     def array(self, rows: pa.RecordBatch) -> pa.Array:
         """Return the operand's values for the rows."""
         if not isinstance(self._of, str):
-            values = self._evaluate(rows)
-            if values.type != self.type and not self._decode:
-                values = values.cast(self.type)
-        else:
-            values = rows.column(self._of)
-        return values.dictionary_decode() if self._decode else values
+            return plain_column(self._evaluate(rows), self.type)
+        values = rows.column(self._of)
+        return plain_column(values, self.type) if self._encoded else values
 
     def read(self, rows: pa.RecordBatch) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_] | None]:
         """Return the stored values without a copy, and which of them are not null (None if all are)."""

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections import Counter
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dask_elastic.vocab.errors import SchemaMismatch
+
+_LARGE = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
 
 
 def plain_schema(schema: pa.Schema) -> pa.Schema:
@@ -31,7 +34,10 @@ def plain_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
-    """Return a type whose nested fields are nullable and carry no metadata, and whose dictionaries are decoded.
+    """Return a type whose nested fields are nullable and carry no metadata, and whose values are stored one by one.
+
+    Dictionaries and runs are decoded. Views of texts and binaries, of which Arrow cannot choose rows, become large
+    texts and binaries.
 
     Parameters
     ----------
@@ -48,8 +54,10 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
     >>> plain_type(pa.list_(pa.field("item", pa.int64(), nullable=False)))
     ListType(list<item: int64>)
     """
-    if pa.types.is_dictionary(kind):
+    if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
         return plain_type(kind.value_type)
+    if kind in _LARGE:
+        return _LARGE[kind]
     if pa.types.is_struct(kind):
         return pa.struct([_plain_field(kind.field(index)) for index in range(kind.num_fields)])
     if pa.types.is_map(kind):
@@ -61,6 +69,37 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_large_list(kind):
         return pa.large_list(_plain_field(kind.value_field))
     return kind
+
+
+def plain_column(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return a column in a plain type.
+
+    Parameters
+    ----------
+    column : Array
+        Any column whose plain type it is, or one of nulls.
+    kind : DataType
+        A type that `plain_type` returns.
+
+    Returns
+    -------
+    Array
+        The same values; the column itself where it has the type.
+
+    Examples
+    --------
+    >>> plain_column(pa.array(["N1", "N1"], pa.string_view()), pa.large_string()).type
+    DataType(large_string)
+    """
+    if column.type == kind:
+        return column
+    if pa.types.is_run_end_encoded(column.type):
+        return plain_column(pc.run_end_decode(column), kind)
+    if pa.types.is_dictionary(column.type) and column.type.value_type != kind:
+        # Values that are views have to be others before rows can be chosen of them.
+        values = plain_column(column.dictionary, kind)
+        return pa.DictionaryArray.from_arrays(column.indices, values, safe=False).dictionary_decode()
+    return column.cast(kind)
 
 
 def describe_difference(expected: pa.Schema, actual: pa.Schema) -> str:
@@ -138,12 +177,8 @@ def check_schema(expected: pa.Schema, rows: pa.RecordBatch, where: str) -> pa.Re
     if not fits or not all(_fits(rows.schema.field(field.name).type, field.type) for field in wanted):
         difference = describe_difference(expected, rows.schema)
         raise SchemaMismatch(f"{where}: {difference}. Send rows with the columns {_typed(wanted)}.")
-    columns = [rows.column(field.name) for field in wanted]
-    cast = [
-        column if column.type == field.type else column.cast(field.type)
-        for column, field in zip(columns, wanted, strict=True)
-    ]
-    return pa.RecordBatch.from_arrays(cast, schema=wanted)
+    columns = [plain_column(rows.column(field.name), field.type) for field in wanted]
+    return pa.RecordBatch.from_arrays(columns, schema=wanted)
 
 
 def _plain_field(field: pa.Field) -> pa.Field:

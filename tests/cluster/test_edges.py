@@ -242,6 +242,7 @@ KEYS = {
     "large_string": pa.array(["a" * 100, "b", "ab", "a" * 100], pa.large_string()),
     "binary": pa.array([b"\x00", b"", b"\x00\x00", b"\x00"]),
     "dictionary": pa.array(["a", "b", None, "a"]).dictionary_encode(),
+    "string_view": pa.array(["a" * 100, "b", None, "a" * 100], pa.string_view()),
     "decimal": pa.array([Decimal("1.10"), Decimal("-1.10"), Decimal("0.00"), Decimal("1.10")], pa.decimal128(9, 2)),
     "timestamp": pa.array([NOON, NOON + datetime.timedelta(1), None, NOON], pa.timestamp("ms", "UTC")),
     "date": pa.array([NOON.date(), datetime.date(1969, 12, 31), None, NOON.date()]),

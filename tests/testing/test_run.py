@@ -218,3 +218,20 @@ def test_late_rows_are_counted_and_processed_and_rows_without_times_have_none():
     assert result.late == {"rows": 2}
     assert sum(result.state["per_plane"]["n"].to_pylist()) == 6
     assert run(topology, {"rows": FLIGHTS}).late == {}
+
+
+@pytest.mark.parametrize("encoded", [lambda keys: keys.cast(pa.string_view()), pc.run_end_encode])
+def test_texts_of_any_encoding_are_keys_and_values(encoded):
+    texts = FLIGHTS["plane"].combine_chunks()
+    topology = Topology("texts")
+    rows = topology.source("rows", Flights())
+    logic = {"flights": agg.Count(), "routes": agg.DistinctCount("route")}
+    rows.key_by("plane").compute(logic, name="per_plane", executors=2).sink(Nowhere(), name="planes")
+    columns = {"plane": texts, "route": pa.array(["x", "y", "x", "x", "y", "z"])}
+    found = [
+        run(topology, {"rows": pa.table({name: way(column) for name, column in columns.items()})}).state["per_plane"]
+        for way in (lambda column: column, encoded)
+    ]
+    plain, other = (sorted(table.to_pylist(), key=lambda row: row["plane"]) for table in found)
+    assert plain == other
+    assert [row["flights"] for row in plain] == [3, 2, 1]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -53,6 +54,30 @@ def test_a_column_of_nulls_fits_every_type():
     rows = check_schema(EXPECTED, batch(delay=pa.nulls(2), plane=["N1", None]), "here")
     assert rows.schema == EXPECTED
     assert rows["delay"].null_count == 2
+
+
+TEXTS = ["N1", None, "N1", "a text of more than twelve bytes", "N1"]
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array(TEXTS).dictionary_encode(),
+        pa.array(TEXTS, pa.string_view()),
+        pa.array([None if text is None else text.encode() for text in TEXTS], pa.binary_view()),
+        pa.DictionaryArray.from_arrays(pa.array([0, None, 0, 1, 0]), pa.array(["N1", TEXTS[3]], pa.string_view())),
+        pc.run_end_encode(pa.array(TEXTS)),
+        pa.array([[text] for text in TEXTS], pa.list_(pa.string_view())),
+        pa.array([{"plane": text} for text in TEXTS], pa.struct({"plane": pa.string_view()})),
+    ],
+    ids=lambda column: str(column.type),
+)
+def test_encoded_columns_become_plain_ones_of_which_rows_can_be_chosen(column):
+    rows = pa.RecordBatch.from_arrays([column], ["plane"]).slice(1)
+    got = check_schema(plain_schema(rows.schema), rows, "here")
+    assert got.schema == plain_schema(rows.schema) == plain_schema(got.schema)
+    assert got.to_pylist() == rows.to_pylist()
+    assert got.take(pa.array([2, 0])).to_pylist() == [rows.to_pylist()[2], rows.to_pylist()[0]]
 
 
 @pytest.mark.parametrize(
