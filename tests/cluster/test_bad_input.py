@@ -96,6 +96,13 @@ def test_an_option_of_no_sense_is_refused(client, numbers):
         de.submit(counting(numbers), client, inbox_time="soon")
 
 
+def test_a_job_that_takes_no_rows_says_so(client, numbers):
+    job = de.submit(counting(numbers), client)
+    with pytest.raises(errors.UnknownOperator, match=r"job 'count' has no sources\.Push: nothing can be sent to it"):
+        job.send(numbers)
+    job.wait(**RUN)
+
+
 @pytest.mark.parametrize("name", [3, "", "two\nlines"])
 def test_a_name_that_is_none_is_refused(client, numbers, name):
     known = [job.name for job in de.jobs(client)]
