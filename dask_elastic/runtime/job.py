@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pandas as pd
 import pyarrow as pa
+from dask.utils import parse_timedelta
 from distributed import get_client
 from distributed.protocol import to_serialize
 
@@ -98,13 +99,13 @@ class Job:
         data = self._describe()["error"]
         return None if data is None else load_error(data)
 
-    def wait(self, timeout: float | None = None, *, progress: bool | None = None) -> None:
+    def wait(self, timeout: float | str | None = None, *, progress: bool | None = None) -> None:
         """Wait until the job has processed all of its input.
 
         Parameters
         ----------
-        timeout : float, optional
-            Seconds; without it there is no limit.
+        timeout : float or str, optional
+            Seconds, or a duration such as ``"30s"``; without it there is no limit.
         progress : bool, optional
             Whether to show a live line; by default in a terminal only.
 
@@ -119,7 +120,8 @@ class Job:
         KeyboardInterrupt
             On Ctrl-C. The job goes on, and a line says how to stop it.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
+        seconds = None if timeout is None else float(parse_timedelta(timeout, default="s"))
+        deadline = None if seconds is None else time.monotonic() + seconds
         with Progress(progress) as line:
             try:
                 described = self._describe()
@@ -127,7 +129,7 @@ class Job:
                     line.show(described)
                     left = POLL_SECONDS if deadline is None else min(POLL_SECONDS, deadline - time.monotonic())
                     if left <= 0:
-                        raise TimeoutError(f"job {self.name!r} is still {described['status']} after {timeout:g} s")
+                        raise TimeoutError(f"job {self.name!r} is still {described['status']} after {seconds:g} s")
                     described = self._call("wait", timeout=left)
                 line.show(described)
             except KeyboardInterrupt:
@@ -143,7 +145,7 @@ class Job:
         if described["status"] == "stopped":
             raise JobStopped(f"job {self.name!r} was stopped")
 
-    def drain(self, timeout: float | None = None) -> None:
+    def drain(self, timeout: float | str | None = None) -> None:
         """Let the sources read no further, and wait until what they read is processed."""
         self._call("drain")
         self.wait(timeout, progress=False)
@@ -363,7 +365,9 @@ class Job:
 
     def _pushed_source(self) -> str:
         pushed = [name for name, _, _, _, is_pushed in self._describe()["operators"] if is_pushed]
-        if len(pushed) != 1:
+        if not pushed:
+            raise UnknownOperator(f"job {self.name!r} has no sources.Push: nothing can be sent to it")
+        if len(pushed) > 1:
             raise UnknownOperator(f"job {self.name!r} has the pushed sources {pushed}: name one of them with source=")
         return str(pushed[0])
 
@@ -378,7 +382,7 @@ class Job:
             A stateful operator.
         cores : int or dict of str to int or "auto"
             Cores of each executor, its home's first; or cores on each worker, by address; or ``"auto"``, which gives
-            the executors back to the control loop.
+            the executors back to the control loop. More than are free share slots: the job is ``oversubscribed``.
         executor : int, optional
             One executor of the operator; all of them if left out.
         """

@@ -10,6 +10,12 @@ from dask.utils import format_bytes, format_time
 
 from dask_elastic.runtime.event_time_view import late_rows
 
+FEW = 8
+"""So many executors of an operator are told one by one in a line."""
+
+LISTED = 40
+"""So many executors have a line of their own in the interpreter; a notebook has a table of all."""
+
 
 def one_line(described: dict[str, Any]) -> str:
     """Return a job in one line: status, throughput, latency, cores of each executor, moves."""
@@ -23,9 +29,7 @@ def one_line(described: dict[str, Any]) -> str:
     if latencies:
         half, high = max(p50 for p50, _ in latencies), max(p99 for _, p99 in latencies)
         parts.append(f"latency {format_time(half)} / {format_time(high)}")
-    for operator in dict.fromkeys(e["operator"] for e in executors):
-        cores = "+".join(str(e["cores"]) for e in executors if e["operator"] == operator)
-        parts.append(f"{operator} {cores} cores")
+    parts += _cores(executors)
     parts += [handed_over(one, live=described["ended"] is None) for one in described["handoffs"] if one["epochs"]]
     parts.append(f"{sum(e['moves'] for e in executors)} moves")
     dead = sum(described["dead_letters"].values())
@@ -34,6 +38,16 @@ def one_line(described: dict[str, Any]) -> str:
     if late := late_rows(described):
         parts.append(f"{late:,} late rows")
     return " · ".join(parts + _conditions(described))
+
+
+def _cores(executors: list[dict[str, Any]]) -> list[str]:
+    """Return the cores of each operator: one by one for a few executors, else their sum."""
+    found = []
+    for operator in dict.fromkeys(e["operator"] for e in executors):
+        cores = [e["cores"] for e in executors if e["operator"] == operator]
+        each, total = "+".join(map(str, cores)), f"{sum(cores)} cores of {len(cores)} executors"
+        found.append(f"{operator} {total}" if len(cores) > FEW else f"{operator} {each} cores")
+    return found
 
 
 def handed_over(progress: dict[str, Any], live: bool = True) -> str:
@@ -75,11 +89,13 @@ def _conditions(described: dict[str, Any]) -> list[str]:
 def summary(described: dict[str, Any]) -> str:
     """Return a job in a few lines."""
     lines = [f"<Job {one_line(described)}>"]
+    executors = _ordered(described)
     lines += [
         f"  {e['operator']}[{e['executor']}]: {e['cores']} cores, queue {e['queue']:,}, "
         f"state {format_bytes(e['state_bytes'])}"
-        for e in _ordered(described)
+        for e in executors[:LISTED]
     ]
+    lines += [f"  and {len(executors) - LISTED} more: see job.metrics()"] if len(executors) > LISTED else []
     return "\n".join(lines)
 
 

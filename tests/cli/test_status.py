@@ -9,7 +9,7 @@ import pytest
 from dask_elastic.cli.overview import error_text, overview
 from dask_elastic.cli.status import detail
 from dask_elastic.cli.table import clock
-from dask_elastic.runtime.job_view import one_line
+from dask_elastic.runtime.job_view import one_line, summary
 from dask_elastic.vocab.epoch import HandoffProgress
 
 
@@ -173,3 +173,15 @@ def test_an_error_whose_class_is_not_here_is_still_told():
     with pytest.raises(AttributeError):
         pickle.loads(data)
     assert "GoneErrors" in error_text(data)
+
+
+def test_a_job_of_many_executors_stays_readable():
+    given = described()["executors"][1]
+    many = described(executors=[{**given, "executor": number} for number in range(100)], began=time.time())
+    assert "counts 200 cores of 100 executors" in one_line(many).split(" · ")
+    lines = summary(many).splitlines()
+    assert lines[1].startswith("  counts[0]: 2 cores")
+    assert lines[-1] == "  and 60 more: see job.metrics()"
+    few = described(executors=[{**given, "executor": number} for number in range(3)], began=time.time())
+    assert "counts 2+2+2 cores" in one_line(few).split(" · ")
+    assert "more" not in summary(few)
