@@ -427,6 +427,7 @@ class ElasticExecutor:
                 recovered=self.recovery.losses,
                 recovery=self.recovery.seconds_to_first(),
                 event_time=self.punctuations.now.time,
+                jumps=measures.demand.jumps,
             )
 
     def finished_moves(self) -> list[MoveRecord]:

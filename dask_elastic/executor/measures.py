@@ -82,6 +82,8 @@ class ExecutorMeasure:
         p50 and p99 of the time from such a loss to the first row processed again, seconds; None where there was none.
     event_time : int or None
         What is older is processed, microseconds since the epoch; None while nothing is known of event time.
+    jumps : int
+        How often the shares of the shards have jumped so far.
     """
 
     executor: ExecutorId
@@ -110,6 +112,7 @@ class ExecutorMeasure:
     recovered: int = 0
     recovery: tuple[float, float] | None = None
     event_time: int | None = None
+    jumps: int = 0
 
 
 class Measures:
