@@ -40,6 +40,9 @@ ORDER_SECONDS = 0.02
 LOOK_SECONDS = 0.05
 """Seconds from the reports until the loop looks at them."""
 
+RESTLESS_PERIODS = 2
+"""Periods of the loop after a jump of some load in which it looks twice."""
+
 PIPELINED = 2
 
 Keys = Callable[[float], np.ndarray]
@@ -123,6 +126,7 @@ class VirtualJob:
         self.gates = [Gate(options) for _ in self.homes]
         self._threads: dict[tuple[int, int], Core] = {}
         self._reports: dict[int, ExecutorMeasure] = {}
+        self._restless_until = 0.0
         self._waiting: Iterator[int] | None = None
         limits = ExecutorLimits(options.inbox_time, options.balance_threshold)
         self.executors = [
@@ -167,6 +171,7 @@ class VirtualJob:
                 self.every(options.balance_interval, first, lambda j=index: self._handle(j, events.BalanceDue()))
         if options.elastic:
             self.every(options.control_period, options.control_period + LOOK_SECONDS, self._decide)
+            self.every(options.control_period, options.control_period * 1.5 + LOOK_SECONDS, self._look_between)
         self._send()
         while self._agenda and self._agenda[0][0] <= seconds:
             self.now, _, what = heapq.heappop(self._agenda)
@@ -307,7 +312,13 @@ class VirtualJob:
     # decisions
 
     def _report(self, index: int) -> None:
-        self._reports[index] = self.executors[index].measure(self.now)
+        before, self._reports[index] = self._reports.get(index), self.executors[index].measure(self.now)
+        if before is not None and self._reports[index].jumps > before.jumps:
+            self._restless_until = self.now + RESTLESS_PERIODS * self.options.control_period
+
+    def _look_between(self) -> None:
+        if self.now < self._restless_until:
+            self._decide()
 
     def snapshot(self) -> Snapshot:
         """Return what the newest reports say."""

@@ -15,7 +15,8 @@ Method
     them achieves goes up and down with its queue. Throughput tells the level.
 
     *A job that lags behind* although nobody is overloaded, since credits keep its tuples at the sources, is planned
-    for as much more as works that off in a while: what is measured from end to end beyond hop and sojourn.
+    for as much more as works that off in a while: what is measured from end to end beyond hop and sojourn. While that
+    grows, what arrives is taken to be more by what the sources are held back (`dask_elastic.control.lag`).
 
     *A job that keeps its target* with the cores that it has keeps them, whatever the model would choose, until it has
     needed fewer for a while. Between the load at which cores are added and the load at which they are given back is a
@@ -33,6 +34,7 @@ import numpy as np
 
 from dask_elastic.control.hop import Hop
 from dask_elastic.control.hysteresis import Hysteresis
+from dask_elastic.control.lag import Lag
 from dask_elastic.control.overload import overloaded, utilisation, waiting_seconds
 from dask_elastic.control.queues import NO_LIMIT, Amounts, Cores, Queues
 from dask_elastic.control.settings import ControlSettings
@@ -119,6 +121,7 @@ class JobModel:
     def __init__(self, settings: ControlSettings):
         self._settings = settings
         self._hop = Hop()
+        self._lag = Lag()
         self._hysteresis = Hysteresis(settings.release_after)
         self._cores: tuple[int, ...] = ()
         self._overloaded: tuple[int, ...] = ()
@@ -196,6 +199,8 @@ class JobModel:
             for place, executor in enumerate(job.executors)
             if overloaded(executor, self._settings, before=place in self._overloaded)
         )
+        sojourn = _sojourn(job)
+        self._lag.add(None if job.latency is None or sojourn is None else job.latency - sojourn, now)
         cores = tuple(executor.total_cores for executor in job.executors)
         if self._overloaded or cores != self._cores:
             self._cores, self._disturbed = cores, now
@@ -238,7 +243,8 @@ class JobModel:
 
     def _planned(self, queues: Queues, executors: list[ExecutorSnapshot], behind: float) -> Queues:
         more = min(behind / self._settings.drain_within, self._settings.growth - 1)
-        planned = queues.scaled(1 + self._settings.headroom + more)
+        due = queues.scaled(self._lag.held_back) if behind > 0 else queues
+        planned = due.scaled(1 + self._settings.headroom + more)
         return planned.with_arrival(planned.arrival + self._backlog(executors), planned.external)
 
     def _backlog(self, executors: list[ExecutorSnapshot]) -> Amounts:

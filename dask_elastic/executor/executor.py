@@ -346,13 +346,8 @@ class ElasticExecutor:
         return self._flush_progress(self.flushes.request(token, self.routes.tasks.values()))
 
     def _loads(self, now: float) -> np.ndarray:
-        """Cost of each shard: what its tuples took in the last second, and what those that wait will take.
-
-        A saturated task measures a busy time of 1 however much it lags behind; what waits tells by how much.
-        """
-        loads = self.measures.loads.loads(now)
-        rate = self.measures.service.per_second()
-        return loads if not rate else loads + self.routes.backlog() / rate
+        """Return the work that there is for each shard."""
+        return self.measures.work_by_shard(self.routes.backlog(), self.routes.in_flight(), now)
 
     def _proceed(self, now: float) -> list[do.Instruction]:
         """Go on with draining and balancing after a move has come a step further."""
@@ -410,6 +405,7 @@ class ElasticExecutor:
                 recovered=self.recovery.losses,
                 recovery=self.recovery.seconds_to_first(),
                 event_time=self.punctuations.now.time,
+                jumps=measures.demand.jumps,
             )
 
     def finished_moves(self) -> list[MoveRecord]:

@@ -8,11 +8,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_elastic.executor.task_queue import Work
-from dask_elastic.meters import BatchCost, LatencyHistogram, LatencyWindow, Rate, RecentMean, ServiceRate, ShardLoad
+from dask_elastic.meters import (
+    BatchCost,
+    LatencyHistogram,
+    LatencyWindow,
+    Rate,
+    RecentMean,
+    ServiceRate,
+    ShardDemand,
+    ShardLoad,
+)
 from dask_elastic.vocab.identity import ExecutorId
 
 RATE_SECONDS = 1.0
 """Rates, and the loads of shards, are those of so many seconds (Elasticutor, section 3.1)."""
+
+AHEAD_SECONDS = 2.0
+"""Shards are balanced for so many seconds to come: with fewer, what happens to wait would move them to and fro."""
 
 RECENT_SECONDS = 2.0
 """The means of the time that tuples take, which are held against the model, are those of so many seconds."""
@@ -70,6 +82,8 @@ class ExecutorMeasure:
         p50 and p99 of the time from such a loss to the first row processed again, seconds; None where there was none.
     event_time : int or None
         What is older is processed, microseconds since the epoch; None while nothing is known of event time.
+    jumps : int
+        How often the shares of the shards have jumped so far.
     """
 
     executor: ExecutorId
@@ -98,6 +112,7 @@ class ExecutorMeasure:
     recovered: int = 0
     recovery: tuple[float, float] | None = None
     event_time: int | None = None
+    jumps: int = 0
 
 
 class Measures:
@@ -112,6 +127,7 @@ class Measures:
         self.service = ServiceRate()
         self.cost = BatchCost()
         self.loads = ShardLoad(shards, window=RATE_SECONDS)
+        self.demand = ShardDemand(shards)
         self.latency = LatencyWindow()
         self.latency_mean = RecentMean(RECENT_SECONDS)
         self.sojourn = RecentMean(RECENT_SECONDS)
@@ -157,3 +173,37 @@ class Measures:
         """Return the mean number of tuples of a sub-batch; 1 while nothing arrives."""
         customers = self.customers.total(now)
         return max(self.arrivals.total(now) / customers, 1.0) if customers > 0 else 1.0
+
+    def work_by_shard(
+        self, waiting: NDArray[np.int64], in_flight: NDArray[np.int64], now: float
+    ) -> NDArray[np.float64]:
+        """Return what the tuples of each shard will take that wait now, and of those that come soon.
+
+        Parameters
+        ----------
+        waiting, in_flight : int array
+            Tuples of each shard that wait, and that tasks have taken.
+        now : float
+            The time in seconds.
+
+        Returns
+        -------
+        float64 array
+            Busy seconds of each shard.
+
+        Notes
+        -----
+        As long as nothing is known of what comes, it is taken to be what was done in the last second.
+
+        A saturated task measures a busy time of 1 however much it lags behind; what arrives and waits tells by how
+        much. All that has arrived is what is done, taken or waits: nothing is counted as rows come in.
+        """
+        rate = self.service.per_second()
+        if not rate:
+            return self.loads.loads(now)
+        self.demand.note(self.loads.rows + waiting + in_flight, now)
+        coming = self.demand.per_second()
+        if coming is None:
+            return self.loads.loads(now) + waiting / rate
+        work: NDArray[np.float64] = (coming * AHEAD_SECONDS + waiting) * self.loads.seconds_per_row(now, 1 / rate)
+        return work

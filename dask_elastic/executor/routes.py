@@ -129,6 +129,14 @@ class Routes:
             rows[shard] += sum(piece.length for piece in pieces)
         return rows
 
+    def in_flight(self) -> np.ndarray:
+        """Return the rows of each shard that tasks have taken and not done yet."""
+        rows = np.zeros(self.space.shards, dtype=np.int64)
+        for task in self.tasks.values():
+            for work in task.in_flight.values():
+                rows += work.rows_by_shard(self.space)
+        return rows
+
     @property
     def waiting_rows(self) -> int:
         """Rows that wait for paused shards."""

@@ -14,6 +14,7 @@ from dask_elastic.meters.rate import Rate
 from dask_elastic.meters.recent_mean import RecentMean
 from dask_elastic.meters.ring import MeterError, SlotRing
 from dask_elastic.meters.service import ServiceRate
+from dask_elastic.meters.shard_demand import ShardDemand
 from dask_elastic.meters.shard_load import ShardLoad
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "Rate",
     "RecentMean",
     "ServiceRate",
+    "ShardDemand",
     "ShardLoad",
     "SlotRing",
 ]

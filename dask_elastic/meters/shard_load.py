@@ -30,6 +30,11 @@ class ShardLoad:
     MeterError
         If there is no shard, or the window is not a positive number.
 
+    Attributes
+    ----------
+    rows : float64 array
+        Rows of each shard so far.
+
     Notes
     -----
     Elasticutor, section 3.1, balances on the loads of the last second. The rows of one batch are taken to cost the
@@ -43,12 +48,15 @@ class ShardLoad:
     >>> load.add(np.array([5]), busy_seconds=0.2, now=10.5, shards=np.array([3]))
     >>> load.loads(now=11.0).round(3).tolist()
     [0.3, 0.0, 0.1, 0.2]
+    >>> load.seconds_per_row(now=11.0, otherwise=0.5).round(3).tolist()
+    [0.01, 0.5, 0.01, 0.04]
     """
 
     def __init__(self, shards: int, window: float = 1.0, slots: int = 10):
         if shards < 1:
             raise MeterError(f"shards is {shards!r}: an executor has at least 1.")
         self.shards = shards
+        self.rows = np.zeros(shards, dtype=np.float64)
         self._ring: SlotRing[Floats] = SlotRing(window, slots, self._fresh)
 
     @property
@@ -78,9 +86,11 @@ class ShardLoad:
         """
         counts = self._dense(rows, shards)
         total = float(counts.sum())
+        self.rows += counts
         if total > 0 and busy_seconds > 0:
             slot = self._ring.at(now)
-            slot += counts * (busy_seconds / total)
+            slot[0] += counts * (busy_seconds / total)
+            slot[1] += counts
 
     def loads(self, now: float) -> Floats:
         """Return the load of each shard over the window that ends at `now`.
@@ -95,14 +105,37 @@ class ShardLoad:
         float64 array
             Busy seconds per second, one number for each shard; the sum is how many cores were busy.
         """
+        busy: Floats = self._sums(now)[0] / self._ring.span(now)
+        return busy
+
+    def seconds_per_row(self, now: float, otherwise: float) -> Floats:
+        """Return what a row of each shard has cost over the window that ends at `now`.
+
+        Parameters
+        ----------
+        now : float
+            The time in seconds.
+        otherwise : float
+            What a row is taken to cost in a shard that had none.
+
+        Returns
+        -------
+        float64 array
+            Busy seconds per row, one number for each shard.
+        """
+        busy, rows = self._sums(now)
+        cost: Floats = np.divide(busy, rows, out=np.full(self.shards, otherwise), where=rows > 0)
+        return cost
+
+    def _sums(self, now: float) -> Floats:
+        """Return busy seconds and rows of each shard."""
         total = self._fresh()
         for slot, share in self._ring.read(now):
             total += slot * share
-        total /= self._ring.span(now)
         return total
 
     def _fresh(self) -> Floats:
-        return np.zeros(self.shards, dtype=np.float64)
+        return np.zeros((2, self.shards), dtype=np.float64)
 
     def _dense(self, rows: Integers, shards: Integers | None) -> Integers | Floats:
         expected = self.shards if shards is None else len(shards)

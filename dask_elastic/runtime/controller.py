@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -46,6 +47,10 @@ KEPT_DECISIONS = 1_000
 
 LOOK_SECONDS = 0.05
 """Workers report at whole multiples of their interval; the loop looks so much later, when their reports are here."""
+
+
+RESTLESS_PERIODS = 2
+"""For so many periods after some load has jumped the loop looks twice as often."""
 
 
 class Controller:
@@ -92,6 +97,8 @@ class Controller:
         self._task: asyncio.Task[None] | None = None
         self._beside: set[asyncio.Task[None]] = set()
         self._joining: asyncio.Task[None] | None = None
+        self._hurry = asyncio.Event()
+        self._restless_until = -math.inf
 
     # life
 
@@ -99,6 +106,11 @@ class Controller:
         """Begin to look at the cluster, unless that is going on."""
         if self._task is None or self._task.done():
             self._task = asyncio.ensure_future(self._run())
+
+    def look_soon(self) -> None:
+        """Look twice in a period for a while, since some load has jumped: what is measured changes until it is old."""
+        self._restless_until = time.monotonic() + RESTLESS_PERIODS * self.options.period
+        self._hurry.set()
 
     def stop(self) -> None:
         """Look no further."""
@@ -112,9 +124,20 @@ class Controller:
         try:
             while self.cores.jobs.running:
                 await self._guarded_period(pool)
-                await asyncio.sleep(until_look(time.time(), self.options.period))
+                await self._next_look()
         finally:
             pool.shutdown(wait=False)
+
+    async def _next_look(self) -> None:
+        """Wait until the next look is due, which is sooner once a load has jumped."""
+        period = self.options.period
+        self._hurry.clear()
+        if time.monotonic() >= self._restless_until:
+            try:
+                await asyncio.wait_for(self._hurry.wait(), until_look(time.time(), period))
+            except TimeoutError:
+                return
+        await asyncio.sleep(until_look(time.time(), period / 2))
 
     async def _guarded_period(self, pool: ThreadPoolExecutor) -> None:
         try:

@@ -26,7 +26,7 @@ from dask_elastic.runtime.membership import Membership
 from dask_elastic.runtime.outgoing import Outgoing
 from dask_elastic.runtime.paradigm import demands
 from dask_elastic.runtime.pushed_sources import PushedSources
-from dask_elastic.runtime.report import Relayed, dump_error
+from dask_elastic.runtime.report import Relayed, dump_error, has_jumped
 from dask_elastic.runtime.worker_calls import WorkerCalls
 from dask_elastic.runtime.workers import Workers
 from dask_elastic.vocab.errors import (
@@ -241,6 +241,8 @@ class Coordinator:
         record = self.jobs.get(job)
         if record is None or not record.admits(generation, node, incarnation):
             return
+        if has_jumped(report, record.reports.get(node)):
+            self.controller.look_soon()
         record.reports[node] = {**report, "at": time.time()}
         if node in record.suspects and report["absolved"] >= record.suspects[node][0]:
             del record.suspects[node]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
@@ -83,7 +84,17 @@ def _detail(measure: ExecutorMeasure) -> dict[str, Any]:
         "latency_rows": measure.latency_rows,
         "shard_load": measure.shard_load.astype("<f4").tobytes(),
         "shard_bytes": measure.shard_bytes.astype("<f4").tobytes(),
+        "jumps": measure.jumps,
     }
+
+
+def has_jumped(report: Mapping[str, Any], before: Mapping[str, Any] | None) -> bool:
+    """Tell whether the load of some executor's shards has jumped since the report before."""
+    return before is not None and _jumps(report) > _jumps(before)
+
+
+def _jumps(report: Mapping[str, Any]) -> int:
+    return sum(detail["jumps"] for detail in report["details"])
 
 
 class Relayed(Exception):

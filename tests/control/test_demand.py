@@ -238,3 +238,27 @@ def test_no_more_than_growth_is_planned_for_tuples_that_wait():
 )
 def test_tuples_that_wait_for_something_else_are_not(what, available):
     assert demand(JobModel(SETTINGS), job(what, latency=0.9), available=available).behind == 0
+
+
+def test_a_lag_that_grows_tells_what_the_sources_are_held_back_by():
+    """Credits let 300 tuples a second through; each second the lag grows by a quarter of one, so 400 are due."""
+    model = JobModel(SETTINGS)
+    what = job(executor(cores=4, arrival=300.0, service=100.0, sojourn=0.02), target=0.1)
+    for second in range(15):
+        steady = demand(model, replace(what, latency=0.02), float(second))
+    assert steady.behind == 0
+    assert steady.queues.arrival.tolist() == pytest.approx([330.0])
+    demand(model, replace(what, latency=0.12), 15.0)
+    found = demand(model, replace(what, latency=0.37), 16.0)
+    assert found.behind == pytest.approx(0.3)
+    assert found.queues.arrival.tolist() == pytest.approx([400 * (1.1 + 0.3 / SETTINGS.drain_within)])
+    shrinking = demand(model, replace(what, latency=0.3), 17.0)
+    assert shrinking.queues.arrival.tolist() == pytest.approx([300 * (1.1 + 0.23 / SETTINGS.drain_within)])
+
+
+def test_a_lag_within_a_short_burst_is_no_reason_for_more_cores():
+    model = JobModel(SETTINGS)
+    what = job(executor(cores=4, arrival=300.0, service=100.0, sojourn=0.02), target=0.1)
+    for second, latency in enumerate([0.02, 0.02, 0.02, 0.02, 0.065]):
+        found = demand(model, replace(what, latency=latency), float(second))
+    assert found.queues.arrival.tolist() == pytest.approx([330.0])

@@ -100,3 +100,43 @@ def test_shards_are_told_apart():
     assert measure.shard_load[1] == pytest.approx(3 * measure.shard_load[6])
     assert np.flatnonzero(measure.shard_load).tolist() == [1, 6]
     assert measure.state_bytes == measure.shard_bytes.sum()
+
+
+def test_shards_are_balanced_on_the_keys_of_now_once_these_have_changed():
+    executor = make(2)
+    shard_of = executor.routes.space.shard_of(np.arange(1000, dtype=np.uint64))
+    key_of = [int(np.flatnonzero(shard_of == shard)[0]) for shard in range(SHARDS)]
+    owner = executor.routes.table.owner.tolist()
+    mine, other = ([shard for shard in range(SHARDS) if owner[shard] == task] for task in (0, 1))
+
+    def quarter(number, hot):
+        keys = [key_of[shard] for shard in range(SHARDS) for _ in range(40 if shard in hot else 4)]
+        now = number / 4
+        offer(executor, keys, now, now)
+        for task in (0, 1):
+            while (taken := executor.take(task, now)) is not None:
+                executor.done(task, taken[0], taken[1].rows / 1000, now)
+        executor.handle(events.BalanceDue(), now + 0.01)
+
+    for number in range(12):
+        quarter(number, {mine[0], other[0]})
+    assert len(executor.moves) == executor.moves.finished == 0
+    quarter(12, {mine[0], mine[1]})
+    assert executor.measures.demand.jumps == 1
+    assert executor.moves.finished >= 1
+
+
+def test_work_is_what_waits_and_comes_at_what_a_row_of_the_shard_costs():
+    measures = make(1).measures
+    nothing = np.zeros(SHARDS, dtype=np.int64)
+    assert measures.work_by_shard(nothing, nothing, 0.0).tolist() == [0.0] * SHARDS
+    rows = np.array([100, 0, 50, 0, 0, 0, 0, 0])
+    for half in range(3):
+        measures.service.add(150, 2.0)
+        measures.loads.add(rows * [1, 0, 0, 0, 0, 0, 0, 0], 1.0, half / 2)
+        measures.loads.add(rows * [0, 0, 1, 0, 0, 0, 0, 0], 1.0, half / 2)
+        work = measures.work_by_shard(nothing, nothing, half / 2 + 0.01)
+    # 200 and 100 rows a second for two seconds, at 10 and 20 ms.
+    assert work.tolist() == pytest.approx([4, 0, 4, 0, 0, 0, 0, 0])
+    waiting = np.array([0, 0, 0, 10, 0, 0, 0, 0])
+    assert measures.work_by_shard(waiting, nothing, 1.02)[3] == pytest.approx(10 * 2.0 / 150, rel=0.01)

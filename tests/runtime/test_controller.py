@@ -271,6 +271,44 @@ def test_it_looks_just_after_the_workers_have_reported(now, period):
     assert (now + wait) % period == pytest.approx(module.LOOK_SECONDS, abs=1e-6)
 
 
+def test_it_looks_twice_in_a_period_for_a_while_once_a_load_has_jumped(bench, monkeypatch):
+    async def test(bench):
+        controller, looks = bench.controller, []
+        monkeypatch.setattr(module, "until_look", lambda now, period: looks.append(period) or period * 0.001)
+        record = await bench.submit(executors=1)
+        period = controller.options.period
+
+        async def waits(*jumps):
+            for count in jumps:
+                report = bench.fake.report([bench.fake.measure("op0", 0, jumps=count)])
+                await bench.coordinator.report("job", record.spec.generation, 0, report)
+            looks.clear()
+            await controller._next_look()
+            return looks
+
+        assert await waits(0, 0) == [period]
+        assert await waits(1) == [period / 2]
+        assert await waits(1) == [period / 2]
+        controller._restless_until = time.monotonic()
+        assert await waits(1) == [period]
+
+    bench(test, {"a": 2})
+
+
+def test_a_jump_that_is_told_while_it_waits_ends_the_wait(bench, monkeypatch):
+    async def test(bench):
+        controller = bench.controller
+        period = controller.options.period
+        monkeypatch.setattr(module, "until_look", lambda now, asked: 1_000.0 if asked == period else 0.001)
+        waiting = asyncio.ensure_future(controller._next_look())
+        await bench.fake.settle()
+        assert not waiting.done()
+        controller.look_soon()
+        await asyncio.wait_for(waiting, 10)
+
+    bench(test, {"a": 2})
+
+
 def test_sharing_is_no_longer_said_once_slots_suffice(bench):
     async def test(bench):
         first = await bench.submit("first", executors=1)
