@@ -32,11 +32,12 @@ def test_jobs_of_a_cluster_that_never_had_any(small_cluster):
             de.job("any", fresh)
 
 
-def test_wait_gives_up_after_its_timeout_and_the_job_goes_on(client):
+@pytest.mark.parametrize("timeout", [0.3, "300ms"])
+def test_wait_gives_up_after_its_timeout_and_the_job_goes_on(client, timeout):
     job = held(client)
     began = time.monotonic()
     with pytest.raises(TimeoutError, match=r"'held' is still running after 0\.3 s"):
-        job.wait(timeout=0.3)
+        job.wait(timeout=timeout)
     assert time.monotonic() - began < 3
     assert job.status == "running"
 

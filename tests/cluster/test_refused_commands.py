@@ -72,3 +72,10 @@ def test_keys_of_a_wrong_type_are_refused_and_the_job_goes_on(client, held):
     with pytest.raises(errors.StateError, match="one value for each"):
         state.get((1, 2))
     assert state.get(Decimal(1))["n"] == 1
+
+
+def test_a_job_that_takes_no_rows_says_so(client, numbers):
+    job = de.submit(counting_rows(numbers), client)
+    with pytest.raises(errors.UnknownOperator, match=r"job 'count' has no sources\.Push: nothing can be sent to it"):
+        job.send(numbers)
+    job.wait(**RUN)
