@@ -4,7 +4,8 @@ One JSON line a setting, with the median and the longest tick in milliseconds, a
 nodes with 8 cores and 96 executors of three jobs, whose arrivals change a little from second to second ("drift"), are
 dealt out anew every few seconds ("shuffle"), or exceed by far what the cores can do ("overload"). A last line tells
 how late an event loop gets its turn while ticks run one after the other in a thread beside it, as in the scheduler, and
-how late without them, which is the machine's doing.
+how late without them, which is the machine's doing; and how long the longest collection of garbage took meanwhile,
+which stops all threads, whoever caused it.
 
     python benchmarks/decision.py [--ticks 60] [--nodes 32] [--executors 96] [--wakes 3000]
 """
@@ -35,6 +36,27 @@ SHARDS = 256
 JOBS = 3
 TARGETS = (0.05, 0.01, None)
 SHUFFLE_SECONDS = 5
+
+
+class Collections:
+    """Measures how long Python collects garbage; a context."""
+
+    def __init__(self) -> None:
+        self.longest = 0.0
+        self._began = 0.0
+
+    def __enter__(self) -> Collections:
+        gc.callbacks.append(self._note)
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        gc.callbacks.remove(self._note)
+
+    def _note(self, phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            self._began = time.perf_counter()
+        else:
+            self.longest = max(self.longest, time.perf_counter() - self._began)
 
 
 class Cluster:
@@ -102,7 +124,7 @@ def ticks(cluster: Cluster, number: int, shuffled: bool) -> Iterator[tuple[float
 
 async def lateness(count: int, work: Callable[[], object] | None) -> list[float]:
     """Milliseconds by which an event loop wakes up too late, beside something that runs again and again in a thread."""
-    late = []
+    late: list[float] = []
     running = asyncio.get_running_loop()
     beside = running.run_in_executor(None, work) if work else None
     while len(late) < count:
@@ -129,12 +151,14 @@ def event_loop(options: argparse.Namespace) -> dict[str, Any]:
 
     line: dict[str, Any] = {"benchmark": "decision", "setting": "event loop"}
     for name, work in (("without", None), ("beside", decide)):
-        late = asyncio.run(lateness(options.wakes, work))
+        with Collections() as collections:
+            late = asyncio.run(lateness(options.wakes, work))
         line |= {
             f"late_median_ms_{name}": round(statistics.median(late), 2),
             f"late_p99_ms_{name}": round(float(np.quantile(late, 0.99)), 2),
             f"late_max_ms_{name}": round(max(late), 2),
             f"over_5_ms_{name}": sum(one > 5 for one in late),
+            f"gc_max_ms_{name}": round(collections.longest * 1e3, 2),
         }
     return line | {"wakes": options.wakes}
 
