@@ -258,10 +258,11 @@ class _Graph:
         """
         last: dict[int, _Step] = {}
         least: dict[int, float] = {}
-        # Of equal costs the result that begins first comes first, and of one span the partials.
-        queue: list[tuple[float, int, int, int, float]] = [(0, begin, 0, begin, 0)]
+        # Of equal costs the furthest comes first, of those the result that begins first, and of one span the partials.
+        queue: list[tuple[float, int, int, int, float]] = [(0, -begin, begin, 0, 0)]
         while True:
-            _, came_from, partials, moment, cost = heapq.heappop(queue)
+            _, moment, came_from, partials, cost = heapq.heappop(queue)
+            moment = -moment
             if moment in last:
                 continue
             last[moment] = came_from, -partials
@@ -273,7 +274,7 @@ class _Graph:
                     if reached not in least or total <= least[reached]:
                         least[reached] = total
                         ahead = total - rate * (reached - begin)
-                        heapq.heappush(queue, (ahead, moment, -partials, reached, total))
+                        heapq.heappush(queue, (ahead, -reached, moment, -partials, total))
 
 
 def _path(last: dict[int, _Step], begin: int, end: int) -> tuple[Piece, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -79,7 +79,9 @@ def _by_length(keys: Mapping[int, float] | None, lengths: list[int]) -> dict[int
 
 
 def _checked_keys(count: Any, begin: int, end: int) -> float:
-    """Return a number of keys if it is one."""
-    if isinstance(count, int | float | np.number) and 0 <= count < math.inf:
-        return cast(float, count)
+    """Return a number of keys if it is one, as Python's: those of NumPy may overflow when they are added."""
+    if isinstance(count, int | np.integer) and count >= 0:
+        return int(count)
+    if isinstance(count, float | np.floating) and 0 <= count < math.inf:
+        return float(count)
     raise PlanningError(f"keys is {count!r} for the span from {begin} to {end}: give a number of 0 or more.")

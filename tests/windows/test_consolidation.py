@@ -227,6 +227,15 @@ def test_numbers_of_numpy_are_numbers():
     assert plan([window], np.int64(2), np.int64(4)).merges == 4
 
 
+@pytest.mark.parametrize("number", [np.uint8, np.int64, np.float16, np.float64])
+@pytest.mark.parametrize("by", ["lengths", "spans"])
+def test_keys_may_be_counted_by_numpy(number, by):
+    # Three hundred thousand are beyond half floats, as 300 are beyond small integers.
+    most = number(200) if np.issubdtype(number, np.integer) else number(50_000)
+    keys = {1: most, 6: most} if by == "lengths" else lambda begin, end: most
+    assert plan([Window.tumbling(6)], 1, 6, keys).cost == 6 * int(most)
+
+
 @settings(max_examples=200, deadline=None)
 @given(st.integers(-9, 9), st.integers(1, 9), st.integers(1, 9), st.integers(-20, 20), st.integers(0, 30))
 def test_ends_are_those_of_all_instances(start, length, frequency, after, span):
