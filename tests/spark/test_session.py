@@ -55,8 +55,10 @@ def path_without_java(directory: Path) -> str:
     directory.mkdir()
     for place in os.environ["PATH"].split(os.pathsep):
         for program in Path(place).glob("*") if Path(place).is_dir() else ():
-            if program.name != "java" and not (directory / program.name).exists():
-                (directory / program.name).symlink_to(program)
+            link = directory / program.name
+            # A program that was removed may have left its link behind.
+            if program.name != "java" and program.exists() and not link.exists():
+                link.symlink_to(program)
     return str(directory)
 
 
