@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from dask_elastic.control.loop import ControlLoop
-from dask_elastic.runtime.switching import ShortTurns, responsive
+from dask_elastic.runtime.transport.switching import ShortTurns, responsive
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.plan import Plan
 from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot, NodeSnapshot, Snapshot

@@ -45,7 +45,7 @@ from distributed.protocol import to_serialize
 from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
 
 import dask_elastic as de
-from dask_elastic.runtime.job import call
+from dask_elastic.runtime.client.job import call
 from dask_elastic.spark import into, register, session
 
 WARM_UP = 2
@@ -182,8 +182,8 @@ def staged(client: Client) -> tuple[float, float]:
     """The most that any instance held in memory and on disk, in MiB."""
 
     def peaks(dask_worker: Any) -> tuple[int, int]:
-        deployments = dask_worker.plugins["dask-elastic-worker"].runtime.deployments.values()
-        intakes = [thread.mailbox for each in deployments for thread in each.sources.values()]
+        job_parts = dask_worker.plugins["dask-elastic-worker"].runtime.job_parts.values()
+        intakes = [thread.mailbox for each in job_parts for thread in each.sources.values()]
         return max((each.peak for each in intakes), default=0), max((each.peak_spilled for each in intakes), default=0)
 
     found = client.run(peaks).values()

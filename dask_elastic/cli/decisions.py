@@ -11,7 +11,7 @@ from dask_elastic.cli.command import Command
 from dask_elastic.cli.connection import Connection, connected
 from dask_elastic.cli.decision_text import decision_text
 from dask_elastic.cli.json_text import json_text
-from dask_elastic.runtime.job import call
+from dask_elastic.runtime.client.job import call
 
 
 @click.command(cls=Command)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from dask_elastic.runtime.report import load_error
+from dask_elastic.runtime.protocol.remote_errors import load_error
 
 EXECUTOR_VALUES = (
     "operator", "executor", "cores", "arrival_rate", "service_rate", "queue", "latency_p50", "latency_p99",

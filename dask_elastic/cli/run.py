@@ -16,9 +16,9 @@ from dask_elastic.cli.connection import Connection, connected, dashboard_page
 from dask_elastic.cli.local_cluster import local_cluster
 from dask_elastic.cli.overview import error_text
 from dask_elastic.cli.script_client import ScriptClient
-from dask_elastic.runtime.job import ENDED, POLL_SECONDS, call
-from dask_elastic.runtime.job_view import one_line
-from dask_elastic.runtime.progress import Progress
+from dask_elastic.runtime.client.job import ENDED, POLL_SECONDS, call
+from dask_elastic.runtime.client.job_view import one_line
+from dask_elastic.runtime.client.progress import Progress
 from dask_elastic.vocab.errors import UnknownJob
 
 OWN_CLUSTER = ("workers", "threads", "dashboard_address")

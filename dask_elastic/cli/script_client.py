@@ -26,7 +26,7 @@ class ScriptClient(Client):  # type: ignore[misc]  # distributed is untyped
         return [*self._submitted]
 
     def sync(self, func: Any, *arguments: Any, **options: Any) -> Any:
-        """Run a coroutine on the client's event loop; what `dask_elastic.runtime.job.call` asks goes through here."""
+        """Run a coroutine on the client's event loop, as every call of `dask_elastic.runtime.client.job.call` does."""
         reply = super().sync(func, *arguments, **options)
         if arguments[:2] == (self, "submit") and "answer" in reply:
             self._submitted[reply["answer"]["name"]] = None

@@ -14,9 +14,9 @@ from dask_elastic.cli.json_text import json_text
 from dask_elastic.cli.overview import overview
 from dask_elastic.cli.screen import Screen
 from dask_elastic.cli.table import clock, count, duration, size, table
-from dask_elastic.runtime.job import ENDED, call
-from dask_elastic.runtime.job_spec import ELASTIC
-from dask_elastic.runtime.job_view import handed_over
+from dask_elastic.runtime.client.job import ENDED, call
+from dask_elastic.runtime.client.job_view import handed_over
+from dask_elastic.runtime.protocol.job_spec import ELASTIC
 from dask_elastic.vocab.errors import UnknownJob
 
 JOB_HEAD = ("job", "status", "time", "rows", "tuples/s", "p50", "p99", "cores", "moves")

@@ -7,7 +7,7 @@ from distributed import Client
 
 from dask_elastic.cli.command import Command
 from dask_elastic.cli.connection import Connection, connected
-from dask_elastic.runtime.job import ENDED, Job, job
+from dask_elastic.runtime.client.job import ENDED, Job, job
 
 
 @click.command(cls=Command)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import pyarrow as pa
 
-from dask_elastic.executor.guard import Guard
+from dask_elastic.executor.error_policy import ErrorPolicy
 from dask_elastic.routing.hashing import hash_columns
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.routing.split import split_by_executor
@@ -30,7 +30,7 @@ class Emitter:
         What follows the component's operator.
     spaces : mapping of str to KeySpace
         Key space of each stateful component.
-    guard : Guard
+    error_policy : ErrorPolicy
         Runs the user code of stateless operators.
     sink_instance : int
         The instance of a sink that this component's rows go to: the one at its home.
@@ -41,13 +41,13 @@ class Emitter:
         component: str,
         outputs: tuple[Branch | Exit, ...],
         spaces: Mapping[str, KeySpace],
-        guard: Guard,
+        error_policy: ErrorPolicy,
         sink_instance: int,
     ):
         self.component = component
         self.outputs = outputs
         self.spaces = spaces
-        self.guard = guard
+        self.error_policy = error_policy
         self.sink_instance = sink_instance
         self._schemas: dict[Exit, pa.Schema] = {}
 
@@ -85,7 +85,7 @@ class Emitter:
                 self._leave(output, rows, stamp, deliveries)
                 continue
             operator = output.operator
-            for made in self.guard.run(operator.name, _on_range(operator.apply, rows), rows):
+            for made in self.error_policy.run(operator.name, _on_range(operator.apply, rows), rows):
                 for part in sliced(made):
                     self._follow(output.then, part, stamp, deliveries)
 

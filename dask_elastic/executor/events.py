@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from dask_elastic.vocab.identity import ExecutorId
-from dask_elastic.vocab.punctuation import Punctuation
+from dask_elastic.vocab.watermark import Watermark
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +60,10 @@ class InputEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class InputPunctuated:
+class InputWatermark:
     """An upstream instance says how far its event time has come, behind the batches that it sent before."""
 
-    said: Punctuation
+    said: Watermark
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ Event = (
     | StateInstalled
     | TaskEnded
     | InputEnded
-    | InputPunctuated
+    | InputWatermark
     | FlushDue
     | NodeGone
     | NodeBack

@@ -17,11 +17,11 @@ from dask_elastic.executor.measures import RECENT_SECONDS, ExecutorMeasure, Meas
 from dask_elastic.executor.moves import MoveRecord, Moves
 from dask_elastic.executor.piece import Block, Receipt, Replay
 from dask_elastic.executor.primary_state import PrimaryState
-from dask_elastic.executor.punctuations import Punctuations
 from dask_elastic.executor.recovery import Recovery, RecoveryRecord
 from dask_elastic.executor.routes import Routes
 from dask_elastic.executor.task import REMOTE_WINDOW, Task
 from dask_elastic.executor.task_queue import Item, Work
+from dask_elastic.executor.watermarks import Watermarks
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.vocab.batch import Batch
 from dask_elastic.vocab.errors import ProtocolError
@@ -93,7 +93,7 @@ class ElasticExecutor:
         self.links = Links(self.routes, self.lock)
         self._time = 0.0
         self.inputs = Inputs(identity, inputs, timed)
-        self.punctuations = Punctuations(self.inputs, self.lock)
+        self.watermarks = Watermarks(self.inputs, self.lock)
         self._pending_rows = 0
         self._final_flush_asked = False
         for shard, owner in enumerate(self.routes.table.owner.tolist()):
@@ -135,7 +135,7 @@ class ElasticExecutor:
                 raise ProtocolError(f"{self.identity} got a batch of {origin}, which has ended or is no input of it")
             self.store.note_input(batch.rows.schema)
             self._pending_rows += receipt.rows
-            receipt.span = self.punctuations.arrived()
+            receipt.span = self.watermarks.arrived()
             before = self._queued()
             wakes: list[do.Instruction] = [do.Wake(task) for task in self.routes.enqueue(block, receipt)]
             self.measures.arrived(receipt.rows, nbytes, self._queued() - before, now)
@@ -223,7 +223,7 @@ class ElasticExecutor:
             piece.receipt.rows -= piece.length
             if piece.receipt.rows:
                 continue
-            Punctuations.settled(piece.receipt.span)
+            Watermarks.settled(piece.receipt.span)
             if piece.receipt.nbytes:
                 released.append(do.Release(piece.receipt.origin, piece.receipt.nbytes))
         return released
@@ -333,9 +333,9 @@ class ElasticExecutor:
                 return []
             case events.InputEnded(origin):
                 self.inputs.end(origin)
-            case events.InputPunctuated(said):
+            case events.InputWatermark(said):
                 self.inputs.hear(said)
-        self.punctuations.heard()
+        self.watermarks.heard()
         return []
 
     def _flush(self, token: int) -> list[do.Instruction]:
@@ -357,7 +357,7 @@ class ElasticExecutor:
 
     def _finish(self) -> list[do.Instruction]:
         """Pass on what is due; once all inputs have ended and every row is processed, bring the state home."""
-        due = self.punctuations.due()
+        due = self.watermarks.due()
         if self.inputs.open or self._pending_rows or self._final_flush_asked:
             return due
         self._final_flush_asked = True
@@ -404,7 +404,7 @@ class ElasticExecutor:
                 refused=self.links.refused,
                 recovered=self.recovery.losses,
                 recovery=self.recovery.seconds_to_first(),
-                event_time=self.punctuations.now.time,
+                event_time=self.watermarks.now.time,
                 jumps=measures.demand.jumps,
             )
 

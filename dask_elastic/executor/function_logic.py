@@ -189,6 +189,6 @@ def _text(schema: pa.Schema | None) -> str:
 
 
 def _note_row(error: Exception, number: int) -> None:
-    """Tell the guard which row of the batch it was, unless the error says so itself."""
+    """Tell the error policy which row of the batch it was, unless the error says so itself."""
     if not hasattr(error, "row"):
         error.row = number  # type: ignore[attr-defined]

@@ -8,7 +8,7 @@ from dask_elastic.topology.component import Component
 from dask_elastic.topology.operators import SourceOperator
 from dask_elastic.vocab.errors import ProtocolError
 from dask_elastic.vocab.identity import ExecutorId
-from dask_elastic.vocab.punctuation import Punctuation
+from dask_elastic.vocab.watermark import Watermark
 
 
 class Inputs:
@@ -40,7 +40,7 @@ class Inputs:
     --------
     >>> north, south = ExecutorId("readings", 0), ExecutorId("readings", 1)
     >>> inputs = Inputs(ExecutorId("per_station", 0), [north, south], timed=[north, south])
-    >>> for said in (Punctuation(north, 70), Punctuation(south, 20), Punctuation(south, 20, idle=True)):
+    >>> for said in (Watermark(north, 70), Watermark(south, 20), Watermark(south, 20, idle=True)):
     ...     inputs.hear(said)
     ...     print(inputs.time)
     None
@@ -84,7 +84,7 @@ class Inputs:
         self._idle.discard(origin)
         self._advance()
 
-    def hear(self, said: Punctuation) -> None:
+    def hear(self, said: Watermark) -> None:
         """Note what an input says of its event time.
 
         Raises

@@ -65,8 +65,8 @@ class Finished:
 
 
 @dataclass(frozen=True, slots=True)
-class Punctuate:
-    """There is a punctuation to pass on: `Punctuations.take` it and send it, one after the other."""
+class EmitWatermark:
+    """There is a watermark to pass on: `Watermarks.take` it and send it, one after the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,4 +76,4 @@ class FlushComplete:
     token: int
 
 
-Instruction = Wake | Release | StartTask | InstallState | RequestFlush | FlushComplete | Punctuate | Finished
+Instruction = Wake | Release | StartTask | InstallState | RequestFlush | FlushComplete | EmitWatermark | Finished

@@ -13,7 +13,7 @@ from dask_elastic.migration.labelled import Action, LabelledMove, MoveEvent, Pha
 from dask_elastic.state.store import KeyedStore
 from dask_elastic.vocab.errors import MoveRefused, ProtocolError
 
-NOBODY = -1
+UNREQUESTED = -1
 """Token of a flush that no request waits for."""
 
 
@@ -93,7 +93,7 @@ class Moves:
             return []
         if self.patience > 0 and not source.at_home:
             self.deferred[shard] = DeferredMove(source.number, target, now + self.patience, ahead=False)
-            return [RequestFlush(source.number, source.node, NOBODY, shard)]
+            return [RequestFlush(source.number, source.node, UNREQUESTED, shard)]
         if self.patience > 0 and source.in_flight:
             self.deferred[shard] = DeferredMove(source.number, target, now + self.patience)
             return []

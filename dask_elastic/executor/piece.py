@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from dask_elastic.executor.punctuations import Span
+from dask_elastic.executor.watermarks import Span
 from dask_elastic.routing.gather import take_rows
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.routing.split import count_by_shard, order_by_shard
@@ -38,7 +38,7 @@ class Receipt:
     settled : bool
         Whether the rows have been processed and accounted for once, and are only processed again.
     span : Span or None
-        Which punctuations wait for the rows.
+        Which watermarks wait for the rows.
     """
 
     __slots__ = ("arrived", "nbytes", "origin", "row_bytes", "rows", "settled", "span", "stamp")

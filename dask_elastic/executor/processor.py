@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from dask_elastic.executor.emitter import Emitter
-from dask_elastic.executor.guard import Guard
+from dask_elastic.executor.error_policy import ErrorPolicy
 from dask_elastic.executor.logic import make_logic
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.state.store import KeyedStore
@@ -29,7 +29,7 @@ class Processor:
         The state shared by the executor's tasks in this process.
     spaces : mapping of str to KeySpace
         Key space of each stateful component.
-    guard : Guard
+    error_policy : ErrorPolicy
         Runs user code.
     home : int
         The executor's home, where its rows leave to sinks.
@@ -41,14 +41,14 @@ class Processor:
         task: int,
         store: KeyedStore,
         spaces: Mapping[str, KeySpace],
-        guard: Guard,
+        error_policy: ErrorPolicy,
         home: int,
     ):
         operator = component.operator
         assert isinstance(operator, Compute)
         self.name = operator.name
-        self.guard = guard
-        self.emitter = Emitter(component.name, component.outputs, spaces, guard, home)
+        self.error_policy = error_policy
+        self.emitter = Emitter(component.name, component.outputs, spaces, error_policy, home)
         self.session = store.session(task)
         self.logic = make_logic(operator, store, self.session, self.emitter.listened_to)
 
@@ -62,7 +62,7 @@ class Processor:
                 return self.logic.process(rows, hashes, batch.now)
             return self.logic.process(rows.slice(start, stop - start), hashes[start:stop], batch.now)
 
-        return self.emitter.emit(self.guard.run(self.name, run, rows), batch.stamp)
+        return self.emitter.emit(self.error_policy.run(self.name, run, rows), batch.stamp)
 
     def close(self) -> None:
         """End the task's access to the state, and with it its cache of the keys."""

@@ -7,17 +7,17 @@ import pyarrow.compute as pc
 
 from dask_elastic.vocab.errors import SourceError
 from dask_elastic.vocab.identity import ExecutorId
-from dask_elastic.vocab.punctuation import Punctuation
+from dask_elastic.vocab.watermark import Watermark
 
 _LEAST, _MOST = -(2**63), 2**63 - 1
-"""What a channel carries of a time; beyond it a punctuation says less than it could, and nothing wrong."""
+"""What a channel carries of a time; beyond it a watermark says less than it could, and nothing wrong."""
 
 _DAY = 86_400 * 10**6
 _UNITS = {"s": (10**6, 1), "ms": (1_000, 1), "us": (1, 1), "ns": (1, 1_000)}
 
 
 class SourceClock:
-    """Makes punctuations of the rows that an instance sends; called by one thread at a time.
+    """Makes watermarks of the rows that an instance sends; called by one thread at a time.
 
     Before a batch is sent, `begin` is; behind it, `sent`. Both return what is to be said then, if anything.
 
@@ -30,7 +30,7 @@ class SourceClock:
     slack : float
         How much older than the newest row one that comes later may be, seconds.
     interval : float
-        Seconds between two punctuations, at least.
+        Seconds between two watermarks, at least.
     idle_after : float or None
         Seconds without a row after which nobody is to wait for it; None is never.
     now : float
@@ -84,14 +84,14 @@ class SourceClock:
         """What was said last, microseconds since the epoch."""
         return self._said
 
-    def begin(self) -> Punctuation | None:
+    def begin(self) -> Watermark | None:
         """Return what is to be said before the next batch: that the instance is not idle any more."""
         if not self._idle:
             return None
         self._idle = False
-        return Punctuation(self.origin, self._said)
+        return Watermark(self.origin, self._said)
 
-    def sent(self, rows: pa.RecordBatch, now: float) -> Punctuation | None:
+    def sent(self, rows: pa.RecordBatch, now: float) -> Watermark | None:
         """Note rows that were sent, and return what is to be said behind them.
 
         Raises
@@ -110,27 +110,27 @@ class SourceClock:
             self._newest = newest if self._newest is None else max(newest, self._newest)
         return self._advanced(now) if now - self._said_at >= self.interval else None
 
-    def quiet(self, now: float) -> Punctuation | None:
+    def quiet(self, now: float) -> Watermark | None:
         """Return what is to be said now that there is nothing to send for a while."""
         if self.idle_after is None or self._idle or now - self._sent_at < self.idle_after:
             return self._advanced(now) if now - self._said_at >= self.interval else None
         self._advanced(now)
         self._idle = True
-        return Punctuation(self.origin, self._said, idle=True)
+        return Watermark(self.origin, self._said, idle=True)
 
-    def end(self) -> Punctuation | None:
+    def end(self) -> Watermark | None:
         """Return what is to be said behind the last row: nothing older comes any more, whatever the slack."""
         self._slack = 0
         return self._advanced(self._said_at)
 
-    def _advanced(self, now: float) -> Punctuation | None:
+    def _advanced(self, now: float) -> Watermark | None:
         if self._newest is None:
             return None
         time = min(max(self._newest - self._slack, _LEAST), _MOST)
         if self._said is not None and time <= self._said:
             return None
         self._said, self._said_at = time, now
-        return Punctuation(self.origin, time, self._idle)
+        return Watermark(self.origin, time, self._idle)
 
     def _times(self, rows: pa.RecordBatch) -> pa.Array:
         place = rows.schema.get_field_index(self.column)

@@ -1,4 +1,4 @@
-"""What punctuations promise, checked against the rows of a simulated job."""
+"""What watermarks promise, checked against the rows of a simulated job."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pyarrow as pa
 from dask_elastic.executor.inputs import Inputs
 from dask_elastic.vocab.errors import ProtocolError
 from dask_elastic.vocab.identity import ExecutorId
-from dask_elastic.vocab.punctuation import Punctuation
+from dask_elastic.vocab.watermark import Watermark
 
 
 class EventTimes:
@@ -21,11 +21,11 @@ class EventTimes:
     Attributes
     ----------
     excused : set of int
-        The times of the rows that may be older than a punctuation before them.
+        The times of the rows that may be older than a watermark before them.
 
     Notes
     -----
-    A row may be older than a punctuation before it if it was late at its source, or if it came of an input for which
+    A row may be older than a watermark before it if it was late at its source, or if it came of an input for which
     nobody waited, since it was idle, and the receiver's time was past the row's when it said that it no longer is.
     """
 
@@ -45,7 +45,7 @@ class EventTimes:
         Raises
         ------
         ProtocolError
-            If a row is older than a punctuation before it without an excuse.
+            If a row is older than a watermark before it without an excuse.
         """
         if inputs.time is None or self.column not in rows.schema.names:
             return
@@ -55,11 +55,11 @@ class EventTimes:
                 continue
             if rejoined is None or time >= rejoined:
                 raise ProtocolError(
-                    f"{inputs.receiver}: a row of {origin} has event time {time}, behind punctuation {inputs.time}"
+                    f"{inputs.receiver}: a row of {origin} has event time {time}, behind watermark {inputs.time}"
                 )
             self.excused.add(time)
 
-    def hears(self, inputs: Inputs, said: Punctuation) -> None:
+    def hears(self, inputs: Inputs, said: Watermark) -> None:
         """Note that an input of a receiver, which was idle, is not any more, if it is one."""
         if inputs.is_idle(said.origin) and not said.idle and inputs.time is not None:
             self._rejoined[inputs.receiver, said.origin] = inputs.time

@@ -22,7 +22,7 @@ from dask_elastic.topology.component import Component
 from dask_elastic.vocab import messages as m
 from dask_elastic.vocab.batch import Batch
 from dask_elastic.vocab.identity import ExecutorId
-from dask_elastic.vocab.punctuation import Punctuation
+from dask_elastic.vocab.watermark import Watermark
 
 if TYPE_CHECKING:
     from dask_elastic.simulator.world import World
@@ -75,11 +75,11 @@ class SimulatedHome:
         self.world.say("{}", event)
         yield from self.carry_out(self.executor.handle(event, self.world.now))
 
-    def hear(self, said: Punctuation) -> None:
+    def hear(self, said: Watermark) -> None:
         """Take what an upstream instance says of event time; it is passed on before the next batch comes."""
         self.world.say("{}", said)
         self.world.event_times.hears(self.executor.inputs, said)
-        for instruction in self.executor.handle(events.InputPunctuated(said), self.world.now):
+        for instruction in self.executor.handle(events.InputWatermark(said), self.world.now):
             self._order(instruction)
 
     def receive(self, node: int, stamp: m.Stamp, message: m.ToHome) -> None:
@@ -99,9 +99,9 @@ class SimulatedHome:
     def carry_out(self, instructions: Iterable[do.Instruction]) -> Steps:
         """Carry out what the executor asks for."""
         self.world.touched.add(self.identity)
-        late: list[do.Wake | do.Release | do.Punctuate] = []
+        late: list[do.Wake | do.Release | do.EmitWatermark] = []
         for instruction in instructions:
-            if isinstance(instruction, do.Wake | do.Release | do.Punctuate):
+            if isinstance(instruction, do.Wake | do.Release | do.EmitWatermark):
                 late.append(instruction)
                 continue
             if self.world.options.torn:
@@ -111,7 +111,7 @@ class SimulatedHome:
             yield None
             if isinstance(instruction, do.Wake):
                 self._bells[instruction.task].ring()
-            elif isinstance(instruction, do.Punctuate):
+            elif isinstance(instruction, do.EmitWatermark):
                 self._order(instruction)
             else:
                 self.world.release(instruction.origin, self.identity, instruction.nbytes)
@@ -134,16 +134,16 @@ class SimulatedHome:
                 self._send(node, m.FlushRequest(task, token, shard))
             case do.FlushComplete(token):
                 self.flushed.add(token)
-            case do.Punctuate():
-                self._punctuate()
+            case do.EmitWatermark():
+                self._emit_watermark()
             case do.Finished():
-                self._punctuate()
+                self._emit_watermark()
                 self.world.instance_ended(self.identity)
 
-    def _punctuate(self) -> None:
-        said = self.executor.punctuations.take()
+    def _emit_watermark(self) -> None:
+        said = self.executor.watermarks.take()
         if said is not None:
-            self.world.punctuate(said)
+            self.world.emit_watermark(said)
 
     def _send(self, node: int, message: m.ToRemote) -> None:
         stamp = self.executor.links.stamp(message.task)

@@ -17,7 +17,7 @@ from dask_elastic.vocab.batch import Batch
 from dask_elastic.vocab.errors import ProtocolError
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.messages import Stamp, ToHome, ToRemote
-from dask_elastic.vocab.punctuation import Punctuation
+from dask_elastic.vocab.watermark import Watermark
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Said:
     """What an upstream instance says of event time."""
 
     target: ExecutorId
-    said: Punctuation
+    said: Watermark
 
 
 @dataclass(frozen=True, slots=True)

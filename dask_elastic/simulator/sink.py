@@ -11,7 +11,7 @@ from dask_elastic.executor.inputs import Inputs
 from dask_elastic.simulator.fiber import Steps
 from dask_elastic.vocab.batch import Batch
 from dask_elastic.vocab.identity import ExecutorId
-from dask_elastic.vocab.punctuation import Punctuation
+from dask_elastic.vocab.watermark import Watermark
 
 if TYPE_CHECKING:
     from dask_elastic.simulator.world import World
@@ -40,14 +40,14 @@ class SimulatedSink:
         self.identity = identity
         self.received: list[tuple[int, pa.RecordBatch]] = []
         self.inputs = inputs
-        self._waiting: deque[tuple[ExecutorId, Batch | Punctuation | None, int]] = deque()
+        self._waiting: deque[tuple[ExecutorId, Batch | Watermark | None, int]] = deque()
         world.spawn(str(identity), self._run())
 
     def offer(self, origin: ExecutorId, batch: Batch, nbytes: int) -> None:
         """Bring a batch."""
         self._waiting.append((origin, batch, nbytes))
 
-    def hear(self, said: Punctuation) -> None:
+    def hear(self, said: Watermark) -> None:
         """Take what an upstream instance says of event time."""
         self._waiting.append((said.origin, said, 0))
 
@@ -62,7 +62,7 @@ class SimulatedSink:
             match what:
                 case None:
                     self.inputs.end(origin)
-                case Punctuation():
+                case Watermark():
                     self.world.event_times.hears(self.inputs, what)
                     self.inputs.hear(what)
                 case Batch():

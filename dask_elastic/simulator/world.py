@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from dask_elastic.executor import events
 from dask_elastic.executor.emitter import Emitter
+from dask_elastic.executor.error_policy import DeadLetter, ErrorPolicy, OnError
 from dask_elastic.executor.executor import ElasticExecutor
-from dask_elastic.executor.guard import DeadLetter, Guard, OnError
 from dask_elastic.executor.inputs import Inputs, timed_components
 from dask_elastic.executor.limits import ExecutorLimits
 from dask_elastic.executor.processor import Processor
@@ -37,7 +37,7 @@ from dask_elastic.vocab.batch import Batch, Delivery
 from dask_elastic.vocab.errors import ElasticError, MoveRefused, PlanningError, ProtocolError, SourceError
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.messages import Done, Flush, LabelReturned, Outputs, Stamp, StartTask, ToHome, ToRemote
-from dask_elastic.vocab.punctuation import Punctuation
+from dask_elastic.vocab.watermark import Watermark
 
 REST_STEPS = 60
 """Most steps for which a source rests."""
@@ -166,14 +166,14 @@ class World:
 
     def processor(self, component: Component, task: int, store: KeyedStore, home: int) -> Processor:
         """Return what a task of a component runs."""
-        return Processor(component, task, store, self.spaces, self._guard(), home)
+        return Processor(component, task, store, self.spaces, self._error_policy(), home)
 
-    def _guard(self) -> Guard:
-        return Guard(self.options.on_error, self.dead_letters.append)
+    def _error_policy(self) -> ErrorPolicy:
+        return ErrorPolicy(self.options.on_error, self.dead_letters.append)
 
     def _run_source(self, identity: ExecutorId, operator: SourceOperator, component: Component) -> Steps:
         emitter = Emitter(
-            component.name, component.outputs, self.spaces, self._guard(), self.placement.node_of(identity)
+            component.name, component.outputs, self.spaces, self._error_policy(), self.placement.node_of(identity)
         )
         clock = self._clock(identity, operator)
         for rows in self._read(identity, operator):
@@ -204,9 +204,9 @@ class World:
         for _ in range(int(REST_STEPS * self.schedule.draw())):
             yield None
 
-    def _tell(self, said: Punctuation | None) -> None:
+    def _tell(self, said: Watermark | None) -> None:
         if said is not None:
-            self.punctuate(said)
+            self.emit_watermark(said)
 
     def _read(self, identity: ExecutorId, operator: SourceOperator) -> Iterator[pa.RecordBatch]:
         instances = len(self.placement.homes[identity.component])
@@ -302,7 +302,7 @@ class World:
             else:
                 self.network.send(source, node, End(target, identity))
 
-    def punctuate(self, said: Punctuation) -> None:
+    def emit_watermark(self, said: Watermark) -> None:
         """Tell the next receivers what an instance says of event time, behind what it sent before."""
         source = self.placement.node_of(said.origin)
         for target, node in self._next(said.origin):

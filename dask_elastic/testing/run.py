@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from dask_elastic.executor.guard import DeadLetter, OnError
+from dask_elastic.executor.error_policy import DeadLetter, OnError
 from dask_elastic.executor.keyed_state import read_state
 from dask_elastic.simulator import Placement, World, WorldOptions
 from dask_elastic.topology.component import Component, fuse

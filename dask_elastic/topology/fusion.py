@@ -11,7 +11,7 @@ Not done
 Notes
 -----
 Enorm, section 4.4.1 (Algorithm 1 and the alternative score) and 7.6 (the baseline). The printed algorithm ignores
-cycles, and on random large jobs its component graph is mostly cyclic, which can deadlock aligned punctuations and
+cycles, and on random large jobs its component graph is mostly cyclic, which can deadlock aligned watermarks and
 barriers (ERRATA, Enorm 2): a fusion that makes a cycle is forbidden here. The motivating job gives {op1, op2, op3},
 {op4}, {op5} with either score (ERRATA, Enorm 3).
 """

@@ -11,7 +11,7 @@ import pyarrow as pa
 from dask_elastic.vocab.errors import SinkError
 
 
-class Outbox(Protocol):
+class OutputBuffer(Protocol):
     """Holds rows for those who read a queue."""
 
     def open(self, queue: str, limit: int) -> None:
@@ -35,7 +35,7 @@ class SinkContext:
         The node on which the writer runs.
     instance : int
         Which of the sink's writers this is, counted from 0 over all nodes.
-    outbox : Outbox or None
+    outbox : OutputBuffer or None
         Where to leave rows for those who read a queue; None where there is no cluster.
     """
 
@@ -43,7 +43,7 @@ class SinkContext:
     operator: str
     node: int = 0
     instance: int = 0
-    outbox: Outbox | None = None
+    outbox: OutputBuffer | None = None
 
 
 class SinkWriter(ABC):

@@ -13,7 +13,7 @@ import dask.config
 from distributed import Scheduler, Worker
 from distributed.protocol.pickle import dumps
 
-from dask_elastic.runtime.options import load_defaults
+from dask_elastic.runtime.config.job_options import load_defaults
 
 if TYPE_CHECKING:
     from distributed import Client

@@ -11,14 +11,14 @@ from tornado.ioloop import PeriodicCallback
 
 from dask_elastic.dashboard.display import Display
 from dask_elastic.dashboard.watched import JobCard, Watched
-from dask_elastic.runtime.coordinator import Coordinator, hold
-from dask_elastic.runtime.report import load_error
+from dask_elastic.runtime.protocol.remote_errors import load_error
+from dask_elastic.runtime.scheduler.coordinator import Coordinator, hold
 
 if TYPE_CHECKING:
     from distributed import Scheduler
     from distributed.scheduler import WorkerState
 
-    from dask_elastic.runtime.job_record import JobRecord
+    from dask_elastic.runtime.scheduler.job_record import JobRecord
 
 logger = logging.getLogger("dask_elastic.scheduler")
 

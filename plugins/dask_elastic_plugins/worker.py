@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from distributed.diagnostics.plugin import WorkerPlugin
 
-from dask_elastic.runtime.node import NodeRuntime
+from dask_elastic.runtime.worker.node import NodeRuntime
 
 if TYPE_CHECKING:
     from distributed import Worker

@@ -8,7 +8,7 @@ import pytest
 from distributed import Client, LocalCluster
 
 from dask_elastic.cli.decision_text import changes_text, decision_text, moved_cores
-from dask_elastic.runtime.submit import install
+from dask_elastic.runtime.client.submit import install
 
 A, B = "tcp://a:1", "tcp://b:1"
 GROWN = {"executor": "per_key[0]", "before": {A: 1}, "after": {A: 2, B: 1}, "moved_bytes": 10.0}

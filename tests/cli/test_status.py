@@ -9,7 +9,7 @@ import pytest
 from dask_elastic.cli.overview import error_text, overview
 from dask_elastic.cli.status import detail
 from dask_elastic.cli.table import clock
-from dask_elastic.runtime.job_view import one_line, summary
+from dask_elastic.runtime.client.job_view import one_line, summary
 from dask_elastic.vocab.epoch import HandoffProgress
 
 

@@ -170,7 +170,7 @@ def install(client, network):
     """Put a network between all workers of a client, for the channels that they dial from here on."""
 
     def dial_through(ways):
-        from dask_elastic.runtime import peer
+        from dask_elastic.runtime.transport import peer
 
         direct = peer.connect
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import dask_elastic as de
-from dask_elastic.runtime.progress import Progress
+from dask_elastic.runtime.client.progress import Progress
 
 RUN = {"timeout": 30, "progress": False}
 ROWS = pa.table({"k": np.arange(1_000) % 10, "word": [f"word-{n % 7}" for n in range(1_000)]})

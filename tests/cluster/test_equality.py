@@ -234,7 +234,7 @@ def test_threads_that_switch_all_the_time_under_constant_moves_lose_nothing(smal
     with Client(cluster, set_as_default=False) as client:
         job = de.submit(topology, client, flush_interval="10ms", balance_interval="20ms")
         plugins = [worker.plugins["dask-elastic-worker"] for worker in cluster.workers.values()]
-        homes = [home for plugin in plugins for home in plugin.runtime.deployments["stress"].homes.values()]
+        homes = [home for plugin in plugins for home in plugin.runtime.job_parts["stress"].homes.values()]
         assert len(homes) == 2
         stop = time.monotonic() + 5
         movers = [threading.Thread(target=move_constantly, args=(h, n, stop)) for n, h in enumerate(homes)]
@@ -263,7 +263,7 @@ def move_constantly(home, seed, stop):
     random = np.random.default_rng(seed)
     executor = home.executor
     turn = 0
-    while not (executor.finished or home.deployment.ended) and time.monotonic() < stop:
+    while not (executor.finished or home.job_part.ended) and time.monotonic() < stop:
         turn += 1
         if turn % 50 == 1:
             home.handle(SetCores({executor.home: int(random.integers(1, 3)), 1 - executor.home: 1 + turn // 50 % 2}))

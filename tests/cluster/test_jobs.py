@@ -179,9 +179,9 @@ def test_a_task_that_has_ended_leaves_no_cache_of_keys_behind(small_cluster, wai
                 job.set_cores("counted", {nodes[0]: 1 + count, nodes[1]: count})
                 wait_until(lambda: len(job.assignment()["task"]) == (1 + 2 * count) * 2, "tasks came or went")  # noqa: B023
                 job.send(NUMBERS)
-        deployments = [runtime.deployments["held"] for runtime in runtimes]
-        stores = [home.executor.store for d in deployments for home in d.homes.values()]
-        stores += [remote.part.store for d in deployments for remote in d.remotes.values()]
+        job_parts = [runtime.job_parts["held"] for runtime in runtimes]
+        stores = [home.executor.store for d in job_parts for home in d.homes.values()]
+        stores += [remote.part.store for d in job_parts for remote in d.remotes.values()]
         wait_until(lambda: sum(len(store._sessions) for store in stores) == 2, "only two tasks have a session")
         job.end_of_input()
         job.wait(**RUN)

@@ -9,7 +9,7 @@ from counting_jobs import RUN, counting_rows, mapped
 from distributed import Client
 
 import dask_elastic as de
-from dask_elastic.runtime import submit as submitting
+from dask_elastic.runtime.client import submit as submitting
 from dask_elastic.vocab import errors
 
 

@@ -28,7 +28,7 @@ def submit(client):
         per_key.key_by("at").compute({"n": de.aggregate.Count()}, name="per_time", executors=2).sink(
             de.sinks.Collect(), name="out"
         )
-        options = {"report_interval": "50ms", "punctuation_interval": "10ms", **options}
+        options = {"report_interval": "50ms", "watermark_interval": "10ms", **options}
         return de.submit(topology, client, cores={"per_key": 4, "per_time": 2}, **options)
 
     return start

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dask_elastic.runtime.options import NAMES
+from dask_elastic.runtime.config.job_options import NAMES
 
 ROOT = Path(__file__).parents[2]
 ROW = re.compile(r"^\| `elastic\.([\w-]+)` \| `([^`]+)` \|", re.MULTILINE)

@@ -8,7 +8,7 @@ from dask_elastic.executor import events
 from dask_elastic.executor import instructions as do
 from dask_elastic.executor.executor import FINAL_FLUSH, FIRST_ROWS, ElasticExecutor
 from dask_elastic.executor.limits import ExecutorLimits
-from dask_elastic.executor.moves import NOBODY
+from dask_elastic.executor.moves import UNREQUESTED
 from dask_elastic.executor.remote import RemotePart
 from dask_elastic.executor.task import REMOTE_WINDOW
 from dask_elastic.executor.task_queue import LabelItem, StopItem, Work
@@ -144,8 +144,8 @@ def test_a_move_from_a_source_that_is_never_idle_begins_when_its_patience_ends()
         offer(executor, shard)
         numbers.append(executor.take(remote)[0])
     [asked] = executor.handle(events.MoveShard(shard, home), 0.0)
-    assert asked == do.RequestFlush(remote, 1, NOBODY, shard)
-    executor.take_back(m.Flush(remote, -1, None, NOBODY, shard), 0.1)
+    assert asked == do.RequestFlush(remote, 1, UNREQUESTED, shard)
+    executor.take_back(m.Flush(remote, -1, None, UNREQUESTED, shard), 0.1)
     executor.done(remote, numbers[0], 0.1, 0.5)
     assert not executor.moves.active
     offer(executor, shard)
@@ -325,8 +325,8 @@ def test_a_shard_leaves_a_remote_task_once_its_state_has_been_brought_home_ahead
     executor = make({1: 1, 0: 1}, home=0, patience=1.0)
     remote = next(t.number for t in executor.routes.tasks.values() if not t.at_home)
     shard = int(executor.routes.table.shards_of(remote)[0])
-    assert executor.handle(events.MoveShard(shard, 1 - remote), 0.0) == [do.RequestFlush(remote, 1, NOBODY, shard)]
+    assert executor.handle(events.MoveShard(shard, 1 - remote), 0.0) == [do.RequestFlush(remote, 1, UNREQUESTED, shard)]
     assert not executor.moves.active, "the shard's rows go on to the remote task meanwhile"
-    executor.take_back(m.Flush(remote, -1, None, NOBODY, shard), 0.1)
+    executor.take_back(m.Flush(remote, -1, None, UNREQUESTED, shard), 0.1)
     assert shard in executor.moves.active
-    assert executor.take_back(m.Flush(remote, -1, None, NOBODY, shard), 0.2) == [], "it has begun already"
+    assert executor.take_back(m.Flush(remote, -1, None, UNREQUESTED, shard), 0.2) == [], "it has begun already"

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pyarrow as pa
 
 from dask_elastic.executor.emitter import Emitter
-from dask_elastic.executor.guard import Guard
+from dask_elastic.executor.error_policy import ErrorPolicy
 from dask_elastic.topology.component import Exit
 
 
 def test_metadata_that_changes_with_each_batch_does_not_leave():
-    emitter = Emitter("rows", (Exit("out"),), {}, Guard("fail", print), sink_instance=0)
+    emitter = Emitter("rows", (Exit("out"),), {}, ErrorPolicy("fail", print), sink_instance=0)
     rows = pa.record_batch({"k": [1, 2]})
     schemas = set()
     for number in range(3):

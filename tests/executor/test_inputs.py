@@ -11,7 +11,7 @@ from dask_elastic.topology import Sink, Source, Topology, fuse
 from dask_elastic.topology import aggregate as agg
 from dask_elastic.vocab.errors import ProtocolError
 from dask_elastic.vocab.identity import ExecutorId
-from dask_elastic.vocab.punctuation import Punctuation
+from dask_elastic.vocab.watermark import Watermark
 
 ME = ExecutorId("per_key", 0)
 ORIGINS = [ExecutorId("rows", number) for number in range(3)]
@@ -61,7 +61,7 @@ def test_the_time_of_a_receiver_is_the_least_of_those_it_waits_for_and_never_goe
         else:
             times[origin] = (times[origin] or 0) + amount if what == "advance" else times[origin]
             (idle.add if what == "idle" else idle.discard)(origin)
-            inputs.hear(Punctuation(origin, times[origin], what == "idle"))
+            inputs.hear(Watermark(origin, times[origin], what == "idle"))
         found = expected(times, idle, ended)
         reached = found if reached is None else max(reached, found if found is not None else reached)
         assert inputs.time == reached
@@ -72,15 +72,15 @@ def test_the_time_of_a_receiver_is_the_least_of_those_it_waits_for_and_never_goe
 @pytest.mark.parametrize(
     ("said", "message"),
     [
-        (Punctuation(ORIGINS[0], 4), "event time never goes back"),
-        (Punctuation(ORIGINS[0], None), "event time never goes back"),
-        (Punctuation(ORIGINS[1], 9), "has ended"),
-        (Punctuation(UNTIMED, 9), "has no event time"),
+        (Watermark(ORIGINS[0], 4), "event time never goes back"),
+        (Watermark(ORIGINS[0], None), "event time never goes back"),
+        (Watermark(ORIGINS[1], 9), "has ended"),
+        (Watermark(UNTIMED, 9), "has no event time"),
     ],
 )
 def test_what_cannot_be_said_is_refused(said, message):
     inputs = Inputs(ME, [*ORIGINS, UNTIMED], ORIGINS)
-    inputs.hear(Punctuation(ORIGINS[0], 5))
+    inputs.hear(Watermark(ORIGINS[0], 5))
     inputs.end(ORIGINS[1])
     with pytest.raises(ProtocolError, match=message):
         inputs.hear(said)

@@ -1,4 +1,4 @@
-"""Punctuations of a source: the newest time minus the slack, seldom enough, and late rows counted."""
+"""Watermarks of a source: the newest time minus the slack, seldom enough, and late rows counted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dask_elastic.executor.source_clock import SourceClock
 from dask_elastic.vocab.errors import SourceError
 from dask_elastic.vocab.identity import ExecutorId
-from dask_elastic.vocab.punctuation import Punctuation
+from dask_elastic.vocab.watermark import Watermark
 
 ME = ExecutorId("readings", 0)
 KINDS = [pa.timestamp(unit) for unit in ("s", "ms", "us", "ns")] + [pa.timestamp("ms", "Europe/Rome"), pa.date32()]
@@ -45,7 +45,7 @@ def test_what_is_said_and_what_is_late_is_as_counted_one_by_one(kind, batches, s
         found = clock.sent(batch(values, kind), 0.0)
         newest = max([*present, *([] if newest is None else [newest])], default=None)
         due = None if newest is None else newest - slack
-        assert found == (None if due == said else Punctuation(ME, due))
+        assert found == (None if due == said else Watermark(ME, due))
         said = due
     assert (clock.time, clock.late) == (said, late)
 
@@ -53,29 +53,29 @@ def test_what_is_said_and_what_is_late_is_as_counted_one_by_one(kind, batches, s
 def test_a_source_says_no_more_than_once_in_an_interval_and_the_rest_in_a_pause():
     clock = SourceClock(ME, "at", interval=10.0)
     said = [clock.sent(batch([second]), now=float(second)) for second in range(5)]
-    assert said == [Punctuation(ME, 0), None, None, None, None]
+    assert said == [Watermark(ME, 0), None, None, None, None]
     assert clock.quiet(9.0) is None
-    assert clock.quiet(10.0) == Punctuation(ME, 4_000_000)
+    assert clock.quiet(10.0) == Watermark(ME, 4_000_000)
     assert clock.quiet(30.0) is None
-    assert clock.sent(batch([9]), 31.0) == Punctuation(ME, 9_000_000)
+    assert clock.sent(batch([9]), 31.0) == Watermark(ME, 9_000_000)
 
 
 def test_a_source_without_rows_is_idle_until_it_has_some():
     clock = SourceClock(ME, "at", interval=100.0, idle_after=10.0, now=5.0)
     assert clock.quiet(14.9) is None
-    assert clock.quiet(15.0) == Punctuation(ME, None, idle=True)
+    assert clock.quiet(15.0) == Watermark(ME, None, idle=True)
     assert clock.quiet(60.0) is None
-    assert clock.begin() == Punctuation(ME, None)
+    assert clock.begin() == Watermark(ME, None)
     assert clock.begin() is None
-    assert clock.sent(batch([3]), 61.0) == Punctuation(ME, 3_000_000)
+    assert clock.sent(batch([3]), 61.0) == Watermark(ME, 3_000_000)
     assert clock.sent(batch([4]), 62.0) is None
-    assert clock.quiet(72.0) == Punctuation(ME, 4_000_000, idle=True), "what is left to be said goes along"
+    assert clock.quiet(72.0) == Watermark(ME, 4_000_000, idle=True), "what is left to be said goes along"
 
 
 def test_the_end_needs_no_slack():
     clock = SourceClock(ME, "at", slack=60.0, interval=5.0)
-    assert clock.sent(batch([100]), 0.0) == Punctuation(ME, 40_000_000)
-    assert clock.end() == Punctuation(ME, 100_000_000)
+    assert clock.sent(batch([100]), 0.0) == Watermark(ME, 40_000_000)
+    assert clock.end() == Watermark(ME, 100_000_000)
     assert SourceClock(ME, "at").end() is None
 
 
@@ -84,7 +84,7 @@ def test_times_at_the_end_of_the_calendar_fit():
     clock = SourceClock(ME, "at")
     assert clock.sent(pa.record_batch({"at": pa.array([last], pa.timestamp("us"))}), 0.0).time < 2**63
     far = pa.record_batch({"at": pa.array([2**62], pa.int64()).view(pa.timestamp("s"))})
-    assert clock.sent(far, 0.0) == Punctuation(ME, 2**63 - 1)
+    assert clock.sent(far, 0.0) == Watermark(ME, 2**63 - 1)
 
 
 @pytest.mark.parametrize(

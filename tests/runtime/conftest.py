@@ -12,8 +12,9 @@ import pytest
 from dask_elastic._version import __version__
 from dask_elastic.executor.measures import ExecutorMeasure
 from dask_elastic.meters import LatencyHistogram
-from dask_elastic.runtime.options import job_options
-from dask_elastic.runtime.report import dump_error, part_report
+from dask_elastic.runtime.config.job_options import job_options
+from dask_elastic.runtime.protocol.remote_errors import dump_error
+from dask_elastic.runtime.worker.report import part_report
 from dask_elastic.vocab.identity import ExecutorId
 
 
@@ -84,11 +85,11 @@ def measure(operator, index, node=0, shards=4, latency=0.01, **values):
 def report_of(measures, complete=False):
     """Return what a worker with these executors reports."""
     letters = SimpleNamespace(counts={})
-    deployment = SimpleNamespace(
+    job_part = SimpleNamespace(
         complete=complete, error=None, sources={}, homes={}, sinks={}, dead_letters=letters, measures=lambda: measures,
         messages_refused=0, lost=set(), absolved=0,
     )  # fmt: skip
-    return part_report(deployment)
+    return part_report(job_part)
 
 
 def summaries(executors=None, operators=1):

@@ -6,11 +6,11 @@ from typing import ClassVar
 
 import pytest
 
-from dask_elastic.runtime import channels as module
-from dask_elastic.runtime import peer as peer_module
-from dask_elastic.runtime.channels import Channels
-from dask_elastic.runtime.node_options import NodeOptions
-from dask_elastic.runtime.peer import Peer
+from dask_elastic.runtime.config.worker_options import WorkerOptions
+from dask_elastic.runtime.transport import channels as module
+from dask_elastic.runtime.transport import peer as peer_module
+from dask_elastic.runtime.transport.channels import Channels
+from dask_elastic.runtime.transport.peer import Peer
 from dask_elastic.vocab.errors import NodeLost, ProtocolError
 
 HERE = SimpleNamespace(
@@ -51,7 +51,7 @@ def made(monkeypatch):
 
 
 def channels(lost):
-    return Channels(HERE, NodeOptions(), lambda *_: None, lambda address, _: lost.append(address))
+    return Channels(HERE, WorkerOptions(), lambda *_: None, lambda address, _: lost.append(address))
 
 
 def test_a_way_that_is_given_up_just_before_the_end_is_closed(made):

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import pytest
 
 from dask_elastic._version import __version__
-from dask_elastic.runtime.commands import Commands
-from dask_elastic.runtime.coordinator import Coordinator
-from dask_elastic.runtime.options import job_options
-from dask_elastic.runtime.report import Relayed, dump_error, load_error
+from dask_elastic.runtime.config.job_options import job_options
+from dask_elastic.runtime.protocol.remote_errors import Relayed, dump_error, load_error
+from dask_elastic.runtime.scheduler.coordinator import Coordinator
+from dask_elastic.runtime.worker.handlers import Handlers
 from dask_elastic.vocab.errors import SubmitError, UnknownJob
 
 SUBMIT = {
@@ -114,13 +114,13 @@ def test_a_worker_that_is_slow_to_prepare_forgets_a_job_that_could_not_start():
 
 def test_the_end_of_an_earlier_run_does_not_end_a_later_one():
     ended = []
-    deployment = SimpleNamespace(spec=SimpleNamespace(generation=2), refused=0, end=lambda: ended.append(2))
+    job_part = SimpleNamespace(spec=SimpleNamespace(generation=2), refused=0, end=lambda: ended.append(2))
 
     async def forget(job):
         ended.append(job)
         return []
 
-    commands = Commands(SimpleNamespace(deployments={"job": deployment}, forget=forget))
+    commands = Handlers(SimpleNamespace(job_parts={"job": job_part}, forget=forget))
     for generation in (1, 2):
         asyncio.run(commands.end("job", generation))
         asyncio.run(commands.forget("job", generation))
@@ -143,11 +143,11 @@ COMMANDS = {
 @pytest.mark.parametrize("command", COMMANDS)
 def test_what_is_said_to_an_earlier_run_is_refused_and_counted(command):
     """The job has no other part here: whatever it does with the command would raise another error."""
-    deployment = SimpleNamespace(spec=SimpleNamespace(generation=2), refused=0)
+    job_part = SimpleNamespace(spec=SimpleNamespace(generation=2), refused=0)
     worker = SimpleNamespace(address="here")
-    commands = Commands(SimpleNamespace(deployments={"job": deployment}, worker=worker, in_thread=None))
+    commands = Handlers(SimpleNamespace(job_parts={"job": job_part}, worker=worker, in_thread=None))
     answer = asyncio.run(commands.handlers()[f"elastic_{command}"](job="job", generation=1, **COMMANDS[command]))
-    assert deployment.refused == 1
+    assert job_part.refused == 1
     if command in ("end", "forget"):
         assert answer == {"answer": [] if command == "forget" else None}
     else:
@@ -155,7 +155,7 @@ def test_what_is_said_to_an_earlier_run_is_refused_and_counted(command):
 
 
 def test_every_command_is_tried():
-    handlers = Commands(SimpleNamespace()).handlers()
+    handlers = Handlers(SimpleNamespace()).handlers()
     assert {f"elastic_{name}" for name in (*COMMANDS, "version", "prepare")} == set(handlers)
 
 
@@ -166,9 +166,9 @@ def test_a_worker_that_has_joined_anew_does_not_forget_what_it_was_told_to_befor
         forgotten.append(job)
         return []
 
-    deployment = SimpleNamespace(spec=SimpleNamespace(generation=2, incarnation=5), refused=0)
-    commands = Commands(SimpleNamespace(deployments={"job": deployment}, forget=forget))
+    job_part = SimpleNamespace(spec=SimpleNamespace(generation=2, incarnation=5), refused=0)
+    commands = Handlers(SimpleNamespace(job_parts={"job": job_part}, forget=forget))
     asyncio.run(commands.forget("job", 2, incarnation=4))
-    assert (forgotten, deployment.refused) == ([], 1)
+    assert (forgotten, job_part.refused) == ([], 1)
     asyncio.run(commands.forget("job", 2, incarnation=5))
     assert forgotten == ["job"]

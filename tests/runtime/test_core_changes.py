@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from dask_elastic.runtime.coordinator import Coordinator
-from dask_elastic.runtime.job_spec import STATIC
+from dask_elastic.runtime.protocol.job_spec import STATIC
+from dask_elastic.runtime.scheduler.coordinator import Coordinator
 from dask_elastic.vocab.errors import PlanningError, UnknownOperator
 
 

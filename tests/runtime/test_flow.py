@@ -7,11 +7,11 @@ import threading
 import pyarrow as pa
 import pytest
 
-from dask_elastic.executor.guard import DeadLetter
-from dask_elastic.runtime.credit import Aborted, CreditGate
-from dask_elastic.runtime.dead_letters import DeadLetters
-from dask_elastic.runtime.doorbell import Doorbell
-from dask_elastic.runtime.source_thread import Mailbox
+from dask_elastic.executor.error_policy import DeadLetter
+from dask_elastic.runtime.transport.credit import Aborted, CreditGate
+from dask_elastic.runtime.transport.doorbell import Doorbell
+from dask_elastic.runtime.worker.buffers.mailbox import Mailbox
+from dask_elastic.runtime.worker.dead_letters import DeadLetters
 from dask_elastic.vocab.errors import SourceError
 
 ROWS = pa.record_batch({"v": [1, 2, 3, 4]})

@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from dask_elastic.runtime import membership
-from dask_elastic.runtime.coordinator import Coordinator
-from dask_elastic.runtime.job_spec import STATIC
-from dask_elastic.runtime.report import dump_error, load_error
+from dask_elastic.runtime.protocol.job_spec import STATIC
+from dask_elastic.runtime.protocol.remote_errors import dump_error, load_error
+from dask_elastic.runtime.scheduler import membership
+from dask_elastic.runtime.scheduler.coordinator import Coordinator
 from dask_elastic.vocab.errors import NodeLost, NoWorkers, PlanningError
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from dask_elastic.runtime.memory import PATIENCE, Memory
-from dask_elastic.runtime.node_options import NodeOptions
+from dask_elastic.runtime.config.worker_options import WorkerOptions
+from dask_elastic.runtime.worker.memory import PATIENCE, Memory
 from dask_elastic.vocab.errors import StateMemoryExceeded
 
 MIB = 2**20
-OPTIONS = NodeOptions(memory_pressure=0.5, memory_limit=0.8)
+OPTIONS = WorkerOptions(memory_pressure=0.5, memory_limit=0.8)
 
 
 class Process:

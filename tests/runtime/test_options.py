@@ -8,10 +8,10 @@ import dask.config
 import pytest
 
 from dask_elastic.control.settings import ControlSettings
-from dask_elastic.runtime.control_options import ControlOptions, control_options
-from dask_elastic.runtime.job_spec import ComponentSummary, JobOptions, JobSpec
-from dask_elastic.runtime.options import NAMES, job_options
-from dask_elastic.runtime.report import Relayed, dump_error, load_error
+from dask_elastic.runtime.config.control_options import ControlOptions, control_options
+from dask_elastic.runtime.config.job_options import NAMES, job_options
+from dask_elastic.runtime.protocol.job_spec import ComponentSummary, JobOptions, JobSpec
+from dask_elastic.runtime.protocol.remote_errors import Relayed, dump_error, load_error
 from dask_elastic.vocab.errors import SubmitError, UserCodeError
 from dask_elastic.vocab.identity import ExecutorId
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dask_elastic.runtime.switching import NAP, SWITCH_INTERVAL, TURN, ShortTurns, SwitchInterval, responsive
+from dask_elastic.runtime.transport.switching import NAP, SWITCH_INTERVAL, TURN, ShortTurns, SwitchInterval, responsive
 
 
 @pytest.fixture(autouse=True)

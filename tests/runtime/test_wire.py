@@ -14,9 +14,9 @@ from distributed.protocol import deserialize, serialize
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from dask_elastic.runtime.ingress import _FIELDS, Ingress
-from dask_elastic.runtime.packet import PREFIX, Packet
-from dask_elastic.runtime.wire import Decoder, Encoder, decode_message, encode_message, pack, unpack
+from dask_elastic.runtime.transport.dispatch import _FIELDS, Dispatch
+from dask_elastic.runtime.transport.packet import PREFIX, Packet
+from dask_elastic.runtime.transport.wire import Decoder, Encoder, decode_message, encode_message, pack, unpack
 from dask_elastic.vocab import messages as m
 from dask_elastic.vocab.batch import Batch, Delivery
 from dask_elastic.vocab.errors import ProtocolError
@@ -177,7 +177,7 @@ def test_what_is_no_packet_is_refused():
         Packet.body_bytes(b"GET / HTTP/1.1\r\n"[: PREFIX.size])
 
 
-class Deployment:
+class JobPart:
     """Takes down what an ingress hands over."""
 
     def __init__(self):
@@ -197,14 +197,14 @@ class Deployment:
 
 
 @pytest.fixture
-def deployment():
-    return Deployment()
+def job_part():
+    return JobPart()
 
 
 @pytest.fixture
-def ingress(deployment, caplog):
+def ingress(job_part, caplog):
     caplog.set_level(logging.CRITICAL)
-    return Ingress({"job": deployment}, "peer")
+    return Dispatch({"job": job_part}, "peer")
 
 
 def end(job="job", generation=3):
@@ -220,33 +220,33 @@ def packed(*headers, sequence=0, incarnation=0):
     return Packet([pack([(header, 0) for header in headers], m.Stamp(incarnation, sequence))])
 
 
-def test_an_ingress_hands_messages_over_in_order(ingress, deployment):
+def test_an_ingress_hands_messages_over_in_order(ingress, job_part):
     ingress.handle(packed(end(), end()))
-    assert deployment.taken == [(ExecutorId("c", 0), ExecutorId("s", 1))] * 2
-    assert deployment.errors == []
+    assert job_part.taken == [(ExecutorId("c", 0), ExecutorId("s", 1))] * 2
+    assert job_part.errors == []
 
 
-def test_messages_of_other_jobs_and_earlier_runs_are_refused_and_counted(ingress, deployment):
+def test_messages_of_other_jobs_and_earlier_runs_are_refused_and_counted(ingress, job_part):
     ingress.handle(packed(end(job="other"), end(generation=2), ["beat"]))
-    assert deployment.taken == []
-    assert deployment.errors == []
-    assert (ingress.refused, deployment.refused) == (1, 1)
+    assert job_part.taken == []
+    assert job_part.errors == []
+    assert (ingress.refused, job_part.refused) == (1, 1)
 
 
-def test_a_packet_that_comes_twice_is_refused_and_counted(ingress, deployment):
+def test_a_packet_that_comes_twice_is_refused_and_counted(ingress, job_part):
     for sequence in (0, 0, 1, 0):
         ingress.handle(packed(end(), sequence=sequence))
-    assert len(deployment.taken) == 2
+    assert len(job_part.taken) == 2
     assert ingress.refused == 2
 
 
-SAID = ["punctuation", ["job", 3], "c", 0, "s", 1, None, True]
+SAID = ["watermark", ["job", 3], "c", 0, "s", 1, None, True]
 
 STALE = {
     "batch": [["schema"], ["batch", ["job", 3], "c", 0, "s", 1, 8, [0, 0.5, True, 0.0]]],
     "credit": [["credit", ["job", 3], "c", 0, "s", 1, 77]],
     "end": [end()],
-    "punctuation": [SAID],
+    "watermark": [SAID],
     "beat": [["beat"]],
     "schema": [["schema"]],
     **{
@@ -280,21 +280,21 @@ def stale_packet(kind, stamp, generation=3):
 def test_a_stale_packet_of_any_kind_is_refused_and_counted(kind, caplog):
     """It is of an earlier connection, comes twice, comes after its connection was given up, or is of an earlier run."""
     caplog.set_level(logging.CRITICAL)
-    deployment = Anything()
-    ingress = Ingress({"job": deployment}, "peer", incarnation=2)
+    job_part = Anything()
+    ingress = Dispatch({"job": job_part}, "peer", incarnation=2)
     packet, messages = stale_packet(kind, m.Stamp(1, 0))
     ingress.handle(packet)
-    assert (deployment.taken, deployment.refused, ingress.refused) == (0, messages, 1)
+    assert (job_part.taken, job_part.refused, ingress.refused) == (0, messages, 1)
     fresh, _ = stale_packet(kind, m.Stamp(2, 0))
     ingress.handle(fresh)
-    assert (deployment.taken, deployment.errors) == (messages, []), "it is refused for nothing but its stamp"
+    assert (job_part.taken, job_part.errors) == (messages, []), "it is refused for nothing but its stamp"
     ingress.handle(fresh)
-    assert (deployment.taken, deployment.refused, ingress.refused) == (messages, 2 * messages, 2)
+    assert (job_part.taken, job_part.refused, ingress.refused) == (messages, 2 * messages, 2)
     ingress.handle(stale_packet(kind, m.Stamp(2, 1), generation=2)[0])
-    assert (deployment.taken, deployment.refused, ingress.refused) == (messages, 3 * messages, 2)
+    assert (job_part.taken, job_part.refused, ingress.refused) == (messages, 3 * messages, 2)
     ingress.close()
     ingress.handle(stale_packet(kind, m.Stamp(2, 2))[0])
-    assert (deployment.taken, deployment.refused, ingress.refused) == (messages, 4 * messages, 3)
+    assert (job_part.taken, job_part.refused, ingress.refused) == (messages, 4 * messages, 3)
 
 
 def test_every_kind_of_message_is_tried_for_being_stale():
@@ -318,11 +318,11 @@ def test_a_packet_before_which_another_is_missing_ends_the_connection(ingress):
         ["message", ["job", 3], "c", 0, 1, ["now", 0], ["StopTask", 1]],
     ],
 )
-def test_a_message_that_makes_no_sense_fails_its_job_and_the_next_is_read(ingress, deployment, header):
+def test_a_message_that_makes_no_sense_fails_its_job_and_the_next_is_read(ingress, job_part, header):
     ingress.handle(packed(header, end()))
-    [error] = deployment.errors
+    [error] = job_part.errors
     assert isinstance(error, ProtocolError)
-    assert len(deployment.taken) == 1
+    assert len(job_part.taken) == 1
 
 
 @pytest.mark.parametrize(
@@ -339,15 +339,15 @@ def test_a_message_that_makes_no_sense_fails_its_job_and_the_next_is_read(ingres
         packed(["gossip", ["job", 3]]),
         packed(["batch", ["job", 3], "c"]),
         packed(["end", ["job", 3, 4], "c", 0, "s", 1]),
-        packed(["punctuation", ["job", 3], "c", 0, "s", 1, "noon", False]),
+        packed(["watermark", ["job", 3], "c", 0, "s", 1, "noon", False]),
         packed(["schema"]),
         Packet([pack([(["schema"], 1)], FIRST), b"no schema"]),
     ],
 )
-def test_a_packet_that_makes_no_sense_ends_the_connection(ingress, deployment, packet):
+def test_a_packet_that_makes_no_sense_ends_the_connection(ingress, job_part, packet):
     with pytest.raises(ProtocolError):
         ingress.handle(packet)
-    assert deployment.errors == []
+    assert job_part.errors == []
 
 
 # bytes that nobody wrote on purpose
@@ -361,15 +361,15 @@ def decoded(data, limit=2**20):
     body = memoryview(data)[PREFIX.size :]
     if len(body) != nbytes:
         raise ProtocolError("a connection would wait for more, or take what is behind for the next packet")
-    deployment = Anything()
-    Ingress({"job": deployment}, "peer").handle(Packet.from_body(count, body))
-    for error in deployment.errors:
+    job_part = Anything()
+    Dispatch({"job": job_part}, "peer").handle(Packet.from_body(count, body))
+    for error in job_part.errors:
         raise error
-    return deployment.taken
+    return job_part.taken
 
 
 class Anything:
-    """A deployment that takes whatever can be read."""
+    """A job_part that takes whatever can be read."""
 
     def __init__(self):
         self.ended = False

@@ -1,4 +1,4 @@
-"""Punctuations pass behind the tuples before them, whatever moves, ends or is lost meanwhile."""
+"""Watermarks pass behind the tuples before them, whatever moves, ends or is lost meanwhile."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SEEDS = 40
 
 
 @pytest.mark.parametrize("outages", [0.0, 0.25])
-def test_no_tuple_is_older_than_a_punctuation_before_it(outages):
+def test_no_tuple_is_older_than_the_watermark_before_it(outages):
     happened = Counter()
     for seed in range(SEEDS):
         happened += TimedScenario(seed, outages).check().happened()

@@ -1,4 +1,4 @@
-"""Faults put into the protocol of punctuations on purpose: the checks must see each of them."""
+"""Faults put into the protocol of watermarks on purpose: the checks must see each of them."""
 
 from __future__ import annotations
 
@@ -7,32 +7,32 @@ from timed_scenario import TimedScenario
 
 from dask_elastic.executor.inputs import Inputs
 from dask_elastic.executor.piece import Receipt
-from dask_elastic.executor.punctuations import Punctuations
 from dask_elastic.executor.recovery import Recovery
 from dask_elastic.executor.routes import Routes
 from dask_elastic.executor.source_clock import SourceClock
 from dask_elastic.executor.task import Task
+from dask_elastic.executor.watermarks import Watermarks
 
 MOST_SEEDS = 100
 
 
 def let_go(receipt: Receipt) -> None:
     """Count a batch as settled whatever becomes of its rows."""
-    Punctuations.settled(receipt.span)
+    Watermarks.settled(receipt.span)
     receipt.span = None
 
 
-def a_punctuation_overtakes_what_waits(monkeypatch):
+def a_watermark_overtakes_what_waits(monkeypatch):
     """It passes as soon as it has come."""
-    monkeypatch.setattr(Punctuations, "arrived", lambda self: None)
+    monkeypatch.setattr(Watermarks, "arrived", lambda self: None)
 
 
-def a_punctuation_waits_for_one_batch_of_many(monkeypatch):
+def a_watermark_waits_for_one_batch_of_many(monkeypatch):
     def settled(span):
         if span is not None:
             span.open = 0
 
-    monkeypatch.setattr(Punctuations, "settled", staticmethod(settled))
+    monkeypatch.setattr(Watermarks, "settled", staticmethod(settled))
 
 
 def rows_that_are_taken_count_as_done(monkeypatch):
@@ -78,8 +78,8 @@ def the_fastest_input_counts(monkeypatch):
 
 
 def who_wakes_up_does_not_say_so(monkeypatch):
-    """Nobody waits for an executor that was idle before its next punctuation."""
-    real = Punctuations.heard
+    """Nobody waits for an executor that was idle before its next watermark."""
+    real = Watermarks.heard
 
     def heard(self):
         before = self.now
@@ -87,7 +87,7 @@ def who_wakes_up_does_not_say_so(monkeypatch):
         if before.idle and self.now == before._replace(idle=False):
             self.now = self._last = before
 
-    monkeypatch.setattr(Punctuations, "heard", heard)
+    monkeypatch.setattr(Watermarks, "heard", heard)
 
 
 def what_is_said_last_is_never_said(monkeypatch):
@@ -95,7 +95,7 @@ def what_is_said_last_is_never_said(monkeypatch):
 
 
 def nothing_is_passed_on(monkeypatch):
-    monkeypatch.setattr(Punctuations, "due", lambda self: [])
+    monkeypatch.setattr(Watermarks, "due", lambda self: [])
 
 
 def the_slack_is_forgotten(monkeypatch):
@@ -108,8 +108,8 @@ def the_slack_is_forgotten(monkeypatch):
 
 
 MUTANTS = [
-    a_punctuation_overtakes_what_waits,
-    a_punctuation_waits_for_one_batch_of_many,
+    a_watermark_overtakes_what_waits,
+    a_watermark_waits_for_one_batch_of_many,
     rows_that_are_taken_count_as_done,
     rows_of_a_moving_shard_are_forgotten,
     rows_of_a_lost_task_are_forgotten,

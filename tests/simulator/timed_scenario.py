@@ -136,7 +136,7 @@ class TimedSimulation:
         north, everything = max(newest[:2]), max(newest[:3])
         for identity, home in self.world.homes.items():
             expected = north if identity.component == "per_key" else everything
-            assert home.executor.punctuations.now == (expected, False), f"{identity} did not come to the end of time"
+            assert home.executor.watermarks.now == (expected, False), f"{identity} did not come to the end of time"
         for identity, sink in self.world.sinks.items():
             assert sink.inputs.time == everything, f"{identity} did not come to the end of time"
         late = [clock.late for _, clock in sorted(self.world.clocks.items())]

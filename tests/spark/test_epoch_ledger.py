@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dask_elastic.runtime.epoch_ledger import EpochLedger
+from dask_elastic.runtime.scheduler.epoch_ledger import EpochLedger
 from dask_elastic.vocab.epoch import AttemptId, StagedPart
 from dask_elastic.vocab.errors import EpochConflict, HandoffError
 

@@ -13,8 +13,8 @@ import pytest
 from distributed import Client, LocalCluster, Queue
 
 import dask_elastic as de
-from dask_elastic.runtime.job import call
-from dask_elastic.runtime.job_view import one_line
+from dask_elastic.runtime.client.job import call
+from dask_elastic.runtime.client.job_view import one_line
 from dask_elastic.spark import SparkFailed, drain, handoff, into, register
 from dask_elastic.spark.failure import spark_errors
 from dask_elastic.spark.staging_connection import ask, end_source
@@ -260,7 +260,7 @@ def test_a_full_queue_holds_the_commit_back_and_memory_stays_bounded(spark, clie
     check(job, 0, 120_000)
 
     def peak(dask_worker):
-        sources = dask_worker.plugins["dask-elastic-worker"].runtime.deployments["slow"].sources
+        sources = dask_worker.plugins["dask-elastic-worker"].runtime.job_parts["slow"].sources
         return max((thread.mailbox.peak for thread in sources.values()), default=0)
 
     assert 0 < max(client.run(peak).values()) <= 256 * 1024

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from dask_elastic.runtime.staging import Room, Staging
+from dask_elastic.runtime.worker.buffers.staging import Room, Staging
 from dask_elastic.vocab.epoch import AttemptId
 from dask_elastic.vocab.errors import HandoffError
 

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import pandas as pd
 
-from dask_elastic.runtime.job import Job
+from dask_elastic.runtime.client.job import Job
 from dask_elastic.topology import Stream, Topology
 
 

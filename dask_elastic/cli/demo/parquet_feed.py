@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from dask_elastic.cli.demo.flight_delays import KEYS
 from dask_elastic.cli.demo.hot_routes import READ_COLUMNS, reroute
 from dask_elastic.connectors import sources
-from dask_elastic.runtime.job import Job, call
+from dask_elastic.runtime.client.job import Job, call
 from dask_elastic.topology import Stream, Topology
 
 

@@ -24,8 +24,8 @@ from dask_elastic.cli.demo.flight_delays import KEYS, SERVICE_SECONDS, build
 from dask_elastic.cli.demo.hot_routes import HOT_SHARE
 from dask_elastic.cli.demo.live_line import LiveLine
 from dask_elastic.cli.local_cluster import local_cluster
-from dask_elastic.runtime.job import ENDED, Job, call
-from dask_elastic.runtime.submit import submit
+from dask_elastic.runtime.client.job import ENDED, Job, call
+from dask_elastic.runtime.client.submit import submit
 
 WORKERS = 3
 THREADS = 3

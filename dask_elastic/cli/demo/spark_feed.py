@@ -18,7 +18,7 @@ from pyspark.sql import functions as sql
 from dask_elastic.cli.demo.flight_delays import KEYS
 from dask_elastic.cli.demo.hot_routes import READ_COLUMNS, reroute
 from dask_elastic.connectors import sources
-from dask_elastic.runtime.job import Job, call
+from dask_elastic.runtime.client.job import Job, call
 from dask_elastic.spark import into, register, session
 from dask_elastic.spark.failure import spark_errors
 from dask_elastic.spark.session import silence_python

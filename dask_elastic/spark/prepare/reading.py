@@ -93,4 +93,4 @@ def _schema(recording: str | StructType) -> StructType:
         raise SourceError(
             f"no recording is called {recording!r}: give one of {', '.join(RECORDINGS)}, or a StructType."
         )
-    return cast(StructType, StructType.fromDDL(RECORDINGS[recording]))
+    return cast("StructType", StructType.fromDDL(RECORDINGS[recording]))

@@ -1,0 +1,116 @@
+"""The border to user code: what it raises ends the job with a clear error, or sets single rows aside."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+import pyarrow as pa
+
+from dask_elastic.vocab.errors import ElasticError, UserCodeError
+
+Result = TypeVar("Result")
+OnError = Literal["fail", "skip"]
+
+
+@dataclass(frozen=True)
+class DeadLetter:
+    """A row that user code could not digest.
+
+    Parameters
+    ----------
+    operator : str
+        Whose code raised.
+    error : str
+        The exception as text, with its type.
+    rows : pyarrow.RecordBatch
+        The row, as the operator got it.
+    """
+
+    operator: str
+    error: str
+    rows: pa.RecordBatch
+
+
+class ErrorPolicy:
+    """Runs user code on ranges of rows.
+
+    Parameters
+    ----------
+    on_error : {"fail", "skip"}
+        Whether an exception ends the job, or its rows are set aside.
+    set_aside : callable
+        Takes the `DeadLetter` of each row that is skipped.
+
+    Notes
+    -----
+    To find the rows at fault under "skip", a range that raised is run again by halves. Errors of dask_elastic itself,
+    such as a column that is missing, always end the job: no row is at fault.
+    """
+
+    def __init__(self, on_error: OnError, set_aside: Callable[[DeadLetter], None]):
+        self.on_error = on_error
+        self.set_aside = set_aside
+        self._batches: dict[str, int] = {}
+
+    def run(self, operator: str, function: Callable[[int, int], list[Result]], rows: pa.RecordBatch) -> list[Result]:
+        """Call ``function(start, stop)`` for the whole batch, or for the parts of it that do not raise.
+
+        Parameters
+        ----------
+        operator : str
+            Name of the operator, for messages.
+        function : callable
+            Processes the rows from `start` to `stop`.
+        rows : pyarrow.RecordBatch
+            The rows as the operator gets them.
+
+        Returns
+        -------
+        list
+            What `function` returned, in the order of the rows.
+
+        Raises
+        ------
+        UserCodeError
+            When user code raised and `on_error` is "fail".
+        """
+        number = self._batches.get(operator, 0)
+        self._batches[operator] = number + 1
+        if self.on_error == "fail":
+            try:
+                return function(0, rows.num_rows)
+            except ElasticError:
+                raise
+            except Exception as error:
+                raise _explained(operator, number, error) from error
+        return self._halved(operator, function, rows, 0, rows.num_rows)
+
+    def _halved(
+        self, operator: str, function: Callable[[int, int], list[Result]], rows: pa.RecordBatch, start: int, stop: int
+    ) -> list[Result]:
+        try:
+            return function(start, stop)
+        except ElasticError:
+            raise
+        except Exception as error:
+            if stop - start > 1:
+                middle = (start + stop) // 2
+                first = self._halved(operator, function, rows, start, middle)
+                return first + self._halved(operator, function, rows, middle, stop)
+            self.set_aside(DeadLetter(operator, _one_line(error), rows.slice(start, stop - start)))
+            return []
+
+
+def _one_line(error: BaseException) -> str:
+    return "".join(traceback.format_exception_only(error)).strip()
+
+
+def _explained(operator: str, batch: int, error: Exception) -> UserCodeError:
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if "dask_elastic" not in f.filename.replace("\\", "/").split("/")] or frames
+    row = getattr(error, "row", None)
+    trace = "".join(traceback.format_list(own)).rstrip()
+    return UserCodeError(operator, _one_line(error), batch, row if isinstance(row, int) else None, trace)

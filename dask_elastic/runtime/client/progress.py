@@ -1,0 +1,52 @@
+"""The live line of a job in a terminal."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from types import TracebackType
+from typing import Any, TextIO
+
+from dask_elastic.runtime.client.job_view import one_line
+
+
+class Progress:
+    """Rewrites one line while a job runs.
+
+    Parameters
+    ----------
+    shown : bool or None
+        Whether to show it; None is in a terminal only.
+    stream : file, optional
+        Where to; standard error if left out, so that output stays clean.
+    """
+
+    def __init__(self, shown: bool | None = None, stream: TextIO | None = None):
+        self.stream = stream or sys.stderr
+        self.shown = self.stream.isatty() if shown is None else shown
+        self._width = 0
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def show(self, described: dict[str, Any]) -> None:
+        """Show how a job stands."""
+        if not self.shown:
+            return
+        # A line that wraps cannot be written over.
+        line = one_line(described)[: shutil.get_terminal_size().columns - 1]
+        self.stream.write("\r" + line.ljust(self._width))
+        self.stream.flush()
+        self._width = len(line)
+
+    def say(self, text: str) -> None:
+        """Print a line below, whether or not the live line is shown."""
+        self.stream.write(("\n" if self._width else "") + text + "\n")
+        self._width = 0
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._width:
+            self.stream.write("\n")
+            self.stream.flush()

@@ -1,0 +1,218 @@
+"""Submitting a topology: everything that can be known to be wrong is said here, before a tuple flows."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Mapping
+from dataclasses import asdict
+from types import CellType
+from typing import TYPE_CHECKING, Any
+
+import cloudpickle
+import dask.config
+
+from dask_elastic._version import __version__
+from dask_elastic.runtime.client.job import Job, call, default_client
+from dask_elastic.runtime.config.job_options import job_options
+from dask_elastic.runtime.config.tls_policy import check_exposure
+from dask_elastic.runtime.protocol.job_spec import STATIC, ComponentSummary
+from dask_elastic.topology.component import Branch, Component, Exit, fuse
+from dask_elastic.topology.operators import Compute, SourceOperator
+from dask_elastic.topology.topology import Topology
+from dask_elastic.topology.validation import check_name
+from dask_elastic.vocab.errors import SubmitError, TopologyError
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+
+def submit(
+    topology: Topology,
+    client: Client | None = None,
+    *,
+    name: str | None = None,
+    cores: Mapping[str, int] | None = None,
+    **options: Any,
+) -> Job:
+    """Start a topology on a Dask cluster.
+
+    The job is the cluster's from then on: it goes on when this client leaves, and `dask_elastic.job` finds it again.
+
+    Parameters
+    ----------
+    topology : Topology
+        What to run.
+    client : distributed.Client, optional
+        The cluster; the current client if left out.
+    name : str, optional
+        Name of the job, the topology's if left out. No two running jobs have one name.
+    cores : mapping of str to int, optional
+        Cores of each executor of a stateful operator, for good: the control loop leaves these alone, as if
+        `Job.set_cores` had set them. The others begin with what is left.
+    **options
+        What cores are to achieve: ``latency_target``, ``planner``, ``paradigm``, ``dry_run``. How the job runs:
+        ``on_error``, ``inbox_time``, ``queue_time``, ``balance_interval``, ``balance_threshold``, ``flush_interval``,
+        ``channel_window``, ``report_interval``. See the configuration page; what is not given comes from the Dask
+        configuration under ``elastic``.
+
+    Returns
+    -------
+    Job
+        A handle.
+
+    Raises
+    ------
+    TopologyError
+        If the topology cannot run.
+    SubmitError
+        If an option is unknown or makes no sense, user code cannot be pickled, a name is in use, there are no workers,
+        or versions of dask_elastic differ.
+
+    Examples
+    --------
+    >>> import dask_elastic as de
+    >>> import pyarrow as pa
+    >>> from dask.distributed import Client
+    >>> topology = de.Topology("letters")
+    >>> letters = topology.source("letters", de.sources.Arrow(pa.table({"letter": ["a", "b", "a"]})))
+    >>> counted = letters.key_by("letter").compute({"seen": de.aggregate.Count()}, name="per_letter")
+    >>> with Client(n_workers=1, processes=False, dashboard_address=None) as client:
+    ...     job = de.submit(topology, client)
+    ...     job.wait(progress=False)
+    ...     job.state("per_letter").to_arrow().sort_by("letter").to_pydict()
+    {'letter': ['a', 'b'], 'seen': [2, 1]}
+    """
+    if not isinstance(topology, Topology):
+        raise TypeError(f"submit takes a Topology, not {type(topology).__name__}")
+    client = client or default_client()
+    check_exposure([client.scheduler.address])
+    checked = asdict(job_options(options))
+    components = fuse(topology)
+    for component in components:
+        if isinstance(component.operator, SourceOperator):
+            component.operator.source.check()
+    summaries = [asdict(_summary(component)) for component in components]
+    message = {
+        "name": _job_name(name, topology),
+        "version": __version__,
+        "summaries": summaries,
+        "options": checked,
+        "cores": _checked_cores(components, cores or {}, checked["paradigm"]),
+        "components": pickle_components(components),
+    }
+    install(client)
+    return Job(call(client, "submit", **message)["name"], client)
+
+
+def install(client: Client) -> None:
+    """Register the plugins that host dask_elastic on a cluster; harmless where they are there already."""
+    path = dask.config.get("elastic.installer")
+    module, _, function = path.rpartition(".")
+    getattr(importlib.import_module(module), function)(client)
+
+
+def _job_name(name: str | None, topology: Topology) -> str:
+    try:
+        return topology.name if name is None else check_name(name, "job")
+    except TopologyError as error:
+        raise SubmitError(str(error)) from error
+
+
+def _summary(component: Component) -> ComponentSummary:
+    operator = component.operator
+    instances, shards, pushed, epochs = None, 1, False, 0
+    if isinstance(operator, Compute):
+        instances, shards = operator.executors, operator.shards
+    elif isinstance(operator, SourceOperator):
+        source = operator.source
+        instances, pushed, epochs = source.parallel, source.pushed, source.epochs
+    return ComponentSummary(
+        component.name, component.kind, component.inputs, component.operators, instances, shards, pushed, epochs
+    )
+
+
+def _checked_cores(components: tuple[Component, ...], cores: Mapping[str, int], paradigm: str) -> dict[str, int]:
+    if cores and paradigm == STATIC:
+        raise SubmitError(f"cores={dict(cores)!r} with paradigm={paradigm!r}: its executors have one core each")
+    stateful = [c.name for c in components if c.kind == "compute"]
+    for operator, count in cores.items():
+        if operator not in stateful:
+            raise SubmitError(f"cores= names {operator!r}, which is no stateful operator: choose from {stateful}")
+        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+            raise SubmitError(f"cores={{{operator!r}: {count!r}}}: an executor has at least one core")
+    return dict(cores)
+
+
+def pickle_components(components: tuple[Component, ...]) -> bytes:
+    """Pickle what runs on the workers.
+
+    Raises
+    ------
+    SubmitError
+        Naming the operator, and the variable of its function where there is one, that cannot be pickled.
+    """
+    try:
+        data: bytes = cloudpickle.dumps(components)
+    except Exception as error:  # any object may fail to pickle in any way of its own
+        raise _blamed(components, error) from error
+    return data
+
+
+def _blamed(components: tuple[Component, ...], error: Exception) -> SubmitError:
+    for component in components:
+        for operator in _operators(component):
+            if _picklable(operator) is None:
+                continue
+            where = _variable(operator) or ""
+            reason = re.sub(r"\s+", " ", str(_picklable(operator) or error))
+            hint = "Create it inside the function, or pass what it is made from."
+            return SubmitError(f"operator {operator.name!r} cannot be sent to the workers:{where} {reason}. {hint}")
+    return SubmitError(f"the topology cannot be sent to the workers: {error}")
+
+
+def _operators(component: Component) -> list[Any]:
+    found: list[Any] = [component.operator]
+    waiting: list[Branch | Exit] = list(component.outputs)
+    while waiting:
+        output = waiting.pop()
+        if isinstance(output, Branch):
+            found.append(output.operator)
+            waiting.extend(output.then)
+    return found
+
+
+def _picklable(value: Any) -> Exception | None:
+    try:
+        cloudpickle.dumps(value)
+    except Exception as error:  # see pickle_components
+        return error
+    return None
+
+
+def _variable(operator: Any) -> str | None:
+    """Name the variable of a function that cannot be pickled: in its closure, its globals, or its defaults."""
+    for attribute in ("function", "predicate", "logic", "source", "sink"):
+        for function in _functions(getattr(operator, attribute, None)):
+            for kind, variables in _variables(function).items():
+                for variable, value in variables.items():
+                    if _picklable(value) is not None:
+                        text = f"{kind} {variable!r} ({type(value).__name__})"
+                        return f" its function {function.__qualname__!r} uses the {text}, which cannot be pickled;"
+    return None
+
+
+def _functions(value: Any, depth: int = 4) -> list[Any]:
+    if hasattr(value, "__code__"):
+        return [value]
+    parts = value if isinstance(value, Mapping) else getattr(value, "__dict__", {})
+    return [function for part in parts.values() for function in _functions(part, depth - 1)] if depth else []
+
+
+def _variables(function: Any) -> dict[str, dict[str, Any]]:
+    code = function.__code__
+    cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
+    enclosed = {variable: cell.cell_contents for variable, cell in cells if cell != CellType()}
+    used = {variable: function.__globals__[variable] for variable in code.co_names if variable in function.__globals__}
+    defaults = dict(zip(code.co_varnames[: code.co_argcount][::-1], (function.__defaults__ or ())[::-1], strict=False))
+    return {"variable": enclosed, "global variable": used, "default argument": defaults}

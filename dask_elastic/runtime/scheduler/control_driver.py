@@ -1,0 +1,323 @@
+"""The control loop on the scheduler: it looks, decides beside the event loop, and has the homes carry out the plan."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import math
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from dask_elastic.control.decision_log import DecisionLog
+from dask_elastic.control.history import History
+from dask_elastic.control.loop import ControlLoop
+from dask_elastic.control.recording import decision_to_dict, dumps
+from dask_elastic.runtime.config.control_options import ControlOptions
+from dask_elastic.runtime.protocol.remote_errors import Relayed, load_error
+from dask_elastic.runtime.scheduler.core_changes import CoreChanges
+from dask_elastic.runtime.scheduler.job_record import JobRecord
+from dask_elastic.runtime.scheduler.membership import Membership
+from dask_elastic.runtime.scheduler.snapshot_builder import STALE_PERIODS, ClusterView, SnapshotBuilder
+from dask_elastic.runtime.scheduler.snapshot_log import SnapshotLog
+from dask_elastic.runtime.transport.switching import ShortTurns, responsive
+from dask_elastic.vocab.errors import ElasticError, NodeLost, PlanningError
+from dask_elastic.vocab.plan import CoreChange, Decision, Outlook, Plan
+from dask_elastic.vocab.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from distributed import Scheduler
+
+logger = logging.getLogger("dask_elastic.scheduler")
+
+TOPIC = "dask_elastic"
+"""Decisions are published under this topic of Dask's events."""
+
+ANSWER_SECONDS = 5.0
+"""A home that does not answer for so long keeps nobody waiting: its change goes on beside the loop."""
+
+CHANGES_AT_ONCE = 8
+"""Each call takes a fraction of a millisecond of the event loop, and others shall have their turns in between."""
+
+KEPT_DECISIONS = 1_000
+
+LOOK_SECONDS = 0.05
+"""Workers report at whole multiples of their interval; the loop looks so much later, when their reports are here."""
+
+
+RESTLESS_PERIODS = 2
+"""For so many periods after some load has jumped the loop looks twice as often."""
+
+
+class ControlDriver:
+    """Runs the control loop while there are jobs.
+
+    Parameters
+    ----------
+    scheduler : distributed.Scheduler
+        Where decisions are published.
+    membership : Membership
+        Lets new workers join.
+    cores : CoreChanges
+        Carries changes out.
+    options : ControlOptions
+        How often, and how.
+
+    Attributes
+    ----------
+    history : History
+        The last minutes of each job.
+    log : DecisionLog
+        The newest decisions.
+    error : str or None
+        Why the last period came to nothing.
+    """
+
+    def __init__(
+        self, scheduler: Scheduler, membership: Membership, cores: CoreChanges, options: ControlOptions | None = None
+    ):
+        self.scheduler = scheduler
+        self.membership = membership
+        self.cores = cores
+        self.options = options or ControlOptions()
+        self.history = History()
+        self.log = DecisionLog(KEPT_DECISIONS)
+        self.error: str | None = None
+        self.snapshot_builder = SnapshotBuilder(membership, STALE_PERIODS * self.options.period)
+        self.tape = SnapshotLog()
+        self._pause = ShortTurns()
+        self._loop = ControlLoop(self.options.settings, clock=time.perf_counter, pause=self._pause)
+        self._outlook: Mapping[str, Outlook] = {}
+        self._addresses: deque[tuple[int, list[str]]] = deque(maxlen=KEPT_DECISIONS)
+        self._slots = asyncio.Semaphore(CHANGES_AT_ONCE)
+        self._task: asyncio.Task[None] | None = None
+        self._beside: set[asyncio.Task[None]] = set()
+        self._joining: asyncio.Task[None] | None = None
+        self._hurry = asyncio.Event()
+        self._restless_until = -math.inf
+
+    # life
+
+    def wake(self) -> None:
+        """Begin to look at the cluster, unless that is going on."""
+        if self._task is None or self._task.done():
+            self._task = asyncio.ensure_future(self._run())
+
+    def look_soon(self) -> None:
+        """Look twice in a period for a while, since some load has jumped: what is measured changes until it is old."""
+        self._restless_until = time.monotonic() + RESTLESS_PERIODS * self.options.period
+        self._hurry.set()
+
+    def stop(self) -> None:
+        """Look no further."""
+        for task in (self._task, self._joining, *self._beside):
+            if task is not None:
+                task.cancel()
+
+    async def _run(self) -> None:
+        """Look once a period, until no job runs any more."""
+        pool = ThreadPoolExecutor(1, thread_name_prefix="elastic-control-loop")
+        try:
+            while self.cores.jobs.running:
+                await self._guarded_period(pool)
+                await self._next_look()
+        finally:
+            pool.shutdown(wait=False)
+
+    async def _next_look(self) -> None:
+        """Wait until the next look is due, which is sooner once a load has jumped."""
+        period = self.options.period
+        self._hurry.clear()
+        if time.monotonic() >= self._restless_until:
+            try:
+                await asyncio.wait_for(self._hurry.wait(), until_look(time.time(), period))
+            except TimeoutError:
+                return
+        await asyncio.sleep(until_look(time.time(), period / 2))
+
+    async def _guarded_period(self, pool: ThreadPoolExecutor) -> None:
+        try:
+            await self.period(pool)
+        except Exception as error:  # whatever goes wrong in one period, the next one comes
+            logger.exception("the control loop")
+            self.error = f"{type(error).__name__}: {error}"
+        else:
+            self.error = None
+
+    # one period
+
+    async def period(self, pool: ThreadPoolExecutor) -> None:
+        """Look, decide, act, and remember."""
+        await self._let_join()
+        view = self.snapshot_builder.view(time.time())
+        snapshot, plan = await asyncio.get_running_loop().run_in_executor(pool, self._decide, view)
+        failed = await self._carry_out(snapshot, plan.changes)
+        self._remember(snapshot, replace(plan, decisions=tuple(_amended(one, failed) for one in plan.decisions)))
+
+    def _decide(self, view: ClusterView) -> tuple[Snapshot, Plan]:
+        with responsive():
+            snapshot = view.snapshot(self._pause)
+            return snapshot, self._loop.tick(snapshot)
+
+    async def _let_join(self) -> None:
+        """Let new workers join; one that is slow to answer keeps nobody waiting."""
+        if self._joining is None or self._joining.done():
+            self._joining = asyncio.ensure_future(self.membership.join_new())
+        await asyncio.wait([self._joining], timeout=self.options.period / 2)
+        if self._joining.done():
+            self._joining.result()
+
+    def _remember(self, snapshot: Snapshot, plan: Plan) -> None:
+        self.log.observe(snapshot)
+        self.log.add(plan.decisions)
+        self.history.add(snapshot, plan)
+        self.tape.add(snapshot)
+        self._outlook = plan.outlook
+        addresses = [node.address for node in snapshot.nodes]
+        for decision in plan.decisions:
+            self._addresses.append((decision.number, addresses))
+            self.scheduler.log_event(TOPIC, decision_message(decision, addresses))
+        self._note_sharing()
+
+    def _note_sharing(self) -> None:
+        """Take back what was said of sharing slots where it is no longer true."""
+        held = self.cores.jobs.held()
+        for record in self.cores.jobs.running:
+            if record.oversubscribed:
+                mine = record.cores_by_address()
+                record.oversubscribed = any(held[address] > self.cores.workers.slots(address) for address in mine)
+
+    # carrying out
+
+    async def _carry_out(self, snapshot: Snapshot, changes: Iterable[CoreChange]) -> dict[tuple[str, int], str]:
+        """Have the homes change cores, those that only give up first; returns what went wrong, by run of a job."""
+        waves: tuple[list[CoreChange], list[CoreChange]] = [], []
+        for change in changes:
+            takes = any(count > change.before.get(node, 0) for node, count in change.after.items())
+            waves[takes].append(change)
+        failed: dict[tuple[str, int], str] = {}
+        for wave in waves:
+            if wave:
+                tasks = [self._begin(snapshot, change, failed) for change in wave]
+                done, _ = await asyncio.wait(tasks, timeout=ANSWER_SECONDS)
+                for task in done:
+                    task.result()
+        return failed
+
+    def _begin(self, snapshot: Snapshot, change: CoreChange, failed: dict[tuple[str, int], str]) -> asyncio.Task[None]:
+        task = asyncio.ensure_future(self._change(snapshot, change, failed))
+        self._beside.add(task)
+        task.add_done_callback(self._beside.discard)
+        return task
+
+    async def _change(self, snapshot: Snapshot, change: CoreChange, failed: dict[tuple[str, int], str]) -> None:
+        try:
+            record = self.cores.jobs.record(change.job)
+            if record.spec.generation != change.generation:
+                raise PlanningError(f"job {change.job!r} has been submitted anew")
+            before, after = (_by_node(record, snapshot, cores) for cores in (change.before, change.after))
+            await self._tell(record, change, before, after)
+        except (ElasticError, Relayed) as error:
+            cause = load_error(error.data) if isinstance(error, Relayed) else error
+            logger.warning("job %r: %s keeps its cores: %s", change.job, change.executor, cause)
+            failed[change.job, change.generation] = f"{change.executor}: {cause}"
+
+    async def _tell(
+        self, record: JobRecord, change: CoreChange, before: Mapping[int, int], after: Mapping[int, int]
+    ) -> None:
+        try:
+            async with self._slots:
+                await self.cores.change(record, (change.executor.component, change.executor.index), before, after)
+        except Relayed as error:
+            if isinstance(load_error(error.data), NodeLost):
+                self.membership.lost_touch(record, after)
+            raise
+
+    # questions
+
+    def says(self, record: JobRecord) -> dict[str, Any]:
+        """Return what the loop thinks of a job, as plain values."""
+        outlook = self._outlook.get(record.name, Outlook()) if record.live else Outlook()
+        newest = [one for one in self.log.of(record.name) if one.generation == record.spec.generation][-1:]
+        return {
+            "predicted": outlook.predicted,
+            "feasible": outlook.feasible,
+            "starved": outlook.starved,
+            "bound": list(outlook.bound),
+            "decided": newest[0].reason if newest else None,
+            "decided_at": newest[0].time if newest else None,
+            "control_error": self.error if record.live else None,
+        }
+
+    async def decisions(self, job: str, last: int | None = None) -> bytes:
+        """Return the newest decisions about a job as JSON, a list with the oldest first; nodes by their addresses."""
+        generation = self.cores.jobs.record(job).spec.generation
+        addresses = dict(self._addresses)
+        found = [decision for decision in self.log.of(job) if decision.generation == generation]
+        newest = found if last is None else found[max(0, len(found) - last) :]
+        known = [(decision, addresses[decision.number]) for decision in newest]
+        return await asyncio.get_running_loop().run_in_executor(None, _decisions_text, known)
+
+    async def snapshots(self, job: str, last: int | None = None) -> bytes:
+        """Return the newest snapshots in which a job is, as a recording."""
+        generation = self.cores.jobs.record(job).spec.generation
+        found = self.tape.of(job, generation, last)
+        return await asyncio.get_running_loop().run_in_executor(None, _recording, found)
+
+
+def until_look(now: float, period: float) -> float:
+    """Return the seconds until the loop looks next: just after a whole multiple of its period."""
+    return period - (now - LOOK_SECONDS) % period
+
+
+def _decisions_text(decisions: Iterable[tuple[Decision, list[str]]]) -> bytes:
+    pause = ShortTurns()
+    lines = []
+    with responsive():
+        for decision, addresses in decisions:
+            lines.append(json.dumps(decision_message(decision, addresses)))
+            pause()
+    return f"[{','.join(lines)}]".encode()
+
+
+def _recording(snapshots: list[Snapshot]) -> bytes:
+    with responsive():
+        return dumps(snapshots)
+
+
+def decision_message(decision: Decision, addresses: list[str]) -> dict[str, Any]:
+    """Return a decision as plain values that are understood away from its snapshot: nodes by their addresses."""
+    changes = [
+        {
+            "executor": str(change.executor),
+            "before": {addresses[node]: count for node, count in change.before.items()},
+            "after": {addresses[node]: count for node, count in change.after.items()},
+            "moved_bytes": change.moved_bytes,
+        }
+        for change in decision.changes
+    ]
+    wanted = {str(executor): int(count) for executor, count in decision.wanted.items()}
+    return {**decision_to_dict(decision), "wanted": wanted, "changes": changes}
+
+
+def _by_node(record: JobRecord, snapshot: Snapshot, cores: Mapping[int, int]) -> dict[int, int]:
+    """Return cores by a job's own numbers of its nodes."""
+    found: dict[int, int] = {}
+    for place, count in cores.items():
+        address = snapshot.nodes[place].address
+        if address not in record.spec.nodes:
+            raise PlanningError(f"{address} is no node of job {record.name!r} any more")
+        found[record.spec.nodes.index(address)] = count
+    return found
+
+
+def _amended(decision: Decision, failed: Mapping[tuple[str, int], str]) -> Decision:
+    """Return a decision as it came out."""
+    problem = failed.get((decision.job, decision.generation))
+    if problem is None:
+        return decision
+    return replace(decision, applied=False, reason=f"{decision.reason} It could not be carried out: {problem}")

@@ -1,0 +1,36 @@
+"""The jobs of a cluster."""
+
+from __future__ import annotations
+
+from dask_elastic.runtime.scheduler.job_record import JobRecord
+from dask_elastic.vocab.errors import UnknownJob
+
+
+class JobTable(dict[str, JobRecord]):
+    """What the scheduler remembers of each job, by name, oldest first."""
+
+    def record(self, name: str) -> JobRecord:
+        """Return the record of a job.
+
+        Raises
+        ------
+        UnknownJob
+            If there is none of that name.
+        """
+        record = self.get(name)
+        if record is None:
+            raise UnknownJob(f"no job {name!r}: the cluster knows {sorted(self) or 'none'}")
+        return record
+
+    @property
+    def running(self) -> list[JobRecord]:
+        """The jobs that have not ended."""
+        return [record for record in self.values() if record.live]
+
+    def held(self) -> dict[str, int]:
+        """Cores that the jobs which run hold on each worker."""
+        held: dict[str, int] = {}
+        for record in self.running:
+            for address, count in record.cores_by_address().items():
+                held[address] = held.get(address, 0) + count
+        return held

@@ -1,0 +1,56 @@
+"""How the paradigms differ in what a job asks for at its start.
+
+Another paradigm is another function here, and its name among `dask_elastic.runtime.protocol.job_spec.PARADIGMS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from dask_elastic.planning.initial import Demand
+from dask_elastic.runtime.protocol.job_spec import STATIC, ComponentSummary
+
+
+def demands(
+    paradigm: str, summaries: Iterable[ComponentSummary], cores: Mapping[str, int], free_slots: Sequence[int]
+) -> list[Demand]:
+    """Return what each source and stateful operator of a job asks for.
+
+    Parameters
+    ----------
+    paradigm : str
+        One of `PARADIGMS`.
+    summaries : iterable of ComponentSummary
+        The components.
+    cores : mapping of str to int
+        Cores of each executor of an operator, where somebody chose them.
+    free_slots : sequence of int
+        Free slots of each node.
+
+    Examples
+    --------
+    >>> counted = ComponentSummary("counted", "compute", ("rows",), ("counted",), 2, 256)
+    >>> demands("executor-centric", [counted], {}, [4, 4])[0].instances
+    2
+    >>> demands("static", [counted], {}, [4, 4])[0]
+    Demand(name='counted', instances=8, stateful=True, cores=1)
+    """
+    parts = [summary for summary in summaries if summary.kind != "sink"]
+    if paradigm == STATIC:
+        return _single_cores(parts, sum(max(slots, 0) for slots in free_slots))
+    return [Demand(s.name, s.instances, s.kind == "compute", cores.get(s.name)) for s in parts]
+
+
+def _single_cores(parts: Sequence[ComponentSummary], slots: int) -> list[Demand]:
+    """Share the slots evenly among the stateful operators: an executor of one core for each, and at least one."""
+    stateful = [part.name for part in parts if part.kind == "compute"]
+    shares = {
+        name: max(1, slots // len(stateful) + (position < slots % len(stateful)))
+        for position, name in enumerate(stateful)
+    }
+    return [
+        Demand(part.name, shares[part.name], True, 1)
+        if part.name in shares
+        else Demand(part.name, part.instances, False)
+        for part in parts
+    ]

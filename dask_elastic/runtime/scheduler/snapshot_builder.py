@@ -1,0 +1,232 @@
+"""The cluster at one moment: gathered on the event loop, put together anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_elastic.meters import LatencyHistogram
+from dask_elastic.runtime.protocol.job_spec import VACANT, JobSpec
+from dask_elastic.runtime.protocol.job_status import Status
+from dask_elastic.runtime.scheduler.job_record import ExecutorKey, JobRecord
+from dask_elastic.runtime.scheduler.membership import Membership
+from dask_elastic.vocab.identity import ExecutorId
+from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot, NodeSnapshot, Snapshot
+
+STALE_PERIODS = 3
+"""Reports older than so many periods (of reports, or of the control loop) tell nothing of now."""
+
+Report = Mapping[str, Any]
+Measured = tuple[Mapping[str, Any], Mapping[str, Any]]
+"""What a report says of one executor: for everybody, and in detail."""
+
+
+@dataclass(frozen=True)
+class JobView:
+    """A job as it was at one moment; nothing in it changes any more.
+
+    Parameters
+    ----------
+    spec : JobSpec
+        What runs.
+    cores : dict
+        Cores of each executor, by node of the job.
+    pinned : frozenset
+        Executors whose cores are not to be changed.
+    reports : tuple of dict
+        The newest report of each node.
+    """
+
+    spec: JobSpec
+    cores: dict[ExecutorKey, dict[int, int]]
+    pinned: frozenset[ExecutorKey]
+    reports: tuple[Report, ...]
+
+
+@dataclass(frozen=True)
+class ClusterView:
+    """All that a snapshot is made from.
+
+    Parameters
+    ----------
+    now : float
+        When.
+    nodes : tuple of NodeSnapshot
+        The workers, each at its place.
+    jobs : tuple of JobView
+        The jobs that run.
+    stale_after : float
+        Seconds after which a report counts for nothing, where the job does not report more rarely.
+    """
+
+    now: float
+    nodes: tuple[NodeSnapshot, ...]
+    jobs: tuple[JobView, ...]
+    stale_after: float
+
+    def snapshot(self, pause: Callable[[], None] = lambda: None) -> Snapshot:
+        """Put the snapshot together.
+
+        Parameters
+        ----------
+        pause : callable
+            Called after each executor: who works beside others can step aside there.
+        """
+        places = {node.address: place for place, node in enumerate(self.nodes)}
+        jobs = [view for view in self.jobs if all(address in places for _, address in view.spec.members)]
+        return Snapshot(self.now, self.nodes, tuple(self._job(view, places, pause) for view in jobs))
+
+    def _job(self, view: JobView, places: Mapping[str, int], pause: Callable[[], None]) -> JobSnapshot:
+        spec, options = view.spec, view.spec.options
+        oldest = self.now - max(self.stale_after, STALE_PERIODS * options.report_interval)
+        fresh: dict[ExecutorKey, Measured] = {}
+        known: dict[ExecutorKey, Measured] = {}
+        for report in view.reports:
+            for measured in zip(report["executors"], report["details"], strict=True):
+                key = measured[0]["operator"], measured[0]["executor"]
+                known[key] = measured
+                if report["at"] >= oldest:
+                    fresh[key] = measured
+        place_of = {node: places[address] for node, address in spec.members}
+        entries = _entries(spec)
+        executors = []
+        for key in sorted(view.cores):
+            executors.append(_executor(view, key, place_of, key[0] in entries, fresh.get(key), known.get(key)))
+            pause()
+        last = _last(spec)
+        latency, p99 = _latency([fresh[key] for key in fresh if key[0] in last], pause)
+        return JobSnapshot(
+            name=spec.job,
+            generation=spec.generation,
+            executors=tuple(executors),
+            latency_target=options.latency_target,
+            paradigm=options.paradigm,
+            planner=options.planner,
+            dry_run=options.dry_run,
+            latency=latency,
+            latency_p99=p99,
+        )
+
+
+def _executor(
+    view: JobView,
+    key: ExecutorKey,
+    place_of: Mapping[int, int],
+    entry: bool,
+    fresh: Measured | None,
+    known: Measured | None,
+) -> ExecutorSnapshot:
+    """Return an executor; one that has stopped to report keeps its cores, and nothing is told that may have changed."""
+    operator, index = key
+    measure, detail = fresh or known or ({}, {})
+    current = measure if fresh else {}
+    return ExecutorSnapshot(
+        executor=ExecutorId(operator, index),
+        home=place_of[view.spec.homes[operator][index]],
+        cores={place_of[node]: count for node, count in sorted(view.cores[key].items())},
+        arrival_rate=measure.get("arrival_rate", 0.0),
+        service_rate=current.get("service_rate"),
+        throughput=measure.get("throughput", 0.0),
+        customer_rows=measure.get("customer_rows", 1.0),
+        queue=measure.get("queue", 0),
+        state_bytes=measure.get("state_bytes", 0),
+        bytes_in=measure.get("bytes_in", 0.0),
+        bytes_out=measure.get("bytes_out", 0.0),
+        sojourn=current.get("sojourn"),
+        entry=entry,
+        pinned=key in view.pinned or (fresh is None and known is not None),
+        moves=measure.get("moves", 0),
+        shard_load=_numbers(detail.get("shard_load")) if fresh else None,
+        shard_bytes=_numbers(detail.get("shard_bytes")),
+    )
+
+
+def _numbers(data: bytes | None) -> NDArray[np.float64] | None:
+    return None if data is None else np.frombuffer(data, dtype="<f4").astype(np.float64)
+
+
+def _latency(last: Iterable[Measured], pause: Callable[[], None]) -> tuple[float | None, float | None]:
+    """Return mean and 99th percentile of the time from the source to the end of the last operators."""
+    total = rows = 0.0
+    merged = LatencyHistogram()
+    for _, detail in last:
+        if detail["latency_mean"] is not None:
+            total += detail["latency_mean"] * detail["latency_rows"]
+            rows += detail["latency_rows"]
+        merged.merge(LatencyHistogram.from_bytes(detail["latency_now"]))
+        pause()
+    return (total / rows if rows > 0 else None), merged.quantile(0.99)
+
+
+def _entries(spec: JobSpec) -> frozenset[str]:
+    """Return the stateful operators that sources feed."""
+    sources = {summary.name for summary in spec.summaries if summary.kind == "source"}
+    return frozenset(s.name for s in spec.summaries if s.kind == "compute" and sources & set(s.inputs))
+
+
+def _last(spec: JobSpec) -> frozenset[str]:
+    """Return the stateful operators behind which no other one comes."""
+    computes = [summary for summary in spec.summaries if summary.kind == "compute"]
+    inputs = {name for summary in computes for name in summary.inputs}
+    return frozenset(summary.name for summary in computes if summary.name not in inputs)
+
+
+class SnapshotBuilder:
+    """Looks at the cluster.
+
+    Parameters
+    ----------
+    membership : Membership
+        Knows the workers, the jobs, and which are nodes of which.
+    stale_after : float
+        Seconds after which a report counts for nothing.
+
+    Notes
+    -----
+    A worker keeps its place in every snapshot for as long as it is there, so that what is remembered of nodes by their
+    place stays true; a place that somebody left goes to the next who joins.
+    """
+
+    def __init__(self, membership: Membership, stale_after: float):
+        self.membership = membership
+        self.stale_after = stale_after
+        self._places: list[str] = []
+
+    def view(self, now: float) -> ClusterView:
+        """Gather what a snapshot is made from; call it on the event loop."""
+        jobs = tuple(map(_view, self.membership.jobs.running))
+        return ClusterView(now, self._nodes(), jobs, self.stale_after)
+
+    def _nodes(self) -> tuple[NodeSnapshot, ...]:
+        workers = self.membership.workers.scheduler.workers
+        self._places = [address if address in workers else VACANT for address in self._places]
+        for address in sorted(workers):
+            if address not in self._places:
+                place = self._places.index(VACANT) if VACANT in self._places else len(self._places)
+                self._places[place : place + 1] = [address]
+        while self._places and self._places[-1] == VACANT:
+            self._places.pop()
+        held = self.membership.jobs.held()
+        return tuple(self._node(address, held) for address in self._places)
+
+    def _node(self, address: str, held: Mapping[str, int]) -> NodeSnapshot:
+        workers = self.membership.workers
+        if address == VACANT:
+            return NodeSnapshot(VACANT, VACANT, 0, retiring=True)
+        state = workers.scheduler.workers[address]
+        cores = int(state.nthreads)
+        if not self.membership.known_to_all(address):
+            # A job that has no way there yet cannot be given cores there; that is a matter of moments.
+            cores = min(cores, held.get(address, 0))
+        return NodeSnapshot(address, state.host, cores, workers.leaving(address))
+
+
+def _view(record: JobRecord) -> JobView:
+    busy = {key for key, lock in record.changing.items() if lock.locked()}
+    pinned = set(record.cores) if record.status is Status.STARTING or record.finishing else record.pinned | busy
+    cores = {key: dict(by_node) for key, by_node in record.cores.items()}
+    return JobView(record.spec, cores, frozenset(pinned), tuple(record.reports.values()))

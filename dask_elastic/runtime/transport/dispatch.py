@@ -1,0 +1,197 @@
+"""Takes what other nodes sent to where it belongs."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from dask_elastic.executor.link import Link
+from dask_elastic.runtime.protocol.job_spec import JobSpec
+from dask_elastic.runtime.transport.packet import Packet
+from dask_elastic.runtime.transport.wire import UNREADABLE, Decoder, Header, decode_message, fits, unpack
+from dask_elastic.vocab.batch import Batch
+from dask_elastic.vocab.errors import ProtocolError
+from dask_elastic.vocab.identity import ExecutorId
+from dask_elastic.vocab.messages import Stamp, ToHome, ToRemote
+from dask_elastic.vocab.watermark import Watermark
+
+logger = logging.getLogger("dask_elastic.ingress")
+
+_INSTANCE: tuple[tuple[type, ...], ...] = ((str,), (int,))
+_RUN: tuple[tuple[type, ...], ...] = ((str,), (list,))
+_FIELDS = {
+    "batch": (*_RUN, *_INSTANCE, *_INSTANCE, (int,), (list,)),
+    "credit": (*_RUN, *_INSTANCE, *_INSTANCE, (int,)),
+    "end": (*_RUN, *_INSTANCE, *_INSTANCE),
+    "watermark": (*_RUN, *_INSTANCE, *_INSTANCE, (int, type(None)), (bool,)),
+    "message": (*_RUN, *_INSTANCE, (int,), (list,), (list,)),
+}
+
+
+class Receiver(Protocol):
+    """A job's part on this node, as far as messages of other nodes concern it."""
+
+    spec: JobSpec
+    ended: bool
+    refused: int
+
+    def accept(self, target: ExecutorId, origin: ExecutorId, batch: Batch, nbytes: int) -> None:
+        """Take a batch for an instance on this node."""
+        ...
+
+    def release(self, origin: ExecutorId, target: ExecutorId, nbytes: int) -> None:
+        """Give credit back to an upstream instance on this node."""
+        ...
+
+    def input_ended(self, target: ExecutorId, origin: ExecutorId) -> None:
+        """Take the end of an upstream instance."""
+        ...
+
+    def hear(self, target: ExecutorId, said: Watermark) -> None:
+        """Take a watermark of an upstream instance."""
+        ...
+
+    def receive_message(self, executor: ExecutorId, node: int, stamp: Stamp, message: ToRemote | ToHome) -> None:
+        """Take a message between an executor's home and its remote tasks."""
+        ...
+
+    def fail(self, error: BaseException) -> None:
+        """End the job because of an error."""
+        ...
+
+
+class Dispatch:
+    """Decodes the packets of one connection and hands their messages over, in the thread that reads them.
+
+    It never waits for credit, so that credit, which comes the same way, is never held up.
+
+    Parameters
+    ----------
+    receivers : mapping of str to Receiver
+        The parts of jobs on this node.
+    sender : str
+        Address of the node that the packets come from.
+
+    incarnation : int
+        Which connection of that node this is: as it said when it made it.
+
+    Attributes
+    ----------
+    refused : int
+        Packets that came twice, or after the connection was given up, and messages for jobs that are not, or no
+        longer, here.
+
+    Notes
+    -----
+    Every message carries the job and which run of it; the packet that it comes in has a stamp, which says of which
+    connection it is and its number there. What is stale in either respect is refused, and counted.
+    """
+
+    def __init__(self, receivers: Mapping[str, Receiver], sender: str, incarnation: int = 0):
+        self.receivers = receivers
+        self.sender = sender
+        self.refused = 0
+        self._link = Link(incarnation)
+        self._lock = threading.Lock()
+        self._decoder = Decoder()
+
+    def close(self) -> None:
+        """Take nothing any more: the connection was given up, and whatever it still brings is stale."""
+        with self._lock:
+            self._link.renew()
+
+    def handle(self, packet: Packet) -> None:
+        """Handle the messages of a packet in order; an error of one of them fails the job that it is for.
+
+        Raises
+        ------
+        ProtocolError
+            If the packet makes no sense, or one before it is missing.
+        """
+        if not packet.buffers:
+            raise ProtocolError("a packet without headers")
+        headers, stamp = unpack(packet.buffers[0])
+        with self._lock:
+            admitted = self._link.admit(stamp)
+        if not admitted:
+            self._refuse(headers)
+            return
+        if sum(count for _, count in headers) != len(packet.buffers) - 1:
+            raise ProtocolError("a packet has not as many buffers as its headers say")
+        start = 1
+        for header, count in headers:
+            self._handle_one(header, packet.buffers[start : start + count])
+            start += count
+
+    def _refuse(self, headers: list[tuple[Header, int]]) -> None:
+        """Count what is stale: the packet, and its messages for the jobs that they are for."""
+        self.refused += 1
+        for header, _ in headers:
+            if _is_addressed(header) and header[1][0] in self.receivers:
+                self.receivers[header[1][0]].refused += 1
+
+    def _handle_one(self, header: Header, parts: list[Any]) -> None:
+        kind = header[0]
+        if kind == "beat":
+            return
+        if kind == "schema":
+            if len(parts) != 1:
+                raise ProtocolError("a schema without its bytes")
+            self._decoder.learn(bytes(parts[0]))
+            return
+        if not _is_addressed(header):
+            raise ProtocolError(f"a message of the unknown kind {header!r:.200}")
+        job, generation = header[1]
+        receiver = self.receivers.get(job)
+        if receiver is None or receiver.ended:
+            self.refused += 1
+        elif receiver.spec.generation != generation:
+            receiver.refused += 1
+        else:
+            self._guarded(receiver, header, iter(parts))
+
+    def _guarded(self, receiver: Receiver, header: Header, parts: Any) -> None:
+        try:
+            self._read(receiver, header, lambda: next(parts))()
+        except Exception as error:  # whatever is wrong with a message is the job's error
+            logger.exception("message %s from %s", header[0], self.sender)
+            receiver.fail(error)
+
+    def _read(self, receiver: Receiver, header: Header, take: Callable[[], Any]) -> Callable[[], None]:
+        """Read a message; returns what is to be done about it.
+
+        Raises
+        ------
+        ProtocolError
+            If it cannot be read.
+        """
+        try:
+            return self._parse(receiver, header, take)
+        except UNREADABLE as error:
+            raise ProtocolError(f"a message {header[0]!r} from {self.sender} cannot be read: {error!r}") from error
+
+    def _parse(self, receiver: Receiver, header: Header, take: Callable[[], Any]) -> Callable[[], None]:
+        decoder = self._decoder
+        instance = ExecutorId(header[2], header[3])
+        match header:
+            case ["message", _, _, _, node, [int(incarnation), int(sequence)], inner]:
+                stamp, message = Stamp(incarnation, sequence), decode_message(inner, decoder, take)
+                return lambda: receiver.receive_message(instance, node, stamp, message)
+            case ["batch", _, _, _, origin, index, nbytes, header_of_batch]:
+                batch, sender = decoder.batch(header_of_batch, take), ExecutorId(origin, index)
+                return lambda: receiver.accept(instance, sender, batch, nbytes)
+            case ["credit", _, _, _, origin, index, nbytes]:
+                return lambda: receiver.release(ExecutorId(origin, index), instance, nbytes)
+            case ["end", _, _, _, origin, index]:
+                return lambda: receiver.input_ended(instance, ExecutorId(origin, index))
+            case ["watermark", _, _, _, origin, index, at, idle]:
+                return lambda: receiver.hear(instance, Watermark(ExecutorId(origin, index), at, idle))
+        raise ProtocolError(f"a message of the unknown kind {header[0]!r}")
+
+
+def _is_addressed(header: Header) -> bool:
+    """Return whether a message is of a kind that is for a job, and says for which."""
+    expected = _FIELDS.get(header[0]) if isinstance(header[0], str) else None
+    return expected is not None and fits(header, expected) and fits(header[1], _INSTANCE)

@@ -1,0 +1,334 @@
+"""Two ways for packets to the same peer: the socket under a plain TCP comm, or any Dask comm (TLS, in-process).
+
+Threads that read and write the socket itself need a third of the time that the event loops on both sides take; they
+also leave the loops to Dask. TLS connections cannot be read and written by two threads, and in-process ones have no
+socket: there the event loop carries the packets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+from distributed.comm.tcp import TCP
+
+from dask_elastic.runtime.config.worker_options import MAX_FRAME
+from dask_elastic.runtime.transport.doorbell import Doorbell
+from dask_elastic.runtime.transport.packet import PREFIX, Packet
+from dask_elastic.vocab.errors import ProtocolError
+
+logger = logging.getLogger("dask_elastic.lanes")
+
+READY = b"elastic!"
+"""What the reading side of a socket says once nobody else reads from it."""
+
+AT_ONCE_BYTES = 128 * 2**10
+"""Packets up to this size are sent by the thread that has something to send; larger ones by the lane's own thread."""
+
+FRAMES_AT_ONCE = 512
+"""The system takes no more than 1,024 buffers in one call."""
+
+READ_AT_ONCE = 4 * 2**20
+"""So that a large packet on a slow network shows that its sender is alive."""
+
+NextPacket = Callable[[], Packet | None]
+
+
+def is_plain(comm: Any) -> bool:
+    """Say whether a comm is a plain TCP connection, whose socket threads can use."""
+    return type(comm) is TCP
+
+
+def take_socket(comm: Any) -> socket.socket:
+    """Take the socket of a plain comm away from the event loop; the comm stays its owner and closes it."""
+    stream = comm.stream
+    stream.io_loop.remove_handler(stream.socket)
+    taken: socket.socket = stream.socket.dup()
+    taken.setblocking(True)
+    return taken
+
+
+class CommLane:
+    """Writes packets on a Dask comm, on the event loop.
+
+    Parameters
+    ----------
+    comm : Comm
+        The connection.
+    next_packet : callable
+        What to write next; None when there is nothing, then `transmit` is called again.
+    on_broken : callable
+        Told of the error that broke the connection.
+    """
+
+    def __init__(self, comm: Any, next_packet: NextPacket, on_broken: Callable[[BaseException], None]):
+        self._comm = comm
+        self._next_packet = next_packet
+        self._on_broken = on_broken
+        self._loop = asyncio.get_running_loop()
+        self._wanted = asyncio.Event()
+        self._task = asyncio.create_task(self._write_all())
+
+    def transmit(self) -> None:
+        """Write what there is; called by any thread."""
+        self._loop.call_soon_threadsafe(self._wanted.set)
+
+    async def _write_all(self) -> None:
+        try:
+            while True:
+                await self._wanted.wait()
+                self._wanted.clear()
+                while (packet := self._next_packet()) is not None:
+                    await self._comm.write(packet.to_message())
+        except Exception as error:  # whatever breaks the only way to a peer breaks the jobs that use it
+            self._on_broken(error)
+
+    def close(self) -> None:
+        """End; what has not been written is dropped."""
+        self._task.cancel()
+        self._comm.abort()
+
+
+class SocketLane:
+    """Writes packets on a socket, by whoever has something to send as far as the socket takes it at once.
+
+    Parameters
+    ----------
+    comm : Comm
+        The plain connection that the socket belongs to.
+    next_packet : callable
+        What to write next; None when there is nothing, then `transmit` is called again.
+    on_broken : callable
+        Told of the error that broke the connection, in the thread that found it.
+    """
+
+    def __init__(self, comm: Any, next_packet: NextPacket, on_broken: Callable[[BaseException], None]):
+        self._comm = comm
+        self._socket = take_socket(comm)
+        self._next_packet = next_packet
+        self._on_broken = on_broken
+        self._rest: list[Any] = []
+        self._bell = Doorbell()
+        self._closed = False
+        threading.Thread(target=self._run, name="elastic-writer", daemon=True).start()
+
+    def transmit(self) -> None:
+        """Write what there is; called by any thread, but never by two at a time."""
+        try:
+            self._rest = self._send_at_once()
+        except OSError as error:
+            self._broken(error)
+            return
+        if self._rest:
+            self._bell.ring()
+
+    def _send_at_once(self) -> list[Any]:
+        """Send without waiting; returns what is left of a packet that the socket did not take."""
+        while (packet := self._next_packet()) is not None:
+            frames = packet.to_frames()
+            if packet.nbytes > AT_ONCE_BYTES:
+                return frames
+            try:
+                sent = self._socket.sendmsg(frames[:FRAMES_AT_ONCE], [], socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                sent = 0
+            if left := _after(frames, sent):
+                return left
+        return []
+
+    def _run(self) -> None:
+        try:
+            while True:
+                self._bell.wait()
+                if self._closed:
+                    return
+                self._send_waiting(self._rest)
+                while (packet := self._next_packet()) is not None:
+                    self._send_waiting(packet.to_frames())
+        except OSError as error:
+            self._broken(error)
+        finally:
+            self._socket.close()
+
+    def _send_waiting(self, frames: list[Any]) -> None:
+        while frames:
+            frames = _after(frames, self._socket.sendmsg(frames[:FRAMES_AT_ONCE]))
+
+    def _broken(self, error: BaseException) -> None:
+        if not self._closed:
+            self._on_broken(error)
+
+    def close(self) -> None:
+        """End; what has not been written is dropped."""
+        self._closed = True
+        _shut(self._socket)
+        self._bell.ring()
+        self._comm.abort()
+
+
+def _after(frames: list[Any], sent: int) -> list[Any]:
+    """Return what is left of some frames when so many bytes of them are gone."""
+    for number, frame in enumerate(frames):
+        if sent < len(frame):
+            return [memoryview(frame)[sent:], *frames[number + 1 :]] if sent else frames[number:]
+        sent -= len(frame)
+    return []
+
+
+def _shut(connected: socket.socket) -> None:
+    try:
+        connected.shutdown(socket.SHUT_RDWR)
+    except OSError as error:  # the other side was faster, or a thread has closed it
+        logger.debug("shutting a connection down: %r", error)
+
+
+class CommReader:
+    """Reads packets from a Dask comm on the event loop, and has a thread of its own handle them.
+
+    Parameters
+    ----------
+    comm : Comm
+        The connection.
+    handle : callable
+        Takes each packet, in order.
+
+    Attributes
+    ----------
+    heard : float
+        When something came last, by the monotonic clock.
+    """
+
+    def __init__(self, comm: Any, handle: Callable[[Packet], None]):
+        self.heard = time.monotonic()
+        self._comm = comm
+        self._handle = handle
+        self._loop = asyncio.get_running_loop()
+        self._problem: ProtocolError | None = None
+        self._handled = asyncio.Event()
+        self._packets: SimpleQueue[Packet | None] = SimpleQueue()
+        threading.Thread(target=self._run, name="elastic-reader", daemon=True).start()
+
+    async def ended(self) -> BaseException:
+        """Return the error that ended the connection, once it has ended."""
+        try:
+            while True:
+                self._packets.put(Packet.from_message(await self._comm.read()))
+                self.heard = time.monotonic()
+        except Exception as error:  # whoever asked decides what it means
+            reason = error
+        # What has come before the end is handled before it is told.
+        self._packets.put(None)
+        await self._handled.wait()
+        return self._problem or reason
+
+    def close(self) -> None:
+        """End the connection and the thread."""
+        self._packets.put(None)
+        self._comm.abort()
+
+    def _run(self) -> None:
+        try:
+            while (packet := self._packets.get()) is not None:
+                self._handle(packet)
+        except ProtocolError as error:
+            # Whatever comes behind it is out of order.
+            self._problem = error
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and the worker with it
+            self._loop.call_soon_threadsafe(self._end)
+
+    def _end(self) -> None:
+        self._handled.set()
+        self._comm.abort()
+
+
+class SocketReader:
+    """Reads packets from a socket in a thread of its own.
+
+    Parameters
+    ----------
+    comm : Comm
+        The plain connection that the socket belongs to; the event loop reads it no more.
+    handle : callable
+        Takes each packet, in order.
+    limit : int
+        Bytes of the largest packet.
+    """
+
+    def __init__(self, comm: Any, handle: Callable[[Packet], None], limit: int = MAX_FRAME):
+        self._limit = limit
+        self._handling = False
+        self._heard = time.monotonic()
+        self._comm = comm
+        self._socket = take_socket(comm)
+        self._handle = handle
+        self._loop = asyncio.get_running_loop()
+        self._ended: asyncio.Future[BaseException] = self._loop.create_future()
+        threading.Thread(target=self._run, name="elastic-reader", daemon=True).start()
+
+    async def ended(self) -> BaseException:
+        """Return the error that ended the connection, once it has ended."""
+        return await self._ended
+
+    def close(self) -> None:
+        """End the connection and the thread."""
+        _shut(self._socket)
+        self._comm.abort()
+
+    def _run(self) -> None:
+        error: BaseException = EOFError("the peer has closed the connection")
+        try:
+            self._socket.sendall(READY)
+            while (packet := self._read()) is not None:
+                self._handling = True
+                self._handle(packet)
+                self._handling = False
+        except Exception as reason:  # whatever it is, the event loop learns of it
+            error = reason
+        finally:
+            self._socket.close()
+        try:
+            self._loop.call_soon_threadsafe(self._end, error)
+        except RuntimeError:  # the loop is closed, and the worker with it
+            logger.debug("a connection ended after its worker: %r", error)
+
+    @property
+    def heard(self) -> float:
+        """When something came last, by the monotonic clock."""
+        # While a packet is handled nobody reads, and nothing can be said of the peer.
+        return time.monotonic() if self._handling else self._heard
+
+    @heard.setter
+    def heard(self, moment: float) -> None:
+        self._heard = moment
+
+    def _end(self, error: BaseException) -> None:
+        if not self._ended.done():
+            self._ended.set_result(error)
+
+    def _read(self) -> Packet | None:
+        prefix = self._exactly(PREFIX.size)
+        if prefix is None:
+            return None
+        count, nbytes = Packet.body_bytes(bytes(prefix), self._limit)
+        body = self._exactly(nbytes)
+        return None if body is None else Packet.from_body(count, body)
+
+    def _exactly(self, nbytes: int) -> memoryview | None:
+        # Not zeroed first, as a bytearray would be.
+        buffer = np.empty(nbytes, dtype=np.uint8).data
+        filled = 0
+        while filled < nbytes:
+            received = self._socket.recv_into(buffer[filled : filled + READ_AT_ONCE], 0, socket.MSG_WAITALL)
+            if not received:
+                return None
+            filled += received
+            self._heard = time.monotonic()
+        return buffer

@@ -1,0 +1,124 @@
+"""Opaque buffers: what one write carries from worker to worker, on a Dask comm or on a socket of its own."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import numpy as np
+from distributed.protocol import dask_deserialize, dask_serialize, to_serialize
+
+from dask_elastic.runtime.config.worker_options import MAX_FRAME
+from dask_elastic.vocab.errors import ProtocolError
+
+SMALL_BYTES = 256 * 2**10
+
+PREFIX = struct.Struct("<IIQ")
+"""What a packet on a socket begins with: a sign of our own, how many buffers, how many bytes follow."""
+
+_SIGN = 0xDA5CE1A5
+_ALIGNMENT = 8
+_PADDING = bytes(_ALIGNMENT)
+
+
+class Packet:
+    """Several messages in one write; the first buffer says what the others are.
+
+    Parameters
+    ----------
+    buffers : list of bytes-like
+        Sent as they are, never pickled.
+    """
+
+    __slots__ = ("buffers",)
+
+    def __init__(self, buffers: list[Any]):
+        self.buffers = buffers
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all buffers."""
+        return sum(len(buffer) for buffer in self.buffers)
+
+    # on a Dask comm
+
+    def to_message(self) -> dict[str, Any]:
+        """Return what to write: a small packet as plain bytes, a large one as frames that are not copied.
+
+        Notes
+        -----
+        Dask's serialisation of an object with frames takes some 0.3 ms on either side, copying a few kilobytes none.
+        """
+        if self.nbytes <= SMALL_BYTES:
+            return {"small": [bytes(buffer) for buffer in self.buffers]}
+        return {"packet": to_serialize(self)}
+
+    @classmethod
+    def from_message(cls, message: dict[str, Any]) -> Packet:
+        """Return what was written."""
+        small = message.get("small")
+        packet: Packet = message["packet"] if small is None else cls(small)
+        return packet
+
+    # on a socket
+
+    def to_frames(self) -> list[Any]:
+        """Return what to send: prefix, lengths, and the buffers, each filled up to a multiple of eight bytes."""
+        lengths = np.array([len(buffer) for buffer in self.buffers], dtype="<u8")
+        frames: list[Any] = [b"", lengths.tobytes()]
+        for buffer in self.buffers:
+            frames.append(buffer)
+            if over := len(buffer) % _ALIGNMENT:
+                frames.append(_PADDING[over:])
+        frames[0] = PREFIX.pack(_SIGN, len(self.buffers), sum(map(len, frames)))
+        return frames
+
+    @staticmethod
+    def body_bytes(prefix: bytes, limit: int = MAX_FRAME) -> tuple[int, int]:
+        """Return how many buffers and how many bytes follow a prefix.
+
+        Parameters
+        ----------
+        prefix : bytes
+            The first bytes of a packet.
+        limit : int
+            Most bytes that may follow: who reads takes memory for them.
+
+        Raises
+        ------
+        ProtocolError
+            If this is no beginning of a packet, or of one that is too large.
+        """
+        sign, count, nbytes = PREFIX.unpack(prefix.ljust(PREFIX.size, b"\0"))
+        if sign != _SIGN or nbytes < count * 8:
+            raise ProtocolError(f"{prefix.hex()} is no beginning of a packet: the connection carries something else")
+        if nbytes > limit:
+            raise ProtocolError(f"a packet of {nbytes} bytes is refused: elastic.max-frame is {limit}")
+        return count, nbytes
+
+    @classmethod
+    def from_body(cls, count: int, body: memoryview) -> Packet:
+        """Return what was sent; the buffers are parts of `body`, not copies.
+
+        Raises
+        ------
+        ProtocolError
+            If the lengths do not fit the body.
+        """
+        lengths = np.frombuffer(body[: count * 8], dtype="<u8")
+        filled = (lengths + np.uint64(_ALIGNMENT - 1)) & ~np.uint64(_ALIGNMENT - 1)
+        ends = count * 8 + np.cumsum(filled)
+        if len(body) != (int(ends[-1]) if count else 0) or (lengths > len(body)).any():
+            raise ProtocolError(f"a packet of {len(body)} bytes says that it has buffers of {lengths[:8].tolist()}")
+        starts = (ends - filled).tolist()
+        return cls([body[start : start + size] for start, size in zip(starts, lengths.tolist(), strict=True)])
+
+
+@dask_serialize.register(Packet)  # type: ignore[untyped-decorator]
+def _serialize(packet: Packet) -> tuple[dict[str, Any], list[Any]]:
+    return {}, packet.buffers
+
+
+@dask_deserialize.register(Packet)  # type: ignore[untyped-decorator]
+def _deserialize(header: dict[str, Any], frames: list[Any]) -> Packet:
+    return Packet(frames)

@@ -1,0 +1,232 @@
+"""The way to one other worker: any thread sends, one connection carries everything in order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from distributed.comm import connect
+
+from dask_elastic.executor.link import Link
+from dask_elastic.runtime.config.worker_options import MAX_FRAME
+from dask_elastic.runtime.transport.fence import Fence
+from dask_elastic.runtime.transport.lanes import READY, CommLane, SocketLane, is_plain
+from dask_elastic.runtime.transport.packet import Packet
+from dask_elastic.runtime.transport.wire import Buffers, Encoder, Header, encode_message, pack
+from dask_elastic.vocab.batch import Batch
+from dask_elastic.vocab.errors import ElasticError, NodeLost, ProtocolError
+from dask_elastic.vocab.identity import ExecutorId
+from dask_elastic.vocab.messages import ToHome, ToRemote
+from dask_elastic.vocab.watermark import Watermark
+
+if TYPE_CHECKING:
+    from distributed import Worker
+    from distributed.comm import Comm
+
+Run = tuple[str, int]
+"""A job, and which run of it."""
+
+READY_SECONDS = 30.0
+"""How long a peer may take to take a new connection up."""
+
+COALESCED_BYTES = 4 * 2**20
+"""A write carries the messages that wait, up to about this size."""
+
+
+def address_of(worker: Worker) -> str:
+    """Return the address under which the others know a worker, which need not be the one where it listens."""
+    address: str = worker.contact_address or worker.address
+    return address
+
+
+class Peer:
+    """Sends to one worker. Messages arrive in the order in which `send` methods returned.
+
+    Parameters
+    ----------
+    worker : distributed.Worker
+        The worker that we are.
+    address : str
+        The worker that we talk to.
+    on_broken : callable
+        Told, on the event loop, when the connection is lost.
+    limit : int
+        Bytes of the largest message.
+    incarnation : int
+        Which connection to that worker this is; every packet says so, and its number.
+
+    Notes
+    -----
+    Nobody waits here: what is sent must be bounded by credit.
+    """
+
+    def __init__(
+        self,
+        worker: Worker,
+        address: str,
+        on_broken: Callable[[Peer, BaseException], None],
+        limit: int = MAX_FRAME,
+        incarnation: int = 0,
+    ):
+        self.worker = worker
+        self.address = address
+        self._on_broken = on_broken
+        self._limit = limit
+        self._link = Link(incarnation)
+        self._loop = worker.loop.asyncio_loop
+        self._lock = threading.Lock()
+        self._schemas: dict[bytes, int] = {}
+        self._encoder = Encoder(self._schema_number)
+        self._waiting: deque[tuple[Header, Buffers]] = deque()
+        self._transmitting = False
+        self._lane: CommLane | SocketLane | None = None
+        self._closed = False
+
+    async def connect(self) -> None:
+        """Dial the peer and agree on the lane.
+
+        Raises
+        ------
+        NodeLost
+            If it does not take the connection up.
+        ProtocolError
+            If it is no worker with dask_elastic.
+        """
+        comm = await connect(self.address, **self.worker.security.get_connection_args("worker"))
+        try:
+            await self._begin(comm, is_plain(comm))
+        except BaseException:  # nobody else knows of the connection
+            comm.abort()
+            raise
+
+    async def _begin(self, comm: Comm, plain: bool) -> None:
+        lane = "socket" if plain else "comm"
+        begin = {"sender": address_of(self.worker), "lane": lane, "incarnation": self._link.incarnation}
+        try:
+            await comm.write({"op": "elastic_stream", "reply": False, **begin})
+            if plain and await asyncio.wait_for(comm.stream.read_bytes(len(READY)), READY_SECONDS) != READY:
+                raise ProtocolError(f"{self.address} does not answer as a worker with dask_elastic does")
+        except TimeoutError as error:
+            raise NodeLost(f"{self.address} did not take a connection up within {READY_SECONDS:g} s") from error
+        except OSError as error:
+            raise NodeLost(f"{self.address} did not take a connection up: {error!r}") from error
+        self._lane = (SocketLane if plain else CommLane)(comm, self._next_packet, self._broken)
+
+    def _broken(self, error: BaseException) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and the worker with it
+            self._loop.call_soon_threadsafe(self._tell, error)
+
+    def _tell(self, error: BaseException) -> None:
+        if not self._closed:
+            self._on_broken(self, error)
+
+    def send_batch(self, run: Run, target: ExecutorId, origin: ExecutorId, batch: Batch, nbytes: int) -> None:
+        """Send tuples to an executor."""
+        buffers: Buffers = []
+        header = self._encoder.batch(batch, buffers)
+        self._append(["batch", run, *target, *origin, nbytes, header], buffers)
+
+    def send_end(self, run: Run, target: ExecutorId, origin: ExecutorId) -> None:
+        """Say that an upstream instance has sent its last batch."""
+        self._append(["end", run, *target, *origin], [])
+
+    def send_watermark(self, run: Run, target: ExecutorId, said: Watermark) -> None:
+        """Say how far the event time of an upstream instance has come."""
+        self._append(["watermark", run, *target, *said.origin, said.time, said.idle], [])
+
+    def send_credit(self, run: Run, target: ExecutorId, origin: ExecutorId, nbytes: int) -> None:
+        """Give credit back to an upstream instance of an executor of ours."""
+        self._append(["credit", run, *target, *origin, nbytes], [])
+
+    def send_messages(
+        self, run: Run, executor: ExecutorId, node: int, messages: Sequence[ToRemote | ToHome], fence: Fence
+    ) -> None:
+        """Send messages between a home and its remote tasks; `node` is the sender's."""
+        made: list[tuple[Header, Buffers]] = []
+        for message in messages:
+            buffers: Buffers = []
+            header = encode_message(message, self._encoder, buffers)
+            made.append((["message", run, *executor, node, None, header], buffers))
+        with fence.lock:
+            kept = []
+            for message, (header, buffers) in zip(messages, made, strict=True):
+                stamp = fence.stamp(message)
+                if stamp is not None:
+                    header[5] = stamp
+                    kept.append((header, buffers))
+            mine = self._put(kept)
+        if mine:
+            self._transmit()
+
+    def send_beat(self) -> None:
+        """Send a sign of life, unless something waits already."""
+        if not self._waiting:
+            self._append(["beat"], [])
+
+    def _schema_number(self, schema: bytes) -> int:
+        with self._lock:
+            number = self._schemas.get(schema)
+            if number is None:
+                number = self._schemas[schema] = len(self._schemas)
+                # Goes out with the batch that needs it, at the latest.
+                self._waiting.append((["schema"], [schema]))
+            return number
+
+    def _append(self, header: Header, buffers: Buffers) -> None:
+        self._extend([(header, buffers)])
+
+    def _extend(self, made: list[tuple[Header, Buffers]]) -> None:
+        if self._put(made):
+            self._transmit()
+
+    def _put(self, made: list[tuple[Header, Buffers]]) -> bool:
+        """Give messages their place on the wire; returns whether the caller is to transmit them."""
+        for header, buffers in made:
+            size = sum(map(len, buffers))
+            if size > self._limit // 2:
+                self._check_size(header, size)
+        with self._lock:
+            self._waiting += made
+            if self._transmitting or self._lane is None:
+                return False
+            self._transmitting = True
+            return True
+
+    def _check_size(self, header: Header, size: int) -> None:
+        # What else is in a packet, and its padding, has to fit as well.
+        if size + 2 * COALESCED_BYTES > self._limit:
+            raise ElasticError(
+                f"a message ({header[0]}) of {size} bytes is too large for elastic.max-frame, {self._limit}: raise it "
+                "on every worker, give the operator more shards or executors, or flush its state more often"
+            )
+
+    def _transmit(self) -> None:
+        assert self._lane is not None
+        self._lane.transmit()
+
+    def _next_packet(self) -> Packet | None:
+        """Return what waits, as one packet; None when nothing does, and whoever sends next transmits."""
+        headers: list[tuple[Header, int]] = []
+        buffers: Buffers = []
+        size = 0
+        with self._lock:
+            while self._waiting and size < COALESCED_BYTES:
+                header, parts = self._waiting.popleft()
+                headers.append((header, len(parts)))
+                buffers += parts
+                size += sum(len(part) for part in parts)
+            if not headers:
+                self._transmitting = False
+                return None
+            stamp = self._link.stamp()
+        return Packet([pack(headers, stamp), *buffers])
+
+    def close(self) -> None:
+        """Close the connection; what has not been written is dropped."""
+        self._closed = True
+        if self._lane is not None:
+            self._lane.close()

@@ -1,0 +1,157 @@
+"""The memory of a worker: what its jobs may still take, and when they have to end before Dask ends the worker."""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import psutil  # type: ignore[import-untyped]
+import pyarrow as pa
+
+from dask_elastic.runtime.config.worker_options import WorkerOptions
+from dask_elastic.vocab.errors import StateMemoryExceeded
+
+if TYPE_CHECKING:
+    from distributed import Worker
+
+logger = logging.getLogger("dask_elastic.node")
+
+PATIENCE = 5.0
+"""Seconds for which a worker that takes no more rows may stay short of memory: what waits is processed by then."""
+
+RESERVE_SECONDS = 2.0
+"""Seconds for which state that has to grow waits for room."""
+
+POLL = 0.1
+
+
+class Memory:
+    """Watches how much memory this process has.
+
+    Parameters
+    ----------
+    limit : int
+        Bytes that the worker may have; 0 for no limit.
+    options : WorkerOptions
+        At which parts of it to hold back, and to give up.
+    resident : callable, optional
+        Bytes that the process has.
+    clock : callable, optional
+        Seconds.
+
+    Attributes
+    ----------
+    tight : bool
+        Whether credit is to be held back: then senders stop once their windows are full, back to the sources.
+
+    Notes
+    -----
+    State is all that stays. When nothing comes in any more and memory is still short, it is state, and it will not
+    shrink. Columns of state double when they are full, so there has to be room for that before it begins: Dask's nanny
+    looks at the process ten times a second, and kills it at 95 percent.
+    """
+
+    def __init__(
+        self,
+        limit: int,
+        options: WorkerOptions,
+        resident: Callable[[], int] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self.limit = limit
+        self.options = options
+        self.tight = False
+        self._resident = resident or _resident()
+        self._clock = clock
+        self._since = 0.0
+        self._release = _release()
+        self._waiting = threading.Event()
+
+    @classmethod
+    def of(cls, worker: Worker, options: WorkerOptions) -> Memory:
+        """Return the watch over a worker, whose limit is that of Dask."""
+        manager: Any = getattr(worker, "memory_manager", None)
+        return cls(int(getattr(manager, "memory_limit", 0) or 0), options)
+
+    def look(self) -> bool:
+        """Look at the process; returns whether a job has to end, since memory stays short with nothing coming in."""
+        if not self.limit:
+            return False
+        resident = self._resident()
+        if resident > self.options.memory_pressure * self.limit:
+            self._release()
+            resident = self._resident()
+        tight = resident > self.options.memory_pressure * self.limit
+        if tight and not self.tight:
+            self._since = self._clock()
+            logger.warning("memory: %s; this worker takes no more rows for now", self.account(resident))
+        elif self.tight and not tight:
+            logger.warning("memory: %s; this worker goes on", self.account(resident))
+        self.tight = tight
+        if not tight:
+            return False
+        return resident > self.options.memory_limit * self.limit or self._clock() - self._since > PATIENCE
+
+    def reserve(self, nbytes: int) -> None:
+        """Wait for room for state that has to grow.
+
+        Raises
+        ------
+        StateMemoryExceeded
+            If there is none.
+        """
+        if not self.limit or nbytes < 2**20:
+            return
+        deadline = self._clock() + RESERVE_SECONDS
+        while self._resident() + nbytes > self._most:
+            # What was sent already is not stopped by this: `look` has senders stop.
+            self._release()
+            if self._clock() > deadline:
+                raise StateMemoryExceeded(
+                    f"state has to grow by {_mebibytes(nbytes)}, for which there is no room: "
+                    f"{self.account(self._resident())}. {HINT}"
+                )
+            self._waiting.wait(POLL)
+
+    @property
+    def _most(self) -> float:
+        return self.options.memory_limit * self.limit
+
+    def account(self, resident: int | None = None) -> str:
+        """Say what the process has and may have."""
+        has = self._resident() if resident is None else resident
+        return f"the process has {_mebibytes(has)} of {_mebibytes(self.limit)}"
+
+
+HINT = (
+    "Give workers more memory (memory_limit), spread the state over more workers (executors=), or keep fewer keys. "
+    "elastic.memory-limit says at which part of a worker's memory a job ends."
+)
+
+
+def _mebibytes(nbytes: float) -> str:
+    return f"{nbytes / 2**20:,.0f} MiB"
+
+
+def _resident() -> Callable[[], int]:
+    process = psutil.Process()
+    return lambda: int(process.memory_info().rss)
+
+
+def _release() -> Callable[[], None]:
+    """Return what gives freed memory back to the system, which allocators else keep."""
+    name = ctypes.util.find_library("c") if sys.platform == "linux" else None
+    trim = None if name is None else getattr(ctypes.CDLL(name), "malloc_trim", None)
+
+    def release() -> None:
+        pa.default_memory_pool().release_unused()
+        if trim is not None:
+            trim(0)
+
+    return release

@@ -1,0 +1,284 @@
+"""A Dask worker as a node: the jobs' parts that it hosts, and the channels to the other nodes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import cloudpickle
+import pyarrow as pa
+from distributed.comm.core import CommClosedError
+from distributed.core import Status
+
+from dask_elastic.runtime.config.tls_policy import check_exposure
+from dask_elastic.runtime.config.worker_options import worker_options
+from dask_elastic.runtime.protocol.job_spec import VACANT, JobSpec
+from dask_elastic.runtime.protocol.remote_errors import load_error
+from dask_elastic.runtime.transport.channels import Channels
+from dask_elastic.runtime.transport.dispatch import Dispatch
+from dask_elastic.runtime.transport.peer import Peer, address_of
+from dask_elastic.runtime.transport.queue_reader import batches_of
+from dask_elastic.runtime.transport.switching import INTERVAL
+from dask_elastic.runtime.worker.allocator import keep_pages
+from dask_elastic.runtime.worker.handlers import Handlers
+from dask_elastic.runtime.worker.job_part import JobPart
+from dask_elastic.runtime.worker.memory import Memory
+from dask_elastic.runtime.worker.node_failures import NodeFailures
+from dask_elastic.runtime.worker.report import part_report
+from dask_elastic.runtime.worker.staging_server import StagingServer
+
+if TYPE_CHECKING:
+    from distributed import Worker
+    from distributed.comm import Comm
+
+logger = logging.getLogger("dask_elastic.node")
+
+T = TypeVar("T")
+
+ENDING = frozenset({Status.closing, Status.closed, Status.failed})
+"""Statuses of a worker that does not come back."""
+
+TICK = 0.1
+JOIN_SECONDS = 5.0
+
+
+class NodeRuntime:
+    """Hosts parts of jobs in one Dask worker.
+
+    Parameters
+    ----------
+    worker : distributed.Worker
+        The worker; its event loop carries the channels, and runs nothing that could block.
+    """
+
+    def __init__(self, worker: Worker):
+        self.worker = worker
+        self.options = worker_options()
+        self.memory = Memory.of(worker, self.options)
+        self.job_parts: dict[str, JobPart] = {}
+        self.commands = Handlers(self)
+        self.losses = NodeFailures(self)
+        self.channels = Channels(worker, self.options, lambda *way: Dispatch(self.job_parts, *way), self.losses.note)
+        self.door = StagingServer(self)
+        self._pool = ThreadPoolExecutor(8, thread_name_prefix="elastic-control")
+        self._closed = threading.Event()
+        self._wanted_report = asyncio.Event()
+        self._background: set[asyncio.Task[Any]] = set()
+
+    @property
+    def address(self) -> str:
+        """The address under which the others know this node."""
+        return address_of(self.worker)
+
+    async def start(self) -> None:
+        """Take up the worker's handlers and start the node's own threads."""
+        INTERVAL.shorten()
+        keep_pages()
+        self.worker.handlers["elastic_stream"] = self.stream
+        self.worker.handlers.update({**self.commands.handlers(), **self.door.handlers()})
+        threading.Thread(target=self._run_ticks, name="elastic-ticks", daemon=True).start()
+        self.spawn(self._run_reports())
+
+    async def close(self) -> None:
+        """End everything that runs here and give the handlers back."""
+        self._closed.set()
+        for name in ("elastic_stream", *self.commands.handlers(), *self.door.handlers()):
+            if self.worker.status in ENDING:
+                # The scheduler and the other workers learn of it later, and may ask until then.
+                self.worker.handlers[name] = _refuse
+            else:
+                self.worker.handlers.pop(name, None)
+        for job in list(self.job_parts):
+            await self.forget(job)
+        for task in list(self._background):
+            task.cancel()
+        self.channels.close()
+        self.losses.close()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        INTERVAL.restore()
+
+    def spawn(self, work: Any) -> asyncio.Task[Any]:
+        """Run something on the event loop until this node ends."""
+        task: asyncio.Task[Any] = asyncio.ensure_future(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+        return task
+
+    async def in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Run something that may block away from the event loop."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, functools.partial(function, *arguments))
+
+    def ask(self, operation: str, **arguments: Any) -> Any:
+        """Ask the scheduler's part of dask_elastic, from a thread of ours; raises what it answers with."""
+        asking = getattr(self.worker.scheduler, f"elastic_{operation}")(**arguments)
+        reply = asyncio.run_coroutine_threadsafe(asking, self.worker.loop.asyncio_loop).result()
+        if "error" in reply:
+            raise load_error(reply["error"])
+        return reply["answer"]
+
+    def read_queue(self, name: str, stopping: Callable[[], bool]) -> Iterator[pa.RecordBatch]:
+        """Read what a sink of some job puts on a queue, in a thread of ours."""
+
+        def fetch(address: str, **item: Any) -> Any:
+            fetching = self.worker.rpc(address).elastic_held_rows(**item)
+            return asyncio.run_coroutine_threadsafe(fetching, self.worker.loop.asyncio_loop).result()
+
+        return batches_of(name, self.ask, fetch, stopping)
+
+    @property
+    def spill_directory(self) -> Path:
+        """A directory for what does not fit in memory; nobody else was given it."""
+        return Path(self.worker.local_directory) / f"elastic-{uuid.uuid4().hex}"
+
+    # jobs
+
+    async def prepare(self, message: dict[str, Any], components: bytes) -> None:
+        """Build this node's part of a job, and the channels to the job's other nodes."""
+        spec = JobSpec.from_message(message)
+        check_exposure([self.address], self.options.require_tls)
+        await self._connect_all(address for _, address in spec.members)
+        if spec.job in self.job_parts:
+            await self.forget(spec.job)
+
+        def build() -> JobPart:
+            return JobPart(self, spec, cloudpickle.loads(components))
+
+        self.job_parts[spec.job] = await self.in_thread(build)
+
+    async def members(self, job: str, change: int, nodes: Sequence[str], guests: Sequence[int]) -> None:
+        """Learn which nodes a job has from now on, once there is a channel to each of those that are new."""
+        job_part = self.job_parts[job]
+        # Some of the others may be lost, without anybody here knowing of it yet: dialling them would take long.
+        await self._connect_all(address for address in nodes if address not in (*job_part.spec.nodes, VACANT))
+        await self.losses.members(job_part, change, nodes, guests)
+
+    async def _connect_all(self, addresses: Iterable[str]) -> None:
+        for address in addresses:
+            if address != self.address:
+                await self.channels.connect(address)
+
+    async def forget(self, job: str) -> list[str]:
+        """Stop a job's part and drop its state; returns the names of threads that user code still holds up."""
+        job_part = self.job_parts.pop(job, None)
+        if job_part is None:
+            return []
+        job_part.end()
+        stuck = await self.in_thread(job_part.join, JOIN_SECONDS)
+        if stuck:
+            logger.warning("job %r: user code still runs in %s", job, ", ".join(stuck))
+        return stuck
+
+    def job_part_ended(self, job: str) -> None:
+        """All instances here have ended; called from any thread."""
+        self.report_soon()
+
+    def job_failed(self, job: str, error: BaseException) -> None:
+        """Something here failed the job; called from any thread."""
+        logger.error("job %r failed on %s: %s", job, self.address, error)
+        self.report_soon()
+
+    # channels
+
+    def peer(self, address: str) -> Peer:
+        """Return the way to another node of a job; `prepare` has connected it.
+
+        Raises
+        ------
+        NodeLost
+            If the connection has been lost since.
+        """
+        return self.channels.peer(address)
+
+    async def stream(self, comm: Comm, sender: str, lane: str = "comm", incarnation: int = 0) -> str:
+        """Read what another node sends us; the handler behind the ``elastic_stream`` operation."""
+        await self.channels.serve(comm, sender, lane, incarnation)
+        return "dont_reply"
+
+    # time
+
+    def _run_ticks(self) -> None:
+        due: dict[tuple[str, str], float] = {}
+        while not self._closed.wait(TICK):
+            self._watch_memory()
+            due = {key: at for key, at in due.items() if key[0] in self.job_parts}
+            for job, job_part in list(self.job_parts.items()):
+                if job_part.ended:
+                    continue
+                if job_part.absolve():
+                    self.report_soon()
+                options = job_part.spec.options
+                for name, interval, act in (
+                    ("balance", options.balance_interval, job_part.balance_due),
+                    ("flush", options.flush_interval, job_part.flush_due),
+                ):
+                    now = time.monotonic()
+                    if now >= due.setdefault((job, name), now + interval):
+                        due[job, name] = now + interval
+                        self.guarded(job_part, act)
+
+    def _watch_memory(self) -> None:
+        exhausted = self.memory.look()
+        for job_part in () if self.memory.tight else list(self.job_parts.values()):
+            self.guarded(job_part, job_part.release_withheld)
+        running = [job_part for job_part in self.job_parts.values() if not job_part.ended]
+        if exhausted and running:
+            largest = max(running, key=lambda job_part: job_part.state_bytes())
+            largest.fail(largest.out_of_memory(self.memory.account()))
+
+    @staticmethod
+    def guarded(job_part: JobPart, act: Callable[[], None]) -> None:
+        """Do something for a job."""
+        try:
+            act()
+        except Exception as error:  # a fault in the engine's own upkeep is the job's error, never silent
+            job_part.fail(error)
+
+    def report_soon(self) -> None:
+        """Tell the scheduler how things stand; called from any thread."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed: there is nobody left to report to
+            self.worker.loop.asyncio_loop.call_soon_threadsafe(self._wanted_report.set)
+
+    async def _run_reports(self) -> None:
+        while not self._closed.is_set():
+            interval = min((d.spec.options.report_interval for d in self.job_parts.values()), default=1.0)
+            with contextlib.suppress(asyncio.TimeoutError):
+                # All nodes report of the same moments: only then the parts of a load that each has are comparable.
+                await asyncio.wait_for(self._wanted_report.wait(), interval - time.time() % interval)
+            self._wanted_report.clear()
+            for job_part in list(self.job_parts.values()):
+                if job_part.told_of_end:
+                    continue
+                try:
+                    await self._report(job_part)
+                except Exception:  # the other jobs, and the next report, need this loop
+                    logger.exception("report of job %r", job_part.job)
+
+    async def _report(self, job_part: JobPart) -> None:
+        ended = job_part.ended
+        report = await self.in_thread(part_report, job_part)
+        try:
+            await self.worker.scheduler.elastic_report(
+                job=job_part.job,
+                generation=job_part.spec.generation,
+                incarnation=job_part.spec.incarnation,
+                node=job_part.node,
+                report=report,
+            )
+        except (CommClosedError, OSError, AttributeError) as error:
+            # The next report carries everything again; a scheduler that stays away closes this worker.
+            logger.debug("report of job %r did not get through: %r", job_part.job, error)
+            return
+        job_part.told_of_end = ended
+
+
+async def _refuse(**_: Any) -> None:
+    """Answer, in a worker that is about to end, as one would that does not host dask_elastic."""

@@ -1,0 +1,464 @@
+"""The control loop on the scheduler: what it carries out, in which order, and what follows when it cannot."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import dask.config
+import numpy as np
+import pytest
+
+from dask_elastic.control.recording import loads
+from dask_elastic.runtime.config.job_options import job_options
+from dask_elastic.runtime.protocol.job_spec import JobOptions, JobSpec, summaries_from
+from dask_elastic.runtime.protocol.job_status import Status
+from dask_elastic.runtime.scheduler import control_driver as module
+from dask_elastic.runtime.scheduler.coordinator import Coordinator
+from dask_elastic.runtime.scheduler.job_record import JobRecord
+from dask_elastic.vocab.errors import PlanningError, SubmitError
+from dask_elastic.vocab.identity import ExecutorId
+from dask_elastic.vocab.plan import CoreChange, Decision, Outlook, Plan
+
+
+class Scripted:
+    """A control loop that plans what the test says."""
+
+    def __init__(self, *plans):
+        self.plans = list(plans)
+        self.seen = []
+
+    def tick(self, snapshot):
+        self.seen.append(snapshot)
+        plan = self.plans.pop(0) if self.plans else Plan()
+        if isinstance(plan, Exception):
+            raise plan
+        return plan
+
+
+def change(record, index, before, after):
+    return CoreChange(record.name, record.spec.generation, ExecutorId("op0", index), before, after)
+
+
+def decided(number, record, *changes, applied=True):
+    return Decision(number, 5.0, record.name, record.spec.generation, 0.1, 0.2, 0.05, True, {}, changes, applied, "So.")
+
+
+def planned(number, record, *changes):
+    return Plan(changes, (decided(number, record, *changes),), {record.name: Outlook(0.05, True, 2, ("op0",))})
+
+
+class Bench:
+    """A coordinator with jobs on pretended workers, whose periods the test runs itself."""
+
+    def __init__(self, fake, threads):
+        self.fake = fake
+        self.scheduler = fake.Scheduler(threads)
+        self.coordinator = Coordinator(self.scheduler)
+        self.controller = self.coordinator.controller
+        self.pool = ThreadPoolExecutor(1)
+
+    async def submit(self, name="job", **given):
+        await self.coordinator.submit(name, **self.fake.message(**given))
+        self.controller.stop()
+        await self.fake.settle()
+        return self.coordinator.jobs[name]
+
+    async def period(self, *plans):
+        self.controller._loop = Scripted(*plans)
+        await self.controller._guarded_period(self.pool)
+        return self.controller._loop.seen
+
+    def set_cores(self):
+        """Return what homes were told: (home, executor, cores)."""
+        return [(a, g["executor"], dict(map(tuple, g["cores"]))) for a, g in self.scheduler.asked("set_cores")]
+
+
+@pytest.fixture
+def bench(fake):
+    def run(test, threads):
+        async def with_bench():
+            made = Bench(fake, threads)
+            await test(made)
+            await made.coordinator.close()
+            made.pool.shutdown()
+
+        asyncio.run(with_bench())
+
+    return run
+
+
+def test_homes_are_told_and_cores_that_are_given_up_come_first(bench):
+    async def test(bench):
+        record = await bench.submit(executors=3)
+        plan = planned(
+            0,
+            record,
+            change(record, 0, {0: 2}, {0: 2, 1: 1}),
+            change(record, 1, {1: 2}, {1: 1}),
+            change(record, 2, {2: 2}, {0: 1, 2: 1}),
+        )
+        await bench.period(plan)
+        assert bench.set_cores() == [("b", 1, {1: 1}), ("a", 0, {0: 2, 1: 1}), ("c", 2, {0: 1, 2: 1})]
+        assert record.cores == {("op0", 0): {0: 2, 1: 1}, ("op0", 1): {1: 1}, ("op0", 2): {0: 1, 2: 1}}
+
+    bench(test, {"a": 2, "b": 2, "c": 2})
+
+
+def test_a_core_is_taken_only_once_it_has_been_given_up(bench):
+    async def test(bench):
+        record = await bench.submit(executors=2)
+        gate = bench.scheduler.held["b", "set_cores"] = asyncio.Event()
+        plan = planned(0, record, change(record, 1, {1: 2}, {1: 1}), change(record, 0, {0: 2}, {0: 2, 1: 1}))
+        running = asyncio.ensure_future(bench.period(plan))
+        while not bench.set_cores():
+            await asyncio.sleep(0.001)
+        await bench.fake.settle()
+        assert bench.set_cores() == [("b", 1, {1: 1})]
+        gate.set()
+        await running
+        assert bench.set_cores()[-1] == ("a", 0, {0: 2, 1: 1})
+
+    bench(test, {"a": 2, "b": 2})
+
+
+def test_nodes_of_the_snapshot_are_translated_to_those_of_the_job(bench):
+    async def test(bench):
+        await bench.submit("first", executors=1)
+        await bench.period()
+        bench.scheduler.add("a", 2)
+        record = await bench.submit("second", executors=1)
+        assert record.nodes == ["a", "b", "c"]
+        [snapshot] = await bench.period(planned(0, record, change(record, 0, {2: 2}, {0: 1, 2: 1})))
+        assert [node.address for node in snapshot.nodes] == ["b", "c", "a"]
+        assert bench.set_cores() == [("a", 0, {1: 1, 0: 1})]
+
+    bench(test, {"b": 2, "c": 2})
+
+
+def test_what_was_decided_is_remembered_published_and_told(bench):
+    async def test(bench):
+        record = await bench.submit(executors=1)
+        await bench.period(
+            planned(7, record, change(record, 0, {0: 2}, {0: 2, 1: 1})),
+        )
+        assert [one.number for one in bench.controller.log.of("job")] == [7]
+        assert bench.controller.history.job("job").starved == 2
+        [(topic, event)] = bench.scheduler.events
+        assert (topic, event["number"], event["job"]) == ("dask_elastic", 7, "job")
+        wanted = {"executor": "op0[0]", "before": {"a": 2}, "after": {"a": 2, "b": 1}, "moved_bytes": 0.0}
+        [told] = json.loads(await bench.controller.decisions("job"))
+        assert told["changes"] == event["changes"] == [wanted]
+        assert told["applied"]
+        described = await bench.coordinator.describe("job")
+        assert described["bound"] == ["op0"]
+        assert (described["starved"], described["predicted"], described["decided"]) == (2, 0.05, "So.")
+        assert described["control_error"] is None
+        [taken] = loads(await bench.controller.snapshots("job"))
+        assert taken.jobs[0].executors[0].cores == {0: 2}
+
+    bench(test, {"a": 2, "b": 2})
+
+
+def test_decisions_and_snapshots_are_those_of_the_run_at_hand(bench):
+    async def test(bench):
+        record = await bench.submit(executors=1)
+        await bench.period(planned(0, record))
+        await bench.coordinator.stop("job")
+        await bench.submit(executors=1)
+        assert json.loads(await bench.controller.decisions("job")) == []
+        assert loads(await bench.controller.snapshots("job")) == []
+        for _ in range(3):
+            await bench.period()
+        assert len(loads(await bench.controller.snapshots("job"))) == 3
+        assert len(loads(await bench.controller.snapshots("job", last=2))) == 2
+
+    bench(test, {"a": 2})
+
+
+@pytest.mark.parametrize("what", ["pinned", "other cores", "ended", "submitted anew"])
+def test_a_plan_that_is_out_of_date_changes_nothing_and_says_so(bench, what):
+    async def test(bench):
+        record = await bench.submit(executors=1)
+        plan = planned(0, record, change(record, 0, {0: 2}, {0: 1}))
+        if what == "pinned":
+            record.pinned.add(("op0", 0))
+        elif what == "other cores":
+            record.cores["op0", 0] = {0: 2, 1: 1}
+        else:
+            await bench.coordinator.stop("job")
+        if what == "submitted anew":
+            await bench.submit(executors=1)
+        await bench.period(plan)
+        assert bench.set_cores() == []
+        [decision] = bench.controller.log.of("job")
+        assert not decision.applied
+        assert "could not be carried out: op0[0]" in decision.reason
+        assert bench.controller.error is None
+
+    bench(test, {"a": 2, "b": 2})
+
+
+def test_a_home_that_refuses_keeps_its_cores_and_the_others_change(bench):
+    async def test(bench):
+        record = await bench.submit(executors=2)
+        bench.scheduler.answers["a", "set_cores"] = PlanningError("not now")
+        await bench.period(planned(0, record, change(record, 0, {0: 2}, {0: 1}), change(record, 1, {1: 2}, {1: 1})))
+        assert record.cores == {("op0", 0): {0: 2}, ("op0", 1): {1: 1}}
+        [decision] = bench.controller.log.of("job")
+        assert "op0[0]: not now" in decision.reason
+
+    bench(test, {"a": 2, "b": 2})
+
+
+def test_a_home_that_does_not_answer_keeps_nobody_waiting(bench, monkeypatch):
+    monkeypatch.setattr(module, "ANSWER_SECONDS", 0.05)
+
+    async def test(bench):
+        record = await bench.submit(executors=2)
+        gate = bench.scheduler.held["a", "set_cores"] = asyncio.Event()
+        await bench.period(planned(0, record, change(record, 0, {0: 2}, {0: 1}), change(record, 1, {1: 2}, {1: 1})))
+        assert record.cores == {("op0", 0): {0: 2}, ("op0", 1): {1: 1}}
+        [snapshot] = await bench.period()
+        assert [executor.pinned for executor in snapshot.jobs[0].executors] == [True, False]
+        gate.set()
+        await bench.fake.settle()
+        assert record.cores["op0", 0] == {0: 1}
+        [snapshot] = await bench.period()
+        assert [executor.pinned for executor in snapshot.jobs[0].executors] == [False, False]
+
+    bench(test, {"a": 2, "b": 2})
+
+
+def test_an_error_is_logged_shown_and_the_loop_goes_on(bench, caplog):
+    async def test(bench):
+        await bench.submit()
+        await bench.period(ZeroDivisionError("no load"))
+        assert "ZeroDivisionError: no load" in caplog.text
+        assert (await bench.coordinator.describe("job"))["control_error"] == "ZeroDivisionError: no load"
+        await bench.period()
+        assert (await bench.coordinator.describe("job"))["control_error"] is None
+
+    bench(test, {"a": 2})
+
+
+def test_it_looks_while_jobs_run_and_rests_when_none_does(fake):
+    async def run():
+        with dask.config.set({"elastic.control-period": "10ms"}):
+            coordinator = Coordinator(fake.Scheduler({"a": 2}))
+        for name in ("first", "second"):
+            coordinator.controller._loop = Scripted()
+            await coordinator.submit(name, **fake.message())
+            deadline = time.monotonic() + 10
+            while len(coordinator.controller._loop.seen) < 3:
+                assert time.monotonic() < deadline
+                await asyncio.sleep(0.005)
+            await coordinator.stop(name)
+            while not coordinator.controller._task.done():
+                assert time.monotonic() < deadline
+                await asyncio.sleep(0.005)
+        await coordinator.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("now", [1_700_000_000.0, 1_700_000_000.049, 1_700_000_000.051, 1_700_000_000.9])
+@pytest.mark.parametrize("period", [0.25, 1.0])
+def test_it_looks_just_after_the_workers_have_reported(now, period):
+    wait = module.until_look(now, period)
+    assert 0 < wait <= period
+    assert (now + wait) % period == pytest.approx(module.LOOK_SECONDS, abs=1e-6)
+
+
+def test_it_looks_twice_in_a_period_for_a_while_once_a_load_has_jumped(bench, monkeypatch):
+    async def test(bench):
+        controller, looks = bench.controller, []
+        monkeypatch.setattr(module, "until_look", lambda now, period: looks.append(period) or period * 0.001)
+        record = await bench.submit(executors=1)
+        period = controller.options.period
+
+        async def waits(*jumps):
+            for count in jumps:
+                report = bench.fake.report([bench.fake.measure("op0", 0, jumps=count)])
+                await bench.coordinator.report("job", record.spec.generation, 0, report)
+            looks.clear()
+            await controller._next_look()
+            return looks
+
+        assert await waits(0, 0) == [period]
+        assert await waits(1) == [period / 2]
+        assert await waits(1) == [period / 2]
+        controller._restless_until = time.monotonic()
+        assert await waits(1) == [period]
+
+    bench(test, {"a": 2})
+
+
+def test_a_jump_that_is_told_while_it_waits_ends_the_wait(bench, monkeypatch):
+    async def test(bench):
+        controller = bench.controller
+        period = controller.options.period
+        monkeypatch.setattr(module, "until_look", lambda now, asked: 1_000.0 if asked == period else 0.001)
+        waiting = asyncio.ensure_future(controller._next_look())
+        await bench.fake.settle()
+        assert not waiting.done()
+        controller.look_soon()
+        await asyncio.wait_for(waiting, 10)
+
+    bench(test, {"a": 2})
+
+
+def test_sharing_is_no_longer_said_once_slots_suffice(bench):
+    async def test(bench):
+        first = await bench.submit("first", executors=1)
+        second = await bench.submit("second", executors=1)
+        assert second.oversubscribed
+        await bench.period()
+        assert second.oversubscribed
+        await bench.period(planned(0, first, change(first, 0, {0: 2}, {0: 1})))
+        assert not second.oversubscribed
+
+    bench(test, {"a": 2})
+
+
+def test_a_forgotten_job_leaves_no_history(bench):
+    async def test(bench):
+        await bench.submit()
+        await bench.period()
+        assert bench.controller.history.jobs() == ["job"]
+        await bench.coordinator.forget("job")
+        assert bench.controller.history.jobs() == []
+
+    bench(test, {"a": 2})
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("control-period", "0s"), ("control-period", "soon"), ("control-cooldown", "-1s"), ("control-budget", "much"),
+        ("control-headroom", 0.5), ("control-locality-threshold", 0),
+    ],
+)  # fmt: skip
+def test_a_wrong_configuration_of_the_scheduler_is_said_when_somebody_submits(fake, option, value):
+    async def run():
+        with dask.config.set({f"elastic.{option}": value}):
+            coordinator = Coordinator(fake.Scheduler({"a": 2}))
+        with pytest.raises(SubmitError, match=option.removeprefix("control-").replace("-", "[-_]")):
+            await coordinator.submit("job", **fake.message())
+
+    asyncio.run(run())
+
+
+# the scheduler's event loop
+
+NODES, CORES, EXECUTORS, SHARDS = 32, 8, 96, 256
+
+
+def busy_cluster(fake):
+    """Return a coordinator of a large cluster whose executors want other cores than they have."""
+    random = np.random.default_rng(5)
+    scheduler = fake.Scheduler({f"h{node // 4}:{node}": CORES for node in range(NODES)})
+    coordinator = Coordinator(scheduler)
+    nodes = tuple(scheduler.workers)
+    homes = tuple(index % NODES for index in range(EXECUTORS))
+    cores = tuple({home: 2} for home in homes)
+    summaries = summaries_from(fake.message(executors=EXECUTORS)["summaries"])
+    spec = JobSpec("job", 1, nodes, 0, summaries, {"rows": (0,), "op0": homes}, {"op0": cores}, JobOptions(
+        **{**job_options({}).__dict__, "latency_target": 0.05}))  # fmt: skip
+    record = coordinator.jobs["job"] = JobRecord(spec, False)
+    record.change(Status.RUNNING)
+
+    def report(now):
+        for node in range(NODES):
+            measures = [
+                fake.measure(
+                    "op0", index, node=node, shards=SHARDS, arrival_rate=random.uniform(500, 4_000), service_rate=1_500,
+                    shard_load=random.random(SHARDS), shard_bytes=random.integers(0, 2**20, SHARDS),
+                    state_bytes=2**27, latency=random.uniform(0.001, 0.5),
+                )
+                for index in range(node, EXECUTORS, NODES)
+            ]  # fmt: skip
+            record.reports[node] = {**fake.report(measures), "at": now}
+
+    return coordinator, report
+
+
+def test_the_event_loop_is_never_blocked_for_more_than_five_milliseconds(fake):
+    coordinator, report = busy_cluster(fake)
+    controller = coordinator.controller
+    own, gaps = [], []
+
+    async def longest_gap(pool):
+        """Run one period; return the longest time for which nothing else on the loop got its turn.
+
+        Measured in processor time of this process, of all threads: who has to wait for the GIL sees it pass, but what
+        others do on this machine counts for little.
+        """
+        longest, last = 0.0, time.process_time()
+        period = asyncio.ensure_future(controller.period(pool))
+        while not period.done():
+            await asyncio.sleep(0)
+            now = time.process_time()
+            longest, last = max(longest, now - last), now
+        period.result()
+        return longest
+
+    def step(run, *given):
+        """Run something that belongs to the loop; note its processor time."""
+        began = time.thread_time()
+        answer = run(*given)
+        own.append(time.thread_time() - began)
+        return answer
+
+    async def run():
+        with ThreadPoolExecutor(1) as pool:
+            for _ in range(15):
+                report(time.time())
+                gaps.append(await longest_gap(pool))
+            view = step(controller.snapshot_builder.view, time.time())
+            step(controller._remember, *controller._decide(view))
+
+    asyncio.run(run())
+    assert any(decision.changes for decision in controller.log.of("job"))
+    assert max(own) < 0.005
+    # A collection of garbage, or somebody else's turn instead of ours, may fall into any period, but not into all.
+    assert min(gaps) < 0.005
+
+
+def test_a_decision_steps_aside_every_few_milliseconds(fake, monkeypatch):
+    """Who computes is asked often enough whether its turn is over; what wakes beside it may have to wait for that."""
+    marks = []
+    monkeypatch.setattr(module, "ShortTurns", lambda: lambda: marks.append(time.thread_time()))
+    coordinator, report = busy_cluster(fake)
+    longest = []
+    for _ in range(10):
+        report(time.time())
+        view = coordinator.controller.snapshot_builder.view(time.time())
+        marks[:] = [time.thread_time()]
+        coordinator.controller._decide(view)
+        marks.append(time.thread_time())
+        longest.append(np.diff(marks).max())
+        assert len(marks) > EXECUTORS
+    assert min(longest) < 0.003
+
+
+def test_telling_a_thousand_decisions_does_not_block_the_event_loop(bench):
+    async def test(bench):
+        record = await bench.submit(executors=2)
+        changes = [change(record, index % 2, {0: 2}, {0: 2, 1: 1}) for index in range(20)]
+        controller = bench.controller
+        controller.log.add(decided(number, record, *changes) for number in range(1_000))
+        controller._addresses.extend((number, ["a", "b"]) for number in range(1_000))
+        turns, answer = 0, asyncio.ensure_future(controller.decisions("job"))
+        while not answer.done():
+            await asyncio.sleep(0.001)
+            turns += 1
+        told = json.loads(answer.result())
+        assert len(told) == 1_000
+        assert told[0]["changes"][0]["after"] == {"a": 2, "b": 1}
+        assert turns > 1
+        assert [one["number"] for one in json.loads(await controller.decisions("job", last=2))] == [998, 999]
+
+    bench(test, {"a": 2, "b": 2})

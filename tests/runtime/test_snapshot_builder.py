@@ -1,0 +1,187 @@
+"""Snapshots: what the scheduler knows of workers and jobs, and nothing that is out of date."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+import pytest
+
+from dask_elastic.runtime.protocol.job_status import Status
+from dask_elastic.runtime.scheduler.coordinator import Coordinator
+from dask_elastic.vocab.identity import ExecutorId
+
+NOW = 1_000.0
+
+
+def submitted(fake, threads, **options):
+    """Return a coordinator, its scheduler, and the record of a job of one operator on pretended workers."""
+    scheduler = fake.Scheduler(threads)
+    coordinator = Coordinator(scheduler)
+
+    async def run():
+        await coordinator.submit("job", **fake.message(**options))
+        coordinator.controller.stop()
+
+    asyncio.run(run())
+    return coordinator, scheduler, coordinator.jobs["job"]
+
+
+def reported(fake, record, node, *measures, at=NOW):
+    record.reports[node] = {**fake.report(list(measures)), "at": at}
+
+
+def snapshot(coordinator, now=NOW):
+    return coordinator.controller.snapshot_builder.view(now).snapshot()
+
+
+def test_an_executor_is_told_as_its_home_measured_it(fake):
+    coordinator, _, record = submitted(fake, {"h1:1": 2, "h1:2": 2}, executors=2, latency_target=0.05)
+    reported(fake, record, 0, fake.measure("op0", 0, node=0, service_rate=700.0, sojourn=0.004))
+    reported(fake, record, 1, fake.measure("op0", 1, node=1, arrival_rate=5.0))
+    taken = snapshot(coordinator)
+    assert [(n.address, n.host, n.cores, n.retiring) for n in taken.nodes] == [
+        ("h1:1", "h1", 2, False),
+        ("h1:2", "h1", 2, False),
+    ]
+    [job] = taken.jobs
+    assert (job.name, job.generation, job.latency_target) == ("job", record.spec.generation, 0.05)
+    first, second = job.executors
+    assert first.executor == ExecutorId("op0", 0)
+    assert (first.home, dict(first.cores)) == (0, {0: 2})
+    assert (first.arrival_rate, first.service_rate, first.throughput) == (1_000.0, 700.0, 1_000.0)
+    assert (first.customer_rows, first.queue, first.state_bytes, first.sojourn) == (10.0, 3, 400, 0.004)
+    assert (first.bytes_in, first.bytes_out, first.moves) == (8_000.0, 4_000.0, 2)
+    assert first.shard_load.tolist() == [0.125] * 4
+    assert first.shard_bytes.tolist() == [100.0] * 4
+    assert (second.home, second.arrival_rate) == (1, 5.0)
+    assert first.entry
+    assert not first.pinned
+
+
+def test_an_executor_that_has_not_reported_yet_is_there_and_unknown(fake):
+    coordinator, _, _ = submitted(fake, {"a": 2})
+    [executor] = snapshot(coordinator).jobs[0].executors
+    assert executor.service_rate is None
+    assert executor.sojourn is None
+    assert executor.arrival_rate == 0
+    assert dict(executor.cores) == {0: 2}
+
+
+@pytest.mark.parametrize(("age", "fresh"), [(0.0, True), (2.9, True), (3.1, False), (60.0, False)])
+def test_a_report_that_is_older_than_a_few_periods_is_not_taken_for_fresh(fake, age, fresh):
+    coordinator, _, record = submitted(fake, {"a": 2})
+    reported(fake, record, 0, fake.measure("op0", 0), at=NOW - age)
+    [job] = snapshot(coordinator).jobs
+    [executor] = job.executors
+    assert (executor.service_rate is not None) == (executor.sojourn is not None) == fresh
+    assert (job.latency is not None) == (job.latency_p99 is not None) == (executor.shard_load is not None) == fresh
+    assert executor.state_bytes == 400
+    assert executor.pinned == (not fresh)
+
+
+def test_a_job_that_reports_rarely_is_given_the_time(fake):
+    coordinator, _, record = submitted(fake, {"a": 2}, report_interval=5.0)
+    reported(fake, record, 0, fake.measure("op0", 0), at=NOW - 14)
+    assert snapshot(coordinator).jobs[0].latency is not None
+
+
+def test_latency_is_that_of_the_last_operators_weighted_by_their_tuples(fake):
+    coordinator, _, record = submitted(fake, {"a": 4}, operators=2)
+    last = fake.measure("op1", 0, latency=0.030, latency_rows=300.0)
+    reported(fake, record, 0, fake.measure("op0", 0, latency=0.5), last, fake.measure("op1", 1, latency=0.070))
+    [job] = snapshot(coordinator).jobs
+    assert job.latency == pytest.approx((300 * 0.030 + 100 * 0.070) / 400)
+    assert job.latency_p99 == pytest.approx(0.070, rel=0.02)
+    assert {e.executor.component: e.entry for e in job.executors} == {"op0": True, "op1": False}
+
+
+def test_what_somebody_chose_what_starts_and_what_changes_is_pinned(fake):
+    coordinator, _, record = submitted(fake, {"a": 4}, executors=2)
+    assert [e.pinned for e in snapshot(coordinator).jobs[0].executors] == [False, False]
+    record.pinned.add(("op0", 1))
+    assert [e.pinned for e in snapshot(coordinator).jobs[0].executors] == [False, True]
+
+    async def while_it_changes():
+        async with record.changing["op0", 0]:
+            return snapshot(coordinator)
+
+    assert [e.pinned for e in asyncio.run(while_it_changes()).jobs[0].executors] == [True, True]
+    record.pinned.clear()
+    record.status = Status.STARTING
+    assert [e.pinned for e in snapshot(coordinator).jobs[0].executors] == [True, True]
+
+
+def test_cores_given_at_submit_are_pinned(fake):
+    coordinator, _, _ = submitted(fake, {"a": 4}, operators=2, cores={"op1": 1})
+    pinned = {e.executor.component: e.pinned for e in snapshot(coordinator).jobs[0].executors}
+    assert pinned == {"op0": False, "op1": True}
+
+
+def test_a_job_that_has_ended_is_not_in_it(fake):
+    coordinator, _, record = submitted(fake, {"a": 2})
+    record.change(Status.STOPPED)
+    assert snapshot(coordinator).jobs == ()
+
+
+def test_workers_keep_their_places_and_a_free_place_goes_to_the_next(fake):
+    coordinator, scheduler, record = submitted(fake, {"b": 2, "c": 2})
+    record.change(Status.STOPPED)
+
+    def addresses():
+        return [node.address for node in snapshot(coordinator).nodes]
+
+    assert addresses() == ["b", "c"]
+    scheduler.add("a")
+    assert addresses() == ["b", "c", "a"]
+    del scheduler.workers["b"]
+    assert addresses() == ["", "c", "a"]
+    assert snapshot(coordinator).nodes[0].cores == 0
+    scheduler.add("d")
+    assert addresses() == ["d", "c", "a"]
+    del scheduler.workers["a"]
+    assert addresses() == ["d", "c"]
+
+
+def test_a_worker_counts_once_every_job_has_a_way_there_but_who_is_there_keeps_its_cores(fake):
+    coordinator, scheduler, record = submitted(fake, {"a": 2})
+    scheduler.add("new", 4)
+    assert [node.cores for node in snapshot(coordinator).nodes] == [2, 0]
+    record.spec = record.spec.with_guest("new")
+    assert [node.cores for node in snapshot(coordinator).nodes] == [2, 4]
+    record.cores["op0", 0] = {0: 2, 1: 1}
+    scheduler.workers["new"].nthreads = 1
+    assert [node.cores for node in snapshot(coordinator).nodes] == [2, 1]
+    assert dict(snapshot(coordinator).jobs[0].executors[0].cores) == {0: 2, 1: 1}
+
+
+@pytest.mark.parametrize("how", ["ours", "dask"])
+def test_a_worker_that_is_to_leave_is_said_to(fake, how):
+    coordinator, scheduler, _ = submitted(fake, {"a": 2, "b": 2}, executors=1)
+    if how == "ours":
+        coordinator.workers.retiring.add("b")
+    else:
+        scheduler.workers["b"].status.name = "closing_gracefully"
+    assert [node.retiring for node in snapshot(coordinator).nodes] == [False, True]
+
+
+def test_a_view_does_not_change_with_the_job(fake):
+    coordinator, _, record = submitted(fake, {"a": 4}, executors=2)
+    reported(fake, record, 0, fake.measure("op0", 0), fake.measure("op0", 1))
+    view = coordinator.controller.snapshot_builder.view(NOW)
+    record.cores["op0", 0][0] = 9
+    record.pinned.add(("op0", 0))
+    reported(fake, record, 0, fake.measure("op0", 0, arrival_rate=1.0), fake.measure("op0", 1))
+    [job] = view.snapshot().jobs
+    assert dict(job.executors[0].cores) == {0: 2}
+    assert not job.executors[0].pinned
+    assert job.executors[0].arrival_rate == 1_000.0
+
+
+def test_numbers_of_shards_survive_their_way(fake):
+    coordinator, _, record = submitted(fake, {"a": 2})
+    load = np.array([0.5, 0.0, 0.25, 1e-3])
+    reported(fake, record, 0, fake.measure("op0", 0, shard_load=load, shard_bytes=np.array([2**31, 0, 7, 1])))
+    [executor] = snapshot(coordinator).jobs[0].executors
+    assert executor.shard_load == pytest.approx(load)
+    assert executor.shard_bytes.tolist() == [2**31, 0, 7, 1]

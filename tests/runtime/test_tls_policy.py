@@ -1,0 +1,61 @@
+"""Clusters that can be reached without TLS are warned of, once, or refused."""
+
+from __future__ import annotations
+
+import warnings
+
+import dask
+import pytest
+
+from dask_elastic.runtime.config import tls_policy as exposure
+from dask_elastic.runtime.config.tls_policy import ExposedCluster, check_exposure
+from dask_elastic.runtime.config.worker_options import worker_options
+from dask_elastic.vocab.errors import SubmitError
+
+OPEN = ["tcp://10.0.0.7:8786", "ws://example.org:80", "tcp://[2001:db8::1]:8786"]
+SAFE = ["tls://10.0.0.7:8786", "tcp://127.0.0.1:1", "tcp://127.8.0.1:1", "tcp://[::1]:8786", "tcp://localhost:1",
+        "inproc://192.168.0.1/1/2", "wss://example.org:80"]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def nothing_said(monkeypatch):
+    monkeypatch.setattr(exposure._ONCE, "said", False)
+
+
+@pytest.mark.parametrize("address", SAFE)
+def test_loopback_and_tls_are_fine(address):
+    with warnings.catch_warnings(), dask.config.set({"elastic.require-tls": True}):
+        warnings.simplefilter("error")
+        check_exposure([address])
+
+
+@pytest.mark.parametrize("address", OPEN)
+def test_a_network_in_the_clear_is_warned_of_once(address):
+    with pytest.warns(ExposedCluster, match="Dask listens without TLS on"):
+        check_exposure([*SAFE, address])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_exposure([address])
+
+
+@pytest.mark.parametrize("address", OPEN)
+def test_a_network_in_the_clear_is_refused_where_that_is_wanted(address):
+    with dask.config.set({"elastic.require-tls": "true"}), pytest.raises(SubmitError, match="require-tls is true"):
+        check_exposure([address])
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("require-tls", "perhaps"),
+        ("max-frame", "1MiB"),
+        ("max-frame", "much"),
+        ("heartbeat-timeout", "500ms"),
+        ("heartbeat-interval", 0),
+        ("memory-limit", 0.5),
+        ("memory-pressure", "most"),
+    ],
+)
+def test_options_of_a_worker_that_make_no_sense_are_named(option, value):
+    with dask.config.set({f"elastic.{option}": value}), pytest.raises(SubmitError, match=rf"elastic\.{option}"):
+        worker_options()
