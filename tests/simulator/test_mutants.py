@@ -101,7 +101,7 @@ def rows_stay_behind(monkeypatch):
 
 
 def the_split_is_not_checked(monkeypatch):
-    """A batch goes where the table said when it was split, whatever the table says now."""
+    """A batch goes where the table log when it was split, whatever the table says now."""
     tables = {}
     split, enqueue = Routes.split, Routes.enqueue
 
