@@ -318,7 +318,7 @@ def slow(spark: Any, client: Client, lasting: float) -> None:
 
 
 def taken(client: Client) -> int:
-    """Return the number of rows that the job's source has emitted."""
+    """How many rows the job's source has sent on."""
     return sum(rows for _, _, rows in call(client, "describe", job="slow")["sources"])
 
 

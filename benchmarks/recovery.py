@@ -117,7 +117,7 @@ def kill(job: de.Job, client: Client, guest: str, losses: int) -> float | None:
 
 
 def is_equal(job: de.Job) -> bool:
-    """Compare with the result of one process on the same rows."""
+    """Compare with what one process makes of the rows that were read."""
     read = int(job._describe()["sources"][0][2])
     place = np.arange(read)
     keys = place * STRIDE % KEYS
