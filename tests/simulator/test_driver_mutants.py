@@ -28,18 +28,6 @@ def messages_overtake_outputs(monkeypatch):
     monkeypatch.setattr(ExecutorDriver, "receive", receive)
 
 
-def loss_overtakes_queued_outputs(monkeypatch):
-    """The loss of a node goes to the head of the emitter's queue."""
-    real = ExecutorDriver._behind_outputs
-
-    def behind_outputs(self, event):
-        real(self, event)
-        if isinstance(event, events.NodeGone):
-            self._returns.rotate(1)
-
-    monkeypatch.setattr(ExecutorDriver, "_behind_outputs", behind_outputs)
-
-
 def link_is_cut_late(monkeypatch):
     """Messages that a node sends between its loss and the handling of the loss are admitted."""
 
@@ -60,8 +48,10 @@ def link_is_cut_late(monkeypatch):
 def shard_counts_as_installed_before_it_is_sent(monkeypatch):
     def install(self, shard, task, node, copy):
         state = self.executor.store.extract([shard]) if copy else None
-        yield from self.handle(events.StateInstalled(shard, task))
+        instructions = self.executor.handle(events.StateInstalled(shard, task), self.host.now())
+        yield from self._carry_out(instructions)
         yield from self._send(node, m.Install(task, shard, state))
+        return []
 
     monkeypatch.setattr(ExecutorDriver, "_install", install)
 
@@ -120,7 +110,6 @@ def remote_task_ignores_wake(monkeypatch):
 
 MUTANTS = [
     messages_overtake_outputs,
-    loss_overtakes_queued_outputs,
     link_is_cut_late,
     shard_counts_as_installed_before_it_is_sent,
     silent_outputs_are_delivered,
