@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow.compute as pc
 
-from dask_elastic.topology.layout import Box, Point, place
+from dask_elastic.topology.box_layout import Box, Point, place
 from dask_elastic.topology.operators import Compute, Map, Operator, SinkOperator, SourceOperator
 
 if TYPE_CHECKING:

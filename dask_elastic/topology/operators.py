@@ -17,7 +17,7 @@ from dask_elastic.topology.state_kind import Declared
 from dask_elastic.vocab.errors import SchemaMismatch
 
 if TYPE_CHECKING:
-    from dask_elastic.topology.aggregation import Aggregate
+    from dask_elastic.topology.aggregates.aggregation import Aggregate
 
 ROWS_WANTED = (
     "return a pyarrow RecordBatch, a Table, an iterable of these, or None. "

@@ -15,7 +15,7 @@ from dask_elastic.topology.state_kind import Declared
 from dask_elastic.vocab.errors import TopologyError
 
 if TYPE_CHECKING:
-    from dask_elastic.topology.aggregation import Aggregate
+    from dask_elastic.topology.aggregates.aggregation import Aggregate
     from dask_elastic.topology.topology import Topology
 
 

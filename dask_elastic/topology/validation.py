@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dask_elastic.topology.aggregation import Aggregate
+from dask_elastic.topology.aggregates.aggregation import Aggregate
 from dask_elastic.topology.logic_level import KeyLogic, LeveledLogic, RowLogic
 from dask_elastic.topology.sink import Sink
 from dask_elastic.topology.source import Source

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_elastic.topology import aggregate as agg
-from dask_elastic.topology.grouping import Grouping
+from dask_elastic.topology.aggregates.grouping import Grouping
 from dask_elastic.vocab.errors import NumericOverflow, SchemaMismatch, TopologyError
 
 DECIMAL = pa.decimal128(10, 2)

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_elastic import aggregate as agg
-from dask_elastic.topology.grouping import Grouping
-from dask_elastic.topology.hyperloglog import estimated, places_of, precision_of
-from dask_elastic.topology.value_hash import BITS, hash_values
+from dask_elastic.topology.aggregates.grouping import Grouping
+from dask_elastic.topology.aggregates.hyperloglog import estimated, places_of, precision_of
+from dask_elastic.topology.aggregates.value_hash import BITS, hash_values
 from dask_elastic.vocab.errors import TopologyError
 
 GROUPS = 3

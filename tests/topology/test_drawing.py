@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dask_elastic.topology import Sink, Source, Topology
 from dask_elastic.topology import aggregate as agg
-from dask_elastic.topology.layout import Box, place
+from dask_elastic.topology.box_layout import Box, place
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dask_elastic.topology.field import Field
-from dask_elastic.topology.ragged import Ragged, spans
+from dask_elastic.topology.aggregates.field import Field
+from dask_elastic.topology.aggregates.ragged import Ragged, spans
 
 LISTS = st.lists(st.lists(st.integers(-5, 5), max_size=4), max_size=6)
 FAST = settings(max_examples=80, deadline=None)

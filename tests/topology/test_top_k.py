@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_elastic import aggregate as agg
-from dask_elastic.topology.grouping import Grouping
+from dask_elastic.topology.aggregates.grouping import Grouping
 from dask_elastic.vocab.errors import SchemaMismatch, TopologyError
 
 GROUPS = 4

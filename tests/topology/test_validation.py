@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_elastic.topology import Sink, Source, Topology
-from dask_elastic.topology.aggregation import Aggregate
+from dask_elastic.topology.aggregates.aggregation import Aggregate
 from dask_elastic.topology.validation import check_columns, check_count, check_name
 from dask_elastic.vocab.errors import TopologyError
 

@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from dask_elastic.topology.aggregation import Aggregate, BoundAggregate, Values, present_after
-from dask_elastic.topology.field import Field
-from dask_elastic.topology.grouping import Grouping
-from dask_elastic.topology.operand import BatchFunction, BoundOperand, Operand, restored, storage
+from dask_elastic.topology.aggregates.aggregation import Aggregate, BoundAggregate, Values, present_after
+from dask_elastic.topology.aggregates.field import Field
+from dask_elastic.topology.aggregates.grouping import Grouping
+from dask_elastic.topology.aggregates.operand import BatchFunction, BoundOperand, Operand, restored, storage
 from dask_elastic.vocab.errors import TopologyError
 
 

@@ -13,7 +13,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from dask_elastic.topology.value_hash import BITS, Words
+from dask_elastic.topology.aggregates.value_hash import BITS, Words
 
 Registers = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float64]

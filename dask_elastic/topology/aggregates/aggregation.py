@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dask_elastic.topology.field import Field
-from dask_elastic.topology.grouping import Grouping
+from dask_elastic.topology.aggregates.field import Field
+from dask_elastic.topology.aggregates.grouping import Grouping
 
 Values: TypeAlias = Any
 """A column of state: an ndarray, or a `Ragged` where the field is ragged."""

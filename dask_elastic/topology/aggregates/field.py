@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dask_elastic.topology.ragged import Ragged
+from dask_elastic.topology.aggregates.ragged import Ragged
 from dask_elastic.vocab.errors import StateError
 
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
-from dask_elastic.topology.aggregation import Aggregate, BoundAggregate, Values
-from dask_elastic.topology.field import Field
-from dask_elastic.topology.grouping import Grouping
+from dask_elastic.topology.aggregates.aggregation import Aggregate, BoundAggregate, Values
+from dask_elastic.topology.aggregates.field import Field
+from dask_elastic.topology.aggregates.grouping import Grouping
 from dask_elastic.vocab.errors import SchemaMismatch, TopologyError
 
 

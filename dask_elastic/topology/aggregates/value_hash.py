@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dask_elastic.topology.operand import storage, stored
+from dask_elastic.topology.aggregates.operand import storage, stored
 
 Words = npt.NDArray[np.uint64]
 

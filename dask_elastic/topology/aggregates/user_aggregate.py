@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dask_elastic.topology.aggregation import Aggregate, BoundAggregate, Values
-from dask_elastic.topology.field import Field
-from dask_elastic.topology.grouping import Grouping
+from dask_elastic.topology.aggregates.aggregation import Aggregate, BoundAggregate, Values
+from dask_elastic.topology.aggregates.field import Field
+from dask_elastic.topology.aggregates.grouping import Grouping
 from dask_elastic.vocab.errors import SchemaMismatch, TopologyError
 
 _IMMUTABLE = (

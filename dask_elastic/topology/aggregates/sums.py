@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from dask_elastic.topology.aggregation import Aggregate, BoundAggregate, Values, present_after
-from dask_elastic.topology.field import Field
-from dask_elastic.topology.grouping import Grouping
-from dask_elastic.topology.integer_sum import add_integers, merge_integers
-from dask_elastic.topology.operand import BatchFunction, BoundOperand, Operand, restored, storage, validity
+from dask_elastic.topology.aggregates.aggregation import Aggregate, BoundAggregate, Values, present_after
+from dask_elastic.topology.aggregates.field import Field
+from dask_elastic.topology.aggregates.grouping import Grouping
+from dask_elastic.topology.aggregates.integer_sum import add_integers, merge_integers
+from dask_elastic.topology.aggregates.operand import BatchFunction, BoundOperand, Operand, restored, storage, validity
 from dask_elastic.vocab.errors import TopologyError
 
 _MAX_INT64_DIGITS = 19

@@ -8,13 +8,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dask_elastic.topology.aggregation import Aggregate, BoundAggregate, Values
-from dask_elastic.topology.field import Field
-from dask_elastic.topology.grouping import Grouping
-from dask_elastic.topology.hyperloglog import LEAST_ERROR, MOST_ERROR, estimated, places_of, precision_of
-from dask_elastic.topology.operand import BatchFunction, BoundOperand, Operand, validity
-from dask_elastic.topology.ragged import Ragged, offsets_of
-from dask_elastic.topology.value_hash import BITS, Words, can_hash, hash_values
+from dask_elastic.topology.aggregates.aggregation import Aggregate, BoundAggregate, Values
+from dask_elastic.topology.aggregates.field import Field
+from dask_elastic.topology.aggregates.grouping import Grouping
+from dask_elastic.topology.aggregates.hyperloglog import LEAST_ERROR, MOST_ERROR, estimated, places_of, precision_of
+from dask_elastic.topology.aggregates.operand import BatchFunction, BoundOperand, Operand, validity
+from dask_elastic.topology.aggregates.ragged import Ragged, offsets_of
+from dask_elastic.topology.aggregates.value_hash import BITS, Words, can_hash, hash_values
 from dask_elastic.vocab.errors import TopologyError
 
 Ordinals = npt.NDArray[np.intp]

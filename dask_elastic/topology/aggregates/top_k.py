@@ -9,11 +9,19 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dask_elastic.topology.aggregation import Aggregate, BoundAggregate, Values
-from dask_elastic.topology.field import Field
-from dask_elastic.topology.grouping import Grouping
-from dask_elastic.topology.operand import BatchFunction, BoundOperand, Operand, restored, storage, stored, validity
-from dask_elastic.topology.ragged import Ragged
+from dask_elastic.topology.aggregates.aggregation import Aggregate, BoundAggregate, Values
+from dask_elastic.topology.aggregates.field import Field
+from dask_elastic.topology.aggregates.grouping import Grouping
+from dask_elastic.topology.aggregates.operand import (
+    BatchFunction,
+    BoundOperand,
+    Operand,
+    restored,
+    storage,
+    stored,
+    validity,
+)
+from dask_elastic.topology.aggregates.ragged import Ragged
 from dask_elastic.vocab.errors import TopologyError
 
 Ordinals = npt.NDArray[np.intp]

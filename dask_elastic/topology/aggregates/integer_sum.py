@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dask_elastic.topology.grouping import Grouping
+from dask_elastic.topology.aggregates.grouping import Grouping
 from dask_elastic.vocab.errors import NumericOverflow
 
 Integers = npt.NDArray[np.int64]
