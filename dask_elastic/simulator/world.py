@@ -93,7 +93,7 @@ class World:
     Parameters
     ----------
     components : sequence of Component
-        What `fuse` made of a topology.
+        What `build_components` made of a topology.
     placement : Placement
         Where its parts stand.
     random : numpy.random.Generator

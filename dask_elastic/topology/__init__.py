@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dask_elastic.topology import aggregate
-from dask_elastic.topology.component import Branch, Component, Exit, fuse
+from dask_elastic.topology.component import Branch, Component, Exit, build_components
 from dask_elastic.topology.operators import (
     Compute,
     Filter,
@@ -39,6 +39,6 @@ __all__ = [
     "Topology",
     "aggregate",
     "as_batches",
-    "fuse",
+    "build_components",
     "select_columns",
 ]

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from html import escape
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import pyarrow.compute as pc
 
 from dask_elastic.topology.box_layout import Box, Point, place
+from dask_elastic.topology.graph import OperatorGraph
 from dask_elastic.topology.operators import Compute, Map, Operator, SinkOperator, SourceOperator
-
-if TYPE_CHECKING:
-    from dask_elastic.topology.topology import Topology
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, Helvetica, Arial, sans-serif"
 # Fill, border and text of each kind of box; readable on white and on the dark pages of notebooks.
@@ -33,12 +30,12 @@ LONGEST_DETAIL = 38
 MOST_DETAILS = 5
 
 
-def describe(topology: Topology) -> str:
+def describe(topology: OperatorGraph) -> str:
     """Return the topology as text, one line an operator.
 
     Parameters
     ----------
-    topology : Topology
+    topology : OperatorGraph
         The topology, valid or not.
 
     Returns
@@ -67,12 +64,12 @@ def describe(topology: Topology) -> str:
     return "\n".join(lines)
 
 
-def html(topology: Topology) -> str:
+def html(topology: OperatorGraph) -> str:
     """Return the topology as a notebook shows it.
 
     Parameters
     ----------
-    topology : Topology
+    topology : OperatorGraph
         The topology, valid or not.
 
     Returns
@@ -84,12 +81,12 @@ def html(topology: Topology) -> str:
     return f'<div style="overflow-x: auto">{caption}{svg(topology)}</div>'
 
 
-def svg(topology: Topology) -> str:
+def svg(topology: OperatorGraph) -> str:
     """Return a drawing of the topology as an SVG document.
 
     Parameters
     ----------
-    topology : Topology
+    topology : OperatorGraph
         The topology, valid or not: the edges that close a cycle are dashed.
 
     Returns

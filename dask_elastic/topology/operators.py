@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import acero
 
+from dask_elastic.topology.aggregates.aggregation import Aggregate
 from dask_elastic.topology.sink import Sink
 from dask_elastic.topology.source import Source
 from dask_elastic.topology.state_kind import Declared
 from dask_elastic.vocab.errors import SchemaMismatch
-
-if TYPE_CHECKING:
-    from dask_elastic.topology.aggregates.aggregation import Aggregate
 
 ROWS_WANTED = (
     "return a pyarrow RecordBatch, a Table, an iterable of these, or None. "

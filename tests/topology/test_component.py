@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dask_elastic.topology import Branch, Exit, Sink, Source, Topology, fuse
+from dask_elastic.topology import Branch, Exit, Sink, Source, Topology, build_components
 from dask_elastic.topology import aggregate as agg
 from dask_elastic.topology.operators import Filter, Map
 from dask_elastic.vocab.errors import SchemaMismatch, TopologyError
@@ -42,7 +42,7 @@ def same(batch):
 
 
 def by_name(topology):
-    return {component.name: component for component in fuse(topology)}
+    return {component.name: component for component in build_components(topology)}
 
 
 def test_design_example():
@@ -51,7 +51,7 @@ def test_design_example():
     arrived = flights.filter(pc.field("arr_delay").is_valid(), columns=["arr_delay"], name="arrived")
     planes = arrived.key_by("tailnum").compute({"flights": agg.Count(), "delay": agg.Mean("arr_delay")}, name="planes")
     planes.sink(Nowhere(), name="out")
-    source, compute, sink = fuse(topology)
+    source, compute, sink = build_components(topology)
     assert [component.kind for component in (source, compute, sink)] == ["source", "compute", "sink"]
     assert source.operators == ("flights", "arrived")
     assert source.operator.source.columns == ("arr_delay", "tailnum", "sched_dep")
@@ -137,7 +137,7 @@ def test_union_repeats_the_stateless_operator_under_each_producer():
 
 def test_fuse_validates():
     with pytest.raises(TopologyError, match="no source"):
-        fuse(Topology("empty"))
+        build_components(Topology("empty"))
 
 
 def test_long_chains_of_diamonds_stay_small():
@@ -147,7 +147,7 @@ def test_long_chains_of_diamonds_stay_small():
         left, right = stream.map(same, name=f"l{number}"), stream.map(same, name=f"r{number}")
         stream = left.union(right)
     stream.sink(Nowhere())
-    components = fuse(topology)
+    components = build_components(topology)
     assert len(components[0].operators) == 121
     assert len(cloudpickle.dumps(components)) < 100_000
 
@@ -158,13 +158,13 @@ def test_very_long_chains_do_not_exhaust_the_stack():
     for number in range(3_000):
         stream = stream.map(same, name=f"m{number}")
     stream.sink(Nowhere())
-    assert len(fuse(topology)[0].operators) == 3_001
+    assert len(build_components(topology)[0].operators) == 3_001
 
 
 def test_components_are_pickled():
     topology = Topology("t")
     topology.source("s", Numbers()).map(lambda batch: batch).key_by("k").compute({"n": agg.Count()}, name="c")
-    again = pickle.loads(cloudpickle.dumps(fuse(topology)))
+    again = pickle.loads(cloudpickle.dumps(build_components(topology)))
     assert [component.operators for component in again] == [("s", "map-1"), ("c",)]
 
 
@@ -215,7 +215,7 @@ def walk(outputs, edges, producer):
 @given(topologies())
 @settings(max_examples=80, deadline=None)
 def test_every_operator_and_edge_is_in_the_components(topology):
-    components = fuse(topology)
+    components = build_components(topology)
     names = [component.name for component in components]
     assert {name for component in components for name in component.operators} == {
         operator.name for operator in topology.operators
@@ -247,7 +247,7 @@ def requirement(topology, operator, column):
 @given(topologies(), st.sampled_from("abcdk"))
 @settings(max_examples=80, deadline=None)
 def test_sources_read_just_what_is_needed(topology, column):
-    for component in fuse(topology):
+    for component in build_components(topology):
         if component.kind == "source":
             columns = component.operator.source.columns
             needed = any(requirement(topology, consumer, column) for consumer in topology.consumers(component.name))

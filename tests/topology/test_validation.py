@@ -228,7 +228,7 @@ def test_bad_feeds(topology, stream):
     mapped = stream.map(print, name="mapped")
     with pytest.raises(TopologyError, match="source 'other' reads no stream"):
         stream.feed(other)
-    with pytest.raises(TopologyError, match="'numbers' feeds 'mapped' already"):
+    with pytest.raises(TopologyError, match="'numbers' already feeds 'mapped'"):
         stream.feed(mapped)
     with pytest.raises(TopologyError, match="goes to one operator"):
         other.feed(stream.union(mapped))
