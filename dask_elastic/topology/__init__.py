@@ -7,7 +7,7 @@ from dask_elastic.topology.component import Branch, Component, Exit, build_compo
 from dask_elastic.topology.operators import (
     Compute,
     Filter,
-    Map,
+    MapOperator,
     Operator,
     SinkOperator,
     SourceOperator,
@@ -26,7 +26,7 @@ __all__ = [
     "Exit",
     "Filter",
     "KeyedStream",
-    "Map",
+    "MapOperator",
     "Operator",
     "Sink",
     "SinkContext",

@@ -30,7 +30,7 @@ class Box:
 
 
 @dataclass(frozen=True)
-class Layout:
+class BoxLayout:
     """A finished layout.
 
     Parameters
@@ -63,7 +63,7 @@ class _Waypoint:
 _Node: TypeAlias = str | _Waypoint
 
 
-def place(boxes: Mapping[str, Box], edges: Sequence[Edge], label_widths: Mapping[Edge, float]) -> Layout:
+def place(boxes: Mapping[str, Box], edges: Sequence[Edge], label_widths: Mapping[Edge, float]) -> BoxLayout:
     """Place boxes in layers so that edges run from left to right.
 
     Parameters
@@ -77,7 +77,7 @@ def place(boxes: Mapping[str, Box], edges: Sequence[Edge], label_widths: Mapping
 
     Returns
     -------
-    Layout
+    BoxLayout
         The same for the same input.
 
     Examples
@@ -116,7 +116,7 @@ def place(boxes: Mapping[str, Box], edges: Sequence[Edge], label_widths: Mapping
     width = max((centres[name][0] + box.width / 2 for name, box in boxes.items()), default=0.0)
     height = max((centres[name][1] + box.height / 2 for name, box in boxes.items()), default=0.0)
     height = max([height, *(point[1] for route in routes.values() for point in route)])
-    return Layout(centres, {edge: routes[edge] for edge in edges}, backward, width, height)
+    return BoxLayout(centres, {edge: routes[edge] for edge in edges}, backward, width, height)
 
 
 def _chain(edge: Edge, rank: Mapping[str, int]) -> list[_Node]:

@@ -12,7 +12,7 @@ from dask_elastic.topology.graph import OperatorGraph
 from dask_elastic.topology.operators import (
     Compute,
     Filter,
-    Map,
+    MapOperator,
     Operator,
     SinkOperator,
     SourceOperator,
@@ -76,7 +76,7 @@ class Branch:
 
     Parameters
     ----------
-    operator : Map or Filter
+    operator : MapOperator or Filter
         The operator.
     then : tuple of Branch or Exit
         Its consumers; each gets all of its output.
@@ -186,7 +186,7 @@ class _ComponentBuilder:
         made: list[Component] = []
         inputs: dict[str, list[str]] = {operator.name: [] for operator in self._order}
         for operator in self._order:
-            if isinstance(operator, Map | Filter):
+            if isinstance(operator, MapOperator | Filter):
                 continue
             outputs = self._outputs[operator.name]
             for target in dict.fromkeys(way.target for way in _exits(outputs)):
@@ -208,13 +208,13 @@ class _ComponentBuilder:
         """Return the columns of its input that a consumer needs, those that it passes on included."""
         if isinstance(consumer, Filter):
             return _union((consumer.columns, self._needs[consumer.name]))
-        return consumer.columns if isinstance(consumer, Map | Compute) else None
+        return consumer.columns if isinstance(consumer, MapOperator | Compute) else None
 
     def _step(self, consumer: Operator) -> Output:
         if isinstance(consumer, Filter):
             kept = replace(consumer, keep=self._needs[consumer.name])
             return Branch(kept, self._outputs[consumer.name])
-        if isinstance(consumer, Map):
+        if isinstance(consumer, MapOperator):
             return Branch(consumer, self._outputs[consumer.name])
         if isinstance(consumer, Compute):
             return Exit(consumer.name, consumer.keys, consumer.columns)

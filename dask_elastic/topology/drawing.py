@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from dask_elastic.topology.box_layout import Box, Point, place
 from dask_elastic.topology.graph import OperatorGraph
-from dask_elastic.topology.operators import Compute, Map, Operator, SinkOperator, SourceOperator
+from dask_elastic.topology.operators import Compute, MapOperator, Operator, SinkOperator, SourceOperator
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, Helvetica, Arial, sans-serif"
 # Fill, border and text of each kind of box; readable on white and on the dark pages of notebooks.
@@ -128,7 +128,7 @@ def _details(operator: Operator) -> list[str]:
         return [type(operator.sink).__name__]
     if isinstance(operator, Compute):
         return [f"by {', '.join(operator.keys)}", *_logic(operator)]
-    logic = operator.function if isinstance(operator, Map) else operator.predicate
+    logic = operator.function if isinstance(operator, MapOperator) else operator.predicate
     lines = [_expression(logic) if isinstance(logic, pc.Expression) else _function(logic)]
     if operator.columns is not None:
         lines.append(f"reads {', '.join(operator.columns)}")

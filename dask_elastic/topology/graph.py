@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import chain, count
 
 from dask_elastic.topology import validation
-from dask_elastic.topology.operators import Filter, Map, Operator, SourceOperator
+from dask_elastic.topology.operators import Filter, MapOperator, Operator, SourceOperator
 from dask_elastic.vocab.errors import TopologyError, UnknownOperator
 
 
@@ -162,7 +162,7 @@ class OperatorGraph:
                     ".compute(...) after it, or remove it."
                 )
         for operator in self.operators:
-            if isinstance(operator, SourceOperator | Map | Filter) and not self._consumers[operator.name]:
+            if isinstance(operator, SourceOperator | MapOperator | Filter) and not self._consumers[operator.name]:
                 raise TopologyError(
                     f"topology {self._name!r}: nothing reads {operator.kind} {operator.name!r}; add .sink(...) or "
                     ".key_by(...).compute(...) after it, or remove it."

@@ -124,7 +124,7 @@ class SourceOperator:
 
 
 @dataclass(frozen=True, eq=False)
-class Map:
+class MapOperator:
     """Turns each batch into none, one or several batches.
 
     Parameters
@@ -138,7 +138,7 @@ class Map:
 
     Examples
     --------
-    >>> first = Map("first", lambda rows: rows.slice(0, 1), ("a",))
+    >>> first = MapOperator("first", lambda rows: rows.slice(0, 1), ("a",))
     >>> [rows.to_pydict() for rows in first.apply(pa.RecordBatch.from_pydict({"a": [1, 2], "b": [3, 4]}))]
     [{'a': [1]}]
     """
@@ -319,8 +319,8 @@ class SinkOperator:
     kind: ClassVar[str] = "sink"
 
 
-Stateless: TypeAlias = Map | Filter
-Operator: TypeAlias = SourceOperator | Map | Filter | Compute | SinkOperator
+Stateless: TypeAlias = MapOperator | Filter
+Operator: TypeAlias = SourceOperator | MapOperator | Filter | Compute | SinkOperator
 
 
 def _not_empty(rows: pa.RecordBatch | pa.Table) -> list[pa.RecordBatch]:

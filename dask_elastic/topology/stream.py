@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from dask_elastic.topology import validation
 from dask_elastic.topology.aggregates.aggregation import Aggregate
 from dask_elastic.topology.graph import OperatorGraph
-from dask_elastic.topology.operators import Compute, Filter, Map, SinkOperator
+from dask_elastic.topology.operators import Compute, Filter, MapOperator, SinkOperator
 from dask_elastic.topology.sink import Sink
 from dask_elastic.topology.state_kind import Declared
 from dask_elastic.vocab.errors import TopologyError
@@ -103,7 +103,7 @@ class Stream:
         validation.check_function(function, where, "batch")
         read = validation.check_columns(columns, where)
         given = self._topology.choose_name("map", name, function)
-        return self._added(Map(given, function, read))
+        return self._added(MapOperator(given, function, read))
 
     def filter(
         self,
@@ -303,7 +303,7 @@ class Stream:
             "write stream.key_by('column').compute(...)."
         )
 
-    def _added(self, operator: Map | Filter | SinkOperator) -> Stream:
+    def _added(self, operator: MapOperator | Filter | SinkOperator) -> Stream:
         self._topology.add(operator, self._producers)
         return Stream(self._topology, (operator.name,))
 

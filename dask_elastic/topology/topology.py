@@ -9,7 +9,7 @@ import cloudpickle
 
 from dask_elastic.topology import drawing, validation
 from dask_elastic.topology.graph import OperatorGraph
-from dask_elastic.topology.operators import Compute, Filter, Map, Operator, SinkOperator, SourceOperator
+from dask_elastic.topology.operators import Compute, Filter, MapOperator, Operator, SinkOperator, SourceOperator
 from dask_elastic.topology.source import Source
 from dask_elastic.topology.stream import Stream
 from dask_elastic.vocab.errors import SubmitError
@@ -118,7 +118,7 @@ class Topology(OperatorGraph):
 
     def __repr__(self) -> str:
         kinds = Counter(operator.kind for operator in self.operators)
-        order = (cls.kind for cls in (SourceOperator, Map, Filter, Compute, SinkOperator))
+        order = (cls.kind for cls in (SourceOperator, MapOperator, Filter, Compute, SinkOperator))
         counts = ", ".join(f"{kinds[kind]} {kind}{'s'[: kinds[kind] - 1]}" for kind in order if kinds[kind])
         return f"<Topology {self.name!r}: {counts or 'empty'}>"
 

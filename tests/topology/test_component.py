@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dask_elastic.topology import Branch, Exit, Sink, Source, Topology, build_components
 from dask_elastic.topology import aggregate as agg
-from dask_elastic.topology.operators import Filter, Map
+from dask_elastic.topology.operators import Filter, MapOperator
 from dask_elastic.vocab.errors import SchemaMismatch, TopologyError
 
 
@@ -227,13 +227,13 @@ def test_every_operator_and_edge_is_in_the_components(topology):
         assert len(set(component.inputs)) == len(component.inputs)
         for before in component.inputs:
             assert component.name in {way.target for way in components[names.index(before)].exits}
-        assert not isinstance(component.operator, Map | Filter)
+        assert not isinstance(component.operator, MapOperator | Filter)
     assert edges == set(topology.edges)
 
 
 def requirement(topology, operator, column):
     """Say whether an operator's input must have a column, by the definition of each kind."""
-    if isinstance(operator, Map):
+    if isinstance(operator, MapOperator):
         return operator.columns is None or column in operator.columns
     if isinstance(operator, Filter):
         behind = topology.consumers(operator.name)

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_elastic.topology import Filter, Map, select_columns
+from dask_elastic.topology import Filter, MapOperator, select_columns
 from dask_elastic.vocab.errors import SchemaMismatch
 
 ROWS = pa.RecordBatch.from_pydict({"a": [1, 2, 3], "b": ["x", None, "z"]})
 
 
 def outputs(function, **options):
-    return Map("m", function, **options).apply(ROWS)
+    return MapOperator("m", function, **options).apply(ROWS)
 
 
 def test_map_normalises_what_is_returned():

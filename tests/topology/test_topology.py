@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pytest
 
 from dask_elastic.topology import KeyedStream, Sink, SinkContext, SinkWriter, Source, SourceContext, Stream, Topology
-from dask_elastic.topology.operators import Compute, Filter, Map
+from dask_elastic.topology.operators import Compute, Filter, MapOperator
 from dask_elastic.vocab.errors import SinkError, SubmitError, TopologyError, UnknownOperator
 
 
@@ -87,7 +87,7 @@ def test_operators_are_as_written():
     topology = pipeline()
     source, mapped, filtered, computed, sink = topology.operators
     assert source.kind == "source"
-    assert isinstance(mapped, Map)
+    assert isinstance(mapped, MapOperator)
     assert isinstance(filtered, Filter)
     assert isinstance(computed, Compute)
     assert computed.keys == ("n",)
