@@ -1,4 +1,7 @@
-"""What a user writes: a topology of sources, operators and sinks, and how its operators fuse into components."""
+"""What a user writes: topologies of sources, operators and sinks; their validation, and their division into components.
+
+What aggregates run on is in `dask_elastic.topology.aggregates`.
+"""
 
 from __future__ import annotations
 

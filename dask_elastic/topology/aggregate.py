@@ -1,4 +1,4 @@
-"""Aggregates as users write them: ``from dask_elastic import aggregate as agg``."""
+"""The public namespace of aggregates: ``from dask_elastic import aggregate as agg``."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ class Outputs:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Remote to home: sub-batch `number` is processed; it took `busy` seconds and had waited `waited` seconds for the core."""
+    """Remote to home: sub-batch `number` is processed; it waited for the core, then took `busy` seconds."""
 
     task: int
     number: int
