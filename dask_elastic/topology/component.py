@@ -35,6 +35,11 @@ class Exit:
         The columns whose hash selects the executor of each row; empty for a sink.
     columns : tuple of str or None
         The columns that the target reads, its keys included; None for all.
+
+    Examples
+    --------
+    >>> Exit("per_plane", ("plane",), ("plane", "delay")).target
+    'per_plane'
     """
 
     target: str

@@ -70,14 +70,30 @@ class LeveledLogic:
 
 
 class RowLogic(LeveledLogic):
-    """A function of a row and the state of its key; made by `per_row`."""
+    """A function of a row and the state of its key; made by `per_row`.
+
+    Parameters
+    ----------
+    function : callable
+        The function.
+    output : Schema or mapping of str to DataType, optional
+        The columns of the rows that it returns as dicts.
+    """
 
     decorator = "per_row"
     arguments = ("row", "state")
 
 
 class KeyLogic(LeveledLogic):
-    """A function of a key, its rows in a batch, and its state; made by `per_key`."""
+    """A function of a key, its rows in a batch, and its state; made by `per_key`.
+
+    Parameters
+    ----------
+    function : callable
+        The function.
+    output : Schema or mapping of str to DataType, optional
+        The columns of the rows that it returns as dicts.
+    """
 
     decorator = "per_key"
     arguments = ("key", "batch", "state")
@@ -123,8 +139,14 @@ def per_row(function: Function | None = None, *, output: OutputColumns | None = 
     ...     before = state["last"]
     ...     state["last"] = row["delay"]
     ...     return None if before is None else {"plane": row["plane"], "change": row["delay"] - before}
-    >>> change
-    per_row(change)
+    >>> import dask_elastic as de
+    >>> from dask_elastic.testing import run
+    >>> flights = de.sources.Arrow(pa.table({"plane": ["a", "a"], "delay": [3, 5]}))
+    >>> topology = de.Topology("delays")
+    >>> changes = topology.source("flights", flights).key_by("plane").compute(change, state={"last": pa.int64()})
+    >>> changes.sink(de.sinks.Collect(), name="out")
+    >>> run(topology).outputs["out"].to_pylist()
+    [{'plane': 'a', 'change': 2}]
     """
     return _decorated(RowLogic, function, output)
 
@@ -168,8 +190,13 @@ def per_key(function: Function | None = None, *, output: OutputColumns | None = 
     >>> @per_key
     ... def longest(plane, batch, state):
     ...     state["longest"] = max(state.get("longest", 0), max(batch["distance"].to_pylist()))
-    >>> longest
-    per_key(longest)
+    >>> import dask_elastic as de
+    >>> from dask_elastic.testing import run
+    >>> flights = de.sources.Arrow(pa.table({"plane": ["a", "b", "a"], "distance": [3, 7, 5]}))
+    >>> topology = de.Topology("distances")
+    >>> _ = topology.source("flights", flights).key_by("plane").compute(longest, state={"longest": pa.int64()})
+    >>> run(topology).state["longest"].sort_by("plane").to_pydict()
+    {'plane': ['a', 'b'], 'longest': [5, 7]}
     """
     return _decorated(KeyLogic, function, output)
 

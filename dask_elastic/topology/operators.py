@@ -116,7 +116,15 @@ def as_batches(returned: object, who: str) -> list[pa.RecordBatch]:
 
 @dataclass(frozen=True, eq=False)
 class SourceOperator:
-    """A source and its name in the topology."""
+    """A source and its name in the topology.
+
+    Parameters
+    ----------
+    name : str
+        The operator's name in the topology.
+    source : Source
+        The source.
+    """
 
     name: str
     source: Source
@@ -280,6 +288,12 @@ class Compute:
         The number of executors into which the key space is divided; None lets the engine choose.
     shards : int
         The number of shards of each executor.
+
+    Examples
+    --------
+    >>> from dask_elastic.topology.aggregate import Count, Mean
+    >>> Compute("planes", ("plane",), {"flights": Count(), "delay": Mean("delay")}).columns
+    ('plane', 'delay')
     """
 
     name: str
@@ -312,7 +326,15 @@ class Compute:
 
 @dataclass(frozen=True, eq=False)
 class SinkOperator:
-    """A sink and its name in the topology."""
+    """A sink and its name in the topology.
+
+    Parameters
+    ----------
+    name : str
+        The operator's name in the topology.
+    sink : Sink
+        The sink.
+    """
 
     name: str
     sink: Sink

@@ -37,6 +37,12 @@ class SinkContext:
         The number of the writer among all writers of the sink, from 0.
     outbox : OutputBuffer or None
         Holds rows for the readers of queues; None without a cluster.
+
+    Examples
+    --------
+    >>> context = SinkContext("delays", "out", node=2, instance=3)
+    >>> f"part-{context.operator}-{context.instance}.parquet"
+    'part-out-3.parquet'
     """
 
     job: str
@@ -47,7 +53,26 @@ class SinkContext:
 
 
 class SinkWriter(ABC):
-    """Writes the batches of one instance of a sink; called by one thread at a time."""
+    """Writes the batches of one instance of a sink; called by one thread at a time.
+
+    Examples
+    --------
+    >>> class RowCounter(SinkWriter):
+    ...     rows = 0
+    ...
+    ...     def write(self, rows):
+    ...         self.rows += rows.num_rows
+    ...
+    ...     def close(self):
+    ...         print(self.rows, "rows")
+    ...
+    ...     def abort(self):
+    ...         self.rows = 0
+    >>> writer = RowCounter()
+    >>> writer.write(pa.RecordBatch.from_pydict({"n": [1, 2]}))
+    >>> writer.close()
+    2 rows
+    """
 
     @abstractmethod
     def write(self, rows: pa.RecordBatch) -> None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 
 def never_stopping() -> bool:
-    """Return False: the default of `SourceContext.stopping`."""
+    """Return False; the default of `SourceContext.stopping`."""
     return False
 
 
@@ -32,6 +32,12 @@ class SourceContext:
         Returns True once the job asks the source to end early. Call it between batches.
     queue : callable or None
         `queue(name)` iterates over the batches of a queue that a `sinks.DaskQueue` writes. None without a cluster.
+
+    Examples
+    --------
+    >>> context = SourceContext(instance=1, instances=4)
+    >>> list(range(10))[context.instance :: context.instances]
+    [1, 5, 9]
     """
 
     instance: int = 0

@@ -17,12 +17,24 @@ Element: TypeAlias = pa.DataType | type[object]
 class StateKind:
     """One entry of a `state=` declaration; base class of `Value`, `List` and `Map`. Compared by its parts.
 
-    Attributes
+    Parameters
     ----------
     type : DataType or object
         The Arrow type of a value, a list's element or a map's value; `object` for any Python value.
+    ttl : str, float or timedelta, optional
+        The time to live after the last write, such as "10 min"; a number means seconds. Unlimited by default.
+
+    Attributes
+    ----------
+    type : DataType or object
+        As the parameter.
     ttl : float or None
-        The time to live after the last write, in seconds; None for unlimited.
+        The time to live in seconds; None for unlimited.
+
+    Raises
+    ------
+    TopologyError
+        If the type or the time to live is invalid.
     """
 
     type: Element
@@ -67,6 +79,16 @@ class Value(StateKind):
     --------
     >>> Value(pa.float64(), ttl="10 min")
     Value(double, ttl=600)
+    >>> import dask_elastic as de
+    >>> @de.per_row
+    ... def remember(row, state):
+    ...     state["last"] = row["delay"]
+    >>> flights = de.sources.Arrow(pa.table({"plane": ["a", "a"], "delay": [3, 5]}))
+    >>> topology = de.Topology("delays")
+    >>> _ = topology.source("flights", flights).key_by("plane").compute(remember, state={"last": de.Value(pa.int64())})
+    >>> from dask_elastic.testing import run
+    >>> run(topology).state["remember"].to_pydict()
+    {'plane': ['a'], 'last': [5]}
     """
 
 
@@ -89,6 +111,16 @@ class List(StateKind):
     --------
     >>> List(pa.string(), ttl="1h")
     List(string, ttl=3600)
+    >>> import dask_elastic as de
+    >>> @de.per_row
+    ... def remember(row, state):
+    ...     state["delays"].append(row["delay"])
+    >>> flights = de.sources.Arrow(pa.table({"plane": ["a", "a"], "delay": [3, 5]}))
+    >>> topology = de.Topology("delays")
+    >>> _ = topology.source("flights", flights).key_by("plane").compute(remember, state={"delays": de.List(pa.int64())})
+    >>> from dask_elastic.testing import run
+    >>> run(topology).state["remember"].to_pydict()
+    {'plane': ['a'], 'delays': [[3, 5]]}
     """
 
 
@@ -113,6 +145,17 @@ class Map(StateKind):
     --------
     >>> Map(pa.string(), pa.int64())
     Map(string, int64)
+    >>> import dask_elastic as de
+    >>> @de.per_row
+    ... def remember(row, state):
+    ...     state["by_route"][row["dest"]] = row["delay"]
+    >>> flights = de.sources.Arrow(pa.table({"plane": ["a", "a"], "dest": ["SFO", "JFK"], "delay": [3, 5]}))
+    >>> topology = de.Topology("delays")
+    >>> stream = topology.source("flights", flights).key_by("plane")
+    >>> _ = stream.compute(remember, state={"by_route": de.Map(pa.string(), pa.int64())})
+    >>> from dask_elastic.testing import run
+    >>> run(topology).state["remember"].to_pydict()
+    {'plane': ['a'], 'by_route': [[('SFO', 3), ('JFK', 5)]]}
     """
 
     key: pa.DataType

@@ -46,6 +46,11 @@ class MergeInput(NamedTuple):
         The span of event time.
     partials : int
         The number of partials; 0 for a complete window.
+
+    Examples
+    --------
+    >>> MergeInput(0, 10).results, MergeInput(10, 13, partials=3).results
+    (1, 3)
     """
 
     begin: int
@@ -71,6 +76,12 @@ class Recipe(NamedTuple):
         The results to merge, in the order of time.
     cost : float
         The number of results merged, or of their keys if the plan minimises keys.
+
+    Examples
+    --------
+    >>> recipe = plan([Window.tumbling(5), Window.tumbling(15)], slice=1).recipes[-1]
+    >>> recipe.begin, recipe.end, recipe.merges
+    (0, 15, 3)
     """
 
     begin: int
@@ -94,13 +105,24 @@ class Pattern(NamedTuple):
         The recipe of the first window.
     ends : range
         The ends of all windows, ascending.
+
+    Examples
+    --------
+    >>> [(pattern.recipe.merges, pattern.ends) for pattern in plan([Window.tumbling(5)], slice=1, horizon=20).patterns]
+    [(5, range(5, 21, 5))]
     """
 
     recipe: Recipe
     ends: range
 
     def recipes(self) -> Iterable[Recipe]:
-        """Return the recipe of each window, in the order of time."""
+        """Return the recipe of each window.
+
+        Returns
+        -------
+        iterable of Recipe
+            In the order of time.
+        """
         first = self.recipe
         if len(self.ends) == 1:
             return (first,)
@@ -130,6 +152,12 @@ class ConsolidationPlan:
         The plan covers the windows that end later than 0 and not later than this.
     patterns : tuple of Pattern
         How to form each complete window, shorter windows first.
+
+    Examples
+    --------
+    >>> hour = plan([Window.tumbling(5), Window.tumbling(15)], slice=1, horizon=60)
+    >>> hour.formed, hour.merges, hour.naive_merges
+    (16, 72, 120)
     """
 
     windows: tuple[Window, ...]

@@ -41,6 +41,11 @@ class Sharing:
         Each tuple is computed once, for its partial; partials are merged into complete windows.
     separate : float
         Each tuple is computed once for each of its windows; nothing is merged.
+
+    Examples
+    --------
+    >>> Sharing(shared=2.5, separate=4.0).pays
+    True
     """
 
     shared: float
@@ -126,6 +131,14 @@ class ComponentLoad:
     Notes
     -----
     Enorm, section 5.1.1. A key group with x copies of state costs x times K_1.
+
+    Examples
+    --------
+    >>> ComponentLoad(
+    ...     tuples=3000, tuple_cost=1e-6, windows=2, partials=3, key_groups=50, migrations=2, group_cost=1e-3,
+    ...     group_latency=0.1,
+    ... ).windows
+    2
     """
 
     tuples: float

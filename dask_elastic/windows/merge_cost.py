@@ -42,6 +42,11 @@ class MergeCost:
     ------
     PlanningError
         If `keys` is none of these, lacks a length that occurs, or has a value that is negative or not finite.
+
+    Examples
+    --------
+    >>> MergeCost({1: 10, 5: 40}, (Window.tumbling(5),), 1).partials(0, 5)
+    50
     """
 
     def __init__(self, keys: Keys | None, windows: tuple[Window, ...], size: int):
@@ -56,20 +61,58 @@ class MergeCost:
             self.of_length = _by_length(keys, [size, *(window.length for window in windows)])
 
     def window(self, begin: int, end: int) -> float:
-        """Return the cost of one result over the span from `begin` to `end`."""
+        """Return the cost of one result.
+
+        Parameters
+        ----------
+        begin, end : int
+            The span of the result.
+
+        Returns
+        -------
+        float
+            1, or its number of keys.
+
+        Raises
+        ------
+        PlanningError
+            If the function of keys returns a number that is negative or not finite.
+        """
         if self.of_length is not None:
             return self.of_length[end - begin]
         assert callable(self._keys)
         return _checked_keys(self._keys(begin, end), begin, end)
 
     def least_rate(self, length: int) -> float:
-        """Return a lower bound of the cost per unit of time of partials and of windows shorter than `length`."""
+        """Return a lower bound of the cost per unit of time of partials and shorter windows.
+
+        Parameters
+        ----------
+        length : int
+            Windows of this length and longer ones are excluded.
+
+        Returns
+        -------
+        float
+            The bound; 0 if the cost depends on the time.
+        """
         if self.of_length is None:
             return 0.0
         return min(cost / span for span, cost in self.of_length.items() if span < length or span == self.size)
 
     def partials(self, begin: int, end: int) -> float:
-        """Return the cost of all partials in the span from `begin` to `end`."""
+        """Return the cost of all partials in a span.
+
+        Parameters
+        ----------
+        begin, end : int
+            The span.
+
+        Returns
+        -------
+        float
+            The sum of the costs.
+        """
         if self.of_length is not None:
             return self.of_length[self.size] * ((end - begin) // self.size)
         return math.fsum(self.window(at, at + self.size) for at in range(begin, end, self.size))

@@ -53,6 +53,14 @@ class DistinctCount(Aggregate):
     --------
     >>> DistinctCount("plane"), DistinctCount("plane", error=0.01)
     (DistinctCount('plane'), DistinctCount('plane', error=0.01))
+    >>> import dask_elastic as de
+    >>> from dask_elastic.testing import run
+    >>> flights = de.sources.Arrow(pa.table({"plane": ["a", "b", "a"], "delay": [3, 7, 5]}))
+    >>> topology = de.Topology("delays")
+    >>> stream = topology.source("flights", flights).key_by("plane")
+    >>> _ = stream.compute({"delays": DistinctCount("delay")}, name="planes")
+    >>> run(topology).state["planes"].sort_by("plane").to_pydict()
+    {'plane': ['a', 'b'], 'delays': [2, 1]}
     """
 
     def __init__(self, of: str | BatchFunction, error: float = 0.03, columns: Sequence[str] | None = None) -> None:

@@ -62,8 +62,14 @@ class Min(_Extreme):
 
     Examples
     --------
-    >>> Min("delay")
-    Min('delay')
+    >>> import dask_elastic as de
+    >>> from dask_elastic.testing import run
+    >>> flights = de.sources.Arrow(pa.table({"plane": ["a", "b", "a"], "delay": [3, 7, 5]}))
+    >>> topology = de.Topology("delays")
+    >>> stream = topology.source("flights", flights).key_by("plane")
+    >>> _ = stream.compute({"delay": Min("delay")}, name="planes")
+    >>> run(topology).state["planes"].sort_by("plane").to_pydict()
+    {'plane': ['a', 'b'], 'delay': [3, 7]}
     """
 
     _least = True
@@ -90,8 +96,14 @@ class Max(_Extreme):
 
     Examples
     --------
-    >>> Max("delay")
-    Max('delay')
+    >>> import dask_elastic as de
+    >>> from dask_elastic.testing import run
+    >>> flights = de.sources.Arrow(pa.table({"plane": ["a", "b", "a"], "delay": [3, 7, 5]}))
+    >>> topology = de.Topology("delays")
+    >>> stream = topology.source("flights", flights).key_by("plane")
+    >>> _ = stream.compute({"delay": Max("delay")}, name="planes")
+    >>> run(topology).state["planes"].sort_by("plane").to_pydict()
+    {'plane': ['a', 'b'], 'delay': [5, 7]}
     """
 
     _least = False

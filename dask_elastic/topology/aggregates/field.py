@@ -64,13 +64,35 @@ class Field:
         return bool(self.dtype == object)
 
     def fresh(self, count: int) -> npt.NDArray[Any]:
-        """Return the initial values of `count` keys as an array; not for a ragged field."""
+        """Return the initial values of keys as an array; not for a ragged field.
+
+        Parameters
+        ----------
+        count : int
+            The number of keys.
+
+        Returns
+        -------
+        ndarray
+            One value per key.
+        """
         if self.dtype.kind in "Mm":
             return np.full(count, self.initial, dtype=np.int64).view(self.dtype)
         return np.full(count, self.initial, dtype=self.dtype)
 
     def initially(self, count: int) -> Any:
-        """Return the initial column of `count` keys: an array, or a `Ragged` of empty lists."""
+        """Return the initial column of keys.
+
+        Parameters
+        ----------
+        count : int
+            The number of keys.
+
+        Returns
+        -------
+        ndarray or Ragged
+            One value per key; for a ragged field, one empty list per key.
+        """
         return Ragged.empty(count, self.dtype) if self.ragged else self.fresh(count)
 
     def _identity(self) -> tuple[str, str, str, bool]:

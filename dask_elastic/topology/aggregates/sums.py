@@ -37,6 +37,14 @@ class Count(Aggregate):
     --------
     >>> Count(), Count("delay")
     (Count(), Count('delay'))
+    >>> import dask_elastic as de
+    >>> from dask_elastic.testing import run
+    >>> flights = de.sources.Arrow(pa.table({"plane": ["a", "b", "a"], "delay": [3, 7, 5]}))
+    >>> topology = de.Topology("delays")
+    >>> stream = topology.source("flights", flights).key_by("plane")
+    >>> _ = stream.compute({"flights": Count()}, name="planes")
+    >>> run(topology).state["planes"].sort_by("plane").to_pydict()
+    {'plane': ['a', 'b'], 'flights': [2, 1]}
     """
 
     def __init__(self, of: str | BatchFunction | None = None, columns: Sequence[str] | None = None) -> None:
@@ -101,6 +109,14 @@ class Sum(Aggregate):
     >>> import pyarrow.compute as pc
     >>> Sum("delay"), Sum(lambda batch: pc.binary_length(batch["payload"]), columns=["payload"])
     (Sum('delay'), Sum(<lambda>, columns=['payload']))
+    >>> import dask_elastic as de
+    >>> from dask_elastic.testing import run
+    >>> flights = de.sources.Arrow(pa.table({"plane": ["a", "b", "a"], "delay": [3, 7, 5]}))
+    >>> topology = de.Topology("delays")
+    >>> stream = topology.source("flights", flights).key_by("plane")
+    >>> _ = stream.compute({"delay": Sum("delay")}, name="planes")
+    >>> run(topology).state["planes"].sort_by("plane").to_pydict()
+    {'plane': ['a', 'b'], 'delay': [8, 7]}
     """
 
     def __init__(self, of: str | BatchFunction, columns: Sequence[str] | None = None) -> None:
@@ -203,8 +219,14 @@ class Mean(Aggregate):
 
     Examples
     --------
-    >>> Mean("delay")
-    Mean('delay')
+    >>> import dask_elastic as de
+    >>> from dask_elastic.testing import run
+    >>> flights = de.sources.Arrow(pa.table({"plane": ["a", "b", "a"], "delay": [3, 7, 5]}))
+    >>> topology = de.Topology("delays")
+    >>> stream = topology.source("flights", flights).key_by("plane")
+    >>> _ = stream.compute({"delay": Mean("delay")}, name="planes")
+    >>> run(topology).state["planes"].sort_by("plane").to_pydict()
+    {'plane': ['a', 'b'], 'delay': [4.0, 7.0]}
     """
 
     def __init__(self, of: str | BatchFunction, columns: Sequence[str] | None = None) -> None:

@@ -59,6 +59,14 @@ class TopK(Aggregate):
     --------
     >>> TopK("delay", 3), TopK("delay", 3, label="plane")
     (TopK('delay', 3), TopK('delay', 3, label='plane'))
+    >>> import dask_elastic as de
+    >>> from dask_elastic.testing import run
+    >>> flights = de.sources.Arrow(pa.table({"plane": ["a", "b", "a"], "delay": [3, 7, 5]}))
+    >>> topology = de.Topology("delays")
+    >>> stream = topology.source("flights", flights).key_by("plane")
+    >>> _ = stream.compute({"worst": TopK("delay", 2)}, name="planes")
+    >>> run(topology).state["planes"].sort_by("plane").to_pydict()
+    {'plane': ['a', 'b'], 'worst': [[5, 3], [7]]}
     """
 
     def __init__(

@@ -82,6 +82,14 @@ class UserAggregate(Aggregate):
     ...         return acc
     >>> Longest(["word"])
     Longest(columns=['word'])
+    >>> import dask_elastic as de
+    >>> from dask_elastic.testing import run
+    >>> flights = de.sources.Arrow(pa.table({"plane": ["a", "b", "a"], "word": ["ok", "late", "delayed"]}))
+    >>> topology = de.Topology("delays")
+    >>> stream = topology.source("flights", flights).key_by("plane")
+    >>> _ = stream.compute({"word": Longest(["word"])}, name="planes")
+    >>> run(topology).state["planes"].sort_by("plane").to_pydict()
+    {'plane': ['a', 'b'], 'word': ['delayed', 'late']}
     """
 
     type: pa.DataType | None = None
@@ -206,6 +214,17 @@ def custom(
     --------
     >>> custom(["n"], list, lambda acc, rows: acc + rows["n"].to_pylist(), list.__add__, sorted, pa.list_(pa.int64()))
     custom(columns=['n'], result=sorted)
+    >>> import dask_elastic as de
+    >>> from dask_elastic.testing import run
+    >>> def add(acc, rows):
+    ...     return acc + rows["delay"].to_pylist()
+    >>> delays = custom(["delay"], list, add, list.__add__, sorted, pa.list_(pa.int64()))
+    >>> flights = de.sources.Arrow(pa.table({"plane": ["a", "b", "a"], "delay": [5, 7, 3]}))
+    >>> topology = de.Topology("delays")
+    >>> stream = topology.source("flights", flights).key_by("plane")
+    >>> _ = stream.compute({"delays": delays}, name="planes")
+    >>> run(topology).state["planes"].sort_by("plane").to_pydict()
+    {'plane': ['a', 'b'], 'delays': [[3, 5], [7]]}
     """
     return _Custom(columns, init, add, merge, result, type)
 
