@@ -188,19 +188,20 @@ class _ComponentBuilder:
             self._outputs[operator.name] = tuple(self._step(consumer) for consumer in consumers)
 
     def components(self) -> tuple[Component, ...]:
-        made: list[Component] = []
+        components: list[Component] = []
         inputs: dict[str, list[str]] = {operator.name: [] for operator in self._order}
         for operator in self._order:
             if isinstance(operator, MapOperator | Filter):
                 continue
             outputs = self._outputs[operator.name]
-            for target in dict.fromkeys(way.target for way in _exits(outputs)):
+            for target in dict.fromkeys(output.target for output in _exits(outputs)):
                 inputs[target].append(operator.name)
             names = tuple(dict.fromkeys((operator.name, *_fused(outputs))))
-            made.append(Component(operator.name, self._leader(operator), outputs, tuple(inputs[operator.name]), names))
-        return tuple(made)
+            first = self._pruned(operator)
+            components.append(Component(operator.name, first, outputs, tuple(inputs[operator.name]), names))
+        return tuple(components)
 
-    def _leader(self, operator: SourceOperator | Compute | SinkOperator) -> SourceOperator | Compute | SinkOperator:
+    def _pruned(self, operator: SourceOperator | Compute | SinkOperator) -> SourceOperator | Compute | SinkOperator:
         if not isinstance(operator, SourceOperator):
             return operator
         columns = self._needs[operator.name]

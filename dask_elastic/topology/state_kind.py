@@ -148,14 +148,14 @@ class Map(StateKind):
     >>> import dask_elastic as de
     >>> @de.per_row
     ... def remember(row, state):
-    ...     state["by_route"][row["dest"]] = row["delay"]
+    ...     state["by_dest"][row["dest"]] = row["delay"]
     >>> flights = de.sources.Arrow(pa.table({"plane": ["a", "a"], "dest": ["SFO", "JFK"], "delay": [3, 5]}))
     >>> topology = de.Topology("delays")
     >>> stream = topology.source("flights", flights).key_by("plane")
-    >>> _ = stream.compute(remember, state={"by_route": de.Map(pa.string(), pa.int64())})
+    >>> _ = stream.compute(remember, state={"by_dest": de.Map(pa.string(), pa.int64())})
     >>> from dask_elastic.testing import run
     >>> run(topology).state["remember"].to_pydict()
-    {'plane': ['a'], 'by_route': [[('SFO', 3), ('JFK', 5)]]}
+    {'plane': ['a'], 'by_dest': [[('SFO', 3), ('JFK', 5)]]}
     """
 
     key: pa.DataType
@@ -164,7 +164,7 @@ class Map(StateKind):
         self.key = _element(key, "Map: key")
         if not (isinstance(self.key, pa.DataType) and _is_exact(self.key)):
             raise TopologyError(
-                f"Map: key is {key!r}; a map's keys are integers, booleans, text, bytes, dates, times or timestamps."
+                f"Map: key is {key!r}; a map's keys are integers, booleans, text, bytes, dates, times, timestamps or durations."
             )
         super().__init__(type, ttl)
 
