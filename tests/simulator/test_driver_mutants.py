@@ -8,8 +8,8 @@ import pytest
 from scenario import first_failure
 
 from dask_elastic.executor import events
-from dask_elastic.executor.driver import ExecutorDriver
-from dask_elastic.executor.remote_driver import RemoteDriver
+from dask_elastic.executor.drivers.executor_driver import ExecutorDriver
+from dask_elastic.executor.drivers.remote_driver import RemoteDriver
 from dask_elastic.executor.task_queue import Work
 from dask_elastic.vocab import messages as m
 
@@ -26,18 +26,6 @@ def messages_overtake_outputs(monkeypatch):
         return self._take_back(message)
 
     monkeypatch.setattr(ExecutorDriver, "receive", receive)
-
-
-def a_loss_overtakes_queued_outputs(monkeypatch):
-    """The loss of a node goes to the head of the emitter's queue."""
-    real = ExecutorDriver._behind_outputs
-
-    def behind_outputs(self, event):
-        real(self, event)
-        if isinstance(event, events.NodeGone):
-            self._returns.rotate(1)
-
-    monkeypatch.setattr(ExecutorDriver, "_behind_outputs", behind_outputs)
 
 
 def the_link_is_cut_late(monkeypatch):
@@ -60,8 +48,10 @@ def the_link_is_cut_late(monkeypatch):
 def a_shard_counts_as_installed_before_it_is_sent(monkeypatch):
     def install(self, shard, task, node, copy):
         state = self.executor.store.extract([shard]) if copy else None
-        yield from self.handle(events.StateInstalled(shard, task))
+        instructions = self.executor.handle(events.StateInstalled(shard, task), self.host.now())
+        yield from self._carry_out(instructions)
         yield from self._send(node, m.Install(task, shard, state))
+        return []
 
     monkeypatch.setattr(ExecutorDriver, "_install", install)
 
@@ -120,7 +110,6 @@ def a_remote_task_forgets_that_it_was_woken(monkeypatch):
 
 MUTANTS = [
     messages_overtake_outputs,
-    a_loss_overtakes_queued_outputs,
     the_link_is_cut_late,
     a_shard_counts_as_installed_before_it_is_sent,
     silent_outputs_are_delivered,
