@@ -70,14 +70,14 @@ def select_columns(rows: pa.RecordBatch, columns: tuple[str, ...] | None, operat
     return rows.select(list(columns))
 
 
-def as_batches(returned: object, who: str) -> list[pa.RecordBatch]:
+def as_batches(returned: object, operator: str) -> list[pa.RecordBatch]:
     """Convert the return value of a user's function to batches, without empty ones.
 
     Parameters
     ----------
     returned : object
         None, a RecordBatch, a Table, or an iterable of the latter two.
-    who : str
+    operator : str
         The operator, for the error text.
 
     Returns
@@ -104,12 +104,12 @@ def as_batches(returned: object, who: str) -> list[pa.RecordBatch]:
     if returned is None:
         return []
     if not isinstance(returned, Iterable) or isinstance(returned, str | bytes | Mapping) or _is_pandas(returned):
-        raise TypeError(f"{who} returned {_describe_type(returned)}; {ROWS_WANTED}")
+        raise TypeError(f"{operator} returned {_describe_type(returned)}; {ROWS_WANTED}")
     batches: list[pa.RecordBatch] = []
     for position, item in enumerate(returned):
         if not isinstance(item, pa.RecordBatch | pa.Table):
             what = f"{_describe_type(returned)} whose item {position} is {_describe_type(item)}"
-            raise TypeError(f"{who} returned {what}; {ROWS_WANTED}")
+            raise TypeError(f"{operator} returned {what}; {ROWS_WANTED}")
         batches.extend(_not_empty(item))
     return batches
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 from dask_elastic.vocab.errors import SinkError
 
 
-class OutputBuffer(Protocol):
+class Outbox(Protocol):
     """Holds the rows of queues until their readers take them."""
 
     def open(self, queue: str, limit: int) -> None:
@@ -35,7 +35,7 @@ class SinkContext:
         The node on which the writer runs.
     instance : int
         The number of the writer among all writers of the sink, from 0.
-    outbox : OutputBuffer or None
+    outbox : Outbox or None
         Holds rows for the readers of queues; None without a cluster.
 
     Examples
@@ -49,7 +49,7 @@ class SinkContext:
     operator: str
     node: int = 0
     instance: int = 0
-    outbox: OutputBuffer | None = None
+    outbox: Outbox | None = None
 
 
 class SinkWriter(ABC):
