@@ -164,7 +164,8 @@ class Map(StateKind):
         self.key = _element(key, "Map: key")
         if not (isinstance(self.key, pa.DataType) and _is_exact(self.key)):
             raise TopologyError(
-                f"Map: key is {key!r}; a map's keys are integers, booleans, text, bytes, dates, times, timestamps or durations."
+                f"Map: key is {key!r}; a map's keys are integers, booleans, text, bytes, dates, times, timestamps or "
+                "durations."
             )
         super().__init__(type, ttl)
 
