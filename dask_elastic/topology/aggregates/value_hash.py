@@ -1,4 +1,4 @@
-"""A hash for telling values of one column apart; the same in every process."""
+"""Hashes of the values of one column, equal in all processes."""
 
 from __future__ import annotations
 
@@ -8,18 +8,29 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dask_elastic.topology.operand import storage, stored
+from dask_elastic.topology.aggregates.operand import storage, stored
 
 Words = npt.NDArray[np.uint64]
 
 BITS = 48
-"""How many bits a hash has: the number of a group within a batch fits into one word with it."""
+"""The number of bits of a hash, which leaves 16 bits of a word for the group within a batch."""
 
 _DIGEST = 8
 
 
 def can_hash(type_: pa.DataType) -> bool:
-    """Return whether values of a type can be hashed: numbers, booleans, times, text and bytes."""
+    """Return whether values of a type can be hashed.
+
+    Parameters
+    ----------
+    type_ : DataType
+        An Arrow type.
+
+    Returns
+    -------
+    bool
+        True for numbers, booleans, times, text and bytes.
+    """
     types = pa.types
     text = types.is_string(type_) or types.is_large_string(type_)
     raw = types.is_binary(type_) or types.is_large_binary(type_) or types.is_fixed_size_binary(type_)
@@ -37,13 +48,13 @@ def hash_values(values: pa.Array) -> Words:
     Returns
     -------
     ndarray of uint64
-        Equal values have equal hashes; different ones have different ones but for chance. −0.0 equals 0.0, and NaN
-        equals NaN.
+        Equal values have equal hashes; distinct values have distinct hashes with high probability. −0.0 equals 0.0, and
+        NaN equals NaN.
 
     Notes
     -----
-    Numbers are mixed by the finaliser of SplitMix64, a bijection of 64 bits; each distinct text of the batch is hashed
-    once, by BLAKE2b. Both are part of the state of `DistinctCount`: to change them is to lose it.
+    Numbers are hashed by the finaliser of SplitMix64, a bijection on 64 bits, and text by BLAKE2b, once per distinct
+    value of the batch. The state of `DistinctCount` contains these hashes, so changing them invalidates that state.
 
     Examples
     --------

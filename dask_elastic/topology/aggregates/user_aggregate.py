@@ -1,4 +1,4 @@
-"""Aggregates that a user defines by Python per key."""
+"""User-defined aggregates, in Python per key."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dask_elastic.topology.aggregation import Aggregate, BoundAggregate, Values
-from dask_elastic.topology.field import Field
-from dask_elastic.topology.grouping import Grouping
+from dask_elastic.topology.aggregates.aggregation import Aggregate, BoundAggregate, Values
+from dask_elastic.topology.aggregates.field import Field
+from dask_elastic.topology.aggregates.grouping import Grouping
 from dask_elastic.vocab.errors import SchemaMismatch, TopologyError
 
 _IMMUTABLE = (
@@ -25,7 +25,17 @@ _IMMUTABLE = (
 
 
 def private_copy(value: Any) -> Any:
-    """Return a value that may be changed in place without the original's notice; the value itself if it cannot change.
+    """Return a copy that can be modified in place without affecting the original.
+
+    Parameters
+    ----------
+    value : object
+        Any value.
+
+    Returns
+    -------
+    object
+        A deep copy, or the value itself if it is immutable.
 
     Examples
     --------
@@ -38,20 +48,25 @@ def private_copy(value: Any) -> Any:
 
 
 class UserAggregate(Aggregate):
-    """An aggregate in Python: subclass it and define `init`, `add`, `merge` and `result`.
+    """A user-defined aggregate: subclass it and implement `init`, `add`, `merge` and `result`.
 
     Parameters
     ----------
     columns : sequence of str
         The input columns that `add` reads.
     type : DataType, optional
-        The Arrow type of the result; a class attribute `type` does as well.
+        The Arrow type of the result; may be a class attribute `type` instead.
+
+    Raises
+    ------
+    TopologyError
+        If an argument is invalid.
 
     Notes
     -----
-    It runs once per key and batch and holds the GIL, so it is far slower than the built-in aggregates. `add` and
-    `merge` may change the accumulator in place: they are given a copy, which is thrown away if they raise. So keep
-    accumulators small; values that cannot change, such as Arrow arrays, are not copied.
+    Python runs once per key and batch and holds the GIL, so that user-defined aggregates are far slower than built-in
+    ones. `add` and `merge` may modify the accumulator in place: they get a copy, which is discarded if they raise. So
+    keep accumulators small; immutable values, such as Arrow arrays, are not copied.
 
     Examples
     --------
@@ -67,49 +82,98 @@ class UserAggregate(Aggregate):
     ...         return acc
     >>> Longest(["word"])
     Longest(columns=['word'])
+    >>> import dask_elastic as de
+    >>> from dask_elastic.testing import run
+    >>> flights = de.sources.Arrow(pa.table({"plane": ["a", "b", "a"], "word": ["ok", "late", "delayed"]}))
+    >>> topology = de.Topology("delays")
+    >>> stream = topology.source("flights", flights).key_by("plane")
+    >>> _ = stream.compute({"word": Longest(["word"])}, name="planes")
+    >>> run(topology).state["planes"].sort_by("plane").to_pydict()
+    {'plane': ['a', 'b'], 'word': ['delayed', 'late']}
     """
 
     type: pa.DataType | None = None
 
     def __init__(self, columns: Sequence[str], type: pa.DataType | None = None) -> None:
         if isinstance(columns, str):
-            raise TopologyError(f"{_class(self)}: columns is a list of names, so write [{columns!r}]")
+            raise TopologyError(f"{_class(self)}: columns is a list of names; write [{columns!r}]")
         self._columns = tuple(columns)
         if type is not None:
             self.type = type
         if not isinstance(self.type, pa.DataType):
             raise TopologyError(
-                f"{_class(self)}: give the result's Arrow type as type=, or as class attribute, not {self.type!r}"
+                f"{_class(self)}: type is {self.type!r}; give the Arrow type of the result as type=, or as an attribute"
             )
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The input columns it reads."""
+        """The input columns that it reads."""
         return self._columns
 
     @abstractmethod
     def init(self) -> Any:
-        """Return the accumulator of a key without rows."""
+        """Return the accumulator of a key without rows.
+
+        Returns
+        -------
+        object
+            A new accumulator; any Python value that can be pickled.
+        """
 
     @abstractmethod
     def add(self, acc: Any, values: pa.RecordBatch) -> Any:
-        """Return the accumulator after more rows of its key, in order, of which `values` has the columns."""
+        """Return the accumulator after more rows of its key.
+
+        Parameters
+        ----------
+        acc : object
+            The accumulator; may be modified in place.
+        values : RecordBatch
+            The columns `columns` of the rows, in order.
+
+        Returns
+        -------
+        object
+            The new accumulator.
+        """
 
     @abstractmethod
     def merge(self, a: Any, b: Any) -> Any:
-        """Return the accumulator of two parts of a key's rows, those of `a` before those of `b`."""
+        """Return the accumulator of a key whose rows were aggregated in two parts.
+
+        Parameters
+        ----------
+        a, b : object
+            The accumulators of the earlier and of the later rows; may be modified in place.
+
+        Returns
+        -------
+        object
+            The merged accumulator.
+        """
 
     @abstractmethod
     def result(self, acc: Any) -> Any:
-        """Return what users see of the accumulator: a value of the type `type`, or None."""
+        """Return the result of an accumulator.
+
+        Parameters
+        ----------
+        acc : object
+            The accumulator; must not be modified.
+
+        Returns
+        -------
+        object
+            A value of the type `type`, or None.
+        """
 
     def bind(self, schema: pa.Schema) -> BoundAggregate:
-        """Fit the aggregate to its input; see `Aggregate.bind`."""
+        """Bind the aggregate to the schema of its input; see `Aggregate.bind`."""
         for column in self.columns:
             if column not in schema.names:
                 raise SchemaMismatch(
-                    f"{self!r} reads the column {column!r}, which its input does not have; "
-                    f"it has {', '.join(map(repr, schema.names))}"
+                    f"{self!r} reads column {column!r}, which its input lacks; "
+                    f"the columns are {', '.join(map(repr, schema.names))}"
                 )
         return _BoundUserAggregate(self)
 
@@ -125,14 +189,14 @@ def custom(
     result: Callable[[Any], Any],
     type: pa.DataType,
 ) -> UserAggregate:
-    """Make an aggregate of functions; see `UserAggregate` for what they do.
+    """Define an aggregate by functions instead of a subclass of `UserAggregate`.
 
     Parameters
     ----------
     columns : sequence of str
         The input columns that `add` reads.
     init, add, merge, result : callable
-        As the methods of `UserAggregate`.
+        See the methods of `UserAggregate`.
     type : DataType
         The Arrow type of the result.
 
@@ -141,10 +205,26 @@ def custom(
     UserAggregate
         The aggregate.
 
+    Raises
+    ------
+    TopologyError
+        If an argument is invalid.
+
     Examples
     --------
     >>> custom(["n"], list, lambda acc, rows: acc + rows["n"].to_pylist(), list.__add__, sorted, pa.list_(pa.int64()))
     custom(columns=['n'], result=sorted)
+    >>> import dask_elastic as de
+    >>> from dask_elastic.testing import run
+    >>> def add(acc, rows):
+    ...     return acc + rows["delay"].to_pylist()
+    >>> delays = custom(["delay"], list, add, list.__add__, sorted, pa.list_(pa.int64()))
+    >>> flights = de.sources.Arrow(pa.table({"plane": ["a", "b", "a"], "delay": [5, 7, 3]}))
+    >>> topology = de.Topology("delays")
+    >>> stream = topology.source("flights", flights).key_by("plane")
+    >>> _ = stream.compute({"delays": delays}, name="planes")
+    >>> run(topology).state["planes"].sort_by("plane").to_pydict()
+    {'plane': ['a', 'b'], 'delays': [[3, 5], [7]]}
     """
     return _Custom(columns, init, add, merge, result, type)
 
@@ -222,7 +302,9 @@ class _BoundUserAggregate(BoundAggregate):
         try:
             return pa.array(values, self.type)
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-            raise SchemaMismatch(f"{self._aggregate!r}: its result is not of its type {self.type}: {error}") from error
+            raise SchemaMismatch(
+                f"{self._aggregate!r}: a result is not of the type {self.type}: {error}. Fix result or type="
+            ) from error
 
 
 def _listed(values: npt.NDArray[Any]) -> list[Any]:

@@ -1,9 +1,9 @@
-"""HyperLogLog: how many distinct hashes went by, from the longest runs of zeros in them.
+"""HyperLogLog: estimates the number of distinct hashes from their longest runs of zero bits.
 
 Notes
 -----
 Flajolet, Fusy, Gandouet, Meunier 2007 for the registers and the error; Ertl 2017, "New cardinality estimation
-algorithms for HyperLogLog sketches", algorithm 6, for an estimate that needs no tables to be right for few values.
+algorithms for HyperLogLog sketches", algorithm 6, for an estimator that is unbiased for few values without tables.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from dask_elastic.topology.value_hash import BITS, Words
+from dask_elastic.topology.aggregates.value_hash import BITS, Words
 
 Registers = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float64]
@@ -23,7 +23,17 @@ _AT_ONCE = 512
 
 
 def precision_of(error: float) -> int:
-    """Return how many bits choose the register so that the relative standard error is at most `error`.
+    """Return the number of bits that select a register, such that the relative standard error is at most `error`.
+
+    Parameters
+    ----------
+    error : float
+        The relative standard error.
+
+    Returns
+    -------
+    int
+        The precision p; a sketch has 2**p registers.
 
     Notes
     -----
@@ -38,7 +48,19 @@ def precision_of(error: float) -> int:
 
 
 def places_of(hashes: Words, precision: int) -> tuple[npt.NDArray[np.intp], Registers]:
-    """Return the register of each hash, and what it would raise it to: the place of the first 1 in the bits behind.
+    """Return the register of each hash, and the hash's rank, the value to which it raises the register.
+
+    Parameters
+    ----------
+    hashes : ndarray of uint64
+        Hashes of `BITS` bits.
+    precision : int
+        The number of leading bits that select the register.
+
+    Returns
+    -------
+    tuple of (ndarray of intp, ndarray of uint8)
+        The registers, and the positions, from 1, of the first 1 in the remaining bits.
 
     Examples
     --------
@@ -48,25 +70,25 @@ def places_of(hashes: Words, precision: int) -> tuple[npt.NDArray[np.intp], Regi
     """
     behind = BITS - precision
     rest = hashes & np.uint64((1 << behind) - 1)
-    # Exact, as no hash has more bits than a float's fraction; the exponent is the number of bits without leading zeros.
+    # Exact: a hash has fewer bits than a float's fraction. The exponent is the bit length.
     _, used = np.frexp(rest.astype(np.float64))
     return (hashes >> np.uint64(behind)).astype(np.intp), (behind + 1 - used).astype(np.uint8)
 
 
 def estimated(registers: Registers, precision: int) -> Floats:
-    """Return the estimates of several sketches.
+    """Return the estimated counts of several sketches.
 
     Parameters
     ----------
     registers : ndarray of uint8, shape (sketches, 2**precision)
         The registers of each sketch.
     precision : int
-        The bits that chose them.
+        The number of bits that select a register.
 
     Returns
     -------
     ndarray of float64, shape (sketches,)
-        How many distinct hashes there were, roughly.
+        The estimated number of distinct hashes of each sketch.
     """
     parts = [_estimated(registers[at : at + _AT_ONCE], precision) for at in range(0, len(registers), _AT_ONCE)]
     return np.concatenate(parts) if parts else np.empty(0)
@@ -87,7 +109,7 @@ def _estimated(registers: Registers, precision: int) -> Floats:
 
 
 def _sigma(share: Floats) -> Floats:
-    """Return x + x**2 + 2 x**4 + 4 x**8 + …, infinite for 1, the share of registers that are 0."""
+    """Return Ertl's sigma of the share of registers that are 0: x + x**2 + 2 x**4 + 4 x**8 + …, infinite for 1."""
     total, power, weight = share.copy(), share.copy(), 1.0
     with np.errstate(under="ignore"):
         while True:
@@ -101,7 +123,7 @@ def _sigma(share: Floats) -> Floats:
 
 
 def _tau(share: Floats) -> Floats:
-    """Return the like for registers that are at their greatest, 1 - `share` of them."""
+    """Return Ertl's tau, the corresponding term for the 1 - `share` registers that have the greatest rank."""
     total, root, weight = 1 - share, share.copy(), 1.0
     while True:
         root = np.sqrt(root)

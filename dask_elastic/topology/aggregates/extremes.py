@@ -1,4 +1,4 @@
-"""Least and greatest values."""
+"""The aggregates `Min` and `Max`."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from dask_elastic.topology.aggregation import Aggregate, BoundAggregate, Values, present_after
-from dask_elastic.topology.field import Field
-from dask_elastic.topology.grouping import Grouping
-from dask_elastic.topology.operand import BatchFunction, BoundOperand, Operand, restored, storage
+from dask_elastic.topology.aggregates.aggregation import Aggregate, BoundAggregate, Values, present_after
+from dask_elastic.topology.aggregates.field import Field
+from dask_elastic.topology.aggregates.grouping import Grouping
+from dask_elastic.topology.aggregates.operand import BatchFunction, BoundOperand, Operand, restored, storage
 from dask_elastic.vocab.errors import TopologyError
 
 
@@ -23,16 +23,16 @@ class _Extreme(Aggregate):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The input columns it reads."""
+        """The input columns that it reads."""
         return self._operand.columns
 
     def bind(self, schema: pa.Schema) -> BoundAggregate:
-        """Fit the aggregate to its input; see `Aggregate.bind`."""
+        """Bind the aggregate to the schema of its input; see `Aggregate.bind`."""
         operand = self._operand.bind(schema, repr(self))
         if storage(operand.type) is None:
             raise TopologyError(
-                f"{self!r}: values of type {operand.type} are not compared here; use numbers, booleans, dates, times, "
-                "timestamps, durations or decimals of at most 18 digits, or write it as agg.custom(...)"
+                f"{self!r}: values of type {operand.type} are not supported; use numbers, booleans, dates, times, "
+                "timestamps, durations or decimals of at most 18 digits, or write an agg.custom(...)"
             )
         return _BoundExtreme(operand, self._least)
 
@@ -41,47 +41,69 @@ class _Extreme(Aggregate):
 
 
 class Min(_Extreme):
-    """The least value of a column, or of a vectorised function of a batch, in the column's type.
+    """The minimum of a column, or of a vectorised function of a batch, in the column's type.
 
     Parameters
     ----------
     of : str or callable
         A column, or a function from a batch to an array with one value per row.
     columns : sequence of str, optional
-        What the function reads.
+        The columns that the function reads; required if `of` is a function.
+
+    Raises
+    ------
+    TopologyError
+        If an argument is invalid.
 
     Notes
     -----
-    Nulls are left out; a key without a value has null. NaN is left out as well, as in pandas and Arrow, but a key with
-    no other value has NaN. Numbers, booleans, dates, times, timestamps, durations and decimals of at most 18 digits.
+    Supports numbers, booleans, dates, times, timestamps, durations, and decimals of at most 18 digits. Nulls are
+    ignored; the minimum of no value is null. NaN is ignored too, as in pandas and Arrow, unless all values are NaN.
 
     Examples
     --------
-    >>> Min("delay")
-    Min('delay')
+    >>> import dask_elastic as de
+    >>> from dask_elastic.testing import run
+    >>> flights = de.sources.Arrow(pa.table({"plane": ["a", "b", "a"], "delay": [3, 7, 5]}))
+    >>> topology = de.Topology("delays")
+    >>> stream = topology.source("flights", flights).key_by("plane")
+    >>> _ = stream.compute({"delay": Min("delay")}, name="planes")
+    >>> run(topology).state["planes"].sort_by("plane").to_pydict()
+    {'plane': ['a', 'b'], 'delay': [3, 7]}
     """
 
     _least = True
 
 
 class Max(_Extreme):
-    """The greatest value of a column, or of a vectorised function of a batch, in the column's type.
+    """The maximum of a column, or of a vectorised function of a batch, in the column's type.
 
     Parameters
     ----------
     of : str or callable
         A column, or a function from a batch to an array with one value per row.
     columns : sequence of str, optional
-        What the function reads.
+        The columns that the function reads; required if `of` is a function.
+
+    Raises
+    ------
+    TopologyError
+        If an argument is invalid.
 
     Notes
     -----
-    Nulls and NaN are treated as by `Min`.
+    Supports the same types as `Min`, and treats nulls and NaN the same way.
 
     Examples
     --------
-    >>> Max("delay")
-    Max('delay')
+    >>> import dask_elastic as de
+    >>> from dask_elastic.testing import run
+    >>> flights = de.sources.Arrow(pa.table({"plane": ["a", "b", "a"], "delay": [3, 7, 5]}))
+    >>> topology = de.Topology("delays")
+    >>> stream = topology.source("flights", flights).key_by("plane")
+    >>> _ = stream.compute({"delay": Max("delay")}, name="planes")
+    >>> run(topology).state["planes"].sort_by("plane").to_pydict()
+    {'plane': ['a', 'b'], 'delay': [5, 7]}
     """
 
     _least = False
@@ -115,7 +137,7 @@ class _BoundExtreme(BoundAggregate):
 
 
 def _neutral(dtype: np.dtype[Any], least: bool) -> Any:
-    """Return the value that any other one is better than."""
+    """Return the identity of the minimum or maximum."""
     if dtype.kind == "f":
         return np.nan
     if dtype.kind == "b":

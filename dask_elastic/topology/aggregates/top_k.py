@@ -1,4 +1,4 @@
-"""The greatest values of each key, exactly."""
+"""The exact top k values per key."""
 
 from __future__ import annotations
 
@@ -9,11 +9,19 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dask_elastic.topology.aggregation import Aggregate, BoundAggregate, Values
-from dask_elastic.topology.field import Field
-from dask_elastic.topology.grouping import Grouping
-from dask_elastic.topology.operand import BatchFunction, BoundOperand, Operand, restored, storage, stored, validity
-from dask_elastic.topology.ragged import Ragged
+from dask_elastic.topology.aggregates.aggregation import Aggregate, BoundAggregate, Values
+from dask_elastic.topology.aggregates.field import Field
+from dask_elastic.topology.aggregates.grouping import Grouping
+from dask_elastic.topology.aggregates.operand import (
+    BatchFunction,
+    BoundOperand,
+    Operand,
+    restored,
+    storage,
+    stored,
+    validity,
+)
+from dask_elastic.topology.aggregates.ragged import Ragged
 from dask_elastic.vocab.errors import TopologyError
 
 Ordinals = npt.NDArray[np.intp]
@@ -21,31 +29,44 @@ Found = npt.NDArray[Any]
 
 
 class TopK(Aggregate):
-    """The k greatest values of a column, or of a vectorised function of a batch, greatest first; with whose they are.
+    """The k greatest values of a column, or of a vectorised function of a batch, optionally with labels.
 
     Parameters
     ----------
     of : str or callable
         A column, or a function from a batch to an array with one value per row.
     k : int
-        How many.
+        The number of values to keep, 1 or more.
     label : str, optional
-        A column that says whose each value is, such as the plane of a delay.
+        A column that labels the values, such as the plane of a delay.
     columns : sequence of str, optional
-        What the function reads.
+        The columns that the function reads; required if `of` is a function.
+
+    Raises
+    ------
+    TopologyError
+        If an argument is invalid.
 
     Notes
     -----
-    Exact: each key keeps its k greatest values. The result is a list, of values or, with a label, of structs of value
-    and label; a value that comes twice is there twice. A key with fewer values has a shorter list. Nulls and NaN are
-    left out, and rows whose label is null. Of equal values, those with the least labels are kept, and come first: so
-    the result does not depend on the order of the rows, nor on how they were split. The same types as for `Max`; labels
-    may be text and bytes as well.
+    The result is exact: a list in descending order of values or, with a label, of structs of value and label. Duplicate
+    values are kept. The list is shorter if a key has fewer than k values. Nulls, NaN, and rows whose label is null are
+    ignored. Among equal values, those with the least labels are kept and come first, so that the result depends neither
+    on the order of rows nor on how they are divided into batches. Supports the same types as `Max`; labels may also be
+    text and bytes.
 
     Examples
     --------
     >>> TopK("delay", 3), TopK("delay", 3, label="plane")
     (TopK('delay', 3), TopK('delay', 3, label='plane'))
+    >>> import dask_elastic as de
+    >>> from dask_elastic.testing import run
+    >>> flights = de.sources.Arrow(pa.table({"plane": ["a", "b", "a"], "delay": [3, 7, 5]}))
+    >>> topology = de.Topology("delays")
+    >>> stream = topology.source("flights", flights).key_by("plane")
+    >>> _ = stream.compute({"worst": TopK("delay", 2)}, name="planes")
+    >>> run(topology).state["planes"].sort_by("plane").to_pydict()
+    {'plane': ['a', 'b'], 'worst': [[5, 3], [7]]}
     """
 
     def __init__(
@@ -53,7 +74,7 @@ class TopK(Aggregate):
     ) -> None:
         self._operand = Operand(of, columns)
         if isinstance(k, bool) or not isinstance(k, int) or k < 1:
-            raise TopologyError(f"TopK({self._operand!r}): k is {k!r}; give a whole number from 1 on")
+            raise TopologyError(f"TopK({self._operand!r}): k is {k!r}; give an integer, 1 or more")
         if label is not None and (not isinstance(label, str) or label == of):
             raise TopologyError(f"TopK({self._operand!r}, {k}): label is {label!r}; give the name of another column")
         self._k = k
@@ -61,16 +82,16 @@ class TopK(Aggregate):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The input columns it reads."""
+        """The input columns that it reads."""
         label = () if self._label is None else self._label.columns
         return tuple(dict.fromkeys((*self._operand.columns, *label)))
 
     def bind(self, schema: pa.Schema) -> BoundAggregate:
-        """Fit the aggregate to its input; see `Aggregate.bind`."""
+        """Bind the aggregate to the schema of its input; see `Aggregate.bind`."""
         operand = self._operand.bind(schema, repr(self))
         if storage(operand.type) is None:
             raise TopologyError(
-                f"{self!r}: values of type {operand.type} are not compared here; use numbers, booleans, dates, times, "
+                f"{self!r}: values of type {operand.type} are not supported; use numbers, booleans, dates, times, "
                 "timestamps, durations or decimals of at most 18 digits"
             )
         name = self._operand.of if isinstance(self._operand.of, str) else "value"
@@ -79,7 +100,7 @@ class TopK(Aggregate):
         label = self._label.bind(schema, repr(self))
         if not (storage(label.type) is not None or _is_text(label.type)):
             raise TopologyError(
-                f"{self!r}: labels of type {label.type} have no order; use numbers, booleans, times, text or bytes"
+                f"{self!r}: labels of type {label.type} are not supported; use numbers, booleans, times, text or bytes"
             )
         label_name = str(self._label.of)
         return _BoundLabelledTopK(operand, label, self._k, (name, label_name))
@@ -117,12 +138,12 @@ class _BoundTopK(BoundAggregate):
         return _list_array(lists, restored(lists.values, self.type.value_type, None))
 
     def _merged(self, current: Sequence[Ragged], more: Sequence[Found], ordinals: Ordinals) -> list[Values]:
-        """Return the lists after more values of the groups of their ordinals; other groups' lists are not sorted."""
-        hit = np.zeros(len(current[0]), np.bool_)
-        hit[ordinals] = True
-        groups = np.flatnonzero(hit)
+        """Return the lists after adding values to the groups of their ordinals; other groups are left unchanged."""
+        changed = np.zeros(len(current[0]), np.bool_)
+        changed[ordinals] = True
+        groups = np.flatnonzero(changed)
         before = [part.take(groups) for part in current]
-        number = np.cumsum(hit) - 1
+        number = np.cumsum(changed) - 1
         owners = np.concatenate([before[0].owners, number[ordinals]])
         parts = [np.concatenate([part.values, new]) for part, new in zip(before, more, strict=True)]
         chosen, lengths = self._best(parts, owners, len(groups))
@@ -161,7 +182,7 @@ class _BoundLabelledTopK(_BoundTopK):
 
     def _best(self, parts: Sequence[Found], owners: Ordinals, count: int) -> tuple[Ordinals, npt.NDArray[np.int64]]:
         values, labels = parts
-        # Labels cost most to compare: only among those values that the k-th one of their group does not exceed.
+        # Comparing labels is the most expensive part: only for values not below the k-th one of their group.
         order = np.lexsort((values, owners))
         first, _ = _greatest(order, owners, count, self._k)
         least = np.zeros(count, values.dtype)
@@ -182,7 +203,7 @@ class _BoundLabelledTopK(_BoundTopK):
 
 
 def _comparable(operand: BoundOperand, rows: pa.RecordBatch) -> tuple[Found, npt.NDArray[np.bool_] | None]:
-    """Return the values that are neither null nor NaN, and which rows have them (None if all have)."""
+    """Return the values that are neither null nor NaN, and a mask of their rows (None if all rows have one)."""
     values, chosen = operand.read(rows)
     if values.dtype.kind == "f":
         unordered = np.isnan(values)
@@ -192,7 +213,7 @@ def _comparable(operand: BoundOperand, rows: pa.RecordBatch) -> tuple[Found, npt
 
 
 def _may_enter(values: Found, ordinals: Ordinals, lists: Ragged, k: int, ties: bool) -> npt.NDArray[np.bool_]:
-    """Return which values come before the last one of their group's list, or into one that is not full."""
+    """Return which values may enter their group's list: not full, or its last value is less (or equal, if `ties`)."""
     full = lists.lengths == k
     if not full.any():
         return np.ones(len(values), np.bool_)
@@ -204,7 +225,7 @@ def _may_enter(values: Found, ordinals: Ordinals, lists: Ragged, k: int, ties: b
 
 
 def _greatest(order: Ordinals, owners: Ordinals, count: int, k: int) -> tuple[Ordinals, npt.NDArray[np.int64]]:
-    """Return, of an order that rises within each owner, the last k of each, last first; and how many each has."""
+    """Return the last k entries of each owner, last first, from an ascending order; and their number per owner."""
     sizes = np.bincount(owners[order], minlength=count)
     from_end = np.repeat(np.cumsum(sizes), sizes) - 1 - np.arange(len(order))
     lengths = np.minimum(sizes, k)

@@ -9,19 +9,19 @@ _RADIX_GROUPS = 1 << 16
 
 
 class Grouping:
-    """Says to which group each row of a batch belongs.
+    """The assignment of the rows of a batch to groups.
 
     Parameters
     ----------
     ordinals : ndarray of intp
-        For each row the number of its group, from 0 up to `count`.
+        The group of each row, from 0 to `count` - 1.
     count : int
-        How many groups there are.
+        The number of groups.
 
     Notes
     -----
-    What not every aggregate needs (`order`, `starts`, `sizes`) is computed at first use and kept, so several aggregates
-    over one batch share it. A grouping is used by one thread.
+    `order`, `starts` and `sizes` are computed at first use and cached, so that several aggregates over one batch share
+    them. Not thread-safe.
 
     Examples
     --------
@@ -41,7 +41,17 @@ class Grouping:
 
     @classmethod
     def by(cls, values: npt.NDArray[np.generic]) -> Grouping:
-        """Group rows by equal values; groups are in the order of their values.
+        """Group rows by equal values.
+
+        Parameters
+        ----------
+        values : ndarray
+            One value per row.
+
+        Returns
+        -------
+        Grouping
+            One group per distinct value, in ascending order of the values.
 
         Examples
         --------
@@ -53,7 +63,7 @@ class Grouping:
 
     @property
     def sizes(self) -> npt.NDArray[np.intp]:
-        """How many rows each group has."""
+        """The number of rows of each group."""
         if self._sizes is None:
             self._sizes = np.bincount(self.ordinals, minlength=self.count)
         return self._sizes
@@ -62,20 +72,20 @@ class Grouping:
     def order(self) -> npt.NDArray[np.intp]:
         """Row numbers sorted by group; the rows of a group keep their order."""
         if self._order is None:
-            # NumPy sorts 16-bit integers by radix, several times as fast as wider ones.
+            # NumPy radix-sorts 16-bit integers, several times as fast as wider ones.
             narrow = self.ordinals.astype(np.uint16) if self.count <= _RADIX_GROUPS else self.ordinals
             self._order = np.argsort(narrow, kind="stable")
         return self._order
 
     @property
     def starts(self) -> npt.NDArray[np.intp]:
-        """Where each group begins within `order`, as `ufunc.reduceat` wants it; every group must have a row."""
+        """The start of each group within `order`, for `ufunc.reduceat`; every group must have a row."""
         if self._starts is None:
             self._starts = np.cumsum(self.sizes) - self.sizes
         return self._starts
 
     def restricted(self, chosen: npt.NDArray[np.bool_]) -> Grouping:
-        """Return the grouping of the chosen rows alone, with the same groups; some may be left without rows."""
+        """Return the grouping of the chosen rows, with the same groups; some may have no rows."""
         return Grouping(self.ordinals[chosen], self.count)
 
     def __len__(self) -> int:

@@ -1,4 +1,4 @@
-"""Counts, sums and means."""
+"""The aggregates `Count`, `Sum` and `Mean`."""
 
 from __future__ import annotations
 
@@ -7,44 +7,58 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from dask_elastic.topology.aggregation import Aggregate, BoundAggregate, Values, present_after
-from dask_elastic.topology.field import Field
-from dask_elastic.topology.grouping import Grouping
-from dask_elastic.topology.integer_sum import add_integers, merge_integers
-from dask_elastic.topology.operand import BatchFunction, BoundOperand, Operand, restored, storage, validity
+from dask_elastic.topology.aggregates.aggregation import Aggregate, BoundAggregate, Values, present_after
+from dask_elastic.topology.aggregates.field import Field
+from dask_elastic.topology.aggregates.grouping import Grouping
+from dask_elastic.topology.aggregates.integer_sum import add_integers, merge_integers
+from dask_elastic.topology.aggregates.operand import BatchFunction, BoundOperand, Operand, restored, storage, validity
 from dask_elastic.vocab.errors import TopologyError
 
 _MAX_INT64_DIGITS = 19
 
 
 class Count(Aggregate):
-    """How many rows a key has, or how many of them have a value.
+    """The number of rows, or of values that are not null.
 
     Parameters
     ----------
     of : str or callable, optional
-        A column, or a function from a batch to an array: its values that are not null are counted. Without it, rows.
+        A column, or a function from a batch to an array, whose values that are not null are counted. Counts rows by
+        default.
     columns : sequence of str, optional
-        What the function reads.
+        The columns that the function reads; required if `of` is a function.
+
+    Raises
+    ------
+    TopologyError
+        If an argument is invalid.
 
     Examples
     --------
     >>> Count(), Count("delay")
     (Count(), Count('delay'))
+    >>> import dask_elastic as de
+    >>> from dask_elastic.testing import run
+    >>> flights = de.sources.Arrow(pa.table({"plane": ["a", "b", "a"], "delay": [3, 7, 5]}))
+    >>> topology = de.Topology("delays")
+    >>> stream = topology.source("flights", flights).key_by("plane")
+    >>> _ = stream.compute({"flights": Count()}, name="planes")
+    >>> run(topology).state["planes"].sort_by("plane").to_pydict()
+    {'plane': ['a', 'b'], 'flights': [2, 1]}
     """
 
     def __init__(self, of: str | BatchFunction | None = None, columns: Sequence[str] | None = None) -> None:
         if of is None and columns is not None:
-            raise TopologyError("Count(columns=...) needs a function that reads them; Count() counts rows")
+            raise TopologyError("Count(columns=...) needs a function that reads these columns; Count() counts rows")
         self._operand = None if of is None else Operand(of, columns)
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The input columns it reads."""
+        """The input columns that it reads."""
         return () if self._operand is None else self._operand.columns
 
     def bind(self, schema: pa.Schema) -> BoundAggregate:
-        """Fit the aggregate to its input; see `Aggregate.bind`."""
+        """Bind the aggregate to the schema of its input; see `Aggregate.bind`."""
         return _BoundCount(None if self._operand is None else self._operand.bind(schema, repr(self)))
 
     def __repr__(self) -> str:
@@ -70,26 +84,39 @@ class _BoundCount(BoundAggregate):
 
 
 class Sum(Aggregate):
-    """The sum of a column, or of a vectorised function of a batch; null for keys without a value.
+    """The sum of a column, or of a vectorised function of a batch.
 
     Parameters
     ----------
     of : str or callable
         A column, or a function from a batch to an array with one value per row.
     columns : sequence of str, optional
-        What the function reads.
+        The columns that the function reads; required if `of` is a function.
+
+    Raises
+    ------
+    TopologyError
+        If an argument is invalid.
 
     Notes
     -----
-    As in SQL, nulls are left out and the sum of no value is null; NaN is a value. Integers and booleans sum to int64
-    exactly, or raise `NumericOverflow`; floats to float64; durations to their type; decimals of up to 18 digits exactly
-    to `decimal128(19, scale)`. Other types are refused.
+    As in SQL, nulls are ignored and the sum of no value is null; NaN is a value. The sum of integers and booleans is an
+    exact int64, or raises `NumericOverflow`; of floats, a float64; of durations, a duration; of decimals of up to 18
+    digits, an exact `decimal128(19, scale)`. Other types are not supported.
 
     Examples
     --------
     >>> import pyarrow.compute as pc
     >>> Sum("delay"), Sum(lambda batch: pc.binary_length(batch["payload"]), columns=["payload"])
     (Sum('delay'), Sum(<lambda>, columns=['payload']))
+    >>> import dask_elastic as de
+    >>> from dask_elastic.testing import run
+    >>> flights = de.sources.Arrow(pa.table({"plane": ["a", "b", "a"], "delay": [3, 7, 5]}))
+    >>> topology = de.Topology("delays")
+    >>> stream = topology.source("flights", flights).key_by("plane")
+    >>> _ = stream.compute({"delay": Sum("delay")}, name="planes")
+    >>> run(topology).state["planes"].sort_by("plane").to_pydict()
+    {'plane': ['a', 'b'], 'delay': [8, 7]}
     """
 
     def __init__(self, of: str | BatchFunction, columns: Sequence[str] | None = None) -> None:
@@ -97,11 +124,11 @@ class Sum(Aggregate):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The input columns it reads."""
+        """The input columns that it reads."""
         return self._operand.columns
 
     def bind(self, schema: pa.Schema) -> BoundAggregate:
-        """Fit the aggregate to its input; see `Aggregate.bind`."""
+        """Bind the aggregate to the schema of its input; see `Aggregate.bind`."""
         operand = self._operand.bind(schema, repr(self))
         if pa.types.is_floating(operand.type):
             return _BoundFloatSum(operand)
@@ -120,11 +147,11 @@ def _sum_type(type_: pa.DataType, owner: str) -> pa.DataType:
     if types.is_decimal(type_):
         if storage(type_) is None:
             raise TopologyError(
-                f"{owner}: values of type {type_} are summed exactly up to 18 digits of precision only; cast them to "
-                "fewer digits or to float64 in a map before"
+                f"{owner}: values of type {type_} are supported up to 18 digits of precision; cast them to fewer "
+                "digits or to float64 in an upstream map"
             )
         return pa.decimal128(_MAX_INT64_DIGITS, type_.scale)
-    raise TopologyError(f"{owner}: values of type {type_} have no sum; use numbers, durations or booleans")
+    raise TopologyError(f"{owner}: values of type {type_} cannot be summed; use numbers, durations or booleans")
 
 
 class _BoundIntegerSum(BoundAggregate):
@@ -171,24 +198,35 @@ class _BoundFloatSum(BoundAggregate):
 
 
 class Mean(Aggregate):
-    """The mean of a column, or of a vectorised function of a batch, as float64; null for keys without a value.
+    """The mean of a column, or of a vectorised function of a batch, as float64.
 
     Parameters
     ----------
     of : str or callable
         A column, or a function from a batch to an array with one value per row.
     columns : sequence of str, optional
-        What the function reads.
+        The columns that the function reads; required if `of` is a function.
+
+    Raises
+    ------
+    TopologyError
+        If an argument is invalid.
 
     Notes
     -----
-    Nulls are left out; NaN is a value. Numbers are summed as float64, so integers are exact while their sum stays below
-    2**53. Other types than numbers and booleans are refused.
+    Nulls are ignored and the mean of no value is null; NaN is a value. Numbers are summed as float64, so the sum of
+    integers is exact below 2**53. Only numbers and booleans are supported.
 
     Examples
     --------
-    >>> Mean("delay")
-    Mean('delay')
+    >>> import dask_elastic as de
+    >>> from dask_elastic.testing import run
+    >>> flights = de.sources.Arrow(pa.table({"plane": ["a", "b", "a"], "delay": [3, 7, 5]}))
+    >>> topology = de.Topology("delays")
+    >>> stream = topology.source("flights", flights).key_by("plane")
+    >>> _ = stream.compute({"delay": Mean("delay")}, name="planes")
+    >>> run(topology).state["planes"].sort_by("plane").to_pydict()
+    {'plane': ['a', 'b'], 'delay': [4.0, 7.0]}
     """
 
     def __init__(self, of: str | BatchFunction, columns: Sequence[str] | None = None) -> None:
@@ -196,17 +234,17 @@ class Mean(Aggregate):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The input columns it reads."""
+        """The input columns that it reads."""
         return self._operand.columns
 
     def bind(self, schema: pa.Schema) -> BoundAggregate:
-        """Fit the aggregate to its input; see `Aggregate.bind`."""
+        """Bind the aggregate to the schema of its input; see `Aggregate.bind`."""
         operand = self._operand.bind(schema, repr(self))
         types = pa.types
         if not (types.is_integer(operand.type) or types.is_floating(operand.type) or types.is_boolean(operand.type)):
             raise TopologyError(
-                f"{self!r}: values of type {operand.type} have no mean here; cast them to float64 in a map before, "
-                "or use Mean(function, columns=[...])"
+                f"{self!r}: values of type {operand.type} have no mean; cast them to float64 in an upstream map, or "
+                "use Mean(function, columns=[...])"
             )
         return _BoundMean(operand)
 

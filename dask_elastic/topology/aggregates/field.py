@@ -1,4 +1,4 @@
-"""One column of keyed state."""
+"""Fields: the columns of keyed state."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dask_elastic.topology.ragged import Ragged
+from dask_elastic.topology.aggregates.ragged import Ragged
 from dask_elastic.vocab.errors import StateError
 
 
@@ -19,13 +19,18 @@ class Field:
     Parameters
     ----------
     name : str
-        Its name, unique within the state of an operator.
+        The name, unique within the state of an operator.
     dtype : dtype
-        What the values are; `object` for any Python value.
+        The type of the values; `object` for any Python value.
     initial : object
-        What a key has before its first update; for `object` only None. Times are kept as their number.
+        The value of a key before its first update; for `object` only None. Times are stored as integers.
     ragged : bool
-        Whether a key has a list of such values, in the beginning an empty one; a column of them is a `Ragged`.
+        Whether each key has a list of values, initially empty; the column is then a `Ragged`.
+
+    Raises
+    ------
+    StateError
+        If the dtype is `object` and `initial` is not None.
 
     Examples
     --------
@@ -46,7 +51,7 @@ class Field:
             if self.initial is not None:
                 raise StateError(
                     f"state field {self.name!r}: an object field starts from None, not {self.initial!r}; "
-                    "keep a second field that says whether the first has been set"
+                    "use a second field to record whether the first has been set"
                 )
         else:
             initial = np.array(self.initial, dtype=self.dtype)
@@ -59,17 +64,39 @@ class Field:
         return bool(self.dtype == object)
 
     def fresh(self, count: int) -> npt.NDArray[Any]:
-        """Return the values of `count` keys that were not updated yet; not for a ragged field."""
+        """Return the initial values of keys as an array; not for a ragged field.
+
+        Parameters
+        ----------
+        count : int
+            The number of keys.
+
+        Returns
+        -------
+        ndarray
+            One value per key.
+        """
         if self.dtype.kind in "Mm":
             return np.full(count, self.initial, dtype=np.int64).view(self.dtype)
         return np.full(count, self.initial, dtype=self.dtype)
 
     def initially(self, count: int) -> Any:
-        """Return the column of `count` keys that were not updated yet: an array, or a `Ragged` of empty lists."""
+        """Return the initial column of keys.
+
+        Parameters
+        ----------
+        count : int
+            The number of keys.
+
+        Returns
+        -------
+        ndarray or Ragged
+            One value per key; for a ragged field, one empty list per key.
+        """
         return Ragged.empty(count, self.dtype) if self.ragged else self.fresh(count)
 
     def _identity(self) -> tuple[str, str, str, bool]:
-        # By their text, so that NaN equals NaN.
+        # The text, since NaN does not equal NaN.
         return self.name, self.dtype.str, str(self.initial), self.ragged
 
     def __eq__(self, other: object) -> bool:

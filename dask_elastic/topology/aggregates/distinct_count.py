@@ -1,4 +1,4 @@
-"""How many different values a key has: exactly while they are few, approximately when they are many."""
+"""The number of distinct values per key: exact for few values, approximate for many."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dask_elastic.topology.aggregation import Aggregate, BoundAggregate, Values
-from dask_elastic.topology.field import Field
-from dask_elastic.topology.grouping import Grouping
-from dask_elastic.topology.hyperloglog import LEAST_ERROR, MOST_ERROR, estimated, places_of, precision_of
-from dask_elastic.topology.operand import BatchFunction, BoundOperand, Operand, validity
-from dask_elastic.topology.ragged import Ragged, offsets_of
-from dask_elastic.topology.value_hash import BITS, Words, can_hash, hash_values
+from dask_elastic.topology.aggregates.aggregation import Aggregate, BoundAggregate, Values
+from dask_elastic.topology.aggregates.field import Field
+from dask_elastic.topology.aggregates.grouping import Grouping
+from dask_elastic.topology.aggregates.hyperloglog import LEAST_ERROR, MOST_ERROR, estimated, places_of, precision_of
+from dask_elastic.topology.aggregates.operand import BatchFunction, BoundOperand, Operand, validity
+from dask_elastic.topology.aggregates.ragged import Ragged, offsets_of
+from dask_elastic.topology.aggregates.value_hash import BITS, Words, can_hash, hash_values
 from dask_elastic.vocab.errors import TopologyError
 
 Ordinals = npt.NDArray[np.intp]
@@ -23,30 +23,44 @@ _BYTES_PER_HASH = 8
 
 
 class DistinctCount(Aggregate):
-    """How many different values a column, or a vectorised function of a batch, has.
+    """The number of distinct values of a column, or of a vectorised function of a batch.
 
     Parameters
     ----------
     of : str or callable
         A column, or a function from a batch to an array with one value per row.
     error : float
-        The relative standard error of large counts, 0.005 to 0.25.
+        The relative standard error of large counts, from 0.005 to 0.25.
     columns : sequence of str, optional
-        What the function reads.
+        The columns that the function reads; required if `of` is a function.
+
+    Raises
+    ------
+    TopologyError
+        If an argument is invalid.
 
     Notes
     -----
-    Nulls are left out; −0.0 is 0.0, and NaN is one value. A key with m = 2**p registers, p the least for which
-    1.04 / sqrt(m) is at most `error`, has its values' hashes of 48 bits kept as they are up to m / 8 of them, and is
-    counted exactly so far (two of m / 8 values have one hash with a chance below 10**-9); beyond, HyperLogLog takes
-    their place, m bytes: the error is at most `error` in two cases of three and at most 3 `error` nearly always. With
-    0.03, the default, m is 2048 and counts up to 256 are exact. Parts merge to what the whole would have been.
-    Numbers, booleans, times, text and bytes.
+    Supports numbers, booleans, times, text and bytes. Nulls are ignored; −0.0 equals 0.0, and NaN is one value.
+
+    Up to m / 8 values per key, the 48-bit hashes of the values are stored and counted exactly (the probability of a
+    collision is below 10**-9). m = 2**p is the least power of two for which 1.04 / sqrt(m) is at most `error`. Beyond
+    that, a HyperLogLog sketch of m bytes replaces the hashes: the error is at most `error` in two of three cases and
+    nearly always at most 3 `error`. With the default of 0.03, m is 2048 and counts up to 256 are exact. Merging parts
+    gives the same result as aggregating all rows at once.
 
     Examples
     --------
     >>> DistinctCount("plane"), DistinctCount("plane", error=0.01)
     (DistinctCount('plane'), DistinctCount('plane', error=0.01))
+    >>> import dask_elastic as de
+    >>> from dask_elastic.testing import run
+    >>> flights = de.sources.Arrow(pa.table({"plane": ["a", "b", "a"], "delay": [3, 7, 5]}))
+    >>> topology = de.Topology("delays")
+    >>> stream = topology.source("flights", flights).key_by("plane")
+    >>> _ = stream.compute({"delays": DistinctCount("delay")}, name="planes")
+    >>> run(topology).state["planes"].sort_by("plane").to_pydict()
+    {'plane': ['a', 'b'], 'delays': [2, 1]}
     """
 
     def __init__(self, of: str | BatchFunction, error: float = 0.03, columns: Sequence[str] | None = None) -> None:
@@ -60,16 +74,16 @@ class DistinctCount(Aggregate):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The input columns it reads."""
+        """The input columns that it reads."""
         return self._operand.columns
 
     def bind(self, schema: pa.Schema) -> BoundAggregate:
-        """Fit the aggregate to its input; see `Aggregate.bind`."""
+        """Bind the aggregate to the schema of its input; see `Aggregate.bind`."""
         operand = self._operand.bind(schema, repr(self))
         if not can_hash(operand.type):
             raise TopologyError(
-                f"{self!r}: values of type {operand.type} are not told apart here; use numbers, booleans, times, text "
-                "or bytes, or take a part of them by a function"
+                f"{self!r}: values of type {operand.type} are not supported; use numbers, booleans, times, text or "
+                "bytes, or a function that returns such values"
             )
         return _BoundDistinctCount(operand, precision_of(self._error))
 
@@ -79,7 +93,7 @@ class DistinctCount(Aggregate):
 
 
 class _BoundDistinctCount(BoundAggregate):
-    """State of a key: its hashes in rising order while they are few, and no registers; then registers alone."""
+    """The state of a key is its sorted hashes while they are few, and HyperLogLog registers after that."""
 
     fields = (
         Field("hashes", np.dtype(np.uint64), 0, ragged=True),
@@ -107,7 +121,7 @@ class _BoundDistinctCount(BoundAggregate):
         if not dense.any():
             return [hashes, registers]
         hashes, registers = self._dense(hashes, registers, dense)
-        # All that are dense on the right are dense on the left by now, and these are in the same order.
+        # Every key that is dense on the right is now dense on the left too, in the same order.
         rows = np.flatnonzero(dense[registers.lengths > 0])
         values = registers.values.reshape(-1, self._size).copy()
         values[rows] = np.maximum(values[rows], right[1].values.reshape(-1, self._size))
@@ -122,7 +136,7 @@ class _BoundDistinctCount(BoundAggregate):
         return pa.array(counts, pa.int64())
 
     def _added(self, hashes: Ragged, registers: Ragged, ordinals: Ordinals, more: Words) -> list[Values]:
-        """Return the state after some more hashes, each of the group of its ordinal."""
+        """Return the state after adding hashes to the groups of their ordinals."""
         is_dense = (registers.lengths > 0)[ordinals]
         registers = self._raised(registers, ordinals[is_dense], more[is_dense])
         listed = self._listed(hashes, ordinals[~is_dense], more[~is_dense])
@@ -131,25 +145,25 @@ class _BoundDistinctCount(BoundAggregate):
         return [hashes, registers]
 
     def _listed(self, hashes: Ragged, ordinals: Ordinals, more: Words) -> Ragged:
-        """Return the lists with the hashes that are new to them, still in order."""
-        # A group's number before its hashes: lists in the order of their groups are in order all together, too.
+        """Return the sorted lists with new hashes inserted; the argument itself if there are none."""
+        # With the group number in the high bits, the concatenated lists are sorted as a whole.
         shift = np.uint64(BITS)
         known = (hashes.owners.astype(np.uint64) << shift) | hashes.values
-        asked = np.sort((ordinals.astype(np.uint64) << shift) | more)
-        new = np.ones(len(asked), np.bool_)
-        new[1:] = asked[1:] != asked[:-1]
-        places = np.searchsorted(known, asked)
+        added = np.sort((ordinals.astype(np.uint64) << shift) | more)
+        new = np.ones(len(added), np.bool_)
+        new[1:] = added[1:] != added[:-1]
+        places = np.searchsorted(known, added)
         if len(known):
-            new &= known[np.minimum(places, len(known) - 1)] != asked
+            new &= known[np.minimum(places, len(known) - 1)] != added
         if not new.any():
             return hashes
-        asked = asked[new]
-        values = np.insert(hashes.values, places[new], asked & np.uint64((1 << BITS) - 1))
-        added = np.bincount((asked >> shift).astype(np.intp), minlength=len(hashes))
-        return Ragged(values, hashes.offsets + offsets_of(added))
+        added = added[new]
+        values = np.insert(hashes.values, places[new], added & np.uint64((1 << BITS) - 1))
+        counts = np.bincount((added >> shift).astype(np.intp), minlength=len(hashes))
+        return Ragged(values, hashes.offsets + offsets_of(counts))
 
     def _raised(self, registers: Ragged, ordinals: Ordinals, more: Words) -> Ragged:
-        """Return the registers after hashes of groups that have some."""
+        """Return the registers after adding hashes of dense groups."""
         places, ranks = places_of(more, self._precision)
         places += registers.offsets[ordinals]
         higher = ranks > registers.values[places]
@@ -160,7 +174,7 @@ class _BoundDistinctCount(BoundAggregate):
         return Ragged(values, registers.offsets)
 
     def _dense(self, hashes: Ragged, registers: Ragged, wanted: npt.NDArray[np.bool_]) -> tuple[Ragged, Ragged]:
-        """Return the state with registers in place of hashes where they are wanted and not there yet."""
+        """Return the state with hashes converted to registers in the `wanted` groups that have none yet."""
         fresh = wanted & (registers.lengths == 0)
         if not fresh.any():
             return hashes, registers

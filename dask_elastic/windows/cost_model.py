@@ -1,21 +1,21 @@
-"""What windows cost: with partials that they share or each by itself, in a component that is split or combined.
+"""The cost model of windows: shared or separate computation, split or combined components.
 
 Goal
-    Numbers to decide by: seconds of CPU, and of latency, for both ways to compute a set of windows and for both ways to
-    lay out its component.
+    CPU seconds and latency of the alternatives: windows that share partials or are computed separately, and a component
+    whose compute and consolidate operators are split or combined.
 Heuristic
-    None, the formulas are evaluated as they stand. What they need to know is measured by others and slow to change, so
-    the paper asks once in a period, the length of the longest window.
+    None, the formulas are evaluated as published. Their inputs are measured elsewhere and change slowly, so the paper
+    evaluates them once per period, the length of the longest window.
 Not done
-    Any choice within a set of windows, some of them shared and some not: call it for each set. Hysteresis, which is for
-    those who decide.
+    Sharing partials among some windows of a set only: call `sharing` for each subset. Hysteresis, which is left to the
+    caller.
 
 Notes
 -----
-Enorm, sections 4.2 (partials are shared where a cost model says so), 5.1.1 (split and combine) and 5.1.2 (the choice:
-least CPU within a limit of latency). The model for sharing is in another paper, Enorm's reference 23; what is here
-follows from section 4.2: a tuple is computed once for its partial or once for each of its windows, and results are
-merged along the consolidation plan. ERRATA has no entry for these sections.
+Enorm, sections 4.2 (a cost model decides whether partials are shared), 5.1.1 (split and combine) and 5.1.2 (the choice:
+least CPU within a latency limit). Enorm takes its sharing model from its reference 23. The one here follows from
+section 4.2: a tuple is computed once for its partial or once for each of its windows, and results are merged along the
+consolidation plan. ERRATA has no entry for these sections.
 """
 
 from __future__ import annotations
@@ -28,19 +28,24 @@ from typing import Literal
 from dask_elastic.vocab.errors import PlanningError
 from dask_elastic.vocab.numbers import is_number
 from dask_elastic.windows.consolidation import ConsolidationPlan
-from dask_elastic.windows.window import Window, checked
+from dask_elastic.windows.window import Window, check_windows
 
 
 @dataclass(frozen=True)
 class Sharing:
-    """What a set of windows costs within a horizon, in seconds of CPU.
+    """The cost of computing a set of windows within a horizon, in CPU seconds.
 
     Parameters
     ----------
     shared : float
-        Every tuple is computed once for its partial, and partials are merged into complete windows.
+        Each tuple is computed once, for its partial; partials are merged into complete windows.
     separate : float
-        Every tuple is computed once for each window that it belongs to, and nothing is merged.
+        Each tuple is computed once for each of its windows; nothing is merged.
+
+    Examples
+    --------
+    >>> Sharing(shared=2.5, separate=4.0).pays
+    True
     """
 
     shared: float
@@ -48,23 +53,23 @@ class Sharing:
 
     @property
     def pays(self) -> bool:
-        """Whether to share; of equal costs the separate way is simpler."""
+        """Whether to share partials; at equal cost, no: separate computation is simpler."""
         return self.shared < self.separate
 
 
 def sharing(plan: ConsolidationPlan, rate: float, tuple_cost: float, merge_cost: float) -> Sharing:
-    """Compare sharing partials among the windows of a plan with computing each window separately.
+    """Compare shared partials with separate computation for the windows of a plan.
 
     Parameters
     ----------
     plan : ConsolidationPlan
-        How the windows would be merged, by results or by keys.
+        The plan by which shared partials are merged, by results or by keys.
     rate : float
-        Tuples for each unit of time of the windows.
+        Tuples per unit of time of the windows.
     tuple_cost : float
-        Seconds to compute one tuple for one window or partial, E.
+        CPU seconds to compute one tuple for one window or partial, E.
     merge_cost : float
-        Seconds to merge one result, or one key of it where the plan counts keys.
+        CPU seconds to merge one result, or one key if the plan counts keys.
 
     Returns
     -------
@@ -78,7 +83,7 @@ def sharing(plan: ConsolidationPlan, rate: float, tuple_cost: float, merge_cost:
 
     Notes
     -----
-    Enorm, sections 4.2 and 5.1.1. On average a tuple belongs to as many windows as lengths over frequencies add up to.
+    Enorm, sections 4.2 and 5.1.1. A tuple belongs on average to the sum of length / frequency over all windows.
 
     Examples
     --------
@@ -97,26 +102,26 @@ def sharing(plan: ConsolidationPlan, rate: float, tuple_cost: float, merge_cost:
 
 @dataclass(frozen=True)
 class ComponentLoad:
-    """What a component has to do within a period, the length of its longest window.
+    """The load of a component within a period, the length of its longest window.
 
     Parameters
     ----------
     tuples : float
-        Tuples that come in, T_p.
+        Input tuples, T_p.
     tuple_cost : float
-        Seconds of CPU to compute a tuple for one window, E.
+        CPU seconds to compute a tuple for one window, E.
     windows : float
-        How many windows a tuple belongs to, W.
+        Windows per tuple, W.
     partials : float
-        Partial windows needed, PW_p.
+        Partial windows, PW_p.
     key_groups : float
         Key groups of the component.
     migrations : float
-        Key groups that are migrated to balance load, MK_p.
+        Key groups migrated to balance load, MK_p.
     group_cost : float
-        Seconds of CPU to send one key group that holds one copy of its state, K_1.
+        CPU seconds to send one key group with one copy of its state, K_1.
     group_latency : float
-        Seconds that migrating a key group with its state holds processing up, L.
+        Seconds for which migrating a key group with its state delays processing, L.
 
     Raises
     ------
@@ -126,6 +131,14 @@ class ComponentLoad:
     Notes
     -----
     Enorm, section 5.1.1. A key group with x copies of state costs x times K_1.
+
+    Examples
+    --------
+    >>> ComponentLoad(
+    ...     tuples=3000, tuple_cost=1e-6, windows=2, partials=3, key_groups=50, migrations=2, group_cost=1e-3,
+    ...     group_latency=0.1,
+    ... ).windows
+    2
     """
 
     tuples: float
@@ -154,7 +167,7 @@ class ComponentLoad:
         group_cost: float,
         group_latency: float,
     ) -> ComponentLoad:
-        """Return the load that a set of windows makes.
+        """Return the load of a component that computes some windows.
 
         Parameters
         ----------
@@ -163,14 +176,19 @@ class ComponentLoad:
         slice : int
             The length of a partial, in the windows' unit.
         rate : float
-            Tuples for each unit of time.
+            Tuples per unit of time.
         tuple_cost, key_groups, migrations, group_cost, group_latency : float
-            As the class has them; migrations within the length of the longest window.
+            See the parameters of the class; migrations per length of the longest window.
+
+        Returns
+        -------
+        ComponentLoad
+            The load within the length of the longest window.
 
         Raises
         ------
         PlanningError
-            If there is no window, one is no multiple of the slice, or a number is out of range.
+            If there is no window, one is not a multiple of the slice, or a number is out of range.
 
         Examples
         --------
@@ -181,7 +199,7 @@ class ComponentLoad:
         >>> load.tuples, load.windows, load.partials
         (3000, 2.0, 3)
         """
-        chosen, size = checked(windows, slice)
+        chosen, size = check_windows(windows, slice)
         period = max(window.length for window in chosen)
         return cls(
             rate * period,
@@ -197,14 +215,14 @@ class ComponentLoad:
 
 @dataclass(frozen=True)
 class LayoutCost:
-    """What a layout of a component costs within its period.
+    """The cost of a component's layout within its period.
 
     Parameters
     ----------
     cpu : float
-        Seconds of CPU.
+        CPU seconds.
     latency : float
-        Seconds that processing is held up.
+        Seconds for which migrations delay processing.
     """
 
     cpu: float
@@ -212,12 +230,22 @@ class LayoutCost:
 
 
 def split(load: ComponentLoad) -> LayoutCost:
-    """Return what a component costs whose consolidate operators went to the component downstream.
+    """Return the cost of a split component, whose consolidate operators run in the component downstream.
+
+    Parameters
+    ----------
+    load : ComponentLoad
+        The load of the component within a period.
+
+    Returns
+    -------
+    LayoutCost
+        Its cost within the period.
 
     Notes
     -----
-    Enorm, section 5.1.1: T_p·E + PW_p·K_1·key groups + MK_p·K_1, and no latency, as every migration is instant. A group
-    that was migrated is sent by its old and its new place until its windows are complete.
+    Enorm, section 5.1.1: T_p·E + PW_p·K_1·key groups + MK_p·K_1, and no latency, since every migration is instant.
+    Until its windows are complete, a migrated group is sent by both its old and its new owner.
 
     Examples
     --------
@@ -229,7 +257,17 @@ def split(load: ComponentLoad) -> LayoutCost:
 
 
 def combine(load: ComponentLoad) -> LayoutCost:
-    """Return what a component costs that holds its compute and consolidate operators together.
+    """Return the cost of a combined component, which contains its compute and consolidate operators.
+
+    Parameters
+    ----------
+    load : ComponentLoad
+        The load of the component within a period.
+
+    Returns
+    -------
+    LayoutCost
+        Its cost within the period.
 
     Notes
     -----
@@ -245,25 +283,25 @@ def combine(load: ComponentLoad) -> LayoutCost:
     return LayoutCost(computed + moved, load.migrations * load.group_latency)
 
 
-def layout(load: ComponentLoad, latency_limit: float = math.inf) -> Literal["split", "combine"]:
-    """Return which layout costs less CPU, among those that hold processing up no longer than a limit.
+def choose_layout(load: ComponentLoad, latency_limit: float = math.inf) -> Literal["split", "combine"]:
+    """Return the layout with the least CPU cost among those within a latency limit.
 
     Parameters
     ----------
     load : ComponentLoad
-        What the component has to do within a period.
+        The load of the component within a period.
     latency_limit : float
-        How many seconds migrations may hold processing up within the period; no limit if left out.
+        Seconds for which migrations may delay processing within the period; no limit by default.
 
     Returns
     -------
     {"split", "combine"}
-        The layout. Of equal costs it is the split one, whose migrations are instant; that one is within any limit.
+        The layout; at equal cost "split", whose migrations are instant. "split" is within any limit.
 
     Raises
     ------
     PlanningError
-        If the limit is negative or no number.
+        If the limit is negative or NaN.
 
     Notes
     -----
@@ -272,7 +310,7 @@ def layout(load: ComponentLoad, latency_limit: float = math.inf) -> Literal["spl
     Examples
     --------
     >>> load = ComponentLoad(3000, 1e-6, 2, 3, 50, 2, 1e-3, 0.1)
-    >>> layout(load), layout(load, latency_limit=0.1)
+    >>> choose_layout(load), choose_layout(load, latency_limit=0.1)
     ('combine', 'split')
     """
     if not latency_limit >= 0:
@@ -282,10 +320,10 @@ def layout(load: ComponentLoad, latency_limit: float = math.inf) -> Literal["spl
 
 
 def _overlap(windows: Sequence[Window]) -> float:
-    """Return W, how many windows a tuple belongs to on average; a window that is named twice is computed once."""
+    """Return W, the mean number of windows per tuple; equal windows count once."""
     return math.fsum(window.overlap for window in dict.fromkeys(windows))
 
 
 def _check(name: str, value: float) -> None:
     if not (is_number(value) and 0 <= value < math.inf):
-        raise PlanningError(f"{name} is {value!r}: give a finite number of 0 or more.")
+        raise PlanningError(f"{name} is {value!r}: give a finite number, 0 or more.")

@@ -1,4 +1,4 @@
-"""Exact sums of integers by group, which fail where they would wrap."""
+"""Exact integer sums by group, which raise instead of overflowing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dask_elastic.topology.grouping import Grouping
+from dask_elastic.topology.aggregates.grouping import Grouping
 from dask_elastic.vocab.errors import NumericOverflow
 
 Integers = npt.NDArray[np.int64]
@@ -21,18 +21,18 @@ _GREAT = np.int64(1 << 62)
 
 
 def add_integers(current: Integers, values: npt.NDArray[Any], grouping: Grouping, owner: str) -> Integers:
-    """Add each row's integer to the sum of its group.
+    """Add the integer of each row to the sum of its group.
 
     Parameters
     ----------
     current : ndarray of int64
-        The sums so far, one a group.
+        The current sums, one per group.
     values : ndarray
-        One integer or boolean a row.
+        One integer or boolean per row.
     grouping : Grouping
-        The rows' groups.
+        The groups of the rows.
     owner : str
-        The aggregate's text, for messages.
+        The aggregate's repr, for the error text.
 
     Returns
     -------
@@ -42,7 +42,7 @@ def add_integers(current: Integers, values: npt.NDArray[Any], grouping: Grouping
     Raises
     ------
     NumericOverflow
-        If a new sum does not fit int64; sums on the way to it may leave the range.
+        If a new sum does not fit int64; intermediate sums may exceed the range.
 
     Examples
     --------
@@ -59,9 +59,27 @@ def add_integers(current: Integers, values: npt.NDArray[Any], grouping: Grouping
 
 
 def merge_integers(left: Integers, right: Integers, owner: str) -> Integers:
-    """Add two arrays of sums, or raise NumericOverflow where one leaves int64."""
+    """Add two arrays of sums.
+
+    Parameters
+    ----------
+    left, right : ndarray of int64
+        The sums.
+    owner : str
+        The aggregate's repr, for the error text.
+
+    Returns
+    -------
+    ndarray of int64
+        The elementwise sums.
+
+    Raises
+    ------
+    NumericOverflow
+        If a sum does not fit int64.
+    """
     sums = left + right
-    # Wrapped where both operands differ in sign from the sum.
+    # A sum has wrapped if its sign differs from that of both operands.
     wrapped = ((left ^ sums) & (right ^ sums)) < 0
     if wrapped.any():
         raise _overflow(owner)
@@ -69,20 +87,20 @@ def merge_integers(left: Integers, right: Integers, owner: str) -> Integers:
 
 
 def _is_harmless(current: Integers, values: npt.NDArray[Any]) -> bool:
-    """Say whether values and sums are so small that no new sum can wrap; cheap, and true of most data."""
+    """Return whether values and sums are too small for overflow; cheap, and true for most data."""
     if len(values) > _MANY or values.dtype == np.uint64:
         return False
     return _within(current, _GREAT) and (values.dtype.itemsize < 8 or _within(values, _SMALL))
 
 
 def _within(values: Integers, bound: np.int64) -> bool:
-    # Shifted up by the bound, what is below it is out of range at the top like what is above it: one look suffices.
+    # After the shift, values on either side of the range are large unsigned integers: one maximum suffices.
     shifted = (values + bound).view(np.uint64)
     return bool(np.maximum.reduce(shifted, initial=0) < 2 * int(bound))
 
 
 def _magnitude(values: npt.NDArray[Any]) -> int:
-    """Return a bound of the absolute values; for narrow types the type's own, which needs no look at them."""
+    """Return a bound of the absolute values; for narrow types that of the type, without reading the values."""
     if values.dtype.itemsize < 8:
         return 1 << (8 * values.dtype.itemsize)
     if len(values) == 0:
@@ -91,7 +109,7 @@ def _magnitude(values: npt.NDArray[Any]) -> int:
 
 
 def _add_halves(current: Integers, values: npt.NDArray[Any], grouping: Grouping, owner: str) -> Integers:
-    # The upper and lower 32 bits are summed apart, so that neither wraps for fewer than 2**31 rows.
+    # The upper and lower 32 bits are summed separately, so that neither overflows for fewer than 2**31 rows.
     wide = values if values.dtype == np.uint64 else values.astype(np.int64, copy=False)
     high, low = current >> _HALF, current & _LOW
     np.add.at(high, grouping.ordinals, (wide >> _HALF).astype(np.int64))
@@ -104,6 +122,6 @@ def _add_halves(current: Integers, values: npt.NDArray[Any], grouping: Grouping,
 
 def _overflow(owner: str) -> NumericOverflow:
     return NumericOverflow(
-        f"{owner}: a sum left the range of int64. Sum floats instead, "
+        f"{owner}: a sum exceeds the range of int64. Sum floats instead, "
         "as in Sum(lambda batch: pc.cast(batch[column], pa.float64()), columns=[column])"
     )

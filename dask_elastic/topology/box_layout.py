@@ -1,4 +1,4 @@
-"""Where the boxes and arrows of a drawn topology go: layers from left to right, as little crossing as is cheap."""
+"""The layout of a drawn topology: boxes in layers from left to right, with few crossings."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ SWEEPS = 6
 
 @dataclass(frozen=True)
 class Box:
-    """A box to place.
+    """The size of a box.
 
     Parameters
     ----------
     width, height : float
-        Its size.
+        Its size, in pixels.
     """
 
     width: float
@@ -30,19 +30,19 @@ class Box:
 
 
 @dataclass(frozen=True)
-class Layout:
-    """A finished layout.
+class BoxLayout:
+    """The positions of boxes and edges.
 
     Parameters
     ----------
     centres : dict of str to point
         The centre of each box.
     routes : dict of edge to list of points
-        The points through which each edge runs, its ends included.
+        The points of each edge, its ends included.
     backward : frozenset of edge
-        The edges that close a cycle; they run from right to left.
+        The edges that close a cycle, which run from right to left.
     width, height : float
-        The size of the whole.
+        The size of the drawing.
     """
 
     centres: dict[str, Point]
@@ -54,7 +54,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class _Waypoint:
-    """Where an edge that spans several layers passes one of them."""
+    """The point at which an edge crosses an intermediate layer."""
 
     edge: Edge
     layer: int
@@ -63,7 +63,7 @@ class _Waypoint:
 _Node: TypeAlias = str | _Waypoint
 
 
-def place(boxes: Mapping[str, Box], edges: Sequence[Edge], label_widths: Mapping[Edge, float]) -> Layout:
+def place(boxes: Mapping[str, Box], edges: Sequence[Edge], label_widths: Mapping[Edge, float]) -> BoxLayout:
     """Place boxes in layers so that edges run from left to right.
 
     Parameters
@@ -71,14 +71,14 @@ def place(boxes: Mapping[str, Box], edges: Sequence[Edge], label_widths: Mapping
     boxes : mapping of str to Box
         The boxes by name.
     edges : sequence of (str, str)
-        The arrows.
+        The edges.
     label_widths : mapping of edge to float
-        How much room the label of an edge takes.
+        The width of each edge's label.
 
     Returns
     -------
-    Layout
-        The same for the same input.
+    BoxLayout
+        The layout; deterministic.
 
     Examples
     --------
@@ -116,7 +116,7 @@ def place(boxes: Mapping[str, Box], edges: Sequence[Edge], label_widths: Mapping
     width = max((centres[name][0] + box.width / 2 for name, box in boxes.items()), default=0.0)
     height = max((centres[name][1] + box.height / 2 for name, box in boxes.items()), default=0.0)
     height = max([height, *(point[1] for route in routes.values() for point in route)])
-    return Layout(centres, {edge: routes[edge] for edge in edges}, backward, width, height)
+    return BoxLayout(centres, {edge: routes[edge] for edge in edges}, backward, width, height)
 
 
 def _chain(edge: Edge, rank: Mapping[str, int]) -> list[_Node]:
@@ -125,7 +125,7 @@ def _chain(edge: Edge, rank: Mapping[str, int]) -> list[_Node]:
 
 
 def _layers(names: list[str], edges: Sequence[Edge]) -> dict[str, int]:
-    """Return each box's layer by longest path; a cycle is cut where its first box is."""
+    """Return the layer of each box by longest path; a cycle is cut at its first box."""
     missing = dict.fromkeys(names, 0)
     consumers: dict[str, list[str]] = {name: [] for name in names}
     for source, target in edges:
@@ -161,7 +161,7 @@ def _neighbours(chains: Mapping[Edge, list[_Node]]) -> dict[_Node, tuple[list[_N
 
 
 def _sort(layers: list[list[_Node]], neighbours: Mapping[_Node, tuple[list[_Node], list[_Node]]]) -> None:
-    """Order each layer by the mean position of its neighbours on one side, then on the other, and so on."""
+    """Order each layer by the mean position of its neighbours, alternating between left and right neighbours."""
     place_of: dict[_Node, float] = {node: place for layer in layers for place, node in enumerate(layer)}
     for sweep in range(SWEEPS):
         side = sweep % 2
@@ -181,7 +181,7 @@ def _columns(
     rank: Mapping[str, int],
     label_widths: Mapping[Edge, float],
 ) -> list[float]:
-    """Return the centre of each layer from left to right, with room for the labels of edges that end there."""
+    """Return the centre of each layer from left to right, with space for the labels of edges that end there."""
     gaps = [GAP_ACROSS] * len(layers)
     for edge in chains:
         gaps[rank[edge[1]]] = max(gaps[rank[edge[1]]], label_widths.get(edge, 0.0) + GAP_ACROSS)
@@ -199,7 +199,7 @@ def _rows(
     boxes: Mapping[str, Box],
     neighbours: Mapping[_Node, tuple[list[_Node], list[_Node]]],
 ) -> dict[_Node, float]:
-    """Return how far down each node is: near its neighbours, in the order of its layer, without overlap."""
+    """Return the vertical position of each node: near its neighbours, in the order of its layer, without overlap."""
     down: dict[_Node, float] = {}
     for layer in layers:
         _spread(layer, dict.fromkeys(layer, 0.0), boxes, down)
@@ -224,7 +224,7 @@ def _spread(
         here = wanted[node] if lowest is None else max(wanted[node], lowest + before + GAP_DOWN + half)
         down[node] = here
         lowest, before = here, half
-    # Pushing apart moves nodes down only; moving the layer back as a whole undoes that on average.
+    # Resolving overlaps only moves nodes down; shift the whole layer back by the mean.
     drift = sum(down[node] - wanted[node] for node in layer) / len(layer)
     for node in layer:
         down[node] -= drift

@@ -1,4 +1,4 @@
-"""A column of lists: the elements of all of them in one array, and where each list begins."""
+"""Ragged columns: one list per key, stored as one array of elements and the offsets of the lists."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ Mask = npt.NDArray[np.bool_]
 
 
 class Ragged:
-    """One list per key, of any length each; immutable by convention.
+    """A column of lists of any length; immutable by convention.
 
     Parameters
     ----------
     values : ndarray
-        The elements of the first list, then those of the second, and so on.
+        The elements of all lists, concatenated.
     offsets : ndarray of int64
-        List i has the elements `offsets[i]` up to `offsets[i + 1]`; one more than there are lists.
+        List i has the elements from `offsets[i]` to `offsets[i + 1]`; one more than there are lists.
 
     Examples
     --------
@@ -38,17 +38,17 @@ class Ragged:
 
     @classmethod
     def empty(cls, count: int, dtype: np.dtype[Any]) -> Ragged:
-        """Return lists without elements."""
+        """Return `count` empty lists."""
         return cls(np.empty(0, dtype), np.zeros(count + 1, np.int64))
 
     @classmethod
     def of_lengths(cls, values: Elements, lengths: npt.NDArray[Any]) -> Ragged:
-        """Return lists of the given lengths, cut from the elements in order."""
+        """Return lists of the given lengths, of consecutive elements."""
         return cls(values, offsets_of(lengths))
 
     @classmethod
     def grouped(cls, values: Elements, ordinals: npt.NDArray[np.intp], count: int) -> Ragged:
-        """Return one list a group, of the elements whose ordinal it is, in their order."""
+        """Return one list per group, with the elements whose ordinal is the group, in order."""
         order = np.argsort(ordinals, kind="stable")
         return cls.of_lengths(values[order], np.bincount(ordinals, minlength=count))
 
@@ -60,33 +60,33 @@ class Ragged:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """What the elements are."""
+        """The type of the elements."""
         return self.values.dtype
 
     @property
     def lengths(self) -> Positions:
-        """How many elements each list has."""
+        """The number of elements of each list."""
         lengths: Positions = self.offsets[1:] - self.offsets[:-1]
         return lengths
 
     @property
     def owners(self) -> npt.NDArray[np.intp]:
-        """For each element the number of its list."""
+        """The list of each element, by number."""
         return np.repeat(np.arange(len(self)), self.lengths)
 
     def to_lists(self) -> list[list[Any]]:
-        """Return the lists as Python's."""
+        """Return the lists as Python lists."""
         bounds = self.offsets.tolist()
         values = self.values.tolist()
         return [values[start:stop] for start, stop in pairwise(bounds)]
 
     def take(self, chosen: npt.NDArray[np.intp]) -> Ragged:
-        """Return the chosen lists, in the order in which they are named."""
+        """Return the chosen lists, in the given order."""
         lengths = self.lengths[chosen]
         return Ragged.of_lengths(self.values[spans(self.offsets[chosen], lengths)], lengths)
 
     def filtered(self, kept: Mask) -> Ragged:
-        """Return the lists with only the elements that are to be kept."""
+        """Return the lists with only the elements for which `kept` is True."""
         if kept.all():
             return self
         before = np.zeros(len(kept) + 1, np.int64)
@@ -94,7 +94,7 @@ class Ragged:
         return Ragged(self.values[kept], before[self.offsets])
 
     def joined(self, other: Ragged) -> Ragged:
-        """Return each list with the elements of the other's list of that number behind its own."""
+        """Return each list followed by the elements of the other's list of the same number."""
         if not len(other.values):
             return self
         values = np.empty(len(self.values) + len(other.values), self.dtype)
@@ -103,12 +103,12 @@ class Ragged:
         return Ragged(values, self.offsets + other.offsets)
 
     def replaced(self, where: Mask, other: Ragged) -> Ragged:
-        """Return the other's lists where the mask says so, and these elsewhere."""
+        """Return the other's lists where the mask is True, and these elsewhere."""
         places = np.flatnonzero(where)
         return self.placed(places, other.take(places))
 
     def placed(self, places: npt.NDArray[np.intp], others: Ragged) -> Ragged:
-        """Return the lists with those at some places replaced by the others, in order."""
+        """Return the lists with those at `places` replaced by the others, in order."""
         if len(places) == len(self):
             return others.take(np.argsort(places))
         both = Ragged(
@@ -120,16 +120,26 @@ class Ragged:
         return both.take(chosen)
 
     def newest(self, most: int) -> Ragged:
-        """Return the last elements of each list, at most so many."""
+        """Return the last elements of each list, at most `most`."""
         return self.filtered(self.ranks_from_end() < most)
 
     def ranks_from_end(self) -> Positions:
-        """Return for each element how many of its list follow it."""
+        """Return for each element how many elements of its list follow it."""
         return np.repeat(self.offsets[1:], self.lengths) - np.arange(len(self.values)) - 1
 
 
 def offsets_of(lengths: npt.NDArray[Any]) -> Positions:
-    """Return where lists of the given lengths begin, and where the last one ends.
+    """Return the offsets of lists of given lengths.
+
+    Parameters
+    ----------
+    lengths : ndarray
+        The length of each list.
+
+    Returns
+    -------
+    ndarray of int64
+        The start of each list, and the end of the last one.
 
     Examples
     --------
@@ -142,7 +152,17 @@ def offsets_of(lengths: npt.NDArray[Any]) -> Positions:
 
 
 def spans(starts: npt.NDArray[Any], lengths: npt.NDArray[Any]) -> Positions:
-    """Return the places `starts[i]`, `starts[i] + 1`, … of all spans, one behind the other.
+    """Return the concatenated ranges `starts[i]`, …, `starts[i] + lengths[i] - 1`.
+
+    Parameters
+    ----------
+    starts, lengths : ndarray
+        The start and the length of each range.
+
+    Returns
+    -------
+    ndarray of int64
+        The numbers of all ranges.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""All aggregates of one operator, bound together."""
+"""The aggregates of one operator, bound together."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
-from dask_elastic.topology.aggregation import Aggregate, BoundAggregate, Values
-from dask_elastic.topology.field import Field
-from dask_elastic.topology.grouping import Grouping
+from dask_elastic.topology.aggregates.aggregation import Aggregate, BoundAggregate, Values
+from dask_elastic.topology.aggregates.field import Field
+from dask_elastic.topology.aggregates.grouping import Grouping
 from dask_elastic.vocab.errors import SchemaMismatch, TopologyError
 
 
 class Bundle:
-    """Several named aggregates over the same rows, whose state lies in one list of arrays.
+    """Several named aggregates over the same rows, with their state in one list of columns.
 
     Parameters
     ----------
     aggregates : mapping of str to Aggregate
         The aggregates by the name of their output column.
     schema : Schema
-        Schema of the input.
+        The schema of the input.
 
     Raises
     ------
     SchemaMismatch, TopologyError
-        If an aggregate does not fit the input; the message names its output column.
+        If an aggregate cannot be bound to the input; the message names its output column.
 
     Examples
     --------
@@ -60,23 +60,34 @@ class Bundle:
             start += len(bound.fields)
 
     def initial(self, count: int) -> list[Values]:
-        """Return the state of `count` keys without rows."""
+        """Return the state of `count` keys without rows; see `BoundAggregate.initial`."""
         return [field.initially(count) for field in self.fields]
 
     def update(self, current: Sequence[Values], rows: pa.RecordBatch, grouping: Grouping) -> list[Values]:
-        """Return the state of the groups after the rows; see `BoundAggregate.update`."""
+        """Return the state of the groups after some rows; see `BoundAggregate.update`."""
         after: list[Values] = []
         for name, bound in self._bound.items():
             after += bound.update(current[self._spans[name]], rows, grouping)
         return after
 
     def merge(self, left: Sequence[Values], right: Sequence[Values]) -> list[Values]:
-        """Return the state of keys whose rows were counted in two parts; see `BoundAggregate.merge`."""
+        """Return the state of keys whose rows were aggregated in two parts; see `BoundAggregate.merge`."""
         merged: list[Values] = []
         for name, bound in self._bound.items():
             merged += bound.merge(left[self._spans[name]], right[self._spans[name]])
         return merged
 
     def results(self, current: Sequence[Values]) -> dict[str, pa.Array]:
-        """Return each aggregate's result by its output column."""
+        """Return the results by output column.
+
+        Parameters
+        ----------
+        current : sequence of ndarray or Ragged
+            The state of some keys.
+
+        Returns
+        -------
+        dict of str to Array
+            One result per key and aggregate.
+        """
         return {name: bound.result(current[self._spans[name]]) for name, bound in self._bound.items()}

@@ -1,4 +1,4 @@
-"""What a built-in aggregate reads: a column, or a vectorised function of some columns."""
+"""The operands of built-in aggregates: a column, or a vectorised function of some columns."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _EXACT_DECIMAL_DIGITS = 18
 
 @dataclass(frozen=True, repr=False)
 class Operand:
-    """The column or function that an aggregate is over.
+    """The column or function over which an aggregate is computed.
 
     Parameters
     ----------
     of : str or callable
         A column's name, or a function from a batch to an array with one value per row.
     columns : sequence of str, optional
-        The columns that the function reads. Batches that reach it have these and no others.
+        The columns that the function reads, and the only ones of the batches that it gets.
 
     Examples
     --------
@@ -42,10 +42,10 @@ class Operand:
     def __init__(self, of: str | BatchFunction, columns: Sequence[str] | None = None) -> None:
         if isinstance(of, str):
             if columns is not None:
-                raise TopologyError(f"columns={list(columns)!r} goes with a function; the column {of!r} needs none")
+                raise TopologyError(f"columns={list(columns)!r} is for functions; omit it for the column {of!r}")
             columns = (of,)
         elif not callable(of):
-            raise TopologyError(f"an aggregate is over a column's name or a function of a batch, not {of!r}")
+            raise TopologyError(f"an aggregate takes the name of a column or a function of a batch, not {of!r}")
         elif columns is None or isinstance(columns, str):
             raise TopologyError(
                 f"the function {_name(of)} needs columns=[...], a list of the columns it reads, not {columns!r}"
@@ -59,23 +59,23 @@ class Operand:
         return f"{_name(self.of)}, columns={list(self.columns)!r}"
 
     def bind(self, schema: pa.Schema, owner: str) -> BoundOperand:
-        """Fit the operand to its input; `owner` is the aggregate's text, for messages."""
+        """Bind the operand to the schema of its input; `owner` is the aggregate's repr, for error texts."""
         for column in self.columns:
             if column not in schema.names:
                 raise SchemaMismatch(
-                    f"{owner} reads the column {column!r}, which its input does not have; "
-                    f"it has {', '.join(map(repr, schema.names))}"
+                    f"{owner} reads column {column!r}, which its input lacks; "
+                    f"the columns are {', '.join(map(repr, schema.names))}"
                 )
         return BoundOperand(self, schema, owner)
 
 
 class BoundOperand:
-    """An operand that knows its input types.
+    """An operand bound to the schema of its input.
 
     Attributes
     ----------
     type : DataType
-        The type of its values, as `plain_type` has it: the value type where the input is dictionary-encoded.
+        The plain type of its values, as of `plain_type`: of a dictionary-encoded column, the value type.
     """
 
     def __init__(self, operand: Operand, schema: pa.Schema, owner: str) -> None:
@@ -96,8 +96,8 @@ class BoundOperand:
             raise
         except Exception as error:
             raise TopologyError(
-                f"{self._owner}: the function failed on an empty batch with the columns {self._columns!r}, by which "
-                f"its type is found: {type(error).__name__}: {error}. Name every column it reads in columns=[...]"
+                f"{self._owner}: the function failed on an empty batch with the columns {self._columns!r}, which "
+                f"determines its type: {type(error).__name__}: {error}. Name every column it reads in columns=[...]"
             ) from error
 
     def _evaluate(self, rows: pa.RecordBatch) -> pa.Array:
@@ -112,24 +112,24 @@ class BoundOperand:
         if len(values) != len(rows):
             raise TopologyError(
                 f"{self._owner}: the function returned {len(values)} values for {len(rows)} rows; "
-                "it must return one a row"
+                "it must return one per row"
             )
         return values
 
     def array(self, rows: pa.RecordBatch) -> pa.Array:
-        """Return the operand's values for the rows."""
+        """Return the operand's values for the rows, in the plain type."""
         if not isinstance(self._of, str):
             return plain_column(self._evaluate(rows), self.type)
         values = rows.column(self._of)
         return plain_column(values, self.type) if self._encoded else values
 
     def read(self, rows: pa.RecordBatch) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_] | None]:
-        """Return the stored values without a copy, and which of them are not null (None if all are)."""
+        """Return the stored values without a copy, and a mask of those that are not null (None if all are)."""
         array = self.array(rows)
         valid = validity(array) if array.null_count else None
         if self._flat is None or not len(array):
             return stored(array), valid
-        # Asking the type again for each batch would take longer than a small batch's sum.
+        # The storage type is cached: determining it takes longer than summing a small batch.
         offset = self._flat.itemsize * array.offset
         return np.frombuffer(array.buffers()[1], self._flat, len(array), offset), valid
 
@@ -139,7 +139,17 @@ def _name(function: BatchFunction) -> str:
 
 
 def storage(type_: pa.DataType) -> np.dtype[Any] | None:
-    """Return the NumPy type that Arrow stores values of this type as, or None if that is no plain number.
+    """Return the NumPy type as which Arrow stores values of a type.
+
+    Parameters
+    ----------
+    type_ : DataType
+        An Arrow type.
+
+    Returns
+    -------
+    dtype or None
+        None if the values are not stored as numbers, or as decimals of more than 18 digits.
 
     Examples
     --------
@@ -160,7 +170,7 @@ def storage(type_: pa.DataType) -> np.dtype[Any] | None:
 
 
 def _flat_storage(type_: pa.DataType) -> np.dtype[Any] | None:
-    """Return the type of values that lie one after the other in Arrow's buffer, None if they do not."""
+    """Return the type of values that are contiguous in Arrow's buffer, or None if they are not."""
     dtype = storage(type_)
     if dtype is None or dtype == np.bool_ or dtype.itemsize * 8 != type_.bit_width:
         return None
@@ -168,7 +178,7 @@ def _flat_storage(type_: pa.DataType) -> np.dtype[Any] | None:
 
 
 def stored(array: pa.Array) -> npt.NDArray[Any]:
-    """Return an array's numbers as Arrow stores them; those of nulls are arbitrary."""
+    """Return an array's numbers as Arrow stores them; numbers of nulls are arbitrary."""
     type_, count, start = array.type, len(array), array.offset
     dtype = storage(type_)
     assert dtype is not None, f"{type_} is not stored as numbers"
@@ -178,13 +188,13 @@ def stored(array: pa.Array) -> npt.NDArray[Any]:
     if dtype == np.bool_:
         return _bits(data, start, count)
     if pa.types.is_decimal(type_) and type_.bit_width == 128:
-        # So few digits fit the low word.
+        # At most 18 digits fit the low word.
         return np.ascontiguousarray(np.frombuffer(data, "<i8", 2 * count, 16 * start)[::2])
     return np.frombuffer(data, dtype, count, dtype.itemsize * start)
 
 
 def validity(array: pa.Array) -> npt.NDArray[np.bool_] | None:
-    """Return which values are not null, or None if all are."""
+    """Return a mask of the values that are not null, or None if all are."""
     if array.null_count == 0:
         return None
     return stored(pc.is_valid(array)).astype(np.bool_, copy=False)
@@ -196,7 +206,21 @@ def _bits(data: pa.Buffer, start: int, count: int) -> npt.NDArray[np.bool_]:
 
 
 def restored(values: npt.NDArray[Any], type_: pa.DataType, valid: npt.NDArray[np.bool_] | None) -> pa.Array:
-    """Return the Arrow array of this type whose stored numbers are `values`; the reverse of `stored`.
+    """Return an Arrow array with given stored numbers; the inverse of `stored`.
+
+    Parameters
+    ----------
+    values : ndarray
+        The stored numbers.
+    type_ : DataType
+        The type of the array.
+    valid : ndarray of bool, optional
+        False for values that are null; None if there are none.
+
+    Returns
+    -------
+    Array
+        The array.
 
     Examples
     --------
