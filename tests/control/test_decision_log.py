@@ -15,7 +15,7 @@ def decision(number, time, job="job", generation=1, applied=True):
     return Decision(number, time, job, generation, 0.1, 0.2, 0.05, True, {}, (CHANGE,), applied, "because")
 
 
-def moment(now, latency=0.05, job="job", generation=1):
+def snapshot_at(now, latency=0.05, job="job", generation=1):
     return Snapshot(now, (), (JobSnapshot(job, generation, (), latency=latency),))
 
 
@@ -26,44 +26,44 @@ def observed(log, job="job"):
 def test_decision_log_observes_effect_after_delay():
     log = DecisionLog(after=5.0)
     log.add([decision(1, 10.0)])
-    log.observe(moment(14.0, 0.2))
+    log.observe(snapshot_at(14.0, 0.2))
     assert observed(log) == [None]
-    log.observe(moment(15.0, 0.06))
-    log.observe(moment(16.0, 0.9))
+    log.observe(snapshot_at(15.0, 0.06))
+    log.observe(snapshot_at(16.0, 0.9))
     assert observed(log) == [0.06]
 
 
 def test_decision_log_observes_effect_before_next_change():
     log = DecisionLog(after=5.0)
     log.add([decision(1, 10.0)])
-    log.observe(moment(12.0, 0.07))
+    log.observe(snapshot_at(12.0, 0.07))
     log.add([decision(2, 12.0)])
-    log.observe(moment(13.0, 0.08))
+    log.observe(snapshot_at(13.0, 0.08))
     assert observed(log) == [0.08, None]
-    log.observe(moment(17.0, 0.09))
+    log.observe(snapshot_at(17.0, 0.09))
     assert observed(log) == [0.08, 0.09]
 
 
 def test_decision_log_ignores_decisions_that_were_not_applied():
     log = DecisionLog(after=5.0)
     log.add([decision(1, 10.0), decision(2, 11.0, applied=False)])
-    log.observe(moment(12.0))
+    log.observe(snapshot_at(12.0))
     assert observed(log) == [None, None]
 
 
 def test_decision_log_waits_for_a_measured_latency():
     log = DecisionLog(after=5.0)
     log.add([decision(1, 10.0)])
-    log.observe(moment(15.0, None))
-    log.observe(moment(16.0, 0.3))
+    log.observe(snapshot_at(15.0, None))
+    log.observe(snapshot_at(16.0, 0.3))
     assert observed(log) == [0.3]
 
 
 def test_decision_log_does_not_observe_earlier_generation():
     log = DecisionLog(after=5.0)
     log.add([decision(1, 10.0)])
-    log.observe(moment(15.0, generation=2))
-    log.observe(moment(16.0))
+    log.observe(snapshot_at(15.0, generation=2))
+    log.observe(snapshot_at(16.0))
     assert observed(log) == [None]
 
 
@@ -80,7 +80,7 @@ def test_decision_log_drops_oldest_decisions():
     log.add(decision(number, float(number)) for number in range(10))
     assert [each.number for each in log.of("job")] == [7, 8, 9]
     assert len(log) == 3
-    log.observe(moment(100.0))
+    log.observe(snapshot_at(100.0))
     assert None not in observed(log)
 
 

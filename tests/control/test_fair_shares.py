@@ -108,7 +108,7 @@ def test_divider_with_noise_between_two_allocations_rarely_exchanges():
     random, divider, current = np.random.default_rng(1), Divider(ControlSettings()), [12, 12]
     exchanges = 0
     for second in range(300):
-        # 12 and 12 cores are as good as 13 and 11; noise is 4 % from moment to moment.
+        # 12 and 12 cores are as good as 13 and 11; noise is 4 % between snapshots.
         portion = divider.divide(demand(np.array([37.5, 34.5]) * random.normal(1, 0.03, 2), current), 24, float(second))
         exchanges += portion.exchanged
         current = portion.cores.tolist()
