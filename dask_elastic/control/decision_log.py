@@ -47,7 +47,13 @@ class DecisionLog:
         return len(self._kept)
 
     def add(self, decisions: Iterable[Decision]) -> None:
-        """Add decisions, oldest first."""
+        """Add decisions, oldest first.
+
+        Parameters
+        ----------
+        decisions : iterable of Decision
+            The decisions of one tick.
+        """
         for decision in decisions:
             self._kept.append(decision)
             if decision.observed is None:
@@ -82,7 +88,18 @@ class DecisionLog:
                 changed_later.add(key)
 
     def of(self, job: str) -> list[Decision]:
-        """Return the decisions about one job, newest last."""
+        """Return the decisions about one job, newest last.
+
+        Parameters
+        ----------
+        job : str
+            Name of the job.
+
+        Returns
+        -------
+        list of Decision
+            Those that are still kept.
+        """
         return [decision for decision in self._kept if decision.job == job]
 
     def all(self) -> list[Decision]:

@@ -88,7 +88,13 @@ class GilBound:
         self._findings: dict[tuple[JobKey, str], _Finding] = {}
 
     def observe(self, snapshot: Snapshot) -> None:
-        """Add the measurements of a snapshot; call this once per snapshot."""
+        """Add the measurements of a snapshot; call this once per snapshot.
+
+        Parameters
+        ----------
+        snapshot : Snapshot
+            The current measurements.
+        """
         jobs = set(map(job_key, snapshot.jobs))
         self._experiments = {key: experiment for key, experiment in self._experiments.items() if key[0] in jobs}
         self._findings = {
@@ -102,12 +108,36 @@ class GilBound:
                 self._watch(job_key(job), executor, cores, snapshot.now)
 
     def operators(self, job: JobSnapshot) -> tuple[str, ...]:
-        """Return the GIL-bound operators of a job, in alphabetical order."""
+        """Return the GIL-bound operators of a job, in alphabetical order.
+
+        Parameters
+        ----------
+        job : JobSnapshot
+            The job.
+
+        Returns
+        -------
+        tuple of str
+            Names of operators.
+        """
         key = job_key(job)
         return tuple(sorted(name for (of, name), finding in self._findings.items() if of == key and finding.most))
 
     def most(self, job: JobSnapshot, executor: ExecutorId) -> int | None:
-        """Return how many cores per node speed an executor up; None if it is not known to be bound."""
+        """Return how many cores per node speed an executor up; None if it is not known to be bound.
+
+        Parameters
+        ----------
+        job : JobSnapshot
+            The job.
+        executor : ExecutorId
+            One of its executors.
+
+        Returns
+        -------
+        int or None
+            Number of cores per node.
+        """
         finding = self._findings.get((job_key(job), executor.component))
         return finding.most if finding else None
 
@@ -115,6 +145,20 @@ class GilBound:
         """Return whether cores were added on a node of an executor recently, without a visible effect yet.
 
         Such an executor should not get more cores there for now: each change of cores restarts the experiment.
+
+        Parameters
+        ----------
+        job : JobSnapshot
+            The job.
+        executor : ExecutorSnapshot
+            One of its executors.
+        now : float
+            The time in seconds.
+
+        Returns
+        -------
+        bool
+            Whether the effect of the added cores is still unknown.
         """
         experiment = self._experiments.get((job_key(job), executor.executor))
         if experiment is None or experiment.before is None:

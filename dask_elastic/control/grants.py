@@ -73,6 +73,22 @@ def core_problem(
 ) -> CoreProblem:
     """Return the problem of assigning cores of nodes to the granted executors.
 
+    Parameters
+    ----------
+    grants : sequence of Grant
+        The executors.
+    nodes : sequence of NodeSnapshot
+        The nodes.
+    capacity : array of int
+        Cores of each node that are available to these executors.
+    threshold : float
+        Data intensity above which an executor is to have its cores at home.
+
+    Returns
+    -------
+    CoreProblem
+        The problem, with executors in the order of `grants`.
+
     Notes
     -----
     An executor whose home retires cannot have cores at home and counts as not data-intensive.
@@ -102,7 +118,24 @@ def _intensity(executor: ExecutorSnapshot, nodes: Sequence[NodeSnapshot]) -> flo
 def proposed_changes(
     grants: Sequence[Grant], nodes: Sequence[NodeSnapshot], before: CoreProblem, after: Cores
 ) -> list[ProposedChange]:
-    """Return the changes between two assignments; urgent are urgent growth, and leaving a retiring node."""
+    """Return the changes between two assignments; urgent are urgent growth, and leaving a retiring node.
+
+    Parameters
+    ----------
+    grants : sequence of Grant
+        The executors.
+    nodes : sequence of NodeSnapshot
+        The nodes.
+    before : CoreProblem
+        The problem, with the current assignment.
+    after : array of int, nodes × executors
+        The planned assignment.
+
+    Returns
+    -------
+    list of ProposedChange
+        One change per executor whose cores differ.
+    """
     retiring = np.array([node.retiring for node in nodes], dtype=np.bool_)
     changed = np.flatnonzero(np.not_equal(before.current, after).any(axis=0))
     old, new = before.current[:, changed], after[:, changed]

@@ -150,13 +150,25 @@ class JobHistory:
         return list(self._series[name])
 
     def cores_by_executor(self) -> dict[str, list[int]]:
-        """Return the number of cores of each executor over time, by the executor's name such as ``"per_route[0]"``."""
+        """Return the number of cores of each executor over time, by the executor's name such as ``"per_route[0]"``.
+
+        Returns
+        -------
+        dict of str to list of int
+            One number for each of `times`.
+        """
         names = [str(executor.executor) for executor in self._latest.executors]
         columns = zip(*self._by_executor, strict=True)
         return {name: list(column) for name, column in zip(names, columns, strict=True)}
 
     def cores_by_node(self) -> dict[str, list[int]]:
-        """Return the job's number of cores on each node over time, by the node's address."""
+        """Return the job's number of cores on each node over time, by the node's address.
+
+        Returns
+        -------
+        dict of str to list of int
+            One number for each of `times`.
+        """
         addresses = sorted({address for cores in self._by_node for address in cores})
         return {address: [cores.get(address, 0) for cores in self._by_node] for address in addresses}
 
@@ -196,7 +208,15 @@ class History:
         self._jobs: dict[str, JobHistory] = {}  # in the order of their last snapshots
 
     def add(self, snapshot: Snapshot, plan: Plan) -> None:
-        """Add a snapshot and the plan made from it."""
+        """Add a snapshot and the plan made from it.
+
+        Parameters
+        ----------
+        snapshot : Snapshot
+            The measurements.
+        plan : Plan
+            The plan.
+        """
         for job in snapshot.jobs:
             history = self._jobs.pop(job.name, None)
             if history is None or history.key != job_key(job):
@@ -213,6 +233,16 @@ class History:
 
     def job(self, name: str) -> JobHistory:
         """Return the history of a job's newest generation.
+
+        Parameters
+        ----------
+        name : str
+            Name of the job.
+
+        Returns
+        -------
+        JobHistory
+            Its history.
 
         Raises
         ------

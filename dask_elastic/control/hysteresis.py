@@ -59,7 +59,15 @@ class Hysteresis:
         return float(self._base * 2**self._doublings)
 
     def add(self, now: float, needed: Cores) -> None:
-        """Add the cores that each executor needs now."""
+        """Add the cores that each executor needs now.
+
+        Parameters
+        ----------
+        now : float
+            The time in seconds.
+        needed : array of int
+            Cores per executor.
+        """
         if self._since is None:
             self._since = now
         self._needs.append((now, needed))
@@ -90,7 +98,15 @@ class Hysteresis:
         return most
 
     def released(self, now: float, load: float) -> None:
-        """Record that cores are released at a load."""
+        """Record that cores are released at a load.
+
+        Parameters
+        ----------
+        now : float
+            The time in seconds.
+        load : float
+            Total load of the job, in cores.
+        """
         self._released = (now, load)
 
     def grown(self, now: float) -> None:
@@ -103,6 +119,13 @@ class Hysteresis:
         """Record that the cores suffice for a load, and determine whether the last release was premature.
 
         This can be determined only now: while an executor is overloaded its load, and whether it has risen, is unknown.
+
+        Parameters
+        ----------
+        now : float
+            The time in seconds.
+        load : float
+            Total load of the job, in cores.
         """
         if self._suspected is not None:
             if load <= SAME_LOAD * self._suspected[1]:

@@ -15,6 +15,16 @@ from dask_elastic.vocab.snapshot import ExecutorSnapshot
 def utilisation(executor: ExecutorSnapshot) -> float:
     """Return the fraction of time that an executor's cores are busy; 0 while its service rate is unknown.
 
+    Parameters
+    ----------
+    executor : ExecutorSnapshot
+        The executor's measurements.
+
+    Returns
+    -------
+    float
+        A fraction, slightly above 1 if measurements are noisy.
+
     Examples
     --------
     >>> from dask_elastic.vocab.identity import ExecutorId
@@ -26,7 +36,18 @@ def utilisation(executor: ExecutorSnapshot) -> float:
 
 
 def backlog_seconds(executor: ExecutorSnapshot) -> float:
-    """Return the time in which an executor's cores would process its queue; 0 while its service rate is unknown."""
+    """Return the time in which an executor's cores would process its queue; 0 while its service rate is unknown.
+
+    Parameters
+    ----------
+    executor : ExecutorSnapshot
+        The executor's measurements.
+
+    Returns
+    -------
+    float
+        Seconds.
+    """
     capacity = (executor.service_rate or 0.0) * executor.total_cores
     return executor.queue / capacity if capacity > 0 else 0.0
 

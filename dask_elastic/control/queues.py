@@ -58,7 +58,20 @@ class Queues:
 
     @classmethod
     def of(cls, executors: Sequence[ExecutorSnapshot], external: float) -> Queues:
-        """Return the queues of executors, all of which have a service rate."""
+        """Return the queues of executors, all of which have a service rate.
+
+        Parameters
+        ----------
+        executors : sequence of ExecutorSnapshot
+            The executors.
+        external : float
+            Tuples per second that enter the topology.
+
+        Returns
+        -------
+        Queues
+            One queue per executor.
+        """
         return cls(
             external,
             np.array([executor.arrival_rate for executor in executors], dtype=np.float64),
@@ -88,7 +101,18 @@ class Queues:
         return Queues(self.external, self.arrival[chosen], self.service[chosen], self.rows[chosen])
 
     def latency(self, cores: Cores) -> float:
-        """Return the seconds that tuples spend at these executors with the given cores, according to the model."""
+        """Return the seconds that tuples spend at these executors with the given cores, according to the model.
+
+        Parameters
+        ----------
+        cores : array of int
+            Cores of each executor.
+
+        Returns
+        -------
+        float
+            Seconds; ``inf`` if a queue grows.
+        """
         return expected_latency(
             self._entering, self.arrival / self.rows, self.service / self.rows, cores, weight=self.rows
         )
@@ -134,7 +158,22 @@ class Queues:
         return Allocation(cores, latency, latency <= target and not math.isinf(latency))
 
     def best_effort(self, target: float, available: int, most: Cores) -> Allocation:
-        """Find the fewest cores that meet the target or, if none do, come within 5 % of the best possible latency."""
+        """Find the fewest cores that meet the target or, if none do, come within 5 % of the best possible latency.
+
+        Parameters
+        ----------
+        target : float
+            Seconds; ``inf`` requires only that queues do not grow.
+        available : int
+            Number of cores, at least one per executor.
+        most : array of int
+            Limit of each executor, at least 1.
+
+        Returns
+        -------
+        Allocation
+            `feasible` tells whether the target is met.
+        """
         best = self.fewest(target, available, most)
         if best.feasible or math.isinf(best.latency):
             return best

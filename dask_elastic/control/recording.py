@@ -87,7 +87,18 @@ def loads(data: bytes) -> list[Snapshot]:
 
 
 def snapshot_to_dict(snapshot: Snapshot) -> dict[str, Any]:
-    """Return a snapshot as numbers, strings, lists and dictionaries with string keys."""
+    """Return a snapshot as numbers, strings, lists and dictionaries with string keys.
+
+    Parameters
+    ----------
+    snapshot : Snapshot
+        The snapshot.
+
+    Returns
+    -------
+    dict
+        Plain values that JSON and msgpack can encode.
+    """
     return {
         "now": float(snapshot.now),
         "nodes": [_plain(node) for node in snapshot.nodes],
@@ -100,6 +111,16 @@ def snapshot_to_dict(snapshot: Snapshot) -> dict[str, Any]:
 
 def snapshot_from_dict(value: Mapping[str, Any]) -> Snapshot:
     """Return the snapshot that `snapshot_to_dict` converted.
+
+    Parameters
+    ----------
+    value : mapping
+        The result of `snapshot_to_dict`.
+
+    Returns
+    -------
+    Snapshot
+        The snapshot.
 
     Raises
     ------
@@ -117,7 +138,18 @@ def snapshot_from_dict(value: Mapping[str, Any]) -> Snapshot:
 
 
 def decision_to_dict(decision: Decision) -> dict[str, Any]:
-    """Return a decision as numbers, strings, lists and dictionaries with string keys."""
+    """Return a decision as numbers, strings, lists and dictionaries with string keys.
+
+    Parameters
+    ----------
+    decision : Decision
+        The decision.
+
+    Returns
+    -------
+    dict
+        Plain values that JSON and msgpack can encode.
+    """
     return _plain(decision) | {
         "wanted": [[*_names(executor), int(count)] for executor, count in decision.wanted.items()],
         "changes": [_change_to_dict(change) for change in decision.changes],

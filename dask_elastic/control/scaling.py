@@ -155,6 +155,22 @@ class TargetUtilisation:
     def decide(self, problem: PlacementProblem, plan: Placement, marked: Mask, last: Scaling) -> Scaling:
         """Return how many nodes to add, and which to remove or to keep; see `ScalingPolicy.decide`.
 
+        Parameters
+        ----------
+        problem : PlacementProblem
+            The groups on the present nodes, with capacities.
+        plan : Placement
+            The potential plan.
+        marked : array of bool, bins
+            The draining bins that the policy may keep.
+        last : Scaling
+            The policy's decision in the previous period.
+
+        Returns
+        -------
+        Scaling
+            The decision.
+
         Raises
         ------
         PlanningError

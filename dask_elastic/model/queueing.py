@@ -40,7 +40,21 @@ def erlang_b(load: float, servers: int) -> float:
 
 
 def next_erlang_b(load: float, servers: int, blocking: float) -> float:
-    """Return Erlang B of `servers` servers, given `blocking`, that of one server fewer.
+    """Return Erlang B by one step of its recursion in the number of servers.
+
+    Parameters
+    ----------
+    load : float
+        Arrival rate divided by the service rate of one server.
+    servers : int
+        Number of servers.
+    blocking : float
+        Erlang B of the same load and one server fewer.
+
+    Returns
+    -------
+    float
+        Between 0 and 1.
 
     Examples
     --------
@@ -53,6 +67,20 @@ def next_erlang_b(load: float, servers: int, blocking: float) -> float:
 
 def erlang_c(load: float, servers: int, blocking: float) -> float:
     """Return Erlang C: the probability that a customer must wait. The load must be below the number of servers.
+
+    Parameters
+    ----------
+    load : float
+        Arrival rate divided by the service rate of one server.
+    servers : int
+        Number of servers.
+    blocking : float
+        Erlang B of the same load and servers.
+
+    Returns
+    -------
+    float
+        Between 0 and 1.
 
     Examples
     --------
@@ -137,6 +165,18 @@ def mmk_sojourn(arrival: float, service: float, servers: int) -> float:
 
 def whole(name: str, value: object) -> int:
     """Return a count as an integer.
+
+    Parameters
+    ----------
+    name : str
+        Name of the value, for the error message.
+    value : object
+        The value.
+
+    Returns
+    -------
+    int
+        The value as an integer.
 
     Raises
     ------

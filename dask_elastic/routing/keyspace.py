@@ -52,17 +52,50 @@ class KeySpace:
         return self.executors * self.shards
 
     def group_of(self, hashes: np.ndarray) -> np.ndarray:
-        """Return the group of each hash, ``uint64``."""
+        """Return the group of each hash, ``uint64``.
+
+        Parameters
+        ----------
+        hashes : numpy.ndarray
+            Key hashes, ``uint64``.
+
+        Returns
+        -------
+        numpy.ndarray
+            One group per hash.
+        """
         return _modulo(hashes, self.groups)
 
     def executor_of(self, hashes: np.ndarray) -> np.ndarray:
-        """Return the executor of each hash, ``uint8`` or ``uint16`` by the number of executors."""
+        """Return the executor of each hash, ``uint8`` or ``uint16`` by the number of executors.
+
+        Parameters
+        ----------
+        hashes : numpy.ndarray
+            Key hashes, ``uint64``.
+
+        Returns
+        -------
+        numpy.ndarray
+            One executor per hash.
+        """
         if self.executors == 1:
             return np.zeros(len(hashes), dtype=np.uint8)
         return _narrow(_divide(self.group_of(hashes), self.shards), self.executors)
 
     def shard_of(self, hashes: np.ndarray) -> np.ndarray:
-        """Return the shard of each hash within its executor, ``uint8`` or ``uint16`` by the number of shards."""
+        """Return the shard of each hash within its executor, ``uint8`` or ``uint16`` by the number of shards.
+
+        Parameters
+        ----------
+        hashes : numpy.ndarray
+            Key hashes, ``uint64``.
+
+        Returns
+        -------
+        numpy.ndarray
+            One shard per hash.
+        """
         # G is a multiple of z, so (h mod G) mod z = h mod z.
         if _power_of_two(self.shards):
             return _narrow(hashes, self.shards) & (self.shards - 1)

@@ -105,5 +105,18 @@ def order_by_shard(hashes: np.ndarray, space: KeySpace, table: ShardTable) -> Sh
 
 
 def count_by_shard(hashes: np.ndarray, space: KeySpace) -> np.ndarray:
-    """Return the number of rows per shard, ``int64``."""
+    """Return the number of rows per shard, ``int64``.
+
+    Parameters
+    ----------
+    hashes : numpy.ndarray
+        The rows' key hashes, ``uint64``.
+    space : KeySpace
+        The component's key space.
+
+    Returns
+    -------
+    numpy.ndarray
+        One number per shard.
+    """
     return np.bincount(space.shard_of(hashes), minlength=space.shards)

@@ -69,7 +69,20 @@ class ShardTable:
 
     @classmethod
     def initial(cls, shards: int, tasks: Iterable[int]) -> ShardTable:
-        """Return the first table, with the shards assigned to the tasks round-robin."""
+        """Return the first table, with the shards assigned to the tasks round-robin.
+
+        Parameters
+        ----------
+        shards : int
+            The number of shards.
+        tasks : iterable of int
+            The tasks.
+
+        Returns
+        -------
+        ShardTable
+            The table of version 0.
+        """
         dealt = np.resize(np.fromiter(tasks, dtype=np.int32), shards)
         return cls(0, dealt, np.zeros(shards, dtype=bool))
 
@@ -80,11 +93,32 @@ class ShardTable:
         return first if first != PAUSED and first == int(self.routes[-1]) else None
 
     def shards_of(self, task: int) -> np.ndarray:
-        """Return the shards that a task owns, including those that are moving away from it."""
+        """Return the shards that a task owns, including those that are moving away from it.
+
+        Parameters
+        ----------
+        task : int
+            The task.
+
+        Returns
+        -------
+        numpy.ndarray
+            The shards in ascending order.
+        """
         return np.flatnonzero(self.owner == task)
 
     def pause(self, shard: int) -> ShardTable:
         """Return the next table, in which a shard is paused.
+
+        Parameters
+        ----------
+        shard : int
+            The shard.
+
+        Returns
+        -------
+        ShardTable
+            The next table.
 
         Raises
         ------
@@ -99,6 +133,18 @@ class ShardTable:
 
     def moved(self, shard: int, task: int) -> ShardTable:
         """Return the next table, in which a paused shard is owned by `task` and no longer paused.
+
+        Parameters
+        ----------
+        shard : int
+            The shard.
+        task : int
+            Its new owner.
+
+        Returns
+        -------
+        ShardTable
+            The next table.
 
         Raises
         ------

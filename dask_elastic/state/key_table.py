@@ -47,7 +47,22 @@ class KeyTable:
         return self._index.nbytes
 
     def find(self, hashes: Words, checks: Words | None, identity: Identity, verify: bool) -> Slots:
-        """Return each key's slot, or -1; pass `verify=False` only if all checks, stored and given, are zero."""
+        """Return each key's slot, or -1; pass `verify=False` only if all checks, stored and given, are zero.
+
+        Parameters
+        ----------
+        hashes, checks : ndarray of uint64
+            Both hashes of each key; no checks if all are zero.
+        identity : Identity
+            The hashes and checks of all slots.
+        verify : bool
+            Whether to compare the keys with those of the slots.
+
+        Returns
+        -------
+        ndarray of intp
+            One slot per key.
+        """
         slots = self._index.lookup(hashes)
         if not verify or len(self._index) == 0:
             return slots
@@ -75,7 +90,15 @@ class KeyTable:
             rows, probes = rows[wrong], probes[wrong]
 
     def add(self, hashes: Words, checks: Words, slots: Slots) -> None:
-        """Insert distinct keys, none of which `find` returns a slot for."""
+        """Insert distinct keys, none of which `find` returns a slot for.
+
+        Parameters
+        ----------
+        hashes, checks : ndarray of uint64
+            Both hashes of each key.
+        slots : ndarray of intp
+            Their slots.
+        """
         probes = hashes
         while len(slots):
             distinct, first = _distinct(probes)
@@ -107,6 +130,18 @@ def derived(probes: Words, checks: Words) -> Words:
 
 def distinct_keys(hashes: Words, checks: Words | None) -> tuple[Slots, Slots]:
     """Group rows by key: return one row of each distinct key, in hash order, and each row's key number.
+
+    Parameters
+    ----------
+    hashes, checks : ndarray of uint64
+        Both hashes of each row; no checks if all are zero.
+
+    Returns
+    -------
+    first : ndarray of intp
+        One row of each distinct key, in the order of hashes.
+    ordinals : ndarray of intp
+        For each row, the position of its key in `first`.
 
     Examples
     --------

@@ -56,7 +56,20 @@ class StateLayout:
         self.expires = any(kind.ttl is not None for kind in self.kinds.values())
 
     def unexpired(self, values: Sequence[Column], now: float) -> list[Column]:
-        """Return the columns without the state that has expired by `now`; unchanged columns are the same objects."""
+        """Return the columns without the state that has expired by `now`; unchanged columns are the same objects.
+
+        Parameters
+        ----------
+        values : sequence of (ndarray or Ragged)
+            One column per field.
+        now : float
+            The time in seconds since 1970.
+
+        Returns
+        -------
+        list of (ndarray or Ragged)
+            One column per field.
+        """
         left = list(values)
         if self.expires:
             for name, kind in self.kinds.items():
@@ -66,7 +79,20 @@ class StateLayout:
         return left
 
     def has_any(self, values: Sequence[Column], count: int) -> Known:
-        """Return which keys have any state, as an array of bool."""
+        """Return which keys have any state, as an array of bool.
+
+        Parameters
+        ----------
+        values : sequence of (ndarray or Ragged)
+            One column per field.
+        count : int
+            The number of keys.
+
+        Returns
+        -------
+        ndarray of bool
+            One element per key.
+        """
         found = np.zeros(count, np.bool_)
         for name, kind in self.kinds.items():
             start = self.spans[name].start
@@ -74,7 +100,18 @@ class StateLayout:
         return found
 
     def results(self, values: Sequence[Column]) -> dict[str, pa.Array]:
-        """Return the users' form of the state: an Arrow array per name; Python objects are pickled."""
+        """Return the users' form of the state: an Arrow array per name; Python objects are pickled.
+
+        Parameters
+        ----------
+        values : sequence of (ndarray or Ragged)
+            One column per field.
+
+        Returns
+        -------
+        dict of str to Array
+            One element per key in each array; null where a key has no value.
+        """
         return {name: _result(kind, values[self.spans[name].start :]) for name, kind in self.kinds.items()}
 
 

@@ -62,13 +62,32 @@ class RaggedColumn:
         self._starts, self._lengths = starts, lengths
 
     def take(self, slots: Slots) -> Ragged:
-        """Return copies of the slots' lists."""
+        """Return copies of the slots' lists.
+
+        Parameters
+        ----------
+        slots : ndarray of intp
+            The slots.
+
+        Returns
+        -------
+        Ragged
+            One list per slot.
+        """
         with self._lock:
             lengths = self._lengths.take(slots)
             return Ragged(_gathered(self._data, self._starts.take(slots), lengths), offsets_of(lengths))
 
     def write(self, slots: Slots, lists: Ragged) -> None:
-        """Replace the slots' lists; the slots must be distinct."""
+        """Replace the slots' lists; the slots must be distinct.
+
+        Parameters
+        ----------
+        slots : ndarray of intp
+            The slots.
+        lists : Ragged
+            One list per slot.
+        """
         lengths = lists.lengths
         with self._lock:
             same = lengths == self._lengths.take(slots)

@@ -148,7 +148,20 @@ class Session:
         return new
 
     def gather(self, located: Located, fields: Sequence[int] | None = None) -> list[Column]:
-        """Return copies of the located keys' values, for all fields or those at the given positions."""
+        """Return copies of the located keys' values, for all fields or those at the given positions.
+
+        Parameters
+        ----------
+        located : Located
+            The keys, as `locate` returned them.
+        fields : sequence of int, optional
+            Positions of fields; all by default.
+
+        Returns
+        -------
+        list of ndarray or Ragged
+            Copies of the values, one array per field.
+        """
         while True:
             with self.gate:
                 self._require_open()
@@ -159,7 +172,20 @@ class Session:
             self._relocate(located)
 
     def scatter(self, located: Located, values: Sequence[Column | None]) -> None:
-        """Write values of located keys, one array per field; a field given as None stays unchanged."""
+        """Write values of located keys, one array per field; a field given as None stays unchanged.
+
+        Parameters
+        ----------
+        located : Located
+            The keys, as `locate` returned them.
+        values : sequence of (ndarray, Ragged or None)
+            One array per field.
+
+        Raises
+        ------
+        StateError
+            If an array does not fit its field or the number of keys, or the session is closed.
+        """
         self._check_values(values, len(located.slots))
         while True:
             with self.gate:

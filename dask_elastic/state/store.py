@@ -11,20 +11,21 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dask_elastic.state.codec import StateRows, decode, encode
+from dask_elastic.state.declaration import difference
 from dask_elastic.state.index import Slots, Words, make_index
 from dask_elastic.state.key_columns import KeyColumns, plain
 from dask_elastic.state.key_table import KeyTable, MakeIndex, distinct_keys
 from dask_elastic.state.session import Session
+from dask_elastic.state.shard_owners import ShardOwners
 from dask_elastic.state.slots import DIRTY, EMPTY, LIVE, TOMBSTONE, Column, SlotArrays
 from dask_elastic.topology.field import Field
 from dask_elastic.vocab.errors import SchemaMismatch, StateError
 from dask_elastic.vocab.lock import MakeLock, NoLock
 
-NO_OWNER = -1
 _WORTH_PACKING = 4096
 
 
-class KeyedStore:
+class KeyedStore(ShardOwners):
     """Columnar state per key, in shards that each have one owner.
 
     Parameters
@@ -42,10 +43,6 @@ class KeyedStore:
 
     Attributes
     ----------
-    owner : ndarray of intp
-        The task that owns each shard, -1 for none; read-only.
-    owner_version : object
-        Replaced by a new object whenever `owner` changes.
     track_dirty : bool
         Whether changes are marked.
     reserve : callable
@@ -74,10 +71,7 @@ class KeyedStore:
         track_dirty: bool = False,
         make_index: MakeIndex = make_index,
     ) -> None:
-        self._owner: npt.NDArray[np.intp] = np.full(shards, NO_OWNER, np.intp)
-        self.owner: npt.NDArray[np.intp] = self._owner.view()
-        self.owner.flags.writeable = False
-        self.owner_version = object()
+        super().__init__(shards)
         self.track_dirty = track_dirty
         self.make_index = make_index
         self.reserve: Callable[[int], None] = _unlimited
@@ -91,11 +85,6 @@ class KeyedStore:
         self._sessions: dict[int, Session] = {}
         self._table = KeyTable(make_index)
         self._keys: KeyColumns | None = None
-
-    @property
-    def shards(self) -> int:
-        """The number of shards."""
-        return len(self.owner)
 
     @property
     def fields(self) -> tuple[Field, ...]:
@@ -127,10 +116,10 @@ class KeyedStore:
 
     def _declare(self, key_schema: pa.Schema, fields: tuple[Field, ...]) -> None:
         if self._keys is not None:
-            difference = _difference(self._keys.schema, key_schema, self.fields, fields)
-            if difference:
+            changed = difference(self._keys.schema, key_schema, self.fields, fields)
+            if changed:
                 raise SchemaMismatch(
-                    f"the state is already declared with a different shape: {difference}. Give an operator whose state "
+                    f"the state is already declared with a different shape: {changed}. Give an operator whose state "
                     "has another shape another name"
                 )
             return
@@ -171,51 +160,6 @@ class KeyedStore:
             if self._sessions.get(session.task) is session:
                 del self._sessions[session.task]
 
-    def grant(self, shard: int, task: int) -> None:
-        """Make a task the owner of a shard.
-
-        Parameters
-        ----------
-        shard : int
-            The shard.
-        task : int
-            The task's number.
-
-        Raises
-        ------
-        StateError
-            If another task owns the shard, or there is no such shard.
-        """
-        self._require_shards([shard])
-        if self.owner[shard] not in (NO_OWNER, task):
-            raise StateError(
-                f"shard {shard} is owned by task {self.owner[shard]}; revoke it before granting it to task {task}"
-            )
-        self._set_owner(shard, task)
-
-    def revoke(self, shard: int) -> None:
-        """Leave a shard without an owner.
-
-        Raises
-        ------
-        StateError
-            If there is no such shard.
-        """
-        self._require_shards([shard])
-        self._set_owner(shard, NO_OWNER)
-
-    def _set_owner(self, shard: int, task: int) -> None:
-        # In this order: a session that sees the new version also sees the new owner. The version is an object, because
-        # two threads that increment a counter at once could produce one number.
-        self._owner[shard] = task
-        self.owner_version = object()
-
-    def not_owned(self, shard: int, task: int) -> StateError:
-        """Return the error for a task that accessed a shard that it does not own."""
-        owner = int(self.owner[shard])
-        whose = "no task" if owner == NO_OWNER else f"task {owner}"
-        return StateError(f"task {task} touched shard {shard}, which {whose} owns; route its rows to the owner")
-
     def admit(
         self,
         task: int,
@@ -225,7 +169,28 @@ class KeyedStore:
         hashes: Words,
         check: Words | None,
     ) -> tuple[int, Slots]:
-        """Return the layout's number and the slots of the keys in the picked rows; new keys get new slots."""
+        """Return the layout's number and the slots of the keys in the picked rows; new keys get new slots.
+
+        Parameters
+        ----------
+        task : int
+            The task, which must own the shards of new keys.
+        rows : RecordBatch
+            A batch.
+        key_columns : sequence of str
+            Its key columns.
+        picked : ndarray of intp
+            One row of each distinct key.
+        hashes, check : ndarray of uint64
+            The hashes and checks of all rows; no checks if all are zero.
+
+        Returns
+        -------
+        layout : int
+            The layout for which the slots are valid; packing starts a new one.
+        slots : ndarray of intp
+            One slot per picked row.
+        """
         hashes = hashes[picked]
         checks = np.zeros_like(hashes) if check is None else check[picked]
         with self._lock:
@@ -295,6 +260,18 @@ class KeyedStore:
     def rows(self, shards: Iterable[int] | None = None) -> tuple[pa.RecordBatch, list[Column]]:
         """Return a consistent copy of the keys and their values, one array (or `Ragged`) per field.
 
+        Parameters
+        ----------
+        shards : iterable of int, optional
+            The shards; all by default.
+
+        Returns
+        -------
+        keys : RecordBatch
+            The key columns.
+        values : list of ndarray or Ragged
+            The values, one array per field.
+
         Raises
         ------
         StateError
@@ -363,7 +340,13 @@ class KeyedStore:
         return self._keys is not None and self.fields == fields and self._keys.schema.equals(key_schema)
 
     def drop(self, shards: Iterable[int]) -> None:
-        """Delete the state of shards, without tombstones; no task may access these shards meanwhile."""
+        """Delete the state of shards, without tombstones; no task may access these shards meanwhile.
+
+        Parameters
+        ----------
+        shards : iterable of int
+            The shards.
+        """
         with self._lock:
             dropped = self._of_shards(shards)
             self.slots.reset(dropped)
@@ -392,7 +375,13 @@ class KeyedStore:
             self.layout += 1
 
     def shard_bytes(self) -> npt.NDArray[np.int64]:
-        """Return the approximate bytes of each shard's live keys; objects are measured on a sample."""
+        """Return the approximate bytes of each shard's live keys; objects are measured on a sample.
+
+        Returns
+        -------
+        ndarray of int64
+            Bytes per shard.
+        """
         with self._lock:
             used = self.slots.used
             if used == 0 or self._keys is None:
@@ -406,9 +395,20 @@ class KeyedStore:
             return (keys * (per_slot + self._keys.nbytes / used) + lists).astype(np.int64)
 
     def state_bytes(self, shards: Iterable[int] | None = None) -> int:
-        """Return the approximate bytes of the live keys of some shards, or of all."""
+        """Return the approximate bytes of the live keys of some shards, or of all.
+
+        Parameters
+        ----------
+        shards : iterable of int, optional
+            The shards; all by default.
+
+        Returns
+        -------
+        int
+            Bytes.
+        """
         sizes = self.shard_bytes()
-        return int(sizes.sum() if shards is None else sizes[self._require_shards(shards)].sum())
+        return int(sizes.sum() if shards is None else sizes[self.require_shards(shards)].sum())
 
     def __len__(self) -> int:
         with self._lock:
@@ -419,19 +419,12 @@ class KeyedStore:
         used = self.slots.used
         if shards is None:
             return np.arange(used)
-        chosen = self._require_shards(shards)
+        chosen = self.require_shards(shards)
         if len(chosen) == 1:
             return np.flatnonzero(self.slots.shards[:used] == chosen[0])
         wanted = np.zeros(self.shards, np.bool_)
         wanted[chosen] = True
         return np.flatnonzero(wanted.take(self.slots.shards[:used]))
-
-    def _require_shards(self, shards: Iterable[int]) -> list[int]:
-        chosen = [int(shard) for shard in shards]
-        for shard in chosen:
-            if not 0 <= shard < self.shards:
-                raise StateError(f"there is no shard {shard}: the store has the shards 0 to {self.shards - 1}")
-        return chosen
 
     def _require_declared(self) -> KeyColumns:
         if self._keys is None:
@@ -451,26 +444,3 @@ class KeyedStore:
 
 def _unlimited(nbytes: int) -> None:
     """Let the state grow without a limit."""
-
-
-def _difference(
-    keys: pa.Schema, other_keys: pa.Schema, fields: tuple[Field, ...], other_fields: tuple[Field, ...]
-) -> str:
-    if fields == other_fields and keys.equals(other_keys):
-        return ""
-    parts = []
-    if not keys.equals(other_keys):
-        parts.append(f"key columns {_text(keys)} before, {_text(other_keys)} now")
-    missing = [repr(field) for field in fields if field not in other_fields]
-    added = [repr(field) for field in other_fields if field not in fields]
-    if missing:
-        parts.append(f"missing fields: {', '.join(missing)}")
-    if added:
-        parts.append(f"new fields: {', '.join(added)}")
-    if not parts and fields != other_fields:
-        parts.append("the same fields in another order")
-    return "; ".join(parts)
-
-
-def _text(schema: pa.Schema) -> str:
-    return "(" + ", ".join(f"{field.name}: {field.type}" for field in schema) + ")"

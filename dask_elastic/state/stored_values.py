@@ -39,7 +39,22 @@ def dtype_of(kind: Element) -> np.dtype[Any]:
 
 
 def to_stored(values: Any, kind: Element) -> tuple[Values, Known]:
-    """Return values in stored form and which are not null; Arrow raises if they do not fit the type."""
+    """Return values in stored form and which are not null; Arrow raises if they do not fit the type.
+
+    Parameters
+    ----------
+    values : array-like
+        Arrow, NumPy or Python values.
+    kind : DataType or object
+        The declared type.
+
+    Returns
+    -------
+    stored : ndarray
+        The values in the type of `dtype_of`.
+    known : ndarray of bool
+        Which values are not null.
+    """
     if not isinstance(kind, pa.DataType):
         return _objects_of(values)
     array = to_array(values, kind)
@@ -68,7 +83,22 @@ def to_array(values: Any, kind: pa.DataType) -> pa.Array:
 
 
 def to_arrow(values: Values, kind: Element, known: Known | None = None) -> pa.Array:
-    """Return stored values as an Arrow array, null where `known` is false; values declared `object` are pickled."""
+    """Return stored values as an Arrow array, null where `known` is false; values declared `object` are pickled.
+
+    Parameters
+    ----------
+    values : ndarray
+        Stored values.
+    kind : DataType or object
+        The declared type.
+    known : ndarray of bool, optional
+        Which values are not null; all by default.
+
+    Returns
+    -------
+    Array
+        One element per value.
+    """
     if not isinstance(kind, pa.DataType):
         has = np.ones(len(values), np.bool_) if known is None else known
         pickled = [cloudpickle.dumps(value) if is_known else None for value, is_known in zip(values, has, strict=True)]
@@ -103,7 +133,22 @@ def private(values: Values) -> Values:
 
 
 def filled(values: Values, missing: Known, default: object) -> Values:
-    """Return the values with a default where they are missing; may change the given array."""
+    """Return the values with a default where they are missing; may change the given array.
+
+    Parameters
+    ----------
+    values : ndarray
+        The values.
+    missing : ndarray of bool
+        Which elements to replace.
+    default : object
+        The default, of which each element gets its own copy.
+
+    Returns
+    -------
+    ndarray
+        The values; float64 if an integer column gets a fractional default.
+    """
     if values.dtype == object:
         for place in np.flatnonzero(missing):
             values[place] = private_copy(default)

@@ -45,7 +45,15 @@ class ValueColumn:
         self._changed = False
 
     def read(self) -> tuple[Values, Known]:
-        """Return the values and which keys have one; callers must not change either."""
+        """Return the values and which keys have one; callers must not change either.
+
+        Returns
+        -------
+        values : ndarray
+            One element per key.
+        known : ndarray of bool
+            Which keys have a value.
+        """
         values, known = self._fields()[:2]
         return values, known
 
@@ -58,6 +66,20 @@ class ValueColumn:
         """Set the values of all keys, or of those where `where` is true; a null deletes a key's value.
 
         In a column declared `object`, None is a value unless `none_is_null` is true.
+
+        Parameters
+        ----------
+        values : array-like
+            One element per key.
+        where : ndarray of bool, optional
+            The keys to set; all by default.
+        none_is_null : bool, optional
+            Whether None deletes a value that is declared `object`.
+
+        Raises
+        ------
+        StateError
+            If length or type do not fit.
         """
         try:
             new, known = to_stored(values, self.kind.type)

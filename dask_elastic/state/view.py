@@ -306,7 +306,25 @@ class StateView:
         return column
 
     def column(self, name: str, wanted: type | None = None) -> AnyColumn:
-        """Return the column of a declared name; with `wanted`, raise StateError unless it is of that kind."""
+        """Return the column of a declared name; with `wanted`, raise StateError unless it is of that kind.
+
+        Parameters
+        ----------
+        name : str
+            The declared name.
+        wanted : type, optional
+            `Value`, `List` or `Map`.
+
+        Returns
+        -------
+        ValueColumn, ListColumn or MapColumn
+            The column, read at its first use.
+
+        Raises
+        ------
+        StateError
+            If the name is not declared, or declared as another kind.
+        """
         kind = self._layout.kinds.get(name)
         if kind is None:
             names = ", ".join(map(repr, self._layout.kinds)) or "none"
