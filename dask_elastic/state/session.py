@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from dask_elastic.state.index import Slots, Words
-from dask_elastic.state.key_table import KeyTable, distinct_keys
-from dask_elastic.state.slots import DIRTY, EMPTY, LIVE, TOMBSTONE, Column
+from dask_elastic.state.key_table import KeyTable, MakeIndex, distinct_keys
+from dask_elastic.state.slots import DIRTY, EMPTY, LIVE, TOMBSTONE, Column, SlotArrays
 from dask_elastic.topology.grouping import Grouping
 from dask_elastic.topology.ragged import Ragged
 from dask_elastic.vocab.errors import StateError
 from dask_elastic.vocab.lock import Lock
-
-if TYPE_CHECKING:
-    from dask_elastic.state.store import KeyedStore
-
 
 Batch = tuple[pa.RecordBatch, Sequence[str], Words, Words | None]
 """Rows, names of the key columns, hashes, and checks (second hashes; None if all are zero)."""
@@ -61,6 +57,42 @@ class Located:
         return len(self.slots)
 
 
+class SharedStore(Protocol):
+    """The store that sessions share, as they use it; see `KeyedStore`."""
+
+    make_index: MakeIndex
+    owner: npt.NDArray[np.intp]
+    owner_version: object
+    track_dirty: bool
+    layout: int
+    slots: SlotArrays
+    has_checks: bool
+
+    def admit(
+        self,
+        task: int,
+        rows: pa.RecordBatch,
+        key_columns: Sequence[str],
+        picked: Slots,
+        hashes: Words,
+        check: Words | None,
+    ) -> tuple[int, Slots]:
+        """Return the layout's number and the slots of the keys in the picked rows; new keys get new slots."""
+        ...
+
+    def not_owned(self, shard: int, task: int) -> StateError:
+        """Return the error for a task that accessed a shard that it does not own."""
+        ...
+
+    def tidy(self) -> None:
+        """Free the slots of keys without state, if there are many."""
+        ...
+
+    def close_session(self, session: Session) -> None:
+        """Close a session."""
+        ...
+
+
 class Session:
     """A task's access to its executor's store; made by `KeyedStore.session`, used by one thread.
 
@@ -72,7 +104,7 @@ class Session:
     while it holds its gate. User code runs under neither.
     """
 
-    def __init__(self, store: KeyedStore, task: int, gate: Lock) -> None:
+    def __init__(self, store: SharedStore, task: int, gate: Lock) -> None:
         self.task = task
         self.gate = gate
         self.closed = False
