@@ -157,6 +157,29 @@ def decision_to_dict(decision: Decision) -> dict[str, Any]:
     }
 
 
+def decision_from_dict(value: Mapping[str, Any]) -> Decision:
+    """Return the decision that `decision_to_dict` converted.
+
+    Parameters
+    ----------
+    value : mapping
+        The result of `decision_to_dict`.
+
+    Returns
+    -------
+    Decision
+        The decision.
+    """
+    return Decision(
+        **{
+            **value,
+            "wanted": {ExecutorId(name, index): count for name, index, count in value["wanted"]},
+            "changes": tuple(map(_change_from_dict, value["changes"])),
+            "bound": tuple(value["bound"]),
+        }
+    )
+
+
 def _plain(record: Any) -> dict[str, Any]:
     """Return the fields of a dataclass, with NumPy numbers as Python numbers."""
     found = {}
@@ -181,6 +204,11 @@ def _executor_from_dict(value: Mapping[str, Any]) -> ExecutorSnapshot:
 def _change_to_dict(change: CoreChange) -> dict[str, Any]:
     cores = {"before": _pairs(change.before), "after": _pairs(change.after)}
     return _plain(change) | cores | {"executor": _names(change.executor)}
+
+
+def _change_from_dict(value: Mapping[str, Any]) -> CoreChange:
+    cores = {"before": _mapping(value["before"]), "after": _mapping(value["after"])}
+    return CoreChange(**{**value, **cores, "executor": _identity(value["executor"])})
 
 
 def _names(executor: ExecutorId) -> list[Any]:
