@@ -51,11 +51,11 @@ def random_problem(seed):
     return random, with_room(made, capacity)
 
 
-def test_core_planner_names_are_sorted():
+def test_the_names():
     assert core_planner_names() == ("elasticutor", "naive")
 
 
-def test_core_planner_with_unknown_name_suggests_nearest():
+def test_a_name_unknown_is_answered_with_the_nearest():
     with pytest.raises(UnknownPlanner, match="did you mean 'naive'"):
         core_planner("niave")
 
@@ -63,7 +63,7 @@ def test_core_planner_with_unknown_name_suggests_nearest():
 @pytest.mark.parametrize("name", core_planner_names())
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, 100_000))
-def test_core_planner_answers_are_valid_and_deterministic(name, seed):
+def test_every_planner_keeps_the_rules(name, seed):
     _, made = random_problem(seed)
     cores = core_planner(name).plan(made, seed=1)
     assert (cores >= 0).all()
@@ -76,7 +76,7 @@ def test_core_planner_answers_are_valid_and_deterministic(name, seed):
 
 @settings(max_examples=200, deadline=None)
 @given(st.integers(0, 100_000))
-def test_assign_answers_are_valid(seed):
+def test_all_of_it_keeps_the_rules(seed):
     random, made = random_problem(seed)
     count = made.current.shape[1]
     per_node = random.choice([0, 0, 1, 2], count)
@@ -108,40 +108,40 @@ def test_elasticutor_moves_less_state_than_first_fit():
     assert max(saved) > 0
 
 
-def test_elasticutor_places_data_intensive_executors_at_home():
+def test_data_intensive_executors_are_at_home_with_elasticutor_only():
     made = problem([[1, 1], [0, 0]], [2, 2], [3, 3], home=[1, 1], intensity=[1e9, 0.0])
     assert assigned(made)[:, 0].tolist() == [0, 2]
     assert assigned(made, ["naive"] * 2)[:, 0].tolist() == [2, 0]
 
 
-def test_assign_releases_surplus_above_kept_cores():
+def test_a_surplus_is_released_down_to_what_is_kept():
     made = problem([[4], [2]], [1], [8, 8])
     assert assigned(made, keep=[5]).ravel().tolist() == [4, 1]
     assert assigned(made, keep=[9]).ravel().tolist() == [4, 2]
     assert assigned(made).ravel().tolist() == [1, 0]
 
 
-def test_assign_with_two_planners_fits_all_executors():
+def test_executors_of_two_planners_share_the_nodes():
     made = problem([[4, 0], [0, 1]], [1, 4], [4, 2], home=[0, 1])
     cores = assigned(made, ["naive", "elasticutor"], keep=[4, 4])
     assert cores.sum(axis=0).tolist()[1] == 4
     assert (cores.sum(axis=1) <= [4, 2]).all()
 
 
-def test_assign_places_gil_bound_executors_first():
+def test_who_holds_the_gil_goes_first_and_others_make_room():
     made = problem([[2, 0], [0, 4]], [2, 4], [4, 4], home=[0, 1])
     cores = assigned(made, per_node=[1, 0])
     assert cores[:, 0].tolist() == [1, 1]
     assert cores[:, 1].sum() == 4
 
 
-def test_assign_prefers_granted_cores_over_kept_cores():
+def test_what_others_are_granted_comes_before_what_is_kept():
     made = problem([[1, 1], [1, 0], [1, 0]], [1, 3], [2, 1, 1])
     cores = assigned(made, keep=[3, 3], per_node=[1, 0])
     assert cores.sum(axis=0).tolist() == [1, 3]
 
 
-def test_with_room_shares_occupied_slots_first_then_evenly():
+def test_slots_are_shared_where_executors_are_first_then_evenly():
     made = with_room(problem([[3, 0, 0], [0, 1, 1]], [3, 1, 1], [1, 2]), np.array([1, 2]))
     assert made.capacity.tolist() == [3, 2]
     made = with_room(problem([[0, 0, 0], [0, 0, 0]], [2, 2, 2], [2, 1]), np.array([2, 1]))
@@ -151,20 +151,20 @@ def test_with_room_shares_occupied_slots_first_then_evenly():
 
 
 @pytest.mark.parametrize(
-    ("answer", "message"),
+    ("answer", "said"),
     [([[9], [0]], "gives out 9 cores of node 0, which has 4"), ([[1], [0]], "gives executor 0 1 cores of 2")],
 )
-def test_assign_with_invalid_planner_answer_raises(monkeypatch, answer, message):
+def test_an_answer_that_breaks_a_rule_is_refused(monkeypatch, answer, said):
     class Wrong:
         def plan(self, problem, seed=0):
             return np.array(answer)
 
     monkeypatch.setitem(assignment._PLANNERS, "naive", Wrong())
-    with pytest.raises(InvalidPlan, match=message):
+    with pytest.raises(InvalidPlan, match=said):
         assigned(problem([[1], [0]], [2], [4, 4]), ["naive"])
 
 
-def test_core_problem_with_wrong_shapes_raises():
+def test_shapes_that_disagree_are_named():
     made = problem([[1, 1]], [1, 1], [4])
     with pytest.raises(PlanningError, match="granted has shape"):
         replace(made, granted=np.array([1]))
