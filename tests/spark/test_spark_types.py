@@ -95,7 +95,7 @@ def test_what_cannot_be_meant_is_said(spark, client):
     [
         ({"schema": {"a": "int"}}, "pyarrow Schema or Spark's StructType"),
         ({"schema": pa.schema([])}, "at least one column"),
-        ({"schema": pa.schema([("a", pa.int8()), ("a", pa.int8())])}, "there twice"),
+        ({"schema": pa.schema([("a", pa.int8()), ("a", pa.int8())])}, "occurs twice"),
         ({"epochs": 0}, "epochs is 0"),
         ({"staging": "much"}, "staging is 'much'"),
         ({"staging": 0}, "a size above 0"),
