@@ -17,9 +17,6 @@ INTERRUPTED = 130
 """The exit code that shells use for a command ended by Ctrl-C."""
 
 
-Resolved = tuple[str | None, click.Command | None, list[str]]
-
-
 @dataclass(frozen=True)
 class LazyCommand:
     """The import path and summary of a command.

@@ -51,8 +51,8 @@ class CoresFigure:
         """Draw another job, or a job whose executors or nodes changed."""
         previous = self.drawn
         self.drawn = self._draw(series, rows)
-        kept = [one for one in self._x_range.renderers if previous is None or one is not previous.moments]
-        self._x_range.renderers = [*kept, self.drawn.moments]
+        kept = [one for one in self._x_range.renderers if previous is None or one is not previous.anchor]
+        self._x_range.renderers = [*kept, self.drawn.anchor]
         self.root.children = [self.drawn.figure]
 
     def _draw(self, series: TimeSeries, rows: Rows) -> StackFigure | HeatMap:

@@ -74,7 +74,7 @@ class HeatMap:
         self.figure = time_figure(title, x_range, y_range=Range1d(len(names), 0), **options)
         self.source = ColumnDataSource()
         self._times = ColumnDataSource({"time": times})
-        self.moments = self.figure.add_glyph(self._times, Line(x="time", y=value(0), line_alpha=0.0))
+        self.anchor = self.figure.add_glyph(self._times, Line(x="time", y=value(0), line_alpha=0.0))
         self._paint(times, cores)
         self._show()
         self._add_picture(names)

@@ -63,12 +63,12 @@ class StackFigure:
         areas = [self._area(place, color) for place, color in enumerate(colors)]
         highest = {"x": "time", "y": f"top{len(names) - 1}"}
         self.figure.add_glyph(self.source, Step(**highest, mode="after", line_color=OUTLINE, line_width=1.2))
-        self.moments = self.figure.add_glyph(self.source, Line(**highest, line_alpha=0.0))
+        self.anchor = self.figure.add_glyph(self.source, Line(**highest, line_alpha=0.0))
         items = [LegendItem(label=value(name), renderers=[area]) for name, area in zip(names, areas, strict=True)]
         # The legend lists the names from the top, as in the stack.
         self.figure.add_layout(legend_of(location="center", items=items[::-1]), "right")
         rows = [(name, f"@count{place}") for place, name in enumerate(names)]
-        self.figure.add_tools(time_hover(self.moments, [*rows[::-1], ("total", f"@{highest['y']}")]))
+        self.figure.add_tools(time_hover(self.anchor, [*rows[::-1], ("total", f"@{highest['y']}")]))
 
     def _area(self, place: int, color: str) -> GlyphRenderer:
         below = f"top{place - 1}" if place else value(0)
