@@ -52,9 +52,7 @@ def test_packaged_java_is_used_when_none_is_installed(tmp_path):
     assert found.origin == "packaged"
     assert not found.has_vectors
     assert find_java(os.environ, "packaged").home == found.home
-    shown = subprocess.run(
-        [found.home / "bin" / "java", "-version"], capture_output=True, text=True, check=True
-    ).stderr
+    shown = subprocess.run([found.home / "bin" / "java", "-version"], capture_output=True, text=True, check=True).stderr
     assert f'"{found.version}"' in shown.splitlines()[0]
 
 

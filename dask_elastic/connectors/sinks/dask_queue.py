@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from dask_elastic.topology.sink import OutputBuffer, Sink, SinkContext, SinkWriter
+from dask_elastic.topology.sink import Outbox, Sink, SinkContext, SinkWriter
 from dask_elastic.vocab.errors import SinkError, TopologyError
 
 
@@ -50,7 +50,7 @@ class DaskQueue(Sink):
         Parameters
         ----------
         context : SinkContext
-            Holds the worker's output buffer.
+            Holds the outbox of the worker.
 
         Returns
         -------
@@ -60,7 +60,7 @@ class DaskQueue(Sink):
         Raises
         ------
         SinkError
-            Outside a cluster, where there is no output buffer.
+            Outside a cluster, where there is no outbox.
         """
         if context.outbox is None:
             raise SinkError(f"{self!r} can only be opened by a job on a cluster; elsewhere there are no queues.")
@@ -69,7 +69,7 @@ class DaskQueue(Sink):
 
 
 class _Publisher(SinkWriter):
-    def __init__(self, name: str, limit: int, outbox: OutputBuffer):
+    def __init__(self, name: str, limit: int, outbox: Outbox):
         self._name = name
         self._limit = limit
         self._outbox = outbox
