@@ -16,13 +16,13 @@ def module(path):
     return loaded
 
 
-def test_the_drawing_of_the_protocol_is_that_of_its_table():
+def test_protocol_drawing_equals_its_table():
     drawing = module(ROOT / "tests" / "docs" / "protocol_drawing.py")
     assert drawing.drawn() == drawing.drawing(), "run python tests/docs/protocol_drawing.py"
     assert all(action.name in drawing.drawn() for _, action in TABLE.values())
 
 
-def test_the_layers_are_those_that_are_enforced():
+def test_layers_of_page_equal_enforced_layers():
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     shown = re.search(r"<!-- layers: .*-->\n```\n(.*?)```", page, re.DOTALL)
     layers = [set(line.split(" | ")) for line in shown[1].splitlines()]
