@@ -12,6 +12,7 @@ from dask_elastic.executor.moves import Moves
 from dask_elastic.executor.routes import Routes
 from dask_elastic.executor.task import PENDING_BYTES, Task
 from dask_elastic.executor.task_queue import StopItem
+from dask_elastic.executor.task_status import TaskEvent, TaskStatus
 from dask_elastic.planning.balance import balance
 from dask_elastic.vocab.errors import PlanningError
 
@@ -57,7 +58,7 @@ class Cores:
     @property
     def active(self) -> list[Task]:
         """Tasks that are to stay, by number."""
-        return sorted((t for t in self.routes.tasks.values() if not t.draining), key=lambda t: t.number)
+        return sorted((t for t in self.routes.tasks.values() if t.status is TaskStatus.ACTIVE), key=lambda t: t.number)
 
     def by_node(self) -> dict[int, int]:
         """Cores held on each node, those about to be given back not counted."""
@@ -87,7 +88,7 @@ class Cores:
         for node in sorted(held):
             surplus = held[node] - wanted.get(node, 0)
             for task in self._least_loaded(node, loads)[: max(surplus, 0)]:
-                task.draining = True
+                task.handle(TaskEvent.CORE_RETURNED)
         return instructions + self.drain(loads, now) + self.balance(loads, now)
 
     def _start(self, node: int) -> Instruction:
@@ -129,7 +130,7 @@ class Cores:
         while self._planned and len(self.moves) < MOVES_AT_ONCE:
             shard, target = self._planned.popleft()
             task = self.routes.tasks.get(target)
-            if shard not in self.moves and task is not None and not task.draining:
+            if shard not in self.moves and task is not None and task.status is TaskStatus.ACTIVE:
                 instructions += self.moves.begin(shard, target, now)
         return instructions
 
@@ -137,7 +138,7 @@ class Cores:
         """Move what draining tasks own to the others, a few shards at a time; stop those that own nothing any more."""
         instructions: list[Instruction] = []
         load = self._task_loads(loads)
-        for task in [t for t in self.routes.tasks.values() if t.draining and not t.stopping]:
+        for task in [t for t in self.routes.tasks.values() if t.status is TaskStatus.DRAINING]:
             shards = self.routes.table.shards_of(task.number)
             for shard in shards[np.argsort(-loads[shards], kind="stable")].tolist():
                 if shard in self.moves or len(self.moves) >= MOVES_AT_ONCE:
@@ -146,7 +147,7 @@ class Cores:
                 load[target.number] += max(float(loads[shard]), 1e-9)
                 instructions += self.moves.begin(shard, target.number, now)
             if not len(self.routes.table.shards_of(task.number)) and not self.moves.touches(task.number):
-                task.stopping = True
+                task.handle(TaskEvent.EMPTIED)
                 task.queue.put_control(StopItem())
                 instructions += [Wake(number) for number in self.routes.wake(task)]
         return instructions
@@ -156,7 +157,10 @@ class Cores:
 
     def forget(self, task: int) -> None:
         """Drop a task whose thread has ended; one that was lost is forgotten already."""
-        self.routes.tasks.pop(task, None)
+        ended = self.routes.tasks.get(task)
+        if ended is not None:
+            ended.handle(TaskEvent.THREAD_ENDED)
+            del self.routes.tasks[task]
 
     # losses
 

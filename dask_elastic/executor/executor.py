@@ -21,6 +21,7 @@ from dask_elastic.executor.recovery import Recovery, RecoveryRecord
 from dask_elastic.executor.routes import Routes
 from dask_elastic.executor.task import REMOTE_WINDOW, Task
 from dask_elastic.executor.task_queue import Item, Work
+from dask_elastic.executor.task_status import TaskStatus
 from dask_elastic.executor.watermarks import Watermarks
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.vocab.batch import Batch
@@ -251,7 +252,7 @@ class ElasticExecutor:
                 return self.moves.label_returned(message.task, message.shard, now) + self._proceed(now)
             if message.shard != ALL_SHARDS:
                 mine.pending.leave(message.shard, message.through)
-                return self.moves.brought_ahead(message.shard, now) + self._proceed(now)
+                return self.moves.flush_arrived(message.shard, now) + self._proceed(now)
             mine.pending.trim(message.through)
             if message.token == TRIM:
                 mine.pending.answered()
@@ -351,7 +352,7 @@ class ElasticExecutor:
 
     def _proceed(self, now: float) -> list[do.Instruction]:
         """Go on with draining and balancing after a move has come a step further."""
-        if any(task.draining and not task.stopping for task in self.routes.tasks.values()):
+        if any(task.status is TaskStatus.DRAINING for task in self.routes.tasks.values()):
             return self.cores.drain(self._loads(now), now) + self.cores.proceed(now)
         return self.cores.proceed(now)
 

@@ -21,6 +21,7 @@ from dask_elastic.executor.pending import Sent
 from dask_elastic.executor.piece import Block, Piece, Receipt, Replay, pieces_by_route, sorted_block
 from dask_elastic.executor.routes import Routes
 from dask_elastic.executor.task import Task
+from dask_elastic.executor.task_status import TaskEvent
 from dask_elastic.vocab.errors import PoisonBatch
 from dask_elastic.vocab.identity import ExecutorId
 
@@ -104,6 +105,7 @@ class Recovery:
         shards = sum(len(self.routes.table.shards_of(task.number)) for task in tasks)
         settled = 0
         for task in tasks:
+            task.handle(TaskEvent.NODE_LOST)
             del self.routes.tasks[task.number]
             settled += self._put_back(task, now, died)
         rows = self.rows - before

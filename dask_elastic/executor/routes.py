@@ -10,6 +10,7 @@ import numpy as np
 from dask_elastic.executor.piece import Block, Piece, Receipt, pieces_by_route, sorted_block
 from dask_elastic.executor.task import Task
 from dask_elastic.executor.task_queue import LabelItem
+from dask_elastic.executor.task_status import TaskStatus
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.routing.table import ShardTable
 from dask_elastic.vocab.batch import Batch
@@ -115,8 +116,8 @@ class Routes:
         if self.table.paused[shard]:
             raise MoveRefused(f"shard {shard} is on the move already: wait until it has arrived")
         task = self.tasks.get(target)
-        if task is None or task.draining:
-            active = sorted(t.number for t in self.tasks.values() if not t.draining)
+        if task is None or task.status is not TaskStatus.ACTIVE:
+            active = sorted(t.number for t in self.tasks.values() if t.status is TaskStatus.ACTIVE)
             raise MoveRefused(f"task {target} cannot take shard {shard}: the executor's tasks are {active}")
 
     def backlog(self) -> np.ndarray:

@@ -7,6 +7,7 @@ from collections import deque
 
 from dask_elastic.executor.pending import Pending
 from dask_elastic.executor.task_queue import TaskQueue, Work
+from dask_elastic.executor.task_status import TaskEvent, TaskStatus, next_status
 from dask_elastic.meters import Rate
 
 PENDING_BYTES = 32 * 2**20
@@ -35,8 +36,8 @@ class Task:
     """
 
     __slots__ = (
-        "_hops", "at_home", "busy", "draining", "in_flight", "node", "number", "pending", "queue", "sent", "sent_at",
-        "sleeping", "stopping", "window",
+        "_hops", "at_home", "busy", "in_flight", "node", "number", "pending", "queue", "sent", "sent_at", "sleeping",
+        "status", "window",
     )  # fmt: skip
 
     def __init__(self, task: int, node: int, at_home: bool, pending_bytes: int = PENDING_BYTES):
@@ -45,8 +46,7 @@ class Task:
         self.at_home = at_home
         self.queue = TaskQueue()
         self.sleeping = False
-        self.draining = False
-        self.stopping = False
+        self.status = TaskStatus.ACTIVE
         self.sent = 0
         self.in_flight: dict[int, Work] = {}
         self.pending = None if at_home else Pending(pending_bytes)
@@ -54,6 +54,16 @@ class Task:
         self.window = REMOTE_WINDOW
         self._hops: deque[float] = deque(maxlen=HOPS)
         self.busy = Rate(window=1.0)
+
+    def handle(self, event: TaskEvent) -> None:
+        """Change the status as the table of `task_status` says.
+
+        Raises
+        ------
+        ProtocolError
+            If the event is illegal in this status.
+        """
+        self.status = next_status(self.number, self.status, event)
 
     def send(self, work: Work, now: float) -> int:
         """Note a unit of work as under way; returns its number."""

@@ -45,6 +45,14 @@ def keep_busy(executor, task, key):
     return number
 
 
+def drain(executor, task, cores):
+    """Return the core of an idle remote task, and have it pass all that it takes until it stops."""
+    executor.handle(events.SetCores(cores), 0.0)
+    while isinstance(item := executor.take(task)[1], LabelItem):
+        executor.take_back(m.LabelReturned(task, item.shard, -1, None), 0.0)
+    assert isinstance(item, StopItem)
+
+
 def keys(work):
     return work.batch().rows["key"].to_pylist()
 
@@ -147,11 +155,11 @@ def test_a_move_from_a_source_that_is_never_idle_begins_when_its_patience_ends()
     assert asked == do.RequestFlush(remote, 1, UNREQUESTED, shard)
     executor.take_back(m.Flush(remote, -1, None, UNREQUESTED, shard), 0.1)
     executor.done(remote, numbers[0], 0.1, 0.5)
-    assert not executor.moves.active
+    assert not executor.moves.paused
     offer(executor, shard)
     numbers.append(executor.take(remote)[0])
     executor.done(remote, numbers[1], 0.1, 1.0)
-    assert shard in executor.moves.active
+    assert shard in executor.moves.paused
 
 
 def test_a_batch_that_was_split_before_a_move_is_routed_by_the_table_of_now():
@@ -266,7 +274,7 @@ def test_a_move_that_cannot_be_is_refused_and_changes_nothing(shard, target):
 def test_a_move_to_where_the_shard_is_does_nothing():
     executor = make()
     assert executor.handle(events.MoveShard(0, 0), 0.0) == []
-    assert executor.moves.active == {}
+    assert executor.moves.by_shard == {}
 
 
 def test_it_finishes_when_its_input_is_processed_and_the_state_is_home():
@@ -283,6 +291,7 @@ def test_it_finishes_when_its_input_is_processed_and_the_state_is_home():
 def test_a_flush_does_not_wait_for_tasks_that_have_ended():
     executor = make({0: 1, 1: 1})
     assert executor.handle(events.FlushDue(5), 0.0) == [do.RequestFlush(1, 1, 5)]
+    drain(executor, 1, {0: 1})
     assert executor.handle(events.TaskEnded(1), 0.0) == [do.FlushComplete(5)]
     assert executor.handle(events.FlushDue(6), 0.0) == [do.FlushComplete(6)]
 
@@ -326,7 +335,7 @@ def test_a_shard_leaves_a_remote_task_once_its_state_has_been_brought_home_ahead
     remote = next(t.number for t in executor.routes.tasks.values() if not t.at_home)
     shard = int(executor.routes.table.shards_of(remote)[0])
     assert executor.handle(events.MoveShard(shard, 1 - remote), 0.0) == [do.RequestFlush(remote, 1, UNREQUESTED, shard)]
-    assert not executor.moves.active, "the shard's rows go on to the remote task meanwhile"
+    assert not executor.moves.paused, "the shard's rows go on to the remote task meanwhile"
     executor.take_back(m.Flush(remote, -1, None, UNREQUESTED, shard), 0.1)
-    assert shard in executor.moves.active
+    assert shard in executor.moves.paused
     assert executor.take_back(m.Flush(remote, -1, None, UNREQUESTED, shard), 0.2) == [], "it has begun already"

@@ -167,7 +167,7 @@ def test_the_target_is_lost_while_it_is_installed():
     instructions = lose(executor, NEAR)
     assert executor.handle(events.StateInstalled(0, 1), 1.0) == [], "of a task that is lost"
     install_all(executor, instructions)
-    assert not executor.moves.active
+    assert not executor.moves.by_shard
     owner, nodes = executor.assignment()
     assert nodes == {0: HOME, 2: FAR}
     assert set(owner.tolist()) <= set(nodes)
@@ -183,7 +183,7 @@ def test_a_lost_target_is_replaced_while_the_label_is_under_way():
     settle(executor, 2, number)
     instructions = executor.take_back(m.LabelReturned(2, 2, number, None), 1.5)
     install_all(executor, instructions)
-    assert 2 not in executor.moves.active
+    assert 2 not in executor.moves.by_shard
     assert int(executor.assignment()[0][2]) in (0, 2)
 
 

@@ -136,11 +136,11 @@ def a_label_is_waited_for_in_vain(monkeypatch):
     real = Moves.inherit
 
     def inherit(self, heirs, now):
-        waiting = {s: move for s, move in self.active.items() if s not in heirs and move.phase is Phase.LABELLED}
+        waiting = {s: move for s, move in self.by_shard.items() if s not in heirs and move.phase is Phase.LABELLED}
         for shard in waiting:
-            del self.active[shard]
+            del self.by_shard[shard]
         instructions = real(self, heirs, now)
-        self.active |= waiting
+        self.by_shard |= waiting
         return instructions
 
     monkeypatch.setattr(Moves, "inherit", inherit)
