@@ -317,7 +317,7 @@ def test_rows_after_the_end_of_an_input_are_an_error():
 
 
 def test_work_that_was_not_taken_cannot_be_done():
-    with pytest.raises(ProtocolError, match="which it does not have"):
+    with pytest.raises(ProtocolError, match="which is not in flight"):
         make().done(0, 3, 0.1, 0.0)
 
 
@@ -326,7 +326,7 @@ def test_a_remote_task_ignores_a_flush_that_comes_after_its_end():
     part.receive(m.StartTask(4, (1, 2)))
     part.control(m.StopTask(4))
     assert part.receive(m.FlushRequest(4, 9)) is False
-    with pytest.raises(ProtocolError, match="task 4, which is not here"):
+    with pytest.raises(ProtocolError, match="task 4, which does not exist"):
         part.receive(m.Label(4, 1, True))
 
 

@@ -295,20 +295,20 @@ def test_the_time_to_the_first_row_is_told():
 
 def test_a_home_cannot_be_lost_by_its_own_executor():
     executor = make({HOME: 1})
-    with pytest.raises(ProtocolError, match="cannot outlive its home"):
+    with pytest.raises(ProtocolError, match="cannot lose its home"):
         lose(executor, HOME)
 
 
 def test_a_node_is_cut_off_before_it_is_given_up():
     executor = make({HOME: 1, NEAR: 1})
-    with pytest.raises(ProtocolError, match="was not cut off before"):
+    with pytest.raises(ProtocolError, match="link was not cut before"):
         executor.handle(events.NodeGone(NEAR), 0.0)
 
 
 def test_state_of_work_that_is_not_done_is_an_error():
     executor = make({NEAR: 1})
     [number] = send(executor, 0, 1)
-    with pytest.raises(ProtocolError, match="is not done"):
+    with pytest.raises(ProtocolError, match="is not settled"):
         executor.take_back(m.Flush(0, number, None, TRIM), 0.0)
 
 

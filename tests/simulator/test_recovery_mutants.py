@@ -251,9 +251,9 @@ def cores_are_given_on_a_lost_node(monkeypatch):
     real = Cores.set
 
     def with_the_lost(self, wanted, loads, now):
-        gone, self.gone = self.gone, set()
+        lost, self.lost_nodes = self.lost_nodes, set()
         instructions = real(self, wanted, loads, now)
-        self.gone = gone
+        self.lost_nodes = lost
         return instructions
 
     monkeypatch.setattr(Cores, "set", with_the_lost)

@@ -18,7 +18,7 @@ from dask_elastic.executor.executor import ElasticExecutor
 from dask_elastic.executor.keyed_state import read_state
 from dask_elastic.executor.point_query import find_key
 from dask_elastic.executor.processor import Processor
-from dask_elastic.executor.recovery import at_hand
+from dask_elastic.executor.recovery import sent_in_process
 from dask_elastic.executor.task_queue import LabelItem, StopItem, Work
 from dask_elastic.runtime.transport.doorbell import Doorbell
 from dask_elastic.runtime.transport.fence import Fence
@@ -126,7 +126,7 @@ class ExecutorDriver:
         """Return the batch that each task on a node is processing, as far as is known; nothing that never got there."""
         with self.executor.lock:
             tasks = [task for task in self.executor.routes.tasks.values() if task.node == node and task.pending]
-            found = {task.number: sent.number for task in tasks if (sent := at_hand(task)) is not None}
+            found = {task.number: sent.number for task in tasks if (sent := sent_in_process(task)) is not None}
         return {task: number for task, number in found.items() if number < self._unsent.get(task, number + 1)}
 
     @property
