@@ -147,7 +147,7 @@ class Cores:
         return instructions
 
     def drain(self, loads: np.ndarray, now: float) -> list[Instruction]:
-        """Move the shards of draining tasks to active ones, a few at a time; stop the tasks whose last shard has left."""
+        """Move the shards of draining tasks to active ones, a few at a time; stop the tasks that own no shard."""
         instructions: list[Instruction] = []
         load = self._task_loads(loads)
         for task in [t for t in self.routes.tasks.values() if t.status is TaskStatus.DRAINING]:

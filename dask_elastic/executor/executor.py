@@ -352,8 +352,8 @@ class ElasticExecutor:
             case events.InputEnded(origin):
                 self.inputs.end(origin)
             case events.InputWatermark(watermark):
-                self.inputs.hear(watermark)
-        self.watermarks.heard()
+                self.inputs.advance(watermark)
+        self.watermarks.inputs_advanced()
         return []
 
     def _flush(self, token: int) -> list[do.Instruction]:
@@ -374,7 +374,7 @@ class ElasticExecutor:
         return self.cores.proceed(now)
 
     def _finish(self) -> list[do.Instruction]:
-        """Emit the watermark that is due; once all inputs have ended and every row is processed, request the last flush."""
+        """Emit the watermark that is due; when all inputs have ended and no row is left, request the last flush."""
         due = self.watermarks.due()
         if self.inputs.open or self._pending_rows or self._final_flush_requested:
             return due

@@ -41,7 +41,7 @@ class StartTask:
 
 @dataclass(frozen=True, slots=True)
 class InstallState:
-    """Send a shard's primary copy (without `copy`, only the ownership) to the node of `task`, then handle `StateInstalled`."""
+    """Send a shard's primary copy, or without `copy` its ownership, to the node of `task`; `StateInstalled` follows."""
 
     shard: int
     task: int

@@ -207,7 +207,7 @@ class RemotePart:
         return LabelReturned(task.number, shard, task.processed, state)
 
     def settle(self) -> None:
-        """Drop the state of shards that have left; called after the messages of `control` are sent, which must not wait."""
+        """Drop the state of shards that have left; called after `control`'s messages are sent, which must not wait."""
         with self._moving:
             if self._leaving:
                 self.store.drop(self._leaving)

@@ -129,7 +129,7 @@ class TaskQueue:
         self.rows += piece.length
 
     def put_control(self, item: LabelItem | StopItem) -> None:
-        """Put a control record before all waiting rows: none of them belongs to a label's shard, and at a stop none waits."""
+        """Put a control record before all waiting rows: none of them is of the label's shard; at a stop none waits."""
         self._items.appendleft(item)
 
     def take_control(self) -> LabelItem | StopItem | None:

@@ -61,7 +61,7 @@ def test_the_time_of_a_receiver_is_the_least_of_those_it_waits_for_and_never_goe
         else:
             times[origin] = (times[origin] or 0) + amount if what == "advance" else times[origin]
             (idle.add if what == "idle" else idle.discard)(origin)
-            inputs.hear(Watermark(origin, times[origin], what == "idle"))
+            inputs.advance(Watermark(origin, times[origin], what == "idle"))
         found = expected(times, idle, ended)
         reached = found if reached is None else max(reached, found if found is not None else reached)
         assert inputs.time == reached
@@ -80,10 +80,10 @@ def test_the_time_of_a_receiver_is_the_least_of_those_it_waits_for_and_never_goe
 )
 def test_what_cannot_be_said_is_refused(said, message):
     inputs = Inputs(ME, [*ORIGINS, UNTIMED], ORIGINS)
-    inputs.hear(Watermark(ORIGINS[0], 5))
+    inputs.advance(Watermark(ORIGINS[0], 5))
     inputs.end(ORIGINS[1])
     with pytest.raises(ProtocolError, match=message):
-        inputs.hear(said)
+        inputs.advance(said)
     with pytest.raises(ProtocolError, match="ended twice"):
         inputs.end(ORIGINS[1])
 

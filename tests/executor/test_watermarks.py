@@ -21,8 +21,8 @@ def watermarks(*origins):
 
 
 def hear(passing, time, idle=False):
-    passing.inputs.hear(Watermark(ORIGIN, time, idle))
-    passing.heard()
+    passing.inputs.advance(Watermark(ORIGIN, time, idle))
+    passing.inputs_advanced()
 
 
 @settings(max_examples=300, deadline=None)
@@ -62,11 +62,11 @@ def test_one_that_waits_says_nothing_new_for_an_input_that_is_ahead():
     passing = watermarks(ORIGIN, OTHER)
     hear(passing, 10)
     assert passing.take() is None
-    passing.inputs.hear(Watermark(OTHER, 4))
-    passing.heard()
+    passing.inputs.advance(Watermark(OTHER, 4))
+    passing.inputs_advanced()
     assert passing.take() == Watermark(ME, 4)
     passing.inputs.end(OTHER)
-    passing.heard()
+    passing.inputs_advanced()
     assert passing.take() == Watermark(ME, 10)
 
 
@@ -75,6 +75,6 @@ def test_who_has_no_event_time_counts_nothing():
     assert passing.arrived() is None
     passing.settled(None)
     passing.inputs.end(ORIGIN)
-    passing.heard()
+    passing.inputs_advanced()
     assert passing.due() == []
     assert passing.take() is None

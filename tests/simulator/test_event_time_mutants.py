@@ -79,7 +79,7 @@ def the_fastest_input_counts(monkeypatch):
 
 def who_wakes_up_does_not_say_so(monkeypatch):
     """Nobody waits for an executor that was idle before its next watermark."""
-    real = Watermarks.heard
+    real = Watermarks.inputs_advanced
 
     def heard(self):
         before = self.now
@@ -87,7 +87,7 @@ def who_wakes_up_does_not_say_so(monkeypatch):
         if before.idle and self.now == before._replace(idle=False):
             self.now = self._last = before
 
-    monkeypatch.setattr(Watermarks, "heard", heard)
+    monkeypatch.setattr(Watermarks, "inputs_advanced", heard)
 
 
 def what_is_said_last_is_never_said(monkeypatch):
