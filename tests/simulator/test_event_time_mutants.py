@@ -74,7 +74,7 @@ def the_fastest_input_counts(monkeypatch):
     def advance(self):
         self.time = max((time for time in self._times.values() if time is not None), default=None)
 
-    monkeypatch.setattr(Inputs, "_advance", advance)
+    monkeypatch.setattr(Inputs, "_update", advance)
 
 
 def who_wakes_up_does_not_say_so(monkeypatch):
