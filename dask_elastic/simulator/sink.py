@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from dask_elastic.executor.inputs import Inputs
-from dask_elastic.simulator.fiber import Steps
+from dask_elastic.simulator.fiber import FiberSteps
 from dask_elastic.vocab.batch import Batch
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.watermark import Watermark
@@ -47,15 +47,15 @@ class SimulatedSink:
         """Bring a batch."""
         self._waiting.append((origin, batch, nbytes))
 
-    def hear(self, said: Watermark) -> None:
-        """Take what an upstream instance says of event time."""
-        self._waiting.append((said.origin, said, 0))
+    def receive_watermark(self, watermark: Watermark) -> None:
+        """Take a watermark of an upstream instance."""
+        self._waiting.append((watermark.origin, watermark, 0))
 
     def input_ended(self, origin: ExecutorId) -> None:
         """Say that an upstream instance has sent its last batch."""
         self._waiting.append((origin, None, 0))
 
-    def _run(self) -> Steps:
+    def _run(self) -> FiberSteps:
         while self.inputs.open:
             yield lambda: bool(self._waiting)
             origin, what, nbytes = self._waiting.popleft()
@@ -69,4 +69,4 @@ class SimulatedSink:
                     self.world.event_times.arrives(self.inputs, origin, what.rows)
                     self.received.append((self.world.schedule.steps, what.rows))
                     self.world.release(origin, self.identity, nbytes)
-        self.world.instance_ended(self.identity)
+        yield from self.world.instance_ended(self.identity)

@@ -72,7 +72,7 @@ class NodeFailures:
         if self._under_way:
             # What is known here of how a node was lost counts before the news that it is out.
             await asyncio.wait(set(self._under_way))
-        news = {*job_part.spec.nodes} - {*nodes, *job_part.lost, VACANT}
+        news = {*job_part.spec.nodes} - {*nodes, *job_part.members.lost, VACANT}
         died = await self._died(news)
         await self._act(job_part, died, job_part.change_members, change, tuple(nodes), tuple(guests), died)
 
@@ -83,7 +83,7 @@ class NodeFailures:
     async def _died(self, addresses: Collection[str]) -> set[str]:
         """Return those of some nodes that have died, once all that died with them are known to be lost."""
         died = await _dead(addresses)
-        if any(job_part.at_hand(address) for job_part in self._running for address in died):
+        if any(job_part.processing_on(address) for job_part in self._running for address in died):
             await asyncio.sleep(TOGETHER_SECONDS)
             for other in await _dead(self._helpers() - died):
                 self.runtime.channels.give_up(other, "its process has ended")
@@ -112,12 +112,12 @@ class NodeFailures:
 
     async def _tell_and_act(self, job_part: JobPart, died: Collection[str], act: Callable[[], None]) -> None:
         number = next(self._numbers)
-        batches = [batch for address in died for batch in job_part.at_hand(address)]
+        batches = [batch for address in died for batch in job_part.processing_on(address)]
         if batches:
             await self._tell(job_part, number, batches)
         await asyncio.get_running_loop().run_in_executor(self._in_turn, act)
         if batches:
-            job_part.told = number
+            job_part.suspects_reported = number
 
     async def _tell(self, job_part: JobPart, number: int, batches: list[tuple[str, int]]) -> None:
         """Tell the scheduler what a lost node had at hand, before this node does it again and may die of it."""
