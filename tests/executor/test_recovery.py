@@ -12,6 +12,7 @@ from dask_elastic.executor.executor import FINAL_FLUSH, ElasticExecutor
 from dask_elastic.executor.flushes import TRIM
 from dask_elastic.executor.limits import ExecutorLimits
 from dask_elastic.executor.task_queue import LabelItem, Work
+from dask_elastic.executor.task_status import TaskStatus
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.vocab import messages as m
 from dask_elastic.vocab.batch import Batch
@@ -185,6 +186,18 @@ def test_a_lost_target_is_replaced_while_the_label_is_under_way():
     install_all(executor, instructions)
     assert 2 not in executor.moves.by_shard
     assert int(executor.assignment()[0][2]) in (0, 2)
+
+
+def test_stopping_task_is_lost_and_its_end_is_ignored():
+    executor = make({HOME: 1, NEAR: 1})
+    executor.handle(events.SetCores({HOME: 1}), 0.0)
+    while isinstance(item := executor.take(1)[1], LabelItem):
+        executor.take_back(m.LabelReturned(1, item.shard, -1, None), 0.0)
+    task = executor.routes.tasks[1]
+    assert task.status is TaskStatus.STOPPING
+    lose(executor, NEAR)
+    assert task.status is TaskStatus.LOST
+    assert executor.handle(events.TaskEnded(1), 1.0) == []
 
 
 def test_several_nodes_are_lost_at_once_and_again():
