@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from dask_elastic.executor.inputs import Inputs
 from dask_elastic.simulator.fiber import FiberSteps
+from dask_elastic.simulator.surroundings import Surroundings
 from dask_elastic.vocab.batch import Batch
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.watermark import Watermark
-
-if TYPE_CHECKING:
-    from dask_elastic.simulator.world import World
 
 
 class SimulatedSink:
@@ -22,7 +19,7 @@ class SimulatedSink:
 
     Parameters
     ----------
-    world : World
+    world : Surroundings
         It takes credit back, and keeps the time.
     identity : ExecutorId
         Which instance of which sink.
@@ -35,7 +32,7 @@ class SimulatedSink:
         The batches, each with the step at which it was taken.
     """
 
-    def __init__(self, world: World, identity: ExecutorId, inputs: Inputs):
+    def __init__(self, world: Surroundings, identity: ExecutorId, inputs: Inputs):
         self.world = world
         self.identity = identity
         self.received: list[tuple[int, pa.RecordBatch]] = []

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from dask_elastic.executor import events
+from dask_elastic.executor.drivers.steps import Steps
 from dask_elastic.executor.emitter import Emitter
-from dask_elastic.executor.error_policy import DeadLetter, ErrorPolicy, OnError
+from dask_elastic.executor.error_policy import DeadLetter, ErrorPolicy
 from dask_elastic.executor.inputs import Inputs, timed_components
-from dask_elastic.executor.limits import ExecutorLimits
 from dask_elastic.executor.processor import Processor
 from dask_elastic.executor.remote import RemotePart
 from dask_elastic.executor.source_clock import SourceClock
-from dask_elastic.executor.steps import Steps
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.simulator.credit import Credits
 from dask_elastic.simulator.event_times import EventTimes
@@ -31,6 +29,7 @@ from dask_elastic.simulator.placement import Placement
 from dask_elastic.simulator.remote_fibers import RemoteFibers
 from dask_elastic.simulator.schedule import Schedule
 from dask_elastic.simulator.sink import SimulatedSink
+from dask_elastic.simulator.world_options import WorldOptions
 from dask_elastic.state.store import KeyedStore
 from dask_elastic.topology.component import Component
 from dask_elastic.topology.operators import Compute, SinkOperator, SourceOperator
@@ -43,50 +42,6 @@ from dask_elastic.vocab.watermark import Watermark
 
 REST_STEPS = 60
 """Most steps for which a source rests."""
-
-
-@dataclass(frozen=True)
-class WorldOptions:
-    """How a simulated job runs.
-
-    Parameters
-    ----------
-    window : int
-        Bytes that an upstream instance may have unprocessed at one executor.
-    row_seconds : float
-        Mean virtual time that a row keeps a core busy.
-    step_seconds : float
-        Mean virtual time between two steps.
-    on_error : {"fail", "skip"}
-        What becomes of rows that user code cannot digest.
-    limits : ExecutorLimits, optional
-        What bounds an executor.
-    check : bool
-        Whether to check the invariants after every step.
-    torn : bool
-        Whether the instructions of one event may be interleaved with those of others. The executor does not promise
-        anything then; it is for tests of the checks.
-    order : tuple of str
-        See `Ledger`.
-    repeats : float
-        The share of messages between homes and remote tasks that come twice.
-    event_time : str
-        See `EventTimes`.
-    rests : float
-        How often, beside a batch, a source with event time says that it is idle, and goes on a while later.
-    """
-
-    window: int = 2**22
-    row_seconds: float = 0.0005
-    step_seconds: float = 0.001
-    on_error: OnError = "fail"
-    limits: ExecutorLimits | None = None
-    check: bool = False
-    torn: bool = False
-    order: tuple[str, ...] = ()
-    repeats: float = 0.0
-    event_time: str = ""
-    rests: float = 0.0
 
 
 class World:
@@ -252,17 +207,18 @@ class World:
             The executor, which is checked after each of them.
         """
         result: Any = None
-        while True:
-            try:
+        try:
+            while True:
                 act = steps.send(result)
-            except StopIteration:
                 self.touched.add(executor)
-                return
+                yield None
+                result = act()
+                if isinstance(result, Generator):
+                    result = yield from result
+        except StopIteration:
             self.touched.add(executor)
-            yield None
-            result = act()
-            if isinstance(result, Generator):
-                result = yield from result
+        finally:
+            steps.close()
 
     def say(self, what: str, *values: object) -> None:
         """Note what happens."""

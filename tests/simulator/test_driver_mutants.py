@@ -8,8 +8,8 @@ import pytest
 from scenario import first_failure
 
 from dask_elastic.executor import events
-from dask_elastic.executor.driver import ExecutorDriver
-from dask_elastic.executor.remote_driver import RemoteDriver
+from dask_elastic.executor.drivers.executor_driver import ExecutorDriver
+from dask_elastic.executor.drivers.remote_driver import RemoteDriver
 from dask_elastic.executor.task_queue import Work
 from dask_elastic.vocab import messages as m
 

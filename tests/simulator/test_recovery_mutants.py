@@ -9,7 +9,7 @@ from scenario import first_failure
 
 from dask_elastic.executor import events
 from dask_elastic.executor.cores import Cores
-from dask_elastic.executor.driver import ExecutorDriver
+from dask_elastic.executor.drivers.executor_driver import ExecutorDriver
 from dask_elastic.executor.executor import ElasticExecutor
 from dask_elastic.executor.flushes import Flushes
 from dask_elastic.executor.link import Link, Links

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
+from dask_elastic.executor.drivers.steps import Steps
 from dask_elastic.executor.processor import Processor
-from dask_elastic.executor.steps import Steps
 from dask_elastic.vocab.batch import Batch, Delivery
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.messages import ToHome, ToRemote

@@ -1,6 +1,6 @@
 """Drives one executor at its home: carries out its instructions, and keeps the order between them.
 
-The runtime and the simulation run this very code; see `dask_elastic.executor.steps`.
+The runtime and the simulation run this very code; see `dask_elastic.executor.drivers.steps`.
 
 Notes
 -----
@@ -23,11 +23,11 @@ from functools import partial
 
 from dask_elastic.executor import events
 from dask_elastic.executor import instructions as do
+from dask_elastic.executor.drivers.host import Bell, ExecutorHost
+from dask_elastic.executor.drivers.steps import Steps
 from dask_elastic.executor.executor import ElasticExecutor
-from dask_elastic.executor.host import Bell, ExecutorHost
 from dask_elastic.executor.processor import Processor
 from dask_elastic.executor.recovery import sent_in_process
-from dask_elastic.executor.steps import Steps
 from dask_elastic.executor.task_queue import LabelItem, StopItem, Work
 from dask_elastic.vocab import messages as m
 from dask_elastic.vocab.batch import Batch

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from dask_elastic.executor.host import Bell, RemoteHost
+from dask_elastic.executor.drivers.host import Bell, RemoteHost
+from dask_elastic.executor.drivers.steps import Steps
 from dask_elastic.executor.remote import RemotePart
-from dask_elastic.executor.steps import Steps
 from dask_elastic.vocab import messages as m
 
 

@@ -6,9 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dask_elastic.executor.driver import ExecutorDriver
+from dask_elastic.executor.drivers.executor_driver import ExecutorDriver
+from dask_elastic.executor.drivers.steps import run
 from dask_elastic.executor.executor import ElasticExecutor
-from dask_elastic.executor.steps import run
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.vocab import messages as m
 from dask_elastic.vocab.batch import Batch
