@@ -272,7 +272,7 @@ class ElasticExecutor:
                 return self.moves.flush_arrived(message.shard, now) + self._proceed(now)
             sender.pending.trim(message.through)
             if message.token == TRIM:
-                sender.pending.answered()
+                sender.pending.flush_arrived()
             wakes: list[do.Instruction] = [do.Wake(task) for task in self.routes.wake(sender)]
             progress = self._flush_progress(self.flushes.arrived(message.task, message.token))
             return wakes + self._trim_request(sender) + progress
@@ -280,7 +280,7 @@ class ElasticExecutor:
     @staticmethod
     def _trim_request(task: Task) -> list[do.Instruction]:
         """Request a flush before the pending queue of a remote task is full."""
-        if task.pending is None or not task.pending.ask():
+        if task.pending is None or not task.pending.request_flush():
             return []
         return [do.RequestFlush(task.number, task.node, TRIM)]
 

@@ -36,7 +36,7 @@ class Pending:
         Number of the last sub-batch whose outputs have left.
     left : dict of int to int
         For each shard that was flushed alone, the number of the last sub-batch in its primary copy.
-    asked : bool
+    flush_requested : bool
         Whether a flush that trims the queue is in progress.
 
     Notes
@@ -48,14 +48,14 @@ class Pending:
     The queue keeps the batches that were built to be sent, and copies nothing.
     """
 
-    __slots__ = ("_sent", "asked", "emitted", "left", "limit", "nbytes")
+    __slots__ = ("_sent", "emitted", "flush_requested", "left", "limit", "nbytes")
 
     def __init__(self, limit: int):
         self.limit = limit
         self.nbytes = 0
         self.emitted = -1
         self.left: dict[int, int] = {}
-        self.asked = False
+        self.flush_requested = False
         self._sent: deque[Sent] = deque()
 
     def __len__(self) -> int:
@@ -69,16 +69,16 @@ class Pending:
         """Whether another sub-batch may be sent."""
         return self.nbytes < self.limit
 
-    def ask(self) -> bool:
-        """Whether to request a flush now: the queue is half full; True again only after `answered`."""
-        if self.asked or 2 * self.nbytes < self.limit:
+    def request_flush(self) -> bool:
+        """Whether to request a flush now: the queue is half full; True again only after `flush_arrived`."""
+        if self.flush_requested or 2 * self.nbytes < self.limit:
             return False
-        self.asked = True
+        self.flush_requested = True
         return True
 
-    def answered(self) -> None:
+    def flush_arrived(self) -> None:
         """Mark the flush as arrived."""
-        self.asked = False
+        self.flush_requested = False
 
     def add(self, number: int, work: Work) -> None:
         """Append a sub-batch before it is sent."""

@@ -156,7 +156,7 @@ def a_loss_fulfils_a_flush(monkeypatch):
 
 
 def nobody_asks_for_a_flush(monkeypatch):
-    monkeypatch.setattr(Pending, "ask", lambda self: False)
+    monkeypatch.setattr(Pending, "request_flush", lambda self: False)
 
 
 def the_pending_queue_is_not_bounded(monkeypatch):
