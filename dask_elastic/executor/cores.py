@@ -70,6 +70,20 @@ class Cores:
     def set(self, wanted: Mapping[int, int], loads: np.ndarray, now: float) -> list[Instruction]:
         """Start and drain tasks until each node has the wanted number of them.
 
+        Parameters
+        ----------
+        wanted : mapping of int to int
+            Cores by node; none on nodes that are not named.
+        loads : numpy.ndarray
+            Load of each shard, ``float64``.
+        now : float
+            The time in seconds.
+
+        Returns
+        -------
+        list of Instruction
+            What the driver carries out.
+
         Raises
         ------
         PlanningError
@@ -113,7 +127,7 @@ class Cores:
         Parameters
         ----------
         loads : numpy.ndarray
-            Load of each shard.
+            Load of each shard, ``float64``.
         now : float
             The time in seconds.
 

@@ -111,7 +111,17 @@ class Emitter:
 
 
 def sliced(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Cut a batch that is too large into even slices; an empty one yields nothing.
+    """Cut a batch that is too large into even slices; an empty batch yields none.
+
+    Parameters
+    ----------
+    rows : pyarrow.RecordBatch
+        The batch.
+
+    Yields
+    ------
+    pyarrow.RecordBatch
+        Slices of at most `MAX_BATCH_ROWS` rows and about `MAX_BATCH_BYTES` bytes, in order; no row is copied.
 
     Examples
     --------

@@ -74,7 +74,7 @@ class FlushDue:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeGone:
+class NodeLeft:
     """All remote tasks on a node are lost: the node has died, hangs, or cannot be reached.
 
     The driver calls `Links.cut` at once. If it emits outputs of remote tasks in a thread of its own, it queues this
@@ -96,8 +96,8 @@ class NodeGone:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeBack:
-    """A lost node may get tasks again; follows each `NodeGone` once."""
+class NodeReturned:
+    """A lost node may get tasks again; follows each `NodeLeft` once."""
 
     node: int
 
@@ -112,6 +112,6 @@ Event = (
     | InputEnded
     | InputWatermark
     | FlushDue
-    | NodeGone
-    | NodeBack
+    | NodeLeft
+    | NodeReturned
 )

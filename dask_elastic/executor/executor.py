@@ -284,7 +284,7 @@ class ElasticExecutor:
             return []
         return [do.RequestFlush(task.number, task.node, TRIM)]
 
-    def _node_gone(self, event: events.NodeGone, now: float) -> list[do.Instruction]:
+    def _node_left(self, event: events.NodeLeft, now: float) -> list[do.Instruction]:
         """Fail over the tasks of a lost node: other tasks get their shards and replay what was not flushed."""
         node = event.node
         if node == self.home:
@@ -343,9 +343,9 @@ class ElasticExecutor:
                 return self._flush_progress(self.flushes.ended(task))
             case events.FlushDue(token):
                 return self._flush(token)
-            case events.NodeGone():
-                return self._node_gone(event, now)
-            case events.NodeBack(node):
+            case events.NodeLeft():
+                return self._node_left(event, now)
+            case events.NodeReturned(node):
                 self.cores.lost_nodes.discard(node)
                 self.links.restore(node)
                 return []

@@ -25,7 +25,20 @@ class Flushes:
         self._held: list[int] = []
 
     def request(self, token: int, tasks: Iterable[Task]) -> list[Instruction]:
-        """Request a flush of every remote task; complete at once where there is none."""
+        """Request a flush of every remote task.
+
+        Parameters
+        ----------
+        token : int
+            Identifies the request.
+        tasks : iterable of Task
+            All tasks of the executor.
+
+        Returns
+        -------
+        list of Instruction
+            A `RequestFlush` for each remote task, or `FlushComplete` if there is none.
+        """
         remote = [task for task in tasks if not task.at_home]
         self._open[token] = {task.number for task in remote}
         requests: list[Instruction] = [RequestFlush(task.number, task.node, token) for task in remote]

@@ -63,6 +63,11 @@ class Link:
     def admit(self, stamp: Stamp) -> bool:
         """Whether an arriving message is accepted; called once for each, in the order of arrival.
 
+        Returns
+        -------
+        bool
+            False for a message of an earlier incarnation, and for a duplicate.
+
         Raises
         ------
         ProtocolError
@@ -150,7 +155,7 @@ class Links:
         return self._link(node).incarnation
 
     def cut(self, node: int) -> None:
-        """Stop all exchange with a node; called at the moment it is given up, before `NodeGone` is handled.
+        """Stop all exchange with a node; called at the moment it is given up, before `NodeLeft` is handled.
 
         Messages that were admitted before are still handled: they are in order.
         """

@@ -138,7 +138,17 @@ class Measures:
         return int(self.processed.count)
 
     def arrived(self, rows: int, nbytes: int, customers: int, now: float) -> None:
-        """Count an arriving batch, and the sub-batches (customers) that it was cut into."""
+        """Count an arriving batch.
+
+        Parameters
+        ----------
+        rows, nbytes : int
+            Its size.
+        customers : int
+            The sub-batches that it was cut into, one for each task that gets rows of it.
+        now : float
+            The time in seconds.
+        """
         self.arrivals.add(rows, now)
         self.bytes_in.add(nbytes, now)
         self.customers.add(customers, now)
@@ -148,7 +158,19 @@ class Measures:
         self.bytes_out.add(nbytes, now)
 
     def settled(self, work: Work, rows_by_shard: NDArray[np.int64], busy: float, now: float) -> None:
-        """Count one settled sub-batch."""
+        """Count one settled sub-batch.
+
+        Parameters
+        ----------
+        work : Work
+            The sub-batch.
+        rows_by_shard : int64 array
+            Its rows of each shard.
+        busy : float
+            Seconds for which it kept the core busy.
+        now : float
+            The time in seconds.
+        """
         self.service.add(work.rows, busy)
         self.cost.add(work.rows, busy)
         self.loads.add(rows_by_shard, busy, now)

@@ -80,6 +80,18 @@ class Moves:
     def begin(self, shard: int, target: int, now: float) -> list[Instruction]:
         """Move a shard to `target`; does nothing if `target` owns it already.
 
+        Parameters
+        ----------
+        shard, target : int
+            The shard, and the task that shall own it.
+        now : float
+            The time in seconds.
+
+        Returns
+        -------
+        list of Instruction
+            What the driver carries out.
+
         Raises
         ------
         MoveRefused

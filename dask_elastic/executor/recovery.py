@@ -189,7 +189,20 @@ class Recovery:
         return p50, p99
 
     def done(self, rows: int, now: float) -> bool:
-        """Count replayed rows; returns whether they were the last."""
+        """Count replayed rows.
+
+        Parameters
+        ----------
+        rows : int
+            Rows that were processed again.
+        now : float
+            The time in seconds.
+
+        Returns
+        -------
+        bool
+            Whether they were the last ones.
+        """
         self.rows -= rows
         over = self.rows == 0
         for position, record in enumerate(self.records):

@@ -115,7 +115,19 @@ class RemotePart:
             self.tasks.clear()
 
     def receive(self, message: ToRemote, now: float = 0.0) -> bool:
-        """Put a message in its task's FIFO; returns whether the task sleeps and must be woken.
+        """Put a message in its task's FIFO; a `StartTask` starts the task instead.
+
+        Parameters
+        ----------
+        message : ToRemote
+            A message of the home that `admit` has accepted.
+        now : float
+            The time of its arrival, seconds.
+
+        Returns
+        -------
+        bool
+            Whether the task sleeps and must be woken.
 
         Raises
         ------
@@ -157,7 +169,22 @@ class RemotePart:
             return None
 
     def processed(self, message: SubBatch, deliveries: list[Delivery], busy: float) -> list[ToHome]:
-        """Return the messages to the home about a processed sub-batch; `deliveries` are all of its outputs."""
+        """Return the messages to the home about a processed sub-batch.
+
+        Parameters
+        ----------
+        message : SubBatch
+            The sub-batch.
+        deliveries : list of Delivery
+            All of its outputs.
+        busy : float
+            Seconds for which it kept the core busy.
+
+        Returns
+        -------
+        list of ToHome
+            The outputs, unless the sub-batch is silent, then `Done`; nothing if the part is closed.
+        """
         task = self.tasks.get(message.task)
         if task is None:
             return self._no_reply(message.task)
@@ -175,7 +202,18 @@ class RemotePart:
         return []
 
     def control(self, message: Label | Install | FlushRequest | StopTask) -> list[ToHome]:
-        """Carry out a control record of a task, and return the messages to the home."""
+        """Carry out a control record when `take` has returned it.
+
+        Parameters
+        ----------
+        message : Label, Install, FlushRequest or StopTask
+            The control record.
+
+        Returns
+        -------
+        list of ToHome
+            The messages to the home.
+        """
         target = self.tasks.get(message.task)
         if target is None:
             return self._no_reply(message.task)

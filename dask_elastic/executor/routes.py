@@ -45,7 +45,20 @@ class Routes:
         return sorted_block(batch.rows, batch.hashes, self.space, table)
 
     def enqueue(self, block: Block, receipt: Receipt) -> list[int]:
-        """Enqueue a split batch as the current table says; returns the tasks to wake."""
+        """Enqueue a split batch as the current table says; rows of paused shards join their waiting rows.
+
+        Parameters
+        ----------
+        block : Block
+            The batch as `split` returned it, perhaps against an older table.
+        receipt : Receipt
+            Accounting of the batch.
+
+        Returns
+        -------
+        list of int
+            The tasks to wake.
+        """
         single = self.table.single
         if block.bounds is None and single is not None:
             return self._put(single, Piece(block, 0, block.rows.num_rows, receipt))
@@ -121,7 +134,7 @@ class Routes:
             raise MoveRefused(f"task {target} cannot take shard {shard}: the executor's active tasks are {active}")
 
     def backlog(self) -> np.ndarray:
-        """Return the rows of each shard that wait for a task or for the end of a move."""
+        """Return the rows of each shard that wait for a task or for the end of a move, ``int64``."""
         rows = np.zeros(self.space.shards, dtype=np.int64)
         for task in self.tasks.values():
             for piece in task.queue.pieces:
@@ -131,7 +144,7 @@ class Routes:
         return rows
 
     def in_flight(self) -> np.ndarray:
-        """Return the rows of each shard that are in flight: tasks have taken them and not settled them."""
+        """Return the rows of each shard that are in flight: tasks have taken and not settled them, ``int64``."""
         rows = np.zeros(self.space.shards, dtype=np.int64)
         for task in self.tasks.values():
             for work in task.in_flight.values():

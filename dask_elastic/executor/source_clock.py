@@ -94,6 +94,18 @@ class SourceClock:
     def sent(self, rows: pa.RecordBatch, now: float) -> Watermark | None:
         """Count rows that were sent, and return the watermark to send behind them.
 
+        Parameters
+        ----------
+        rows : pyarrow.RecordBatch
+            The rows.
+        now : float
+            The time in seconds.
+
+        Returns
+        -------
+        Watermark or None
+            None before the interval has passed, or without progress.
+
         Raises
         ------
         SourceError

@@ -141,7 +141,18 @@ class TaskQueue:
         return item
 
     def take(self, limit: int) -> Item | None:
-        """Return the next item: a control record, or rows joined up to `limit`; None when the queue is empty."""
+        """Return the next item.
+
+        Parameters
+        ----------
+        limit : int
+            Rows to return, at most.
+
+        Returns
+        -------
+        Work, LabelItem, StopItem or None
+            A control record, or waiting pieces joined up to `limit` rows; None if the queue is empty.
+        """
         if not self._items:
             return None
         first = self._items.popleft()

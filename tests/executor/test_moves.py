@@ -64,7 +64,7 @@ def a_flush(shard):
 
 def lose(executor, node):
     executor.links.cut(node)
-    return executor.handle(events.NodeGone(node), 0.2)
+    return executor.handle(events.NodeLeft(node), 0.2)
 
 
 @TARGETS

@@ -54,7 +54,7 @@ def settle(executor, task, number, outputs=True, now=0.0):
 
 def lose(executor, node, now=1.0, **given):
     executor.links.cut(node)
-    return executor.handle(events.NodeGone(node, **given), now)
+    return executor.handle(events.NodeLeft(node, **given), now)
 
 
 def install_all(executor, instructions, now=1.0):
@@ -230,7 +230,7 @@ def test_replacement_tasks_start_on_nodes_of_the_event():
     assert executor.measure(1.0).cores == {HOME: 1, FAR: 1}
     with pytest.raises(PlanningError, match="node 1 is lost"):
         executor.handle(events.SetCores({HOME: 1, NEAR: 1}), 1.0)
-    executor.handle(events.NodeBack(NEAR), 1.0)
+    executor.handle(events.NodeReturned(NEAR), 1.0)
     assert do.StartTask(3, NEAR) in executor.handle(events.SetCores({HOME: 1, NEAR: 1}), 1.0)
 
 
@@ -315,7 +315,7 @@ def test_loss_of_home_raises():
 def test_loss_of_node_whose_link_is_not_cut_raises():
     executor = make({HOME: 1, NEAR: 1})
     with pytest.raises(ProtocolError, match="link was not cut before"):
-        executor.handle(events.NodeGone(NEAR), 0.0)
+        executor.handle(events.NodeLeft(NEAR), 0.0)
 
 
 def test_flush_of_unsettled_sub_batch_raises():
@@ -365,7 +365,7 @@ def test_rows_of_which_two_nodes_died_raise_poison_batch():
     assert not has_suspects(executor), "the rows are on another node"
     executor.links.cut(FAR)
     with pytest.raises(PoisonBatch) as raised:
-        executor.handle(events.NodeGone(FAR, died=True), 2.0)
+        executor.handle(events.NodeLeft(FAR, died=True), 2.0)
     assert (raised.value.operator, raised.value.batch) == (ME.component, number)
 
 

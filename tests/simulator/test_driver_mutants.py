@@ -34,7 +34,7 @@ def a_loss_overtakes_queued_outputs(monkeypatch):
 
     def behind_outputs(self, event):
         real(self, event)
-        if isinstance(event, events.NodeGone):
+        if isinstance(event, events.NodeLeft):
             self._returns.rotate(1)
 
     monkeypatch.setattr(ExecutorDriver, "_behind_outputs", behind_outputs)
@@ -44,12 +44,12 @@ def the_link_is_cut_late(monkeypatch):
     """What a node sends between its loss and the handling of it still counts."""
 
     def node_left(self, node, died):
-        self._behind_outputs(events.NodeGone(node, died=died))
+        self._behind_outputs(events.NodeLeft(node, died=died))
 
     real = ExecutorDriver.handle
 
     def handle(self, event):
-        if isinstance(event, events.NodeGone):
+        if isinstance(event, events.NodeLeft):
             self.executor.links.cut(event.node)
         return real(self, event)
 

@@ -208,7 +208,7 @@ def the_loss_overtakes_outputs(monkeypatch):
 
     def node_left(self, node, died):
         self.executor.links.cut(node)
-        self.host.start("impatient", self.handle(events.NodeGone(node, died=died)))
+        self.host.start("impatient", self.handle(events.NodeLeft(node, died=died)))
 
     monkeypatch.setattr(ExecutorDriver, "node_left", node_left)
 

@@ -35,7 +35,7 @@ from dask_elastic.vocab.errors import PlanningError
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.lock import MakeLock, NoLock
 
-FromRemote = m.ToHome | events.NodeGone | events.NodeBack
+FromRemote = m.ToHome | events.NodeLeft | events.NodeReturned
 
 
 class ExecutorDriver:
@@ -149,13 +149,13 @@ class ExecutorDriver:
         """
         self._leaving.add(node)
         self.executor.links.cut(node)
-        self._behind_outputs(events.NodeGone(node, died=died and bool(self.processing_on(node))))
+        self._behind_outputs(events.NodeLeft(node, died=died and bool(self.processing_on(node))))
 
     def node_returned(self, node: int) -> None:
         """Let a node that had left be given tasks again."""
-        self._behind_outputs(events.NodeBack(node))
+        self._behind_outputs(events.NodeReturned(node))
 
-    def _behind_outputs(self, event: events.NodeGone | events.NodeBack) -> None:
+    def _behind_outputs(self, event: events.NodeLeft | events.NodeReturned) -> None:
         with self._returns_lock:
             self._behind += 1
             self._returns.append(event)
@@ -311,10 +311,10 @@ class ExecutorDriver:
                 case m.Outputs():
                     if self.executor.links.leaves(message):
                         yield partial(self.host.deliver, message.deliveries)
-                case events.NodeGone():
+                case events.NodeLeft():
                     yield from self.handle(message)
                     self._leaving.discard(message.node)
-                case events.NodeBack():
+                case events.NodeReturned():
                     yield from self.handle(message)
                 case _:
                     yield from self._take_back(message)
