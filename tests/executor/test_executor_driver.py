@@ -148,3 +148,12 @@ def test_control_lock_is_released_when_an_act_raises(driver, host):
     with pytest.raises(OSError, match="broken"):
         run(driver.set_cores(1, {1: 1, 2: 1}))
     assert host.control.depth == 0
+
+
+def test_all_shards_of_a_task_move_to_another_node_without_recursion(host):
+    shards = 2_000
+    driver = ExecutorDriver(ElasticExecutor(ME, KeySpace(1, shards), 0, {0: 1}, [ROWS]), host)
+    run(driver.start())
+    run(driver.set_cores(1, {1: 1}))
+    assert sum(isinstance(message, m.Install) for message in host.sent) == shards
+    assert driver.executor.routes.table.shards_of(1).tolist() == list(range(shards))

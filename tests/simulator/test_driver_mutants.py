@@ -28,18 +28,6 @@ def messages_overtake_outputs(monkeypatch):
     monkeypatch.setattr(ExecutorDriver, "receive", receive)
 
 
-def a_loss_overtakes_queued_outputs(monkeypatch):
-    """The loss of a node goes to the head of the emitter's queue."""
-    real = ExecutorDriver._behind_outputs
-
-    def behind_outputs(self, event):
-        real(self, event)
-        if isinstance(event, events.NodeLeft):
-            self._returns.rotate(1)
-
-    monkeypatch.setattr(ExecutorDriver, "_behind_outputs", behind_outputs)
-
-
 def the_link_is_cut_late(monkeypatch):
     """What a node sends between its loss and the handling of it still counts."""
 
@@ -60,8 +48,10 @@ def the_link_is_cut_late(monkeypatch):
 def a_shard_counts_as_installed_before_it_is_sent(monkeypatch):
     def install(self, shard, task, node, copy):
         state = self.executor.store.extract([shard]) if copy else None
-        yield from self.handle(events.StateInstalled(shard, task))
+        instructions = self.executor.handle(events.StateInstalled(shard, task), self.host.now())
+        yield from self._carry_out(instructions)
         yield from self._send(node, m.Install(task, shard, state))
+        return []
 
     monkeypatch.setattr(ExecutorDriver, "_install", install)
 
@@ -120,7 +110,6 @@ def a_remote_task_forgets_that_it_was_woken(monkeypatch):
 
 MUTANTS = [
     messages_overtake_outputs,
-    a_loss_overtakes_queued_outputs,
     the_link_is_cut_late,
     a_shard_counts_as_installed_before_it_is_sent,
     silent_outputs_are_delivered,

@@ -201,8 +201,10 @@ class ExecutorDriver:
             yield from self._exclusively(lambda: instructions)
 
     def _carry_out(self, instructions: Iterable[do.Instruction]) -> Steps[None]:
-        for instruction in instructions:
-            match instruction:
+        # A queue, not a recursion: the arrival of one shard may begin the move of the next, for all shards of a task.
+        pending = deque(instructions)
+        while pending:
+            match pending.popleft():
                 case do.Wake(task):
                     yield from self._wake(task)
                 case do.Release(origin, nbytes):
@@ -210,7 +212,7 @@ class ExecutorDriver:
                 case do.StartTask(task, node, shards):
                     yield from self._start_task(task, node, shards)
                 case do.InstallState(shard, task, node, copy):
-                    yield from self._install(shard, task, node, copy)
+                    pending.extend((yield from self._install(shard, task, node, copy)))
                 case do.RequestFlush(task, node, token, shard):
                     yield from self._send(node, m.FlushRequest(task, token, shard))
                 case do.FlushComplete(token):
@@ -236,10 +238,11 @@ class ExecutorDriver:
         yield from self._send(node, m.StartTask(task, shards))
         yield from self._feed(task, node)
 
-    def _install(self, shard: int, task: int, node: int, copy: bool) -> Steps[None]:
+    def _install(self, shard: int, task: int, node: int, copy: bool) -> Steps[list[do.Instruction]]:
+        """Send a shard's state to a node; returns what follows once it is sent."""
         state = self.executor.store.extract([shard]) if copy else None
         yield from self._send(node, m.Install(task, shard, state))
-        yield from self.handle(events.StateInstalled(shard, task))
+        return self.executor.handle(events.StateInstalled(shard, task), self.host.now())
 
     def _send(self, node: int, message: m.ToRemote) -> Steps[None]:
         """Send a message; one to a node that is out of reach is dropped: the node's loss is about to be handled."""
