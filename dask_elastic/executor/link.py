@@ -79,10 +79,9 @@ class Link:
         if stamp.incarnation == self.incarnation and stamp.sequence < self._received:
             self.repeated += 1
             return False
-        if stamp != (self.incarnation, self._received):
-            raise ProtocolError(
-                f"a message with {stamp} arrived where {Stamp(self.incarnation, self._received)} was due"
-            )
+        expected = Stamp(self.incarnation, self._received)
+        if stamp != expected:
+            raise ProtocolError(f"a message with {stamp} arrived, but {expected} is next: the channel has lost a message")
         self._received += 1
         return True
 

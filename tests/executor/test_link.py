@@ -35,5 +35,5 @@ def test_new_incarnation_counts_from_zero_and_refuses_the_old_one():
 
 @pytest.mark.parametrize("stamp", [Stamp(0, 1), Stamp(1, 0)])
 def test_missing_message_raises(stamp):
-    with pytest.raises(ProtocolError, match=r"where .* was due"):
+    with pytest.raises(ProtocolError, match=r"arrived, but .* is next"):
         Link().admit(stamp)
