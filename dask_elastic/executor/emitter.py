@@ -89,25 +89,25 @@ class Emitter:
                 for part in sliced(made):
                     self._follow(output.then, part, stamp, deliveries)
 
-    def _leave(self, way_out: Exit, rows: pa.RecordBatch, stamp: float, deliveries: list[Delivery]) -> None:
-        rows = self._checked(way_out, way_out.select(rows))
-        if not way_out.keys:
-            target = ExecutorId(way_out.target, self.sink_instance)
+    def _leave(self, exit_: Exit, rows: pa.RecordBatch, stamp: float, deliveries: list[Delivery]) -> None:
+        rows = self._checked(exit_, exit_.select(rows))
+        if not exit_.keys:
+            target = ExecutorId(exit_.target, self.sink_instance)
             deliveries.append(Delivery(target, Batch(rows, None, stamp)))
             return
-        hashes = hash_columns(rows, way_out.keys)
-        for executor, part, part_hashes in split_by_executor(rows, hashes, self.spaces[way_out.target]):
-            deliveries.append(Delivery(ExecutorId(way_out.target, executor), Batch(part, part_hashes, stamp)))
+        hashes = hash_columns(rows, exit_.keys)
+        for executor, part, part_hashes in split_by_executor(rows, hashes, self.spaces[exit_.target]):
+            deliveries.append(Delivery(ExecutorId(exit_.target, executor), Batch(part, part_hashes, stamp)))
 
-    def _checked(self, way_out: Exit, rows: pa.RecordBatch) -> pa.RecordBatch:
-        expected = self._schemas.get(way_out)
+    def _checked(self, exit_: Exit, rows: pa.RecordBatch) -> pa.RecordBatch:
+        expected = self._schemas.get(exit_)
         if expected is None:
             # Plain values only: every slice of a dictionary column would be sent with the whole dictionary.
-            expected = self._schemas[way_out] = plain_schema(rows.schema)
+            expected = self._schemas[exit_] = plain_schema(rows.schema)
         # Metadata is dropped: pandas writes the row count into it, and a channel keeps every schema that it has sent.
         if rows.schema.equals(expected, check_metadata=True):
             return rows
-        return check_schema(expected, rows, f"the stream from {self.component!r} to {way_out.target!r}")
+        return check_schema(expected, rows, f"the stream from {self.component!r} to {exit_.target!r}")
 
 
 def sliced(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

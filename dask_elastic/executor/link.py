@@ -81,7 +81,9 @@ class Link:
             return False
         expected = Stamp(self.incarnation, self._received)
         if stamp != expected:
-            raise ProtocolError(f"a message with {stamp} arrived, but {expected} is next: the channel has lost a message")
+            raise ProtocolError(
+                f"a message with {stamp} arrived, but {expected} is next: the channel has lost a message"
+            )
         self._received += 1
         return True
 

@@ -93,7 +93,7 @@ def test_paused_move_ends_with_rows_released():
 
 
 def legal(move):
-    """Return the events that may come next, those that bring another target with it."""
+    """Return the legal events, each with whether a new target is at home (None without a new target)."""
     events = [
         (event, None) for phase, event, needed in TABLE if (phase, needed) == (move.phase, move.route.next_action)
     ]
