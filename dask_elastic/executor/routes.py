@@ -152,16 +152,6 @@ class Routes:
         return rows
 
     @property
-    def waiting_rows(self) -> int:
-        """Rows that wait for paused shards."""
-        return sum(piece.length for pieces in self.waiting.values() for piece in pieces)
-
-    @property
-    def queued_rows(self) -> int:
-        """Rows that wait for a task."""
-        return sum(task.queue.rows for task in self.tasks.values())
-
-    @property
     def pending_bytes(self) -> int:
         """Bytes in the pending queues of all remote tasks."""
         return sum(task.pending.nbytes for task in self.tasks.values() if task.pending is not None)

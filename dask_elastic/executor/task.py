@@ -104,8 +104,3 @@ class Task:
         self._hops.append(now - self.sent_at.pop(number) - busy - waited)
         hop = sorted(self._hops)[len(self._hops) // 2]
         self.window = min(REMOTE_WINDOW + max(0, math.ceil(hop / unit)), MOST_IN_FLIGHT)
-
-    @property
-    def idle(self) -> bool:
-        """Whether its queue is empty and nothing is in flight."""
-        return not self.in_flight and len(self.queue) == 0
