@@ -119,7 +119,7 @@ def timed_components(components: Iterable[Component]) -> frozenset[str]:
     Parameters
     ----------
     components : iterable of Component
-        In topological order, as `fuse` returns them.
+        In topological order, as `build_components` returns them.
 
     Returns
     -------
