@@ -20,14 +20,14 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from dask_elastic.planning.check import validate
-from dask_elastic.planning.flux import Flux
-from dask_elastic.planning.milp import Milp
-from dask_elastic.planning.problem import Placement, PlacementProblem
-from dask_elastic.planning.quality import collocation, load_distance
+from dask_elastic.papers.workloads.node_loads import SIZES, varied_nodes
+from dask_elastic.papers.workloads.operator_chains import operator_chain
+from dask_elastic.planning.placement.check import validate
+from dask_elastic.planning.placement.flux import Flux
+from dask_elastic.planning.placement.milp import Milp
+from dask_elastic.planning.placement.problem import Placement, PlacementProblem
+from dask_elastic.planning.placement.quality import collocation, load_distance
 from dask_elastic.planning.registry import Planner, names, planner
-from dask_elastic.planning.workloads.node_loads import SIZES, varied_nodes
-from dask_elastic.planning.workloads.operator_chains import operator_chain
 
 BUDGETS = (10, 20, 30, 40, None)
 SMALL, LARGE = SIZES[0], SIZES[2]

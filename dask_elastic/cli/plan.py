@@ -14,9 +14,9 @@ import click
 from dask_elastic.cli.command import Command, help_text
 from dask_elastic.cli.problem_file import load
 from dask_elastic.cli.table import count, duration, table
-from dask_elastic.planning import experiment
-from dask_elastic.planning.problem import Draft, PlacementProblem
-from dask_elastic.planning.quality import collocation, imbalance, load_distance
+from dask_elastic.papers import experiment
+from dask_elastic.planning.placement.problem import Draft, PlacementProblem
+from dask_elastic.planning.placement.quality import collocation, imbalance, load_distance
 from dask_elastic.planning.registry import Planner, names, planner
 
 HEAD = ("planner", "load distance", "imbalance", "moves", "moved bytes", "collocation", "proven", "milliseconds")
@@ -86,7 +86,7 @@ def figures(names: tuple[str, ...], out: Path, seed: int, quick: bool, listing: 
     Each becomes two files, named as the figure: its numbers in Parquet, its drawing in PNG.
     """
     # Matplotlib and all that figures need takes a while to import.
-    from dask_elastic.dashboard.figures import catalogue
+    from dask_elastic.papers.figures import catalogue
 
     known = catalogue.figures()
     unknown = [name for name in names if name not in known]

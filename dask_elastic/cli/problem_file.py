@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import scipy.sparse as sp
 
-from dask_elastic.planning.problem import PlacementProblem
+from dask_elastic.planning.placement.problem import PlacementProblem
 from dask_elastic.vocab.errors import PlanningError
 
 _METADATA = b"dask_elastic"

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from dask_elastic.control.proximity import nearer
 from dask_elastic.control.spreading import spread
-from dask_elastic.planning.cores import assign_cores
-from dask_elastic.planning.surplus import release
+from dask_elastic.planning.cores.assignment import assign_cores
+from dask_elastic.planning.cores.surplus import release
 from dask_elastic.vocab.errors import InvalidPlan, PlanningError, UnknownPlanner
 
 Cores = NDArray[np.int64]

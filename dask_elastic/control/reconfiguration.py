@@ -24,8 +24,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dask_elastic.control.scaling import Scaling, ScalingPolicy
-from dask_elastic.planning.check import validate
-from dask_elastic.planning.problem import Mask, Placement, PlacementProblem
+from dask_elastic.planning.placement.check import validate
+from dask_elastic.planning.placement.problem import Mask, Placement, PlacementProblem
 from dask_elastic.planning.registry import Planner
 from dask_elastic.vocab.errors import PlanningError
 

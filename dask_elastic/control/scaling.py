@@ -22,9 +22,9 @@ from typing import Protocol
 
 import numpy as np
 
-from dask_elastic.planning.flux import Flux
-from dask_elastic.planning.problem import SLACK, Floats, Ints, Mask, Placement, PlacementProblem
-from dask_elastic.planning.quality import load_index
+from dask_elastic.planning.placement.flux import Flux
+from dask_elastic.planning.placement.problem import SLACK, Floats, Ints, Mask, Placement, PlacementProblem
+from dask_elastic.planning.placement.quality import load_index
 from dask_elastic.vocab.errors import PlanningError
 
 
@@ -102,7 +102,7 @@ class TargetUtilisation:
         How many nodes there may be.
     communication : float
         How much load it takes to send all traffic between nodes, in units of the load without it; see
-        `dask_elastic.planning.quality.load_index`. With 0 a plan's collocation saves nothing.
+        `dask_elastic.planning.placement.quality.load_index`. With 0 a plan's collocation saves nothing.
 
     Raises
     ------

@@ -21,6 +21,9 @@ Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
 Mask: TypeAlias = NDArray[np.bool_]
 
+SLACK = 1e-9
+"""Relative slack of limits and budgets: sums of floats depend on their order."""
+
 
 def numbers(name: str, given: ArrayLike, shape: tuple[int, ...] | None = None) -> Floats:
     """Return finite numbers of 0 or more.

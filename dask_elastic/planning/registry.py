@@ -19,17 +19,17 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import Any, Protocol
 
-from dask_elastic.planning.albic import Albic
-from dask_elastic.planning.cola import Cola
-from dask_elastic.planning.consistent_hash import ConsistentHash
-from dask_elastic.planning.correlation import Correlation
-from dask_elastic.planning.eager import Eager
-from dask_elastic.planning.flux import Flux
-from dask_elastic.planning.milp import Milp
-from dask_elastic.planning.problem import Ints, Placement, PlacementProblem
-from dask_elastic.planning.redist import Redist
-from dask_elastic.planning.storm import Storm
-from dask_elastic.planning.universal_hash import UniversalHash
+from dask_elastic.planning.placement.albic import Albic
+from dask_elastic.planning.placement.cola import Cola
+from dask_elastic.planning.placement.consistent_hash import ConsistentHash
+from dask_elastic.planning.placement.correlation import Correlation
+from dask_elastic.planning.placement.eager import Eager
+from dask_elastic.planning.placement.flux import Flux
+from dask_elastic.planning.placement.milp import Milp
+from dask_elastic.planning.placement.problem import Ints, Placement, PlacementProblem
+from dask_elastic.planning.placement.redist import Redist
+from dask_elastic.planning.placement.storm import Storm
+from dask_elastic.planning.placement.universal_hash import UniversalHash
 from dask_elastic.vocab.errors import PlanningError, UnknownPlanner
 
 
@@ -38,9 +38,9 @@ class Planner(Protocol):
 
     Notes
     -----
-    A planner is a value: what it answers follows from the problem and the seed alone. Its answers pass
-    `dask_elastic.planning.check.validate`, and are never worse than staying for its own objective, unless they empty
-    draining bins. `dask_elastic.testing.planners` is a kit that judges one; what a planner cannot keep by what it is,
+    A planner is a value: its answer follows from the problem and the seed alone. Its answers pass
+    `dask_elastic.planning.placement.check.validate`, and are never worse than staying for its own objective, unless
+    they empty draining bins. `dask_elastic.testing.planners` is a kit that judges one; what a planner cannot keep,
     it names there by the attributes ``gradual`` and ``by_number``.
     """
 

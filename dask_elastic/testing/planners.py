@@ -31,9 +31,9 @@ from dataclasses import replace
 import numpy as np
 import scipy.sparse as sp
 
-from dask_elastic.planning.check import validate
-from dask_elastic.planning.problem import Draft, Ints, Placement, PlacementProblem
-from dask_elastic.planning.quality import better
+from dask_elastic.planning.placement.check import validate
+from dask_elastic.planning.placement.problem import Draft, Ints, Placement, PlacementProblem
+from dask_elastic.planning.placement.quality import better
 from dask_elastic.planning.registry import Planner
 from dask_elastic.vocab.errors import InvalidPlan
 

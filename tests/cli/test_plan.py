@@ -11,9 +11,9 @@ import scipy.sparse as sp
 
 from dask_elastic.cli.plan import HEAD
 from dask_elastic.cli.problem_file import load, save
-from dask_elastic.dashboard.figures import catalogue
-from dask_elastic.dashboard.figures.figure import Figure
-from dask_elastic.planning.problem import PlacementProblem
+from dask_elastic.papers.figures import catalogue
+from dask_elastic.papers.figures.figure import Figure
+from dask_elastic.planning.placement.problem import PlacementProblem
 from dask_elastic.planning.registry import names
 from dask_elastic.testing.planners import problems
 from dask_elastic.vocab.errors import PlanningError

@@ -8,16 +8,29 @@ import pytest
 from dask_elastic.model.jackson import allocate, arrivals, expected_latency
 from dask_elastic.model.queueing import mmk_sojourn
 from dask_elastic.planning.balance import balance
-from dask_elastic.planning.check import validate
 from dask_elastic.planning.cores import assign_cores, migration_cost
-from dask_elastic.planning.grouping import PartialKeyGrouping, candidates, consistent_hash, expansion, universal_hash
-from dask_elastic.planning.problem import PlacementProblem
-from dask_elastic.planning.quality import collocation, imbalance, load_distance, load_index, moved_bytes, variance
+from dask_elastic.planning.cores.surplus import release
+from dask_elastic.planning.intervals.sequence import sequence
+from dask_elastic.planning.intervals.single_step import single_step
+from dask_elastic.planning.intervals.transition import projected_costs, single_step_aware, transition_matrix
+from dask_elastic.planning.placement.check import validate
+from dask_elastic.planning.placement.grouping import (
+    PartialKeyGrouping,
+    candidates,
+    consistent_hash,
+    expansion,
+    universal_hash,
+)
+from dask_elastic.planning.placement.problem import PlacementProblem
+from dask_elastic.planning.placement.quality import (
+    collocation,
+    imbalance,
+    load_distance,
+    load_index,
+    moved_bytes,
+    variance,
+)
 from dask_elastic.planning.registry import names, planner
-from dask_elastic.planning.sequence import sequence
-from dask_elastic.planning.single_step import single_step
-from dask_elastic.planning.surplus import release
-from dask_elastic.planning.transition import projected_costs, single_step_aware, transition_matrix
 from dask_elastic.topology.fusion import fuse
 from dask_elastic.vocab.errors import PlanningError, TopologyError
 from dask_elastic.windows.consolidation import plan

@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dask_elastic.planning.check import approach, validate
-from dask_elastic.planning.problem import Placement, PlacementProblem
+from dask_elastic.planning.placement.check import approach, validate
+from dask_elastic.planning.placement.problem import Placement, PlacementProblem
 from dask_elastic.vocab.errors import InvalidPlan
 
 PLAIN = {"load": [4, 3, 2], "current": [0, 0, 1], "bins": 3, "state_bytes": [40, 30, 20]}

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dask_elastic.planning import exact_cores as module
 from dask_elastic.planning.cores import CoreAssignment, assign_cores, migration_cost
+from dask_elastic.planning.cores import exact as module
 from dask_elastic.vocab.errors import Infeasible, PlanningError
 
 THRESHOLD = 512 * 1024

@@ -3,9 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dask_elastic.planning.correlation import Correlation, match, split
-from dask_elastic.planning.problem import PlacementProblem
-from dask_elastic.planning.workloads.substreams import gaussian_counts, problems, topical_counts, zipf_counts
+from dask_elastic.papers.workloads.substreams import gaussian_counts, problems, topical_counts, zipf_counts
+from dask_elastic.planning.placement.correlation import Correlation, match, split
+from dask_elastic.planning.placement.problem import PlacementProblem
 from dask_elastic.vocab.errors import PlanningError
 
 

@@ -6,7 +6,7 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dask_elastic.planning.graph_partition import partition
+from dask_elastic.planning.placement.graph_partition import partition
 
 
 @settings(max_examples=80, deadline=None)

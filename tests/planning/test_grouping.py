@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dask_elastic.planning.consistent_hash import ring
-from dask_elastic.planning.grouping import (
+from dask_elastic.planning.placement.consistent_hash import ring
+from dask_elastic.planning.placement.grouping import (
     PartialKeyGrouping,
     candidates,
     consistent_hash,
     expansion,
     universal_hash,
 )
-from dask_elastic.planning.problem import PlacementProblem
-from dask_elastic.planning.universal_hash import UniversalHash
+from dask_elastic.planning.placement.problem import PlacementProblem
+from dask_elastic.planning.placement.universal_hash import UniversalHash
 from dask_elastic.routing.hashing import hash_columns
 from dask_elastic.vocab.errors import PlanningError
 

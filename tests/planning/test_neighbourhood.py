@@ -3,13 +3,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dask_elastic.planning.check import validate
-from dask_elastic.planning.flux import Flux
-from dask_elastic.planning.neighbourhood import improve
-from dask_elastic.planning.problem import PlacementProblem
-from dask_elastic.planning.program import BALANCE_FIRST, DRAIN_FIRST, Limits
-from dask_elastic.planning.quality import load_distance
-from dask_elastic.planning.workloads.node_loads import SIZES, Size, varied_nodes
+from dask_elastic.papers.workloads.node_loads import SIZES, Size, varied_nodes
+from dask_elastic.planning.placement.check import validate
+from dask_elastic.planning.placement.flux import Flux
+from dask_elastic.planning.placement.neighbourhood import improve
+from dask_elastic.planning.placement.problem import PlacementProblem
+from dask_elastic.planning.placement.program import BALANCE_FIRST, DRAIN_FIRST, Limits
+from dask_elastic.planning.placement.quality import load_distance
 from dask_elastic.testing.planners import problems
 
 FEW_NODES = Limits(seconds=None, nodes=5)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dask_elastic.dashboard.figures.short_texts import short_texts
-from dask_elastic.planning.node_trace import NodeTrace, arrivals, node_trace, nodes_needed
+from dask_elastic.papers.figures.short_texts import short_texts
+from dask_elastic.planning.intervals.node_trace import NodeTrace, arrivals, node_trace, nodes_needed
 from dask_elastic.vocab.errors import PlanningError
 
 HOUR = np.timedelta64(1, "h")

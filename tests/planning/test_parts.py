@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from dask_elastic.planning.parts import contracted, pairs, parts
-from dask_elastic.planning.problem import PlacementProblem
+from dask_elastic.planning.placement.parts import contracted, pairs, parts
+from dask_elastic.planning.placement.problem import PlacementProblem
 
 
 def job(seed, groups=40, bins=4, operators=4, **change):

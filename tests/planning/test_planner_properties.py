@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dask_elastic.planning.problem import PlacementProblem
+from dask_elastic.planning.placement.problem import PlacementProblem
 from dask_elastic.planning.registry import names, planner
 from dask_elastic.testing.planners import check_planner
 

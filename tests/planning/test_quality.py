@@ -6,8 +6,8 @@ import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_elastic.planning import quality
-from dask_elastic.planning.problem import PlacementProblem
+from dask_elastic.planning.placement import quality
+from dask_elastic.planning.placement.problem import PlacementProblem
 from dask_elastic.vocab.errors import PlanningError
 
 

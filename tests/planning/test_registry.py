@@ -6,8 +6,8 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
-from dask_elastic.planning.check import validate
-from dask_elastic.planning.problem import Placement, PlacementProblem
+from dask_elastic.planning.placement.check import validate
+from dask_elastic.planning.placement.problem import Placement, PlacementProblem
 from dask_elastic.planning.registry import names, planner
 from dask_elastic.testing.planners import (
     check_planner,

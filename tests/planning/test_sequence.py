@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 
-from dask_elastic.planning.intervals import moved_state
-from dask_elastic.planning.load_limit import least_tau
-from dask_elastic.planning.sequence import sequence
-from dask_elastic.planning.single_step import single_step
+from dask_elastic.planning.intervals.load_limit import least_tau
+from dask_elastic.planning.intervals.plan import moved_state
+from dask_elastic.planning.intervals.sequence import sequence
+from dask_elastic.planning.intervals.single_step import single_step
 from dask_elastic.vocab.errors import Infeasible, PlanningError
 
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dask_elastic.planning.intervals import IntervalPlan, moved_state
-from dask_elastic.planning.load_limit import least_tau
-from dask_elastic.planning.single_step import single_step
+from dask_elastic.planning.intervals.load_limit import least_tau
+from dask_elastic.planning.intervals.plan import IntervalPlan, moved_state
+from dask_elastic.planning.intervals.single_step import single_step
 from dask_elastic.vocab.errors import Infeasible, PlanningError
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_elastic.planning.cores import assign_cores, migration_cost
-from dask_elastic.planning.surplus import release
+from dask_elastic.planning.cores.surplus import release
 from dask_elastic.vocab.errors import PlanningError
 
 

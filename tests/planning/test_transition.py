@@ -12,9 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 
-from dask_elastic.planning.load_limit import least_tau
-from dask_elastic.planning.single_step import single_step
-from dask_elastic.planning.transition import ProjectedCosts, projected_costs, single_step_aware, transition_matrix
+from dask_elastic.planning.intervals.load_limit import least_tau
+from dask_elastic.planning.intervals.single_step import single_step
+from dask_elastic.planning.intervals.transition import (
+    ProjectedCosts,
+    projected_costs,
+    single_step_aware,
+    transition_matrix,
+)
 from dask_elastic.vocab.errors import Infeasible, PlanningError
 
 TABLE_4 = {2: {2: 0.3, 3: 0.6, 4: 0.1}, 3: {2: 0.3, 3: 0.4, 4: 0.3}, 4: {2: 0.1, 3: 0.5, 4: 0.4}}

@@ -1,0 +1,265 @@
+"""A planner at work over many periods: what it did in each of them, in a table.
+
+Goal
+    Any planner over any sequence of problems, made or recorded, judged by the same measures.
+Heuristic
+    None. What a planner answers is where the groups are in the next period; every answer passes the validator.
+Not done
+    The time that moves take: plans are carried out at once.
+
+Notes
+-----
+ALBIC, section 5, and ELB/CLB, section 5, run their planners so. A period's measures are taken twice: before planning,
+at the places that the loads found, and after it. No erratum bears on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from dask_elastic.planning.placement.check import validate
+from dask_elastic.planning.placement.problem import Draft, Ints, Placement, PlacementProblem
+from dask_elastic.planning.placement.quality import (
+    collocation,
+    imbalance,
+    load_distance,
+    load_index,
+    moved_bytes,
+    variance,
+)
+from dask_elastic.planning.registry import Planner
+from dask_elastic.vocab.errors import PlanningError
+
+SCHEMA = pa.schema(
+    [
+        pa.field("planner", pa.string(), nullable=False),
+        pa.field("period", pa.int64(), nullable=False),
+        pa.field("planned", pa.bool_(), nullable=False),
+        *(
+            pa.field(name, pa.float64(), nullable=False)
+            for name in (
+                "load_distance_before",
+                "load_distance",
+                "variance_before",
+                "variance",
+                "imbalance",
+                "collocation",
+                "load_index",
+                "to_drain",
+            )
+        ),
+        pa.field("moves", pa.int64(), nullable=False),
+        pa.field("moved_bytes", pa.float64(), nullable=False),
+        pa.field("moved_share", pa.float64(), nullable=False),
+        pa.field("proven", pa.bool_(), nullable=False),
+        pa.field("seconds", pa.float64()),
+    ]
+)
+"""The columns of an experiment's table, one row per period: the measures of `dask_elastic.planning.placement.quality`;
+the load left on draining bins; the share of all state that moved; and how long planning took."""
+
+
+class Experiment:
+    """A planner, and the record of what it did.
+
+    Parameters
+    ----------
+    planner : Planner
+        Who plans.
+    name : str, optional
+        What the table calls it; what it prints as, if left out.
+    seed : int
+        The seed of the first period; each later one has the next.
+    every : int
+        Plan at the end of so many periods; in the others only new groups are placed.
+    clock : callable, optional
+        Returns seconds, such as ``time.perf_counter``; without it the table says nothing of time.
+
+    Raises
+    ------
+    PlanningError
+        If `every` is below 1.
+
+    Examples
+    --------
+    >>> from dask_elastic.planning.registry import planner
+    >>> experiment = Experiment(planner("flux"), name="flux")
+    >>> problem = PlacementProblem([4, 4, 2, 2], current=[0, 0, 0, 1], bins=2, max_moves=1)
+    >>> placement = experiment.step(problem)
+    >>> experiment.table().select(["load_distance_before", "load_distance", "moves"]).to_pylist()
+    [{'load_distance_before': 4.0, 'load_distance': 0.0, 'moves': 1}]
+    """
+
+    def __init__(
+        self,
+        planner: Planner,
+        name: str | None = None,
+        seed: int = 0,
+        every: int = 1,
+        clock: Callable[[], float] | None = None,
+    ):
+        if every < 1:
+            raise PlanningError(f"every is {every!r}: give 1 period or more.")
+        self._planner = planner
+        self._name = repr(planner) if name is None else name
+        self._seed = seed
+        self._every = every
+        self._clock = clock
+        self._rows: list[dict[str, Any]] = []
+
+    def step(self, problem: PlacementProblem) -> Placement:
+        """Go through one period.
+
+        Parameters
+        ----------
+        problem : PlacementProblem
+            The groups where they are now.
+
+        Returns
+        -------
+        Placement
+            Where they are after it.
+
+        Raises
+        ------
+        InvalidPlan
+            If the planner breaks a rule of the problem.
+        """
+        period = len(self._rows)
+        planned = (period + 1) % self._every == 0
+        before = Draft(problem).bin
+        seconds = None
+        if planned:
+            start = self._clock() if self._clock else 0.0
+            placement = self._planner.plan(problem, seed=self._seed + period)
+            seconds = self._clock() - start if self._clock else None
+            validate(problem, placement)
+        else:
+            placement = problem.placement(before)
+        self._rows.append(
+            {"planner": self._name, "period": period, "planned": planned, "seconds": seconds}
+            | _measures(problem, before, placement)
+        )
+        return placement
+
+    def table(self) -> pa.Table:
+        """Return what happened so far, one row a period; see `SCHEMA`."""
+        return pa.Table.from_pylist(self._rows, schema=SCHEMA)
+
+
+def run(
+    planner: Planner,
+    problems: Iterable[PlacementProblem],
+    name: str | None = None,
+    seed: int = 0,
+    every: int = 1,
+    clock: Callable[[], float] | None = None,
+) -> pa.Table:
+    """Run a planner over a sequence of problems, each of which begins where the one before ended.
+
+    Parameters
+    ----------
+    planner : Planner
+        Who plans.
+    problems : iterable of PlacementProblem
+        One a period, all with the same groups. Only the first one's `current` counts.
+    name, seed, every, clock
+        See `Experiment`.
+
+    Returns
+    -------
+    pyarrow.Table
+        One row a period; see `SCHEMA`.
+
+    Raises
+    ------
+    PlanningError
+        If the number of groups changes, or a bin is gone that has groups.
+    InvalidPlan
+        If the planner breaks a rule of a problem.
+
+    Examples
+    --------
+    >>> from dask_elastic.planning.registry import planner
+    >>> from dask_elastic.papers.workloads.substreams import problems, zipf_counts
+    >>> table = run(planner("eager"), problems(zipf_counts(seed=1, windows=3)))
+    >>> [moves > 0 for moves in table["moves"].to_pylist()]
+    [True, True, False]
+    """
+    experiment = Experiment(planner, name, seed, every, clock)
+    bin: Ints | None = None
+    for period, problem in enumerate(problems):
+        bin = experiment.step(problem if bin is None else _continued(problem, bin, period)).bin
+    return experiment.table()
+
+
+def compare(
+    problem: PlacementProblem,
+    planners: Mapping[str, Planner],
+    seed: int = 0,
+    clock: Callable[[], float] | None = None,
+) -> pa.Table:
+    """Give one problem to several planners.
+
+    Parameters
+    ----------
+    problem : PlacementProblem
+        The problem.
+    planners : mapping of str to Planner
+        Who plans, by the names that the table shall have.
+    seed : int
+        The seed that each of them is given.
+    clock : callable, optional
+        Returns seconds.
+
+    Returns
+    -------
+    pyarrow.Table
+        One row a planner, in their order; see `SCHEMA`.
+
+    Examples
+    --------
+    >>> from dask_elastic.planning.registry import planner
+    >>> problem = PlacementProblem([4, 4, 2, 2], current=[0, 0, 0, 1], bins=2)
+    >>> table = compare(problem, {name: planner(name) for name in ("flux", "storm")})
+    >>> table.select(["planner", "load_distance"]).to_pylist()
+    [{'planner': 'flux', 'load_distance': 0.0}, {'planner': 'storm', 'load_distance': 2.0}]
+    """
+    tables = [run(planner, [problem], name, seed, clock=clock) for name, planner in planners.items()]
+    return pa.concat_tables(tables) if tables else SCHEMA.empty_table()
+
+
+def _measures(problem: PlacementProblem, before: Ints, placement: Placement) -> dict[str, Any]:
+    bin = placement.bin
+    moved, whole = moved_bytes(problem, bin), float(problem.state_bytes[problem.placed].sum())
+    return {
+        "load_distance_before": load_distance(problem, before),
+        "load_distance": load_distance(problem, bin),
+        "variance_before": variance(problem, before),
+        "variance": variance(problem, bin),
+        "imbalance": imbalance(problem, bin),
+        "collocation": collocation(problem, bin),
+        "load_index": load_index(problem, bin),
+        "to_drain": problem.to_drain(bin),
+        "moves": placement.moves,
+        "moved_bytes": moved,
+        "moved_share": moved / whole if whole > 0 else 0.0,
+        "proven": placement.proven,
+    }
+
+
+def _continued(problem: PlacementProblem, bin: Ints, period: int) -> PlacementProblem:
+    if len(bin) != problem.groups:
+        raise PlanningError(f"period {period} has {problem.groups} groups, the one before {len(bin)}: give the same.")
+    lost = np.flatnonzero(bin >= problem.bins)
+    if lost.size:
+        raise PlanningError(
+            f"period {period} has {problem.bins} bins, but group {int(lost[0])} is on bin {int(bin[lost[0]])}: "
+            "let a bin drain before it goes."
+        )
+    return replace(problem, current=bin)
