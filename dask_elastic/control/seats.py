@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_elastic.control.assignment import CoreProblem
 from dask_elastic.control.guard import Owner, Step
+from dask_elastic.planning.cores.problem import CoreProblem
 from dask_elastic.vocab.plan import CoreChange
 from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot, NodeSnapshot
 

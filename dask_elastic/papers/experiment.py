@@ -23,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from dask_elastic.planning.placement.check import validate
+from dask_elastic.planning.placement.planner import PlacementPlanner
 from dask_elastic.planning.placement.problem import Draft, Ints, Placement, PlacementProblem
 from dask_elastic.planning.placement.quality import (
     collocation,
@@ -32,7 +33,6 @@ from dask_elastic.planning.placement.quality import (
     moved_bytes,
     variance,
 )
-from dask_elastic.planning.registry import Planner
 from dask_elastic.vocab.errors import PlanningError
 
 SCHEMA = pa.schema(
@@ -69,7 +69,7 @@ class Experiment:
 
     Parameters
     ----------
-    planner : Planner
+    planner : PlacementPlanner
         Who plans.
     name : str, optional
         What the table calls it; what it prints as, if left out.
@@ -97,7 +97,7 @@ class Experiment:
 
     def __init__(
         self,
-        planner: Planner,
+        planner: PlacementPlanner,
         name: str | None = None,
         seed: int = 0,
         every: int = 1,
@@ -153,7 +153,7 @@ class Experiment:
 
 
 def run(
-    planner: Planner,
+    planner: PlacementPlanner,
     problems: Iterable[PlacementProblem],
     name: str | None = None,
     seed: int = 0,
@@ -164,7 +164,7 @@ def run(
 
     Parameters
     ----------
-    planner : Planner
+    planner : PlacementPlanner
         Who plans.
     problems : iterable of PlacementProblem
         One a period, all with the same groups. Only the first one's `current` counts.
@@ -200,7 +200,7 @@ def run(
 
 def compare(
     problem: PlacementProblem,
-    planners: Mapping[str, Planner],
+    planners: Mapping[str, PlacementPlanner],
     seed: int = 0,
     clock: Callable[[], float] | None = None,
 ) -> pa.Table:
@@ -210,7 +210,7 @@ def compare(
     ----------
     problem : PlacementProblem
         The problem.
-    planners : mapping of str to Planner
+    planners : mapping of str to PlacementPlanner
         Who plans, by the names that the table shall have.
     seed : int
         The seed that each of them is given.

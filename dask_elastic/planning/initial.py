@@ -22,7 +22,7 @@ from dask_elastic.vocab.errors import PlanningError
 
 
 @dataclass(frozen=True)
-class Demand:
+class PlacementRequest:
     """What one component asks for.
 
     Parameters
@@ -62,7 +62,7 @@ class InitialPlacement:
     oversubscribed: bool
 
 
-def place(demands: Sequence[Demand], free_slots: Sequence[int]) -> InitialPlacement:
+def place(demands: Sequence[PlacementRequest], free_slots: Sequence[int]) -> InitialPlacement:
     """Place a job on nodes with so many free slots each.
 
     Raises
@@ -72,7 +72,7 @@ def place(demands: Sequence[Demand], free_slots: Sequence[int]) -> InitialPlacem
 
     Examples
     --------
-    >>> placement = place([Demand("s", 1, False), Demand("c", None, True)], free_slots=[2, 2])
+    >>> placement = place([PlacementRequest("s", 1, False), PlacementRequest("c", None, True)], free_slots=[2, 2])
     >>> placement.homes, placement.cores
     ({'c': (0, 1), 's': (0,)}, {'c': ({0: 2}, {1: 2})})
     """
@@ -105,7 +105,7 @@ def _default_executors(components: int, slots: Sequence[int]) -> int:
 
 
 def _more_cores(
-    stateful: Sequence[Demand],
+    stateful: Sequence[PlacementRequest],
     homes: Mapping[str, tuple[int, ...]],
     places: Mapping[tuple[str, int], dict[int, int]],
     free: list[int],

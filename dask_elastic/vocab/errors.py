@@ -123,6 +123,10 @@ class UnknownPlanner(PlanningError):
     """No planner has that name."""
 
 
+class MissingExtra(PlanningError):
+    """An optional dependency is not installed; names what needs it and the extra to install."""
+
+
 class NodeLost(ElasticError):
     """A Dask worker that a job ran on is gone."""
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -189,7 +190,7 @@ def test_all_planners_are_compared_in_an_aligned_table(problem_path, invoke):
     assert done.exit_code == 0, done.output
     assert done.output.splitlines()[0] == "6 groups on 2 bins, mean load 9; at most 2 moves"
     rows = columns(done.output)
-    assert [name for name in rows if name != "(as"] == list(names())
+    assert [name for name in rows if name != "(as"] == list(names("placement"))
     assert rows["(as"][3:6] == ["3", "1.3333", "0"]
     distance, imbalance, moves, moved, together, proven, milliseconds = rows["milp"][1:]
     assert (distance, imbalance, proven) == ("1", "1.1111", "yes")
@@ -244,9 +245,12 @@ def test_a_seed_chooses_what_chance_does(tmp_path, invoke):
     ("options", "message"),
     [
         (("--planner", "fluks"), "'fluks' is not one of"),
-        (("--option", "speed=3"), "no planner that is asked has an option 'speed'"),
+        (("--option", "speed=3"), "no chosen planner has an option 'speed'"),
         (("--planner", "flux", "--option", "time_limit=3"), "flux: passes"),
-        (("--planner", "flux", "--option", "milp.gap=3"), "is for planner 'milp': asked are flux"),
+        (
+            ("--planner", "flux", "--option", "milp.gap=3"),
+            "is for planner 'milp', which does not run: planners are flux",
+        ),
         (("--option", "speed"), "no NAME=VALUE"),
         (("--option", "=3"), "no NAME=VALUE"),
         (("--seed", "-1"), "-1 is not in the range"),
@@ -336,3 +340,20 @@ def test_help_shows_examples(invoke):
         shown = invoke("plan", *command, "--help")
         assert shown.exit_code == 0
         assert f"dask elastic plan {' '.join(command)}".strip() in shown.output
+
+
+def test_planner_without_its_solver_is_refused_by_the_command(problem_path, invoke, monkeypatch):
+    monkeypatch.setitem(sys.modules, "highspy", None)
+    done = invoke("plan", "compare", problem_path, "--planner", "milp")
+    assert done.exit_code == 1
+    assert "planner 'milp' needs highspy: pip install 'dask-elastic[planners]'" in done.output
+
+
+def test_planners_without_their_solver_are_left_out_of_the_comparison(problem_path, invoke, monkeypatch):
+    monkeypatch.setitem(sys.modules, "highspy", None)
+    done = invoke("plan", "compare", problem_path)
+    assert done.exit_code == 0, done.output
+    assert "left out: planner 'milp' needs highspy" in done.output
+    rows = columns(done.output)
+    assert {"flux", "cola"} <= set(rows)
+    assert not {"milp", "albic"} & {name for name in rows if rows[name]}

@@ -39,15 +39,15 @@ def plain(compute):
     return Figure("plain", "A paper", "A title", compute, lambda table, axes: None)
 
 
-def test_without_matplotlib_it_is_said_before_anything_is_computed(monkeypatch, tmp_path):
+def test_figure_without_matplotlib_is_refused_before_anything_is_computed(monkeypatch, tmp_path):
     computed = []
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(ElasticError, match=r"pip install 'dask-elastic\[figures\]'"):
+    with pytest.raises(ElasticError, match=r"pip install 'dask-elastic\[papers\]'"):
         catalogue.write(plain(lambda seed, quick: computed.append(seed)), tmp_path)
     assert computed == []
 
 
-def test_what_computes_is_given_seed_and_size(tmp_path):
+def test_figure_is_computed_with_seed_and_size(tmp_path):
     asked = []
 
     def compute(seed, quick):
@@ -59,7 +59,7 @@ def test_what_computes_is_given_seed_and_size(tmp_path):
     assert asked == [(0, False), (7, True)]
 
 
-def test_a_name_is_taken_once(monkeypatch):
+def test_two_figures_of_one_name_are_refused(monkeypatch):
     monkeypatch.setattr(albic, "FIGURES", (*albic.FIGURES, replace(albic.FIGURES[0], source="Another")))
     with pytest.raises(ElasticError, match="two figures are named 'albic-2'"):
         catalogue.figures()

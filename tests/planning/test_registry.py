@@ -20,14 +20,14 @@ from dask_elastic.testing.planners import (
 from dask_elastic.vocab.errors import InvalidPlan, PlanningError, UnknownPlanner
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", names("placement"))
 @pytest.mark.parametrize("seed", range(3))
 def test_every_planner_keeps_the_contract(name, seed):
     for problem in problems(seed, count=25):
         check_planner(planner(name), problem, seed)
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", names("placement"))
 def test_there_may_be_nothing_to_plan(name):
     empty = PlacementProblem([], np.zeros(0, dtype=np.int64), 2)
     assert planner(name).plan(empty).bin.tolist() == []
@@ -37,13 +37,13 @@ def test_there_may_be_nothing_to_plan(name):
     assert planner(name).plan(single).moves == 0
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", names("placement"))
 def test_every_planner_tells_where_it_is_from(name):
     assert planner(name).__doc__
     assert "Notes" in type(planner(name)).__doc__
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", names("placement"))
 def test_an_unknown_option_is_refused(name):
     with pytest.raises(PlanningError, match=f"planner '{name}' has no option 'speed'") as caught:
         planner(name, speed=3)
@@ -136,7 +136,7 @@ def to_bin_0(problem):
     return problem.placement(bin)
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", names("placement"))
 def test_what_a_planner_cannot_keep_is_told_in_its_page(name):
     made = planner(name)
     told = importlib.import_module(type(made).__module__).__doc__ + type(made).__doc__

@@ -24,8 +24,8 @@ from dask_elastic.planning.placement.albic import Albic
 from dask_elastic.planning.placement.cola import Cola
 from dask_elastic.planning.placement.flux import Flux
 from dask_elastic.planning.placement.milp import Milp
+from dask_elastic.planning.placement.planner import PlacementPlanner
 from dask_elastic.planning.placement.problem import Draft, Placement, PlacementProblem
-from dask_elastic.planning.registry import Planner
 
 _BUDGETS, _FEW_BUDGETS = (10, 20, 30, 40), (10, 40)
 _VARIES, _LITTLE_VARIES = (20.0, 40.0, 60.0, 80.0), (20.0, 60.0)
@@ -50,7 +50,7 @@ def balance(size: int, seed: int, quick: bool) -> pa.Table:
     pyarrow.Table
         One row a budget, variation and planner, with the columns of `dask_elastic.papers.experiment.SCHEMA`.
     """
-    planners: dict[str, Planner] = {"Flux, one pass": Flux(passes=1), "Flux, repeated": Flux()}
+    planners: dict[str, PlacementPlanner] = {"Flux, one pass": Flux(passes=1), "Flux, repeated": Flux()}
     for limit in _FEW_SECONDS if quick else _SECONDS:
         planners[f"MILP, {limit:g} s"] = Milp(time_limit=limit)
     tables = []
@@ -82,7 +82,7 @@ class DrainFirst:
 
     Parameters
     ----------
-    balancer : Planner
+    balancer : PlacementPlanner
         Who balances when no node is left to be emptied.
 
     Notes
@@ -90,7 +90,7 @@ class DrainFirst:
     ALBIC, section 5.1: what its figure 5 calls non-integrated.
     """
 
-    balancer: Planner
+    balancer: PlacementPlanner
 
     def objective(self, problem: PlacementProblem, bin: Any, seed: int = 0) -> tuple[float, ...]:
         """Return what is minimised: what is left to drain, then what the balancer minimises."""
@@ -122,7 +122,7 @@ def scaling_in(seed: int, quick: bool) -> pa.Table:
     """
     size, leaving, full, max_moves, periods = (_SMALL[0], 2, (1, 2), 5, 24) if quick else (SIZES[2], 10, (1, 5), 20, 40)
     milp = Milp(time_limit=0.05 if quick else 1.0)
-    planners: dict[str, Planner] = {"integrated": milp, "non-integrated": DrainFirst(milp)}
+    planners: dict[str, PlacementPlanner] = {"integrated": milp, "non-integrated": DrainFirst(milp)}
     tables = []
     for overloaded in full:
         for name, planner in planners.items():
@@ -160,7 +160,7 @@ class FromScratch:
 
     Parameters
     ----------
-    planner : Planner
+    planner : PlacementPlanner
         Who is asked.
 
     Notes
@@ -168,7 +168,7 @@ class FromScratch:
     ALBIC, section 5: COLA "is a static optimizer and does not consider runtime adaptations".
     """
 
-    planner: Planner
+    planner: PlacementPlanner
 
     def objective(self, problem: PlacementProblem, bin: Any, seed: int = 0) -> tuple[float, ...]:
         """Return what the planner minimises."""

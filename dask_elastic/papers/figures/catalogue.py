@@ -1,4 +1,4 @@
-"""All figures by name, and how they become files."""
+"""The catalogue of figures by name; computes and draws a figure and writes its files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from dask_elastic.papers import figures as package
 from dask_elastic.papers.figures.figure import Figure
-from dask_elastic.vocab.errors import ElasticError
+from dask_elastic.vocab.errors import ElasticError, MissingExtra
 
 _SIZE, _RESOLUTION = (8.0, 5.0), 120
 
@@ -51,11 +51,11 @@ def write(figure: Figure, directory: Path, seed: int = 0, quick: bool = False) -
     figure : Figure
         The figure.
     directory : Path
-        Where to; it is made if it is not there.
+        The directory for the files; it is created if missing.
     seed : int
-        What its chance starts from.
+        Seeds the computation.
     quick : bool
-        Whether a small version will do.
+        Make a small version.
 
     Returns
     -------
@@ -64,8 +64,8 @@ def write(figure: Figure, directory: Path, seed: int = 0, quick: bool = False) -
 
     Raises
     ------
-    ElasticError
-        If matplotlib is not installed; said before anything is computed.
+    MissingExtra
+        If matplotlib is not installed; raised before anything is computed.
     """
     canvas = _canvas()
     directory.mkdir(parents=True, exist_ok=True)
@@ -83,7 +83,5 @@ def _canvas() -> Any:
     try:
         from matplotlib.figure import Figure as Canvas
     except ImportError as error:
-        raise ElasticError(
-            "figures are drawn with matplotlib, which is not installed: pip install 'dask-elastic[figures]'."
-        ) from error
+        raise MissingExtra("figures need matplotlib: pip install 'dask-elastic[papers]'") from error
     return Canvas(figsize=_SIZE, layout="constrained")

@@ -24,9 +24,9 @@ from dask_elastic.papers.workloads.substreams import gaussian_counts, problems, 
 from dask_elastic.planning.placement.consistent_hash import hashed
 from dask_elastic.planning.placement.correlation import Correlation
 from dask_elastic.planning.placement.eager import Eager
+from dask_elastic.planning.placement.planner import PlacementPlanner
 from dask_elastic.planning.placement.problem import Floats
 from dask_elastic.planning.placement.universal_hash import UniversalHash
-from dask_elastic.planning.registry import Planner
 
 INSTANCES, EVERY = 10, 24
 """Instances, and windows between two runs of CLB: five of them in the paper's 120 windows."""
@@ -73,7 +73,7 @@ def rivals(seed: int, quick: bool) -> pa.Table:
         moved.
     """
     counts = topical_counts(seed, _FEW_WINDOWS if quick else _WINDOWS)
-    planners: dict[str, tuple[Planner, int]] = {
+    planners: dict[str, tuple[PlacementPlanner, int]] = {
         "ELB": (Eager(), 1),
         "CLB": (Correlation(weights="printed"), EVERY),
         "CLB, exact weights": (Correlation(weights="exact"), EVERY),
@@ -121,7 +121,7 @@ def draw_summary(table: pa.Table, axes: Any) -> None:
     axes.set(ylabel="imbalance (tuples²), mean and standard deviation", yscale="log")
 
 
-def _history(key: str, name: str, planner: Planner, counts: Floats, seed: int, every: int) -> pa.Table:
+def _history(key: str, name: str, planner: PlacementPlanner, counts: Floats, seed: int, every: int) -> pa.Table:
     table = run(planner, problems(counts, INSTANCES, memory=EVERY, seed=seed), name, seed, every)
     return _windows(key, name, table["variance_before"].to_numpy(), table["moved_share"].to_numpy())
 

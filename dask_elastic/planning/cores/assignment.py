@@ -147,12 +147,13 @@ def assign_cores(
     """
     cores = counts("current", current, 2)
     node, executor = cores.shape[:1], cores.shape[1:]
-    needed = np.maximum(counts("wanted", wanted, 1, executor), np.minimum(cores.sum(axis=0), 1))
+    granted = counts("wanted", wanted, 1, executor)
     limits, homes = counts("capacity", capacity, 1, node), counts("home", home, 1, executor)
     if (homes >= node[0]).any():
         raise PlanningError(f"home contains {int(homes.max())}, but the last of {node[0]} nodes is {node[0] - 1}.")
     state = amounts("state_bytes", state_bytes, executor)
-    problem = CoreProblem(cores, needed, limits, state, homes, amounts("intensity", intensity, executor))
+    intensities = amounts("intensity", intensity, executor)
+    problem = CoreProblem(cores, granted, limits, state, homes, intensities, threshold)
     reached, intensive = locality(problem, threshold, doublings)
     if keeps(problem, intensive, cores):
         return CoreAssignment(cores.copy(), 0.0, reached)

@@ -88,13 +88,13 @@ def _column_costs(problem: CoreProblem, intensive: NDArray[np.bool_], nodes: Cor
     totals = grid.sum(axis=0)
     parts, shares = grid / np.maximum(totals, 1), problem.current / np.maximum(problem.current.sum(axis=0), 1)
     lost = shares[problem.capacity == 0].sum(axis=0)
-    trifle = float(problem.state.sum()) * _TRIFLE or 1.0
+    trifle = float(problem.state_bytes.sum()) * _TRIFLE or 1.0
     costs = np.empty((len(problem.needed), grid.shape[1]))
     for j, needed in enumerate(problem.needed.tolist()):
         away, change = nodes != problem.home[j], grid - problem.current[nodes, j][:, None]
         moved = np.maximum(shares[nodes, j][:, None] - parts, 0.0).sum(axis=0) + lost[j]
         changes = 4 * np.abs(change).sum(axis=0) + np.maximum(change[away], 0).sum(axis=0)
-        costs[j] = moved * problem.state[j] + changes * trifle
+        costs[j] = moved * problem.state_bytes[j] + changes * trifle
         costs[j, (totals < needed) | (intensive[j] & grid[away].any(axis=0))] = np.inf
     return costs
 

@@ -9,7 +9,8 @@ per second and core, with a threshold of 512 KB/s that is doubled until (c) can 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,31 +22,77 @@ Cores = NDArray[np.int64]
 Amounts = NDArray[np.float64]
 
 
-class CoreProblem(NamedTuple):
-    """The arguments of `dask_elastic.planning.cores.assign_cores`, checked.
+@dataclass(frozen=True, eq=False)
+class CoreProblem:
+    """The cores that executors have, the cores that they are granted, and the nodes that have them.
 
     Parameters
     ----------
-    current : numpy.ndarray of int, nodes × executors
+    current : array of int, nodes × executors
         Cores that each executor has now.
-    needed : numpy.ndarray of int
-        Cores that each executor must get: those wanted, or its last one.
-    capacity : numpy.ndarray of int
-        Cores of each node.
-    state : numpy.ndarray of float
-        Bytes of state of each executor.
-    home : numpy.ndarray of int
-        Node of each executor's main process.
-    intensity : numpy.ndarray of float
+    granted : array of int
+        Cores that each executor gets at least.
+    capacity : array of int
+        Cores of each node that these executors may use. Their sum is at least the sum of the granted cores; see
+        `dask_elastic.control.assignment.with_room`.
+    state_bytes : array of float
+        State of each executor, in bytes.
+    home : array of int
+        Node of each executor's home.
+    intensity : array of float
         Bytes in and out per second and core of each executor.
+    threshold : float
+        Intensity above which an executor has all cores at its home.
+
+    Raises
+    ------
+    PlanningError
+        If shapes disagree. Planners check the values.
+
+    Notes
+    -----
+    Elasticutor, section 4.2.
     """
 
     current: Cores
-    needed: Cores
+    granted: Cores
     capacity: Cores
-    state: Amounts
+    state_bytes: Amounts
     home: Cores
     intensity: Amounts
+    threshold: float = 512 * 1024
+
+    def __post_init__(self) -> None:
+        nodes, executors = self.current.shape
+        for name in ("granted", "state_bytes", "home", "intensity"):
+            if getattr(self, name).shape != (executors,):
+                raise PlanningError(f"{name} has shape {getattr(self, name).shape}: there are {executors} executors.")
+        if self.capacity.shape != (nodes,):
+            raise PlanningError(f"capacity has shape {self.capacity.shape}: there are {nodes} nodes.")
+
+    @cached_property
+    def needed(self) -> Cores:
+        """Cores that each executor must get: those granted, and at least one where it has any."""
+        needed: Cores = np.maximum(self.granted, np.minimum(self.current.sum(axis=0), 1))
+        return needed
+
+    def take(self, chosen: NDArray[np.bool_], capacity: Cores) -> CoreProblem:
+        """Return the problem of some of the executors.
+
+        Parameters
+        ----------
+        chosen : array of bool
+            The executors.
+        capacity : array of int
+            Cores of each node that they may use.
+
+        Returns
+        -------
+        CoreProblem
+            The problem with these executors only, in the same order.
+        """
+        parts = {name: getattr(self, name)[chosen] for name in ("granted", "state_bytes", "home", "intensity")}
+        return replace(self, current=self.current[:, chosen], capacity=capacity, **parts)
 
 
 def locality(problem: CoreProblem, threshold: float, doublings: int) -> tuple[float, NDArray[np.bool_]]:

@@ -47,7 +47,7 @@ class CoreSearch:
 
     def __init__(self, problem: CoreProblem, intensive: NDArray[np.bool_]):
         self._problem = problem
-        self._state: list[float] = problem.state.tolist()
+        self._state: list[float] = problem.state_bytes.tolist()
         self._home: list[int] = problem.home.tolist()
         self._intensive: list[bool] = intensive.tolist()
         self._free: list[int] = (problem.capacity - problem.current.sum(axis=1)).tolist()

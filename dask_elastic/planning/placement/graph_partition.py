@@ -19,9 +19,9 @@ import math
 from typing import Any
 
 import numpy as np
-import pymetis
 import scipy.sparse as sp
 
+from dask_elastic.planning.extras import require
 from dask_elastic.planning.placement.problem import Floats, Ints
 
 _UNITS = 10_000
@@ -49,6 +49,11 @@ def partition(traffic: Any, members: Ints, weight: Floats, parts: int, seed: int
     -------
     array of int
         The part of each member.
+
+    Raises
+    ------
+    MissingExtra
+        If METIS is not installed.
 
     Examples
     --------
@@ -85,6 +90,7 @@ def partition(traffic: Any, members: Ints, weight: Floats, parts: int, seed: int
 
 def _halves(graph: Any, weight: Floats, left: int, right: int, uneven: float, seed: int) -> Any:
     """Return which vertices belong to the right half, which is to have so many parts of all."""
+    pymetis = require("pymetis", "graph partitioning")
     options = pymetis.Options()
     options.seed = int(seed) % (2**31 - 1)
     options.ufactor = round(1000 * (uneven - 1))

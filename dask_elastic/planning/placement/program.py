@@ -23,10 +23,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-import highspy
 import numpy as np
 import scipy.sparse as sp
 
+from dask_elastic.planning.extras import require
 from dask_elastic.planning.placement.problem import Floats, Ints, Mask, PlacementProblem
 
 Weights: TypeAlias = tuple[float, float, float]
@@ -133,14 +133,20 @@ class Program:
         Answer
             The bins may still break a rule by the solver's tolerances: let the validator see them.
 
+        Raises
+        ------
+        MissingExtra
+            If HiGHS is not installed.
+
         Warns
         -----
         RuntimeWarning
             If the solver raised, with what it said.
         """
-        model, guess = self._model(), self._values().tolist()
+        highs = require("highspy", "the mixed-integer program")
+        model, guess = self._model(highs), self._values().tolist()
         try:
-            values, proven, seconds = _solved(model, guess, _options(limits, seed))
+            values, proven, seconds = _solved(highs, model, guess, _options(limits, seed))
         except Exception as error:
             # Whatever a solver throws, a plan is due: the greedy answer does.
             warnings.warn(f"HiGHS failed, so the plan is made without it: {error!r}", RuntimeWarning, stacklevel=2)
@@ -189,11 +195,11 @@ class Program:
         stranded = problem.draining[self._bin] * problem.burden[self._group] / (whole if whole > 0 else 1.0)
         return np.concatenate([drain * stranded, np.zeros(len(self._bins)), [balance, spread, spread]])
 
-    def _model(self) -> Any:
+    def _model(self, highs: Any) -> Any:
         rows, low, high = self._rows()
         matrix = sp.vstack(rows, format="csc")
         columns, pairs = matrix.shape[1], len(self._group)
-        lp = highspy.HighsLp()
+        lp = highs.HighsLp()
         lp.num_col_, lp.num_row_ = columns, matrix.shape[0]
         lp.col_cost_ = self._costs()
         lower, upper = np.zeros(columns), np.full(columns, np.inf)
@@ -203,11 +209,11 @@ class Program:
         upper[pairs:-3] = self._most()[:, resource] / self._problem.strength[self._bins] / self._unit
         lp.col_lower_, lp.col_upper_ = lower, upper
         lp.row_lower_, lp.row_upper_ = np.concatenate(low), np.concatenate(high)
-        lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
+        lp.a_matrix_.format_ = highs.MatrixFormat.kColwise
         lp.a_matrix_.start_ = matrix.indptr.astype(np.int32)
         lp.a_matrix_.index_ = matrix.indices.astype(np.int32)
         lp.a_matrix_.value_ = matrix.data
-        whole, real = highspy.HighsVarType.kInteger, highspy.HighsVarType.kContinuous
+        whole, real = highs.HighsVarType.kInteger, highs.HighsVarType.kContinuous
         lp.integrality_ = [whole] * pairs + [real] * (columns - pairs)
         return lp
 
@@ -279,18 +285,17 @@ class Program:
         return sp.coo_matrix((value, (row, column)), shape=(height, len(self._group) + len(self._bins) + 3))
 
 
-def _solved(model: Any, guess: list[float], options: dict[str, Any]) -> tuple[Floats, bool, float]:
+def _solved(highs: Any, model: Any, guess: list[float], options: dict[str, Any]) -> tuple[Floats, bool, float]:
     """Return the columns' values, whether they are optimal, and the seconds that it took."""
-    make: Any = highspy.Highs
-    solver = make()
+    solver = highs.Highs()
     for name, value in options.items():
         solver.setOptionValue(name, value)
     solver.passModel(model)
-    start = highspy.HighsSolution()
+    start = highs.HighsSolution()
     start.col_value = guess
     solver.setSolution(start)
     solver.run()
-    proven = bool(solver.getModelStatus() == highspy.HighsModelStatus.kOptimal)
+    proven = bool(solver.getModelStatus() == highs.HighsModelStatus.kOptimal)
     return np.asarray(solver.getSolution().col_value, dtype=np.float64), proven, float(solver.getRunTime())
 
 
