@@ -10,7 +10,7 @@ Not done
 Notes
 -----
 ALBIC, section 5, and ELB/CLB, section 5, run their planners so. A period's measures are taken twice: before planning,
-at the places that the loads found, and after it. No erratum bears on it.
+at the places that the loads found, and after it. No erratum concerns it.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Experiment:
     Parameters
     ----------
     planner : PlacementPlanner
-        Who plans.
+        The planner.
     name : str, optional
         What the table calls it; what it prints as, if left out.
     seed : int
@@ -148,7 +148,7 @@ class Experiment:
         return placement
 
     def table(self) -> pa.Table:
-        """Return what happened so far, one row a period; see `SCHEMA`."""
+        """Return what happened so far, one row per period; see `SCHEMA`."""
         return pa.Table.from_pylist(self._rows, schema=SCHEMA)
 
 
@@ -165,7 +165,7 @@ def run(
     Parameters
     ----------
     planner : PlacementPlanner
-        Who plans.
+        The planner.
     problems : iterable of PlacementProblem
         One a period, all with the same groups. Only the first one's `current` counts.
     name, seed, every, clock

@@ -354,6 +354,6 @@ def test_planners_without_their_solver_are_left_out_of_the_comparison(problem_pa
     done = invoke("plan", "compare", problem_path)
     assert done.exit_code == 0, done.output
     assert "left out: planner 'milp' needs highspy" in done.output
-    rows = columns(done.output)
+    rows = columns(done.stdout)
     assert {"flux", "cola"} <= set(rows)
     assert not {"milp", "albic"} & {name for name in rows if rows[name]}

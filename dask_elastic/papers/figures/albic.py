@@ -41,9 +41,9 @@ def balance(size: int, seed: int, quick: bool) -> pa.Table:
     size : int
         Which of them, from 0.
     seed : int
-        What chooses the loads.
+        Seeds the loads.
     quick : bool
-        Whether a smaller cluster, fewer settings and less time for the solver will do.
+        Use a smaller cluster, fewer settings and less time for the solver.
 
     Returns
     -------
@@ -111,9 +111,9 @@ def scaling_in(seed: int, quick: bool) -> pa.Table:
     Parameters
     ----------
     seed : int
-        What chooses loads and nodes.
+        Seeds loads and nodes.
     quick : bool
-        Whether a smaller cluster will do.
+        Use a smaller cluster.
 
     Returns
     -------
@@ -192,7 +192,7 @@ def collocation(settings: Sequence[tuple[Size, float]], rounds: int, limit: floa
     limit : float
         Seconds for each run of ALBIC's solver.
     seed : int
-        What chooses loads, pairs and their drift.
+        Seeds loads, pairs and their drift.
 
     Returns
     -------

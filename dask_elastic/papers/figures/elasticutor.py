@@ -35,9 +35,9 @@ def scheduling_time(seed: int, quick: bool) -> pa.Table:
     Parameters
     ----------
     seed : int
-        What chooses the demands.
+        Seeds the demands.
     quick : bool
-        Whether a few periods on the paper's clusters will do.
+        Use a few periods on the paper's clusters.
 
     Returns
     -------

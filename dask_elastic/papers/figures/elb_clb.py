@@ -41,9 +41,9 @@ def skew(seed: int, quick: bool) -> pa.Table:
     Parameters
     ----------
     seed : int
-        What chooses arrivals and first places.
+        Seeds arrivals and first places.
     quick : bool
-        Whether fewer windows will do.
+        Use fewer windows.
 
     Returns
     -------
@@ -62,9 +62,9 @@ def rivals(seed: int, quick: bool) -> pa.Table:
     Parameters
     ----------
     seed : int
-        What chooses the stream and the first places.
+        Seeds the stream and the first places.
     quick : bool
-        Whether fewer windows will do.
+        Use fewer windows.
 
     Returns
     -------

@@ -22,7 +22,7 @@ class Figure:
     title : str
         What it shows, in one line.
     compute : callable
-        ``compute(seed, quick) -> Table``: the numbers, in long form, one row a point. With `quick` it takes seconds:
+        ``compute(seed, quick) -> Table``: the numbers, in long form, one row per point. With `quick` it takes seconds:
         fewer repetitions and smaller settings of the same shape.
     draw : callable
         ``draw(table, axes)``: draws the numbers on a matplotlib ``Axes``.

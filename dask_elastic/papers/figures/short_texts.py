@@ -48,7 +48,7 @@ def short_texts(seed: int, rows: int, days: int = 60) -> pa.Table:
     Parameters
     ----------
     seed : int
-        What chooses them.
+        Seeds them.
     rows : int
         How many.
     days : int

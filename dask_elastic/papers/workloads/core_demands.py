@@ -77,7 +77,7 @@ def core_demands(
     Parameters
     ----------
     seed : int
-        What chooses the permutations, and which executors have large tuples.
+        Seeds the permutations, and which executors have large tuples.
     nodes, cores : int
         The nodes, and the cores of each of them.
     periods : int

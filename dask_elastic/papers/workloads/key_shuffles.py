@@ -114,7 +114,7 @@ class KeyShuffles:
         Parameters
         ----------
         seed : int
-            What chooses the permutations.
+            Seeds the permutations.
         windows : int
             How many windows.
         seconds : float
@@ -152,7 +152,7 @@ class KeyShuffles:
         Parameters
         ----------
         seed : int
-            What chooses permutations, arrivals and costs.
+            Seeds permutations, arrivals and costs.
         windows : int
             How many windows.
         seconds : float
@@ -185,7 +185,7 @@ class KeyShuffles:
         Parameters
         ----------
         seed : int
-            What chooses the loads.
+            Seeds the loads.
         windows : int
             How many problems.
         nodes : int

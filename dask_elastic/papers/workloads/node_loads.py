@@ -66,7 +66,7 @@ def varied_nodes(
     Parameters
     ----------
     seed : int
-        What chooses the loads.
+        Seeds the loads.
     size : Size
         How large it is.
     varies : float
@@ -115,7 +115,7 @@ def scale_in(
     Parameters
     ----------
     seed : int
-        What chooses the loads and the nodes.
+        Seeds the loads and the nodes.
     size : Size
         How large it is.
     leaving : int
@@ -161,7 +161,7 @@ def drifted(problem: PlacementProblem, seed: int, nodes: float = 0.2, most: floa
     problem : PlacementProblem
         The cluster in the period before.
     seed : int
-        What chooses nodes and changes.
+        Seeds nodes and changes.
     nodes : float
         The share of the nodes that change.
     most : float

@@ -31,7 +31,7 @@ def operator_chain(
     Parameters
     ----------
     seed : int
-        What chooses loads and pairs.
+        Seeds loads and pairs.
     size : Size
         How large it is; two operators at least.
     one_to_one : float

@@ -3,7 +3,7 @@
 Notes
 -----
 Elasticutor, section 5.1 (Zipf); ELB/CLB, section 5 (Zipf and Gaussian of the same mean). ELB/CLB gives neither the
-exponent nor the deviation. No erratum bears on it.
+exponent nor the deviation. No erratum concerns it.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def gaussian_counts(seed: int, windows: int = WINDOWS, rate: float = RATE) -> Fl
     Parameters
     ----------
     seed : int
-        What chooses the arrivals.
+        Seeds the arrivals.
     windows : int
         How many windows.
     rate : float
@@ -67,7 +67,7 @@ def zipf_counts(seed: int, windows: int = WINDOWS, rate: float = RATE) -> Floats
     Parameters
     ----------
     seed : int
-        What chooses the arrivals.
+        Seeds the arrivals.
     windows : int
         How many windows.
     rate : float
@@ -94,7 +94,7 @@ def topical_counts(
     Parameters
     ----------
     seed : int
-        What chooses topics, their course and the arrivals.
+        Seeds topics, their course and the arrivals.
     windows : int
         How many windows.
     rate : float
@@ -145,7 +145,7 @@ def poisson_counts(seed: int, shares: ArrayLike, rate: float = RATE, seconds: fl
     Parameters
     ----------
     seed : int
-        What chooses the arrivals.
+        Seeds the arrivals.
     shares : array of float, windows × substreams
         The share of the tuples that each substream has.
     rate : float
@@ -237,7 +237,7 @@ def problems(counts: ArrayLike, instances: int = 10, memory: int = 1, seed: int 
     memory : int
         How many windows are the history, the present one among them; fewer at the start.
     seed : int
-        What chooses the hash function that says where each substream is.
+        Seeds the hash function.
 
     Yields
     ------

@@ -1,15 +1,16 @@
-"""Which cores each executor gets: Elasticutor, section 4.2, Algorithm 1, mended.
+"""Assigns cores to executors: Elasticutor, section 4.2, Algorithm 1, corrected.
 
 Goal
-    Every executor has the cores it wants, data-intensive ones at home, and as little state moves as can be.
+    Every executor has the cores it wants, data-intensive ones at home, and as little state as possible moves.
 Heuristic
-    A local search of the kind of Algorithm 1; on small problems an exact one after it.
-Mended (second and third erratum to Elasticutor)
-    Free cores are donors. Remote cores of data-intensive executors are repaired. Nobody is left with less than it
-    wants; who must leave a node gets another core. Costs are those of the whole change, not of one step.
+    A local search like Algorithm 1; on small problems an exact search follows.
+Corrected (second and third erratum to Elasticutor)
+    Free cores are donors. Remote cores of data-intensive executors are moved home. No executor is left with
+    fewer cores than it wants; one that must leave a node gets another core. Costs are those of the whole change, not of
+    one step.
 Not done
-    Surplus cores are not released for their own sake: (b) is X ≥ k, so a core that nobody needs stays where it is. The
-    third erratum has it released explicitly, beyond hysteresis: `dask_elastic.planning.cores.surplus` does that.
+    Surplus cores are not released: (b) is X ≥ k, so a core that no other executor needs stays where it is. By the third
+    erratum a surplus beyond hysteresis is released explicitly: `dask_elastic.planning.cores.surplus` does that.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from dask_elastic.vocab.errors import PlanningError
 
 @dataclass(frozen=True, eq=False)
 class CoreAssignment:
-    """Who has which cores.
+    """An assignment of cores, and its cost.
 
     Parameters
     ----------
@@ -37,7 +38,8 @@ class CoreAssignment:
     cost : float
         Bytes of state that move to get there.
     threshold : float
-        The data intensity above which executors have all cores at home, as it was after doubling.
+        The data intensity above which executors have all cores at home, after doubling; infinite where no executor is
+        kept at home.
     """
 
     assignment: Cores
@@ -97,7 +99,7 @@ def assign_cores(
     threshold: float = 512 * 1024,
     doublings: int = 40,
 ) -> CoreAssignment:
-    """Give every executor the cores it wants while little state moves and data-intensive executors stay at home.
+    """Assign to every executor the cores it wants; little state moves, and data-intensive executors stay at home.
 
     Parameters
     ----------
@@ -116,7 +118,7 @@ def assign_cores(
     threshold : float
         Executors of a higher data intensity than this must have all cores at home.
     doublings : int
-        How often the threshold may be doubled where not all of them fit there.
+        The most doublings of the threshold where not all of them fit there.
 
     Returns
     -------
@@ -133,11 +135,11 @@ def assign_cores(
 
     Notes
     -----
-    Elasticutor, section 4.2, with the second, third and fifth erratum. A threshold can be kept exactly when what
-    data-intensive executors want fits at each home and all that is wanted fits in the cluster: doubling needs no
-    search. (b) is a lower bound: an executor keeps a surplus that nobody needs, and may get a core more than it wants
-    where that saves moving state. An assignment that keeps the constraints is returned as it is. With few ways to fill
-    the nodes (4 nodes of 8 cores, say) the result is optimal, and among the cheapest one that changes few cores.
+    Elasticutor, section 4.2, with the second, third and fifth erratum. A threshold can be kept exactly if the cores
+    that data-intensive executors want fit at each home and all wanted cores fit in the cluster: doubling needs no
+    search. (b) is a lower bound: an executor keeps a surplus that no other needs, and may get one core more than it
+    wants where that moves less state. An assignment that keeps the constraints is returned as it is. With few ways to
+    fill the nodes (4 nodes of 8 cores, for example) the result is optimal, and changes few cores among optimal ones.
 
     Examples
     --------

@@ -24,7 +24,7 @@ def validate(problem: CoreProblem, solution: CoreAssignment, planner: str = "") 
     Raises
     ------
     InvalidPlan
-        If the shape is another, an entry is negative, a node gives more cores than it has, or an executor gets fewer
+        If the shape is wrong, an entry is negative, a node gives more cores than it has, or an executor gets fewer
         than granted or none at all.
 
     Examples

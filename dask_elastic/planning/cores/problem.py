@@ -1,4 +1,4 @@
-"""The problem of giving cores to executors, checked, and its three constraints.
+"""The problem of assigning cores to executors, and its three constraints.
 
 Notes
 -----
@@ -96,16 +96,16 @@ class CoreProblem:
 
 
 def locality(problem: CoreProblem, threshold: float, doublings: int) -> tuple[float, NDArray[np.bool_]]:
-    """Return the lowest threshold that can be kept, and who is data-intensive by it.
+    """Return the lowest threshold that can be kept, and the executors above it.
 
     Parameters
     ----------
     problem : CoreProblem
-        What is wanted, and where there are cores.
+        The executors and the cores.
     threshold : float
         The data intensity to begin with, in bytes per second and core.
     doublings : int
-        How often it may be doubled.
+        The most doublings of the threshold.
 
     Returns
     -------
@@ -153,7 +153,7 @@ def counts(name: str, values: ArrayLike, dimensions: int, shape: tuple[int, ...]
     Raises
     ------
     PlanningError
-        If the shape is another, or an entry negative, not finite or not whole; names the value.
+        If the shape is wrong, or an entry negative, not finite or not whole; names the value.
 
     Examples
     --------
@@ -179,7 +179,7 @@ def amounts(name: str, values: ArrayLike, shape: tuple[int, ...]) -> Amounts:
     Raises
     ------
     PlanningError
-        If the shape is another, or an entry negative or not finite; names the value.
+        If the shape is wrong, or an entry negative or not finite; names the value.
 
     Examples
     --------

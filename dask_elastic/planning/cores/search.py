@@ -1,17 +1,17 @@
-"""Local search for cores: from what executors have now to what they want, one core at a time.
+"""Local search for an assignment of cores, from the present one, one core at a time.
 
 Goal
     An assignment that keeps the constraints and moves little state, in a few milliseconds for a large cluster.
 Heuristic
-    Counting settles what data-intensive executors get at home. The others take cores where least state moves, the most
-    data-intensive first; then single ones and pairs change by a core while that saves.
+    Data-intensive executors get their cores at home. The others take cores where least state moves, the most
+    data-intensive first; then single executors and pairs change by one core while that lowers the cost.
 Not done
     Exchanges among three or more executors.
 
 Notes
 -----
 Elasticutor, section 4.2, Algorithm 1, with its second erratum: free cores are donors, remote cores of data-intensive
-executors are repaired, nobody is left with less than it wants, and the most data-intensive come first.
+executors are moved home, no executor is left with fewer cores than it wants, and the most data-intensive come first.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from numpy.typing import NDArray
 from dask_elastic.planning.cores.problem import CoreProblem, Cores
 
 _NONE, _ELSEWHERE = -2, -1
-"""Instead of a node: no core is meant; one on a node that holds no state of the executor."""
+"""In place of a node: no core; a core on a node that holds no state of the executor."""
 
 _GAIN = 1e-9
-"""Less than this part of an executor's state is no saving but rounding."""
+"""Savings below this share of an executor's state are rounding errors."""
 
 _ROUNDS = 4
-"""How often the local search looks at all executors that move state."""
+"""The rounds of local search over all executors that move state."""
 
 
 class CoreSearch:
-    """An assignment while it is changed; sparse, since executors have cores on few nodes.
+    """An assignment during the search; sparse, since executors have cores on few nodes.
 
     Parameters
     ----------
     problem : CoreProblem
-        What is wanted, and what there is.
+        The executors and the cores.
     intensive : numpy.ndarray of bool
-        Who must have all cores at home.
+        Whether each executor must have all cores at home.
     """
 
     def __init__(self, problem: CoreProblem, intensive: NDArray[np.bool_]):
@@ -86,7 +86,7 @@ class CoreSearch:
         return matrix
 
     def _losses(self, node: int, forced: bool = False) -> list[tuple[float, int]]:
-        """Return who may give a core on a node, with the state it moves; if forced, even who then needs another."""
+        """Return executors that may give a core on a node, with the state moved; if forced, also those left short."""
         return [
             (self._if(j, _NONE if self._spare[j] > 0 else _ELSEWHERE, node) - self._costs[j], j)
             for j in self._members[node]
@@ -108,13 +108,13 @@ class CoreSearch:
                 self._change(executor, node, 1)
 
     def _offers(self, executor: int) -> list[tuple[float, int, int, int]]:
-        """Return what it costs to take each core an executor can spare, valid while the executor has its version."""
+        """Return what it costs to take each core an executor can spare, valid until the executor's version changes."""
         cost, version = self._costs[executor], self._version[executor]
         nodes = self._columns[executor] if self._spare[executor] > 0 else ()
         return [(self._if(executor, _NONE, node) - cost, executor, node, version) for node in nodes]
 
     def _cheapest(self, executor: int) -> tuple[int, int]:
-        """Return the node and the donor, or none, of the core that an executor gets for the least state moved."""
+        """Return node and donor, or `_NONE`, of the core that moves the least state."""
         home, cost = self._home[executor], self._costs[executor]
         options: list[tuple[float, bool, bool, int, int]] = []
         for node in {home, *self._columns[executor], *(node for node, _ in self._shares[executor])}:
@@ -129,7 +129,7 @@ class CoreSearch:
         return min(options)[3:]
 
     def _improve(self, executor: int) -> bool:
-        """Add, drop or replace one core of an executor; what it adds is free, or another one's who may replace it."""
+        """Add, drop or replace one core of an executor; an added core is free or another executor's."""
         column, cost, total = self._columns[executor], self._costs[executor], self._totals[executor]
         short = [node for node, share in self._shares[executor] if column.get(node, 0) < share * total]
         best, vacant = -_GAIN * self._state[executor], self._vacant_node()

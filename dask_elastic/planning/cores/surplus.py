@@ -1,19 +1,19 @@
-"""Cores that executors have beyond what they want are given back: Elasticutor, section 4.2, third erratum.
+"""Releases the cores that executors have beyond what they want: Elasticutor, section 4.2, third erratum.
 
 Goal
-    No executor has more cores than it wants, and getting there moves as little state as can be.
+    No executor has more cores than it wants, and the release moves as little state as possible.
 Heuristic
-    None needed. Remote cores go before those at home, since a task there sends its data over the network for as long as
-    it lives. Among the remote ones a node loses one core after the other, each where that moves least state; since each
-    further core of a node moves more than the one before, this is optimal.
+    None. Remote cores are released before those at home, since a remote task sends its data over the network. Remote
+    cores are released one by one where that moves least state; since each further core of a node moves more state than
+    the one before, this is optimal.
 Not done
-    Hysteresis: whoever calls says how many cores each executor should keep.
+    Hysteresis: the caller decides how many cores each executor keeps.
 
 Notes
 -----
 Constraint (b) of section 4.2 is X ≥ k, so Algorithm 1 never frees a core, and neither does
-`dask_elastic.planning.cores.assign_cores`, which hands a surplus on to others only. An executor's last core is never
-taken.
+`dask_elastic.planning.cores.assign_cores`, which only gives a surplus to other executors. An executor's last core is
+never released.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from dask_elastic.vocab.errors import PlanningError
 
 
 def release(current: ArrayLike, wanted: ArrayLike, state_bytes: ArrayLike, home: ArrayLike) -> Cores:
-    """Take from executors the cores that they do not want.
+    """Release the cores that executors do not want.
 
     Parameters
     ----------
     current : array of int, nodes × executors
         Cores that each executor has now.
     wanted : array of int
-        Cores that each executor should keep: what it wants, and what hysteresis lets it have. One is kept at least.
+        Cores that each executor keeps: those it wants, and those that hysteresis allows. At least one is kept.
     state_bytes : array of float
         State of each executor, spread evenly over its cores.
     home : array of int
@@ -44,8 +44,8 @@ def release(current: ArrayLike, wanted: ArrayLike, state_bytes: ArrayLike, home:
     Returns
     -------
     numpy.ndarray of int, nodes × executors
-        An assignment in which nobody has more cores than before on any node. An executor with more cores than it wants
-        has as many as it wants, at least one; the others keep what they have.
+        An assignment in which no executor has more cores than before on any node. An executor with more cores than it
+        wants has as many as it wants, at least one; the others keep what they have.
 
     Raises
     ------
@@ -55,10 +55,10 @@ def release(current: ArrayLike, wanted: ArrayLike, state_bytes: ArrayLike, home:
     Notes
     -----
     Elasticutor, section 4.2, with the third erratum. The state moved is `dask_elastic.planning.cores.migration_cost` of
-    the change. As few cores at home as possible are taken; among all ways to do that, this one moves least state. Nodes
-    on which an executor loses no more than its share of the surplus lose no state. At equal loss the node with fewest
-    cores of the executor gives one, so that whole nodes are left; then the one of higher number. An assignment that
-    keeps the constraints (a) and (c) of section 4.2 goes on to keep them.
+    the change. As few cores at home as possible are released; among all ways to do that, this one moves least state.
+    Nodes on which an executor loses no more than its share of the surplus lose no state. At equal loss the node with
+    fewest cores of the executor gives one, so that the executor leaves whole nodes; then the one of higher number.
+    Constraints (a) and (c) of section 4.2 stay fulfilled.
 
     Examples
     --------
@@ -84,7 +84,7 @@ def release(current: ArrayLike, wanted: ArrayLike, state_bytes: ArrayLike, home:
 
 
 def _take_remote(column: Cores, home: int, excess: int, weighs: bool) -> None:
-    """Take so many cores from the nodes other than home; `weighs` tells whether the executor has state."""
+    """Release `excess` cores on nodes other than home; `weighs` is whether the executor has state."""
     total = int(column.sum())
 
     def offer(node: int, taken: int, held: int) -> tuple[int, int, int, int]:

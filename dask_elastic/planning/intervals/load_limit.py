@@ -39,7 +39,7 @@ def load_limit(load: Floats, nodes: int, tau: float) -> float:
     nodes : int
         How many nodes share it.
     tau : float
-        By how much a node may exceed the mean, as a share of it.
+        How far a node may exceed the mean, as a share of it.
 
     Returns
     -------
@@ -159,7 +159,7 @@ def check_feasible(load: Floats, nodes: int, tau: float, allow_empty: bool, wher
     nodes : int
         The number of intervals.
     tau : float
-        By how much a node may exceed the mean, as a share of it.
+        How far a node may exceed the mean, as a share of it.
     allow_empty : bool
         Whether an interval may be empty.
     where : str

@@ -217,7 +217,7 @@ def partitionings(load: Floats, nodes: int, tau: float, allow_empty: bool) -> li
     nodes : int
         How many nodes share it.
     tau : float
-        By how much a node may exceed the mean, as a share of it.
+        How far a node may exceed the mean, as a share of it.
     allow_empty : bool
         Whether nodes may be left without tasks.
 

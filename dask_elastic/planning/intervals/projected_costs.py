@@ -37,7 +37,7 @@ SCHEMA = pa.schema(
         pa.field("cost", pa.float64(), nullable=False),
     ]
 )
-"""The columns of a saved table, one row a partitioning. What it was made with is in the metadata."""
+"""The columns of a saved table, one row per partitioning. What it was made with is in the metadata."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +75,7 @@ class ProjectedCosts:
     tasks : int
         The number of tasks.
     tau : float
-        By how much a node might exceed the mean load, as a share of it.
+        How far a node could exceed the mean load, as a share of it.
     discount : float
         γ, what a cost counts one migration later.
     allow_empty : bool

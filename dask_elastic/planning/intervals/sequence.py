@@ -57,9 +57,9 @@ def sequence(
     intervals : array of int, nodes × 2
         The tasks of each node before the first step, half-open; empty for a node without tasks.
     nodes_sequence : sequence of int
-        How many nodes there shall be after each step.
+        The number of nodes after each step.
     tau : float or sequence of float
-        By how much a node's load may exceed the mean, as a share of it, for all steps or at each.
+        How far a node's load may exceed the mean, as a share of it, for all steps or at each.
     allow_empty : bool
         Whether a node may be left without tasks.
 

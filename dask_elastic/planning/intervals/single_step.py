@@ -48,9 +48,9 @@ def single_step(
     intervals : array of int, nodes × 2
         The tasks of each node now, half-open; empty for a node without tasks.
     nodes : int
-        How many nodes there shall be, n′.
+        The number of nodes after the migration, n′.
     tau : float
-        By how much a node's load may exceed the mean of n′ nodes, as a share of it, 0 or more.
+        How far a node's load may exceed the mean of n′ nodes, as a share of it, 0 or more.
     allow_empty : bool
         Whether a node may be left without tasks, which can be cheaper.
 

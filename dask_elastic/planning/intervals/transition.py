@@ -49,9 +49,9 @@ def single_step_aware(
     intervals : array of int, nodes × 2
         The tasks of each node now, half-open; empty for a node without tasks.
     nodes : int
-        How many nodes there shall be.
+        The number of nodes after the migration.
     tau : float
-        By how much a node's load may exceed the mean, as a share of it.
+        How far a node's load may exceed the mean, as a share of it.
     projected : ProjectedCosts
         What partitionings cost in the long run. Empty intervals are allowed if they were allowed there.
 

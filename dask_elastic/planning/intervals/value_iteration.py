@@ -63,7 +63,7 @@ def projected_costs(
         For each number of nodes the probability of each that may follow; `transition_matrix` makes one. A number of
         nodes that occurs but has no row is the end: nothing follows that costs.
     tau : float
-        By how much a node's load may exceed the mean, as a share of it.
+        How far a node's load may exceed the mean, as a share of it.
     discount : float
         γ, what a cost counts one migration later, from 0 to below 1.
     allow_empty : bool

@@ -1,17 +1,17 @@
-"""The judge of placements: it knows the rules of the problem, and nothing of how a planner works.
+"""The rules of placements, checked without knowing how a planner works.
 
 Goal
-    No plan that breaks a budget, a capacity or a bin that drains gets past here, whoever made it; and where a planner
-    wants more than the rules let, as much of it as they do.
+    A plan that breaks a budget or a capacity, or that fills a draining bin, is refused; where a planner wants more than
+    the rules allow, `approach` carries out as much as they do.
 Heuristic
-    None for the rules. What of a plan is carried out first is in the order that its planner says.
+    None for the rules. `approach` moves groups in the order that the planner gives.
 Not done
-    Whether a plan is any good; `dask_elastic.planning.placement.quality` measures that.
+    The quality of a plan; `dask_elastic.planning.placement.quality` measures that.
 
 Notes
 -----
-ALBIC, section 4.3.1, constraints (1) and (2). By the second erratum its Lemma 1, that no group moves to a node that is
-to be removed, does not hold at the optimum of the program as printed; so such moves are forbidden here.
+ALBIC, section 4.3.1, constraints (1) and (2). By the second erratum its Lemma 1, that no group moves to a draining
+node, does not hold at the optimum of the program as printed; so the rules forbid such moves.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ def validate(problem: PlacementProblem, placement: Placement) -> None:
     problem : PlacementProblem
         The rules.
     placement : Placement
-        What a planner answered.
+        A planner's answer.
 
     Raises
     ------
     InvalidPlan
-        Naming the group or bin and the rule. The rules: every group has a bin; none goes to a draining bin; pinned ones
-        stay; `moves` and `cost` are what the bins say, and within budget; no bin that a group moves to ends above its
-        capacity, unless it was as much above before.
+        Names the group or bin and the rule. The rules: every group has a bin; none moves to a draining bin; pinned
+        groups stay; `moves` and `cost` agree with the bins and are within budget; no bin that receives a group ends
+        above its capacity, unless it was as far above before.
 
     Examples
     --------
@@ -56,17 +56,16 @@ def validate(problem: PlacementProblem, placement: Placement) -> None:
 
 
 def approach(problem: PlacementProblem, wanted: Ints, order: Sequence[int] | Ints | None = None) -> Ints:
-    """Go towards a placement as far as budgets and capacities let.
+    """Move groups towards a placement as far as budgets and capacities allow.
 
     Parameters
     ----------
     problem : PlacementProblem
-        Where the groups are, and what moving them may cost.
+        The groups, their bins, and the budgets.
     wanted : array of int
-        The bin that each group should get; it need not be allowed.
+        The bin that each group should get; the rules may forbid it.
     order : sequence of int, optional
-        Which groups matter most, the first most; those on draining bins come before all others. The heaviest if left
-        out.
+        Groups by falling priority; groups on draining bins come before all others. The heaviest first if left out.
 
     Returns
     -------
@@ -78,7 +77,7 @@ def approach(problem: PlacementProblem, wanted: Ints, order: Sequence[int] | Int
     draft = Draft(problem, wanted)
     ranked = np.argsort(-problem.weight, kind="stable") if order is None else np.asarray(order, dtype=np.int64)
     ranked = ranked[np.argsort(~problem.draining[draft.bin[ranked]], kind="stable")]
-    # A bin that was full may have room after others have left it.
+    # A full bin may have room after other groups have left it.
     waiting = [group for group in ranked.tolist() if wanted[group] != draft.bin[group]]
     while waiting:
         refused = []
@@ -94,14 +93,14 @@ def approach(problem: PlacementProblem, wanted: Ints, order: Sequence[int] | Int
 
 
 def settle(problem: PlacementProblem, once: Callable[[PlacementProblem], Ints]) -> Ints:
-    """Plan, and where there is no budget plan again from the answer, until nothing changes.
+    """Plan; without a budget, plan again from the answer until nothing changes.
 
     Parameters
     ----------
     problem : PlacementProblem
-        What is to be planned.
+        The problem.
     once : callable
-        Returns the bins for a problem; where it moves a group its objective must get lower.
+        Returns the bins for a problem; wherever it moves groups, its objective must fall.
 
     Returns
     -------
@@ -110,7 +109,7 @@ def settle(problem: PlacementProblem, once: Callable[[PlacementProblem], Ints]) 
 
     Notes
     -----
-    What has left a bin makes room for what was refused before. With a budget the next period does the same.
+    Groups that have left a bin make room for groups that were refused before. With a budget the next period does this.
     """
     bin = once(problem)
     while problem.max_moves is None and problem.max_cost is None:

@@ -69,7 +69,7 @@ class Cola:
         return problem.to_drain(bin), max(beyond, 0.0), 1 - collocation(problem, bin)
 
     def plan(self, problem: PlacementProblem, seed: int = 0) -> Placement:
-        """Return the placement found from scratch, as far as the rules let, if it is better than staying."""
+        """Return the placement found from scratch, as far as the rules allow, if it is better than staying."""
         return problem.placement(settle(problem, lambda part: self._once(part, seed)))
 
     def _once(self, problem: PlacementProblem, seed: int) -> Ints:

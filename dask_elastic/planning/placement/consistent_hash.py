@@ -65,7 +65,7 @@ class ConsistentHash:
         return (float((bin != ring(problem, self.replicas, seed)).sum()),)
 
     def plan(self, problem: PlacementProblem, seed: int = 0) -> Placement:
-        """Return the placement that the ring says, as far as the rules let."""
+        """Return the placement that the ring says, as far as the rules allow."""
         return problem.placement(approach(problem, ring(problem, self.replicas, seed)))
 
 
@@ -79,7 +79,7 @@ def ring(problem: PlacementProblem, replicas: int, seed: int) -> Ints:
     replicas : int
         Points of a bin of mean capacity.
     seed : int
-        What chooses the hash functions.
+        Seeds the hash function.
 
     Returns
     -------

@@ -87,7 +87,7 @@ class Correlation:
         return problem.to_drain(bin), float((strength * away**2).sum() / strength.sum())
 
     def plan(self, problem: PlacementProblem, seed: int = 0) -> Placement:
-        """Return a placement; the seed plays no part."""
+        """Return a placement; the seed is ignored."""
         return problem.placement(settle(problem, self._once))
 
     def _once(self, problem: PlacementProblem) -> Ints:

@@ -12,7 +12,7 @@ Not done
 Notes
 -----
 ALBIC, section 4.3.1, asks for the least load distance and leaves the search to the solver; this is what the solver
-starts from. Flux (section 2.2) lowers the variance by moves alone. No erratum bears on it, but that the mean is exact
+starts from. Flux (section 2.2) lowers the variance by moves alone. No erratum concerns it, but that the mean is exact
 (the first).
 """
 

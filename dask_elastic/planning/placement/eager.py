@@ -76,7 +76,7 @@ class Eager:
         return fewer.to_drain(bin), variance(fewer, bin)
 
     def plan(self, problem: PlacementProblem, seed: int = 0) -> Placement:
-        """Return a placement; the seed plays no part."""
+        """Return a placement; the seed is ignored."""
         fewer = self._fewer(problem)
         bin = Draft(fewer).bin
         key = self.objective(problem, bin)

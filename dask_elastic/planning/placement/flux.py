@@ -63,7 +63,7 @@ class Flux:
         return (variance(problem, bin),)
 
     def plan(self, problem: PlacementProblem, seed: int = 0) -> Placement:
-        """Return a placement; the seed plays no part."""
+        """Return a placement; the seed is ignored."""
         draft = Draft(problem)
         draft.drain()
         done = 0

@@ -10,7 +10,7 @@ Not done
 Notes
 -----
 ALBIC, sections 4.3.2 (step 2) and 5, uses METIS; COLA is built on balanced partitioning too (section 2.1). No erratum
-bears on it. A cut into many parts at once would end in empty ones where weights are skewed.
+concerns it. A cut into many parts at once would end in empty ones where weights are skewed.
 """
 
 from __future__ import annotations

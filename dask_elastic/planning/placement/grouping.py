@@ -89,7 +89,7 @@ def consistent_hash(hashes: ArrayLike, instances: int, replicas: int = 100, seed
     replicas : int
         How many points an instance has on the ring.
     seed : int
-        What chooses the ring.
+        Seeds the ring.
 
     Returns
     -------
@@ -140,7 +140,7 @@ class PartialKeyGrouping:
         For how many tuples in a row loads are looked at once. 1 is the method to the letter; more is faster, and puts
         loads about as many tuples further apart.
     seed : int
-        What chooses the instances of a key.
+        Seeds the instances of a key.
 
     Raises
     ------
@@ -249,7 +249,7 @@ def candidates(hashes: ArrayLike, instances: int, choices: int, seed: int = 0) -
     choices : int
         How many of them to choose.
     seed : int
-        What chooses.
+        Seeds the choice.
 
     Returns
     -------

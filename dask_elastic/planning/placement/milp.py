@@ -11,7 +11,7 @@ Not done
 
 Notes
 -----
-ALBIC, section 4.3.1, mended as its first and second erratum ask. d_u and d_l are 0 at least, or the program is
+ALBIC, section 4.3.1, corrected by its first and second erratum. d_u and d_l are 0 at least, or the program is
 unbounded. Constraint (5) is dropped: with it, skewed loads under a small budget have no solution. The mean is exact,
 over the bins that stay, by capacity. No group goes to a draining bin, for Lemma 1 does not hold. The load on draining
 bins, which the text minimises and the print forgets, is a term of the objective, w1 ≫ w3 ≫ w2; and where the load
@@ -110,7 +110,7 @@ class Milp:
         Parameters
         ----------
         problem : PlacementProblem
-            What is to be planned.
+            The problem.
         seed : int
             The solver's seed.
 

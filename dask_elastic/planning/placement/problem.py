@@ -1,16 +1,16 @@
-"""The placement problem: groups with loads on bins with capacities, and what a plan for it may do.
+"""The placement problem: groups with loads on bins with capacities, and the budgets of a plan.
 
 Goal
-    One small value, arrays only, that every planner reads and that the validator judges by.
+    One small value of arrays that every planner reads and that the validator checks plans against.
 Heuristic
-    None here: a `Draft` only keeps count of what a plan under construction has spent and where it is full.
+    None: a `Draft` counts what a plan under construction has spent and which bins are full.
 Not done
-    Loads that depend on the place; a planner that collocates groups reads `traffic` instead.
+    Loads that depend on the bin; a planner that collocates groups reads `traffic` instead.
 
 Notes
 -----
 ALBIC, sections 3 and 4.3.1. By the first erratum the mean is exact and normalised by capacity; the printed one is
-rounded up. The balanced resource is the bottleneck, which is the one used most as a whole.
+rounded up. The balanced resource is the bottleneck: the resource with the highest overall use.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ __all__ = ["SLACK", "Draft", "Floats", "Ints", "Mask", "Placement", "PlacementPr
 
 @dataclass(frozen=True, init=False, eq=False)
 class PlacementProblem:
-    """Groups that have a load and a place, the bins they may go to, and what a new placement may cost.
+    """Groups with loads and bins, and the budgets of a new placement.
 
     Parameters
     ----------
     load : array of float, groups or groups × resources
         The load of each group. Of several resources the bottleneck is balanced, the others are kept within capacity.
     current : array of int
-        The bin of each group, −1 for one that has none yet. Placing such a group is no move and costs nothing.
+        The bin of each group, −1 for a new group. Placing a new group is no move and costs nothing.
     bins : int
         The number of bins.
     state_bytes : array of float, optional
-        What it costs to move each group; nothing if left out.
+        The cost of moving each group; 0 if left out.
     capacity : array of float, bins or bins × resources, optional
-        What each bin can bear, in the unit of the loads; loads of bins are compared as shares of it. A move takes no
-        bin above its capacity, or further above it. Where the whole load exceeds the whole capacity of the bins that
-        stay, only the shares count. Left out, bins are alike and without limit.
+        The capacity of each bin, in the unit of the loads; loads of bins are compared as shares of it. No move takes a
+        bin above its capacity, or further above it. Where the total load exceeds the total capacity of the bins that
+        stay, capacities do not limit. Left out, bins are equal and without limit.
     draining : array of bool or of bins' numbers, optional
-        The bins that shall be emptied. Nothing goes to them.
+        The bins to be emptied. No group moves to them.
     traffic : sparse matrix, groups × groups, optional
         Bytes per second from group to group.
     operator : array of int, optional
@@ -57,19 +57,19 @@ class PlacementProblem:
     history : array of float, windows × groups, optional
         The loads of earlier windows, oldest first.
     max_moves : int, optional
-        How many groups may change their bin.
+        The most groups that may change their bin.
     max_cost : float, optional
-        How much state may change its bin.
+        The most state that may change its bin.
     size : array of int, optional
-        For how many moves each group counts; 1 if left out. A group of more stands for groups that move as one.
+        The number of moves that each group counts for; 1 if left out. Groups that move as one count for their number.
     pinned : array of bool, optional
         The groups that stay where they are.
 
     Raises
     ------
     PlanningError
-        If shapes disagree, a number is negative or not finite, a bin is out of range, or no bin is left that stays. An
-        infinite budget is none.
+        If shapes disagree, a number is negative or not finite, a bin is out of range, or all bins are draining. An
+        infinite budget is no budget.
 
     Examples
     --------
@@ -167,7 +167,7 @@ class PlacementProblem:
 
     @cached_property
     def bottleneck(self) -> int:
-        """The resource that is used most, as a share of what the bins that stay have of it."""
+        """The resource with the highest total load, as a share of the capacity of the bins that stay."""
         return int(np.argmax(self.loads.sum(axis=0) / self.capacities[self.live].sum(axis=0)))
 
     @cached_property
@@ -182,18 +182,18 @@ class PlacementProblem:
 
     @cached_property
     def mean(self) -> float:
-        """The whole load, that on draining bins too, as a share of the capacity that stays."""
+        """The total load, also that on draining bins, as a share of the capacity of the bins that stay."""
         return float(self.weight.sum() / self.strength[self.live].sum())
 
     @cached_property
     def burden(self) -> Floats:
-        """What each group on a draining bin counts for: its load, and a little, since groups without load leave too."""
+        """The weight of each group on a draining bin: its load plus a little, since groups without load leave too."""
         floor = float(self.weight.mean()) / 1000 if self.weight.any() else 1.0
         return self.weight + floor
 
     @cached_property
     def limit(self) -> Floats:
-        """The load above which no bin may be taken by a move, bins × resources; infinite where nothing limits."""
+        """The load that no move may exceed, bins × resources; infinite where there is no limit."""
         if self.capacity is None:
             return np.full((self.bins, self.loads.shape[1]), np.inf)
         limit = np.maximum(self.capacities, self.totals(self.current)) * (1 + SLACK)
@@ -233,34 +233,34 @@ class PlacementProblem:
         return result
 
     def to_drain(self, bin: Ints) -> float:
-        """Return what is on draining bins: its load, and a thousandth of the mean load for each group."""
+        """Return the load on draining bins, plus a thousandth of the mean load for each group there."""
         return float(self.burden[(bin >= 0) & self.draining[bin]].sum())
 
     def excess(self, bin: Ints) -> float:
-        """Return by how much the bins are above their limits, as shares of their capacities; new groups may do that."""
+        """Return the load above the limits of bins, as shares of capacity; only new groups can cause it."""
         over = np.maximum(self.totals(bin) - self.limit, 0.0) / self.capacities
         return float(over.sum())
 
     def placement(self, bin: Ints, proven: bool = False) -> Placement:
-        """Return the placement that these bins are."""
+        """Return these bins as a placement, with its moves and cost."""
         moved = self.moved(bin)
         return Placement(bin, int(self.size[moved].sum()), float(self.state_bytes[moved].sum()), proven)
 
 
 @dataclass(frozen=True, eq=False)
 class Placement:
-    """What a planner answers.
+    """The answer of a placement planner.
 
     Parameters
     ----------
     bin : array of int
         The bin of each group.
     moves : int
-        How many groups change their bin.
+        The number of groups that change their bin.
     cost : float
-        How much state changes its bin.
+        The state that changes its bin.
     proven : bool
-        Whether the planner has proven that no answer is better for its objective.
+        Whether the planner has proven that no answer has a lower objective.
     """
 
     bin: Ints
@@ -287,9 +287,9 @@ class Draft:
     Parameters
     ----------
     problem : PlacementProblem
-        What is to be planned.
+        The problem.
     wanted : array of int, optional
-        Where groups that have no bin yet should go, if there is room; by default to the bin least loaded with them.
+        The bins for new groups, if there is room; by default the bin that is least loaded with the group.
     """
 
     def __init__(self, problem: PlacementProblem, wanted: Ints | None = None):
@@ -310,13 +310,13 @@ class Draft:
         return self.totals[:, self.problem.bottleneck] / self.problem.strength
 
     def room(self, group: int) -> Mask:
-        """Return the bins that may get a group as far as draining and capacity go."""
+        """Return the bins that may get a group by draining and capacity, without regard to budgets."""
         fits = (self.totals + self.problem.loads[group] <= self.problem.limit).all(axis=1)
         result: Mask = fits & self.problem.live
         return result
 
     def affords(self, groups: Ints) -> Mask:
-        """Return which of the groups may leave their bin for one that is not their first, as far as budgets go."""
+        """Return which groups may move to a bin other than their first one, by pins and budgets."""
         problem = self.problem
         fresh = (self.bin[groups] == problem.current[groups]) & problem.placed[groups]
         within = (self.moves + problem.size[groups] <= self._max_moves) & (
@@ -336,7 +336,7 @@ class Draft:
         return fits and bool(self.problem.live[target]) and bool(self.affords(np.array([group]))[0])
 
     def move(self, group: int, target: int) -> None:
-        """Take a group to a bin and count what it costs; ask `allows` before."""
+        """Move a group to a bin and count the cost; the caller has checked `allows`."""
         problem, source = self.problem, int(self.bin[group])
         if problem.placed[group]:
             step = int(target != problem.current[group]) - int(source != problem.current[group])
@@ -348,7 +348,7 @@ class Draft:
         self.bin[group] = target
 
     def take(self, bin: Ints) -> None:
-        """Make these the bins, without asking whether they may be."""
+        """Move all groups to these bins without checks."""
         for group in np.flatnonzero(self.bin != bin).tolist():
             self.move(group, int(bin[group]))
 

@@ -11,7 +11,7 @@ Not done
 
 Notes
 -----
-ALBIC, section 4.3.1, mended as its first and second erratum ask: d_u and d_l are 0 at least; there is no constraint
+ALBIC, section 4.3.1, corrected by its first and second erratum: d_u and d_l are 0 at least; there is no constraint
 (5); the mean is exact and by capacity; no group goes to a draining bin; w₃ times the load on draining bins is a term of
 the objective, with w₁ ≫ w₃ ≫ w₂.
 """

@@ -11,7 +11,7 @@ Not done
 Notes
 -----
 State migration, sections 2 and 6, after Gedik's partitioning functions for stateful data parallelism; ELB/CLB, section
-1.1, tells of the pair of hash and table. Neither prints the construction, and no erratum bears on it: what is here
+1.1, tells of the pair of hash and table. Neither prints the construction, and no erratum concerns it: what is here
 follows their description, not Gedik's listing. The ring hashes numbers of groups and bins; what is in the table goes by
 loads and places alone, so that with all groups in it no number matters.
 """
@@ -77,7 +77,7 @@ class Redist:
         return (float((bin != self._wanted(problem, seed)).sum()),)
 
     def plan(self, problem: PlacementProblem, seed: int = 0) -> Placement:
-        """Return the placement that table and ring say, as far as the rules let."""
+        """Return the placement that table and ring say, as far as the rules allow."""
         return problem.placement(approach(problem, self._wanted(problem, seed)))
 
     def _wanted(self, problem: PlacementProblem, seed: int) -> Ints:

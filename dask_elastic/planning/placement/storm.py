@@ -48,7 +48,7 @@ class Storm:
         return (float((bin != _wanted(problem)).sum()),)
 
     def plan(self, problem: PlacementProblem, seed: int = 0) -> Placement:
-        """Return the placement in intervals, as far as the rules let; the seed plays no part."""
+        """Return the placement in intervals, as far as the rules allow; the seed is ignored."""
         return problem.placement(approach(problem, _wanted(problem)))
 
 

@@ -10,7 +10,7 @@ Not done
 Notes
 -----
 ELB/CLB, section 5, which names the method and gives neither the family nor when a new function is drawn; no erratum
-bears on it. The family is Carter and Wegman's, ((a x + b) mod p) mod n; the best of `draws` functions is taken. It maps
+concerns it. The family is Carter and Wegman's, ((a x + b) mod p) mod n; the best of `draws` functions is taken. It maps
 numbers of groups to numbers of bins.
 """
 
