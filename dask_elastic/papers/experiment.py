@@ -1,16 +1,16 @@
-"""A planner at work over many periods: what it did in each of them, in a table.
+"""Runs a planner over many periods and records measures of each in a table.
 
 Goal
-    Any planner over any sequence of problems, made or recorded, judged by the same measures.
+    Compare any planners over any sequence of problems, generated or recorded, by the same measures.
 Heuristic
-    None. What a planner answers is where the groups are in the next period; every answer passes the validator.
+    None. A planner's answer is the start of the next period; every answer passes the validator.
 Not done
-    The time that moves take: plans are carried out at once.
+    The duration of moves: plans are carried out instantly.
 
 Notes
 -----
-ALBIC, section 5, and ELB/CLB, section 5, run their planners so. A period's measures are taken twice: before planning,
-at the places that the loads found, and after it. No erratum concerns it.
+ALBIC, section 5, and ELB/CLB, section 5, run their planners so. Measures are taken before planning, with the new loads
+on the old placement, and after it. No erratum concerns it.
 """
 
 from __future__ import annotations
@@ -65,20 +65,20 @@ the load left on draining bins; the share of all state that moved; and how long 
 
 
 class Experiment:
-    """A planner, and the record of what it did.
+    """A planner and the record of its periods.
 
     Parameters
     ----------
     planner : PlacementPlanner
         The planner.
     name : str, optional
-        What the table calls it; what it prints as, if left out.
+        Its name in the table; its repr if left out.
     seed : int
         The seed of the first period; each later one has the next.
     every : int
-        Plan at the end of so many periods; in the others only new groups are placed.
+        Plan in every n-th period; in the others only new groups are placed.
     clock : callable, optional
-        Returns seconds, such as ``time.perf_counter``; without it the table says nothing of time.
+        Returns seconds, such as ``time.perf_counter``; without it the table has no times.
 
     Raises
     ------
@@ -113,17 +113,17 @@ class Experiment:
         self._rows: list[dict[str, Any]] = []
 
     def step(self, problem: PlacementProblem) -> Placement:
-        """Go through one period.
+        """Run one period.
 
         Parameters
         ----------
         problem : PlacementProblem
-            The groups where they are now.
+            The groups and their present bins.
 
         Returns
         -------
         Placement
-            Where they are after it.
+            The placement after it.
 
         Raises
         ------
@@ -148,7 +148,7 @@ class Experiment:
         return placement
 
     def table(self) -> pa.Table:
-        """Return what happened so far, one row per period; see `SCHEMA`."""
+        """Return the table of all periods so far, one row per period; see `SCHEMA`."""
         return pa.Table.from_pylist(self._rows, schema=SCHEMA)
 
 
@@ -160,14 +160,14 @@ def run(
     every: int = 1,
     clock: Callable[[], float] | None = None,
 ) -> pa.Table:
-    """Run a planner over a sequence of problems, each of which begins where the one before ended.
+    """Run a planner over a sequence of problems, each of which starts from the previous answer.
 
     Parameters
     ----------
     planner : PlacementPlanner
         The planner.
     problems : iterable of PlacementProblem
-        One a period, all with the same groups. Only the first one's `current` counts.
+        One per period, all with the same groups. Only the first one's `current` counts.
     name, seed, every, clock
         See `Experiment`.
 
@@ -179,7 +179,7 @@ def run(
     Raises
     ------
     PlanningError
-        If the number of groups changes, or a bin is gone that has groups.
+        If the number of groups changes, or a bin with groups is missing.
     InvalidPlan
         If the planner breaks a rule of a problem.
 
@@ -204,16 +204,16 @@ def compare(
     seed: int = 0,
     clock: Callable[[], float] | None = None,
 ) -> pa.Table:
-    """Give one problem to several planners.
+    """Run several planners on one problem.
 
     Parameters
     ----------
     problem : PlacementProblem
         The problem.
     planners : mapping of str to PlacementPlanner
-        Who plans, by the names that the table shall have.
+        The planners by their names in the table.
     seed : int
-        The seed that each of them is given.
+        The seed of each planner.
     clock : callable, optional
         Returns seconds.
 
@@ -260,6 +260,6 @@ def _continued(problem: PlacementProblem, bin: Ints, period: int) -> PlacementPr
     if lost.size:
         raise PlanningError(
             f"period {period} has {problem.bins} bins, but group {int(lost[0])} is on bin {int(bin[lost[0]])}: "
-            "let a bin drain before it goes."
+            "drain a bin before removing it."
         )
     return replace(problem, current=bin)

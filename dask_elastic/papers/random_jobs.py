@@ -1,9 +1,10 @@
-"""Large jobs made at random, to judge fusion by.
+"""Random large jobs, for the evaluation of fusion.
 
 Notes
 -----
 Enorm, section 7 ("Large Job"): 50, 100 and 150 operators with subsets of 30 partition attributes, 500 jobs each. What
-the text leaves open is said at `random_job`. ERRATA, Enorm 2: Algorithm 1 as printed makes cycles on most of them.
+the text leaves open is documented at `random_job`. ERRATA, Enorm 2: Algorithm 1 as printed makes cycles on most of
+them.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from dask_elastic.vocab.errors import TopologyError
 
 @dataclass(frozen=True)
 class RandomJob:
-    """A job of which no more is known than fusion asks for.
+    """The part of a job that fusion needs.
 
     Parameters
     ----------
@@ -36,20 +37,20 @@ class RandomJob:
 
 
 def random_job(operators: int, seed: int, attributes: int = 30, change: int = 3, rate: float = 1000.0) -> RandomJob:
-    """Make a job.
+    """Make a random job.
 
     Parameters
     ----------
     operators : int
-        How many, 4 or more.
+        The number of operators, 4 or more.
     seed : int
-        Jobs of one seed and size are alike.
+        Jobs of one seed and size are the same.
     attributes : int
-        How many partition attributes there are to choose from.
+        The number of partition attributes to choose from.
     change : int
-        By how much two operators that follow each other may differ in the number of their attributes.
+        The greatest difference in the number of attributes of two consecutive operators.
     rate : float
-        Tuples per second that each operator sends, X, of which some go nowhere.
+        Tuples per second that each operator can send, X; some are not sent.
 
     Returns
     -------
@@ -66,7 +67,7 @@ def random_job(operators: int, seed: int, attributes: int = 30, change: int = 3,
     Enorm, section 7. There are three to 0.75 · `operators` levels; an operator sends to each one of the next level, in
     turn, what it has left times two numbers from 0 to 1. The first subset has half of the attributes, and the size
     changes "by a random value" from operator to operator: here by a whole number from −`change` to `change`, kept
-    between 1 and all. The levels are as equal in size as they can be.
+    between 1 and all. The levels are as equal in size as possible.
 
     Examples
     --------
@@ -88,7 +89,7 @@ def random_job(operators: int, seed: int, attributes: int = 30, change: int = 3,
 
 
 def _subsets(random: np.random.Generator, operators: int, attributes: int, change: int) -> list[frozenset[str]]:
-    """Draw the attributes of each operator; the size of the subset wanders."""
+    """Draw the attributes of each operator; the size of the subset is a random walk."""
     names = np.array([f"a{number}" for number in range(1, attributes + 1)])
     size = max(attributes // 2, 1)
     subsets = []
@@ -101,7 +102,7 @@ def _subsets(random: np.random.Generator, operators: int, attributes: int, chang
 def _rates(
     random: np.random.Generator, levels: tuple[tuple[str, ...], ...], rate: float
 ) -> dict[tuple[str, str], float]:
-    """Draw what each operator sends to each one of the next level."""
+    """Draw the rates from each operator to each one of the next level."""
     rates = {}
     for level, following in pairwise(levels):
         for source in level:

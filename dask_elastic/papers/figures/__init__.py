@@ -1,1 +1,1 @@
-"""The papers' figures and tables, computed and drawn again."""
+"""The papers' figures and tables: each module computes and draws some of them as its ``FIGURES``."""

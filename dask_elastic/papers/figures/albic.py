@@ -1,4 +1,4 @@
-"""ALBIC's figures 2 to 5, 10 and 11: balance, scale-in and collocation of the solver and of what it is compared with.
+"""ALBIC's figures 2 to 5, 10 and 11: balance, scale-in and collocation of the solver and its baselines.
 
 Notes
 -----
@@ -63,7 +63,7 @@ def balance(size: int, seed: int, quick: bool) -> pa.Table:
 
 
 def draw_balance(table: pa.Table, axes: Any) -> None:
-    """Draw load distances over the variation: a colour for each budget, a stroke for each planner."""
+    """Draw load distances over the variation: a colour per budget, a line style per planner."""
     strokes = dict(zip(_values(table, "planner"), (":", "--", "-.", "-"), strict=False))
     for number, max_moves in enumerate(_values(table, "max_moves")):
         for planner, stroke in strokes.items():
@@ -78,22 +78,22 @@ def draw_balance(table: pa.Table, axes: Any) -> None:
 
 @dataclass(frozen=True)
 class DrainFirst:
-    """Scale-in apart from balance: nodes are emptied first, onto the least loaded others, and then the rest balanced.
+    """Non-integrated scale-in: empties draining nodes onto the least loaded others first, then balances.
 
     Parameters
     ----------
     balancer : PlacementPlanner
-        Who balances when no node is left to be emptied.
+        The planner that balances once no node is left to be emptied.
 
     Notes
     -----
-    ALBIC, section 5.1: what its figure 5 calls non-integrated.
+    ALBIC, section 5.1: named non-integrated in figure 5.
     """
 
     balancer: PlacementPlanner
 
     def objective(self, problem: PlacementProblem, bin: Any, seed: int = 0) -> tuple[float, ...]:
-        """Return what is minimised: what is left to drain, then what the balancer minimises."""
+        """Return what is minimised: load left to drain, then the balancer's objective."""
         return problem.to_drain(bin), *self.balancer.objective(problem, bin, seed)
 
     def plan(self, problem: PlacementProblem, seed: int = 0) -> Placement:
@@ -106,7 +106,7 @@ class DrainFirst:
 
 
 def scaling_in(seed: int, quick: bool) -> pa.Table:
-    """Let nodes go while others are full, with scale-in as a part of balance and apart from it.
+    """Drain nodes while others are full, with integrated and non-integrated scale-in.
 
     Parameters
     ----------
@@ -118,7 +118,7 @@ def scaling_in(seed: int, quick: bool) -> pa.Table:
     Returns
     -------
     pyarrow.Table
-        One row a number of full nodes, planner and period, with the columns of an experiment.
+        One row per number of full nodes, planner and period, with the columns of an experiment.
     """
     size, leaving, full, max_moves, periods = (_SMALL[0], 2, (1, 2), 5, 24) if quick else (SIZES[2], 10, (1, 5), 20, 40)
     milp = Milp(time_limit=0.05 if quick else 1.0)
@@ -135,7 +135,7 @@ def scaling_in(seed: int, quick: bool) -> pa.Table:
 
 
 def draw_scaling_in(table: pa.Table, axes: Any) -> None:
-    """Draw load distances over the periods, and mark when the nodes that go are empty."""
+    """Draw load distances over the periods, and mark when the draining nodes are empty."""
     for number, overloaded in enumerate(_values(table, "overloaded")):
         for planner, stroke in (("integrated", "-"), ("non-integrated", "--")):
             of = {"overloaded": overloaded, "planner": planner}
@@ -145,23 +145,23 @@ def draw_scaling_in(table: pa.Table, axes: Any) -> None:
             empty = np.flatnonzero(left == 0)
             if empty.size:
                 axes.plot(x[empty[0]] + 1, y[empty[0]], "o", color=f"C{number}", fillstyle="none")
-    axes.plot([], [], "o", color="0.3", fillstyle="none", label="nodes to go are empty")
+    axes.plot([], [], "o", color="0.3", fillstyle="none", label="draining nodes are empty")
     axes.set(xlabel="period", ylabel="load distance (points)", ylim=(0, None))
     axes.legend(fontsize=8)
 
 
 FROM_EVEN = "ALBIC, from even"
-"""ALBIC where it begins as section 5.1 has it, with as many groups on each node: it adds a pair a round at most."""
+"""ALBIC from equal counts of groups per node, as in section 5.1: it adds at most one pair per round."""
 
 
 @dataclass(frozen=True)
 class FromScratch:
-    """A planner that is asked for a placement as if nothing ran yet, in every period anew.
+    """Plans from scratch in every period, without regard to the present placement.
 
     Parameters
     ----------
     planner : PlacementPlanner
-        Who is asked.
+        The planner.
 
     Notes
     -----
@@ -175,20 +175,20 @@ class FromScratch:
         return self.planner.objective(problem, bin, seed)
 
     def plan(self, problem: PlacementProblem, seed: int = 0) -> Placement:
-        """Return the placement, whatever of it is there already."""
+        """Return the placement from scratch."""
         fresh = replace(problem, current=np.full(problem.groups, -1), max_moves=None, max_cost=None)
         return problem.placement(self.planner.plan(fresh, seed).bin)
 
 
 def collocation(settings: Sequence[tuple[Size, float]], rounds: int, limit: float, seed: int) -> pa.Table:
-    """Compare ALBIC with COLA over rounds of loads that drift, ALBIC both from COLA's placement and an even one on.
+    """Compare ALBIC, from COLA's placement and from an even one, with COLA over rounds of drifting loads.
 
     Parameters
     ----------
     settings : sequence of size and share
-        The clusters, and the share of groups that talk one to one.
+        The clusters, and the share of one-to-one groups.
     rounds : int
-        How many times it is planned.
+        The number of rounds.
     limit : float
         Seconds for each run of ALBIC's solver.
     seed : int
@@ -215,7 +215,7 @@ def collocation(settings: Sequence[tuple[Size, float]], rounds: int, limit: floa
 
 
 def by_share(seed: int, quick: bool) -> pa.Table:
-    """Compare ALBIC with COLA over the share of groups that talk one to one; see `collocation`."""
+    """Compare ALBIC with COLA over the share of one-to-one groups; see `collocation`."""
     if quick:
         return collocation([(_SMALL[0], share) for share in (0.25, 0.75)], 5, 0.2, seed)
     return collocation([(SIZES[1], share) for share in (0.0, 0.25, 0.5, 0.75, 1.0)], 30, 0.5, seed)
@@ -244,7 +244,7 @@ def draw_collocation(key: str, label: str, table: pa.Table, axes: Any) -> None:
 
 
 def _labelled(table: pa.Table, **labels: float) -> pa.Table:
-    """Put columns of one value each in front of a table."""
+    """Prepend constant columns to a table."""
     for name, value in reversed(labels.items()):
         table = table.add_column(0, name, pa.array([value] * len(table)))
     return table
@@ -281,14 +281,14 @@ def _sized(number: int) -> Figure:
 FIGURES: tuple[Figure, ...] = (
     *(_sized(number) for number in range(len(SIZES))),
     Figure(
-        "albic-5", "ALBIC, figure 5", "Scale-in as a part of balance, and apart from it", scaling_in, draw_scaling_in
+        "albic-5", "ALBIC, figure 5", "Scale-in integrated in balance, and not integrated", scaling_in, draw_scaling_in
     ),
     Figure(
         "albic-10",
         "ALBIC, figure 10",
-        "Balance and collocation by the collocation that can be had",
+        "Balance and collocation by the greatest possible collocation",
         by_share,
-        partial(draw_collocation, "one_to_one", "share of groups that talk one to one"),
+        partial(draw_collocation, "one_to_one", "share of one-to-one groups"),
     ),
     Figure(
         "albic-11",

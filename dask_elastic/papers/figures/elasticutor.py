@@ -1,10 +1,10 @@
-"""Elasticutor's Table 3: how long it takes to assign cores to executors, measured here.
+"""Elasticutor's Table 3: measures the time to assign cores to executors.
 
 Notes
 -----
 Elasticutor, section 5.4, Table 3: 4.1, 5.2 and 5.7 ms on 8, 16 and 32 nodes, of another machine and another workload.
-Its throughputs are those of a cluster, and no matter of planning. What is timed is Algorithm 1 as the second erratum
-mends it.
+Its throughputs are those of a cluster and do not concern planning. Algorithm 1 is timed as the second erratum corrects
+it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dask_elastic.planning.cores import CoreAssignment, assign_cores
 from dask_elastic.planning.placement.problem import Ints
 
 PAPER = {8: 4.1, 16: 5.2, 32: 5.7}
-"""Milliseconds by nodes, as the paper has them; drawn beside ours."""
+"""Milliseconds by nodes, as in the paper; drawn beside the measured ones."""
 
 _NODES, _MORE_NODES = (8, 16, 32), (64, 128)
 _PERIODS, _FEW_PERIODS = 40, 8
@@ -43,7 +43,7 @@ def scheduling_time(seed: int, quick: bool) -> pa.Table:
     -------
     pyarrow.Table
         One row a period: nodes, executors, period, milliseconds, share of the state that moves, and the threshold of
-        data intensity that was kept, in bytes per second. The first period, which gives out free cores, is left out.
+        data intensity that was kept, in bytes per second. The first period, which assigns free cores, is left out.
     """
     rows = []
     for nodes in _NODES if quick else _NODES + _MORE_NODES:
@@ -59,18 +59,18 @@ def scheduling_time(seed: int, quick: bool) -> pa.Table:
 
 
 def _timed(cores: Ints, demand: CoreDemand) -> tuple[CoreAssignment, float]:
-    """Return an assignment and its seconds: the least of some runs, which other work on the machine disturbs least."""
-    asked = (demand.wanted, demand.capacity, demand.state_bytes, demand.home, demand.intensity)
+    """Return an assignment and its seconds: the least of some runs, least disturbed by other load on the machine."""
+    given = (demand.wanted, demand.capacity, demand.state_bytes, demand.home, demand.intensity)
     best = math.inf
     for _ in range(_RUNS):
         start = time.perf_counter()
-        answer = assign_cores(cores, *asked)
+        answer = assign_cores(cores, *given)
         best = min(best, time.perf_counter() - start)
     return answer, best
 
 
 def draw(table: pa.Table, axes: Any) -> None:
-    """Draw median and range of the time over the number of nodes, and what the paper has."""
+    """Draw median and range of the time over the number of nodes, and the paper's times."""
     nodes, spent = table["nodes"].to_numpy(), table["milliseconds"].to_numpy()
     sizes = np.unique(nodes)
     low, middle, high = (

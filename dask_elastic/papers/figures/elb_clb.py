@@ -2,11 +2,10 @@
 
 Notes
 -----
-ELB/CLB, section 5.1. What balances is compared by the imbalance that each window finds, before anything is moved. The
-paper's figures 3 and 4 and its table are of a recording of tweets that is not public: a stream of topics that come and
-go stands in for it. PKG splits each key over two instances; what it moves is, for each key, the smaller of the two
-parts, which must be merged in every window. That is our reading: the paper does not say what it counts. CLB is shown
-with both weights of the fourth erratum.
+ELB/CLB, section 5.1. Algorithms are compared by the imbalance of each window before moves. The paper's figures 3
+and 4 and its table use a recording of tweets that is not public: a stream of changing topics replaces it. PKG splits
+each key over two instances; what it moves is, for each key, the smaller of the two parts, which must be merged in every
+window. This is an interpretation: the paper does not define it. CLB is shown with both weights of the fourth erratum.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ def skew(seed: int, quick: bool) -> pa.Table:
 
 
 def rivals(seed: int, quick: bool) -> pa.Table:
-    """Run ELB, CLB, UHLB and PKG over a stream whose topics come and go.
+    """Run ELB, CLB, UHLB and PKG over a stream of changing topics.
 
     Parameters
     ----------
@@ -84,7 +83,7 @@ def rivals(seed: int, quick: bool) -> pa.Table:
 
 
 def summary(seed: int, quick: bool) -> pa.Table:
-    """Return mean and standard deviation of what `rivals` tells, one row an algorithm."""
+    """Return mean and standard deviation of the measures of `rivals`, one row per algorithm."""
     table = rivals(seed, quick)
     grouped = table.group_by("algorithm", use_threads=False).aggregate(
         [("imbalance", "mean"), ("imbalance", "stddev"), ("moved_share", "mean")]
@@ -138,7 +137,7 @@ def _windows(key: str, name: str, imbalance: Floats, moved_share: Floats) -> pa.
 
 
 def _two_choices(counts: Floats, seed: int) -> pa.Table:
-    """Give each part of a key's tuples to the less loaded of two instances; tuples of all keys come mixed."""
+    """Send each part of a key's tuples to the less loaded of two instances; keys are interleaved."""
     substreams = np.arange(counts.shape[1])
     first = (hashed(substreams, seed) % np.uint64(INSTANCES)).astype(np.int64)
     # The second choice is never the first one.

@@ -1,9 +1,9 @@
-"""Enorm's figures 14 and 15: how well operators of random large jobs are fused.
+"""Enorm's figures 14 and 15: the quality of fusion on random large jobs.
 
 Notes
 -----
 Enorm, section 7.6. The paper's algorithm makes cycles on most of these jobs (ERRATA, Enorm 2), so each score is shown
-twice: as printed, and with fusions that make a cycle forbidden.
+twice: as printed, and without fusions that make a cycle.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ LABELS = {"baseline": "baseline", "attributes": "score = PA", "communication": "
 
 
 def compute_components(seed: int, quick: bool) -> pa.Table:
-    """Return how many components random jobs are fused into, on average (figure 14)."""
+    """Return the mean number of components after fusion of random jobs (figure 14)."""
     return _judged(seed, quick).drop_columns(["communication", "communication_error"])
 
 
 def compute_communication(seed: int, quick: bool) -> pa.Table:
-    """Return how many percent of all tuples go between components, on average (figure 15)."""
+    """Return the mean percentage of tuples between components (figure 15)."""
     return _judged(seed, quick).drop_columns(["components", "components_error"])
 
 
 @cache
 def _judged(seed: int, quick: bool) -> pa.Table:
-    """Fuse random jobs in every way; one row for each size, score, and treatment of cycles."""
+    """Fuse random jobs by every variant; one row for each size, score, and treatment of cycles."""
     rows = []
     for operators in OPERATORS:
         jobs = [random_job(operators, seed * JOBS + number) for number in range(QUICK_JOBS if quick else JOBS)]

@@ -1,4 +1,4 @@
-"""What a figure is: numbers that a seeded computation makes, and a drawing of them."""
+"""A figure: a seeded computation of its numbers, and a drawing of them."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import pyarrow as pa
 
 @dataclass(frozen=True)
 class Figure:
-    """One figure or table of a paper, made again.
+    """A reproduced figure or table of a paper.
 
     Parameters
     ----------
     name : str
-        How the command line knows it, such as ``"albic-2"``; also the name of its files.
+        Its name on the command line, such as ``"albic-2"``, and in file names.
     source : str
-        Where it comes from, such as ``"ALBIC, figure 2"``.
+        Its source, such as ``"ALBIC, figure 2"``.
     title : str
-        What it shows, in one line.
+        Its title, one line.
     compute : callable
         ``compute(seed, quick) -> Table``: the numbers, in long form, one row per point. With `quick` it takes seconds:
         fewer repetitions and smaller settings of the same shape.

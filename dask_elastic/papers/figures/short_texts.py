@@ -1,10 +1,10 @@
-"""Short texts with times: a stand-in for a recording of them, and what two applications make of their words.
+"""Short texts with times: a generated recording, and the loads and states of two applications on it.
 
 Notes
 -----
 State migration (Ding et al.), section 6: word count, and frequent patterns, which are combinations of words. The paper
-has tweets of two months; a recording of commit messages has the schema that the stand-in has. Its words have the skew
-of that recording: the five most frequent are a sixth of all. ERRATA has no entry for the applications.
+uses tweets of two months; the generated texts have the schema of a recording of commit messages, and the skew of its
+words: the five most frequent are a sixth of all. ERRATA has no entry for the applications.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ START = np.datetime64("2011-10-01T00:00:00", "ms")
 WORDS = 20_000
 AUTHORS = 5_000
 SPAN = 4
-"""How far apart two words of a text may be to make a pattern."""
+"""The greatest distance of two words of a text that form a pattern."""
 
 _COUNTER_BYTES = 16
 
 
 @cache
 def short_texts(seed: int, rows: int, days: int = 60) -> pa.Table:
-    """Make texts of some weeks, more by day than by night, with bursts, in order of arrival.
+    """Make texts in order of arrival, with more by day than by night, and with bursts.
 
     Parameters
     ----------
     seed : int
         Seeds them.
     rows : int
-        How many.
+        The number of texts.
     days : int
-        How long the time is.
+        The length of the recording in days.
 
     Returns
     -------
@@ -90,7 +90,7 @@ def word_count(texts: pa.Table, tasks: int) -> tuple[Floats, Floats]:
     texts : pyarrow.Table
         With a column ``text``.
     tasks : int
-        Over how many tasks words are spread, by their hash.
+        The number of tasks; words are assigned by hash.
 
     Returns
     -------
@@ -112,7 +112,7 @@ def frequent_patterns(texts: pa.Table, tasks: int) -> tuple[Floats, Floats]:
     texts : pyarrow.Table
         With a column ``text``.
     tasks : int
-        Over how many tasks pairs are spread, by their hash.
+        The number of tasks; pairs are assigned by hash.
 
     Returns
     -------
@@ -121,8 +121,8 @@ def frequent_patterns(texts: pa.Table, tasks: int) -> tuple[Floats, Floats]:
 
     Notes
     -----
-    State migration, figure 10: the detector's counters. A text enters twice, when it comes and when it leaves the
-    window, which is the same factor for all tasks.
+    State migration, figure 10: the detector's counters. A text counts twice, when it enters and when it leaves the
+    window: the same factor for all tasks.
     """
     words, codes, row = _words(texts)
     hashes = _hashes(words)[codes]
@@ -162,7 +162,7 @@ def _mixed(sums: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def _shares_of_hours(random: np.random.Generator, hours: int) -> Floats:
-    """Return how much comes in each hour: the time of day, the day of the week, slow drift, and bursts."""
+    """Return the share of texts in each hour, by time of day, day of the week, slow drift and bursts."""
     hour = np.arange(hours)
     day = 1 + 0.6 * np.sin(2 * np.pi * (hour % 24 - 9) / 24)
     week = np.where(hour // 24 % 7 < 5, 1.0, 0.7)

@@ -1,4 +1,4 @@
-"""State migration's figures 12, 13, 15 and 17: what migrations cost, and how long planning them takes.
+"""State migration's figures 12, 13, 15 and 17: the cost of migrations and the time to plan them.
 
 Notes
 -----
@@ -6,8 +6,8 @@ State migration (Ding et al.), section 6. The number of nodes follows the rate o
 matrices are from the month before. Loads and sizes of tasks are those of the whole time, so that projected costs hold
 (ERRATA, State migration 4 and 6). The paper's "default τ = 1.2" is read as the factor 1 + τ (erratum 3), and Storm's
 scheduler as equal counts of consecutive tasks (erratum 5). Figures 12 and 17 have 2 to 5 nodes where the paper has 8 to
-16: there are too many partitionings otherwise to mind the future. Figure 12b is figure 12 with 8 to 16 nodes and all
-strategies but that one.
+16, since MTM-aware planning lists all partitionings. Figure 12b is figure 12 with 8 to 16 nodes and without the
+MTM-aware strategy.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from dask_elastic.planning.placement.problem import Floats, Ints, PlacementProbl
 from dask_elastic.planning.placement.redist import Redist
 
 STRATEGIES = ("single-step", "MTM-aware", "consistent hashing", "Redist", "Storm")
-"""What figure 12 compares."""
+"""The strategies of figure 12."""
 
 DISCOUNT = 0.8
 """γ where it is not varied, as in the paper."""
@@ -49,18 +49,18 @@ _MONTH = np.timedelta64(30, "D")
 
 @dataclass(frozen=True)
 class Source:
-    """Where texts come from, and how time is cut.
+    """The recording, and its division into intervals.
 
     Parameters
     ----------
     texts : pyarrow.Table, optional
-        A recording with the columns ``arrival_ts`` and ``text``; a stand-in is made if there is none.
+        A recording with the columns ``arrival_ts`` and ``text``; generated if left out.
     interval : timedelta64
-        How long an interval of the node trace is.
+        Length of an interval of the node trace.
     history : timedelta64
-        How much of the time before the first migration the transition matrix is from.
+        Length of the history, before the first migration, that the transition matrix is from.
     peak : float
-        The quantile of arrivals in an interval that needs most nodes.
+        The quantile of arrivals per interval that needs the most nodes.
     """
 
     texts: pa.Table | None = None
@@ -73,7 +73,7 @@ class Source:
         return short_texts(seed, 6_000 if quick else 30_000) if self.texts is None else self.texts
 
     def story(self, texts: pa.Table, least: int, most: int, migrations: int) -> _Story:
-        """Return so many migrations from the middle of the time on, and the matrix of the time before."""
+        """Return migrations from the middle of the recording on, and the transition matrix before it."""
         trace = node_trace(texts["arrival_ts"].to_numpy(), self.interval, least, most, self.peak)
         moment = trace.times[len(trace) // 2]
         after = trace.between(moment, trace.times[-1]).migrations
@@ -87,7 +87,7 @@ class _Story:
 
 
 def compute_strategies(source: Source, seed: int, quick: bool) -> pa.Table:
-    """Return what a migration costs on average for each strategy and τ (figure 12)."""
+    """Return the mean cost of a migration for each strategy and τ (figure 12)."""
     tasks, most, migrations = (16, 4, 40) if quick else (64, 5, 100)
     texts = source.table(seed, quick)
     story = source.story(texts, 2, most, migrations)
@@ -104,7 +104,7 @@ def compute_strategies(source: Source, seed: int, quick: bool) -> pa.Table:
 
 
 def compute_many_nodes(source: Source, seed: int, quick: bool) -> pa.Table:
-    """Return the same with 8 to 16 nodes, for strategies that do not mind the future (figure 12 as well)."""
+    """Return the mean costs with 8 to 16 nodes, without the MTM-aware strategy (figure 12b)."""
     texts = source.table(seed, quick)
     story = source.story(texts, 8, 16, 20 if quick else 100)
     rows = []
@@ -118,7 +118,7 @@ def compute_many_nodes(source: Source, seed: int, quick: bool) -> pa.Table:
 
 
 def _blind(load: Floats, state: Floats, counts: Ints, quick: bool) -> dict[str, float]:
-    """Return what the strategies cost that know no τ."""
+    """Return the costs of the strategies without τ."""
     return {
         "consistent hashing": _share(_hashed(load, state, counts, None, 3 if quick else 100), state),
         "Storm": _share(_equal_counts(state, counts), state),
@@ -126,7 +126,7 @@ def _blind(load: Floats, state: Floats, counts: Ints, quick: bool) -> dict[str, 
 
 
 def _balanced(load: Floats, state: Floats, counts: Ints, tau: float, quick: bool) -> dict[str, float]:
-    """Return what the strategies cost that keep to τ and do not mind the future."""
+    """Return the costs of the strategies with τ that do not plan ahead."""
     return {
         "single-step": _share(_single_steps(load, state, counts, tau), state),
         "Redist": _share(_hashed(load, state, counts, 1 + tau, 3 if quick else 20), state),
@@ -140,7 +140,7 @@ def _points(application: str, tau: float, counts: Ints, found: dict[str, float])
 
 
 def compute_times(source: Source, seed: int, quick: bool) -> pa.Table:
-    """Return how long single steps take to plan for each τ (figure 13)."""
+    """Return the time to plan single steps for each τ (figure 13)."""
     texts = source.table(seed, quick)
     story = source.story(texts, 8, 16, 20 if quick else 100)
     rows = []
@@ -161,7 +161,7 @@ def compute_times(source: Source, seed: int, quick: bool) -> pa.Table:
 
 
 def compute_tasks(source: Source, seed: int, quick: bool) -> pa.Table:
-    """Return how long single steps take, and what they cost, for each number of tasks (figure 15)."""
+    """Return planning time and cost of single steps for each number of tasks (figure 15)."""
     texts = source.table(seed, quick)
     story = source.story(texts, 8, 16, 10 if quick else 100)
     sizes = (32, 64, 128) if quick else (32, 64, 128, 256, 512, 1024)
@@ -183,7 +183,7 @@ def compute_tasks(source: Source, seed: int, quick: bool) -> pa.Table:
 
 
 def compute_discounts(source: Source, seed: int, quick: bool) -> pa.Table:
-    """Return what migrations cost that mind the future, and how long that takes, for each γ (figure 17)."""
+    """Return cost and projection time of MTM-aware migrations for each γ (figure 17)."""
     tasks, most, migrations = (16, 4, 40) if quick else (64, 5, 100)
     texts = source.table(seed, quick)
     story = source.story(texts, 2, most, migrations)
@@ -210,13 +210,13 @@ def compute_discounts(source: Source, seed: int, quick: bool) -> pa.Table:
 
 
 def _taus(load: Floats, nodes: range, count: int) -> list[float]:
-    """Return so many limits, the first of which is the least tenth that can be met with all numbers of nodes."""
+    """Return `count` values of τ by tenths, from the least that all numbers of nodes can meet."""
     first = math.ceil(10 * max(0.05, *(least_tau(load, number) for number in nodes)))
     return [(first + step) / 10 for step in range(count)]
 
 
 def _taus_to(loosest: float, load: Floats, nodes: range) -> list[float]:
-    """Return limits by tenths, from the least that can be met with all numbers of nodes to the loosest wanted."""
+    """Return values of τ by tenths, from the least that all numbers of nodes can meet to the loosest."""
     first = _taus(load, nodes, 1)[0]
     return _taus(load, nodes, max(round(10 * (loosest - first)), 0) + 1)
 
@@ -227,7 +227,7 @@ def _share(costs: Iterator[float], state: Floats) -> float:
 
 
 def _start(load: Floats, state: Floats, nodes: int, tau: float) -> Ints:
-    """Return the assignment that both optimal strategies begin with."""
+    """Return the first assignment of both optimal strategies."""
     return single_step(load, state, [[0, len(load)]], nodes, tau, allow_empty=False).intervals
 
 
@@ -240,7 +240,7 @@ def _single_steps(load: Floats, state: Floats, counts: Ints, tau: float) -> Iter
 
 
 def _aware(load: Floats, state: Floats, counts: Ints, tau: float, costs: ProjectedCosts) -> Iterator[float]:
-    """Yield the costs of steps that mind the future, but for numbers of nodes that the month before did not have."""
+    """Yield the costs of MTM-aware steps; of single steps for node counts that the history does not have."""
     intervals = _start(load, state, int(counts[0]), tau)
     for nodes in counts[1:].tolist():
         if nodes in costs.node_counts:
@@ -252,7 +252,7 @@ def _aware(load: Floats, state: Floats, counts: Ints, tau: float, costs: Project
 
 
 def _milliseconds(load: Floats, state: Floats, counts: Ints, tau: float) -> list[float]:
-    """Return how long each of the single steps takes."""
+    """Return the planning time of each single step."""
     run = _single_steps(load, state, counts, tau)
     spent: list[float] = []
     while True:
@@ -263,7 +263,7 @@ def _milliseconds(load: Floats, state: Floats, counts: Ints, tau: float) -> list
 
 
 def _hashed(load: Floats, state: Floats, counts: Ints, threshold: float | None, seeds: int) -> Iterator[float]:
-    """Yield what consistent hashing costs, or Redist if there is a threshold, for many rings."""
+    """Yield the costs of consistent hashing, or of Redist if a threshold is given, for many rings."""
     planner = ConsistentHash() if threshold is None else Redist(threshold=threshold)
     bins = int(counts.max())
     for seed in range(seeds):
@@ -277,7 +277,7 @@ def _hashed(load: Floats, state: Floats, counts: Ints, threshold: float | None, 
 
 
 def _equal_counts(state: Floats, counts: Ints) -> Iterator[float]:
-    """Yield what it costs to have as many consecutive tasks on each node, by the best matching (erratum 5)."""
+    """Yield the costs of equal counts of consecutive tasks, with the best matching (erratum 5)."""
     intervals = np.array([[0, len(state)]])
     for step, nodes in enumerate(counts.tolist()):
         plan = assign(state, intervals, np.arange(nodes + 1) * len(state) // nodes, nodes)
@@ -333,7 +333,7 @@ def draw_discounts(table: pa.Table, axes: Any) -> None:
 
 
 def _finish(axes: Any, other: Any, bottom: str, left: str, right: str, lines: list[Any]) -> None:
-    """Name three axes and what the lines are."""
+    """Label the axes and the lines."""
     axes.set_xlabel(bottom)
     axes.set_ylabel(left)
     other.set_ylabel(right)
@@ -343,12 +343,12 @@ def _finish(axes: Any, other: Any, bottom: str, left: str, right: str, lines: li
 
 
 def figures(source: Source | None = None) -> tuple[Figure, ...]:
-    """Return the figures of a recording, or of a stand-in.
+    """Return the figures of a recording, or of generated texts.
 
     Parameters
     ----------
     source : Source, optional
-        The texts to compute them from.
+        The recording.
 
     Returns
     -------

@@ -1,6 +1,6 @@
-"""Workloads of the papers, made from a seed: problems to plan, and the loads behind them.
+"""Seeded workloads of the papers: problems to plan, and their loads.
 
-Each module has one setting. What a paper does not say is a parameter, and its default is told.
+Each module has one setting. Where a paper leaves a value open it is a parameter, whose default is documented.
 
 Notes
 -----

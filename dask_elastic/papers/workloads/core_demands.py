@@ -1,10 +1,10 @@
-"""What executors want of cores while the popularity of keys is shuffled: problems for the assignment of cores.
+"""Problems of core assignment: cores that executors want while the popularity of keys is shuffled.
 
 Notes
 -----
 Elasticutor, sections 4 and 5.4, Table 3: clusters of 8 to 32 nodes with 8 cores. Its recording of a stock exchange is
-not public, and nothing is said of the executors' number; here there are three a node, and a stream of keys whose Zipf
-exponent is 1. Data intensity counts bytes in and out (fifth erratum).
+not public, and the number of executors is not given; here there are three per node, and a stream of keys with a Zipf
+exponent of 1. Data intensity counts bytes in and out (fifth erratum).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dask_elastic.vocab.errors import PlanningError
 
 @dataclass(frozen=True, eq=False)
 class CoreDemand:
-    """What `dask_elastic.planning.cores.assign_cores` is asked in one period, but for the cores there are now.
+    """The arguments of `dask_elastic.planning.cores.assign_cores` in one period, except the present cores.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ class CoreDemand:
     intensity: Floats
 
     def first(self) -> Ints:
-        """Return cores to start from, nodes × executors: one for each executor, at home.
+        """Return the first cores, nodes × executors: one for each executor, at home.
 
         Raises
         ------
@@ -79,20 +79,20 @@ def core_demands(
     seed : int
         Seeds the permutations, and which executors have large tuples.
     nodes, cores : int
-        The nodes, and the cores of each of them.
+        The number of nodes, and of cores of each.
     periods : int
-        How many demands.
+        The number of demands.
     executors_per_node : int
-        How many executors have their home on a node, at most `cores`.
+        Executors per node, at most `cores`.
     utilisation : float
-        How much of all cores the load keeps busy, above 0 and below 1.
+        The share of all cores that the load keeps busy, above 0 and below 1.
     heavy : float
         The share of executors whose tuples have 2 KB instead of 128 bytes.
 
     Yields
     ------
     CoreDemand
-        With as many cores as the model says that a mean latency of half above the service time takes.
+        With the cores that the model gives for a mean latency of 1.5 times the service time.
 
     Raises
     ------

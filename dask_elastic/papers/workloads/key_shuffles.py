@@ -2,9 +2,9 @@
 
 Notes
 -----
-Elasticutor, section 5.1: 10,000 keys, Zipf with exponent 0.5, their frequencies permuted at random ω times a minute; 32
-executors of 256 shards with 32 KB of state each; 1 ms a tuple. The cost of a tuple is normal, with the mean in ms and
-half of it as variance, floored at zero (sixth erratum), so that its mean is a little above.
+Elasticutor, section 5.1: 10,000 keys, Zipf with exponent 0.5, their frequencies permuted at random ω times per minute;
+32 executors of 256 shards with 32 KB of state each; 1 ms per tuple. The cost of a tuple is normal, with the mean in ms
+and half of it as variance, floored at zero (sixth erratum), so that the actual mean is slightly higher.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class KeyShuffles:
     Parameters
     ----------
     shuffles_per_minute : float
-        ω, how often the frequencies of the keys are permuted; 0 for never.
+        ω, permutations of the keys' frequencies per minute; 0 for none.
     keys : int
-        How many keys there are.
+        The number of keys.
     exponent : float
         The skew of their Zipf distribution.
     rate : float
@@ -41,7 +41,7 @@ class KeyShuffles:
     cost : float
         The mean of the normal distribution of a tuple's cost, in milliseconds.
     executors, shards : int
-        How many executors there are, and how many shards each of them has.
+        The number of executors, and of shards of each.
     state_bytes : float
         State of each shard.
 
@@ -91,12 +91,12 @@ class KeyShuffles:
 
     @property
     def shard_of_key(self) -> Ints:
-        """The shard of each key, those of the first executor first; as the engine has it."""
+        """The shard of each key, those of the first executor first, as in the engine."""
         rows = pa.record_batch({"key": np.arange(self.keys)})
         return KeySpace(self.executors, self.shards).group_of(hash_columns(rows, ["key"])).astype(np.int64)
 
     def tuple_costs(self, seed: int, count: int) -> Floats:
-        """Return the costs of so many tuples, in milliseconds.
+        """Return the costs of `count` tuples, in milliseconds.
 
         Examples
         --------
@@ -109,26 +109,26 @@ class KeyShuffles:
         return result
 
     def key_shares(self, seed: int, windows: int, seconds: float = 1.0) -> Floats:
-        """Return which share of the tuples each key has in each window.
+        """Return the share of each key in the tuples of each window.
 
         Parameters
         ----------
         seed : int
             Seeds the permutations.
         windows : int
-            How many windows.
+            The number of windows.
         seconds : float
-            How long each of them is.
+            Seconds per window.
 
         Returns
         -------
         array of float, windows × keys
-            A window in which a shuffle falls has a mixture, by time.
+            A window with a shuffle has the mean, weighted by time.
 
         Raises
         ------
         PlanningError
-            If a window has no length.
+            If `seconds` is not above 0.
         """
         if windows < 0 or not (seconds > 0 and math.isfinite(seconds)):
             raise PlanningError(f"windows is {windows!r}, seconds {seconds!r}: give 0 or more, and above 0.")
@@ -139,7 +139,7 @@ class KeyShuffles:
         end, permuted = apart, random.permutation(shares)
         for window in range(windows):
             time, until = window * seconds, (window + 1) * seconds
-            # A shuffle at the very end of a window is the next one's; sums of floats need not hit it exactly.
+            # A shuffle at the end of a window belongs to the next one; sums of floats are not exact.
             while end < until - 1e-9:
                 result[window] += (end - time) / seconds * permuted
                 time, end, permuted = end, end + apart, random.permutation(shares)
@@ -154,9 +154,9 @@ class KeyShuffles:
         seed : int
             Seeds permutations, arrivals and costs.
         windows : int
-            How many windows.
+            The number of windows.
         seconds : float
-            How long each of them is.
+            Seconds per window.
 
         Returns
         -------
@@ -165,7 +165,8 @@ class KeyShuffles:
 
         Notes
         -----
-        Arrivals are Poisson. The cost of many tuples together is drawn as a normal one of the same mean and variance.
+        Arrivals are Poisson. The total cost of many tuples is drawn from a normal distribution of the same mean and
+        variance.
         """
         random = np.random.default_rng([seed, 1])
         shares = self.key_shares(seed, windows, seconds)
@@ -187,11 +188,11 @@ class KeyShuffles:
         seed : int
             Seeds the loads.
         windows : int
-            How many problems.
+            The number of problems.
         nodes : int
-            How many nodes; the executors are dealt to them in turn.
+            The number of nodes, which get the executors in turn.
         seconds : float
-            How long each window is.
+            Seconds per window.
         max_moves : int, optional
             The budget of each window.
 

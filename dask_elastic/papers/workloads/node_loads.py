@@ -68,9 +68,10 @@ def varied_nodes(
     seed : int
         Seeds the loads.
     size : Size
-        How large it is.
+        The size of the cluster.
     varies : float
-        Half of the varied nodes gets half of so many points less load, the other half so many more; 0 to 95.
+        The difference in load points between the two halves of the varied nodes, 0 to 95: one half gets half of it
+        less load, the other half as much more.
     max_moves : int, optional
         The budget.
 
@@ -86,9 +87,9 @@ def varied_nodes(
 
     Notes
     -----
-    ALBIC, section 5.1: each group has the mean load, give or take 5 % at random, and on a fifth of the nodes the load
-    of a random set of groups is changed. How many are in that set is not said: here half of a node's groups at least,
-    and as many as it takes.
+    ALBIC, section 5.1: each group has the mean load, ± 5 % at random, and on a fifth of the nodes the load
+    of a random set of groups is changed. The size of that set is not given: here at least half of a node's groups,
+    and enough for the change.
 
     Examples
     --------
@@ -110,18 +111,18 @@ def varied_nodes(
 def scale_in(
     seed: int, size: Size = SIZES[2], leaving: int = 10, overloaded: int = 1, max_moves: int | None = 20
 ) -> PlacementProblem:
-    """Make a cluster from which some nodes are to go while some others are full.
+    """Make a cluster in which some nodes are draining while others are full.
 
     Parameters
     ----------
     seed : int
         Seeds the loads and the nodes.
     size : Size
-        How large it is.
+        The size of the cluster.
     leaving : int
-        How many nodes are draining.
+        The number of draining nodes.
     overloaded : int
-        How many of the others have a load of 100.
+        The number of other nodes with a load of 100.
     max_moves : int, optional
         The budget of a period.
 
@@ -154,7 +155,7 @@ def scale_in(
 
 
 def drifted(problem: PlacementProblem, seed: int, nodes: float = 0.2, most: float = 0.02) -> PlacementProblem:
-    """Change the load of some nodes a little, wherever the groups are now.
+    """Change the load of some nodes a little.
 
     Parameters
     ----------
@@ -165,12 +166,12 @@ def drifted(problem: PlacementProblem, seed: int, nodes: float = 0.2, most: floa
     nodes : float
         The share of the nodes that change.
     most : float
-        By which share of it the load of a node changes at most, up or down.
+        The greatest relative change of a node's load, up or down.
 
     Returns
     -------
     PlacementProblem
-        The same groups in the same places.
+        The same groups on the same nodes.
 
     Notes
     -----
@@ -187,7 +188,7 @@ def drifted(problem: PlacementProblem, seed: int, nodes: float = 0.2, most: floa
     chosen = random.permutation(problem.bins)[: round(nodes * problem.bins)]
     factor = np.ones(problem.bins + 1)
     factor[chosen] += random.uniform(-most, most, len(chosen))
-    # Groups that have no node yet have the last factor, which is 1.
+    # New groups get the last factor, which is 1.
     change = factor[problem.current]
     return replace(problem, load=problem.load * (change if problem.load.ndim == 1 else change[:, None]))
 
@@ -199,7 +200,7 @@ def _problem(size: Size, load: Floats, max_moves: int | None) -> PlacementProble
 
 
 def _change(random: np.random.Generator, load: Floats, groups: Ints, points: float) -> None:
-    """Add so many points to the load of a random set of groups, in proportion; none of them goes below 0."""
+    """Add points to the load of a random set of groups, in proportion; no load falls below 0."""
     order = random.permutation(groups)
     enough = int(np.searchsorted(np.cumsum(load[order]), -points)) + 1
     least = min(max(len(order) // 2, enough, 1), len(order))

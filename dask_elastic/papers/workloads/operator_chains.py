@@ -1,10 +1,10 @@
-"""A chain of operators of whose groups a part talks one to one: ALBIC's setting for collocation.
+"""A chain of operators with a share of one-to-one groups: ALBIC's setting for collocation.
 
 Notes
 -----
-ALBIC, section 5.3, on the clusters of its section 5.1. The paper says neither how the operators are connected nor how
-much is sent. Here they are a chain, and every group sends as much as any other; so the share of groups that talk one to
-one is the share of the traffic that can be spared, but for what shares a node by chance. The mean load is that of the
+ALBIC, section 5.3, on the clusters of its section 5.1. The paper gives neither the topology nor the traffic. Here the
+operators are a chain, and all groups send the same amount; so the share of one-to-one groups is the share of traffic
+that collocation can save, apart from groups that share a node by chance. The mean load is that of the
 fifth erratum.
 """
 
@@ -33,22 +33,22 @@ def operator_chain(
     seed : int
         Seeds loads and pairs.
     size : Size
-        How large it is; two operators at least.
+        The size of the cluster; at least two operators.
     one_to_one : float
-        The share of each operator's groups that send all they send to one group of the next operator, each to another
-        one. The rest sends to all groups of the next operator evenly. From 0 to 1.
+        The share of each operator's groups, 0 to 1, that send all traffic to one group of the next operator, each to a
+        different one. The others send evenly to all groups of the next operator.
     max_moves : int, optional
         The budget.
 
     Returns
     -------
     PlacementProblem
-        With traffic, and next to no imbalance.
+        With traffic, and almost balanced.
 
     Raises
     ------
     PlanningError
-        If the share is out of range, or there is no next operator.
+        If the share is out of range, or there is only one operator.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""How popular each key is: the Zipf and Gaussian shares of the papers' streams.
+"""Popularity of keys: the Zipf and Gaussian shares of the papers' streams.
 
 Notes
 -----
@@ -16,14 +16,14 @@ from dask_elastic.vocab.errors import PlanningError
 
 
 def zipf_shares(count: int, exponent: float) -> Floats:
-    """Return the share of each of so many keys, in proportion to its rank to the power of minus the exponent.
+    """Return Zipf shares of keys, in proportion to rank ** -exponent.
 
     Parameters
     ----------
     count : int
-        How many keys, at least 1.
+        The number of keys, at least 1.
     exponent : float
-        The skew, 0 or more; with 0 all keys are alike.
+        The skew, 0 or more; with 0 all shares are equal.
 
     Returns
     -------
@@ -49,16 +49,16 @@ def zipf_shares(count: int, exponent: float) -> Floats:
 
 
 def gaussian_shares(count: int, mean: float, deviation: float) -> Floats:
-    """Return the share of each of the keys 1, 2, … so that they have a mean, and the shape of a bell.
+    """Return Gaussian shares of the keys 1, 2, … with a given mean.
 
     Parameters
     ----------
     count : int
-        How many keys, at least 1.
+        The number of keys, at least 1.
     mean : float
         The mean of the keys, from 1 to `count`, both excluded.
     deviation : float
-        The standard deviation of the bell before it is cut at the first and the last key.
+        The standard deviation before truncation at the first and the last key.
 
     Returns
     -------
@@ -68,11 +68,11 @@ def gaussian_shares(count: int, mean: float, deviation: float) -> Floats:
     Raises
     ------
     PlanningError
-        If a number is out of range, or the bell is too narrow to have such a mean when it is cut.
+        If a number is out of range, or no truncated Gaussian of this deviation has the mean.
 
     Notes
     -----
-    A bell that is cut off has its mean elsewhere than its peak, so the peak is searched for.
+    The mean of a truncated Gaussian differs from its peak, so the peak is searched numerically.
 
     Examples
     --------
@@ -99,7 +99,7 @@ def gaussian_shares(count: int, mean: float, deviation: float) -> Floats:
 
 
 def mean_key(shares: Floats) -> float:
-    """Return the mean of the keys 1, 2, … that have these shares.
+    """Return the mean of the keys 1, 2, … with these shares.
 
     Examples
     --------

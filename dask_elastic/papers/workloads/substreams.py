@@ -1,11 +1,11 @@
-"""Streams in substreams, counted window by window: the workloads of ELB and CLB, and recordings in their form.
+"""Counts of tuples per window and substream: the workloads of ELB and CLB, and recordings in the same form.
 
 Notes
 -----
 ELB/CLB, section 5: 100 substreams of keys 1 to 100, Gaussian or Zipf with the same mean; Poisson arrivals with a rate
 of 10,000; 120 windows of a minute; a state of a tenth of the load. Neither the deviation of the one nor the exponent of
 the other is given, nor the unit of the rate, taken as tuples per second. The recording of tweets is not public; a
-stream whose topics come and go stands in for it. No erratum bears on the streams.
+stream of changing topics replaces it. No erratum bears on the streams.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def gaussian_counts(seed: int, windows: int = WINDOWS, rate: float = RATE) -> Fl
     seed : int
         Seeds the arrivals.
     windows : int
-        How many windows.
+        The number of windows.
     rate : float
         Tuples per second.
 
@@ -69,7 +69,7 @@ def zipf_counts(seed: int, windows: int = WINDOWS, rate: float = RATE) -> Floats
     seed : int
         Seeds the arrivals.
     windows : int
-        How many windows.
+        The number of windows.
     rate : float
         Tuples per second.
 
@@ -89,21 +89,21 @@ def zipf_counts(seed: int, windows: int = WINDOWS, rate: float = RATE) -> Floats
 def topical_counts(
     seed: int, windows: int = WINDOWS, rate: float = 100.0, topics: int = 8, change: float = 0.1, exponent: float = 0.5
 ) -> Floats:
-    """Count the tuples of a stream of Zipf keys whose topics come and go, as those of short messages do.
+    """Count the tuples of a stream of Zipf keys with changing topics, such as short messages.
 
     Parameters
     ----------
     seed : int
-        Seeds topics, their course and the arrivals.
+        Seeds topics, their popularity and arrivals.
     windows : int
-        How many windows.
+        The number of windows.
     rate : float
         Tuples per second.
     topics : int
-        To how many topics the substreams belong, by chance; those of one topic rise and fall together.
+        The number of topics, assigned to substreams at random; substreams of a topic rise and fall together.
     change : float
-        How much the logarithm of a topic's popularity changes from window to window; each substream's own changes half
-        as much.
+        The standard deviation of the change of a topic's log-popularity per window; that of a single substream is half
+        as large.
     exponent : float
         The skew of the keys at the start.
 
@@ -119,8 +119,8 @@ def topical_counts(
 
     Notes
     -----
-    A stand-in for the 10.6 million tweets of 29 hours of ELB/CLB, section 5: about 100 a second. Substreams of many
-    words each are less skewed than words are.
+    Replaces the 10.6 million tweets of 29 hours in ELB/CLB, section 5: about 100 per second. Substreams of many words
+    are less skewed than words.
 
     Examples
     --------
@@ -147,11 +147,11 @@ def poisson_counts(seed: int, shares: ArrayLike, rate: float = RATE, seconds: fl
     seed : int
         Seeds the arrivals.
     shares : array of float, windows × substreams
-        The share of the tuples that each substream has.
+        The share of each substream in the tuples.
     rate : float
         Tuples per second.
     seconds : float
-        How long a window is.
+        Seconds per window.
 
     Returns
     -------
@@ -165,7 +165,7 @@ def poisson_counts(seed: int, shares: ArrayLike, rate: float = RATE, seconds: fl
 
     Notes
     -----
-    ELB/CLB, section 5. The tuples of a Poisson process that chance deals to substreams are Poisson in each of them.
+    ELB/CLB, section 5. A Poisson process that is split at random is Poisson in each substream.
 
     Examples
     --------
@@ -186,13 +186,13 @@ def recorded_counts(moments: Any, keys: Any, substreams: int = SUBSTREAMS, secon
     Parameters
     ----------
     moments : pyarrow.Array or ChunkedArray of timestamps
-        When each row came, in any order.
+        The time of each row, in any order.
     keys : pyarrow.Array or ChunkedArray
         The key of each row; nulls are a key of their own.
     substreams : int
-        How many substreams; a key is in the one that its hash says, as in the engine.
+        The number of substreams; the hash of a key decides its substream, as in the engine.
     seconds : float
-        How long a window is.
+        Seconds per window.
 
     Returns
     -------
@@ -212,7 +212,7 @@ def recorded_counts(moments: Any, keys: Any, substreams: int = SUBSTREAMS, secon
     """
     if len(moments) != len(keys) or not len(moments) or moments.null_count:
         raise PlanningError(
-            f"{len(moments)} moments, {moments.null_count} of them null, and {len(keys)} keys: give one of each a row."
+            f"{len(moments)} moments, {moments.null_count} of them null, and {len(keys)} keys: give one of each."
         )
     if substreams < 1 or not (seconds > 0 and math.isfinite(seconds)):
         raise PlanningError(f"substreams is {substreams!r}, seconds {seconds!r}: give 1 or more, and above 0.")
@@ -226,16 +226,16 @@ def recorded_counts(moments: Any, keys: Any, substreams: int = SUBSTREAMS, secon
 
 
 def problems(counts: ArrayLike, instances: int = 10, memory: int = 1, seed: int = 0) -> Iterator[PlacementProblem]:
-    """Make a problem of each window.
+    """Make a problem from each window.
 
     Parameters
     ----------
     counts : array of float, windows × substreams
         The load of each substream in each window.
     instances : int
-        How many instances there are, which are the bins.
+        The number of instances, which are the bins.
     memory : int
-        How many windows are the history, the present one among them; fewer at the start.
+        The number of windows in the history, including the present one; fewer at the start.
     seed : int
         Seeds the hash function.
 

@@ -1,17 +1,17 @@
-"""What intervals can keep of old assignments: the values that every dynamic program over intervals adds up.
+"""State that intervals keep of old assignments: the values summed by every dynamic program over intervals.
 
 Goal
-    From left to right, interval by interval, the most state that stays where it is.
+    From left to right, interval by interval, the most state that stays on its node.
 Heuristic
-    None. An interval keeps what it shares with one old interval. Only one old interval lies across a position, so all
-    that the rest has to know is whether that one is used up already: two values for each position.
+    None. An interval keeps the state it shares with one old interval. Only one old interval lies across a position, so
+    the rest depends only on whether that one is used already: two values for each position.
 Not done
-    Which node keeps what; `dask_elastic.planning.intervals.plan.assign` tells once the intervals are known.
+    The nodes of intervals; `dask_elastic.planning.intervals.plan.assign` assigns them once the intervals are known.
 
 Notes
 -----
-State migration (Ding et al.), section 4.3: Lemmas 4.1 to 4.3 and 4.5 say the same in other words, with the two possible
-nodes for a position. By erratum 2 the identities of nodes are free, and new nodes keep nothing.
+State migration (Ding et al.), section 4.3: Lemmas 4.1 to 4.3 and 4.5 state the same with the two possible nodes
+for a position. By erratum 2 the identities of nodes are free, and new nodes keep nothing.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ import numpy as np
 from dask_elastic.planning.checked_arrays import Floats, Ints
 
 FREE, ANY = 0, 1
-"""The two states of a position: the old interval across it is still free; or it need not be."""
+"""The two states of a position: the old interval across it is still free, or may be free or used."""
 
 
 @dataclass(frozen=True, eq=False)
 class KeptState:
-    """What intervals keep, by the state of the position where they begin and of that where they end.
+    """The state that intervals keep, by the states of the positions where they begin and end.
 
     Parameters
     ----------
     free, any : array of float, 2 × intervals × sources
-        What is kept so that the old interval across the end is still free, or need not be; for a beginning whose old
-        interval is free, and for one where it need not be. Minus infinity where that cannot be.
+        State kept such that the old interval across the end is still free, or may be used; rows are for a start whose
+        old interval is free, and for one where it may be used. Minus infinity where that is impossible.
     """
 
     free: Floats
@@ -42,14 +42,14 @@ class KeptState:
 
     @classmethod
     def of(cls, state: Floats, sources: Ints, start: Ints, end: Ints) -> KeptState:
-        """Return what intervals keep of each of several old partitionings.
+        """Return the state that intervals keep of each of several old partitionings.
 
         Parameters
         ----------
         state : array of float
             The state of each task.
         sources : array of int, sources × (intervals + 1)
-            Where the intervals of each old partitioning begin and where the last one ends.
+            The bounds of the intervals of each old partitioning.
         start, end : array of int
             The intervals, none of them empty.
 

@@ -1,11 +1,11 @@
-"""How much load a node may have, and how far an interval of tasks can reach under it.
+"""The load limit of a node, and the longest intervals of tasks within it.
 
 Goal
-    The load balancing constraint in one place, and errors that name the task, the limit, and the τ that would do.
+    The load balancing constraint in one place, and errors that name the task, the limit, and a sufficient τ.
 Heuristic
-    None: the longest interval from each position on is also what uses fewest intervals.
+    None: taking the longest interval from each position on also uses the fewest intervals.
 Not done
-    Nodes of different strength: the limit is the same for all.
+    Nodes of different capacity: the limit is the same for all.
 
 Notes
 -----
@@ -30,21 +30,21 @@ _NEVER = 2**62
 
 
 def load_limit(load: Floats, nodes: int, tau: float) -> float:
-    """Return the load that a node may have, (1 + τ) W / n.
+    """Return the greatest load of a node, (1 + τ) W / n.
 
     Parameters
     ----------
     load : array of float
         The load of each task.
     nodes : int
-        How many nodes share it.
+        The number of nodes.
     tau : float
         How far a node may exceed the mean, as a share of it.
 
     Returns
     -------
     float
-        The limit, a little slack for the rounding of sums included.
+        The limit, with a little slack for the rounding of sums.
 
     Notes
     -----
@@ -54,14 +54,14 @@ def load_limit(load: Floats, nodes: int, tau: float) -> float:
 
 
 def reach(load: Floats, limit: float) -> Ints:
-    """Return for each position the end of the longest interval from there that keeps the limit.
+    """Return for each position the end of the longest interval from there within the limit.
 
     Parameters
     ----------
     load : array of float
         The load of each task.
     limit : float
-        The load of an interval at most.
+        The greatest load of an interval.
 
     Returns
     -------
@@ -74,7 +74,7 @@ def reach(load: Floats, limit: float) -> Ints:
     [2, 2, 2, 4, 4]
     """
     sums = np.append(0.0, np.cumsum(load))
-    # The limit and the sums are rounded: a heavier task must not slip through beside a large sum.
+    # The limit and the sums are rounded: a task above the limit must not pass beside a large sum.
     ends = np.searchsorted(sums, sums + limit, side="right") - 1
     heavy = np.append(load > limit, False)
     result: Ints = np.where(heavy, np.arange(len(ends)), ends)
@@ -82,17 +82,17 @@ def reach(load: Floats, limit: float) -> Ints:
 
 
 def fewest_intervals(ends: Ints) -> Ints:
-    """Return how few intervals hold the tasks from each position on.
+    """Return the fewest intervals that hold the tasks from each position on.
 
     Parameters
     ----------
     ends : array of int
-        What `reach` returns.
+        The result of `reach`.
 
     Returns
     -------
     array of int
-        One for each position; a number beyond all use where no number of intervals does.
+        One for each position; a very large number where no number of intervals suffices.
 
     Examples
     --------
@@ -108,7 +108,7 @@ def fewest_intervals(ends: Ints) -> Ints:
 
 
 def least_tau(load: ArrayLike, nodes: int) -> float:
-    """Return the least τ that some assignment of intervals meets.
+    """Return the least τ that an assignment of intervals can meet.
 
     Parameters
     ----------
@@ -120,7 +120,7 @@ def least_tau(load: ArrayLike, nodes: int) -> float:
     Returns
     -------
     float
-        0 or more; 0 also where there is no load.
+        0 or more; 0 without load.
 
     Raises
     ------
@@ -150,7 +150,7 @@ def least_tau(load: ArrayLike, nodes: int) -> float:
 
 
 def check_feasible(load: Floats, nodes: int, tau: float, allow_empty: bool, where: str = "") -> None:
-    """Raise if no assignment keeps the limit.
+    """Raise if no assignment is within the limit.
 
     Parameters
     ----------
@@ -163,12 +163,12 @@ def check_feasible(load: Floats, nodes: int, tau: float, allow_empty: bool, wher
     allow_empty : bool
         Whether an interval may be empty.
     where : str
-        What the message begins with.
+        The beginning of the message.
 
     Raises
     ------
     Infeasible
-        Naming the task and the limit, and the τ that would do.
+        Names the task, the limit, and a sufficient τ.
     """
     limit = load_limit(load, nodes, tau)
     heaviest = int(np.argmax(load))
@@ -188,7 +188,7 @@ def check_feasible(load: Floats, nodes: int, tau: float, allow_empty: bool, wher
         raise Infeasible(
             "load balancing",
             f"{where}{nodes} intervals of consecutive tasks within the limit of {limit:.6g} (tau {tau!r}) end before "
-            f"task {stuck}, whose load is {float(load[stuck])!r}; {fewest} would be needed. Give a tau of "
+            f"task {stuck}, whose load is {float(load[stuck])!r}; {fewest} are needed. Give a tau of "
             f"{_enough(load, nodes)} or more.",
         )
     if not allow_empty and nodes > len(load):
@@ -198,14 +198,14 @@ def check_feasible(load: Floats, nodes: int, tau: float, allow_empty: bool, wher
 
 
 def checked_nodes(nodes: Any) -> int:
-    """Return the number of nodes, or raise where it is none."""
+    """Return the number of nodes, or raise if it is not valid."""
     if isinstance(nodes, bool) or not isinstance(nodes, int | np.integer) or nodes < 1:
         raise PlanningError(f"nodes is {nodes!r}: give a whole number of 1 or more.")
     return int(nodes)
 
 
 def checked_tau(tau: float) -> float:
-    """Return τ, or raise where no limit follows from it."""
+    """Return τ, or raise if it is not valid."""
     if not (is_number(tau) and math.isfinite(tau) and tau >= 0):
         raise PlanningError(
             f"tau is {tau!r}: give a finite number of 0 or more, such as 0.2 for a fifth above the mean."
@@ -214,7 +214,7 @@ def checked_tau(tau: float) -> float:
 
 
 def _greatest(load: Floats, ends: Ints) -> float:
-    """Return the load of the heaviest interval when each is as long as can be."""
+    """Return the load of the heaviest interval if each is as long as possible."""
     greatest, start = 0.0, 0
     while start < len(load):
         greatest = max(greatest, float(load[start : ends[start]].sum()))
@@ -223,5 +223,5 @@ def _greatest(load: Floats, ends: Ints) -> float:
 
 
 def _enough(load: Floats, nodes: int) -> str:
-    """Return the least τ as text, rounded up so that it does."""
+    """Return the least τ as text, rounded up so that it suffices."""
     return f"{math.ceil(least_tau(load, nodes) * 1e4) / 1e4:g}"

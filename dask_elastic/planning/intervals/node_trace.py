@@ -1,17 +1,17 @@
-"""How many nodes a recorded stream would have needed, interval by interval, and how it went from one count to another.
+"""Node traces: the number of nodes that a recorded stream needs per interval of time, and its transitions.
 
 Goal
-    From the times of arrival a trace of node counts, and the transition matrix of the month before a moment.
+    A trace of node counts from times of arrival, and the transition matrix of the month before a moment.
 Heuristic
-    Nodes in proportion to what arrives within an interval; nothing is smoothed.
+    Nodes in proportion to the arrivals of an interval, without smoothing.
 Not done
-    A model of latency: how much one node can do follows from the range of counts that is asked for.
+    A model of latency: the capacity of a node follows from the range of node counts.
 
 Notes
 -----
 State migration (Ding et al.), section 6: arrivals are counted by the hour, "the number of nodes is normalized into the
-range of [8, 16]", and the matrix is from "data from the previous month". How it is normalised is not said; here the
-interval with least arrivals gets the least nodes, the one with most the most, and what is between in proportion.
+range of [8, 16]", and the matrix is from "data from the previous month". The normalisation is not given; here the
+interval with fewest arrivals gets fewest nodes, that with most arrivals most nodes, and others in proportion.
 ERRATA has no entry for the trace.
 """
 
@@ -33,16 +33,16 @@ MONTH = np.timedelta64(30, "D")
 
 @dataclass(frozen=True, eq=False)
 class NodeTrace:
-    """The nodes that a stream needs, one number for each interval of time.
+    """The number of nodes that a stream needs in each interval of time.
 
     Parameters
     ----------
     start : datetime64
         When the first interval begins.
     interval : timedelta64
-        How long each one is.
+        Length of an interval.
     nodes : array of int
-        The nodes of each.
+        The nodes of each interval.
 
     Raises
     ------
@@ -83,13 +83,13 @@ class NodeTrace:
 
     @property
     def migrations(self) -> Ints:
-        """The counts without those that are equal to the one before: each but the first is a migration."""
+        """The counts that differ from the one before, and the first: each except the first is a migration."""
         changed = np.append(True, np.diff(self.nodes) != 0)[: len(self.nodes)]
         result: Ints = self.nodes[changed]
         return result
 
     def between(self, begin: np.datetime64, end: np.datetime64) -> NodeTrace:
-        """Return the part whose intervals begin at a moment or later, and before another."""
+        """Return the intervals that begin from `begin` on and before `end`."""
         inside = np.flatnonzero((self.times >= begin) & (self.times < end))
         first = int(inside[0]) if inside.size else 0
         return NodeTrace(self.start + first * self.interval, self.interval, self.nodes[inside])
@@ -102,11 +102,11 @@ class NodeTrace:
         Parameters
         ----------
         moment : datetime64
-            When the time ends.
+            The end of the history.
         history : timedelta64
-            How long it is.
+            The length of the history.
         drop_self : bool
-            Whether intervals that need as many nodes as the one before are left out.
+            Leave out intervals that need as many nodes as the one before.
 
         Returns
         -------
@@ -116,7 +116,7 @@ class NodeTrace:
         Raises
         ------
         PlanningError
-            If the count did not change in that time.
+            If the count does not change in the history.
 
         Notes
         -----
@@ -133,14 +133,14 @@ class NodeTrace:
 
 
 def arrivals(times: ArrayLike, interval: np.timedelta64) -> tuple[np.datetime64, Ints]:
-    """Count what arrives in each interval of time.
+    """Count the arrivals of each interval of time.
 
     Parameters
     ----------
     times : array of datetime64
         When each tuple arrives, in any order.
     interval : timedelta64
-        How long an interval is. Intervals begin at whole multiples of it, counted from 1970.
+        Length of an interval. Intervals begin at multiples of it since 1970.
 
     Returns
     -------
@@ -185,12 +185,12 @@ def nodes_needed(counts: ArrayLike, least: int = 8, most: int = 16, peak: float 
     Parameters
     ----------
     counts : array of float
-        What arrives in each interval.
+        The arrivals of each interval.
     least, most : int
         The range: nodes for the lowest and for the highest count.
     peak : float
-        The quantile of counts that needs `most` nodes; higher counts get no more. Rare bursts would otherwise leave
-        everything else at the low end.
+        The quantile of counts that needs `most` nodes; higher counts get no more. Otherwise rare bursts would leave
+        all other intervals near `least`.
 
     Returns
     -------
@@ -204,7 +204,7 @@ def nodes_needed(counts: ArrayLike, least: int = 8, most: int = 16, peak: float 
 
     Notes
     -----
-    State migration, section 6. The paper's range is 8 to 16, and it names no quantile, which is a `peak` of 1.
+    State migration, section 6. The paper's range is 8 to 16, without a quantile: a `peak` of 1.
 
     Examples
     --------
@@ -230,14 +230,14 @@ def nodes_needed(counts: ArrayLike, least: int = 8, most: int = 16, peak: float 
 def node_trace(
     times: ArrayLike, interval: np.timedelta64, least: int = 8, most: int = 16, peak: float = 1.0
 ) -> NodeTrace:
-    """Return the nodes that arrivals would have needed.
+    """Return the trace of nodes that arrivals need.
 
     Parameters
     ----------
     times : array of datetime64
         When each tuple arrives, in any order.
     interval : timedelta64
-        How long an interval is, an hour in the paper.
+        Length of an interval, an hour in the paper.
     least, most : int
         The range of nodes.
     peak : float

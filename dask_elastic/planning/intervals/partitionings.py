@@ -1,11 +1,11 @@
-"""All partitionings of tasks into intervals that a load limit allows, and what each keeps of many others at once.
+"""All partitionings of tasks into intervals within a load limit, and the costs between many of them at once.
 
 Goal
     The kernel of planning over several migrations: every partitioning, and the cost from one to another.
 Heuristic
-    None. Partitionings are the leaves of a tree in which equal beginnings are one, so most of the work is shared.
+    None. Partitionings are the leaves of a tree in which equal prefixes are one branch, so most work is shared.
 Not done
-    Which node gets which interval: it is the partitioning alone that matters to later migrations.
+    The nodes of intervals: later migrations depend on the partitioning only.
 
 Notes
 -----
@@ -28,7 +28,7 @@ from dask_elastic.planning.intervals.load_limit import fewest_intervals, load_li
 from dask_elastic.vocab.errors import PlanningError
 
 MOST = 2_500_000
-"""How many partitionings are listed at most."""
+"""The most partitionings that are listed."""
 
 _CELLS = 400_000
 _MIX = 0x9E3779B97F4A7C15
@@ -36,12 +36,12 @@ _MIX = 0x9E3779B97F4A7C15
 
 @dataclass(frozen=True, eq=False)
 class Partitionings:
-    """Partitionings of tasks into intervals that are not empty, each of as many.
+    """Partitionings of tasks into the same number of intervals, none of them empty.
 
     Parameters
     ----------
     bounds : array of int, partitionings × (intervals + 1)
-        Where the intervals of each begin and where the last one ends; rows in lexicographic order.
+        The starts of the intervals of each and the end of the last one; rows in lexicographic order.
 
     Raises
     ------
@@ -85,7 +85,7 @@ class Partitionings:
 
     @cached_property
     def tree(self) -> tuple[tuple[Ints, Ints], ...]:
-        """For each level the branch that a branch grows from, and its interval among the distinct ones."""
+        """For each level the parent of each branch, and its interval among the distinct ones."""
         new = np.ones(len(self.bounds), dtype=np.bool_)
         new[1:] = False
         branch = np.zeros(len(self.bounds), dtype=np.int64)
@@ -107,7 +107,7 @@ class Partitionings:
 
     @property
     def interval(self) -> Ints:
-        """Which of the distinct intervals each one is, partitionings × intervals."""
+        """The number of each interval among the distinct ones, partitionings × intervals."""
         return self._keys[1]
 
     @property
@@ -135,14 +135,14 @@ class Partitionings:
         return tuple(found)
 
     def costs(self, state: Floats, sources: Ints) -> Floats:
-        """Return what it costs to get to each partitioning from others.
+        """Return the cost of migrating to each partitioning from others.
 
         Parameters
         ----------
         state : array of float
             The state of each task.
         sources : array of int, sources × (intervals + 1)
-            Bounds of the partitionings to come from, each of as many intervals.
+            Bounds of the source partitionings, all of the same number of intervals.
 
         Returns
         -------
@@ -167,28 +167,28 @@ class Partitionings:
 
     @property
     def block(self) -> int:
-        """How many sources a table of costs should have at once, to stay small."""
+        """The number of sources for which a table of costs stays small."""
         return max(_CELLS // max(len(self), 1), 1)
 
 
 def rounding(state: Floats) -> float:
-    """Return by how much sums of state may be off, from the rounding of as many additions as there are tasks."""
+    """Return the rounding error of sums of state over all tasks."""
     return float(len(state) * np.finfo(np.float64).eps * state.sum())
 
 
 def dominated(found: Partitionings, state: Floats, costs: Floats, slack: float) -> Mask:
-    """Return which partitionings are no better than another that lies on the way to them.
+    """Return which partitionings are dominated: another one on the way to them is at least as good.
 
     Parameters
     ----------
     found : Partitionings
-        What is compared.
+        The partitionings.
     state : array of float
         The state of each task.
     costs : array of float, partitionings or partitionings × sources
-        What each costs so far.
+        The cost of each so far.
     slack : float
-        By how much the cost of the way may be off.
+        The rounding error of costs.
 
     Returns
     -------
@@ -197,8 +197,8 @@ def dominated(found: Partitionings, state: Floats, costs: Floats, slack: float) 
 
     Notes
     -----
-    What follows costs at most so much more from one partitioning than from another as it costs to get there first. So
-    where one that differs by a single task is cheaper by that task's state, it is as good in the end, at least.
+    The future cost from one partitioning exceeds that from another by at most the cost of migrating between them. So a
+    partitioning that differs by one task and is cheaper by at least that task's state is at least as good in the end.
     """
     worse = np.zeros(costs.shape, dtype=np.bool_)
     for here, there, task in found.neighbours:
@@ -208,14 +208,14 @@ def dominated(found: Partitionings, state: Floats, costs: Floats, slack: float) 
 
 
 def partitionings(load: Floats, nodes: int, tau: float, allow_empty: bool) -> list[Partitionings]:
-    """List the partitionings that the load limit allows.
+    """List the partitionings within the load limit.
 
     Parameters
     ----------
     load : array of float
         The load of each task.
     nodes : int
-        How many nodes share it.
+        The number of nodes.
     tau : float
         How far a node may exceed the mean, as a share of it.
     allow_empty : bool
@@ -224,7 +224,7 @@ def partitionings(load: Floats, nodes: int, tau: float, allow_empty: bool) -> li
     Returns
     -------
     list of Partitionings
-        One for each number of intervals that are not empty, the greatest first, so that it wins ties.
+        One for each number of non-empty intervals, the greatest first, so that it wins ties.
 
     Raises
     ------
@@ -246,14 +246,14 @@ def partitionings(load: Floats, nodes: int, tau: float, allow_empty: bool) -> li
     many = sum(_number(ends, count) for count in counts)
     if many > MOST:
         raise PlanningError(
-            f"{len(load)} tasks have {many:.3g} partitionings for {nodes} nodes with tau {tau!r}: no more than "
-            f"{MOST:,} can be looked at. Give a smaller tau, or fewer tasks or nodes."
+            f"{len(load)} tasks have {many:.3g} partitionings for {nodes} nodes with tau {tau!r}: at most "
+            f"{MOST:,} can be listed. Give a smaller tau, or fewer tasks or nodes."
         )
     return [_listed(ends, fewest, count) for count in counts]
 
 
 def _number(ends: Ints, count: int) -> float:
-    """Return the number of partitionings into so many intervals."""
+    """Return the number of partitionings into `count` intervals."""
     tasks = len(ends) - 1
     ways = np.append(np.zeros(tasks), 1.0)
     for _ in range(count):
@@ -263,12 +263,12 @@ def _number(ends: Ints, count: int) -> float:
 
 
 def _listed(ends: Ints, fewest: Ints, count: int) -> Partitionings:
-    """Return the partitionings into so many intervals, each beginning grown by all intervals that can follow."""
+    """Return the partitionings into `count` intervals, extending each prefix by all intervals that can follow."""
     tasks = len(ends) - 1
     rows = np.zeros((1, 1), dtype=np.int64)
     for left in range(count - 1, -1, -1):
         last = rows[:, -1]
-        # Fewer tasks never need more intervals, so what can follow is a range.
+        # Fewer tasks never need more intervals, so the ends that can follow are a range.
         lowest = np.maximum(last + 1, int(np.argmax(fewest <= left)))
         highest = np.minimum(ends[last], tasks - left)
         options = np.maximum(highest - lowest + 1, 0)
@@ -279,7 +279,7 @@ def _listed(ends: Ints, fewest: Ints, count: int) -> Partitionings:
 
 
 def _mixed(bounds: Ints) -> NDArray[np.uint64]:
-    """Return a number for each row, mostly another for another row."""
+    """Return a hash of each row."""
     mixed = np.zeros(len(bounds), dtype=np.uint64)
     for column in bounds.T[1:-1]:
         mixed = (mixed + column.astype(np.uint64) + np.uint64(1)) * np.uint64(_MIX)

@@ -1,16 +1,17 @@
-"""Task intervals: what each node of an operator holds when tasks are numbered and every node has consecutive ones.
+"""Interval plans: the consecutive tasks of each node, and the cost of changing from one assignment to another.
 
 Goal
-    The words that the interval planners share: plans, limits, and what a change from one assignment to another costs.
+    What the interval planners share: plans, checks of intervals, and the matching of intervals to nodes.
 Heuristic
-    None. Intervals are matched to nodes so that most state stays; free intervals then go where most tasks stay.
+    None. Intervals are matched to nodes so that most state stays; intervals without state then go where most tasks
+    stay.
 Not done
     Nodes of different strength: the load limit is the same for all.
 
 Notes
 -----
 State migration (Ding et al.), sections 4.1 and 4.2. Tasks and nodes are numbered from 0. By erratum 3 the experiments'
-"default τ = 1.2" most likely means the factor 1 + τ; here τ is what Definition 4.1 says, so that is 0.2.
+"default τ = 1.2" most likely means the factor 1 + τ; here τ is that of Definition 4.1, so that is 0.2.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ from dask_elastic.vocab.numbers import as_floats
 
 @dataclass(frozen=True, eq=False)
 class IntervalPlan:
-    """Which tasks each node shall have, and what it costs to get there.
+    """The tasks of each node after a migration, and the cost of the migration.
 
     Parameters
     ----------
     intervals : array of int, nodes × 2
         The tasks of each node, half-open; a node without tasks has an empty row.
     cost : float
-        How much state changes its node, in the unit of `state_bytes`.
+        The state that changes its node, in the unit of `state_bytes`.
 
     Raises
     ------
@@ -80,7 +81,7 @@ class IntervalPlan:
 
 
 def bounds_of(intervals: Ints) -> Ints:
-    """Return where the intervals that are not empty begin, and where the last one ends.
+    """Return the starts of the intervals that are not empty, and the end of the last one.
 
     Parameters
     ----------
@@ -127,16 +128,16 @@ def nodes_of_tasks(intervals: Ints) -> Ints:
 
 
 def kept_state(state: Floats, before: Ints, bounds: Ints) -> Floats:
-    """Return how much state each interval has in common with what each node held.
+    """Return the state that each interval shares with the old interval of each node.
 
     Parameters
     ----------
     state : array of float
         The state of each task.
     before : array of int, nodes × 2
-        What each node held.
+        The old interval of each node.
     bounds : array of int
-        Where the new intervals begin, and where the last one ends.
+        The starts of the new intervals, and the end of the last one.
 
     Returns
     -------
@@ -151,28 +152,28 @@ def kept_state(state: Floats, before: Ints, bounds: Ints) -> Floats:
 
 
 def assign(state: Floats, before: Ints, bounds: Ints, nodes: int) -> IntervalPlan:
-    """Give intervals to nodes so that least state moves.
+    """Assign intervals to nodes so that least state moves.
 
     Parameters
     ----------
     state : array of float
         The state of each task.
     before : array of int, nodes × 2
-        What each node holds.
+        The present interval of each node.
     bounds : array of int
-        Where the intervals begin, and where the last one ends.
+        The starts of the intervals, and the end of the last one.
     nodes : int
-        The nodes wanted, as many as there are intervals or more.
+        The number of nodes wanted, at least the number of intervals.
 
     Returns
     -------
     IntervalPlan
-        With a row for each node that was there or is wanted.
+        With a row for each old or wanted node.
 
     Notes
     -----
     State migration, section 4.2: a matching. By erratum 2 the identities of nodes are free. An interval that keeps no
-    state goes to a free node that keeps most of its tasks; of others, to one that is in use.
+    state goes to the free node that keeps most of its tasks, then to a node in use.
 
     Examples
     --------
@@ -201,7 +202,7 @@ def assign(state: Floats, before: Ints, bounds: Ints, nodes: int) -> IntervalPla
 
 
 def moved_state(state: Floats, before: Ints, after: Ints) -> float:
-    """Return how much state changes its node.
+    """Return the state that changes its node.
 
     Parameters
     ----------
@@ -224,7 +225,7 @@ def moved_state(state: Floats, before: Ints, after: Ints) -> float:
 
 
 def checked_tasks(load: ArrayLike, state_bytes: ArrayLike) -> tuple[Floats, Floats]:
-    """Return loads and sizes as floats, or raise naming the task whose number makes no sense."""
+    """Return loads and sizes as floats, or raise with the task whose number is invalid."""
     loads, state = checked_numbers("load", load), checked_numbers("state_bytes", state_bytes)
     if loads.shape != state.shape:
         raise PlanningError(f"load is for {len(loads)} tasks, state_bytes for {len(state)}: give both for all tasks.")
@@ -232,7 +233,7 @@ def checked_tasks(load: ArrayLike, state_bytes: ArrayLike) -> tuple[Floats, Floa
 
 
 def checked_intervals(intervals: ArrayLike, tasks: int) -> Ints:
-    """Return the intervals as integers, or raise naming the nodes that overlap or the task that is left out."""
+    """Return the intervals as integers, or raise with the nodes that overlap or the missing task."""
     try:
         rows = np.array(intervals)
     except ValueError as error:
@@ -268,7 +269,7 @@ def checked_intervals(intervals: ArrayLike, tasks: int) -> Ints:
 
 
 def checked_numbers(name: str, given: ArrayLike) -> Floats:
-    """Return one number a task as floats, or raise naming the task whose number makes no sense."""
+    """Return one number a task as floats, or raise with the task whose number is invalid."""
     values = as_floats(name, given).copy()
     if values.ndim != 1 or not len(values):
         raise PlanningError(f"{name} has shape {values.shape}: give one number for each task, one task at least.")

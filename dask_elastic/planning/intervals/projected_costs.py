@@ -1,16 +1,16 @@
-"""What partitionings cost in the long run: a table that is computed once, saved, and looked up at every migration.
+"""Projected costs of partitionings: a table that is computed once, saved, and read at every migration.
 
 Goal
     The projected cost of a partitioning, by its number of nodes and the lengths of its intervals.
 Heuristic
     None here; `dask_elastic.planning.intervals.value_iteration` computes the table.
 Not done
-    Partitionings beyond the load limit that the table was made with: asking for one is an error.
+    Partitionings beyond the load limit of the table: reading one is an error.
 
 Notes
 -----
-State migration (Ding et al.), section 5.2: "we store and index these costs". By Lemma 5.2 a partitioning says it all:
-which node has which interval does not matter. Errata 4 and 6 tell which costs they are.
+State migration (Ding et al.), section 5.2: "we store and index these costs". By Lemma 5.2 the cost depends on
+the partitioning only, not on the nodes of the intervals. Errata 4 and 6 define the costs.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ SCHEMA = pa.schema(
         pa.field("cost", pa.float64(), nullable=False),
     ]
 )
-"""The columns of a saved table, one row per partitioning. What it was made with is in the metadata."""
+"""The columns of a saved table, one row per partitioning. Its parameters are in the metadata."""
 
 
 @dataclass(frozen=True, eq=False)
 class ProjectedGroup:
-    """The projected costs of partitionings into as many intervals that are not empty.
+    """The projected costs of partitionings into the same number of non-empty intervals.
 
     Parameters
     ----------
     nodes : int
-        The number of nodes; more than intervals where some have no task.
+        The number of nodes; more than intervals if some have no task.
     partitionings : Partitionings
-        Where the intervals are.
+        The partitionings.
     costs : array of float
         The projected cost of each.
     """
@@ -68,7 +68,7 @@ class ProjectedGroup:
 
 @dataclass(frozen=True, eq=False)
 class ProjectedCosts:
-    """The projected cost of every partitioning, and what it was computed with.
+    """The projected cost of every partitioning, and the parameters of the projection.
 
     Parameters
     ----------
@@ -77,16 +77,16 @@ class ProjectedCosts:
     tau : float
         How far a node could exceed the mean load, as a share of it.
     discount : float
-        γ, what a cost counts one migration later.
+        γ, the weight of a cost one migration later.
     allow_empty : bool
-        Whether nodes might be left without tasks.
+        Whether nodes may be left without tasks.
     groups : tuple of ProjectedGroup
         The partitionings and their costs, by number of nodes.
 
     Raises
     ------
     PlanningError
-        If the parts do not fit together.
+        If the parts disagree.
 
     Notes
     -----
@@ -121,16 +121,16 @@ class ProjectedCosts:
 
     @property
     def node_counts(self) -> tuple[int, ...]:
-        """The numbers of nodes that there are costs for."""
+        """The numbers of nodes with projected costs."""
         return tuple(sorted({group.nodes for group in self.groups}))
 
     def of_nodes(self, nodes: int) -> tuple[ProjectedGroup, ...]:
-        """Return the partitionings for so many nodes, or raise if there are none."""
+        """Return the partitionings for a number of nodes, or raise if there are none."""
         found = tuple(group for group in self.groups if group.nodes == nodes)
         if not found:
             raise PlanningError(
                 f"nothing is projected for {nodes} nodes, only for {', '.join(map(str, self.node_counts))}: compute "
-                "costs with a matrix in which they occur."
+                "costs with a matrix that contains this number."
             )
         return found
 
@@ -151,7 +151,7 @@ class ProjectedCosts:
         Raises
         ------
         PlanningError
-            If the table does not have it: the number of nodes does not occur, or the load limit does not allow it.
+            If the table does not contain it: the number of nodes does not occur, or the load limit forbids it.
         """
         given = as_array("tasks_per_interval", tasks_per_interval)
         if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
@@ -188,7 +188,7 @@ class ProjectedCosts:
 
     @classmethod
     def load(cls, path: str | Path) -> ProjectedCosts:
-        """Read a table that was saved.
+        """Read a saved table.
 
         Parameters
         ----------
@@ -198,12 +198,12 @@ class ProjectedCosts:
         Returns
         -------
         ProjectedCosts
-            Equal to what was saved.
+            The saved table.
 
         Raises
         ------
         PlanningError
-            If the file holds something else.
+            If the file holds no projected costs.
         """
         wrong = f"{str(path)!r} holds no projected costs: give a file that ProjectedCosts.save wrote."
         try:

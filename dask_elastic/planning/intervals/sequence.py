@@ -1,17 +1,17 @@
-"""OMS: the assignments of a whole sequence of migrations that cost least in all.
+"""OMS: the assignments of a sequence of migrations with the least total cost.
 
 Goal
-    The least total cost of a sequence whose numbers of nodes, loads, sizes and limits are known beforehand.
+    The least total cost of a sequence whose node counts, loads, sizes and limits are known beforehand.
 Heuristic
-    None. Forward, step by step, the least cost to get to each partitioning; one that is no better than another on the
-    way to it is not gone on from, nor one that costs more than the best single steps do in all.
+    None. Forward, step by step, the least cost to reach each partitioning. Partitionings that are dominated, or that
+    cost more than the best single steps in total, are dropped.
 Not done
     Steps with more partitionings than can be listed: they grow exponentially with the number of nodes.
 
 Notes
 -----
-State migration (Ding et al.), section 5.1, Figure 8. The figure's recursion looks at each continuation anew; by Lemma
-5.1 a partitioning is all that the rest depends on, so each is looked at once here. By erratum 1, Table 3 does not
+State migration (Ding et al.), section 5.1, Figure 8. The figure's recursion evaluates each continuation anew; by Lemma
+5.1 the rest depends on the partitioning only, so each is evaluated once here. By erratum 1, Table 3 does not
 follow from its own definitions: the optimum of its example is 6, and single steps cost 6 or 8.
 """
 
@@ -46,34 +46,34 @@ def sequence(
     tau: float | Sequence[float],
     allow_empty: bool = True,
 ) -> list[IntervalPlan]:
-    """Find the assignments of a sequence of migrations that move least state in all.
+    """Find the assignments of a sequence of migrations that move least state in total.
 
     Parameters
     ----------
     load : array of float, tasks or steps × tasks
-        The load of each task, the same for all steps or at each.
+        The load of each task, the same for all steps or per step.
     state_bytes : array of float, tasks or steps × tasks
-        The size of each task's state, the same for all steps or at each.
+        The size of each task's state, the same for all steps or per step.
     intervals : array of int, nodes × 2
         The tasks of each node before the first step, half-open; empty for a node without tasks.
     nodes_sequence : sequence of int
         The number of nodes after each step.
     tau : float or sequence of float
-        How far a node's load may exceed the mean, as a share of it, for all steps or at each.
+        How far a node's load may exceed the mean, as a share of it, for all steps or per step.
     allow_empty : bool
         Whether a node may be left without tasks.
 
     Returns
     -------
     list of IntervalPlan
-        One for each step, from the one before it. Rows are never fewer than before.
+        One plan per step, from the assignment before it. The number of rows never falls.
 
     Raises
     ------
     PlanningError
         If an argument is out of range, intervals overlap or leave a gap, or there are too many partitionings to list.
     Infeasible
-        If no assignment keeps the limit of some step, naming the step, the task and the limit.
+        If no assignment is within the limit of a step; names the step, the task and the limit.
 
     Notes
     -----
@@ -102,7 +102,7 @@ def sequence(
 
 @dataclass(frozen=True, eq=False)
 class _Step:
-    """One migration: the loads and sizes when it happens, and what it is to lead to."""
+    """One migration: loads and sizes at that time, the number of nodes, and τ."""
 
     load: Floats
     state: Floats
@@ -112,7 +112,7 @@ class _Step:
 
 @dataclass(frozen=True, eq=False)
 class _Stage:
-    """Partitionings worth going on from, by their number of intervals, and the least cost to get to each."""
+    """Partitionings that are not dropped, by their number of intervals, and the least cost to reach each."""
 
     bounds: list[Ints]
     costs: list[Floats]
@@ -120,7 +120,7 @@ class _Stage:
     def followed_by(
         self, found: list[Partitionings], state: Floats, later: Floats, most: float, slack: float
     ) -> _Stage:
-        """Return the stage after this: of the partitionings found those that are worth going on from."""
+        """Return the next stage: the given partitionings without those that are dropped."""
         bounds, costs = [], []
         for part in found:
             least = self._least(part, state, most + slack)
@@ -133,7 +133,7 @@ class _Stage:
         return _Stage(bounds, costs)
 
     def _least(self, part: Partitionings, state: Floats, most: float) -> Floats:
-        """Return the least cost to get to each partitioning, exact as far as it is no more than a bound."""
+        """Return the least cost to reach each partitioning, exact up to a bound."""
         least = np.full(len(part), np.inf)
         size = part.block
         for bounds, costs in zip(self.bounds, self.costs, strict=True):
@@ -147,7 +147,7 @@ class _Stage:
         return least
 
     def before(self, bounds: Ints, state: Floats) -> Ints:
-        """Return the partitioning of this stage from which another is got to for least."""
+        """Return the partitioning of this stage from which another is reached at least cost."""
         target = Partitionings(bounds[None, :])
         best, found = np.inf, bounds
         for group, costs in zip(self.bounds, self.costs, strict=True):
@@ -159,7 +159,7 @@ class _Stage:
 
     @property
     def best(self) -> Ints:
-        """The partitioning that is got to for least."""
+        """The partitioning of least cost."""
         group = int(np.argmin([costs.min() for costs in self.costs]))
         result: Ints = self.bounds[group][int(np.argmin(self.costs[group]))]
         return result

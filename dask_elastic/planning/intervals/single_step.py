@@ -1,7 +1,7 @@
-"""SSM: the assignment of task intervals that costs least to reach in one step.
+"""SSM: the assignment of task intervals that moves least state in one step.
 
 Goal
-    The least state moved among all assignments of n′ intervals that keep the load limit, nodes free to choose.
+    The least state moved among all assignments of n′ intervals within the load limit, with free choice of nodes.
 Heuristic
     None: a dynamic program over the ends of intervals, exact.
 Not done
@@ -10,10 +10,10 @@ Not done
 
 Notes
 -----
-State migration (Ding et al.), section 4.3, as erratum 2 reads it: empty intervals are allowed, and nodes are free to
-choose, of which new ones keep nothing. The program is not the printed one of Figure 7, though equal to it in result
-and O(m² n′) like it: it goes from left to right, interval by interval, over all positions at once, with two values for
-each position and number of intervals, as `dask_elastic.planning.intervals.kept_state` tells.
+State migration (Ding et al.), section 4.3, with erratum 2: empty intervals are allowed, nodes can be chosen freely, and
+new nodes keep nothing. The program differs from that of Figure 7 but has the same result and is O(m² n′) as well: it
+goes from left to right, interval by interval, over all positions at once, with two values for each position and number
+of intervals; see `dask_elastic.planning.intervals.kept_state`.
 """
 
 from __future__ import annotations
@@ -57,19 +57,19 @@ def single_step(
     Returns
     -------
     IntervalPlan
-        With max(n, n′) rows: as many as `intervals` has, or `nodes`. The row of a node that is not used is empty.
+        With max(n, n′) rows, n that of `intervals`. The row of an unused node is empty.
 
     Raises
     ------
     PlanningError
         If an argument is out of range, or intervals overlap or leave a gap.
     Infeasible
-        If no assignment keeps the limit, naming the task and the limit.
+        If no assignment is within the limit; names the task and the limit.
 
     Notes
     -----
-    State migration, Definition 4.1 and Figure 7, with erratum 2. Of equal answers one with fewer empty intervals is
-    preferred.
+    State migration, Definition 4.1 and Figure 7, with erratum 2. Among equal answers one with fewer empty intervals
+    is preferred.
 
     Examples
     --------
@@ -91,9 +91,9 @@ def single_step(
 
 @dataclass(frozen=True)
 class _Steps:
-    """Every interval that the limit allows, those of one end side by side, and what each keeps.
+    """Every interval within the limit, grouped by end, and the state that each keeps.
 
-    `start` is where each begins; `ends` the ends that have any, and `first` their first interval.
+    `start` is the start of each; `ends` are the ends that have intervals, and `first` their first interval.
     """
 
     start: Ints
@@ -104,7 +104,7 @@ class _Steps:
     @classmethod
     def of(cls, state: Floats, bounds: Ints, furthest: Ints) -> _Steps:
         positions = np.arange(len(furthest))
-        # The longest interval to each end is the first that reaches it.
+        # The longest interval to each end is the first one that reaches it.
         lowest = np.minimum(np.searchsorted(furthest, positions), positions)
         counts = positions - lowest
         first = np.cumsum(counts) - counts
@@ -113,12 +113,12 @@ class _Steps:
         return cls(start, positions[counts > 0], first[counts > 0], kept)
 
     def keeps(self, row: int) -> Floats:
-        """Return what is kept by the state of the beginning, for one state of the end."""
+        """Return the state kept, by the state of the start, for one state of the end."""
         return (self.kept.free if row == FREE else self.kept.any)[:, :, 0]
 
 
 def _best_bounds(steps: _Steps, tasks: int, nodes: int, allow_empty: bool) -> Ints:
-    """Return where intervals begin that keep most, and where the last one ends; empty ones are left out."""
+    """Return the bounds of the intervals that keep most state; empty ones are left out."""
     kept = np.full((nodes + 1, 2, tasks + 1), -np.inf)
     kept[0, :, 0] = 0.0
     for count in range(1, nodes + 1):
@@ -132,7 +132,7 @@ def _best_bounds(steps: _Steps, tasks: int, nodes: int, allow_empty: bool) -> In
 
 
 def _traced(steps: _Steps, kept: Floats) -> Ints:
-    """Return the bounds that the last value of a table came from."""
+    """Return the bounds that lead to the last value of a table."""
     count, row, end = len(kept) - 1, ANY, kept.shape[2] - 1
     bounds = [end]
     segments = np.append(steps.first, len(steps.start))
@@ -141,7 +141,7 @@ def _traced(steps: _Steps, kept: Floats) -> Ints:
         span = slice(segments[segment], segments[segment + 1])
         options = kept[count - 1][:, steps.start[span]] + steps.keeps(row)[:, span]
         at = int(np.argmax(options))
-        # What an interval fewer reaches as well is taken only where this one does not reach it.
+        # A value that fewer intervals reach too is taken from there.
         if options.flat[at] == kept[count, row, end]:
             row, place = divmod(at, options.shape[1])
             end = int(steps.start[span][place])

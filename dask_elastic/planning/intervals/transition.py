@@ -1,16 +1,16 @@
-"""Migration that minds what comes next: matrices of transitions, projected costs, and the step that weighs both.
+"""MTM-aware migration: the step with the least cost now plus projected cost of later migrations.
 
 Goal
-    The assignment whose cost now and projected cost later are least together.
+    The least sum of the cost now and the projected cost later.
 Heuristic
-    None: every partitioning that the load limit allows is looked at.
+    None: every partitioning within the load limit is evaluated.
 Not done
-    Partitionings that the projected costs were not computed for.
+    Partitionings without projected costs.
 
 Notes
 -----
-State migration (Ding et al.), section 5.2. By erratum 4 the projected cost is weighed by γ, which Definition 5.4 omits:
-only so does the decision become that of a single step at γ = 0, as section 6 says it does.
+State migration (Ding et al.), section 5.2. By erratum 4 the projected cost is weighted by γ, which Definition 5.4
+omits: only then is the decision that of a single step at γ = 0, as section 6 states.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def single_step_aware(
     tau: float,
     projected: ProjectedCosts,
 ) -> IntervalPlan:
-    """Find the assignment that moves little state now and in the long run.
+    """Find the assignment with the least cost now plus discounted projected cost.
 
     Parameters
     ----------
@@ -53,24 +53,25 @@ def single_step_aware(
     tau : float
         How far a node's load may exceed the mean, as a share of it.
     projected : ProjectedCosts
-        What partitionings cost in the long run. Empty intervals are allowed if they were allowed there.
+        The projected costs. Empty intervals are allowed if they are allowed there.
 
     Returns
     -------
     IntervalPlan
-        With as many rows as `intervals` has, or `nodes`, whichever is more. Its cost is that of this step alone.
+        With as many rows as `intervals`, or `nodes` if that is more. Its cost is that of this step alone.
 
     Raises
     ------
     PlanningError
-        If an argument is out of range, intervals overlap or leave a gap, or nothing is projected for so many nodes.
+        If an argument is out of range, intervals overlap or leave a gap, or no cost is projected for this number of
+        nodes.
     Infeasible
-        If no assignment keeps the limit, naming the task and the limit; or none of those that do has a projected cost.
+        If no assignment is within the limit, or none of those within it has a projected cost.
 
     Notes
     -----
     State migration, Definition 5.4 with erratum 4: least c(P, P′) + γ C[P′]. Loads and sizes may have changed since the
-    costs were projected: the limit is that of the loads given.
+    projection: the limit is that of the given loads.
 
     Examples
     --------
@@ -111,7 +112,7 @@ def single_step_aware(
 
 
 def _within(found: Partitionings, load: Floats, limit: float) -> Ints:
-    """Return the partitionings whose intervals keep a limit."""
+    """Return the partitionings whose intervals are within a limit."""
     sums = np.append(0.0, np.cumsum(load))
     first, end = found.distinct
     within = sums[end] - sums[first] <= limit

@@ -1,9 +1,9 @@
-"""The migration transition matrix: how likely each number of nodes is to follow each other.
+"""The migration transition matrix: the probability of each number of nodes after each other.
 
 Goal
-    From the node counts of a month the probabilities that planning ahead needs, and a check of any given ones.
+    The probabilities that planning ahead needs, from the node counts of a month; and a check of given ones.
 Heuristic
-    None: counts, divided by their sum.
+    None: relative frequencies.
 Not done
     Dependence on the time of day, or on more than the present count.
 
@@ -29,20 +29,20 @@ _ROUNDING = 1e-9
 
 
 def transition_matrix(node_counts: ArrayLike, drop_self: bool = True) -> dict[int, dict[int, float]]:
-    """Return how often each number of nodes was followed by each other, as shares.
+    """Return the relative frequency of each number of nodes after each other.
 
     Parameters
     ----------
     node_counts : array of int
         The nodes of each interval of time, in order.
     drop_self : bool
-        Whether intervals that need as many nodes as the one before are left out: nothing migrates then.
+        Leave out intervals that need as many nodes as the one before: nothing migrates then.
 
     Returns
     -------
     dict of dict
-        For each number of nodes that another followed, the probability of each that did. Rows sum to one. A number that
-        nothing followed, as the last may be, has no row.
+        For each number of nodes the probabilities of the next number. Rows sum to one. A number without a successor,
+        such as the last one may be, has no row.
 
     Raises
     ------
@@ -78,17 +78,17 @@ def transition_matrix(node_counts: ArrayLike, drop_self: bool = True) -> dict[in
 
 
 def checked_matrix(matrix: Mapping[int, Mapping[int, float]]) -> dict[int, dict[int, float]]:
-    """Return the matrix without what is impossible, and with a row for each number of nodes that occurs.
+    """Return the matrix without zeros, and with a row for each number of nodes that occurs.
 
     Parameters
     ----------
     matrix : mapping of mappings
-        For each number of nodes the probability of each that may follow.
+        For each number of nodes the probabilities of the next number.
 
     Returns
     -------
     dict of dict
-        In ascending order. A number of nodes without a row is followed by itself: no more is known to happen.
+        In ascending order. A number of nodes without a row is followed by itself.
 
     Raises
     ------

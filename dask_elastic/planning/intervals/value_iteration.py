@@ -1,23 +1,23 @@
-"""PMC: the projected migration cost of every partitioning, by value iteration.
+"""PMC: computes the projected migration cost of every partitioning by value iteration.
 
 Goal
-    What a partitioning will cost in the long run, exact to a millionth, in seconds for tens of thousands of them.
+    The projected costs of tens of thousands of partitionings in seconds, exact to a millionth.
 Heuristic
-    None. A partitioning that is no better than another on the way to it is no target; few are left for each source, and
-    the iteration runs over these alone.
+    None. Dominated partitionings are no targets; few targets remain for each source, and the iteration runs over these
+    only.
 Not done
-    Loads that change from migration to migration: it is those of the mean hour that count.
+    Loads that change from migration to migration: those of the mean hour count.
 
 Notes
 -----
 State migration (Ding et al.), section 5.2, Figure 9, with errata 4 and 6: for each number of nodes that may follow the
-*minimum* over its partitionings counts, not the sum, and Figure 9 is followed where Definition 5.3 differs, which
-knows the future.
+*minimum* over its partitionings counts, not the sum; and Figure 9 is followed where it differs from Definition 5.3,
+which assumes knowledge of the future.
 
     C[P] = Σ_n′ M[n, n′] · min over P′ with n′ intervals of (c(P, P′) + γ C[P′])
 
-Why some P′ need not be looked at: from P″ it is never worse than to go to P′ first, C[P″] ≤ c(P″, P′) + C[P′]. So if
-P″ lies on the way, c(P, P″) + c(P″, P′) = c(P, P′), then P″ is as good a target.
+Why some P′ can be dropped: migrating from P″ to P′ first bounds its cost, C[P″] ≤ c(P″, P′) + C[P′]. So if P″ lies on
+the way, c(P, P″) + c(P″, P′) = c(P, P′), then P″ is at least as good a target.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def projected_costs(
     tolerance: float = 1e-6,
     progress: Progress | None = None,
 ) -> ProjectedCosts:
-    """Compute what each partitioning costs in the long run.
+    """Compute the projected cost of each partitioning.
 
     Parameters
     ----------
@@ -60,38 +60,38 @@ def projected_costs(
     state_bytes : array of float
         The size of each task's state.
     matrix : mapping of mappings
-        For each number of nodes the probability of each that may follow; `transition_matrix` makes one. A number of
-        nodes that occurs but has no row is the end: nothing follows that costs.
+        For each number of nodes the probabilities of the next number; `transition_matrix` makes one. A number of nodes
+        without a row is final: no further cost follows.
     tau : float
         How far a node's load may exceed the mean, as a share of it.
     discount : float
-        γ, what a cost counts one migration later, from 0 to below 1.
+        γ, the weight of a cost one migration later, from 0 to below 1.
     allow_empty : bool
         Whether nodes may be left without tasks.
     tolerance : float
-        How far a cost may be from the exact one, in the unit of the state. A double is no nearer than 1e-16 of itself,
-        so costs above 1e10 are rounded by more than a millionth.
+        The greatest error of a cost, in the unit of the state. Doubles have a relative precision of 1e-16, so costs
+        above 1e10 are rounded by more than a millionth.
     progress : callable, optional
-        Called with the number of partitionings that are done, and of all.
+        Called with the number of finished partitionings, and of all.
 
     Returns
     -------
     ProjectedCosts
-        The cost of every partitioning that the limit allows, for all numbers of nodes in the matrix.
+        The cost of every partitioning within the limit, for all numbers of nodes in the matrix.
 
     Raises
     ------
     PlanningError
         If an argument is out of range, a row of the matrix does not sum to one, or there are too many partitionings.
     Infeasible
-        If no partitioning for some number of nodes keeps the limit, naming the task and the limit.
+        If a number of nodes has no partitioning within the limit; names the task and the limit.
 
     Notes
     -----
     State migration, Figure 9, with errata 4 and 6. The iteration stops when the bounds of MacQueen (1966) on the exact
-    costs are as near to each other as the tolerance says; their middle is the result. Where costs are so large that
-    rounding matters to them, the policy found is evaluated by iterative refinement: what its costs break their equation
-    by is computed in extended precision, where the machine has it.
+    costs are within the tolerance; their middle is the result. Where costs are so large that rounding exceeds the
+    tolerance, the policy is evaluated by iterative refinement, with residuals in extended precision where the machine
+    has it.
 
     Examples
     --------
@@ -122,10 +122,10 @@ def projected_costs(
 
 @dataclass(frozen=True, eq=False)
 class _Chain:
-    """The decisions: a part for each partitioning and number of nodes that may follow, with the targets to choose from.
+    """The decisions: one for each partitioning and possible next number of nodes, with its targets.
 
-    `cost` and `target` hold all targets, those of one part side by side, the first of which is at `first`; `source` and
-    `share` are the partitioning and the probability of each part.
+    `cost` and `target` hold all targets, grouped by decision, with the first of each at `first`; `source` and `share`
+    are the partitioning and the probability of each decision.
     """
 
     states: int
@@ -167,13 +167,13 @@ class _Chain:
     def solve(self, discount: float, tolerance: float) -> Floats:
         """Return the cost of every partitioning."""
         values = self._iterated(discount, tolerance)
-        # A few roundings of the largest cost, summed up over all time.
+        # A few rounding errors of the largest cost, summed over all time.
         if 8 * np.finfo(np.float64).eps * float(values.max()) <= tolerance * (1 - discount):
             return values
         return self._refined(values, discount, tolerance)
 
     def _iterated(self, discount: float, tolerance: float) -> Floats:
-        """Return the costs as far as doubles take the iteration."""
+        """Return the costs as exactly as the iteration in doubles allows."""
         values: Floats = np.zeros(self.states)
         ahead = discount / (1 - discount)
         apart = np.inf
@@ -182,15 +182,15 @@ class _Chain:
             renewed = np.bincount(self.source, self.share * best, minlength=self.states).astype(np.float64)
             change = renewed - values
             low, high = ahead * float(change.min()), ahead * float(change.max())
-            # Bounds come nearer by a factor of γ at least, until rounding keeps them apart.
+            # The gap of the bounds shrinks by a factor of γ at least, until rounding errors dominate.
             if high - low <= tolerance or high - low >= apart:
                 return np.asarray(renewed + (low + high) / 2)
             apart = high - low
-            # They hold whatever the values are. Those that stay small, as differences of costs do, are rounded least.
+            # The bounds hold for any values; small values, such as differences of costs, have the least rounding errors.
             values = renewed - renewed.min()
 
     def _refined(self, values: Floats, discount: float, tolerance: float) -> Floats:
-        """Return the costs without what rounding left in them, by policies that are evaluated and improved in turn."""
+        """Return the costs without rounding errors, by evaluating and improving policies in turn."""
         exact = values.astype(np.longdouble)
         ahead = discount / (1 - discount)
         for _ in range(_ROUNDS):
@@ -209,7 +209,7 @@ class _Chain:
         return result
 
     def _evaluated(self, target: Ints, once: Floats, discount: float) -> Floats:
-        """Return what a policy costs for ever where it costs `once` at each step; for small numbers, nearly exactly."""
+        """Return the discounted total cost of a policy that costs `once` per step; nearly exact for small numbers."""
         values = once
         ahead = discount / (1 - discount)
         apart = np.inf
@@ -225,7 +225,7 @@ class _Chain:
 
 
 def _targets(state: Floats, sources: Ints, found: list[Partitionings]) -> tuple[Floats, Ints, Ints]:
-    """Return costs and numbers of the targets worth a look, source by source, and how many there are for each."""
+    """Return costs and numbers of the targets that are not dominated, by source, and their count per source."""
     tables = [part.costs(state, sources) for part in found]
     worse = [dominated(part, state, table, rounding(state)) for part, table in zip(found, tables, strict=True)]
     costs, keep = np.concatenate(tables).T, ~np.concatenate(worse).T

@@ -1,22 +1,22 @@
-"""ALBIC: balance by the solver, and one more pair of talking groups together in every round.
+"""ALBIC: balances by the solver, and collocates one more pair of communicating groups in every round.
 
 Goal
-    Load distance within a bound, and traffic between bins that falls round by round, within the budget.
+    A load distance within a bound, and less traffic between bins from round to round, within the budget.
 Heuristic
-    Pairs with much traffic that share a bin move as one; sets of them are cut where they get too heavy to balance or to
-    move. The pair with most traffic that does not share a bin is put together. The solver does the rest.
+    Pairs with much traffic that share a bin move as one; sets of pairs are cut where they are too heavy to balance or
+    to move. The pair with the most traffic between two bins is collocated. The solver balances the rest.
 Not done
-    More than one new pair a round, so it comes to rest in rounds even without a budget.
+    More than one new pair per round, so that several rounds are needed even without a budget.
 
 Notes
 -----
-ALBIC, section 4.3.2 (Algorithm 2), with the third erratum: it stops recursing when the bound on a part's load has come
-down to 0, when each group is a part and the plain program is solved; step 3 never pins to a draining node, which is
-usually the least loaded, and drops a pin that exceeds the budget. Then the pair with most traffic that can be pinned is
-taken and gains by it, else one that never does would end all improvement; and while bins drain, it is planned without a
-pair too, so that draining comes first. Bounds are shares of the mean load: the paper's are
+ALBIC, section 4.3.2 (Algorithm 2), with the third erratum: the recursion stops when the bound on a part's load reaches
+0, where each group is a part and the plain program is solved; step 3 never pins to a draining node, which is usually
+the least loaded, and drops a pin that exceeds the budget. The pair with the most traffic that can be pinned and
+improves collocation is taken; otherwise a pair that never fits would end all improvement. While bins drain, a plan
+without a new pair is tried too, so that draining comes first. Bounds are shares of the mean load: the paper's are
 percentages of a node at a mean that it does not give, taken as 50 (fifth erratum). Where the answer is no better than
-staying, all stays. The partitioner draws among groups by their numbers.
+staying, nothing moves. The partitioner breaks ties by the numbers of groups.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ from dask_elastic.vocab.numbers import is_number
 
 @dataclass(frozen=True)
 class Albic:
-    """Plan by the solver over parts of groups that talk to each other.
+    """Plan by the solver over parts of groups that communicate.
 
     Parameters
     ----------
     max_distance : float
-        maxLD, the load distance that is allowed, as a share of the mean load.
+        maxLD, the allowed load distance, as a share of the mean load.
     max_part : float
-        maxPL, the load of a part at most, as a share of the mean load.
+        maxPL, the greatest load of a part, as a share of the mean load.
     step : float
-        stepPL, by how much `max_part` is lowered where the distance is not reached, above 0.
+        stepPL, above 0: the decrease of `max_part` each time the distance is not reached.
     score : float
-        sF, how many times the mean traffic to a downstream group a pair must have to count.
+        sF: a pair counts if its traffic exceeds this multiple of the mean traffic to a downstream group.
     time_limit : float, optional
-        Seconds for an answer. The first run of the solver has half of them, each further one half of what is left.
+        Seconds for an answer. The first run of the solver gets half of them, each further run half of the rest.
     node_limit : int, optional
-        Nodes for each run of the solver. They bound its work, not its time.
+        Branch-and-bound nodes per run of the solver. They bound its work, not its time.
 
     Raises
     ------
@@ -60,7 +60,7 @@ class Albic:
 
     Notes
     -----
-    ALBIC, Algorithm 2. The seed draws among pairs of equal traffic, and is the partitioner's and the solver's.
+    ALBIC, Algorithm 2. The seed orders pairs of equal traffic, and is passed to the partitioner and the solver.
 
     Examples
     --------
@@ -90,11 +90,11 @@ class Albic:
         Milp(self.time_limit, self.node_limit)
 
     def objective(self, problem: PlacementProblem, bin: Ints, seed: int = 0) -> tuple[float, ...]:
-        """Return what is minimised: what is left to drain, distance beyond the bound, traffic that counts, distance."""
+        """Return what is minimised: load left to drain, distance above the bound, counted traffic, distance."""
         return self._objective(replace(problem, traffic=above(problem, self.score)), bin)
 
     def _objective(self, counting: PlacementProblem, bin: Ints) -> tuple[float, ...]:
-        """Return what is minimised, by a problem that has no other traffic than what counts."""
+        """Return what is minimised, given a problem with the counted traffic only."""
         distance = load_distance(counting, bin)
         beyond = max(distance - self.max_distance * counting.mean, 0.0)
         return counting.to_drain(bin), beyond, 1 - collocation(counting, bin), distance
@@ -119,7 +119,7 @@ class Albic:
                 gains = better(found, key)
                 if gains:
                     best, key = bin, found
-                # A pair that costs what draining needs waits, and one that gains nothing must not end all else.
+                # A pair that takes budget from draining waits, and a pair without gain must not end the improvement.
                 if found[1] > 0 or (gains and found[0] <= 0):
                     break
             if last or found[1] <= 0:
@@ -129,14 +129,14 @@ class Albic:
     def _solved(
         self, problem: PlacementProblem, whole: PlacementProblem, label: Ints, seconds: float | None, seed: int
     ) -> tuple[Ints, float]:
-        """Return the bins of the groups by the program over parts (step 4), and the seconds that it took."""
+        """Solve the program over parts (step 4); return the bins of the groups and the seconds used."""
         placement, used = Milp(seconds, self.node_limit).run(whole, seed)
         return approach(problem, placement.bin[label]), used
 
     def _pinned(
         self, counting: PlacementProblem, whole: PlacementProblem, label: Ints, apart: Ints, seed: int
     ) -> PlacementProblem | None:
-        """Return the problem with the parts of one more pair on one bin for good (step 3), None where none gains."""
+        """Return the problem with the parts of one more pair pinned to one bin (step 3); None if no pair gains."""
         if not len(apart):
             return None
         sent = np.asarray(counting.traffic[apart[:, 0], apart[:, 1]]).ravel()
@@ -146,13 +146,13 @@ class Albic:
             if (first, second) not in tried:
                 tried.add((first, second))
                 pinned = self._pin(whole, label, first, second)
-                # What comes together may part from more.
+                # Collocating two parts may separate them from others.
                 if pinned is not None and collocation(counting, pinned.current[label]) > now:
                     return pinned
         return None
 
     def _pin(self, whole: PlacementProblem, label: Ints, first: int, second: int) -> PlacementProblem | None:
-        """Return the problem with two parts on one bin for good, None where budget, capacity or bound forbid it."""
+        """Return the problem with two parts pinned to one bin; None if budget, capacity or bound forbid it."""
         target = _target(whole, label, first, second)
         load = whole.weight[[first, second]].sum() / whole.strength[target]
         if whole.draining[target] or load > (1 + self.max_distance) * whole.mean:
@@ -172,7 +172,7 @@ class Albic:
 
 
 def _target(whole: PlacementProblem, label: Ints, first: int, second: int) -> int:
-    """Return the bin for a pair: that of the only one in a set, else the less loaded of those that do not drain."""
+    """Return the bin for a pair: that of the part that is a set of several, else the less loaded live one."""
     one, other = int(whole.current[first]), int(whole.current[second])
     if whole.draining[one] or whole.draining[other]:
         return other if whole.draining[one] else one

@@ -1,18 +1,18 @@
-"""COLA: groups that talk to each other are put together by balanced graph partitioning.
+"""COLA: collocates communicating groups by balanced graph partitioning.
 
 Goal
-    Little traffic between bins, at a balance that is good enough; a placement from scratch, as at submit.
+    Little traffic between bins at a sufficient balance; a placement from scratch, as at submit.
 Heuristic
     All groups are one part at first. The heaviest part is split in two, with little traffic cut, until the parts can be
-    packed on the bins with sufficient balance, the heaviest first on the least loaded bin.
+    packed on the bins with sufficient balance, heaviest first onto the least loaded bin.
 Not done
-    Any saving of moves but the choice of which part goes to which of several bins that are alike.
+    Saving moves, except by the choice among equal bins for each part.
 
 Notes
 -----
-ALBIC, sections 2.1 and 5.4, tells COLA so; its own listing is not printed there. By the fifth erratum it suits the
-placement at submit, not the running job: where a budget leaves no part of it that is better than staying, all stays.
-Partitions are METIS', which draws among groups by their numbers.
+ALBIC, sections 2.1 and 5.4, describe COLA without a listing. By the fifth erratum it suits the placement at submit, not
+the running job: where no part of it within the budget is better than staying, nothing moves. METIS makes the
+partitions and breaks ties by the numbers of groups.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Cola:
     Parameters
     ----------
     max_distance : float
-        The load distance, as a share of the mean load, that is balance enough.
+        The sufficient load distance, as a share of the mean load.
 
     Raises
     ------
@@ -46,7 +46,7 @@ class Cola:
 
     Notes
     -----
-    ALBIC, section 2.1, after Khandekar et al. The seed is METIS'.
+    ALBIC, section 2.1, after Khandekar et al. The seed is passed to METIS.
 
     Examples
     --------
@@ -64,7 +64,7 @@ class Cola:
             raise PlanningError(f"max_distance is {self.max_distance!r}: give 0 or more.")
 
     def objective(self, problem: PlacementProblem, bin: Ints, seed: int = 0) -> tuple[float, ...]:
-        """Return what is minimised: what is left to drain, load distance beyond what is enough, traffic."""
+        """Return what is minimised: load left to drain, load distance above the sufficient one, traffic."""
         beyond = load_distance(problem, bin) - self.max_distance * problem.mean
         return problem.to_drain(bin), max(beyond, 0.0), 1 - collocation(problem, bin)
 
@@ -89,7 +89,7 @@ class Cola:
             size = np.bincount(label, problem.weight, minlength=count).astype(np.float64)
             several = np.bincount(label, minlength=count) > 1
             last = not several.any()
-            # Packing is tried again when there is a tenth more of the parts.
+            # Packing is tried again when the number of parts has grown by a tenth.
             if last or (count >= bins and count >= 1.1 * checked):
                 bin, checked = _pack(problem, label, size), count
                 if last or load_distance(problem, bin) <= self.max_distance * problem.mean:
@@ -100,7 +100,7 @@ class Cola:
 
 
 def _pack(problem: PlacementProblem, label: Ints, size: Floats) -> Ints:
-    """Put parts on bins, the heaviest first, and bins that are alike where they hold most state already."""
+    """Pack parts on bins, heaviest first; among equal bins, parts go where they keep most state."""
     shares = np.where(problem.live, 0.0, np.inf)
     place = np.zeros(len(size), dtype=np.int64)
     for part in np.argsort(-size, kind="stable").tolist():

@@ -1,16 +1,16 @@
-"""Consistent hashing: a ring with virtual nodes says where each group belongs.
+"""Consistent hashing: a ring with virtual nodes decides the bin of each group.
 
 Goal
-    The baseline that looks at no load: about as many groups on each bin, and few moves when a bin joins or leaves.
+    The baseline that ignores load: about equal counts of groups, and few moves when a bin joins or leaves.
 Heuristic
-    Every bin has points on a ring, as many as its capacity tells; a group belongs to the bin of the next point.
+    Every bin has points on a ring in proportion to its capacity; a group belongs to the bin of the next point.
 Not done
-    Balance of loads and of state, which is what the paper holds against it.
+    Balance of loads and of state, which the paper criticises.
 
 Notes
 -----
-State migration, sections 2 and 6, and Appendix A. The paper does not say which variant; by the fifth erratum it is a
-ring with virtual nodes. What is hashed are the numbers of groups and of bins: with others the answer is another one.
+State migration, sections 2 and 6, and Appendix A. The paper does not name the variant; by the fifth erratum it is a
+ring with virtual nodes. The numbers of groups and bins are hashed, so renumbering changes the answer.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class ConsistentHash:
     Parameters
     ----------
     replicas : int
-        How many points a bin of mean capacity has on the ring.
+        Points of a bin of mean capacity on the ring.
 
     Raises
     ------
     PlanningError
-        If there is no point.
+        If `replicas` is below 1.
 
     Notes
     -----
@@ -61,16 +61,16 @@ class ConsistentHash:
             raise PlanningError(f"replicas is {self.replicas!r}: give 1 or more.")
 
     def objective(self, problem: PlacementProblem, bin: Ints, seed: int = 0) -> tuple[float, ...]:
-        """Return what is minimised: how many groups are not where the ring has them."""
+        """Return what is minimised: the number of groups that are not on the bin that the ring gives."""
         return (float((bin != ring(problem, self.replicas, seed)).sum()),)
 
     def plan(self, problem: PlacementProblem, seed: int = 0) -> Placement:
-        """Return the placement that the ring says, as far as the rules allow."""
+        """Return the placement that the ring gives, as far as the rules allow."""
         return problem.placement(approach(problem, ring(problem, self.replicas, seed)))
 
 
 def ring(problem: PlacementProblem, replicas: int, seed: int) -> Ints:
-    """Return where a ring has each group, among the bins that stay.
+    """Return the bin that a ring gives each group, among the bins that stay.
 
     Parameters
     ----------

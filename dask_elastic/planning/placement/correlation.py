@@ -1,23 +1,23 @@
-"""CLB: groups whose loads rise and fall together go to different bins.
+"""CLB: separates groups whose loads are correlated.
 
 Goal
-    Low variance of the bins' loads over many windows at once, so that one migration serves for long.
+    Low variance of the bins' loads over many windows, so that migrations are rarely needed.
 Heuristic
-    The set of all groups is split again and again, each time by the group that is correlated most with its set: those
-    as correlated as a threshold leave the set, it stays with the rest. The sets are matched to bins so that least state
+    The set of all groups is split repeatedly, each time by the group that is most correlated with its set: groups
+    correlated with it above a threshold leave the set, the others stay. Sets are matched to bins so that least state
     moves.
 Not done
-    Capacities in the split: sets are made for bins that are alike.
+    Capacities in the split: sets are made for equal bins.
 
 Notes
 -----
-ELB/CLB, section 4 (Algorithm 2). First erratum: the sentence on who stays contradicts the formula after it; the formula
-holds, so substreams with a covariance of θ or more move to the other set. Fifth erratum: a θ between 0 and 1 fits
-correlations, so covariances are normalised before they are compared with it; a split can be empty, then the largest
-other substream moves; sets are matched to instances so that least state moves. Fourth erratum: the covariances minimise
-Σ var(N_i), which is not equivalent to Σ var(L_j) as the paper has it; exact weights are Σ_t y_it y_jt. Since loads are
-positive, nearly all pairs are related by these: with them no more than half of a set's load leaves it at a time, the
-most related first. Else each split would part one substream from all others.
+ELB/CLB, section 4 (Algorithm 2). First erratum: the sentence on which substreams stay contradicts the formula after it;
+the formula holds, so substreams with a covariance of θ or more move to the other set. Fifth erratum: a θ between 0 and
+1 fits correlations, so covariances are normalised before they are compared with it; a split can be empty, then the
+largest other substream moves; sets are matched to instances so that least state moves. Fourth erratum: the covariances
+minimise Σ var(N_i), which is not equivalent to Σ var(L_j) as the paper has it; exact weights are Σ_t y_it y_jt. Since
+loads are positive, nearly all pairs are related by exact weights; so at most half of a set's load leaves it at a time,
+the most related groups first. Otherwise each split would separate one substream from all others.
 """
 
 from __future__ import annotations
@@ -43,11 +43,12 @@ class Correlation:
     Parameters
     ----------
     threshold : float
-        θ, the correlation from which two groups are kept apart, from 0 to below 1.
+        θ, the correlation from which two groups are separated, from 0 to below 1.
     weights : {"printed", "exact"}
-        Covariances as the paper prints them, or products, whose sum over groups on one bin is the objective itself.
+        Covariances as printed, or products, whose sum over groups on one bin is the objective itself.
     windows : int, optional
-        How many of the last windows of `history` count; all if left out. Without history the loads are the only window.
+        The number of latest windows of `history` that count; all if left out. Without history the loads are the only
+        window.
 
     Raises
     ------
@@ -79,7 +80,7 @@ class Correlation:
             raise PlanningError(f"windows is {self.windows!r}: give 1 or more, or None for all.")
 
     def objective(self, problem: PlacementProblem, bin: Ints, seed: int = 0) -> tuple[float, ...]:
-        """Return what is minimised: what is left to drain, and the sum over windows of the loads' variance."""
+        """Return what is minimised: load left to drain, and the sum over windows of the loads' variance."""
         series = self._series(problem)
         member = (bin[:, None] == np.flatnonzero(problem.live)[None, :]).astype(np.float64)
         strength = problem.strength[problem.live]
@@ -112,7 +113,7 @@ class Correlation:
         return problem.history[-self.windows :] if self.windows else problem.history
 
     def _only_better(self, problem: PlacementProblem, bin: Ints, wanted: Ints) -> Ints:
-        """Go towards the wanted bins by those moves alone that lower the objective by themselves."""
+        """Move groups towards the wanted bins, by moves that each lower the objective."""
         draft = Draft(problem)
         draft.take(bin)
         draft.drain()
@@ -131,18 +132,18 @@ class Correlation:
 
 
 def split(series: Floats, sets: int, threshold: float, exact: bool = False) -> Ints:
-    """Split groups into sets so that correlated ones are apart.
+    """Split groups into sets so that correlated groups are separated.
 
     Parameters
     ----------
     series : array of float, windows × groups
         The load of each group in each window.
     sets : int
-        How many sets to make. Fewer are made if there are fewer groups.
+        The number of sets; fewer if there are fewer groups.
     threshold : float
-        The correlation from which a group leaves the set of the chosen one.
+        The correlation from which a group leaves the set of the chosen group.
     exact : bool
-        Whether products stand in for covariances. Then those most related leave, up to half of the load of their set.
+        Use products in place of covariances; then the most related leave, up to half of the load of their set.
 
     Returns
     -------
@@ -151,7 +152,8 @@ def split(series: Floats, sets: int, threshold: float, exact: bool = False) -> I
 
     Notes
     -----
-    ELB/CLB, Algorithm 2. Of equal contributions the one in the heavier set wins, then the lighter one, then the first.
+    ELB/CLB, Algorithm 2. Among equal contributions the group in the heavier set is chosen, then the lighter group, then
+    the first.
 
     Examples
     --------
@@ -163,9 +165,9 @@ def split(series: Floats, sets: int, threshold: float, exact: bool = False) -> I
     product = centred.T @ centred / len(series)
     scale = np.sqrt(np.diag(product))
     scale[scale <= 1e-12 * float(series.max(initial=0))] = np.inf
-    alike = product / scale[:, None] / scale[None, :]
-    related = alike >= threshold
-    # A group that never changes is correlated with none, even at a threshold of 0.
+    similarity = product / scale[:, None] / scale[None, :]
+    related = similarity >= threshold
+    # A group of constant load is correlated with no other, even at a threshold of 0.
     related &= np.isfinite(scale)[:, None] & np.isfinite(scale)[None, :]
     np.fill_diagonal(related, False)
     pull = np.where(related, product, 0.0)
@@ -180,7 +182,7 @@ def split(series: Floats, sets: int, threshold: float, exact: bool = False) -> I
             members[chosen] = False
             leaving[np.argmax(np.where(members, size, -np.inf))] = True
         elif exact:
-            leaving = _most_alike(leaving, alike[chosen], size, float(size[members].sum()) / 2)
+            leaving = _most_similar(leaving, similarity[chosen], size, float(size[members].sum()) / 2)
         touched = np.flatnonzero(label == label[chosen])
         label[leaving] = made
         same = label[touched][:, None] == label[touched][None, :]
@@ -191,16 +193,16 @@ def split(series: Floats, sets: int, threshold: float, exact: bool = False) -> I
 def _most_related(label: Ints, contribution: Floats, size: Floats) -> int:
     """Return the group with the greatest contribution among the sets of two or more."""
     count, load = np.bincount(label), np.bincount(label, size)
-    # Two groups that are related to each other alone contribute the same, but for rounding.
+    # Two groups that are related only to each other contribute the same up to rounding.
     most = float(contribution.max(initial=0)) or 1.0
     rank = np.lexsort((np.arange(len(label)), size, -load[label], -np.round(contribution / most, 9)))
     return int(next(group for group in rank.tolist() if count[label[group]] > 1))
 
 
-def _most_alike(leaving: Mask, alike: Floats, size: Floats, most: float) -> Mask:
-    """Return those that leave, the most alike first and of equals the heaviest, one at least, up to so much load."""
+def _most_similar(leaving: Mask, similarity: Floats, size: Floats, most: float) -> Mask:
+    """Return the groups that leave: most similar first, then heaviest; at least one, up to a total load of `most`."""
     groups = np.flatnonzero(leaving)
-    order = groups[np.lexsort((-size[groups], -np.round(alike[groups], 9)))]
+    order = groups[np.lexsort((-size[groups], -np.round(similarity[groups], 9)))]
     count = max(int(np.searchsorted(np.cumsum(size[order]), most, side="right")), 1)
     some: Mask = np.zeros(len(leaving), dtype=np.bool_)
     some[order[:count]] = True
@@ -208,16 +210,16 @@ def _most_alike(leaving: Mask, alike: Floats, size: Floats, most: float) -> Mask
 
 
 def match(problem: PlacementProblem, label: Ints, bin: Ints) -> Ints:
-    """Match sets of groups to bins that stay so that least state moves, and fewest groups among equals.
+    """Match sets of groups to live bins so that least state moves, then fewest groups.
 
-    Where that is equal too, heavy sets go to bins of much capacity, and of little load among these.
+    Further ties: heavy sets go to bins of much capacity, then of little load.
 
     Parameters
     ----------
     problem : PlacementProblem
         The state of each group, and the bins that stay.
     label : array of int
-        The set of each group, fewer sets than bins that stay, or as many.
+        The set of each group; no more sets than live bins.
     bin : array of int
         The bin of each group.
 

@@ -1,19 +1,18 @@
-"""Descent: the bin furthest from the mean is brought nearer to it by one move or one swap, again and again.
+"""Descent: repeatedly brings the bin furthest from the mean nearer to it, by one move or one swap.
 
 Goal
-    A first answer for the solver, in a part of its time: good where the budget does not bind.
+    A start for the solver, in a fraction of its time: good where the budget does not bind.
 Heuristic
-    The exchange is taken that leaves the two bins nearest to the mean, of a group for another one or for none. Of very
-    many groups, only those on the bins at the other end are looked at.
+    Of all moves and swaps the one is taken that leaves the two bins nearest to the mean. With very many groups, only
+    those on the bins at the other end are considered.
 Not done
     Exchanges that first make things worse, and exchanges among more than two bins; see
     `dask_elastic.planning.placement.neighbourhood`.
 
 Notes
 -----
-ALBIC, section 4.3.1, asks for the least load distance and leaves the search to the solver; this is what the solver
-starts from. Flux (section 2.2) lowers the variance by moves alone. No erratum concerns it, but that the mean is exact
-(the first).
+ALBIC, section 4.3.1, minimises the load distance and leaves the search to the solver; the solver starts from this
+answer. Flux (section 2.2) lowers the variance by moves alone. By the first erratum the mean is exact.
 """
 
 from __future__ import annotations
@@ -23,21 +22,21 @@ import numpy as np
 from dask_elastic.planning.placement.problem import Draft, Floats, Ints, Mask
 
 STEPS = 500
-"""How many exchanges a descent makes at most."""
+"""The most exchanges of a descent."""
 
 _ENTRIES = 30_000
-"""How many exchanges are looked at in one step, more or less."""
+"""About the most exchanges that one step considers."""
 
 
 def descend(draft: Draft, steps: int = STEPS) -> None:
-    """Bring the bin furthest from the mean nearer to it by one move or swap, again and again.
+    """Repeatedly bring the bin furthest from the mean nearer to it by one move or swap.
 
     Parameters
     ----------
     draft : Draft
         The placement to work on.
     steps : int
-        How many moves or swaps at most.
+        The most moves and swaps.
 
     Examples
     --------
@@ -55,14 +54,14 @@ def descend(draft: Draft, steps: int = STEPS) -> None:
 
 
 def looked_at(draft: Draft) -> int:
-    """Return how many exchanges one step looks at, more or less."""
+    """Return about how many exchanges one step considers."""
     problem = draft.problem
     inside = int(np.bincount(draft.bin, minlength=problem.bins).max(initial=0))
     return min((inside + 1) * (problem.groups + problem.bins), max(_ENTRIES, (inside + 1) ** 2))
 
 
 def _step(draft: Draft, worst: int, distance: float) -> bool:
-    """Make the exchange with one other bin that leaves the two nearest to the mean, if it leaves both nearer."""
+    """Make the exchange with another bin that leaves the two nearest to the mean, if it improves on `distance`."""
     problem = draft.problem
     inside = np.flatnonzero((draft.bin == worst) & ~problem.pinned)
     others, outside = _partners(draft, worst, len(inside))
@@ -71,7 +70,7 @@ def _step(draft: Draft, worst: int, distance: float) -> bool:
     back = np.concatenate([outside, np.full(len(others), -1)])
     partner = np.concatenate([draft.bin[outside], others])
     value = _after(draft, worst, out, back, partner)
-    # What drains gives groups and gets none.
+    # Draining bins give groups and get none.
     value[:-1, problem.draining[partner]] = np.inf
     value[-1, len(outside) :] = np.inf
     noise = 1e-9 * problem.mean
@@ -84,12 +83,12 @@ def _step(draft: Draft, worst: int, distance: float) -> bool:
 
 
 def _partners(draft: Draft, worst: int, inside: int) -> tuple[Ints, Ints]:
-    """Return the bins that stay, and the groups elsewhere, with which the worst bin may exchange groups."""
+    """Return live bins, and groups on other bins, with which the worst bin may exchange groups."""
     problem = draft.problem
     elsewhere = (draft.bin != worst) & ~problem.pinned
     away = draft.shares - problem.mean
     opposite = np.argsort(away if away[worst] > 0 else -away, kind="stable")
-    # Bins at the other end come first, and those that drain before all others.
+    # Bins at the other end come first, and draining bins before all others.
     order = opposite[np.argsort(problem.live[opposite], kind="stable")]
     order = order[order != worst]
     groups = np.cumsum(np.bincount(draft.bin[elsewhere], minlength=problem.bins)[order])
@@ -101,7 +100,7 @@ def _partners(draft: Draft, worst: int, inside: int) -> tuple[Ints, Ints]:
 
 
 def _after(draft: Draft, worst: int, out: Ints, back: Ints, partner: Ints) -> Floats:
-    """Return the greater distance from the mean of the two bins, for each group out and each group back."""
+    """Return the greater distance of the two bins from the mean, for each pair of groups out and back."""
     problem = draft.problem
     weight = np.append(problem.weight, 0.0)
     change = weight[back][None, :] - weight[out][:, None]
@@ -114,7 +113,7 @@ def _after(draft: Draft, worst: int, out: Ints, back: Ints, partner: Ints) -> Fl
 
 
 def _exchange(draft: Draft, worst: int, partner: int, out: int, back: int) -> bool:
-    """Swap two groups, either of which may be none, or leave all as it was."""
+    """Swap two groups, or move one where the other is −1; return whether the rules allowed it."""
     if back < 0:
         if not draft.allows(out, partner):
             return False
@@ -125,7 +124,7 @@ def _exchange(draft: Draft, worst: int, partner: int, out: int, back: int) -> bo
             return False
         draft.move(back, worst)
         return True
-    # A swap may need the room that the other group leaves: put one aside, and back again where the swap fails.
+    # A swap may need the room that the other group leaves: move one first, and back again if the swap fails.
     first, second = (out, partner, worst), (back, worst, partner)
     if draft.problem.weight[out] > draft.problem.weight[back]:
         first, second = second, first

@@ -1,20 +1,19 @@
-"""ELB: every window the bins above the mean give small groups to those below it.
+"""ELB: in every window, bins above the mean load give small groups to bins below it.
 
 Goal
-    The load of every bin in a range around the mean, after few moves, from the loads of the last window alone.
+    Bring the load of every bin into a range around the mean with few moves, using the last window only.
 Heuristic
-    Groups go from overloaded bins to underloaded ones only. A bin gives away its largest groups that fit into what it
-    has too much; they are placed the largest first, each on the least loaded bin that can hold it.
+    Groups move only from overloaded to underloaded bins. A bin gives its largest groups that fit into its excess; they
+    are placed largest first, each on the least loaded bin that can hold it.
 Not done
-    New bins, where the range asks for more than there are. Groups of more than half the range's width: they do not
-    move.
+    Adding bins where the range requires more. Groups larger than half the range's width do not move.
 
 Notes
 -----
 ELB/CLB, section 3 (Algorithm 1). By the second erratum `[v, u]` is the range of load allowed per instance, and the
-number of instances that it asks for is π = ⌈2w / (u + v)⌉ with w the total load; by the third the threshold for a
-substream to leave instance j is min(l_j − mean, (u − v) / 2). Rounds are repeated while they lower the variance, so
-that planning again changes nothing.
+required number of instances is π = ⌈2w / (u + v)⌉ with w the total load; by the third the threshold for a
+substream to leave instance j is min(l_j − mean, (u − v) / 2). Rounds are repeated while they lower the variance,
+so that planning again changes nothing.
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ class Eager:
     Parameters
     ----------
     lower, upper : float, optional
-        The range of load, as a share of capacity, that a bin should have. Left out, the mean and a tenth of it to
-        either side. A range whose middle is above the mean empties the least loaded bins.
+        The range of load of a bin, as a share of capacity; within a tenth of the mean if left out. A range whose middle
+        is above the mean empties the least loaded bins.
 
     Raises
     ------
@@ -71,7 +70,7 @@ class Eager:
             raise PlanningError(f"lower is {self.lower!r}, upper {self.upper!r}: give 0 or more, in ascending order.")
 
     def objective(self, problem: PlacementProblem, bin: Ints, seed: int = 0) -> tuple[float, ...]:
-        """Return what is minimised: what is on bins to be emptied, and the variance of the others' loads."""
+        """Return what is minimised: load on bins to be emptied, and the variance of the other bins' loads."""
         fewer = self._fewer(problem)
         return fewer.to_drain(bin), variance(fewer, bin)
 
@@ -94,7 +93,7 @@ class Eager:
         return self.lower, self.upper
 
     def _fewer(self, problem: PlacementProblem) -> PlacementProblem:
-        """Return the problem with the least loaded bins draining as far as the range asks for fewer of them."""
+        """Return the problem with the least loaded bins draining where the range requires fewer bins."""
         lower, upper = self._range(problem)
         if upper <= 0:
             return problem
@@ -108,11 +107,11 @@ class Eager:
         draining = problem.draining.copy()
         draining[extra] = True
         fewer = replace(problem, draining=draining)
-        # Without these bins the rest might be short of capacity, and capacity would no longer limit.
+        # If the remaining bins are short of capacity, capacity no longer limits: then no bin is emptied.
         return problem if (np.isinf(fewer.limit) != np.isinf(problem.limit)).any() else fewer
 
     def _round(self, problem: PlacementProblem, bin: Ints) -> tuple[Ints, Ints]:
-        """Return where each group should go, and the groups that go, the largest first."""
+        """Return the wanted bin of each group, and the groups that move, largest first."""
         lower, upper = self._range(problem)
         shares, live = problem.shares(bin), problem.live
         stranded = np.flatnonzero(problem.draining[bin] & ~problem.pinned)
@@ -127,7 +126,7 @@ class Eager:
 
 
 def _leaving(problem: PlacementProblem, bin: Ints, source: int, most: float) -> Ints:
-    """Return the groups that an overloaded bin gives away: the largest below the threshold, again and again."""
+    """Return the groups that an overloaded bin gives: repeatedly the largest below the threshold."""
     groups = np.flatnonzero((bin == source) & ~problem.pinned & (problem.weight > 0))
     sizes = problem.weight[groups] / problem.strength[source]
     excess = float(problem.shares(bin)[source] - problem.mean)
@@ -140,7 +139,7 @@ def _leaving(problem: PlacementProblem, bin: Ints, source: int, most: float) -> 
 
 
 def _first_fit(problem: PlacementProblem, bin: Ints, queue: Ints, upper: float) -> Ints:
-    """Place the groups of the queue on the bins that are not overloaded, each on the least loaded that can hold it."""
+    """Place the queued groups on bins that are not overloaded, each on the least loaded that can hold it."""
     wanted = bin.copy()
     wanted[queue] = -1
     shares = problem.shares(wanted)

@@ -1,18 +1,18 @@
-"""Flux: pairs of the most and the least loaded bins, one group for each pair.
+"""Flux: pairs the most with the least loaded bins and moves one group per pair.
 
 Goal
-    A lower variance of the bins' loads by few moves, fast: the baseline of the solver, and its first answer.
+    Quickly lower the variance of the bins' loads by few moves: the solver's baseline and its first answer.
 Heuristic
     Bins are sorted by load; the first gives its heaviest suitable group to the last, the second to the last but one,
     and so on. Suitable is a group whose move lowers the variance.
 Not done
-    Swaps, and any look at what a move costs beyond the budget.
+    Swaps, and the cost of moves beyond the budget.
 
 Notes
 -----
-ALBIC, section 2.2, tells Flux so. One pass is what it says; by the fourth erratum, repeated until the budget is used up
-or nothing is gained, it is close to the optimum where the budget binds, and a single pass is far worse. So a comparison
-must say which of the two it means. Bins that drain are emptied first, which Flux knows nothing of.
+ALBIC, section 2.2, describes Flux with one pass. By the fourth erratum, passes repeated until the budget is used or
+nothing is gained come close to the optimum where the budget binds, while a single pass is far worse; a comparison must
+state which of the two it uses. Draining bins are emptied first, which is not part of Flux.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Flux:
     Parameters
     ----------
     passes : int, optional
-        How many passes at most. Left out, as many as gain something and the budget pays.
+        The most passes. If left out, passes repeat while they gain and the budget allows.
 
     Raises
     ------
@@ -74,7 +74,7 @@ class Flux:
 
 
 def one_pass(draft: Draft) -> bool:
-    """Move one group for each pair of bins, where that helps, and return whether any was moved.
+    """Move one group for each pair of bins where that helps; return whether any was moved.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ def one_pass(draft: Draft) -> bool:
         Whether the variance is lower now.
     """
     live = np.flatnonzero(draft.problem.live)
-    # Of bins that are loaded alike, as empty ones are, the strongest count as least loaded.
+    # Among bins of equal load, such as empty ones, the strongest count as least loaded.
     order = live[np.lexsort((draft.problem.strength[live], -draft.shares[live]))].tolist()
     half = len(order) // 2
     pairs = zip(order[:half], order[::-1][:half], strict=True)
@@ -95,7 +95,7 @@ def one_pass(draft: Draft) -> bool:
 
 
 def _give(draft: Draft, source: int, target: int) -> bool:
-    """Move the heaviest group whose move lowers the variance of the two bins."""
+    """Move the heaviest group that lowers the variance of the two bins; return whether there is one."""
     problem = draft.problem
     shares, strength, weight = draft.shares, problem.strength, problem.weight
     groups = np.flatnonzero(draft.bin == source)

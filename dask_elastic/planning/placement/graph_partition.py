@@ -1,16 +1,16 @@
-"""Balanced graph partitioning: groups are cut into parts of like weight with little traffic between them.
+"""Balanced graph partitioning: cuts groups into parts of similar weight with little traffic between them.
 
 Goal
-    Parts of about the same weight, none empty, whose groups talk to each other more than to others.
+    Parts of about the same weight, none empty, with most traffic within parts.
 Heuristic
-    METIS cuts in two, and each half again, until there are as many parts as asked for.
+    METIS cuts in two, and each half again, until the number of parts is reached.
 Not done
-    Several weights at once: whoever has two cuts again where the other one is still too much.
+    Several weights at once: a caller with two weights cuts again where the other one is still too large.
 
 Notes
 -----
 ALBIC, sections 4.3.2 (step 2) and 5, uses METIS; COLA is built on balanced partitioning too (section 2.1). No erratum
-concerns it. A cut into many parts at once would end in empty ones where weights are skewed.
+concerns it. A direct cut into many parts yields empty parts where weights are skewed.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from dask_elastic.planning.extras import require
 from dask_elastic.planning.placement.problem import Floats, Ints
 
 _UNITS = 10_000
-# Parts may be a third above their share, so that three pairs are halved without cutting one; packing evens out.
+# Parts may exceed their share by a third, so that three pairs are halved without cutting one; packing evens out.
 _UNEVEN = 1.35
 
 
 def partition(traffic: Any, members: Ints, weight: Floats, parts: int, seed: int) -> Ints:
-    """Cut some groups into parts of like weight with little traffic between them, each with one group at least.
+    """Cut groups into parts of similar weight with little traffic between them; no part is empty.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ def partition(traffic: Any, members: Ints, weight: Floats, parts: int, seed: int
     weight : array of float
         The weight of each group, of all groups.
     parts : int
-        How many parts to make; fewer where there are fewer groups.
+        The number of parts; fewer where there are fewer groups.
     seed : int
         The partitioner's seed.
 
@@ -89,7 +89,7 @@ def partition(traffic: Any, members: Ints, weight: Floats, parts: int, seed: int
 
 
 def _halves(graph: Any, weight: Floats, left: int, right: int, uneven: float, seed: int) -> Any:
-    """Return which vertices belong to the right half, which is to have so many parts of all."""
+    """Return which vertices belong to the right half, which is later cut into `right` parts."""
     pymetis = require("pymetis", "graph partitioning")
     options = pymetis.Options()
     options.seed = int(seed) % (2**31 - 1)
@@ -104,7 +104,7 @@ def _halves(graph: Any, weight: Floats, left: int, right: int, uneven: float, se
         options=options,
     )
     half = np.asarray(found) == 1
-    # Each half needs a vertex for each of its parts: the lightest of the other half are given.
+    # Each half needs a vertex for each of its parts: the lightest of the other half are added.
     for side, least in ((half, right), (~half, left)):
         missing = least - int(side.sum())
         if missing > 0:
@@ -115,7 +115,7 @@ def _halves(graph: Any, weight: Floats, left: int, right: int, uneven: float, se
 
 
 def _units(values: Floats) -> Ints:
-    """Return weights as whole numbers of 1 or more, which is what the partitioner takes."""
+    """Return weights as whole numbers of 1 or more, as METIS requires."""
     most = float(values.max(initial=0.0))
     scaled = values / most * _UNITS if most > 0 else values
     return np.maximum(np.rint(scaled), 1).astype(np.int64)

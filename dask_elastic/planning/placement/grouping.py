@@ -1,20 +1,20 @@
-"""Groupings: which instance gets each tuple by its key alone, without any plan.
+"""Groupings: route each tuple to an instance by its key alone, without a plan.
 
 Goal
-    The ways that planners are compared with, as functions from the hashes of many keys to instances: partial key
+    The baselines of planners, as functions from the hashes of many keys to instances: partial key
     grouping (PKG) with two choices and with more for hot keys, a universal hash function (UHLB), and a ring.
 Heuristic
-    PKG sends a tuple to the less loaded of the instances that its key may go to. It looks at the loads once for a few
-    tuples in a row, so that these go through NumPy together.
+    PKG sends a tuple to the less loaded of its key's instances. It reads the loads once per few tuples, so that NumPy
+    handles these together.
 Not done
-    The merging of partial states that PKG leaves on several instances; `expansion` tells how much of that there is.
+    Merging partial states that PKG leaves on several instances; `expansion` measures their number.
     Placements of key groups by hashing are `universal_hash` and `consistent_hash` beside this module.
 
 Notes
 -----
 ELB/CLB, sections 1.1 and 5 (PKG and UHLB); Enorm, sections 3.2 (two choices, and more where they are not enough) and
 4.4.2 (key expansion); State migration, section 6 (consistent hashing; ERRATA, State migration 5: a ring with virtual
-nodes). None of them prints an algorithm for PKG, nor from which load on a key is hot.
+nodes). None of them prints an algorithm for PKG or the load from which a key is hot.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ def universal_hash(hashes: ArrayLike, instances: int, seed: int = 0, substreams:
     hashes : array of uint64
         The hash of each tuple's key.
     instances : int
-        How many instances there are.
+        The number of instances.
     seed : int
-        What draws the function.
+        Seeds the function.
     substreams : int
-        Into how many substreams keys are put first, p; the function is of these.
+        The number of substreams, p: keys are hashed to substreams first, and these to instances.
 
     Returns
     -------
@@ -85,9 +85,9 @@ def consistent_hash(hashes: ArrayLike, instances: int, replicas: int = 100, seed
     hashes : array of uint64
         The hash of each tuple's key.
     instances : int
-        How many instances there are; one more takes its keys from all, the others keep theirs.
+        The number of instances. An added instance takes keys from all others; no other key moves.
     replicas : int
-        How many points an instance has on the ring.
+        Points of an instance on the ring.
     seed : int
         Seeds the ring.
 
@@ -123,22 +123,21 @@ def consistent_hash(hashes: ArrayLike, instances: int, replicas: int = 100, seed
 
 
 class PartialKeyGrouping:
-    """Send each tuple to the less loaded of the few instances that its key may go to (PKG).
+    """Partial key grouping (PKG): send each tuple to the less loaded of its key's few instances.
 
     Parameters
     ----------
     instances : int
-        How many instances there are.
+        The number of instances.
     choices : int
-        How many of them a key may go to.
+        The number of instances of a key.
     hot_choices : int, optional
-        How many of them a hot key may go to, as many as `choices` or more. Left out, no key is hot.
+        The number of instances of a hot key, at least `choices`. If left out, no key is hot.
     hot_share : float, optional
-        From which part of all tuples on a key is hot. Left out, it is the share of one instance: a key above that is
-        more than its fair load.
+        The share of all tuples from which a key is hot. If left out, the share of one instance.
     step : int
-        For how many tuples in a row loads are looked at once. 1 is the method to the letter; more is faster, and puts
-        loads about as many tuples further apart.
+        The number of tuples routed by the same loads. 1 is the exact method; more is faster, and loads differ by about
+        as many tuples more.
     seed : int
         Seeds the instances of a key.
 
@@ -149,7 +148,7 @@ class PartialKeyGrouping:
 
     Notes
     -----
-    ELB/CLB, section 1.1; Enorm, section 3.2. Loads are the tuples that this object has sent, as a sender knows them.
+    ELB/CLB, section 1.1; Enorm, section 3.2. Loads are the tuples that this object has sent.
     The shares of keys are counted with ten times as many counters as keys can be hot (the summary of Misra and Gries):
     a key with 1.1 times the share is always found, one below the share never.
 
@@ -186,11 +185,11 @@ class PartialKeyGrouping:
 
     @property
     def load(self) -> Ints:
-        """How many tuples each instance was sent so far."""
+        """The number of tuples sent to each instance so far."""
         return self._load.copy()
 
     def route(self, hashes: ArrayLike) -> Ints:
-        """Return the instance of each tuple, in their order, and count it.
+        """Return the instance of each tuple, in order, and count the tuples.
 
         Parameters
         ----------
@@ -222,7 +221,7 @@ class PartialKeyGrouping:
         return target
 
     def _least_loaded(self, offered: Ints) -> Ints:
-        """Return of each row the instance with the least load, of equal ones the first."""
+        """Return for each row the instance with the least load, the first of equal ones."""
         least: Ints = offered[np.arange(len(offered)), self._load[offered].argmin(axis=1)]
         return least
 
@@ -245,9 +244,9 @@ def candidates(hashes: ArrayLike, instances: int, choices: int, seed: int = 0) -
     hashes : array of uint64
         The hash of each key.
     instances : int
-        How many instances there are.
+        The number of instances.
     choices : int
-        How many of them to choose.
+        The number of instances per key.
     seed : int
         Seeds the choice.
 
@@ -273,7 +272,7 @@ def candidates(hashes: ArrayLike, instances: int, choices: int, seed: int = 0) -
     chosen = np.empty((len(words), choices), dtype=np.int64)
     for place in range(choices):
         drawn = (hashed(words, (seed << 16) + place) % np.uint64(instances - place)).astype(np.int64)
-        # The drawn one among those that are left: each earlier choice that is not above it moves it up by one.
+        # Map the drawn rank to a remaining instance: each earlier choice that is not above it moves it up by one.
         for earlier in np.sort(chosen[:, :place], axis=1).T:
             drawn += drawn >= earlier
         chosen[:, place] = drawn
@@ -281,7 +280,7 @@ def candidates(hashes: ArrayLike, instances: int, choices: int, seed: int = 0) -
 
 
 def expansion(hashes: ArrayLike, target: ArrayLike) -> float:
-    """Return how many instances hold state of a key, on average; 1 where each key has one, 0 for no tuples.
+    """Return the mean number of instances that hold state of a key; 0 for no tuples.
 
     Parameters
     ----------
@@ -318,8 +317,8 @@ def expansion(hashes: ArrayLike, target: ArrayLike) -> float:
 class _HeavyKeys:
     """Counters of the keys that may have a share of all tuples or more.
 
-    After a batch, counters beyond their number are freed by taking from all of them what the greatest of those has; so
-    a count is too low by no more than the tuples over the number of counters.
+    After a batch, surplus counters are freed by subtracting the count of the greatest of them from all; so a count is
+    too low by at most the number of tuples divided by the number of counters.
     """
 
     def __init__(self, share: float):
@@ -330,7 +329,7 @@ class _HeavyKeys:
         self._total = 0
 
     def count(self, words: NDArray[np.uint64]) -> None:
-        """Take in the keys of a batch."""
+        """Count the keys of a batch."""
         key, count = np.unique(words, return_counts=True)
         self._key, place = np.unique(np.concatenate([self._key, key]), return_inverse=True)
         self._count = np.bincount(place, np.concatenate([self._count, count]), len(self._key)).astype(np.int64)

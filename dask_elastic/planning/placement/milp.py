@@ -1,11 +1,11 @@
 """Balance as a mixed-integer linear program, solved by HiGHS from a greedy start.
 
 Goal
-    The least load distance that the budget can buy, and bins that drain emptied; within a limit of time or nodes.
+    The least load distance within the budget, and empty draining bins; within a limit of time or nodes.
 Heuristic
     Flux, then moves and swaps that bring the bin furthest from the mean nearer to it, give a first answer. The solver
-    starts from it; where it does not soon prove the optimum, it goes on with a few bins at a time, and in the end with
-    all of them again. The best of all is returned, so a solver that fails or runs out of time does no harm.
+    starts from it; unless it soon proves the optimum, it continues with a few bins at a time, and finally with all of
+    them again. The best answer is returned, so a solver that fails or runs out of time does no harm.
 Not done
     Traffic between groups, which would make the program quadratic.
 
@@ -13,10 +13,10 @@ Notes
 -----
 ALBIC, section 4.3.1, corrected by its first and second erratum. d_u and d_l are 0 at least, or the program is
 unbounded. Constraint (5) is dropped: with it, skewed loads under a small budget have no solution. The mean is exact,
-over the bins that stay, by capacity. No group goes to a draining bin, for Lemma 1 does not hold. The load on draining
-bins, which the text minimises and the print forgets, is a term of the objective, w1 ≫ w3 ≫ w2; and where the load
-distance stalls while load is left there, draining comes first, for Lemma 4.2 does not hold either. The deviation d is
-over the bins that stay, as the text's objective says, not over all nodes as in constraint (3).
+over the bins that stay, by capacity. No group moves to a draining bin, since Lemma 1 does not hold. The load on
+draining bins, which the text minimises but the printed program omits, is a term of the objective, w1 ≫ w3 ≫ w2; and
+where the load distance stalls while load is left there, draining comes first, since Lemma 4.2 does not hold either. The
+deviation d is over the bins that stay, as the text's objective says, not over all nodes as in constraint (3).
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ from dask_elastic.vocab.errors import PlanningError
 from dask_elastic.vocab.numbers import is_number
 
 _WORTH = 1e-5
-"""No state is moved for less than this part of the mean load."""
+"""No state moves for a gain below this share of the mean load."""
 
 _STALLED = 0.01
-"""Balance stalls where a period lowers the load distance by no more than this part of the mean load."""
+"""Balance stalls where a period lowers the load distance by no more than this share of the mean load."""
 
 _MOST_PAIRS = 20_000
-"""A program of more pairs of group and bin takes longer than any sensible limit for its first relaxation."""
+"""With more pairs of group and bin, the first relaxation takes longer than any sensible limit."""
 
 _SOLVER, _FIRST, _PARTS = 0.75, 0.1, 0.8
-"""The part of the time that the solver gets; what the program for all bins gets of it at first, and what the search by
-parts gets of the rest. Then it is the turn of all bins again."""
+"""Shares of the time: of the whole for the solver; of that for the first program over all bins; of the rest for the
+search by parts. The remainder is for all bins again."""
 
 _LOOKS = 2e6
-"""How many exchanges a descent looks at in a second of the limit, at most: a tenth of what it could, or less."""
+"""The most exchanges that a descent considers per second of the limit: at most a tenth of what it could."""
 
 
 @dataclass(frozen=True)
@@ -58,13 +58,13 @@ class Milp:
     Parameters
     ----------
     time_limit : float, optional
-        Seconds for an answer. What is found by then depends on the machine: give None, and `node_limit`, where answers
-        must be the same everywhere.
+        Seconds for an answer. The answer then depends on the machine: give None, and `node_limit`, where answers must
+        be the same everywhere.
     node_limit : int, optional
         Nodes of the branch-and-bound tree, of the whole and of each part. It bounds work, not time: a node of a large
-        program takes a second or more, so give `time_limit` as well where anybody waits.
+        program takes a second or more, so give `time_limit` as well where a caller waits.
     gap : float
-        The relative difference to the optimum with which the solver is content.
+        The relative difference to the optimum at which the solver stops.
 
     Raises
     ------
@@ -74,8 +74,8 @@ class Milp:
     Notes
     -----
     ALBIC, section 4.3.1; several resources as in its section 3: the bottleneck is balanced, the others are limited. New
-    groups exceed a capacity only where no other way is found; then nothing is proven.
-    Where nothing gets better by a hundred-thousandth of the mean load, all stays, unless Flux would move something.
+    groups exceed a capacity only where no other placement is found; then nothing is proven. Where the gain is below a
+    hundred-thousandth of the mean load, nothing moves, unless Flux would move something.
 
     Examples
     --------
@@ -97,15 +97,15 @@ class Milp:
             raise PlanningError(f"gap is {self.gap!r}: give 0 or more, and less than 1.")
 
     def objective(self, problem: PlacementProblem, bin: Ints, seed: int = 0) -> tuple[float, ...]:
-        """Return what is minimised: load above capacity by new groups, load distance, and what is left to drain."""
+        """Return what is minimised: load of new groups above capacity, load distance, and load left to drain."""
         return problem.excess(bin), _clean(problem, load_distance(problem, bin)), problem.to_drain(bin)
 
     def plan(self, problem: PlacementProblem, seed: int = 0) -> Placement:
-        """Return the best of the greedy answers and of what the solver makes of them."""
+        """Return the best of the greedy answers and of the solver's answers from them."""
         return self.run(problem, seed)[0]
 
     def run(self, problem: PlacementProblem, seed: int = 0) -> tuple[Placement, float]:
-        """Return the placement, and the seconds of the limit that it took.
+        """Return the placement, and the seconds used of the limit.
 
         Parameters
         ----------
@@ -117,14 +117,14 @@ class Milp:
         Returns
         -------
         tuple of Placement and float
-            The answer, and what the solver counted, as a part of `time_limit`.
+            The answer, and the solver's seconds in terms of `time_limit`.
         """
         starts = self._starts(problem)
         stranded = bool(problem.draining[starts[0]].any())
         if problem.mean <= 0 and not stranded:
             return problem.placement(starts[0], proven=True), 0.0
         seconds = None if self.time_limit is None else _SOLVER * self.time_limit
-        # Without a budget there is no later round that would drain the rest.
+        # Without a budget no later round drains the rest.
         drain_first = stranded and problem.max_moves is None and problem.max_cost is None
         half = seconds / 2 if seconds is not None and stranded and not drain_first else seconds
         found, proven, used = self._best(problem, starts, seed, drain_first, half)
@@ -135,7 +135,7 @@ class Milp:
         return problem.placement(found, proven), used / _SOLVER
 
     def _starts(self, problem: PlacementProblem) -> list[Ints]:
-        """Return staying, Flux in both readings, and descents from Flux, from drained bins and from where all is."""
+        """Return the starts: staying, both variants of Flux, and descents from Flux, drained bins and staying."""
         flux = Flux().plan(problem).bin
         answers = [Draft(problem).bin, Flux(passes=1).plan(problem).bin, flux]
         for wanted, drained in ((flux, False), (None, True), (None, False)):
@@ -150,14 +150,14 @@ class Milp:
         return answers
 
     def _stalls(self, problem: PlacementProblem, stay: Ints, found: Ints) -> bool:
-        """Return whether something is left to drain, and the load distance has hardly got less."""
+        """Return whether load is left to drain and the load distance has hardly fallen."""
         now, then = self.objective(problem, stay), self.objective(problem, found)
         return then[2] > 0 and not better(then[:1], now[:1]) and now[1] - then[1] <= _STALLED * problem.mean
 
     def _best(
         self, problem: PlacementProblem, starts: Sequence[Ints], seed: int, drain_first: bool, seconds: float | None
     ) -> tuple[Ints, bool, float]:
-        """Return the best answer, whether it is proven to be, and the seconds that the solver took."""
+        """Return the best answer, whether it is proven optimal, and the solver's seconds."""
 
         def key(bin: Ints) -> tuple[float, ...]:
             excess, distance, left = self.objective(problem, bin)
@@ -174,7 +174,7 @@ class Milp:
             best = solved if better(key(solved), key(best)) else best
         if self._worthwhile(problem, starts[0], best):
             return best, proven, used
-        # What Flux gains, however little, is gained here too.
+        # A gain of Flux is taken, however small.
         for other in starts[1:3]:
             if better(key(other)[:3], key(starts[0])[:3]):
                 return other, proven, used
@@ -183,7 +183,7 @@ class Milp:
     def _solved(
         self, problem: PlacementProblem, start: Ints, weights: Weights, seed: int, seconds: float | None
     ) -> tuple[Ints, bool, float]:
-        """Return what the solver makes of an answer, above all without load above capacity; as `_best` does."""
+        """Solve from an answer, first without load above capacity; return as `_best` does."""
         used = 0.0
         if problem.excess(start) > 0:
             half = None if seconds is None else seconds / 2
@@ -197,7 +197,7 @@ class Milp:
     def _searched(
         self, problem: PlacementProblem, start: Ints, weights: Weights, seed: int, seconds: float | None
     ) -> tuple[Ints, bool, float]:
-        """Return what the solver makes of an answer by all bins at once, then by a few at a time, then by all again."""
+        """Solve from an answer: all bins at once, then a few at a time, then all again; return as `_best` does."""
         bins, endless = int(problem.live.sum()), seconds is None and self.node_limit is None
         whole, few = endless or problem.groups * bins <= _MOST_PAIRS, endless or bins <= BINS
         best, proven, used = start, False, 0.0
@@ -223,24 +223,24 @@ class Milp:
         seconds: float | None,
         strict: bool = False,
     ) -> tuple[Ints, bool, float]:
-        """Return what the program for all bins makes of an answer; as `_best` does."""
+        """Solve the program over all bins from an answer; return as `_best` does."""
         answer = Program(problem, weights, start, strict=strict).solve(Limits(seconds, self.node_limit, self.gap), seed)
         best = start if answer.bin is None else approach(problem, answer.bin)
         return best, answer.proven and best is answer.bin, answer.seconds
 
     def _worthwhile(self, problem: PlacementProblem, stay: Ints, found: Ints) -> bool:
-        """Return whether it is worth to move any state: it decides between answers that move some anyway."""
+        """Return whether an answer gains enough over staying to move any state."""
         now, then = self.objective(problem, stay), self.objective(problem, found)
         fits, nearer = better(then[:1], now[:1]), now[1] - then[1] > _WORTH * problem.mean
         return fits or nearer or better(then[2:], now[2:])
 
 
 def _spread(problem: PlacementProblem, bin: Ints) -> float:
-    """Return how far the bin of the highest share is above that of the lowest."""
+    """Return the difference of the highest and the lowest share of a bin."""
     shares = problem.shares(bin)[problem.live]
     return _clean(problem, float(shares.max() - shares.min()))
 
 
 def _clean(problem: PlacementProblem, value: float) -> float:
-    """Return 0 for what is only rounding."""
+    """Return 0 for rounding errors, else the value."""
     return 0.0 if value <= 1e-12 * problem.mean else value

@@ -1,19 +1,19 @@
-"""The program on a few bins at a time, from the bin furthest from the mean on: for problems too large for all at once.
+"""Large neighbourhood search: solves the program for a few bins at a time, where all bins at once are too many.
 
 Goal
-    A load distance near the best there is, within a time in which the program for all bins finds next to nothing.
+    A load distance near the optimum, in a time in which the program for all bins finds almost nothing.
 Heuristic
-    The bin furthest from the mean is free, and two more: where the budget binds, the bin that some moved group is on
-    and the one that it came from, so that what was spent can be spent better; else, by turns, the bin at the other end.
-    All other bins stay as they are. What the solver finds is taken if it lowers the sorted distances of all bins. It
-    ends with the time, or when many such parts have been tried in vain.
+    The bin furthest from the mean is free, and two more: where the budget binds, the present and the former bin of a
+    moved group, so that its cost can be spent better; else, at random, the bin at the other end. All other bins stay
+    as they are. The solver's answer is taken if it lowers the sorted distances of all bins. The search ends with the
+    time, or after many parts without improvement.
 Not done
-    A proof: only the program for all bins gives one.
+    A proof of optimality: only the program for all bins gives one.
 
 Notes
 -----
-ALBIC, section 4.3.1, solves one program with CPLEX; neither the paper nor an erratum says anything of parts. The budget
-is that of the whole: what other groups have spent of it is not free.
+ALBIC, section 4.3.1, solves one program with CPLEX; neither the paper nor an erratum mentions parts. The budget is
+that of the whole problem, less what groups outside of the part have spent.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from dask_elastic.planning.placement.problem import Floats, Ints, PlacementProbl
 from dask_elastic.planning.placement.program import Limits, Program, Weights
 
 BINS = 3
-"""How many bins are free at a time."""
+"""Bins that are free at a time."""
 
 _PAIRS = 4_000
-"""A part has no more pairs of a group and a bin than that; beyond, only some of the groups on its bins are free."""
+"""The most pairs of group and bin in a part; beyond, only some of the groups on its bins are free."""
 
 _SECONDS, _NODES = 0.3, 500
-"""The solver gets no more of either for a part."""
+"""The solver's limits of seconds and branch-and-bound nodes for a part."""
 
 _OVERHEAD = 0.004
-"""Seconds that it takes to set up a part, which the solver does not count."""
+"""Seconds to set up a part, which the solver does not count."""
 
 _VAIN, _MOST = 3, 4
-"""The search ends when so many parts for each bin have been tried in vain, and without a clock after so many in all."""
+"""Parts per bin: the search ends after `_VAIN` of them without improvement, and without a clock after `_MOST`."""
 
 _DIGITS = 6
-"""Distances are compared to so many digits, in units of the mean load."""
+"""Decimal digits to which distances are compared, in units of the mean load."""
 
 
 def improve(problem: PlacementProblem, bin: Ints, weights: Weights, limits: Limits, seed: int) -> tuple[Ints, float]:
@@ -53,16 +53,16 @@ def improve(problem: PlacementProblem, bin: Ints, weights: Weights, limits: Limi
     bin : array of int
         A valid answer to it.
     weights : tuple of float
-        Those of the program.
+        The weights of the program.
     limits : Limits
-        Seconds for all parts, nodes for each of them.
+        Seconds for all parts, nodes for each part.
     seed : int
-        What the parts and the solver draw from.
+        Seeds the choice of parts and the solver.
 
     Returns
     -------
     tuple of array of int and float
-        An answer that is no worse, and the seconds that it took.
+        An answer that is no worse, and the seconds used.
     """
     random = np.random.default_rng(seed)
     live = np.flatnonzero(problem.live)
@@ -88,7 +88,7 @@ def improve(problem: PlacementProblem, bin: Ints, weights: Weights, limits: Limi
 
 
 def _distances(problem: PlacementProblem, bin: Ints) -> Floats:
-    """Return the distances of the bins from the mean in units of it, the greatest first, without rounding errors."""
+    """Return the bins' distances from the mean in units of it, greatest first, rounded."""
     away = np.abs(problem.shares(bin)[problem.live] - problem.mean) / (problem.mean or 1.0)
     return -np.sort(-np.round(away, _DIGITS))
 
@@ -99,7 +99,7 @@ def _lower(one: Floats, other: Floats) -> bool:
 
 
 def _part(problem: PlacementProblem, bin: Ints, live: Ints, random: np.random.Generator) -> Ints:
-    """Return a few bins: mostly the one furthest from the mean, those of a moved group, and others by chance."""
+    """Return a few bins: mostly the one furthest from the mean, those of a moved group, and random ones."""
     away = problem.shares(bin)[live] - problem.mean
     first = int(np.argmax(np.abs(away))) if random.random() < 0.8 else int(random.integers(len(live)))
     chosen = [int(live[first])]
@@ -115,7 +115,7 @@ def _part(problem: PlacementProblem, bin: Ints, live: Ints, random: np.random.Ge
 
 
 def _groups(problem: PlacementProblem, bin: Ints, bins: Ints, random: np.random.Generator) -> Ints:
-    """Return the groups that are free: those on the bins, and on bins that drain; of very many some."""
+    """Return the free groups: those on the bins and on draining bins, or a random part of very many."""
     there = np.flatnonzero(np.isin(bin, bins) | problem.draining[bin])
     most = max(_PAIRS // len(bins), 1)
     return there if len(there) <= most else np.sort(random.permutation(there)[:most])

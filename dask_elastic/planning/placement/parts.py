@@ -1,18 +1,18 @@
-"""Groups that talk to each other: which pairs do, and which parts of them move as one.
+"""Communicating groups: finds pairs with much traffic, and parts of groups that move as one.
 
 Goal
-    Pairs that are together stay together, in parts small enough to be balanced and paid for.
+    Collocated pairs stay collocated, in parts small enough for balance and budget.
 Heuristic
-    A pair counts where much more goes from one group to the other than to the mean downstream group. Pairs on one bin
-    that share a group make a set. A set that is too heavy, or too dear to move, is cut by balanced graph partitioning
-    with little traffic between the parts, and what is still too much is cut again.
+    A pair counts where much more traffic goes from one group to the other than to the mean downstream group. Pairs on
+    one bin that share a group form a set. A set that is too heavy, or too expensive to move, is cut by balanced graph
+    partitioning with little traffic between the parts; parts that are still too large are cut again.
 Not done
     Parts over several bins: a set is on one bin, since its pairs are.
 
 Notes
 -----
 ALBIC, section 4.3.2 (Algorithm 2, steps 1 and 2), with loads as in the fifth erratum: shares of the mean. The listing
-limits the state of a part; a limit on the number of moves limits its groups alike.
+limits the state of a part; a limit on the number of moves limits its groups in the same way.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from dask_elastic.planning.placement.problem import Floats, Ints, PlacementProbl
 
 
 def pairs(problem: PlacementProblem, score: float) -> tuple[Ints, Ints]:
-    """Return the pairs that are on one bin, and those that are not, the latter by falling traffic.
+    """Return the pairs on one bin, and the pairs on two bins by falling traffic.
 
     Parameters
     ----------
     problem : PlacementProblem
         The groups, their operators, and the traffic between them.
     score : float
-        How many times the mean traffic of the sender to a downstream group a pair must have to count.
+        A pair counts if its traffic exceeds this multiple of the sender's mean traffic to a downstream group.
 
     Returns
     -------
@@ -46,8 +46,8 @@ def pairs(problem: PlacementProblem, score: float) -> tuple[Ints, Ints]:
 
     Notes
     -----
-    ALBIC, Algorithm 2, step 1: avg(g) is what g sends over the number of groups of the operators that its own one
-    sends to.
+    ALBIC, Algorithm 2, step 1: avg(g) is the traffic that g sends, divided by the number of groups of the operators
+    downstream of its operator.
 
     Examples
     --------
@@ -67,19 +67,19 @@ def pairs(problem: PlacementProblem, score: float) -> tuple[Ints, Ints]:
 
 
 def above(problem: PlacementProblem, score: float) -> Any:
-    """Return the traffic of those pairs alone that count, wherever their groups are.
+    """Return the traffic of the pairs that count, wherever their groups are.
 
     Parameters
     ----------
     problem : PlacementProblem
         The groups, their operators, and the traffic between them.
     score : float
-        How many times the mean traffic of the sender to a downstream group a pair must have to count.
+        A pair counts if its traffic exceeds this multiple of the sender's mean traffic to a downstream group.
 
     Returns
     -------
     sparse matrix, groups × groups
-        Bytes per second; what a group sends to itself does not count.
+        Bytes per second; traffic of a group to itself does not count.
 
     Examples
     --------
@@ -98,7 +98,7 @@ def above(problem: PlacementProblem, score: float) -> Any:
 
 
 def parts(problem: PlacementProblem, together: Ints, most: float, seed: int) -> Ints:
-    """Return the part of each group: sets of pairs on one bin, cut to what can be balanced and moved.
+    """Return the part of each group: sets of pairs on one bin, cut for balance and budget.
 
     Parameters
     ----------
@@ -107,14 +107,14 @@ def parts(problem: PlacementProblem, together: Ints, most: float, seed: int) -> 
     together : array of int, pairs × 2
         Pairs of groups on one bin.
     most : float
-        The load of a part at most, as a share of the mean load of a bin. A single group may have more.
+        The greatest load of a part, as a share of the mean load of a bin. A single group may exceed it.
     seed : int
         The partitioner's seed.
 
     Returns
     -------
     array of int
-        The part of each group, from 0 on; parts are numbered by their first groups, whatever the partitioner says.
+        The part of each group, from 0 on; parts are numbered by their first groups.
 
     Notes
     -----
@@ -142,7 +142,7 @@ def parts(problem: PlacementProblem, together: Ints, most: float, seed: int) -> 
             made = np.where(found == 0, label[members], count + found - 1)
             label[members] = made
             count += int(found.max())
-            # The partitioner balances one weight: the other may still be too much.
+            # The partitioner balances one weight; the other one may still be too large.
             waiting += [int(one) for one in np.unique(made) if (made == one).sum() > 1]
     _, first, inverse = np.unique(label, return_index=True, return_inverse=True)
     result: Ints = np.argsort(np.argsort(first))[inverse].astype(np.int64)
@@ -162,7 +162,7 @@ def contracted(problem: PlacementProblem, label: Ints) -> PlacementProblem:
     Returns
     -------
     PlacementProblem
-        A group for each part, with the load, the state and the number of moves of all in it.
+        One group for each part, with the sum of loads, state and moves of its groups.
 
     Examples
     --------
@@ -190,7 +190,7 @@ def contracted(problem: PlacementProblem, label: Ints) -> PlacementProblem:
 
 
 def _cut(problem: PlacementProblem, members: Ints, most: float) -> tuple[int, Floats]:
-    """Return into how many parts a set must be cut, and the weights by which it is most too large."""
+    """Return the number of parts that a set must be cut into, and the weights that exceed their limit most."""
     even = float(problem.weight.sum()) / int(problem.live.sum())
     needs = [(_ratio(float(problem.weight[members].sum()), most * even), problem.weight)]
     if problem.max_cost is not None:
@@ -211,7 +211,7 @@ def _downstream(problem: PlacementProblem) -> Ints:
     """Return the number of groups downstream of each group: those of the operators that its own one sends to."""
     row, column = problem.traffic.nonzero()
     if problem.operator is None:
-        # Of one operator that all belong to, those count that anything is sent to.
+        # Without operators, all groups that receive traffic count.
         return np.full(problem.groups, len(np.unique(column)))
     kinds, kind = np.unique(problem.operator, return_inverse=True)
     edges = np.unique(np.stack([kind[row], kind[column]], axis=1), axis=0)

@@ -1,13 +1,13 @@
-"""Balance as a mixed-integer linear program in the terms of HiGHS, for all groups and bins or for a part of them.
+"""The mixed-integer linear program of balance for HiGHS, for all groups and bins or for a part of them.
 
 Goal
-    One place that knows the program's columns and rows, the solver's options, and what may come back from it.
+    One place for the program's columns and rows, the solver's options, and the reading of its answer.
 Method
     A 0-1 variable for each group and bin it may be on, the shares of the bins, and d, U and L: the load distance, the
     upper and the lower deviation. U is what the paper writes as d − d_u, L as d − d_l. Shares are in units of the mean.
-    Groups and bins outside of the part stay as they are, and what they spend is taken off the budget.
+    Groups and bins outside of the part stay as they are, and what they spend is subtracted from the budget.
 Not done
-    Any choice of the part: `dask_elastic.planning.placement.neighbourhood`.
+    The choice of the part: `dask_elastic.planning.placement.neighbourhood`.
 
 Notes
 -----
@@ -35,21 +35,21 @@ BALANCE_FIRST: Weights = (1.0, 1e-4, 1e-6)
 """The weights w₁ of the load distance, w₃ of what is left to drain, w₂ of the two deviations."""
 
 DRAIN_FIRST: Weights = (1e-3, 1.0, 1e-6)
-"""The same where nothing but draining can be gained."""
+"""The weights where only draining can be gained."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """When the solver has to come back.
+    """The limits of a run of the solver.
 
     Parameters
     ----------
     seconds : float or None
-        Seconds that it may take.
+        Seconds, None for no limit.
     nodes : int or None
         Nodes of the branch-and-bound tree.
     gap : float
-        The relative difference to the optimum with which it is content.
+        The relative difference to the optimum at which it stops.
     """
 
     seconds: float | None = None
@@ -59,16 +59,16 @@ class Limits:
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """What came back from the solver.
+    """The solver's answer.
 
     Parameters
     ----------
     bin : array of int or None
-        The bin of each group of the whole problem; None where the solver has no answer.
+        The bin of each group of the whole problem; None if there is no answer.
     proven : bool
-        Whether it is optimal for the part that was free, within the gap.
+        Whether it is optimal for the free part, within the gap.
     seconds : float
-        What it took the solver.
+        The solver's run time.
     """
 
     bin: Ints | None
@@ -86,13 +86,13 @@ class Program:
     weights : tuple of float
         `BALANCE_FIRST` or `DRAIN_FIRST`.
     start : array of int
-        An answer that is valid; the solver starts from it, and what is not free stays as it says.
+        A valid answer; the solver starts from it, and whatever is not free stays as in it.
     groups : array of int, optional
         The groups that are free; all if left out.
     bins : array of int, optional
         The bins that stay and that free groups may go to; all that stay if left out.
     strict : bool
-        Whether the bins keep their limits even where groups that had no bin exceed them at the start.
+        Keep the limits of bins even where new groups exceed them at the start.
     """
 
     def __init__(
@@ -119,19 +119,19 @@ class Program:
         self._group = self._free[self._row]
 
     def solve(self, limits: Limits, seed: int) -> Answer:
-        """Return what the solver makes of it; where the solver fails, that it has no answer.
+        """Run the solver; if it fails, the answer has no bins.
 
         Parameters
         ----------
         limits : Limits
-            When it has to come back.
+            The limits of the run.
         seed : int
             The solver's seed.
 
         Returns
         -------
         Answer
-            The bins may still break a rule by the solver's tolerances: let the validator see them.
+            The bins may break a rule within the solver's tolerances: check them with the validator.
 
         Raises
         ------
@@ -141,21 +141,21 @@ class Program:
         Warns
         -----
         RuntimeWarning
-            If the solver raised, with what it said.
+            If the solver raised, with its error.
         """
         highs = require("highspy", "the mixed-integer program")
         model, guess = self._model(highs), self._values().tolist()
         try:
             values, proven, seconds = _solved(highs, model, guess, _options(limits, seed))
         except Exception as error:
-            # Whatever a solver throws, a plan is due: the greedy answer does.
+            # A plan is needed whatever the solver raises: the greedy answer is used.
             warnings.warn(f"HiGHS failed, so the plan is made without it: {error!r}", RuntimeWarning, stacklevel=2)
             return Answer(None, False, 0.0)
         bin = self._read(values)
         return Answer(bin, proven and bin is not None, seconds)
 
     def _read(self, values: Floats) -> Ints | None:
-        """Return the bins that the columns say, None where they do not say one for each free group."""
+        """Return the bins by the columns; None unless they give one for each free group."""
         if len(values) < len(self._row):
             return None
         chosen = np.flatnonzero(values[: len(self._row)] > 0.5)
@@ -166,7 +166,7 @@ class Program:
         return bin
 
     def _choices(self) -> Mask:
-        """Return which bin each free group may be on: those that are free, its own, and of the whole its first one."""
+        """Return the bins of each free group: the free ones, its own, and in the whole program its first one."""
         problem, free = self._problem, self._free
         choices = np.zeros((len(free), problem.bins), dtype=np.bool_)
         choices[:, self._bins] = True
@@ -218,7 +218,7 @@ class Program:
         return lp
 
     def _most(self) -> Floats:
-        """Return what the free bins may bear; groups that had no bin may have exceeded a capacity."""
+        """Return the limits of the free bins; new groups may have exceeded a capacity."""
         problem = self._problem
         most = problem.limit if self._strict else np.maximum(problem.limit, problem.totals(self._start))
         result: Floats = most[self._bins]
@@ -267,26 +267,26 @@ class Program:
                 yield self._block(len(bins), (at, inside, load)), np.full(len(bins), -np.inf), room
 
     def _budgets(self) -> Iterator[tuple[Any, Floats, Floats]]:
-        """Yield the rows that keep what moves within the budgets: so much has to stay."""
+        """Yield the rows of the budgets, as the least that must stay."""
         problem, free = self._problem, self._free
         stays = np.flatnonzero((self._bin == problem.current[self._group]) & problem.placed[self._group])
-        gone = self._fixed & problem.moved(self._start)
+        spent = self._fixed & problem.moved(self._start)
         for budget, prices in ((problem.max_moves, problem.size), (problem.max_cost, problem.state_bytes)):
             if budget is not None:
                 unit = float(prices.max(initial=0)) or 1.0
-                least = float(prices[gone].sum() + prices[free][problem.placed[free]].sum() - budget) / unit
+                least = float(prices[spent].sum() + prices[free][problem.placed[free]].sum() - budget) / unit
                 kept = prices[self._group[stays]] / unit
                 row = self._block(1, (np.zeros(len(stays), dtype=np.int64), stays, kept))
                 yield row, np.array([least]), np.array([np.inf])
 
     def _block(self, height: int, *entries: tuple[Any, Any, Any]) -> Any:
-        """Return so many rows, from entries of row, column and value."""
+        """Return `height` rows from entries of row, column and value."""
         row, column, value = (np.concatenate([np.atleast_1d(entry[i]) for entry in entries]) for i in range(3))
         return sp.coo_matrix((value, (row, column)), shape=(height, len(self._group) + len(self._bins) + 3))
 
 
 def _solved(highs: Any, model: Any, guess: list[float], options: dict[str, Any]) -> tuple[Floats, bool, float]:
-    """Return the columns' values, whether they are optimal, and the seconds that it took."""
+    """Return the columns' values, whether they are optimal, and the run time in seconds."""
     solver = highs.Highs()
     for name, value in options.items():
         solver.setOptionValue(name, value)

@@ -1,10 +1,10 @@
-"""How good a placement is: balance, cost of moving, and how much traffic stays within bins.
+"""The quality of a placement: balance, cost of moving, and traffic within bins.
 
 Goal
     The measures of the papers, each a function of a problem and the bins, so that any two planners can be compared.
 Heuristic
-    None. Loads of bins are shares of their capacity, and the bins that drain have no part in balance. Bins that are no
-    bins of the problem raise a `PlanningError` that names the group.
+    None. Loads of bins are shares of their capacity; draining bins do not count in balance. A bin that is not in the
+    problem raises a `PlanningError` that names the group.
 Not done
     Latency: `dask_elastic.model` turns loads into it.
 
@@ -28,11 +28,11 @@ from dask_elastic.vocab.numbers import is_number
 
 
 def load_distance(problem: PlacementProblem, bin: ArrayLike) -> float:
-    """Return how far the bin furthest from the mean is from it, above or below.
+    """Return the greatest distance of a bin's load from the mean, above or below.
 
     Notes
     -----
-    ALBIC, section 4.3.1: only bins that stay count, while the mean has the load on draining ones in it.
+    ALBIC, section 4.3.1: only bins that stay count, while the mean includes the load on draining bins.
 
     Examples
     --------
@@ -61,7 +61,7 @@ def variance(problem: PlacementProblem, bin: ArrayLike) -> float:
 
     Notes
     -----
-    ELB/CLB, equation (1), which it is when bins are alike and none drains.
+    ELB/CLB, equation (1), where bins are equal and none drains.
 
     Examples
     --------
@@ -107,28 +107,26 @@ def collocation(problem: PlacementProblem, bin: ArrayLike) -> float:
 
 
 def load_index(problem: PlacementProblem, bin: ArrayLike, communication: float = 1.0) -> float:
-    """Return the load of the whole system as a share of what it is now.
+    """Return the load of the whole system as a share of its present load.
 
     Parameters
     ----------
     problem : PlacementProblem
-        The groups, where they are now, and their traffic.
+        The groups, their present bins, and their traffic.
     bin : array of int
-        Where they shall be.
+        Their new bins.
     communication : float
-        How much load it takes to serialise, send and read all traffic between bins, in units of the load that is there
-        without it.
+        The load of serialising, sending and reading all traffic between bins, in units of the load without it.
 
     Returns
     -------
     float
-        1 for the bins as they are, less where more traffic stays within bins.
+        1 for the present bins, less where more traffic stays within bins.
 
     Notes
     -----
-    ALBIC, section 5. The paper measures it. Here it is a model: the measured loads hold the cost of the traffic that
-    now leaves its bin, in proportion to bytes. The default is what section 5.4 saw, a load cut in half from
-    no collocation to all of it.
+    ALBIC, section 5. The paper measures it. Here it is a model: the measured loads include the cost of traffic between
+    bins, in proportion to bytes. The default is the result of section 5.4: full collocation halves the load.
 
     Examples
     --------
@@ -143,7 +141,7 @@ def load_index(problem: PlacementProblem, bin: ArrayLike, communication: float =
 
 
 def better(new: Sequence[float], old: Sequence[float], noise: float = SLACK) -> bool:
-    """Return whether an objective is lower than another one: the first number that differs by more than noise decides.
+    """Return whether an objective is lower than another: the first number that differs by more than noise decides.
 
     Examples
     --------

@@ -1,19 +1,19 @@
-"""Redist: the heaviest groups are placed one by one, all others by a ring.
+"""Redist: places the heaviest groups one by one, and all others by a ring.
 
 Goal
     Balance under skew by a compact function: a table of few groups, and a hash for the rest.
 Heuristic
-    The heaviest groups are taken anew, heaviest first: each stays if its bin has room below the allowed imbalance, and
-    goes to the least loaded bin otherwise. The rest is where consistent hashing has it.
+    The heaviest groups are placed anew, heaviest first: each stays if its bin has room below the allowed imbalance, and
+    otherwise goes to the least loaded bin. Consistent hashing places the rest.
 Not done
-    State of different size: every group counts alike, which is what the paper holds against it.
+    State of different size: every group counts the same, which the paper criticises.
 
 Notes
 -----
 State migration, sections 2 and 6, after Gedik's partitioning functions for stateful data parallelism; ELB/CLB, section
-1.1, tells of the pair of hash and table. Neither prints the construction, and no erratum concerns it: what is here
-follows their description, not Gedik's listing. The ring hashes numbers of groups and bins; what is in the table goes by
-loads and places alone, so that with all groups in it no number matters.
+1.1, describes the pair of hash and table. Neither prints the construction, and no erratum concerns it: this module
+follows their description, not Gedik's listing. The ring hashes numbers of groups and bins; the table depends on loads
+and present bins only, so that with all groups in it no number matters.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class Redist:
     Parameters
     ----------
     tracked : int, optional
-        How many of the heaviest groups the table holds; four for each bin that stays if left out.
+        The number of heaviest groups in the table; four for each live bin if left out.
     threshold : float
-        The load of a bin over the mean up to which a heavy group may stay there, at least 1.
+        The load of a bin over the mean, at least 1, up to which a heavy group stays.
     replicas : int
-        How many points a bin has on the ring.
+        Points of a bin on the ring.
 
     Raises
     ------
@@ -73,11 +73,11 @@ class Redist:
             raise PlanningError(f"replicas is {self.replicas!r}: give 1 or more.")
 
     def objective(self, problem: PlacementProblem, bin: Ints, seed: int = 0) -> tuple[float, ...]:
-        """Return what is minimised: how many groups are not where table and ring have them."""
+        """Return what is minimised: the number of groups not on the bin that table and ring give."""
         return (float((bin != self._wanted(problem, seed)).sum()),)
 
     def plan(self, problem: PlacementProblem, seed: int = 0) -> Placement:
-        """Return the placement that table and ring say, as far as the rules allow."""
+        """Return the placement that table and ring give, as far as the rules allow."""
         return problem.placement(approach(problem, self._wanted(problem, seed)))
 
     def _wanted(self, problem: PlacementProblem, seed: int) -> Ints:
@@ -91,7 +91,7 @@ class Redist:
             after = shares + problem.weight[group] / problem.strength
             target = int(problem.current[group])
             if target < 0 or problem.draining[target] or after[target] > most:
-                # Of bins loaded alike, as empty ones are, its own wins, then the one that has least now, not a number.
+                # Among bins of equal load, such as empty ones, its own wins, then the least loaded now.
                 other = np.arange(problem.bins) != target
                 target = int(np.lexsort((now, other, np.where(problem.live, after, np.inf)))[0])
             wanted[group] = target

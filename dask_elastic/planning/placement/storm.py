@@ -1,7 +1,7 @@
-"""Storm's scheduler: the same number of consecutive groups on every bin.
+"""Storm's scheduler: puts the same number of consecutive groups on every bin.
 
 Goal
-    The baseline that evens out counts and looks at nothing else.
+    The baseline that balances counts of groups and ignores everything else.
 Heuristic
     The groups of each operator are cut into intervals of equal length, and these are matched to bins so that least
     state moves.
@@ -11,8 +11,8 @@ Not done
 Notes
 -----
 State migration, section 6, where Storm "simply allocates the same number of consecutive tasks to each node". It does
-not say which interval goes to which node: by the fifth erratum the best matching decides, which is the kindest reading.
-Consecutive are the numbers of the groups: with others the intervals are others.
+not state which interval goes to which node: by the fifth erratum the best matching decides, the most favourable
+reading. Intervals follow the numbers of groups, so renumbering groups changes them.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class Storm:
     by_number = ("groups",)
 
     def objective(self, problem: PlacementProblem, bin: Ints, seed: int = 0) -> tuple[float, ...]:
-        """Return what is minimised: how many groups are outside the interval of their bin."""
+        """Return what is minimised: the number of groups outside the interval of their bin."""
         return (float((bin != _wanted(problem)).sum()),)
 
     def plan(self, problem: PlacementProblem, seed: int = 0) -> Placement:
-        """Return the placement in intervals, as far as the rules allow; the seed is ignored."""
+        """Return the placement by intervals, as far as the rules allow; the seed is ignored."""
         return problem.placement(approach(problem, _wanted(problem)))
 
 

@@ -1,15 +1,15 @@
-"""UHLB: a hash function drawn at random says where each group belongs.
+"""UHLB: a random hash function decides the bin of each group.
 
 Goal
-    The baseline that balances by chance and moves nearly everything.
+    The baseline that balances at random and moves nearly all groups.
 Heuristic
-    A function is drawn from a 2-universal family; where it balances no better than what is there, all stays.
+    A function is drawn from a 2-universal family; where it balances no better than staying, nothing moves.
 Not done
-    Any look at state.
+    State is ignored.
 
 Notes
 -----
-ELB/CLB, section 5, which names the method and gives neither the family nor when a new function is drawn; no erratum
+ELB/CLB, section 5, which gives neither the family nor when a new function is drawn; no erratum
 concerns it. The family is Carter and Wegman's, ((a x + b) mod p) mod n; the best of `draws` functions is taken. It maps
 numbers of groups to numbers of bins.
 """
@@ -36,12 +36,12 @@ class UniversalHash:
     Parameters
     ----------
     draws : int
-        How many functions to try.
+        The number of functions to try.
 
     Raises
     ------
     PlanningError
-        If none is to be tried.
+        If `draws` is below 1.
 
     Notes
     -----
@@ -63,11 +63,11 @@ class UniversalHash:
             raise PlanningError(f"draws is {self.draws!r}: give 1 or more.")
 
     def objective(self, problem: PlacementProblem, bin: Ints, seed: int = 0) -> tuple[float, ...]:
-        """Return what is minimised: what is left to drain, and the variance of the bins' loads."""
+        """Return what is minimised: load left to drain, and the variance of the bins' loads."""
         return problem.to_drain(bin), variance(problem, bin)
 
     def plan(self, problem: PlacementProblem, seed: int = 0) -> Placement:
-        """Return the best placement that a function drawn says, or what is there but for the bins that drain."""
+        """Return the best placement by a drawn function, or staying with drained bins."""
         return problem.placement(settle(problem, lambda part: self._once(part, seed)))
 
     def _once(self, problem: PlacementProblem, seed: int) -> Ints:
