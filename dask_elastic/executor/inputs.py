@@ -120,7 +120,7 @@ def timed_components(components: Iterable[Component]) -> frozenset[str]:
     Parameters
     ----------
     components : iterable of Component
-        Each behind those that it reads, as `fuse` returns them.
+        Each behind those that it reads, as `build_components` returns them.
     """
     timed: set[str] = set()
     for component in components:

@@ -10,7 +10,7 @@ import pyarrow as pa
 from dask_elastic.executor.primary_state import PrimaryState
 from dask_elastic.state.layout import StateLayout
 from dask_elastic.state.slots import Column
-from dask_elastic.topology.bundle import Bundle
+from dask_elastic.topology.aggregates.bundle import Bundle
 from dask_elastic.topology.operators import Compute
 
 

@@ -11,7 +11,7 @@ from dask_elastic.executor.function_logic import FunctionLogic, KeyFunctionLogic
 from dask_elastic.routing.hashing import check_columns
 from dask_elastic.state.session import Session
 from dask_elastic.state.store import KeyedStore
-from dask_elastic.topology.bundle import Bundle
+from dask_elastic.topology.aggregates.bundle import Bundle
 from dask_elastic.topology.logic_level import KeyLogic, RowLogic
 from dask_elastic.topology.operators import Compute
 from dask_elastic.topology.schema import check_schema

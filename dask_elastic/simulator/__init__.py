@@ -1,4 +1,4 @@
-"""A driver that carries the executors' instructions out on a virtual clock, in one thread, seeded."""
+"""Runs a job's executors and their drivers on a virtual clock, in one thread, under seeded schedules and faults."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from dask_elastic.simulator.ledger import Ledger
 from dask_elastic.simulator.placement import Placement
 from dask_elastic.simulator.schedule import Schedule
 from dask_elastic.simulator.shrink import shrink
-from dask_elastic.simulator.world import World, WorldOptions
+from dask_elastic.simulator.world import World
+from dask_elastic.simulator.world_options import WorldOptions
 
 __all__ = [
     "Balance",

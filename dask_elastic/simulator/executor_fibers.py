@@ -4,25 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import AbstractContextManager, closing
-from typing import TYPE_CHECKING
 
 from dask_elastic.executor import events
 from dask_elastic.executor import instructions as do
-from dask_elastic.executor.driver import ExecutorDriver
+from dask_elastic.executor.drivers.executor_driver import ExecutorDriver
+from dask_elastic.executor.drivers.steps import Steps
 from dask_elastic.executor.executor import ElasticExecutor
 from dask_elastic.executor.piece import Block
 from dask_elastic.executor.processor import Processor
-from dask_elastic.executor.steps import Steps
 from dask_elastic.simulator.fiber import Bell, Condition, FiberLock, FiberSteps, NoFiberLock
+from dask_elastic.simulator.surroundings import Surroundings
 from dask_elastic.topology.component import Component
 from dask_elastic.vocab import messages as m
 from dask_elastic.vocab.batch import Batch, Delivery
 from dask_elastic.vocab.errors import ProtocolError
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.watermark import Watermark
-
-if TYPE_CHECKING:
-    from dask_elastic.simulator.world import World
 
 MOST_TORN_STEPS = 40
 """Without the control lock, so many steps may come before a message is sent."""
@@ -31,7 +28,7 @@ MOST_TORN_STEPS = 40
 class FollowedExecutor(ElasticExecutor):
     """An executor whose rows and watermarks are followed by the ledgers of a world."""
 
-    world: World
+    world: Surroundings
     newest_change = 0
 
     def accept(self, block: Block, origin: ExecutorId, batch: Batch, nbytes: int, now: float) -> list[do.Instruction]:
@@ -52,7 +49,7 @@ class FollowedExecutor(ElasticExecutor):
         self.world.say("{}", event)
         match event:
             case events.InputWatermark(watermark):
-                self.world.event_times.hears(self.inputs, watermark)
+                self.world.event_times.receives(self.inputs, watermark)
             case events.SetCores(NumberedCores() as cores):
                 self._check_change(cores.change)
         instructions = super().handle(event, now)
@@ -79,7 +76,7 @@ class ExecutorFibers:
 
     Parameters
     ----------
-    world : World
+    world : Surroundings
         Delivers, returns credit, and keeps the ledger.
     executor : FollowedExecutor
         The executor.
@@ -92,7 +89,7 @@ class ExecutorFibers:
         Tokens of the flush requests that were answered.
     """
 
-    def __init__(self, world: World, executor: FollowedExecutor, component: Component):
+    def __init__(self, world: Surroundings, executor: FollowedExecutor, component: Component):
         self.world = world
         self.executor = executor
         self.component = component

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, closing
-from typing import TYPE_CHECKING
 
+from dask_elastic.executor.drivers.remote_driver import RemoteDriver
+from dask_elastic.executor.drivers.steps import Steps
 from dask_elastic.executor.processor import Processor
 from dask_elastic.executor.remote import RemotePart
-from dask_elastic.executor.remote_driver import RemoteDriver
-from dask_elastic.executor.steps import Steps
 from dask_elastic.simulator.fiber import Bell, FiberSteps
+from dask_elastic.simulator.surroundings import Surroundings
 from dask_elastic.topology.component import Component
 from dask_elastic.vocab import messages as m
 from dask_elastic.vocab.batch import Batch, Delivery
-
-if TYPE_CHECKING:
-    from dask_elastic.simulator.world import World
 
 
 class RemoteFibers:
@@ -24,7 +21,7 @@ class RemoteFibers:
 
     Parameters
     ----------
-    world : World
+    world : Surroundings
         Carries messages and keeps the ledger.
     part : RemotePart
         Queues and state of the tasks.
@@ -39,7 +36,7 @@ class RemoteFibers:
         Tasks started so far.
     """
 
-    def __init__(self, world: World, part: RemotePart, component: Component, node: int, home: int):
+    def __init__(self, world: Surroundings, part: RemotePart, component: Component, node: int, home: int):
         self.world = world
         self.part = part
         self.component = component

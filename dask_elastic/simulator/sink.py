@@ -1,20 +1,17 @@
-"""A sink in the simulation: it keeps what it is given, and writes nothing."""
+"""A sink of a simulated job: it keeps its rows in memory."""
 
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from dask_elastic.executor.inputs import Inputs
 from dask_elastic.simulator.fiber import FiberSteps
+from dask_elastic.simulator.surroundings import Surroundings
 from dask_elastic.vocab.batch import Batch
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.watermark import Watermark
-
-if TYPE_CHECKING:
-    from dask_elastic.simulator.world import World
 
 
 class SimulatedSink:
@@ -22,8 +19,8 @@ class SimulatedSink:
 
     Parameters
     ----------
-    world : World
-        It takes credit back, and keeps the time.
+    world : Surroundings
+        Returns credit, and counts steps.
     identity : ExecutorId
         Which instance of which sink.
     inputs : Inputs
@@ -32,10 +29,10 @@ class SimulatedSink:
     Attributes
     ----------
     received : list of (int, RecordBatch)
-        The batches, each with the step at which it was taken.
+        The batches, each with the step at which it was received.
     """
 
-    def __init__(self, world: World, identity: ExecutorId, inputs: Inputs):
+    def __init__(self, world: Surroundings, identity: ExecutorId, inputs: Inputs):
         self.world = world
         self.identity = identity
         self.received: list[tuple[int, pa.RecordBatch]] = []
@@ -44,7 +41,7 @@ class SimulatedSink:
         world.spawn(str(identity), self._run())
 
     def offer(self, origin: ExecutorId, batch: Batch, nbytes: int) -> None:
-        """Bring a batch."""
+        """Take a batch."""
         self._waiting.append((origin, batch, nbytes))
 
     def receive_watermark(self, watermark: Watermark) -> None:
@@ -52,7 +49,7 @@ class SimulatedSink:
         self._waiting.append((watermark.origin, watermark, 0))
 
     def input_ended(self, origin: ExecutorId) -> None:
-        """Say that an upstream instance has sent its last batch."""
+        """Take the end of an upstream instance."""
         self._waiting.append((origin, None, 0))
 
     def _run(self) -> FiberSteps:
@@ -63,7 +60,7 @@ class SimulatedSink:
                 case None:
                     self.inputs.end(origin)
                 case Watermark():
-                    self.world.event_times.hears(self.inputs, what)
+                    self.world.event_times.receives(self.inputs, what)
                     self.inputs.hear(what)
                 case Batch():
                     self.world.event_times.arrives(self.inputs, origin, what.rows)

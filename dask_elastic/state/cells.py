@@ -12,9 +12,9 @@ from dask_elastic.state.map_column import MapColumn
 from dask_elastic.state.stored_values import to_python
 from dask_elastic.state.value_column import ValueColumn
 from dask_elastic.state.view import StateView
-from dask_elastic.topology.ragged import Ragged
+from dask_elastic.topology.aggregates.ragged import Ragged
+from dask_elastic.topology.aggregates.user_aggregate import private_copy
 from dask_elastic.topology.state_kind import Element
-from dask_elastic.topology.user_aggregate import private_copy
 from dask_elastic.vocab.errors import StateError
 
 

@@ -16,8 +16,8 @@ import pyarrow as pa
 from dask_elastic.state.index import Words
 from dask_elastic.state.slots import Column
 from dask_elastic.state.stored_values import as_objects
-from dask_elastic.topology.field import Field
-from dask_elastic.topology.ragged import Ragged
+from dask_elastic.topology.aggregates.field import Field
+from dask_elastic.topology.aggregates.ragged import Ragged
 from dask_elastic.vocab.errors import SchemaMismatch
 
 IDENTITY = ("__hash", "__check", "__shard", "__gone")

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from dask_elastic.state.slots import Column
 from dask_elastic.state.stored_values import Known, dtype_of, to_arrow
-from dask_elastic.topology.field import Field
+from dask_elastic.topology.aggregates.field import Field
 from dask_elastic.topology.state_kind import Declared, List, Map, StateKind, Value, kind_of
 
 KNOWN, KEYS, ENDS = "?", "#", "@"

@@ -13,7 +13,7 @@ from dask_elastic.state.layout import unexpired_part
 from dask_elastic.state.slots import Column
 from dask_elastic.state.stored_values import Known, Values, dtype_of, to_arrow, to_python, to_stored
 from dask_elastic.state.value_column import Load, require_mask
-from dask_elastic.topology.ragged import Ragged
+from dask_elastic.topology.aggregates.ragged import Ragged
 from dask_elastic.topology.state_kind import Element, List
 from dask_elastic.vocab.errors import StateError
 

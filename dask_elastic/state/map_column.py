@@ -15,7 +15,7 @@ from dask_elastic.state.list_column import require_known, stored_elements
 from dask_elastic.state.slots import Column
 from dask_elastic.state.stored_values import Known, Values, dtype_of, filled, private, to_arrow, to_python
 from dask_elastic.state.value_column import Load, require_mask
-from dask_elastic.topology.ragged import Ragged
+from dask_elastic.topology.aggregates.ragged import Ragged
 from dask_elastic.topology.state_kind import Map
 from dask_elastic.vocab.errors import StateError
 

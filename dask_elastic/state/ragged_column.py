@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dask_elastic.state.index import Slots
-from dask_elastic.topology.ragged import Ragged, offsets_of, spans
+from dask_elastic.topology.aggregates.ragged import Ragged, offsets_of, spans
 from dask_elastic.vocab.lock import Lock, MakeLock, NoLock
 
 _FIRST_ROOM = 256

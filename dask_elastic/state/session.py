@@ -12,8 +12,8 @@ import pyarrow as pa
 from dask_elastic.state.index import Slots, Words
 from dask_elastic.state.key_table import KeyTable, distinct_keys
 from dask_elastic.state.slots import DIRTY, EMPTY, GONE, LIVE, Column
-from dask_elastic.topology.grouping import Grouping
-from dask_elastic.topology.ragged import Ragged
+from dask_elastic.topology.aggregates.grouping import Grouping
+from dask_elastic.topology.aggregates.ragged import Ragged
 from dask_elastic.vocab.errors import StateError
 from dask_elastic.vocab.lock import Lock
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from dask_elastic.state.index import Slots, Words
 from dask_elastic.state.ragged_column import RaggedColumn
-from dask_elastic.topology.field import Field
+from dask_elastic.topology.aggregates.field import Field
 from dask_elastic.vocab.lock import MakeLock, NoLock
 
 EMPTY, LIVE, GONE, DIRTY = 0, 1, 2, 3

@@ -16,7 +16,7 @@ from dask_elastic.state.key_columns import KeyColumns, plain
 from dask_elastic.state.key_table import KeyTable, MakeIndex, distinct_keys
 from dask_elastic.state.session import Session
 from dask_elastic.state.slots import DIRTY, EMPTY, GONE, LIVE, Column, SlotArrays
-from dask_elastic.topology.field import Field
+from dask_elastic.topology.aggregates.field import Field
 from dask_elastic.vocab.errors import SchemaMismatch, StateError
 from dask_elastic.vocab.lock import MakeLock, NoLock
 

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dask_elastic.topology.operand import storage, stored, validity
+from dask_elastic.topology.aggregates.operand import storage, stored, validity
+from dask_elastic.topology.aggregates.user_aggregate import private_copy
 from dask_elastic.topology.state_kind import Element
-from dask_elastic.topology.user_aggregate import private_copy
 
 Values = npt.NDArray[Any]
 Known = npt.NDArray[np.bool_]

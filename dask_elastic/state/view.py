@@ -16,7 +16,7 @@ from dask_elastic.state.session import Located, Session
 from dask_elastic.state.slots import Column
 from dask_elastic.state.stored_values import Known, Values, filled, private
 from dask_elastic.state.value_column import ValueColumn
-from dask_elastic.topology.grouping import Grouping
+from dask_elastic.topology.aggregates.grouping import Grouping
 from dask_elastic.topology.state_kind import Declared, List, Map, Value
 from dask_elastic.vocab.errors import StateError
 

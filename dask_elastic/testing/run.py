@@ -14,7 +14,7 @@ import pyarrow as pa
 from dask_elastic.executor.error_policy import DeadLetter, OnError
 from dask_elastic.executor.keyed_state import read_state
 from dask_elastic.simulator import Placement, World, WorldOptions
-from dask_elastic.topology.component import Component, fuse
+from dask_elastic.topology.component import Component, build_components
 from dask_elastic.topology.operators import Compute, SinkOperator, SourceOperator
 from dask_elastic.topology.source import Source, SourceContext
 from dask_elastic.topology.topology import Topology
@@ -115,7 +115,7 @@ def run(
     if executors is not None and executors < 1:
         raise TopologyError(f"executors is {executors!r}; give 1 or more, or None for what the operators say.")
     given = dict(inputs or {})
-    components = [_with_rows(component, given) for component in fuse(topology)]
+    components = [_with_rows(component, given) for component in build_components(topology)]
     if given:
         raise _unknown(topology, [*given])
     placement = Placement.derived(components, SLOTS, executors)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_elastic.executor.inputs import Inputs, timed_components
-from dask_elastic.topology import Sink, Source, Topology, fuse
+from dask_elastic.topology import Sink, Source, Topology, build_components
 from dask_elastic.topology import aggregate as agg
 from dask_elastic.vocab.errors import ProtocolError
 from dask_elastic.vocab.identity import ExecutorId
@@ -94,4 +94,4 @@ def test_a_component_has_event_time_if_anything_before_it_has():
     joined = timed.union(untimed).key_by("k").compute({"n": agg.Count()}, name="joined")
     joined.key_by("k").compute({"n": agg.Count()}, name="behind").sink(Nowhere(), name="out")
     untimed.key_by("k").compute({"n": agg.Count()}, name="alone").sink(Nowhere(), name="other")
-    assert timed_components(fuse(topology)) == {"timed", "joined", "behind", "out"}
+    assert timed_components(build_components(topology)) == {"timed", "joined", "behind", "out"}

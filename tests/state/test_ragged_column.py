@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_elastic.state.ragged_column import RaggedColumn
-from dask_elastic.topology.ragged import Ragged
+from dask_elastic.topology.aggregates.ragged import Ragged
 
 SLOTS = 6
 WRITES = st.lists(

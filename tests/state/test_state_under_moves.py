@@ -15,7 +15,7 @@ from dask_elastic.executor import events, function_logic
 from dask_elastic.executor.keyed_state import read_state
 from dask_elastic.simulator import Placement, World, WorldOptions
 from dask_elastic.testing import run
-from dask_elastic.topology import Sink, Topology, fuse
+from dask_elastic.topology import Sink, Topology, build_components
 from dask_elastic.vocab.identity import ExecutorId
 
 KEYS, BUCKETS, NODES = 9, 4, 3
@@ -108,7 +108,7 @@ def simulated(logic: Any, seed: int, batch_rows: int, state: Any = None) -> tupl
     rows.key_by("key").compute(logic, state=state or STATE, name="kept", shards=6).sink(Nowhere(), name="out")
     cores = dict(Counter(random.integers(0, NODES, 3).tolist()))
     placement = Placement(NODES, {"rows": (0,), "kept": (int(random.integers(NODES)),)}, {"kept": (cores,)})
-    world = World(fuse(topology), placement, random, WorldOptions(check=True))
+    world = World(build_components(topology), placement, random, WorldOptions(check=True))
     happened: Counter[str] = Counter()
     executor = ExecutorId("kept", 0)
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dask_elastic.state import KeyedStore, NumpyIndex, PandasIndex, Session, decode
 from dask_elastic.state.index import KeyIndex
-from dask_elastic.topology.field import Field
+from dask_elastic.topology.aggregates.field import Field
 from dask_elastic.vocab.errors import SchemaMismatch, StateError
 
 SHARDS = 4

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from dask_elastic.state import KeyedStore, decode
-from dask_elastic.topology.field import Field
+from dask_elastic.topology.aggregates.field import Field
 
 TASKS = 4
 SHARDS = 16

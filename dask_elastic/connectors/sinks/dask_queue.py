@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from dask_elastic.topology.sink import OutputBuffer, Sink, SinkContext, SinkWriter
+from dask_elastic.topology.sink import Outbox, Sink, SinkContext, SinkWriter
 from dask_elastic.vocab.errors import SinkError, TopologyError
 
 
@@ -53,7 +53,7 @@ class DaskQueue(Sink):
 
 
 class _Offerer(SinkWriter):
-    def __init__(self, name: str, limit: int, outbox: OutputBuffer):
+    def __init__(self, name: str, limit: int, outbox: Outbox):
         self._name = name
         self._limit = limit
         self._outbox = outbox

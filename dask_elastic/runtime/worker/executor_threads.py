@@ -13,12 +13,12 @@ from typing import Any
 import pyarrow as pa
 
 from dask_elastic.executor import events
-from dask_elastic.executor.driver import ExecutorDriver
+from dask_elastic.executor.drivers.executor_driver import ExecutorDriver
+from dask_elastic.executor.drivers.steps import Steps, run
 from dask_elastic.executor.executor import ElasticExecutor
 from dask_elastic.executor.keyed_state import read_state
 from dask_elastic.executor.point_query import find_key
 from dask_elastic.executor.processor import Processor
-from dask_elastic.executor.steps import Steps, run
 from dask_elastic.runtime.transport.doorbell import Doorbell
 from dask_elastic.runtime.transport.fence import Fence
 from dask_elastic.runtime.worker.delivery import Delivery

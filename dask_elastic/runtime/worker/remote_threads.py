@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing
 
+from dask_elastic.executor.drivers.remote_driver import RemoteDriver
+from dask_elastic.executor.drivers.steps import Steps, run
 from dask_elastic.executor.processor import Processor
 from dask_elastic.executor.remote import RemotePart
-from dask_elastic.executor.remote_driver import RemoteDriver
-from dask_elastic.executor.steps import Steps, run
 from dask_elastic.runtime.transport.doorbell import Doorbell
 from dask_elastic.runtime.transport.fence import Fence
 from dask_elastic.runtime.worker.delivery import Delivery

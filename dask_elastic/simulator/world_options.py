@@ -1,0 +1,52 @@
+"""How a simulated job runs: its bounds, how long things take, and what is checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dask_elastic.executor.error_policy import OnError
+from dask_elastic.executor.limits import ExecutorLimits
+
+
+@dataclass(frozen=True)
+class WorldOptions:
+    """How a simulated job runs.
+
+    Parameters
+    ----------
+    window : int
+        Bytes that an upstream instance may have in flight to one executor.
+    row_seconds : float
+        Mean virtual time that a row keeps a core busy.
+    step_seconds : float
+        Mean virtual time between two steps.
+    on_error : {"fail", "skip"}
+        What to do with rows on which user code fails.
+    limits : ExecutorLimits, optional
+        What bounds an executor.
+    check : bool
+        Whether to check the invariants after every step.
+    torn : bool
+        Whether drivers run without their control lock, so that the instructions of events are interleaved. The executor
+        guarantees nothing then; it is for tests of the checks.
+    order : tuple of str
+        See `Ledger`.
+    repeats : float
+        The share of messages between homes and remote tasks that are delivered twice.
+    event_time : str
+        See `EventTimes`.
+    rests : float
+        The share of batches behind which a source with event time declares itself idle, and continues a while later.
+    """
+
+    window: int = 2**22
+    row_seconds: float = 0.0005
+    step_seconds: float = 0.001
+    on_error: OnError = "fail"
+    limits: ExecutorLimits | None = None
+    check: bool = False
+    torn: bool = False
+    order: tuple[str, ...] = ()
+    repeats: float = 0.0
+    event_time: str = ""
+    rests: float = 0.0
