@@ -38,7 +38,7 @@ def assert_same(one, other):
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_a_problem_survives_its_file(ending, tmp_path):
+def test_placement_problem_is_read_as_written(ending, tmp_path):
     path = tmp_path / f"problem.{ending}"
     for problem in problems(7, count=40):
         save(problem, path)
@@ -46,7 +46,7 @@ def test_a_problem_survives_its_file(ending, tmp_path):
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_everything_of_a_problem_survives(ending, tmp_path):
+def test_every_field_of_a_placement_problem_is_read_as_written(ending, tmp_path):
     third = 1 / 3
     full = PlacementProblem(
         [[third, 2], [1e-300, 0]],

@@ -102,7 +102,7 @@ def test_remote_cores_of_a_data_intensive_executor_are_repaired():
     assert plan.cost == 4.0
 
 
-def test_line_seven_robs_who_has_just_what_it_needs():
+def test_line_seven_takes_a_core_from_a_satisfied_executor():
     current = np.array([[1, 2], [0, 0]])
     problem = current, np.array([2, 2]), np.array([3, 1]), np.array([1.0, 1.0]), np.array([0, 1]), np.array([1e6, 0.0])
     assert listing(*problem, free_cores=True).sum(axis=0).tolist() == [2, 1]

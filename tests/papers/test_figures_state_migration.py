@@ -34,7 +34,7 @@ def test_there_are_the_figures_that_can_be_computed():
 
 
 @pytest.mark.parametrize("application", list(APPLICATIONS))
-def test_minding_the_future_costs_least_and_hashing_most(tables, application):
+def test_mtm_aware_planning_costs_least_and_hashing_most(tables, application):
     found = {strategy: costs(tables["12"], strategy, application) for strategy in STRATEGIES}
     mean = {strategy: values.mean() for strategy, values in found.items()}
     assert mean["MTM-aware"] < mean["single-step"] < mean["Storm"]
@@ -52,7 +52,7 @@ def test_a_looser_threshold_lowers_the_cost_and_widens_the_gap(tables, applicati
 
 
 @pytest.mark.parametrize("application", list(APPLICATIONS))
-def test_what_minds_no_threshold_is_the_same_for_all(tables, application):
+def test_strategies_without_threshold_cost_the_same_for_every_tau(tables, application):
     for strategy in ("Storm", "consistent hashing"):
         assert np.ptp(costs(tables["12"], strategy, application)) == 0
 

@@ -75,7 +75,7 @@ def test_table_3_single_steps_repeated_cost_6_to_8():
     assert totals == {6, 7, 8}
 
 
-def test_table_3_a_step_that_minds_the_future_takes_the_better_one():
+def test_table_3_mtm_aware_step_takes_the_better_assignment():
     costs = projected_costs(ONES, ONES, {2: {3: 1.0}, 3: {4: 1.0}}, TAU, 0.99)
     first = single_step_aware(ONES, ONES, intervals(13, 7), 3, TAU, costs)
     second = single_step_aware(ONES, ONES, first.intervals, 4, TAU, costs)

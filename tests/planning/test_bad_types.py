@@ -112,7 +112,7 @@ CASES = [(call, name) for call, given in CALLS.items() for name in given if name
 
 
 @pytest.mark.parametrize(("call", "name"), CASES, ids=lambda one: getattr(one, "__qualname__", one))
-def test_a_strange_value_is_a_planning_error(call, name):
+def test_value_of_a_wrong_type_is_a_planning_error(call, name):
     refused = 0
     call(**CALLS[call])
     for value in STRANGE.values():
@@ -127,7 +127,7 @@ OPTIONS = [(one, option) for one in names("placement") for option in planner(one
 
 
 @pytest.mark.parametrize(("one", "option"), OPTIONS)
-def test_a_strange_option_of_a_planner_is_a_planning_error(one, option):
+def test_planner_option_of_a_wrong_type_is_a_planning_error(one, option):
     messages = []
     for value in STRANGE.values():
         try:

@@ -26,7 +26,7 @@ def test_an_answer_is_valid_and_no_worse(seed, weights):
         assert problem.to_drain(found) <= problem.to_drain(start)
 
 
-def test_it_gets_far_below_flux_where_the_budget_binds():
+def test_neighbourhood_search_gets_far_below_flux_where_the_budget_binds():
     problem = varied_nodes(1, SIZES[0], varies=60.0, max_moves=30)
     start = Flux().plan(problem).bin
     found, _ = improve(problem, start, BALANCE_FIRST, FEW_NODES, 0)

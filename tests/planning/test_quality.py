@@ -45,7 +45,7 @@ def test_traffic_within_bins():
     assert quality.load_index(problem, np.array([0, 0, 0]), communication=0) == 1
 
 
-def test_groups_without_a_bin_are_nowhere_together():
+def test_groups_without_a_bin_are_not_collocated():
     problem = PlacementProblem([1, 1], [-1, -1], 2, traffic=[[0, 1], [0, 0]])
     assert quality.collocation(problem, problem.current) == 0
 

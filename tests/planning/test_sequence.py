@@ -142,7 +142,7 @@ def test_no_step_is_no_plan():
         ({"load": [2, 1, 1, 1], "nodes_sequence": [1, 1, 4]}, "step 2: task 0 alone"),
     ],
 )
-def test_bad_input_is_named(change, message):
+def test_bad_input_is_refused_by_name(change, message):
     given = {
         "load": [1] * 4,
         "state_bytes": [1] * 4,

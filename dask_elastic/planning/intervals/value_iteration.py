@@ -186,7 +186,7 @@ class _Chain:
             if high - low <= tolerance or high - low >= apart:
                 return np.asarray(renewed + (low + high) / 2)
             apart = high - low
-            # The bounds hold for any values; small values, such as differences of costs, have the least rounding errors.
+            # The bounds hold for any values; small ones, such as differences of costs, have the least rounding errors.
             values = renewed - renewed.min()
 
     def _refined(self, values: Floats, discount: float, tolerance: float) -> Floats:
