@@ -19,17 +19,20 @@ version = release = dask_elastic.__version__
 extensions = [
     "myst_parser",
     "numpydoc",
-    "repository_links",
     "sphinx.ext.autodoc",
     "sphinx.ext.githubpages",
     "sphinx.ext.mathjax",
     "sphinx_click",
     "sphinxcontrib.mermaid",
+    "command_examples",
+    "repository_links",
 ]
 root_doc = "index"
 exclude_patterns = ["_build"]
 templates_path = ["_templates"]
 nitpicky = True
+# Options such as --watch keep their dashes.
+smartquotes = False
 
 # Markdown pages are written for GitHub's renderer too: its anchors of headings, its Mermaid blocks.
 myst_heading_anchors = 4
@@ -39,6 +42,7 @@ myst_fence_as_directive = ["mermaid"]
 autodoc_typehints = "none"
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
+toc_object_entries_show_parents = "hide"
 numpydoc_show_class_members = False
 # A name in single backticks links to what the reference documents; any other name is code.
 default_role = "py:obj"
@@ -49,4 +53,4 @@ html_title = "dask_elastic"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_theme_options = {"show_toc_level": 2, "navigation_with_keys": False}
-html_show_sourcelink = False
+html_copy_source = False
