@@ -31,12 +31,17 @@ ENDED = ("finished", "stopped", "failed")
 
 
 def default_client() -> Client:
-    """Return the client at hand.
+    """Return the current Dask client.
+
+    Returns
+    -------
+    distributed.Client
+        The client that `distributed.get_client` finds.
 
     Raises
     ------
     SubmitError
-        If there is none.
+        If there is no client.
     """
     try:
         client: Client = get_client()
@@ -46,7 +51,29 @@ def default_client() -> Client:
 
 
 def call(client: Client, operation: str, **arguments: Any) -> Any:
-    """Ask the scheduler's part of dask_elastic; raises what it answers with."""
+    """Call an operation of dask_elastic on the scheduler.
+
+    Parameters
+    ----------
+    client : distributed.Client
+        A client of the cluster.
+    operation : str
+        Name of the operation.
+    **arguments
+        Its arguments.
+
+    Returns
+    -------
+    object
+        The scheduler's answer.
+
+    Raises
+    ------
+    UnknownJob
+        If the scheduler does not host dask_elastic, since no job was ever submitted to it.
+    ElasticError
+        The error that the operation raised on the scheduler or on a worker.
+    """
     reply = client.sync(_ask, client, operation, arguments)
     if isinstance(reply, dict) and "answer" in reply:
         return reply["answer"]
@@ -60,7 +87,9 @@ async def _ask(client: Client, operation: str, arguments: dict[str, Any]) -> Any
 
 
 class Job:
-    """A job on a cluster, found by its name; the job does not depend on this handle.
+    """A handle on a job on a cluster; the job keeps running when the handle and its client are closed.
+
+    `submit` returns one, and `dask_elastic.job` makes one from the job's name.
 
     Parameters
     ----------
@@ -68,6 +97,71 @@ class Job:
         Name of the job.
     client : distributed.Client
         A client of the cluster.
+
+    Examples
+    --------
+    Submit a job that a program feeds, with two cores for its one executor:
+
+    >>> import dask_elastic as de
+    >>> from dask.distributed import Client
+    >>> client = Client(n_workers=1, threads_per_worker=2, processes=False, dashboard_address=None)
+    >>> topology = de.Topology("letters")
+    >>> letters = topology.source("letters", de.sources.Push(pa.schema({"letter": pa.string()})))
+    >>> counts = {"seen": de.aggregate.Count()}
+    >>> counted = letters.key_by("letter").compute(counts, name="per_letter", executors=1, shards=4)
+    >>> counted.sink(de.sinks.Collect(), name="updates")
+    >>> job = de.submit(topology, client, cores={"per_letter": 2})
+
+    Move a shard to another task while the job runs:
+
+    >>> job.assignment()[["operator", "executor", "task", "remote", "shards"]]
+         operator  executor  task  remote  shards
+    0  per_letter         0     0   False  [0, 2]
+    1  per_letter         0     1   False  [1, 3]
+    >>> job.move_shard("per_letter", shard=0, task=1)
+
+    Send rows, end the input and wait until all rows are processed:
+
+    >>> job.send(pa.table({"letter": ["a", "b", "a"]}))
+    >>> job.end_of_input()
+    >>> job.wait(timeout="30s", progress=False)
+    >>> job.status, job.error
+    ('finished', None)
+
+    Read the results:
+
+    >>> job.state("per_letter").get("a")
+    {'letter': 'a', 'seen': 2}
+    >>> job.collect("updates").num_rows
+    2
+    >>> job.dead_letters()
+    {}
+
+    Read the measurements; each table has more columns than are shown here:
+
+    >>> job.metrics()[["operator", "executor", "cores", "rows", "moves"]]
+         operator  executor  cores  rows  moves
+    0  per_letter         0      2     3      1
+    >>> job.moves()[["operator", "shard", "source", "target"]]
+         operator  shard  source  target
+    0  per_letter      0       0       1
+    >>> job.recoveries().empty, job.event_times().empty
+    (True, True)
+    >>> measured = job.decisions(), job.snapshots(last=10)
+
+    Free the state, then run the topology again and end that job early:
+
+    >>> job.forget()
+    >>> again = de.submit(topology, client)
+    >>> again.set_cores("per_letter", 1)
+    >>> again.drain()
+    >>> again.status
+    'finished'
+    >>> last = de.submit(topology, client)
+    >>> last.stop()
+    >>> last.status
+    'stopped'
+    >>> client.close()
     """
 
     def __init__(self, name: str, client: Client):
@@ -89,13 +183,13 @@ class Job:
 
     @property
     def status(self) -> str:
-        """One of "starting", "running", "draining", "finished", "stopped" and "failed"."""
+        """The job's status: "starting", "running", "draining", "finished", "stopped" or "failed"."""
         status: str = self._describe()["status"]
         return status
 
     @property
     def error(self) -> BaseException | None:
-        """What the job failed with, None when it did not."""
+        """The error that the job failed with, None if it did not fail."""
         data = self._describe()["error"]
         return None if data is None else load_error(data)
 
@@ -107,18 +201,18 @@ class Job:
         timeout : float or str, optional
             Seconds, or a duration such as ``"30s"``; without it there is no limit.
         progress : bool, optional
-            Whether to show a live line; by default in a terminal only.
+            Whether to show a live line; by default only in a terminal.
 
         Raises
         ------
         JobFailed
-            When the job failed; its cause is the error that it failed with.
+            If the job failed; its ``__cause__`` is the error that it failed with.
         JobStopped
-            When somebody stopped it.
+            If the job was stopped.
         TimeoutError
-            When it is still running after `timeout` seconds. It goes on.
+            If the job is still running after `timeout`. The job continues.
         KeyboardInterrupt
-            On Ctrl-C. The job goes on, and a line says how to stop it.
+            On Ctrl-C. The job continues; a printed line says how to stop it.
         """
         seconds = None if timeout is None else float(parse_timedelta(timeout, default="s"))
         deadline = None if seconds is None else time.monotonic() + seconds
@@ -146,22 +240,37 @@ class Job:
             raise JobStopped(f"job {self.name!r} was stopped")
 
     def drain(self, timeout: float | str | None = None) -> None:
-        """Let the sources read no further, and wait until what they read is processed."""
+        """Stop the sources, and wait until all rows that they have read are processed.
+
+        Parameters
+        ----------
+        timeout : float or str, optional
+            Seconds, or a duration such as ``"30s"``; without it there is no limit.
+
+        Raises
+        ------
+        JobFailed
+            If the job failed.
+        JobStopped
+            If the job was stopped.
+        TimeoutError
+            If the job is still draining after `timeout`. It continues to drain.
+        """
         self._call("drain")
         self.wait(timeout, progress=False)
 
     def stop(self) -> None:
-        """End the job at once; tuples on their way are dropped, state and measures stay readable."""
+        """End the job at once. Rows in flight are dropped; state and measurements stay readable."""
         self._call("stop")
 
     def forget(self) -> None:
-        """End the job if it runs, and free its state on the workers."""
+        """End the job if it is running, and free its state on the workers."""
         self._call("forget")
 
     # looking
 
     def metrics(self) -> pd.DataFrame:
-        """Return what was measured last, one row an executor.
+        """Return the newest measurements, one row per executor.
 
         Returns
         -------
@@ -170,14 +279,14 @@ class Job:
             tuples/s), ``service_rate`` (μ, tuples per busy second and core), ``queue`` (tuples), ``latency_p50`` and
             ``latency_p99`` (seconds from the scheduled emission at the source to the end of processing, over the
             last 10 s), ``state_bytes``, ``rows``, ``moves``, ``moves_across`` (moves between nodes); ``throughput``
-            (tuples/s that are processed), ``customer_rows`` (mean tuples of a sub-batch as it reaches a task),
-            ``sojourn`` (mean seconds from a tuple's arrival at the executor to the end of its processing, over the
-            last 2 s), ``bytes_in`` and ``bytes_out`` (bytes/s), ``pending_bytes`` (what remote tasks were sent and
-            have not brought home as state), ``recovered`` (how often it lost remote tasks and went on),
-            ``recovery_p50`` and ``recovery_p99`` (seconds from such a loss to the first row processed again),
-            ``refused`` (messages that were stale or came twice), ``bound`` (whether its threads hold the GIL, so that
-            another core on the same worker does not help), and ``event_time`` (every row that is older is processed,
-            unless it is late; without a zone, in UTC; missing where no source before it has one).
+            (processed tuples/s), ``customer_rows`` (mean tuples of a sub-batch when it reaches a task), ``sojourn``
+            (mean seconds from a tuple's arrival at the executor to the end of its processing, over the last 2 s),
+            ``bytes_in`` and ``bytes_out`` (bytes/s), ``pending_bytes`` (sub-batches sent to remote tasks whose state
+            changes have not been flushed home), ``recovered`` (how often the executor lost remote tasks and
+            recovered), ``recovery_p50`` and ``recovery_p99`` (seconds from such a loss to the first row processed
+            again), ``refused`` (stale and duplicate messages), ``bound`` (whether its threads hold the GIL, so that
+            another core on the same worker does not help), and ``event_time`` (the watermark: all older rows are
+            processed, except late ones; in UTC without a time zone; missing if no source upstream has event time).
         """
         described = self._describe()
         columns = [
@@ -196,20 +305,20 @@ class Job:
         return table.sort_values(["operator", "executor"], ignore_index=True)
 
     def event_times(self) -> pd.DataFrame:
-        """Return how far event time has come, one row an instance of what has one: sources, executors, sinks.
+        """Return the watermarks, one row per source instance, executor and sink instance that has event time.
 
         Returns
         -------
         pandas.DataFrame
-            Columns: ``operator``, ``instance``, ``event_time`` (without a zone, in UTC: nothing that is older comes
-            from a source any more, or is still to be processed by an executor or written by a sink, unless it is
-            late; missing while that is not known), ``late`` (rows of a source that were older than that all the
-            same: they are processed, and counted).
+            Columns: ``operator``, ``instance``, ``event_time`` (the watermark, in UTC without a time zone: a source
+            emits no older rows, an executor has processed and a sink has written all older rows, except late ones;
+            missing while it is unknown), ``late`` (rows of a source that were older than its watermark; they are
+            processed, and counted here).
         """
         return event_time_table(self._describe()["event_times"])
 
     def assignment(self) -> pd.DataFrame:
-        """Where everything is, one row a task.
+        """Return where tasks and shards are, one row per task.
 
         Returns
         -------
@@ -238,7 +347,7 @@ class Job:
         return pd.DataFrame(rows, columns=columns).sort_values(["operator", "executor", "task"], ignore_index=True)
 
     def moves(self) -> pd.DataFrame:
-        """Return the newest finished shard moves, at most 1,000 of each executor, in the order in which they ended.
+        """Return the newest finished shard moves, at most 1,000 per executor, in the order in which they ended.
 
         Returns
         -------
@@ -250,15 +359,15 @@ class Job:
         return pd.DataFrame(self._call("moves"), columns=columns).sort_values("ended", ignore_index=True)
 
     def recoveries(self) -> pd.DataFrame:
-        """Return what became of remote tasks that were lost with their worker, at most 1,000 losses of each executor.
+        """Return how executors recovered from lost remote tasks, at most 1,000 losses per executor.
 
         Returns
         -------
         pandas.DataFrame
-            Columns: ``operator``, ``executor``, ``node`` (which of the job's workers it was), ``tasks`` and ``shards``
-            (how many were lost), ``rows`` (that had to be processed once more), ``lost`` (when that was noticed,
-            seconds since the epoch), ``first`` and ``ended`` (when the first and the last of these rows were processed
-            again; missing where there are none yet).
+            Columns: ``operator``, ``executor``, ``node`` (number of the lost worker within the job), ``tasks`` and
+            ``shards`` (how many were lost), ``rows`` (to be processed again), ``lost`` (when the loss was detected,
+            seconds since the epoch), ``first`` and ``ended`` (when the first and the last of these rows had been
+            processed again; missing until then).
         """
         columns = ["operator", "executor", "node", "tasks", "shards", "rows", "lost", "first", "ended"]
         table = pd.DataFrame(self._call("recoveries"), columns=columns)
@@ -271,12 +380,12 @@ class Job:
         -------
         pandas.DataFrame
             Columns: ``number``, ``time`` (seconds since the epoch), ``target``, ``measured``, ``predicted`` and
-            ``observed`` (mean seconds from source to end of processing: wanted, measured then, expected of the model,
-            and measured some periods later), ``feasible`` (whether any number of cores reaches the target),
-            ``applied`` (not in a dry run, nor where a change was held back), ``reason``, ``wanted`` (cores by
-            executor), ``changes`` (a list: executor, cores by worker before and after, bytes of state moved),
-            ``starved`` (cores that are lacking), ``bound`` (operators whose threads hold the GIL), ``moved_bytes``,
-            ``seconds`` (that deciding took).
+            ``observed`` (mean seconds from source to end of processing: the target, the measurement at that time, the
+            model's prediction, and the measurement some periods later), ``feasible`` (whether any number of cores
+            reaches the target), ``applied`` (false in a dry run and if the guard held the change back), ``reason``,
+            ``wanted`` (cores by executor), ``changes`` (a list: executor, cores by worker before and after, bytes of
+            state moved), ``starved`` (missing cores), ``bound`` (operators whose threads hold the GIL),
+            ``moved_bytes``, ``seconds`` (duration of the decision).
         """
         columns = [
             "number", "time", "target", "measured", "predicted", "observed", "feasible", "applied", "reason", "wanted",
@@ -285,12 +394,17 @@ class Job:
         return pd.DataFrame(json.loads(self._call("decisions")), columns=columns)
 
     def snapshots(self, last: int | None = None) -> list[Snapshot]:
-        """Return what decisions were made from of late: the whole cluster, once a period, oldest first.
+        """Return the newest snapshots of the whole cluster, from which the control loop made its decisions.
 
         Parameters
         ----------
         last : int, optional
-            How many at most. The scheduler keeps 600, or 32 MiB of them.
+            How many at most. The scheduler keeps the newest 600, or 32 MiB of them.
+
+        Returns
+        -------
+        list of Snapshot
+            One for each period of the control loop, oldest first.
 
         See Also
         --------
@@ -305,33 +419,43 @@ class Job:
         ----------
         operator : str
             Name of the operator.
+
+        Returns
+        -------
+        JobState
+            Reads the state; each of its methods reads anew.
         """
         return JobState(self._call, operator)
 
     def collect(self, sink: str) -> pa.Table:
-        """Return what a `sinks.Collect` holds, in no particular order between nodes.
+        """Return the rows that a `sinks.Collect` holds.
 
         Parameters
         ----------
         sink : str
             Name of the sink.
+
+        Returns
+        -------
+        pyarrow.Table
+            The rows; those of one node in the order in which they were written, nodes in no particular order.
         """
         parts = [read_table(part) for part in self._call("collect", operator=sink)]
         return pa.concat_tables(parts) if parts else pa.table({})
 
     def dead_letters(self, operator: str | None = None) -> Any:
-        """Rows that user code could not digest, under ``on_error="skip"``.
+        """Return the rows on which user code raised, under ``on_error="skip"``.
 
         Parameters
         ----------
         operator : str, optional
-            An operator; without it, how many rows each operator set aside.
+            Name of an operator; without it, only the counts are returned.
 
         Returns
         -------
         dict of str to int, or pyarrow.Table
-            Exact counts; or the operator's rows, with the error of each in the column ``__error``. Beyond 64 MiB on
-            a worker rows are counted but not kept.
+            Without `operator`, the exact number of rows by operator; with it, the rows, and the error of each in the
+            column ``__error``. Beyond 64 MiB on a worker, rows are counted but not kept.
         """
         if operator is None:
             return dict(self._describe()["dead_letters"])
@@ -341,14 +465,23 @@ class Job:
     # acting
 
     def send(self, rows: pa.Table | pa.RecordBatch, source: str | None = None) -> None:
-        """Send rows to a `sources.Push`; blocks while the job cannot take more.
+        """Send rows to a `sources.Push`; blocks while the source's mailbox is full.
 
         Parameters
         ----------
         rows : pyarrow.Table or pyarrow.RecordBatch
-            With the schema of the source.
+            Rows with the schema of the source.
         source : str, optional
-            Name of the source; may be left out where the topology has just one to push to.
+            Name of the source; may be left out if the topology has only one `sources.Push`.
+
+        Raises
+        ------
+        TypeError
+            If `rows` is neither a Table nor a RecordBatch.
+        SchemaMismatch
+            If the rows do not have the source's columns.
+        UnknownOperator
+            If the job has no `sources.Push`, or several and `source` is left out.
         """
         table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
         if not isinstance(table, pa.Table):
@@ -360,7 +493,13 @@ class Job:
                 pass  # each attempt waits for room at the source; an ended job raises
 
     def end_of_input(self, source: str | None = None) -> None:
-        """Say that nothing more will be sent to a `sources.Push`; the job can then finish."""
+        """End the input of a `sources.Push`, so that the job can finish.
+
+        Parameters
+        ----------
+        source : str, optional
+            Name of the source; may be left out if the topology has only one `sources.Push`.
+        """
         self._call("close_source", source=source or self._pushed_source(), instance=0)
 
     def _pushed_source(self) -> str:
@@ -374,31 +513,32 @@ class Job:
     def set_cores(
         self, operator: str, cores: int | dict[str, int] | Literal["auto"], executor: int | None = None
     ) -> None:
-        """Give executors another number of cores while they run; the control loop then leaves these alone.
+        """Set the cores of executors while they run; the control loop then no longer changes them.
 
         Parameters
         ----------
         operator : str
-            A stateful operator.
+            Name of a stateful operator.
         cores : int or dict of str to int or "auto"
-            Cores of each executor, its home's first; or cores on each worker, by address; or ``"auto"``, which gives
-            the executors back to the control loop. More than are free share slots: the job is ``oversubscribed``.
+            The number of cores of each executor, allocated first on its home; or the cores on each worker, by address;
+            or ``"auto"``, which returns the executors to the control loop. If there are not enough free slots,
+            executors share slots and the job is ``oversubscribed``.
         executor : int, optional
-            One executor of the operator; all of them if left out.
+            Number of one executor of the operator; all of them if left out.
         """
         self._call("set_cores", operator=operator, cores=cores, executor=executor)
 
     def move_shard(self, operator: str, shard: int, task: int, executor: int = 0) -> None:
-        """Move a shard to another task of its executor; returns when the move has begun.
+        """Move a shard to another task of its executor; return when the move has begun.
 
         Parameters
         ----------
         operator : str
-            A stateful operator.
+            Name of a stateful operator.
         shard, task : int
-            The shard and the task it goes to; `assignment` lists both.
+            The shard and its new task; `assignment` lists both.
         executor : int
-            The executor that they belong to.
+            Number of their executor.
         """
         self._call("move_shard", operator=operator, executor=executor, shard=shard, task=task)
 
@@ -416,10 +556,34 @@ def _chunks(table: pa.Table) -> list[pa.Table]:
 def job(name: str, client: Client | None = None) -> Job:
     """Find a job by its name, from any client of the cluster.
 
+    Parameters
+    ----------
+    name : str
+        Name of the job.
+    client : distributed.Client, optional
+        A client of the cluster; the current client if left out.
+
+    Returns
+    -------
+    Job
+        A handle on the job, which may have ended.
+
     Raises
     ------
     UnknownJob
-        If the cluster knows none of that name.
+        If the cluster has no job of that name.
+
+    Examples
+    --------
+    >>> import dask_elastic as de
+    >>> from dask.distributed import Client
+    >>> topology = de.Topology("letters")
+    >>> topology.source("letters", de.sources.Arrow(pa.table({"letter": ["a"]}))).sink(de.sinks.Collect(), name="out")
+    >>> with Client(n_workers=1, processes=False, dashboard_address=None) as client:
+    ...     submitted = de.submit(topology, client)
+    ...     submitted.wait(progress=False)
+    ...     de.job("letters", client).status
+    'finished'
     """
     found = Job(name, client or default_client())
     found.status  # noqa: B018 - raises for a job that is not known
@@ -427,12 +591,24 @@ def job(name: str, client: Client | None = None) -> Job:
 
 
 def jobs(client: Client | None = None) -> list[Job]:
-    """All jobs that a cluster knows, oldest first; those that ended a while ago are forgotten.
+    """Return the jobs of a cluster.
 
     Parameters
     ----------
     client : distributed.Client, optional
-        The cluster; the current client if left out.
+        A client of the cluster; the current client if left out.
+
+    Returns
+    -------
+    list of Job
+        Handles on all jobs, oldest first. The scheduler forgets the oldest of many ended jobs.
+
+    Examples
+    --------
+    >>> from dask.distributed import Client
+    >>> with Client(n_workers=1, processes=False, dashboard_address=None) as client:
+    ...     jobs(client)
+    []
     """
     client = client or default_client()
     try:
