@@ -7,6 +7,7 @@ import importlib
 import inspect
 import re
 import textwrap
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,12 +18,131 @@ from numpydoc.docscrape import NumpyDocString
 import dask_elastic
 
 # Names, as the API reference lists them, whose docstrings still lack a section. Only ever remove names.
-INCOMPLETE: frozenset[str] = frozenset()
+INCOMPLETE: frozenset[str] = frozenset(
+    {
+        "dask_elastic.Topology.consumers",
+        "dask_elastic.Topology.describe",
+        "dask_elastic.Topology.in_order",
+        "dask_elastic.Topology.inputs",
+        "dask_elastic.Topology.operator",
+        "dask_elastic.Topology.to_svg",
+        "dask_elastic.aggregate.Aggregate",
+        "dask_elastic.aggregate.Aggregate.bind",
+        "dask_elastic.aggregate.BoundAggregate",
+        "dask_elastic.aggregate.BoundAggregate.initial",
+        "dask_elastic.aggregate.BoundAggregate.merge",
+        "dask_elastic.aggregate.BoundAggregate.result",
+        "dask_elastic.aggregate.BoundAggregate.update",
+        "dask_elastic.aggregate.Bundle.initial",
+        "dask_elastic.aggregate.Bundle.merge",
+        "dask_elastic.aggregate.Bundle.results",
+        "dask_elastic.aggregate.Bundle.update",
+        "dask_elastic.aggregate.Count",
+        "dask_elastic.aggregate.DistinctCount",
+        "dask_elastic.aggregate.Field.fresh",
+        "dask_elastic.aggregate.Field.initially",
+        "dask_elastic.aggregate.TopK",
+        "dask_elastic.aggregate.UserAggregate",
+        "dask_elastic.aggregate.UserAggregate.add",
+        "dask_elastic.aggregate.UserAggregate.init",
+        "dask_elastic.aggregate.UserAggregate.merge",
+        "dask_elastic.aggregate.UserAggregate.result",
+        "dask_elastic.model.Allocation",
+        "dask_elastic.planning.ShardMove",
+        "dask_elastic.planning.problem.Placement",
+        "dask_elastic.planning.problem.PlacementProblem.excess",
+        "dask_elastic.planning.problem.PlacementProblem.moved",
+        "dask_elastic.planning.problem.PlacementProblem.placement",
+        "dask_elastic.planning.problem.PlacementProblem.places",
+        "dask_elastic.planning.problem.PlacementProblem.shares",
+        "dask_elastic.planning.problem.PlacementProblem.to_drain",
+        "dask_elastic.planning.problem.PlacementProblem.totals",
+        "dask_elastic.planning.registry.Planner",
+        "dask_elastic.planning.registry.Planner.objective",
+        "dask_elastic.planning.registry.Planner.plan",
+        "dask_elastic.planning.registry.names",
+        "dask_elastic.replay",
+        "dask_elastic.spark.drain",
+        "dask_elastic.spark.handoff",
+        "dask_elastic.spark.into",
+        "dask_elastic.spark.prepare.Prepared",
+        "dask_elastic.spark.prepare.Prepared.counted",
+        "dask_elastic.spark.prepare.Prepared.counts",
+        "dask_elastic.spark.prepare.Prepared.observed",
+        "dask_elastic.spark.prepare.edits",
+        "dask_elastic.spark.prepare.exchange_orders",
+        "dask_elastic.spark.prepare.flights",
+        "dask_elastic.spark.prepare.judge",
+        "dask_elastic.spark.prepare.key_histograms",
+        "dask_elastic.spark.prepare.rates",
+        "dask_elastic.spark.prepare.read",
+        "dask_elastic.spark.prepare.retail_orders",
+        "dask_elastic.spark.prepare.texts",
+        "dask_elastic.spark.prepare.weather",
+        "dask_elastic.spark.prepare.with_weather",
+        "dask_elastic.spark.register",
+        "dask_elastic.spark.session",
+        "dask_elastic.state.StateView.get",
+        "dask_elastic.state.StateView.list",
+        "dask_elastic.state.StateView.map",
+        "dask_elastic.state.cells.KeyState",
+        "dask_elastic.state.cells.KeyState.get",
+        "dask_elastic.state.cells.ListCell",
+        "dask_elastic.state.cells.ListCell.append",
+        "dask_elastic.state.cells.ListCell.clear",
+        "dask_elastic.state.cells.ListCell.extend",
+        "dask_elastic.state.cells.ListCell.keep_newest",
+        "dask_elastic.state.cells.ListCell.replace",
+        "dask_elastic.state.cells.MapCell",
+        "dask_elastic.state.list_column.ListColumn",
+        "dask_elastic.state.list_column.ListColumn.append",
+        "dask_elastic.state.list_column.ListColumn.clear",
+        "dask_elastic.state.list_column.ListColumn.get",
+        "dask_elastic.state.list_column.ListColumn.keep_newest",
+        "dask_elastic.state.list_column.ListColumn.set",
+        "dask_elastic.state.map_column.MapColumn",
+        "dask_elastic.state.map_column.MapColumn.clear",
+        "dask_elastic.state.map_column.MapColumn.contains",
+        "dask_elastic.state.map_column.MapColumn.entries",
+        "dask_elastic.state.map_column.MapColumn.get",
+        "dask_elastic.state.map_column.MapColumn.put",
+        "dask_elastic.state.map_column.MapColumn.remove",
+        "dask_elastic.testing.Result",
+        "dask_elastic.testing.planners.check_not_worse",
+        "dask_elastic.testing.planners.check_proven",
+        "dask_elastic.testing.planners.check_renumbering",
+        "dask_elastic.testing.planners.check_rest",
+        "dask_elastic.testing.planners.check_units",
+        "dask_elastic.testing.planners.problems",
+        "dask_elastic.testing.planners.without_ties",
+        "dask_elastic.testing.run",
+        "dask_elastic.topology.KeyedStream",
+        "dask_elastic.topology.SinkContext",
+        "dask_elastic.topology.SinkWriter",
+        "dask_elastic.topology.SinkWriter.abort",
+        "dask_elastic.topology.SinkWriter.close",
+        "dask_elastic.topology.SinkWriter.collected",
+        "dask_elastic.topology.SinkWriter.write",
+        "dask_elastic.topology.Source.accept",
+        "dask_elastic.topology.Source.check",
+        "dask_elastic.topology.Source.columns_read",
+        "dask_elastic.topology.SourceContext",
+        "dask_elastic.topology.SourceContext.stopping",
+        "dask_elastic.topology.Stream",
+        "dask_elastic.topology.Stream.compute",
+        "dask_elastic.topology.Stream.feed",
+        "dask_elastic.topology.Stream.filter",
+        "dask_elastic.topology.Stream.key_by",
+        "dask_elastic.topology.Stream.map",
+        "dask_elastic.topology.Stream.sink",
+        "dask_elastic.topology.Stream.union",
+    }
+)
 
 DOCS = Path(__file__).parents[2] / "docs"
 DIRECTIVE = re.compile(
     r"^\.\. (?P<kind>currentmodule|autofunction|autoclass|autoexception):: (?P<name>[\w.]+)(?P<bare>\(\))?\n"
-    r"(?:   :members:(?P<members>.*)\n)?",
+    r"(?:   :members:(?P<members>.*)\n)?(?P<inherited>   :inherited-members:\n)?",
     re.MULTILINE,
 )
 ATTRIBUTES = (property, cached_property)
@@ -52,7 +172,8 @@ def documented_on(page: str) -> list[Documented]:
         value = resolved(name)
         found.append(Documented(name, value, made=directive["bare"] is None))
         if directive["members"] is not None:
-            found += members(name, value, {part.strip() for part in directive["members"].split(",")} - {""})
+            chosen = {part.strip() for part in directive["members"].split(",")} - {""}
+            found += members(name, value, chosen, bases=directive["inherited"] is not None)
     return found
 
 
@@ -65,11 +186,13 @@ def resolved(name: str) -> Any:
     return value
 
 
-def members(name: str, kind: type, chosen: set[str]) -> list[Documented]:
-    """Return the public methods and properties that a class itself defines, of these the chosen ones if there are."""
+def members(name: str, kind: type, chosen: set[str], bases: bool) -> list[Documented]:
+    """Return the public methods and properties that a class defines, with `bases` also those that it inherits."""
+    defining = [base for base in kind.__mro__ if base is kind or (bases and base.__module__.startswith("dask_elastic"))]
+    defined = {member: value for base in reversed(defining) for member, value in vars(base).items()}
     return [
         Documented(f"{name}.{member}", getattr(value, "__func__", value), kind)
-        for member, value in vars(kind).items()
+        for member, value in defined.items()
         if (member in chosen if chosen else not member.startswith("_"))
         and (inspect.isroutine(value) or isinstance(value, ATTRIBUTES))
     ]
@@ -99,7 +222,7 @@ def problems(documented: Documented) -> list[str]:
 
 def overrides_documented(value: Any, owner: type | None) -> bool:
     """Return whether a method overrides one whose docstring has sections, and so need not repeat them."""
-    bases = owner.__mro__[1:] if owner is not None else ()
+    bases = owner.__mro__[1:] if owner is not None and value.__name__ in vars(owner) else ()
     inherited = [vars(base)[value.__name__].__doc__ or "" for base in bases if value.__name__ in vars(base)]
     return any("----" in text for text in inherited)
 
@@ -114,7 +237,9 @@ def constructor(kind: type) -> Any:
 def parameter_problems(value: Any, sections: NumpyDocString) -> list[str]:
     """Compare the names under *Parameters* with those of the signature."""
     function = constructor(value) if inspect.isclass(value) else value
-    taken = [] if function is None else parameter_names(function)
+    if function is None:
+        return []
+    taken = parameter_names(function)
     given = [name.lstrip("\\") for entry in sections["Parameters"] for name in re.split(r",\s*", entry.name)]
     return [] if taken == given else [f"Parameters {given}, but takes {taken}"]
 
@@ -141,7 +266,7 @@ def result_problems(function: Any, sections: NumpyDocString) -> list[str]:
 def raise_problems(value: Any, sections: NumpyDocString) -> list[str]:
     """Return which errors that the function raises itself are missing under *Raises*."""
     function = constructor(value) if inspect.isclass(value) else value
-    if function is None or not hasattr(function, "__code__") or function.__code__.co_filename.startswith("<"):
+    if function is None or function.__code__.co_filename.startswith("<"):  # made by dataclass
         return []
     listed = {name for entry in sections["Raises"] for name in re.split(r",\s*|\s+or\s+", entry.type)}
     missing = raised(textwrap.dedent(inspect.getsource(function))) - listed
@@ -188,3 +313,93 @@ def test_docstring_has_every_section_that_applies(name):
 
 def test_incomplete_docstrings_are_incomplete():
     assert [name for name in sorted(INCOMPLETE) if name not in API or not problems(API[name])] == []
+
+
+class Sample:
+    """A class with an example for one method.
+
+    Examples
+    --------
+    >>> Sample().shown()
+    """
+
+    def shown(self) -> None:
+        """Have an example in the class's docstring."""
+
+    def bare(self, given: int, *more: int) -> int:
+        """Return something without any section."""
+        if given:
+            raise ValueError("no")
+        return given
+
+    def wrong(self, given: int) -> None:
+        """Name a parameter that does not exist.
+
+        Parameters
+        ----------
+        other : int
+            Not a parameter.
+
+        Examples
+        --------
+        >>> Sample().wrong(1)
+        """
+
+    def yielding(self) -> Iterator[int]:
+        """Yield without a section.
+
+        Examples
+        --------
+        >>> list(Sample().yielding())
+        [1]
+        """
+        yield 1
+
+
+class OtherSample(Sample):
+    """Overrides a method whose docstring has sections, and one whose docstring has none."""
+
+    def wrong(self, given: int) -> None:
+        """Do it otherwise."""
+
+    def bare(self, given: int, *more: int) -> int:
+        """Return something else without any section."""
+        return given
+
+
+@pytest.mark.parametrize(
+    ("owner", "method", "expected"),
+    [
+        (Sample, "shown", []),
+        (
+            Sample,
+            "bare",
+            [
+                "Parameters [], but takes ['given', '*more']",
+                "no Raises for ValueError",
+                "no Returns, but returns int",
+                "no Examples",
+            ],
+        ),
+        (Sample, "wrong", ["Parameters ['other'], but takes ['given']"]),
+        (Sample, "yielding", ["no Yields, but returns Iterator[int]"]),
+        (OtherSample, "wrong", []),
+        (
+            OtherSample,
+            "bare",
+            ["Parameters [], but takes ['given', '*more']", "no Returns, but returns int", "no Examples"],
+        ),
+    ],
+)
+def test_missing_section_is_found(owner, method, expected):
+    assert problems(Documented(method, vars(owner)[method], owner)) == expected
+
+
+def test_reference_page_gives_its_names_and_members():
+    function = ".. currentmodule:: dask_elastic\n\n.. autofunction:: submit\n\n"
+    page = function + ".. autoclass:: dask_elastic.state.StateView()\n   :members: get\n"
+    assert [(entry.name, entry.made) for entry in documented_on(page)] == [
+        ("dask_elastic.submit", True),
+        ("dask_elastic.state.StateView", False),
+        ("dask_elastic.state.StateView.get", True),
+    ]
