@@ -16,7 +16,8 @@ from dask_elastic.simulator.ledger import Ledger
 from dask_elastic.simulator.placement import Placement
 from dask_elastic.simulator.schedule import Schedule
 from dask_elastic.simulator.shrink import shrink
-from dask_elastic.simulator.world import World, WorldOptions
+from dask_elastic.simulator.world import World
+from dask_elastic.simulator.world_options import WorldOptions
 
 __all__ = [
     "Balance",

@@ -133,7 +133,7 @@ class Disturber:
                 shard %= self.world.spaces[executor.component].shards
                 self._tell(executor, events.MoveShard(shard, tasks[task % len(tasks)]))
             case Cores(_, _, nodes):
-                self._tell(executor, events.SetCores(Counter(node % self.world.placement.nodes for node in nodes)))
+                self.world.set_cores(executor, Counter(node % self.world.placement.nodes for node in nodes), self._note)
             case Balance():
                 self._tell(executor, events.BalanceDue())
             case Flush():

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator
 from typing import TypeAlias
 
 Condition: TypeAlias = Callable[[], bool]
-Steps: TypeAlias = Generator[Condition | None, None, None]
+FiberSteps: TypeAlias = Generator[Condition | None, None, None]
 """What a fiber runs: it yields a condition to wait for, or None where it may go on at once."""
 
 
@@ -41,7 +41,7 @@ class Fiber:
 
     __slots__ = ("ended", "name", "node", "ready", "steps")
 
-    def __init__(self, name: str, steps: Steps, node: int | None = None):
+    def __init__(self, name: str, steps: FiberSteps, node: int | None = None):
         self.name = name
         self.node = node
         self.steps = steps
@@ -68,7 +68,51 @@ class Bell:
         """Wake the fiber that waits, or the next one that does."""
         self._rings += 1
 
-    def wait(self) -> Steps:
+    def wait(self) -> FiberSteps:
         """Go on after the next ring."""
         yield lambda: self._rings > 0
         self._rings -= 1
+
+
+class FiberLock:
+    """A reentrant lock between fibers.
+
+    Parameters
+    ----------
+    running : callable
+        Returns the fiber that runs.
+    """
+
+    __slots__ = ("_depth", "_owner", "_running")
+
+    def __init__(self, running: Callable[[], Fiber | None]):
+        self._running = running
+        self._owner: Fiber | None = None
+        self._depth = 0
+
+    def acquire(self) -> FiberSteps:
+        """Wait for the lock; its holder may acquire it again."""
+        fiber = self._running()
+        if self._owner is not fiber:
+            yield lambda: self._owner is None
+            self._owner = fiber
+        self._depth += 1
+
+    def release(self) -> None:
+        """Release it once."""
+        self._depth -= 1
+        if not self._depth:
+            self._owner = None
+
+
+class NoFiberLock(FiberLock):
+    """A lock that everybody gets at once."""
+
+    __slots__ = ()
+
+    def acquire(self) -> FiberSteps:
+        """Go on."""
+        yield None
+
+    def release(self) -> None:
+        """Nothing was held."""

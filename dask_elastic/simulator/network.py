@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from dask_elastic.simulator.fiber import Steps
+from dask_elastic.simulator.fiber import FiberSteps
 from dask_elastic.simulator.schedule import Schedule
 from dask_elastic.vocab.batch import Batch
 from dask_elastic.vocab.errors import ProtocolError
@@ -66,7 +66,7 @@ class Message:
 
 
 Packet: TypeAlias = Rows | Credit | End | Said | Message
-Receive: TypeAlias = Callable[[int, Packet], Steps]
+Receive: TypeAlias = Callable[[int, Packet], FiberSteps]
 
 
 class Network:
@@ -88,10 +88,11 @@ class Network:
         self._repeats = repeats
         self._channels: dict[tuple[int, int], Channel] = {}
         self._dead: set[int] = set()
+        self._disconnected: set[tuple[int, int]] = set()
 
     def send(self, source: int, target: int, packet: Packet) -> None:
         """Put a packet on its way; never blocks, what bounds the bytes is credit. A dead node gets nothing."""
-        if target in self._dead:
+        if target in self._dead or (source, target) in self._disconnected:
             return
         channel = self._channels.get((source, target))
         if channel is None:
@@ -99,7 +100,7 @@ class Network:
             self._schedule.spawn(channel.name, self._run(channel, target), target)
         channel.put(packet)
 
-    def _run(self, channel: Channel, node: int) -> Steps:
+    def _run(self, channel: Channel, node: int) -> FiberSteps:
         again: deque[Packet] = deque()
         while True:
             yield channel.has_news
@@ -113,12 +114,27 @@ class Network:
                 yield None
                 yield from self._receive(node, again.popleft())
 
-    def part(self, one: int, other: int) -> None:
+    def is_connected(self, source: int, target: int) -> bool:
+        """Whether a node has a connection to another, as far as it knows."""
+        return (source, target) not in self._disconnected
+
+    def disconnect(self, one: int, other: int) -> None:
+        """Break the connection of two nodes, and make no other one until they `connect`; what is on its way is lost."""
+        self.part(one, other, lost=True)
+        self._disconnected |= {(one, other), (other, one)}
+
+    def connect(self, one: int, other: int) -> None:
+        """Let two nodes send each other packets again."""
+        self._disconnected -= {(one, other), (other, one)}
+
+    def part(self, one: int, other: int, lost: bool = False) -> None:
         """Break the connection of two nodes; the next packet goes by another one."""
         for pair in ((one, other), (other, one)):
             channel = self._channels.pop(pair, None)
             if channel is not None:
                 channel.closed = True
+                if lost:
+                    channel.lose_all()
 
     def kill(self, node: int) -> None:
         """Lose a node, what is on its way to it, and some of what it sent last."""
@@ -156,6 +172,10 @@ class Channel:
         """Lose the last packets."""
         for _ in range(int(share * (len(self._packets) + 1))):
             self._packets.pop()
+
+    def lose_all(self) -> None:
+        """Lose everything on its way."""
+        self._packets.clear()
 
     def put(self, packet: Packet) -> None:
         """Append a packet."""

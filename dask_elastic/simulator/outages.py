@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
-from dask_elastic.executor import events
-
 if TYPE_CHECKING:
+    from dask_elastic.simulator.executor_fibers import ExecutorFibers
     from dask_elastic.simulator.world import World
+
+MOST_UNHANDLED_STEPS = 40
+"""So many steps may pass between the break of a connection and the handling of the loss."""
 
 
 class Outages:
@@ -33,6 +36,7 @@ class Outages:
         self.given_up = 0
         self._down: set[int] = set()
         self._without: set[tuple[int, int]] = set()
+        self._unhandled: set[tuple[int, int]] = set()
 
     @property
     def home_nodes(self) -> list[int]:
@@ -79,16 +83,36 @@ class Outages:
                 remote.close()
 
     def give_up(self, home_node: int, node: int) -> None:
-        """Let all homes on a node take another for lost, whatever is wrong with it or not."""
+        """Let all homes on a node take another for lost, whatever is wrong with it or not.
+
+        Either at once, and then the broken connection goes on to bring what was on its way, or a while after the
+        connection broke, as on a Dask worker: nothing gets through then.
+        """
         if (home_node, node) in self._without:
             return
         self.world.say("node {} gives node {} up", home_node, node)
         self.given_up += 1
         self._without.add((home_node, node))
-        self.world.network.part(home_node, node)
-        for home in self.world.homes.values():
-            if home.executor.home == home_node:
-                home.outage(events.NodeGone(node))
+        self._unhandled.add((home_node, node))
+        schedule = self.world.schedule
+        if schedule.draw() < 0.5:
+            self.world.network.part(home_node, node)
+            self._handle_loss(home_node, node)
+        else:
+            self.world.network.disconnect(home_node, node)
+            after = int(MOST_UNHANDLED_STEPS * schedule.draw())
+            schedule.at(schedule.steps + after, partial(self._handle_loss, home_node, node))
+
+    def _handle_loss(self, home_node: int, node: int) -> None:
+        if (home_node, node) not in self._unhandled:
+            return
+        self._unhandled.discard((home_node, node))
+        for home in self._homes_on(home_node):
+            self.world.say("{} handles the loss of node {}", home.identity, node)
+            home.driver.node_left(node, died=False)
+
+    def _homes_on(self, home_node: int) -> list[ExecutorFibers]:
+        return [home for home in self.world.homes.values() if home.executor.home == home_node]
 
     def end(self, node: int) -> None:
         """Let a node be used again, by all who gave it up; a dead one starts with nothing."""
@@ -98,7 +122,9 @@ class Outages:
                 self.give_up(home_node, node)
             self._down.discard(node)
             self.world.network.revive(node)
-        for home in self.world.homes.values():
-            if (home.executor.home, node) in self._without:
-                home.outage(events.NodeBack(node))
+        for home_node in sorted({home_node for home_node, guest in self._without if guest == node}):
+            self._handle_loss(home_node, node)
+            self.world.network.connect(home_node, node)
+            for home in self._homes_on(home_node):
+                home.driver.node_returned(node)
         self._without = {(home_node, guest) for home_node, guest in self._without if guest != node}

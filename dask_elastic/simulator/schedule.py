@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from dask_elastic.simulator.fiber import Fiber, Steps
+from dask_elastic.simulator.fiber import Fiber, FiberSteps
 
 _DRAWN_AT_ONCE = 1024
 _TRIES = 4
@@ -63,6 +63,7 @@ class Schedule:
         self._drawn: Iterator[float] = iter(())
         self._history: list[tuple[int, float, str, str, tuple[object, ...]]] = []
         self._running = ""
+        self._fiber: Fiber | None = None
 
     def draw(self) -> float:
         """Return a random number from 0 to 1; drawn many at a time, for speed."""
@@ -71,7 +72,7 @@ class Schedule:
         self._drawn = iter(self.random.random(_DRAWN_AT_ONCE).tolist())
         return next(self._drawn)
 
-    def spawn(self, name: str, steps: Steps, node: int | None = None) -> None:
+    def spawn(self, name: str, steps: FiberSteps, node: int | None = None) -> None:
         """Add a fiber."""
         self._fibers.append(Fiber(name, steps, node))
 
@@ -86,7 +87,7 @@ class Schedule:
 
     def _happen(self) -> None:
         _, _, what = heapq.heappop(self._agenda)
-        self._running = "agenda"
+        self._running, self._fiber = "agenda", None
         what()
 
     def step(self) -> bool:
@@ -99,7 +100,7 @@ class Schedule:
             self._happen()
         self.now += 2 * self._step_seconds * self.draw()
         self.steps += 1
-        self._running = fiber.name
+        self._running, self._fiber = fiber.name, fiber
         fiber.step()
         if fiber.ended:
             self._fibers.remove(fiber)
@@ -120,6 +121,10 @@ class Schedule:
         """Note what the running fiber does; `values` fill the braces of `what`."""
         if self.keep_history:
             self._history.append((self.steps, self.now, self._running, what, values))
+
+    def running(self) -> Fiber | None:
+        """Return the fiber whose step is being taken."""
+        return self._fiber
 
     def waiting(self) -> list[str]:
         """Return the names of the fibers that have not ended."""

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from dask_elastic.executor.inputs import Inputs
-from dask_elastic.simulator.fiber import Steps
+from dask_elastic.simulator.fiber import FiberSteps
+from dask_elastic.simulator.surroundings import Surroundings
 from dask_elastic.vocab.batch import Batch
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.watermark import Watermark
-
-if TYPE_CHECKING:
-    from dask_elastic.simulator.world import World
 
 
 class SimulatedSink:
@@ -22,7 +19,7 @@ class SimulatedSink:
 
     Parameters
     ----------
-    world : World
+    world : Surroundings
         It takes credit back, and keeps the time.
     identity : ExecutorId
         Which instance of which sink.
@@ -35,7 +32,7 @@ class SimulatedSink:
         The batches, each with the step at which it was taken.
     """
 
-    def __init__(self, world: World, identity: ExecutorId, inputs: Inputs):
+    def __init__(self, world: Surroundings, identity: ExecutorId, inputs: Inputs):
         self.world = world
         self.identity = identity
         self.received: list[tuple[int, pa.RecordBatch]] = []
@@ -47,15 +44,15 @@ class SimulatedSink:
         """Bring a batch."""
         self._waiting.append((origin, batch, nbytes))
 
-    def hear(self, said: Watermark) -> None:
-        """Take what an upstream instance says of event time."""
-        self._waiting.append((said.origin, said, 0))
+    def receive_watermark(self, watermark: Watermark) -> None:
+        """Take a watermark of an upstream instance."""
+        self._waiting.append((watermark.origin, watermark, 0))
 
     def input_ended(self, origin: ExecutorId) -> None:
         """Say that an upstream instance has sent its last batch."""
         self._waiting.append((origin, None, 0))
 
-    def _run(self) -> Steps:
+    def _run(self) -> FiberSteps:
         while self.inputs.open:
             yield lambda: bool(self._waiting)
             origin, what, nbytes = self._waiting.popleft()
@@ -69,4 +66,4 @@ class SimulatedSink:
                     self.world.event_times.arrives(self.inputs, origin, what.rows)
                     self.received.append((self.world.schedule.steps, what.rows))
                     self.world.release(origin, self.identity, nbytes)
-        self.world.instance_ended(self.identity)
+        yield from self.world.instance_ended(self.identity)

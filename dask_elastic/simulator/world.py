@@ -2,33 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from dask_elastic.executor import events
+from dask_elastic.executor.drivers.steps import Steps
 from dask_elastic.executor.emitter import Emitter
-from dask_elastic.executor.error_policy import DeadLetter, ErrorPolicy, OnError
-from dask_elastic.executor.executor import ElasticExecutor
+from dask_elastic.executor.error_policy import DeadLetter, ErrorPolicy
 from dask_elastic.executor.inputs import Inputs, timed_components
-from dask_elastic.executor.limits import ExecutorLimits
 from dask_elastic.executor.processor import Processor
 from dask_elastic.executor.remote import RemotePart
 from dask_elastic.executor.source_clock import SourceClock
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.simulator.credit import Credits
 from dask_elastic.simulator.event_times import EventTimes
-from dask_elastic.simulator.fiber import Steps
-from dask_elastic.simulator.home import SimulatedHome
+from dask_elastic.simulator.executor_fibers import ExecutorFibers, FollowedExecutor
+from dask_elastic.simulator.fiber import FiberSteps
 from dask_elastic.simulator.invariants import check_executor
 from dask_elastic.simulator.ledger import Ledger
 from dask_elastic.simulator.network import Credit, End, Message, Network, Packet, Rows, Said
 from dask_elastic.simulator.placement import Placement
-from dask_elastic.simulator.remote_tasks import SimulatedRemoteTasks
+from dask_elastic.simulator.remote_fibers import RemoteFibers
 from dask_elastic.simulator.schedule import Schedule
 from dask_elastic.simulator.sink import SimulatedSink
+from dask_elastic.simulator.world_options import WorldOptions
 from dask_elastic.state.store import KeyedStore
 from dask_elastic.topology.component import Component
 from dask_elastic.topology.operators import Compute, SinkOperator, SourceOperator
@@ -41,50 +42,6 @@ from dask_elastic.vocab.watermark import Watermark
 
 REST_STEPS = 60
 """Most steps for which a source rests."""
-
-
-@dataclass(frozen=True)
-class WorldOptions:
-    """How a simulated job runs.
-
-    Parameters
-    ----------
-    window : int
-        Bytes that an upstream instance may have unprocessed at one executor.
-    row_seconds : float
-        Mean virtual time that a row keeps a core busy.
-    step_seconds : float
-        Mean virtual time between two steps.
-    on_error : {"fail", "skip"}
-        What becomes of rows that user code cannot digest.
-    limits : ExecutorLimits, optional
-        What bounds an executor.
-    check : bool
-        Whether to check the invariants after every step.
-    torn : bool
-        Whether the instructions of one event may be interleaved with those of others. The executor does not promise
-        anything then; it is for tests of the checks.
-    order : tuple of str
-        See `Ledger`.
-    repeats : float
-        The share of messages between homes and remote tasks that come twice.
-    event_time : str
-        See `EventTimes`.
-    rests : float
-        How often, beside a batch, a source with event time says that it is idle, and goes on a while later.
-    """
-
-    window: int = 2**22
-    row_seconds: float = 0.0005
-    step_seconds: float = 0.001
-    on_error: OnError = "fail"
-    limits: ExecutorLimits | None = None
-    check: bool = False
-    torn: bool = False
-    order: tuple[str, ...] = ()
-    repeats: float = 0.0
-    event_time: str = ""
-    rests: float = 0.0
 
 
 class World:
@@ -123,11 +80,12 @@ class World:
         self.clocks: dict[ExecutorId, SourceClock] = {}
         self._timed = timed_components(components)
         self.dead_letters: list[DeadLetter] = []
-        self.homes: dict[ExecutorId, SimulatedHome] = {}
-        self.remotes: dict[tuple[int, ExecutorId], SimulatedRemoteTasks] = {}
+        self.homes: dict[ExecutorId, ExecutorFibers] = {}
+        self.remotes: dict[tuple[int, ExecutorId], RemoteFibers] = {}
         self.sinks: dict[ExecutorId, SimulatedSink] = {}
         self.credits: dict[tuple[ExecutorId, ExecutorId], Credits] = {}
         self.touched: set[ExecutorId] = set()
+        self._changes: Counter[ExecutorId] = Counter()
         self.open: set[ExecutorId] = set()
         self.spaces = {
             name: KeySpace(len(placement.homes[name]), component.operator.shards)
@@ -137,7 +95,7 @@ class World:
         for component in components:
             self._build(component)
         for home in self.homes.values():
-            home.start()
+            home.begin()
 
     # building
 
@@ -155,8 +113,8 @@ class World:
                     self.open.add(identity)
                     node, cores = self.placement.node_of(identity), self.placement.cores[name][identity.index]
                     space, limits = self.spaces[name], self.options.limits
-                    executor = ElasticExecutor(identity, space, node, cores, inputs, limits=limits, timed=timed)
-                    self.homes[identity] = SimulatedHome(self, executor, component)
+                    executor = FollowedExecutor(identity, space, node, cores, inputs, limits=limits, timed=timed)
+                    self.homes[identity] = ExecutorFibers(self, executor, component)
             case SinkOperator():
                 for node in sorted({self.placement.node_of(i) for i in inputs}):
                     identity = ExecutorId(name, node)
@@ -171,7 +129,7 @@ class World:
     def _error_policy(self) -> ErrorPolicy:
         return ErrorPolicy(self.options.on_error, self.dead_letters.append)
 
-    def _run_source(self, identity: ExecutorId, operator: SourceOperator, component: Component) -> Steps:
+    def _run_source(self, identity: ExecutorId, operator: SourceOperator, component: Component) -> FiberSteps:
         emitter = Emitter(
             component.name, component.outputs, self.spaces, self._error_policy(), self.placement.node_of(identity)
         )
@@ -179,16 +137,16 @@ class World:
         for rows in self._read(identity, operator):
             yield None
             if clock is not None:
-                self._tell(clock.begin())
+                yield from self._emit(clock.begin())
                 self.event_times.leaves(rows, clock.time)
             yield from self.deliver(identity, emitter.emit([rows], self.now))
             if clock is not None:
-                self._tell(clock.sent(rows, self.now))
+                yield from self._emit(clock.sent(rows, self.now))
                 yield from self._rest(clock)
         yield None
         if clock is not None:
-            self._tell(clock.end())
-        self.instance_ended(identity)
+            yield from self._emit(clock.end())
+        yield from self.instance_ended(identity)
 
     def _clock(self, identity: ExecutorId, operator: SourceOperator) -> SourceClock | None:
         source = operator.source
@@ -197,16 +155,16 @@ class World:
         clock = self.clocks[identity] = SourceClock(identity, source.event_time, source.slack, idle_after=0.0)
         return clock
 
-    def _rest(self, clock: SourceClock) -> Steps:
+    def _rest(self, clock: SourceClock) -> FiberSteps:
         if not self.options.rests or self.schedule.draw() >= self.options.rests:
             return
-        self._tell(clock.quiet(self.now))
+        yield from self._emit(clock.quiet(self.now))
         for _ in range(int(REST_STEPS * self.schedule.draw())):
             yield None
 
-    def _tell(self, said: Watermark | None) -> None:
-        if said is not None:
-            self.emit_watermark(said)
+    def _emit(self, watermark: Watermark | None) -> FiberSteps:
+        if watermark is not None:
+            yield from self.emit_watermark(watermark)
 
     def _read(self, identity: ExecutorId, operator: SourceOperator) -> Iterator[pa.RecordBatch]:
         instances = len(self.placement.homes[identity.component])
@@ -234,9 +192,33 @@ class World:
         """Whether every source, executor and sink has ended of itself."""
         return not self.open
 
-    def spawn(self, name: str, steps: Steps, node: int | None = None) -> None:
+    def spawn(self, name: str, steps: FiberSteps, node: int | None = None) -> None:
         """Add a fiber; one that belongs to a node is stopped and lost with it."""
         self.schedule.spawn(name, steps, node)
+
+    def drive(self, steps: Steps[None], executor: ExecutorId) -> FiberSteps:
+        """Run the steps of an executor's driver in the calling fiber; others may run before each act.
+
+        Parameters
+        ----------
+        steps : generator
+            The driver's steps.
+        executor : ExecutorId
+            The executor, which is checked after each of them.
+        """
+        result: Any = None
+        try:
+            while True:
+                act = steps.send(result)
+                self.touched.add(executor)
+                yield None
+                result = act()
+                if isinstance(result, Generator):
+                    result = yield from result
+        except StopIteration:
+            self.touched.add(executor)
+        finally:
+            steps.close()
 
     def say(self, what: str, *values: object) -> None:
         """Note what happens."""
@@ -246,7 +228,7 @@ class World:
         """Return how long so many rows kept a core busy."""
         return self.options.row_seconds * rows * (0.5 + self.schedule.draw())
 
-    def deliver(self, origin: ExecutorId, deliveries: Iterable[Delivery]) -> Steps:
+    def deliver(self, origin: ExecutorId, deliveries: Iterable[Delivery]) -> FiberSteps:
         """Hand batches to the next receivers; waits while their windows are full."""
         for target, batch in deliveries:
             nbytes = batch.nbytes
@@ -262,7 +244,7 @@ class World:
                 self.network.send(source, node, Rows(target, origin, batch, nbytes))
                 yield None
 
-    def _accept(self, target: ExecutorId, origin: ExecutorId, batch: Batch, nbytes: int) -> Steps:
+    def _accept(self, target: ExecutorId, origin: ExecutorId, batch: Batch, nbytes: int) -> FiberSteps:
         home = self.homes.get(target)
         if home is not None:
             yield from home.offer(origin, batch, nbytes)
@@ -289,8 +271,8 @@ class World:
         """Send a message between an executor's home and its remote tasks."""
         self.network.send(source, target, Message(executor, source, stamp, message))
 
-    def instance_ended(self, identity: ExecutorId) -> None:
-        """Tell the next receivers that an instance has sent its last batch."""
+    def instance_ended(self, identity: ExecutorId) -> FiberSteps:
+        """Tell the next receivers that an instance has delivered its last batch."""
         self.say("{} has ended", identity)
         self.open.discard(identity)
         source = self.placement.node_of(identity)
@@ -298,20 +280,23 @@ class World:
             if target in self.sinks:
                 self.sinks[target].input_ended(identity)
             elif node == source:
-                self.command(target, events.InputEnded(identity))
+                yield from self.homes[target].handle(events.InputEnded(identity))
             else:
                 self.network.send(source, node, End(target, identity))
+                yield None
 
-    def emit_watermark(self, said: Watermark) -> None:
-        """Tell the next receivers what an instance says of event time, behind what it sent before."""
-        source = self.placement.node_of(said.origin)
-        for target, node in self._next(said.origin):
+    def emit_watermark(self, watermark: Watermark) -> FiberSteps:
+        """Send a watermark to the next receivers, behind what its origin has delivered."""
+        source = self.placement.node_of(watermark.origin)
+        for target, node in self._next(watermark.origin):
+            self.say("{} to {}", watermark, target)
             if target in self.sinks:
-                self.sinks[target].hear(said)
+                self.sinks[target].receive_watermark(watermark)
             elif node == source:
-                self.homes[target].hear(said)
+                yield from self.homes[target].receive_watermark(watermark)
             else:
-                self.network.send(source, node, Said(target, said))
+                self.network.send(source, node, Said(target, watermark))
+                yield None
 
     def _next(self, identity: ExecutorId) -> Iterator[tuple[ExecutorId, int]]:
         """Yield the receivers of what an instance puts out, and their nodes."""
@@ -323,7 +308,7 @@ class World:
             for target in self.placement.instances(name):
                 yield target, self.placement.node_of(target)
 
-    def _receive(self, node: int, packet: Packet) -> Steps:
+    def _receive(self, node: int, packet: Packet) -> FiberSteps:
         match packet:
             case Rows(target, origin, batch, nbytes):
                 yield from self._accept(target, origin, batch, nbytes)
@@ -332,14 +317,14 @@ class World:
             case End(target, origin):
                 yield from self.homes[target].handle(events.InputEnded(origin))
             case Said(target, said):
-                self.homes[target].hear(said)
+                yield from self.homes[target].receive_watermark(said)
             case Message():
-                self._receive_message(node, packet)
+                yield from self._receive_message(node, packet)
 
-    def _receive_message(self, node: int, packet: Message) -> None:
+    def _receive_message(self, node: int, packet: Message) -> FiberSteps:
         executor, message = packet.executor, packet.message
         if isinstance(message, Outputs | Done | Flush | LabelReturned):
-            self.homes[executor].receive(packet.sender, packet.stamp, message)
+            yield from self.homes[executor].receive(packet.sender, packet.stamp, message)
             return
         known = self.remotes.get((node, executor))
         if isinstance(message, StartTask) and (known is None or packet.stamp.incarnation > known.part.incarnation):
@@ -347,10 +332,10 @@ class World:
                 known.close()
             part = RemotePart(executor, self.spaces[executor.component], incarnation=packet.stamp.incarnation)
             component = self.components[executor.component]
-            known = self.remotes[node, executor] = SimulatedRemoteTasks(self, part, component, node, packet.sender)
+            known = self.remotes[node, executor] = RemoteFibers(self, part, component, node, packet.sender)
         if known is None:
             raise ProtocolError(f"{executor} has no task on node {node} yet, but {message} came")
-        known.deliver(packet.stamp, message)
+        yield from known.receive(packet.stamp, message)
 
     # commands
 
@@ -364,17 +349,23 @@ class World:
         executor : ExecutorId
             Whom.
         event : Event
-            Such as `SetCores`, `MoveShard`, `BalanceDue` or `FlushDue`.
+            Such as `MoveShard`, `BalanceDue` or `FlushDue`.
         refused : callable, optional
             Takes the error if the command cannot be carried out; without it the error ends the run.
         """
-        self.spawn(f"{executor} command", self._command(executor, event, refused))
+        self.spawn(f"{executor} command", self._command(self.homes[executor].handle(event), refused))
 
-    def _command(
-        self, executor: ExecutorId, event: events.Event, refused: Callable[[ElasticError], None] | None
-    ) -> Steps:
+    def set_cores(
+        self, executor: ExecutorId, cores: Mapping[int, int], refused: Callable[[ElasticError], None] | None = None
+    ) -> None:
+        """Tell an executor which cores to have, as `command` does; the last of several that are told counts."""
+        self._changes[executor] += 1
+        steps = self.homes[executor].set_cores(self._changes[executor], cores)
+        self.spawn(f"{executor} command", self._command(steps, refused))
+
+    def _command(self, steps: FiberSteps, refused: Callable[[ElasticError], None] | None) -> FiberSteps:
         try:
-            yield from self.homes[executor].handle(event)
+            yield from steps
         except (MoveRefused, PlanningError) as error:
             if refused is None:
                 raise
@@ -383,7 +374,11 @@ class World:
     def flush_remote_tasks(self) -> None:
         """Let all remote tasks send their dirty state home, as they do from time to time."""
         for remote in self.remotes.values():
-            self.spawn(f"{remote.part.identity} flush", remote.flush_due(), remote.node)
+            self.spawn(f"{remote.part.identity} flush", self._flush(remote), remote.node)
+
+    def _flush(self, remote: RemoteFibers) -> FiberSteps:
+        yield None
+        remote.driver.flush_due()
 
     # running
 

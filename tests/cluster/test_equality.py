@@ -263,7 +263,7 @@ def move_constantly(home, seed, stop):
     random = np.random.default_rng(seed)
     executor = home.executor
     turn = 0
-    while not (executor.finished or home.job_part.ended) and time.monotonic() < stop:
+    while not (executor.finished or home.ended) and time.monotonic() < stop:
         turn += 1
         if turn % 50 == 1:
             home.handle(SetCores({executor.home: int(random.integers(1, 3)), 1 - executor.home: 1 + turn // 50 % 2}))

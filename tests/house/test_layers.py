@@ -95,17 +95,15 @@ def _problem(own: str | None, target: str, doors: frozenset[str]) -> str | None:
     return None if other in FOR_ALL or LEVEL[own] <= OUTER else f"{own} imports {target} from the top level"
 
 
-def module_level(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield the statements that run when the module is imported, those under TYPE_CHECKING left out."""
+def imports_of_a_module(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """Yield the statements outside functions; imports for type checkers alone count like all others."""
     for node in body:
         yield node
-        if isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
-            yield from module_level(node.orelse)
-        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             for name in ("body", "orelse", "finalbody"):
-                yield from module_level(getattr(node, name, []))
+                yield from imports_of_a_module(getattr(node, name, []))
             for handler in getattr(node, "handlers", []):
-                yield from module_level(handler.body)
+                yield from imports_of_a_module(handler.body)
 
 
 def import_cycle(modules: dict[str, tuple[str, bool]]) -> list[str] | None:
@@ -113,7 +111,7 @@ def import_cycle(modules: dict[str, tuple[str, bool]]) -> list[str] | None:
     graph: dict[str, set[str]] = {}
     for module, (source, is_package) in modules.items():
         edges = graph.setdefault(module, set())
-        for node in module_level(ast.parse(source).body):
+        for node in imports_of_a_module(ast.parse(source).body):
             for target in targets(node, module, is_package):
                 known = target if target in modules else target.rpartition(".")[0]
                 if known in modules and known != module:
@@ -124,6 +122,31 @@ def import_cycle(modules: dict[str, tuple[str, bool]]) -> list[str] | None:
         cycle: list[str] = error.args[1]
         return cycle
     return None
+
+
+# Planes of the runtime, highest first; client, scheduler and worker are processes that never import each other.
+PLANES = [{"client", "scheduler", "worker"}, {"transport"}, {"config"}, {"protocol"}]
+PLANE = {folder: level for level, folders in enumerate(PLANES) for folder in folders}
+
+
+def plane_violations(module: str, source: str, is_package: bool = False) -> list[str]:
+    """Return every import within the runtime that its planes forbid, those for type checkers included."""
+    own = _plane_of(module)
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            for target in targets(node, module, is_package):
+                other = _plane_of(target)
+                if own is None or other in (None, own):
+                    continue
+                if other not in PLANE or PLANE[other] <= PLANE[own]:
+                    found.append(f"{module}:{node.lineno}: {own} imports {other}")
+    return found
+
+
+def _plane_of(module: str) -> str | None:
+    parts = module.split(".")
+    return parts[2] if parts[:2] == [ENGINE, "runtime"] and len(parts) > 2 else None
 
 
 def test_imports_point_down():
@@ -138,6 +161,44 @@ def test_imports_point_down():
 def test_no_module_imports_itself_by_a_detour():
     modules = {module: (path.read_text(), path.name == "__init__.py") for module, path in sources().items()}
     assert import_cycle(modules) is None
+
+
+def test_processes_of_the_runtime_do_not_import_each_other():
+    found = [
+        problem
+        for module, path in sources().items()
+        for problem in plane_violations(module, path.read_text(), path.name == "__init__.py")
+    ]
+    assert found == []
+
+
+def test_every_module_of_the_runtime_belongs_to_a_process_or_a_plane():
+    planes = {_plane_of(module) for module in sources()} - {None}
+    assert planes == set(PLANE)
+    stray = [path.name for path in (ROOT / ENGINE / "runtime").glob("*.py") if path.name != "__init__.py"]
+    assert stray == []
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("dask_elastic.runtime.client.job", "from dask_elastic.runtime.worker import node"),
+        ("dask_elastic.runtime.scheduler.coordinator", "from dask_elastic.runtime.client.job import Job"),
+        ("dask_elastic.runtime.transport.peer", "from dask_elastic.runtime.worker.job_part import JobPart"),
+        ("dask_elastic.runtime.protocol.job_spec", "from dask_elastic.runtime.config import job_options"),
+        (
+            "dask_elastic.runtime.worker.handlers",
+            "if TYPE_CHECKING:\n    from dask_elastic.runtime.scheduler.coordinator import Coordinator",
+        ),
+    ],
+)
+def test_import_between_processes_is_found(module, source):
+    assert len(plane_violations(module, source)) == 1
+
+
+def test_import_of_a_lower_plane_is_allowed():
+    source = "from dask_elastic.runtime.transport import peer\nfrom dask_elastic.runtime.worker.host import Host"
+    assert plane_violations("dask_elastic.runtime.worker.node", source) == []
 
 
 def test_the_house_is_not_empty():
@@ -212,6 +273,10 @@ def test_a_cycle_is_found():
     assert set(cycle) == {"p.a", "p.b", "p.c"}
 
 
-@pytest.mark.parametrize("late", ["def f():\n    import p.a", "if TYPE_CHECKING:\n    import p.a"])
-def test_an_import_that_does_not_run_at_import_makes_no_cycle(late):
-    assert import_cycle({"p.a": ("import p.b", False), "p.b": (late, False)}) is None
+def test_an_import_for_type_checkers_alone_makes_a_cycle():
+    modules = {"p.a": ("import p.b", False), "p.b": ("if TYPE_CHECKING:\n    import p.a", False)}
+    assert import_cycle(modules) is not None
+
+
+def test_an_import_within_a_function_makes_no_cycle():
+    assert import_cycle({"p.a": ("import p.b", False), "p.b": ("def f():\n    import p.a", False)}) is None

@@ -10,6 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 FILE_LINES = 450
+FOLDER_MODULES = 30
 FUNCTION_LINES = 70
 EMPTY_NAMES = {"common", "helper", "helpers", "manager", "misc", "util", "utils"}
 WIDE = {"Exception", "BaseException"}
@@ -76,6 +77,23 @@ def test_modules_are_well_kept():
         for problem in style_violations(path.name, path.read_text())
     ]
     assert found == []
+
+
+def crowded(folders: dict[str, int]) -> list[str]:
+    """Return the folders that have too many modules, given how many each has."""
+    return [f"{folder} has {count} modules" for folder, count in folders.items() if count > FOLDER_MODULES]
+
+
+def test_folders_are_small_enough_to_find_a_module_by_its_name():
+    folders = {
+        str(folder.relative_to(ROOT)): sum(path.name != "__init__.py" for path in folder.glob("*.py"))
+        for top in ("dask_elastic", "plugins", "tests")
+        for folder in (ROOT / top).rglob("*")
+        if folder.is_dir()
+    }
+    assert folders["dask_elastic/executor"] > 20
+    assert crowded(folders) == []
+    assert crowded({"a": 30, "b": 31}) == ["b has 31 modules"]
 
 
 def test_every_package_is_marked_as_typed():

@@ -87,7 +87,7 @@ def report_of(measures, complete=False):
     letters = SimpleNamespace(counts={})
     job_part = SimpleNamespace(
         complete=complete, error=None, sources={}, homes={}, sinks={}, dead_letters=letters, measures=lambda: measures,
-        messages_refused=0, lost=set(), absolved=0,
+        messages_refused=0, members=SimpleNamespace(lost=set()), suspects_cleared=0,
     )  # fmt: skip
     return part_report(job_part)
 

@@ -70,7 +70,8 @@ class Runtime:
         self.happened = []
         home = SimpleNamespace(executor=SimpleNamespace(task_nodes=lambda: {0, 1, 2}))
         self.job_part = SimpleNamespace(
-            job="job", ended=False, lost=set(), told=0, homes={"one": home}, at_hand=self._at_hand,
+            job="job", ended=False, members=SimpleNamespace(lost=set()), suspects_reported=0, homes={"one": home},
+            processing_on=self._processing_on,
             spec=SimpleNamespace(job="job", generation=1, incarnation=0, node=0, nodes=("here", "b", "c")),
             node_lost=lambda *given: self._happens("lost", given[0], given[2]),
             change_members=lambda *given: self._happens("members", *given),
@@ -83,7 +84,7 @@ class Runtime:
     def _happens(self, *what):
         self.happened.append(what)
 
-    def _at_hand(self, address):
+    def _processing_on(self, address):
         return [("op", 4)] if address == "b" else []
 
     async def _told(self, job, number, batches, **run):
@@ -130,12 +131,12 @@ def test_the_scheduler_knows_what_a_dead_node_had_at_hand_before_anybody_gets_it
     runtime.dead = {"b", "c"}
     happened = go_on(runtime, lambda losses: losses.note("b", NodeLost("gone")))
     assert happened == [("given up", "c"), ("told", "job", 1, [("op", 4)]), ("lost", "b", True), ("report",)]
-    assert runtime.job_part.told == 1
+    assert runtime.job_part.suspects_reported == 1
 
 
 def test_of_a_node_that_hangs_nobody_is_told(runtime):
     assert go_on(runtime, lambda losses: losses.note("b", NodeLost("gone"))) == [("lost", "b", False), ("report",)]
-    assert runtime.job_part.told == 0
+    assert runtime.job_part.suspects_reported == 0
 
 
 def test_news_that_a_dead_node_is_out_may_come_first(runtime):
@@ -168,7 +169,7 @@ def test_of_nodes_that_die_one_after_the_other_the_scheduler_is_told_in_that_ord
         runtime.happened.append(("told", number))
 
     runtime.dead = {"b", "c"}
-    runtime.job_part.at_hand = lambda address: [("op", 4)]
+    runtime.job_part.processing_on = lambda address: [("op", 4)]
     runtime.worker.scheduler.elastic_suspects = told
     happened = go_on(
         runtime,
@@ -177,7 +178,7 @@ def test_of_nodes_that_die_one_after_the_other_the_scheduler_is_told_in_that_ord
     )
     kinds = [what[0] for what in happened if what[0] in ("telling", "told", "lost")]
     assert kinds == ["telling", "told", "lost"] * 2
-    assert runtime.job_part.told == 2
+    assert runtime.job_part.suspects_reported == 2
 
 
 def test_a_job_that_cannot_do_without_a_node_of_which_news_came_fails(runtime):

@@ -184,6 +184,7 @@ class JobPart:
         self.ended = False
         self.refused = 0
         self.spec = SimpleNamespace(generation=3)
+        self.delivery = self
         self.taken = []
         self.errors = []
 
@@ -375,6 +376,7 @@ class Anything:
         self.ended = False
         self.refused = 0
         self.spec = SimpleNamespace(generation=3)
+        self.delivery = self
         self.errors = []
         self.taken = 0
 
@@ -385,7 +387,7 @@ class Anything:
     def _take(self, *arguments):
         self.taken += 1
 
-    receive_message = accept = release = input_ended = hear = _take
+    receive_message = accept = release = input_ended = receive_watermark = _take
 
 
 def real_packets():

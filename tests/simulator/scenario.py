@@ -157,7 +157,7 @@ class Simulation:
         """A primary copy that was brought up to date has at least what was settled when that was asked for."""
         for token, (executor, settled) in self.disturber.asked.items():
             home = world.homes[executor]
-            if token in home.flushed and token not in self.flushed:
+            if token in home.flushes and token not in self.flushed:
                 self.flushed.add(token)
                 table = read_state(home.component.operator, home.executor.store)
                 counted = 0 if table is None else sum(table["count"].to_pylist())

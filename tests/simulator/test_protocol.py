@@ -35,7 +35,7 @@ def what_happened(simulation):
         moves = home.executor.moves
         happened["moves"] += moves.finished
         happened["moves across nodes"] += moves.finished_across
-        happened["flushes"] += len(home.flushed)
+        happened["flushes"] += len(home.flushes)
     for remote in simulation.world.remotes.values():
         happened["remote tasks"] += remote.started
         happened["remote tasks that ended"] += remote.started - len(remote.part.tasks)

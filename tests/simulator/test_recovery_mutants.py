@@ -9,6 +9,7 @@ from scenario import first_failure
 
 from dask_elastic.executor import events
 from dask_elastic.executor.cores import Cores
+from dask_elastic.executor.drivers.executor_driver import ExecutorDriver
 from dask_elastic.executor.executor import ElasticExecutor
 from dask_elastic.executor.flushes import Flushes
 from dask_elastic.executor.link import Link, Links
@@ -20,7 +21,6 @@ from dask_elastic.executor.remote import RemotePart
 from dask_elastic.executor.routes import Routes
 from dask_elastic.executor.task_queue import Work
 from dask_elastic.migration.labelled import Action, LabelledMove, MoveEvent, Phase
-from dask_elastic.simulator.home import SimulatedHome
 from dask_elastic.simulator.world import World
 from dask_elastic.vocab import messages as m
 from dask_elastic.vocab.identity import ExecutorId
@@ -198,23 +198,19 @@ def a_zombie_goes_on_in_the_next_life(monkeypatch):
         if known is not None:
             known.part._link.incarnation = packet.stamp.incarnation
             known.part._link._received = packet.stamp.sequence
-        real(self, node, packet)
+        return real(self, node, packet)
 
     monkeypatch.setattr(World, "_receive_message", receive)
 
 
 def the_loss_overtakes_outputs(monkeypatch):
-    """A node is given up while the emitter still delivers what came from it."""
-    real = SimulatedHome.outage
+    """A node's loss is handled while the emitter still delivers what came from it."""
 
-    def outage(self, event):
-        if isinstance(event, events.NodeBack):
-            real(self, event)
-            return
-        self.executor.links.cut(event.node)
-        self.world.spawn("impatient", self._outage(event))
+    def node_left(self, node, died):
+        self.executor.links.cut(node)
+        self.host.start("impatient", self.handle(events.NodeGone(node, died=died)))
 
-    monkeypatch.setattr(SimulatedHome, "outage", outage)
+    monkeypatch.setattr(ExecutorDriver, "node_left", node_left)
 
 
 def credit_comes_back_twice(monkeypatch):

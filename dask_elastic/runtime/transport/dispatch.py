@@ -30,27 +30,44 @@ _FIELDS = {
 }
 
 
-class Receiver(Protocol):
-    """A job's part on this node, as far as messages of other nodes concern it."""
-
-    spec: JobSpec
-    ended: bool
-    refused: int
+class Inbound(Protocol):
+    """Takes what is sent to the instances of a job on this node."""
 
     def accept(self, target: ExecutorId, origin: ExecutorId, batch: Batch, nbytes: int) -> None:
-        """Take a batch for an instance on this node."""
+        """Take a batch for an instance."""
         ...
 
     def release(self, origin: ExecutorId, target: ExecutorId, nbytes: int) -> None:
-        """Give credit back to an upstream instance on this node."""
+        """Return credit to an upstream instance."""
         ...
 
     def input_ended(self, target: ExecutorId, origin: ExecutorId) -> None:
         """Take the end of an upstream instance."""
         ...
 
-    def hear(self, target: ExecutorId, said: Watermark) -> None:
+    def receive_watermark(self, target: ExecutorId, watermark: Watermark) -> None:
         """Take a watermark of an upstream instance."""
+        ...
+
+
+class Receiver(Protocol):
+    """A job's part on this node, as messages of other nodes reach it."""
+
+    refused: int
+
+    @property
+    def spec(self) -> JobSpec:
+        """The job; messages of other generations of it are refused."""
+        ...
+
+    @property
+    def ended(self) -> bool:
+        """Whether the job has ended here."""
+        ...
+
+    @property
+    def delivery(self) -> Inbound:
+        """Takes batches, credit and control records."""
         ...
 
     def receive_message(self, executor: ExecutorId, node: int, stamp: Stamp, message: ToRemote | ToHome) -> None:
@@ -181,13 +198,15 @@ class Dispatch:
                 return lambda: receiver.receive_message(instance, node, stamp, message)
             case ["batch", _, _, _, origin, index, nbytes, header_of_batch]:
                 batch, sender = decoder.batch(header_of_batch, take), ExecutorId(origin, index)
-                return lambda: receiver.accept(instance, sender, batch, nbytes)
+                return lambda: receiver.delivery.accept(instance, sender, batch, nbytes)
             case ["credit", _, _, _, origin, index, nbytes]:
-                return lambda: receiver.release(ExecutorId(origin, index), instance, nbytes)
+                return lambda: receiver.delivery.release(ExecutorId(origin, index), instance, nbytes)
             case ["end", _, _, _, origin, index]:
-                return lambda: receiver.input_ended(instance, ExecutorId(origin, index))
+                return lambda: receiver.delivery.input_ended(instance, ExecutorId(origin, index))
             case ["watermark", _, _, _, origin, index, at, idle]:
-                return lambda: receiver.hear(instance, Watermark(ExecutorId(origin, index), at, idle))
+                return lambda: receiver.delivery.receive_watermark(
+                    instance, Watermark(ExecutorId(origin, index), at, idle)
+                )
         raise ProtocolError(f"a message of the unknown kind {header[0]!r}")
 
 

@@ -18,7 +18,7 @@ from dask_elastic.vocab.errors import UnknownJob
 from dask_elastic.vocab.identity import ExecutorId
 
 if TYPE_CHECKING:
-    from dask_elastic.runtime.worker.executor_driver import ExecutorDriver
+    from dask_elastic.runtime.worker.executor_threads import ExecutorThreads
     from dask_elastic.runtime.worker.job_part import JobPart
     from dask_elastic.runtime.worker.node import NodeRuntime
 
@@ -113,7 +113,7 @@ class Handlers:
         """Give an executor at home here so many cores on each node, unless a later change was made already."""
         job_part = self._run(job, generation)
         for node, count in cores:
-            if count and node != job_part.node:
+            if count and node != job_part.spec.node:
                 # Raises where the way there is gone, before anything is changed.
                 self.runtime.peer(job_part.spec.nodes[node])
         home = job_part.homes[ExecutorId(operator, executor)]
@@ -189,7 +189,7 @@ class Handlers:
     async def collect(self, job: str, generation: int, operator: str) -> list[Any]:
         """Return what a sink here keeps for the client, as an Arrow IPC stream; nothing when it is not here."""
         job_part = self._run(job, generation)
-        sink = job_part.sinks.get(ExecutorId(operator, job_part.node))
+        sink = job_part.sinks.get(ExecutorId(operator, job_part.spec.node))
         batches = [] if sink is None else await self.runtime.in_thread(sink.collected)
         return [to_serialize(memoryview(table_bytes(pa.Table.from_batches(batches))))] if batches else []
 
@@ -199,8 +199,8 @@ class Handlers:
         return [] if rows is None else [to_serialize(memoryview(table_bytes(rows)))]
 
 
-def _state_bytes(home: ExecutorDriver, key: list[Any] | None) -> list[Any]:
-    if not home.job_part.ended:
+def _state_bytes(home: ExecutorThreads, key: list[Any] | None) -> list[Any]:
+    if not home.ended:
         home.flush(FLUSH_SECONDS)
     table = home.read_state() if key is None else home.find_key(key)
     return [] if table is None else [to_serialize(memoryview(table_bytes(table)))]

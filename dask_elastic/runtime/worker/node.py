@@ -172,7 +172,7 @@ class NodeRuntime:
         if job_part is None:
             return []
         job_part.end()
-        stuck = await self.in_thread(job_part.join, JOIN_SECONDS)
+        stuck = await self.in_thread(job_part.threads.join, JOIN_SECONDS)
         if stuck:
             logger.warning("job %r: user code still runs in %s", job, ", ".join(stuck))
         return stuck
@@ -213,7 +213,7 @@ class NodeRuntime:
             for job, job_part in list(self.job_parts.items()):
                 if job_part.ended:
                     continue
-                if job_part.absolve():
+                if job_part.clear_suspects():
                     self.report_soon()
                 options = job_part.spec.options
                 for name, interval, act in (
@@ -228,7 +228,7 @@ class NodeRuntime:
     def _watch_memory(self) -> None:
         exhausted = self.memory.look()
         for job_part in () if self.memory.tight else list(self.job_parts.values()):
-            self.guarded(job_part, job_part.release_withheld)
+            self.guarded(job_part, job_part.delivery.release_withheld)
         running = [job_part for job_part in self.job_parts.values() if not job_part.ended]
         if exhausted and running:
             largest = max(running, key=lambda job_part: job_part.state_bytes())
@@ -255,7 +255,7 @@ class NodeRuntime:
                 await asyncio.wait_for(self._wanted_report.wait(), interval - time.time() % interval)
             self._wanted_report.clear()
             for job_part in list(self.job_parts.values()):
-                if job_part.told_of_end:
+                if job_part.reported_end:
                     continue
                 try:
                     await self._report(job_part)
@@ -270,14 +270,14 @@ class NodeRuntime:
                 job=job_part.job,
                 generation=job_part.spec.generation,
                 incarnation=job_part.spec.incarnation,
-                node=job_part.node,
+                node=job_part.spec.node,
                 report=report,
             )
         except (CommClosedError, OSError, AttributeError) as error:
             # The next report carries everything again; a scheduler that stays away closes this worker.
             logger.debug("report of job %r did not get through: %r", job_part.job, error)
             return
-        job_part.told_of_end = ended
+        job_part.reported_end = ended
 
 
 async def _refuse(**_: Any) -> None:

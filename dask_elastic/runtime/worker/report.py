@@ -35,8 +35,8 @@ def part_report(job_part: JobPart) -> dict[str, Any]:
         "event_times": event_times(job_part),
         "dead_letters": dict(job_part.dead_letters.counts),
         "refused": job_part.messages_refused,
-        "lost": sorted(job_part.lost),
-        "absolved": job_part.absolved,
+        "lost": sorted(job_part.members.lost),
+        "absolved": job_part.suspects_cleared,
     }
 
 

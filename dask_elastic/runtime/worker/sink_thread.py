@@ -2,42 +2,62 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from queue import SimpleQueue
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from dask_elastic.executor.inputs import Inputs
-from dask_elastic.topology.operators import SinkOperator
-from dask_elastic.topology.sink import SinkContext, SinkWriter
+from dask_elastic.runtime.worker.buffers.output_buffer import OutputBuffer
+from dask_elastic.runtime.worker.delivery import Delivery
+from dask_elastic.runtime.worker.job_threads import JobThreads
+from dask_elastic.topology.sink import Sink, SinkContext, SinkWriter
 from dask_elastic.vocab.batch import Batch
 from dask_elastic.vocab.errors import ElasticError, SinkError
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.watermark import Watermark
 
-if TYPE_CHECKING:
-    from dask_elastic.runtime.worker.job_part import JobPart
-
 
 class SinkThread:
-    """Writes what the instances on this node put out.
+    """Writes the outputs of the instances on this node.
 
     Parameters
     ----------
-    job_part : JobPart
-        The job's part on this node.
+    job : str
+        Name of the job.
     identity : ExecutorId
-        Which instance of which sink.
-    operator : SinkOperator
+        Which instance of which sink; its number is the node.
+    sink : Sink
         The sink.
     inputs : Inputs
         The upstream instances on this node.
+    threads : JobThreads
+        Runs the thread.
+    delivery : Delivery
+        Returns credit.
+    output_buffer : OutputBuffer
+        Holds the rows of output queues.
+    finished : callable
+        Called when everything is written.
     """
 
-    def __init__(self, job_part: JobPart, identity: ExecutorId, operator: SinkOperator, inputs: Inputs):
-        self.job_part = job_part
+    def __init__(
+        self,
+        job: str,
+        identity: ExecutorId,
+        sink: Sink,
+        inputs: Inputs,
+        threads: JobThreads,
+        delivery: Delivery,
+        output_buffer: OutputBuffer,
+        finished: Callable[[ExecutorId], None],
+    ):
         self.identity = identity
-        self.sink = operator.sink
+        self.sink = sink
+        self.threads = threads
+        self.delivery = delivery
+        self._context = SinkContext(job, identity.component, identity.index, identity.index, output_buffer)
+        self._finished = finished
         self.rows = 0
         self.inputs = inputs
         self._waiting: SimpleQueue[tuple[ExecutorId, Batch | Watermark | None, int] | None] = SimpleQueue()
@@ -45,15 +65,15 @@ class SinkThread:
 
     def start(self) -> None:
         """Begin to write."""
-        self.job_part.thread(str(self.identity), self._run)
+        self.threads.start(str(self.identity), self._run)
 
     def offer(self, origin: ExecutorId, batch: Batch, nbytes: int) -> None:
         """Bring a batch."""
         self._waiting.put((origin, batch, nbytes))
 
-    def hear(self, said: Watermark) -> None:
-        """Take what an upstream instance says of event time."""
-        self._waiting.put((said.origin, said, 0))
+    def receive_watermark(self, watermark: Watermark) -> None:
+        """Take a watermark of an upstream instance."""
+        self._waiting.put((watermark.origin, watermark, 0))
 
     def input_ended(self, origin: ExecutorId) -> None:
         """Say that an upstream instance has sent its last batch."""
@@ -68,12 +88,8 @@ class SinkThread:
         return [] if self._writer is None else self._writer.collected()
 
     def _run(self) -> None:
-        node = self.job_part.node
-        context = SinkContext(
-            self.job_part.job, self.identity.component, node, self.identity.index, self.job_part.outbox
-        )
         try:
-            self._writer = self.sink.open(context)
+            self._writer = self.sink.open(self._context)
             complete = False
             try:
                 complete = self._write_all(self._writer)
@@ -86,12 +102,12 @@ class SinkThread:
             name = self.identity.component
             raise SinkError(f"sink {name!r} failed: {type(error).__name__}: {error}") from error
         if complete:
-            self.job_part.sink_ended(self.identity)
+            self._finished(self.identity)
 
     def _write_all(self, writer: SinkWriter) -> bool:
         while self.inputs.open:
             taken = self._waiting.get()
-            if taken is None or self.job_part.ended:
+            if taken is None or self.threads.ended:
                 return False
             origin, what, nbytes = taken
             match what:
@@ -102,6 +118,6 @@ class SinkThread:
                 case Batch():
                     writer.write(what.rows)
                     self.rows += what.rows.num_rows
-                    self.job_part.release(origin, self.identity, nbytes)
+                    self.delivery.release(origin, self.identity, nbytes)
         writer.close()
         return True

@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 
 from dask_elastic.executor.emitter import Emitter
+from dask_elastic.executor.source_clock import SourceClock
 from dask_elastic.meters import Rate
 from dask_elastic.runtime.transport.credit import Aborted
 from dask_elastic.runtime.worker.buffers.epoch_buffer import EpochBuffer
 from dask_elastic.runtime.worker.buffers.mailbox import Mailbox
 from dask_elastic.runtime.worker.buffers.read_ahead import JOINED_ROWS, ReadAhead
-from dask_elastic.topology.operators import SourceOperator
+from dask_elastic.runtime.worker.delivery import Delivery
+from dask_elastic.runtime.worker.job_threads import JobThreads
 from dask_elastic.topology.pace import SLICE_SECONDS, Pace, cut
-from dask_elastic.topology.source import SourceContext
+from dask_elastic.topology.source import Source, SourceContext
 from dask_elastic.vocab.batch import MAX_BATCH_ROWS
 from dask_elastic.vocab.errors import ElasticError, SourceError
 from dask_elastic.vocab.identity import ExecutorId
-
-if TYPE_CHECKING:
-    from dask_elastic.runtime.worker.job_part import JobPart
+from dask_elastic.vocab.watermark import Watermark
 
 LUMP_SECONDS = 0.02
 """An unpaced source sends no more at a time than is taken within so many seconds: a lump is waited for as one."""
@@ -33,60 +32,76 @@ LEAST_ROWS = 1_024
 
 
 class SourceThread:
-    """Reads one instance of a source, paces it, and sends it on.
+    """Reads one instance of a source, paces it, and sends its rows on.
 
     Parameters
     ----------
-    job_part : JobPart
-        The job's part on this node.
     identity : ExecutorId
         Which instance of which source.
-    operator : SourceOperator
+    source : Source
         The source.
     instances : int
         How many instances share it.
     emitter : Emitter
-        Its way out.
+        Runs what is fused with the source, and routes its rows.
+    mailbox : Mailbox or EpochBuffer
+        Where pushed rows wait.
+    clock : SourceClock or None
+        Makes watermarks; None for a source without event time.
+    threads : JobThreads
+        Runs the two threads.
+    delivery : Delivery
+        Carries batches and watermarks.
+    read_queue : callable
+        ``read_queue(name, stopping)`` reads an output queue of some job.
+    finished : callable
+        Called when the last row is delivered.
     """
 
     def __init__(
         self,
-        job_part: JobPart,
         identity: ExecutorId,
-        operator: SourceOperator,
+        source: Source,
         instances: int,
         emitter: Emitter,
+        mailbox: Mailbox | EpochBuffer,
+        clock: SourceClock | None,
+        threads: JobThreads,
+        delivery: Delivery,
+        read_queue: Callable[[str, Callable[[], bool]], Iterator[pa.RecordBatch]],
+        finished: Callable[[ExecutorId], None],
     ):
-        self.job_part = job_part
         self.identity = identity
-        self.source = operator.source
+        self.source = source
         self.instances = instances
         self.emitter = emitter
         self.rows = 0
-        self.mailbox: Mailbox | EpochBuffer = (
-            job_part.epoch_buffer(identity, self.source) if self.source.epochs else Mailbox()
-        )
-        self.clock = job_part.downstream.clock(identity, self.source, time.monotonic())
+        self.mailbox = mailbox
+        self.clock = clock
+        self.threads = threads
+        self.delivery = delivery
+        self._read_queue = read_queue
+        self._finished = finished
         self._stop = threading.Event()
-        self._handoff = ReadAhead()
+        self._read_ahead = ReadAhead()
 
     def start(self) -> None:
         """Begin to read."""
-        self.job_part.thread(f"{self.identity}-reader", self._run_reader)
-        self.job_part.thread(str(self.identity), self._run)
+        self.threads.start(f"{self.identity}-reader", self._run_reader)
+        self.threads.start(str(self.identity), self._run)
 
     def stop(self) -> None:
         """Read no further; what was read, or taken from `job.send`, is processed."""
         if not self.source.pushed:
             # A reader that waits in user code for rows to come does not hold the end up.
             self._stop.set()
-            self._handoff.close()
+            self._read_ahead.close()
         self.mailbox.close()
 
     def abort(self) -> None:
         """Make the threads see that the job has ended."""
         self._stop.set()
-        self._handoff.close()
+        self._read_ahead.close()
         self.mailbox.abort()
 
     def _run_reader(self) -> None:
@@ -94,40 +109,44 @@ class SourceThread:
         waits = self.source.pushed or self.source.rate is not None
         for rows, due in self._paced():
             if waits and time.time() - due < SLICE_SECONDS:
-                wanted = self._handoff.pass_through(rows, due, self._send)
+                wanted = self._read_ahead.pass_through(rows, due, self._send)
             else:
-                wanted = self._handoff.put(rows, due)
+                wanted = self._read_ahead.put(rows, due)
             if not wanted:
                 return
-        self._handoff.close()
+        self._read_ahead.close()
 
     def _send(self, rows: pa.RecordBatch, due: float) -> None:
         self.rows += rows.num_rows
         if (clock := self.clock) is not None:
-            self.job_part.downstream.emit_watermark(clock.begin())
-        self.job_part.deliver(self.identity, self.emitter.emit([rows], due))
+            self._emit_watermark(clock.begin())
+        self.delivery.deliver(self.identity, self.emitter.emit([rows], due))
         if clock is not None:
-            self.job_part.downstream.emit_watermark(clock.sent(rows, time.monotonic()))
+            self._emit_watermark(clock.sent(rows, time.monotonic()))
+
+    def _emit_watermark(self, watermark: Watermark | None) -> None:
+        if watermark is not None:
+            self.delivery.emit_watermark(watermark)
 
     def _run(self) -> None:
         rate = Rate(window=1.0)
         clock = self.clock
         pause = None if clock is None else clock.interval
-        while (taken := self._handoff.take(min(most := self._rows_at_once(rate), JOINED_ROWS), pause)) is not None:
+        while (taken := self._read_ahead.take(min(most := self._rows_at_once(rate), JOINED_ROWS), pause)) is not None:
             rows, due = taken
             if rows is None:
                 assert clock is not None
-                self.job_part.downstream.emit_watermark(clock.quiet(time.monotonic()))
+                self._emit_watermark(clock.quiet(time.monotonic()))
                 continue
             for part in cut(rows, max(most, LEAST_ROWS)):
                 self._send(part, due)
                 rate.add(part.num_rows, time.monotonic())
         self.mailbox.close()
-        if self.job_part.ended:
+        if self.threads.ended:
             raise Aborted
         if clock is not None:
-            self.job_part.downstream.emit_watermark(clock.end())
-        self.job_part.instance_ended(self.identity)
+            self._emit_watermark(clock.end())
+        self._finished(self.identity)
 
     @staticmethod
     def _rows_at_once(rate: Rate) -> int:
@@ -164,7 +183,7 @@ class SourceThread:
             instances=self.instances,
             mailbox=iter(self.mailbox) if self.source.pushed else None,
             stopping=self._stop.is_set,
-            queue=lambda name: self.job_part.runtime.read_queue(name, self._stop.is_set),
+            queue=lambda name: self._read_queue(name, self._stop.is_set),
         )
         try:
             for rows, _ in self.source.read(context):

@@ -109,11 +109,11 @@ class StagingServer:
 
     async def held_rows(self, job: str, run: int, item: int) -> Any:
         """Return rows that a sink here holds for who reads its queue."""
-        return to_serialize(memoryview(self._job_part(job, run).outbox.rows(item)))
+        return to_serialize(memoryview(self._job_part(job, run).output_buffer.rows(item)))
 
     async def drop_rows(self, job: str, run: int, items: list[int]) -> None:
         """Forget rows that were read."""
-        self._job_part(job, run).outbox.drop(items)
+        self._job_part(job, run).output_buffer.drop(items)
 
     def _job_part(self, job: str, run: int) -> JobPart:
         """Return the part of a run of a job, which may have ended."""

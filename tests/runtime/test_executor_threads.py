@@ -1,16 +1,16 @@
-"""The home of an executor on threads, without a cluster around it."""
+"""The host of an executor's driver on threads, without a cluster around it."""
 
 from __future__ import annotations
 
 import threading
 import time
-from types import SimpleNamespace
 
 import pytest
 
 from dask_elastic.executor.executor import ElasticExecutor
 from dask_elastic.routing.keyspace import KeySpace
-from dask_elastic.runtime.worker.executor_driver import ExecutorDriver
+from dask_elastic.runtime.worker.executor_threads import ExecutorThreads
+from dask_elastic.runtime.worker.job_threads import JobThreads
 from dask_elastic.vocab import messages as m
 from dask_elastic.vocab.errors import PlanningError
 from dask_elastic.vocab.identity import ExecutorId
@@ -18,52 +18,56 @@ from dask_elastic.vocab.identity import ExecutorId
 ME = ExecutorId("per_key", 0)
 
 
-class JobPart(SimpleNamespace):
-    """What a home needs: it keeps what is sent, and starts no thread."""
+class NoDelivery:
+    """Keeps the messages to remote tasks."""
 
     def __init__(self):
-        super().__init__(ended=False, sent=[])
+        self.sent = []
 
     def send_messages(self, node, executor, messages, fence):
+        """Keep them."""
         self.sent += [message for message in messages if fence.stamp(message) is not None]
 
-    def thread(self, name, run):
-        pass
+
+class NoThreads(JobThreads):
+    """Starts none."""
+
+    def start(self, name, run):
+        """Do nothing."""
 
 
 @pytest.fixture
 def home():
     """An executor whose only task is remote."""
     executor = ElasticExecutor(ME, KeySpace(1, 4), 0, {1: 1}, [ExecutorId("rows", 0)], threading.Lock)
-    made = ExecutorDriver(JobPart(), executor, component=None)
-    made.start()
+    made = ExecutorThreads(executor, None, None, NoThreads("job", print), NoDelivery(), print)
+    made.begin()
     return made
 
 
-def test_an_answer_that_comes_after_its_asker_gave_up_harms_nobody(home):
+def test_flush_answer_after_the_caller_gave_up_is_ignored(home):
     with pytest.raises(TimeoutError, match="did not send their state"):
         home.flush(0.0)
-    [_, request] = home.job_part.sent
+    [_, request] = home.delivery.sent
     assert request == m.FlushRequest(0, 1)
     home.receive(m.Flush(0, -1, None, request.token))
 
 
-def test_who_waits_for_a_flush_goes_on_when_the_job_ends(home):
+def test_caller_that_waits_for_a_flush_returns_when_the_job_ends(home):
     waiting = threading.Thread(target=home.flush, args=(60.0,), daemon=True)
     waiting.start()
-    while len(home.job_part.sent) < 2:
+    while len(home.delivery.sent) < 2:
         time.sleep(0.01)
-    home.job_part.ended = True
+    home.threads.end()
     home.abort()
     waiting.join(10)
     assert not waiting.is_alive()
     home.flush(60.0)
 
 
-def test_a_change_of_cores_that_comes_late_is_refused_and_counted(home):
-    home.job_part.refused = 0
+def test_late_change_of_cores_is_refused_and_counted(home):
     home.set_cores(2, {1: 2})
     with pytest.raises(PlanningError, match="change 1 of its cores came after change 2"):
         home.set_cores(1, {1: 1})
-    assert home.job_part.refused == 1
+    assert home.driver.refused == 1
     assert sorted(task.node for task in home.executor.routes.tasks.values()) == [1, 1]

@@ -1,0 +1,332 @@
+"""Drives one executor at its home: carries out its instructions, and keeps the order between them.
+
+The runtime and the simulation run this very code; see `dask_elastic.executor.drivers.steps`.
+
+Notes
+-----
+The rules of order, all of which the simulation's mutants break one by one:
+
+- Events are handled one at a time, and the instructions of one are carried out before the next one is handled.
+  Batches do not take part in this; instructions that only wake tasks or return credit do not wait for it either.
+- What a remote task sent behind outputs is taken after these have been delivered.
+- A node's link is cut before its loss is handled, and the loss is handled behind the outputs that came before.
+- A shard counts as installed once its state has been sent.
+- Only the receiver of a `Wake` feeds a remote task: no further `Wake` comes before `take` has returned None.
+- A change of cores that is older than the newest one is refused.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from dask_elastic.executor import events
+from dask_elastic.executor import instructions as do
+from dask_elastic.executor.drivers.host import Bell, ExecutorHost
+from dask_elastic.executor.drivers.steps import Steps
+from dask_elastic.executor.executor import ElasticExecutor
+from dask_elastic.executor.processor import Processor
+from dask_elastic.executor.recovery import at_hand
+from dask_elastic.executor.task_queue import LabelItem, StopItem, Work
+from dask_elastic.vocab import messages as m
+from dask_elastic.vocab.batch import Batch
+from dask_elastic.vocab.errors import PlanningError
+from dask_elastic.vocab.identity import ExecutorId
+from dask_elastic.vocab.lock import MakeLock, NoLock
+
+FromRemote = m.ToHome | events.NodeGone | events.NodeBack
+
+
+class ExecutorDriver:
+    """Runs one elastic executor on a host.
+
+    Methods that return `Steps` are to be run by the caller: with `steps.run` in a thread.
+
+    Parameters
+    ----------
+    executor : ElasticExecutor
+        The executor.
+    host : ExecutorHost
+        Threads and channels, or their simulation.
+    make_lock : callable
+        Makes the lock of the queue between the threads that receive messages and the emitter.
+
+    Attributes
+    ----------
+    refused : int
+        Changes of cores that were out of date.
+    """
+
+    def __init__(self, executor: ElasticExecutor, host: ExecutorHost, make_lock: MakeLock = NoLock):
+        self.executor = executor
+        self.host = host
+        self.identity = executor.identity
+        self.refused = 0
+        self._bells: dict[int, Bell] = {}
+        self._node_of: dict[int, int] = {}
+        self._unsent: dict[int, int] = {}
+        self._leaving: set[int] = set()
+        self._newest_change = 0
+        self._control = host.lock()
+        self._returns: deque[FromRemote] = deque()
+        self._behind = 0
+        self._returns_lock = make_lock()
+        self._emitter = host.bell()
+        self._emitting = False
+
+    # entrances
+
+    def start(self) -> Steps[None]:
+        """Start the first tasks."""
+        yield from self._exclusively(self.executor.start)
+
+    def offer(self, origin: ExecutorId, batch: Batch, nbytes: int) -> Steps[None]:
+        """Bring a batch; the thread that brings it sorts it by task, without a lock."""
+        if batch.rows.num_rows == 0:
+            if nbytes:
+                yield partial(self.host.release, origin, nbytes)
+            return
+        block = yield partial(self.executor.split, batch)
+        instructions = yield partial(self.executor.accept, block, origin, batch, nbytes, self.host.now())
+        yield from self._carry_out(instructions)
+
+    def handle(self, event: events.Event) -> Steps[None]:
+        """Let the executor handle an event, and carry out what follows from it."""
+        yield from self._exclusively(lambda: self.executor.handle(event, self.host.now()))
+
+    def set_cores(self, change: int, cores: dict[int, int]) -> Steps[None]:
+        """Have so many cores on each node.
+
+        Parameters
+        ----------
+        change : int
+            Number of the change; later ones are higher.
+        cores : dict of int to int
+            Cores by node.
+
+        Raises
+        ------
+        PlanningError
+            If a later change has been made, or the executor refuses these cores.
+        """
+        yield self._control.acquire
+        try:
+            if change <= self._newest_change:
+                self.refused += 1
+                raise PlanningError(
+                    f"{self.identity}: change {change} of its cores came after change {self._newest_change}"
+                )
+            self._newest_change = change
+            yield from self.handle(events.SetCores(cores))
+        finally:
+            self._control.release()
+
+    def receive(self, message: m.ToHome) -> Steps[None]:
+        """Take a message of a remote task that `Links.admit` let pass, in the order of arrival.
+
+        Delivering outputs may have to wait for credit, which the thread that reads a channel must not. So outputs, and
+        all that comes behind them until the emitter has caught up, are left to the emitter's thread.
+        """
+        with self._returns_lock:
+            if self._behind or isinstance(message, m.Outputs):
+                self._behind += 1
+                self._returns.append(message)
+                self._emitter.ring()
+                return
+        yield from self._take_back(message)
+
+    def node_left(self, node: int, died: bool) -> None:
+        """Let other tasks replay what those on a node had to do; what it sent before still counts.
+
+        Parameters
+        ----------
+        node : int
+            The node, lost or removed from the job.
+        died : bool
+            Whether its process is known to have ended, perhaps because of the rows that it was processing. A batch that
+            was never sent to it is not to blame.
+        """
+        self._leaving.add(node)
+        self.executor.links.cut(node)
+        self._behind_outputs(events.NodeGone(node, died=died and bool(self.processing_on(node))))
+
+    def node_returned(self, node: int) -> None:
+        """Let a node that had left be given tasks again."""
+        self._behind_outputs(events.NodeBack(node))
+
+    def _behind_outputs(self, event: events.NodeGone | events.NodeBack) -> None:
+        with self._returns_lock:
+            self._behind += 1
+            self._returns.append(event)
+        self._start_emitter()
+        self._emitter.ring()
+
+    def wake_all(self) -> None:
+        """Wake every task and the emitter, so that they see that the job has ended."""
+        for bell in list(self._bells.values()):
+            bell.ring()
+        self._emitter.ring()
+
+    # what a lost node was processing
+
+    def processing_on(self, node: int) -> dict[int, int]:
+        """Return the batch that each task on a node is processing, as far as is known; none that was never sent."""
+        with self.executor.lock:
+            tasks = [task for task in self.executor.routes.tasks.values() if task.node == node and task.pending]
+            found = {task.number: sent.number for task in tasks if (sent := at_hand(task)) is not None}
+        return {task: number for task, number in found.items() if number < self._unsent.get(task, number + 1)}
+
+    @property
+    def has_suspects(self) -> bool:
+        """Whether rows that a lost node may have died of are, or are about to be, with this executor."""
+        with self.executor.lock:
+            return bool(self._leaving) or self.executor.recovery.has_suspects()
+
+    # instructions
+
+    def _exclusively(self, decide: Callable[[], list[do.Instruction]]) -> Steps[None]:
+        """Let the executor decide, and carry its instructions out before anything else is decided."""
+        yield self._control.acquire
+        try:
+            yield from self._carry_out(decide())
+        finally:
+            self._control.release()
+
+    def _settle(self, instructions: list[do.Instruction]) -> Steps[None]:
+        """Carry out what follows from a settled unit of work; mere wakes and credit wait for no other event."""
+        if all(isinstance(instruction, do.Wake | do.Release) for instruction in instructions):
+            yield from self._carry_out(instructions)
+        else:
+            yield from self._exclusively(lambda: instructions)
+
+    def _carry_out(self, instructions: Iterable[do.Instruction]) -> Steps[None]:
+        # A queue, not a recursion: the arrival of one shard may begin the move of the next, for all shards of a task.
+        pending = deque(instructions)
+        while pending:
+            match pending.popleft():
+                case do.Wake(task):
+                    yield from self._wake(task)
+                case do.Release(origin, nbytes):
+                    yield partial(self.host.release, origin, nbytes)
+                case do.StartTask(task, node, shards):
+                    yield from self._start_task(task, node, shards)
+                case do.InstallState(shard, task, node, copy):
+                    pending.extend((yield from self._install(shard, task, node, copy)))
+                case do.RequestFlush(task, node, token, shard):
+                    yield from self._send(node, m.FlushRequest(task, token, shard))
+                case do.FlushComplete(token):
+                    self.host.flushed(token)
+                case do.EmitWatermark():
+                    yield from self._emit_watermark()
+                case do.Finished():
+                    yield from self._emit_watermark()
+                    yield self.host.finished
+
+    def _emit_watermark(self) -> Steps[None]:
+        watermark = self.executor.watermarks.take()
+        if watermark is not None:
+            yield partial(self.host.emit_watermark, watermark)
+
+    def _start_task(self, task: int, node: int, shards: tuple[int, ...]) -> Steps[None]:
+        if node == self.executor.home:
+            self._bells[task] = self.host.bell()
+            self.host.start(f"task-{task}", self._run_task(task))
+            return
+        self._node_of[task] = node
+        self._start_emitter()
+        yield from self._send(node, m.StartTask(task, shards))
+        yield from self._feed(task, node)
+
+    def _install(self, shard: int, task: int, node: int, copy: bool) -> Steps[list[do.Instruction]]:
+        """Send a shard's state to a node; returns what follows once it is sent."""
+        state = self.executor.store.extract([shard]) if copy else None
+        yield from self._send(node, m.Install(task, shard, state))
+        return self.executor.handle(events.StateInstalled(shard, task), self.host.now())
+
+    def _send(self, node: int, message: m.ToRemote) -> Steps[None]:
+        """Send a message; one to a node that is out of reach is dropped: the node's loss is about to be handled."""
+        sent = yield partial(self.host.send, node, message)
+        if not sent and isinstance(message, m.SubBatch):
+            self._unsent.setdefault(message.task, message.number)
+
+    def _wake(self, task: int) -> Steps[None]:
+        node = self._node_of.get(task)
+        if node is None:
+            yield self._bells[task].ring
+        else:
+            yield from self._feed(task, node)
+
+    def _feed(self, task: int, node: int) -> Steps[None]:
+        """Send a remote task its sub-batches and labels, in the order of its queue, until `take` returns None."""
+        while not self.host.ended and (taken := self.executor.take(task, self.host.now())) is not None:
+            number, item = taken
+            match item:
+                case Work():
+                    yield from self._send(node, m.SubBatch(task, number, item.batch(), item.silent))
+                case LabelItem(shard, _, stays):
+                    yield from self._send(node, m.Label(task, shard, stays))
+                case StopItem():
+                    yield from self._send(node, m.StopTask(task))
+                    yield from self.handle(events.TaskEnded(task))
+                    return
+
+    # threads
+
+    def _run_task(self, task: int) -> Steps[None]:
+        """Process what is routed to a task at home."""
+        with self.host.processor(task) as processor:
+            while not self.host.ended:
+                taken = self.executor.take(task, self.host.now())
+                if taken is None:
+                    yield self._bells[task].wait
+                    continue
+                number, item = taken
+                match item:
+                    case Work():
+                        yield from self._process(processor, task, number, item)
+                    case LabelItem(shard):
+                        yield from self.handle(events.LabelBack(task, shard))
+                    case StopItem():
+                        yield from self.handle(events.TaskEnded(task))
+                        return
+
+    def _process(self, processor: Processor, task: int, number: int, work: Work) -> Steps[None]:
+        outputs, busy = yield partial(self.host.process, processor, work.batch())
+        if not work.silent:
+            yield partial(self.host.deliver, outputs)
+        yield from self._settle(self.executor.done(task, number, busy, self.host.now()))
+
+    def _start_emitter(self) -> None:
+        with self._returns_lock:
+            starts, self._emitting = not self._emitting, True
+        if starts:
+            self.host.start("emitter", self._run_emitter())
+
+    def _run_emitter(self) -> Steps[None]:
+        """Deliver the outputs of remote tasks, and take what came behind them."""
+        while True:
+            yield self._emitter.wait
+            if self.host.ended:
+                return
+            message = self._returns.popleft()
+            match message:
+                case m.Outputs():
+                    if self.executor.links.leaves(message):
+                        yield partial(self.host.deliver, message.deliveries)
+                case events.NodeGone():
+                    yield from self.handle(message)
+                    self._leaving.discard(message.node)
+                case events.NodeBack():
+                    yield from self.handle(message)
+                case _:
+                    yield from self._take_back(message)
+            with self._returns_lock:
+                self._behind -= 1
+
+    def _take_back(self, message: m.Done | m.Flush | m.LabelReturned) -> Steps[None]:
+        """Take what a remote task reports; state is applied in one order with events."""
+        if isinstance(message, m.Done):
+            yield from self._settle(self.executor.take_back(message, self.host.now()))
+        else:
+            yield from self._exclusively(lambda: self.executor.take_back(message, self.host.now()))

@@ -1,0 +1,113 @@
+"""What drivers need of the world that they run in: threads on a Dask worker, or fibers in the simulation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+from dask_elastic.executor.drivers.steps import Steps
+from dask_elastic.executor.processor import Processor
+from dask_elastic.vocab.batch import Batch, Delivery
+from dask_elastic.vocab.identity import ExecutorId
+from dask_elastic.vocab.messages import ToHome, ToRemote
+from dask_elastic.vocab.watermark import Watermark
+
+
+class Bell(Protocol):
+    """Wakes the one thread that waits for it; a ring before the wait is not lost."""
+
+    def ring(self) -> None:
+        """Wake the waiting thread, or the next one that waits."""
+        ...
+
+    def wait(self) -> Any:
+        """Return after the next ring."""
+        ...
+
+
+class ControlLock(Protocol):
+    """A reentrant lock that is held while events are handled and their instructions carried out."""
+
+    def acquire(self) -> Any:
+        """Wait for the lock; the holder may acquire it again."""
+        ...
+
+    def release(self) -> None:
+        """Release it once."""
+        ...
+
+
+class TaskHost(Protocol):
+    """What runs the tasks of a driver.
+
+    Methods that return `Any` are acts: a thread blocks in them, the simulation may get steps of a fiber from them.
+    """
+
+    @property
+    def ended(self) -> bool:
+        """Whether the job has ended: tasks stop, whatever waits for them."""
+        ...
+
+    def now(self) -> float:
+        """Return the time, seconds since the epoch."""
+        ...
+
+    def bell(self) -> Bell:
+        """Make a bell."""
+        ...
+
+    def start(self, name: str, steps: Steps[None]) -> None:
+        """Run steps in a thread of their own; an error in them ends the job."""
+        ...
+
+    def processor(self, task: int) -> AbstractContextManager[Processor]:
+        """Return the logic of a task; it is closed when the task ends."""
+        ...
+
+    def process(self, processor: Processor, batch: Batch) -> Any:
+        """Process a batch; returns its outputs, a list of `Delivery`, and the busy seconds."""
+        ...
+
+
+class ExecutorHost(TaskHost, Protocol):
+    """What carries out the effects of an executor's driver at its home."""
+
+    def lock(self) -> ControlLock:
+        """Make the lock that serialises events and their instructions."""
+        ...
+
+    def send(self, node: int, message: ToRemote) -> Any:
+        """Send a message to a remote task; returns False if there is no connection to its node.
+
+        A message that `Links.stamp` gives no stamp is dropped, and counts as sent.
+        """
+        ...
+
+    def deliver(self, deliveries: Iterable[Delivery]) -> Any:
+        """Deliver outputs to the next receivers; waits while their credit is used up."""
+        ...
+
+    def release(self, origin: ExecutorId, nbytes: int) -> None:
+        """Return credit to an upstream instance."""
+        ...
+
+    def emit_watermark(self, watermark: Watermark) -> Any:
+        """Send a watermark to the next receivers, behind the outputs that were delivered before."""
+        ...
+
+    def finished(self) -> Any:
+        """Tell the next receivers that the executor has delivered its last output."""
+        ...
+
+    def flushed(self, token: int) -> None:
+        """Take the answer to the flush request `token`: the primary copy is up to date."""
+        ...
+
+
+class RemoteHost(TaskHost, Protocol):
+    """What carries out the effects of the driver of remote tasks."""
+
+    def send(self, messages: Sequence[ToHome]) -> Any:
+        """Send messages to the home, in order; returns False if there is no connection to it."""
+        ...

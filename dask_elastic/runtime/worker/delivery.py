@@ -1,0 +1,205 @@
+"""Delivers what the instances of a job on this node send and receive: batches, credit, control records, messages."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
+
+from dask_elastic.runtime.protocol.job_spec import JobSpec
+from dask_elastic.runtime.transport.credit import CreditGate
+from dask_elastic.runtime.transport.fence import Fence
+from dask_elastic.runtime.transport.peer import Peer
+from dask_elastic.runtime.worker.members import Members
+from dask_elastic.topology.component import Component
+from dask_elastic.topology.operators import SinkOperator
+from dask_elastic.vocab.batch import Batch
+from dask_elastic.vocab.batch import Delivery as Output
+from dask_elastic.vocab.identity import ExecutorId
+from dask_elastic.vocab.messages import ToHome, ToRemote
+from dask_elastic.vocab.watermark import Watermark
+
+
+class Instance(Protocol):
+    """An executor at home here, or a sink here: it receives what upstream instances send."""
+
+    def offer(self, origin: ExecutorId, batch: Batch, nbytes: int) -> None:
+        """Take a batch."""
+        ...
+
+    def receive_watermark(self, watermark: Watermark) -> None:
+        """Take a watermark, behind the batches that its origin sent before."""
+        ...
+
+    def input_ended(self, origin: ExecutorId) -> None:
+        """Take the end of an upstream instance, behind its last batch."""
+        ...
+
+
+class Delivery:
+    """The ways between the instances of one job, as far as they begin or end on this node.
+
+    Parameters
+    ----------
+    members : Members
+        Which node is where.
+    components : mapping of str to Component
+        The topology's components.
+    homes, sinks : mapping of ExecutorId to Instance
+        The receivers on this node; filled by the job's part.
+    peer : callable
+        ``peer(address)`` returns the connection to another node; raises `NodeLost` if there is none.
+    is_tight : callable
+        Whether memory is short: credit of executors is then held back.
+    """
+
+    def __init__(
+        self,
+        members: Members,
+        components: Mapping[str, Component],
+        homes: Mapping[ExecutorId, Instance],
+        sinks: Mapping[ExecutorId, Instance],
+        peer: Callable[[str], Peer],
+        is_tight: Callable[[], bool],
+    ):
+        self.members = members
+        self._components = components
+        self._homes = homes
+        self._sinks = sinks
+        self._peer = peer
+        self._is_tight = is_tight
+        self._withheld: deque[tuple[ExecutorId, ExecutorId, int]] = deque()
+        self._gates: dict[tuple[ExecutorId, ExecutorId], CreditGate] = {}
+        self._aborted = False
+        self._lock = threading.Lock()
+
+    @property
+    def _spec(self) -> JobSpec:
+        return self.members.spec
+
+    # batches and credit
+
+    def deliver(self, origin: ExecutorId, outputs: Iterable[Output]) -> int:
+        """Hand batches to the next receivers; blocks while their windows are full. Returns the bytes delivered.
+
+        Raises
+        ------
+        Aborted
+            If the job ends meanwhile.
+        NodeLost
+            If there is no connection to a receiver's node.
+        """
+        total = 0
+        for target, batch in outputs:
+            nbytes = batch.nbytes
+            total += nbytes
+            self._gate(origin, target).acquire(nbytes)
+            spec = self._spec
+            node = spec.node_of(target)
+            if node == spec.node:
+                self.accept(target, origin, batch, nbytes)
+            else:
+                self._peer(spec.nodes[node]).send_batch(spec.run, target, origin, batch, nbytes)
+        return total
+
+    def accept(self, target: ExecutorId, origin: ExecutorId, batch: Batch, nbytes: int) -> None:
+        """Take a batch for an instance on this node."""
+        self._instance(target).offer(origin, batch, nbytes)
+
+    def _instance(self, target: ExecutorId) -> Instance:
+        return self._homes.get(target) or self._sinks[target]
+
+    def release(self, origin: ExecutorId, target: ExecutorId, nbytes: int) -> None:
+        """Return credit to an upstream instance; while memory is short, that of executors is held back."""
+        if target in self._homes and self._is_tight():
+            self._withheld.append((origin, target, nbytes))
+            return
+        spec = self._spec
+        node = spec.node_of(origin)
+        if node == spec.node:
+            self._gate(origin, target).release(nbytes)
+        else:
+            self._peer(spec.nodes[node]).send_credit(spec.run, target, origin, nbytes)
+
+    def release_withheld(self) -> None:
+        """Return the credit that was held back while memory was short."""
+        while self._withheld:
+            self.release(*self._withheld.popleft())
+
+    def _gate(self, origin: ExecutorId, target: ExecutorId) -> CreditGate:
+        gate = self._gates.get((origin, target))
+        if gate is None:
+            options = self._spec.options
+            with self._lock:
+                gate = CreditGate(options.channel_window, options.queue_time)
+                gate = self._gates.setdefault((origin, target), gate)
+                if self._aborted:
+                    gate.abort()
+        return gate
+
+    def abort(self) -> None:
+        """Let no batch pass any more: senders that wait for credit raise `Aborted`."""
+        with self._lock:
+            self._aborted = True
+            gates = list(self._gates.values())
+        for gate in gates:
+            gate.abort()
+
+    # control records, in one order with the batches
+
+    def emit_watermark(self, watermark: Watermark) -> None:
+        """Send a watermark to the next receivers, behind what its origin has delivered."""
+        for target, peer in self._receivers(watermark.origin):
+            if peer is None:
+                self._instance(target).receive_watermark(watermark)
+            else:
+                peer.send_watermark(self._spec.run, target, watermark)
+
+    def end(self, origin: ExecutorId) -> None:
+        """Tell the next receivers that an instance has delivered its last batch."""
+        for target, peer in self._receivers(origin):
+            if peer is None:
+                self._instance(target).input_ended(origin)
+            else:
+                peer.send_end(self._spec.run, target, origin)
+
+    def receive_watermark(self, target: ExecutorId, watermark: Watermark) -> None:
+        """Take a watermark for an instance on this node."""
+        self._instance(target).receive_watermark(watermark)
+
+    def input_ended(self, target: ExecutorId, origin: ExecutorId) -> None:
+        """Take the end of an upstream instance for an instance on this node."""
+        self._instance(target).input_ended(origin)
+
+    def _receivers(self, origin: ExecutorId) -> Iterator[tuple[ExecutorId, Peer | None]]:
+        """Yield the receivers of an instance's outputs and the way there; None for those on this node, as all sinks.
+
+        Raises
+        ------
+        NodeLost
+            If there is no connection to one of them.
+        """
+        spec = self._spec
+        for name in dict.fromkeys(way.target for way in self._components[origin.component].exits):
+            if isinstance(self._components[name].operator, SinkOperator):
+                yield ExecutorId(name, spec.node), None
+                continue
+            for target in spec.instances(name):
+                node = spec.node_of(target)
+                yield target, None if node == spec.node else self._peer(spec.nodes[node])
+
+    # between homes and remote tasks
+
+    def send_messages(
+        self, node: int, executor: ExecutorId, messages: Sequence[ToRemote | ToHome], fence: Fence
+    ) -> None:
+        """Send messages between an executor's home and its remote tasks, in order.
+
+        Raises
+        ------
+        NodeLost
+            If there is no connection to the node.
+        """
+        spec = self._spec
+        self._peer(spec.nodes[node]).send_messages(spec.run, executor, spec.node, messages, fence)

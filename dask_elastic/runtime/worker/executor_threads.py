@@ -1,0 +1,208 @@
+"""Hosts the driver of one executor on threads of its home."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, closing
+from typing import Any
+
+import pyarrow as pa
+
+from dask_elastic.executor import events
+from dask_elastic.executor.drivers.executor_driver import ExecutorDriver
+from dask_elastic.executor.drivers.steps import Steps, run
+from dask_elastic.executor.executor import ElasticExecutor
+from dask_elastic.executor.keyed_state import read_state
+from dask_elastic.executor.point_query import find_key
+from dask_elastic.executor.processor import Processor
+from dask_elastic.runtime.transport.doorbell import Doorbell
+from dask_elastic.runtime.transport.fence import Fence
+from dask_elastic.runtime.worker.delivery import Delivery
+from dask_elastic.runtime.worker.job_threads import JobThreads
+from dask_elastic.topology.operators import Compute
+from dask_elastic.vocab import messages as m
+from dask_elastic.vocab.batch import Batch
+from dask_elastic.vocab.batch import Delivery as Output
+from dask_elastic.vocab.errors import NodeLost
+from dask_elastic.vocab.identity import ExecutorId
+from dask_elastic.vocab.watermark import Watermark
+
+logger = logging.getLogger("dask_elastic.node")
+
+MakeProcessor = Callable[..., Processor]
+
+
+def timed_process(processor: Processor, batch: Batch) -> tuple[list[Output], float]:
+    """Process a batch; returns its outputs and the seconds that it took."""
+    began = time.perf_counter()
+    outputs = processor.process(batch)
+    return outputs, time.perf_counter() - began
+
+
+class ExecutorThreads:
+    """One elastic executor at its home: its driver, and the threads and channels that the driver asks for.
+
+    Parameters
+    ----------
+    executor : ElasticExecutor
+        The executor.
+    operator : Compute
+        What it runs, for reading its state.
+    make_processor : callable
+        ``make_processor(task, store, home)`` returns the logic of a task.
+    threads : JobThreads
+        Runs the tasks.
+    delivery : Delivery
+        Carries batches, credit, watermarks and messages.
+    finished : callable
+        Called when the executor has delivered its last output.
+    """
+
+    def __init__(
+        self,
+        executor: ElasticExecutor,
+        operator: Compute,
+        make_processor: MakeProcessor,
+        threads: JobThreads,
+        delivery: Delivery,
+        finished: Callable[[ExecutorId], None],
+    ):
+        self.executor = executor
+        self.identity = executor.identity
+        self.threads = threads
+        self.delivery = delivery
+        self._operator = operator
+        self._make_processor = make_processor
+        self._finished = finished
+        self._flushes: dict[int, threading.Event] = {}
+        self._tokens = iter(range(1, 2**62))
+        self._fence = Fence(lambda message: executor.links.stamp(message.task))
+        self.driver = ExecutorDriver(executor, self, threading.Lock)
+
+    # entrances, each run by the calling thread
+
+    def begin(self) -> None:
+        """Start the first tasks."""
+        run(self.driver.start())
+
+    def offer(self, origin: ExecutorId, batch: Batch, nbytes: int) -> None:
+        """Bring a batch."""
+        run(self.driver.offer(origin, batch, nbytes))
+
+    def receive_watermark(self, watermark: Watermark) -> None:
+        """Take a watermark of an upstream instance."""
+        self.handle(events.InputWatermark(watermark))
+
+    def input_ended(self, origin: ExecutorId) -> None:
+        """Take the end of an upstream instance."""
+        self.handle(events.InputEnded(origin))
+
+    def handle(self, event: events.Event) -> None:
+        """Let the executor handle an event."""
+        run(self.driver.handle(event))
+
+    def set_cores(self, change: int, cores: dict[int, int]) -> None:
+        """Have so many cores on each node; see `ExecutorDriver.set_cores`."""
+        run(self.driver.set_cores(change, cores))
+
+    def receive(self, message: m.ToHome) -> None:
+        """Take a message of a remote task, in order."""
+        run(self.driver.receive(message))
+
+    def flush(self, timeout: float) -> None:
+        """Bring the primary copy up to date, unless the job ends meanwhile.
+
+        Raises
+        ------
+        TimeoutError
+            If a remote task does not answer within `timeout` seconds.
+        """
+        token = next(self._tokens)
+        arrived = self._flushes[token] = threading.Event()
+        try:
+            self.handle(events.FlushDue(token))
+            if not (self.ended or arrived.wait(timeout)):
+                raise TimeoutError(f"{self.identity}: remote tasks did not send their state within {timeout:g} s")
+        finally:
+            del self._flushes[token]
+
+    def read_state(self) -> pa.Table | None:
+        """Return the primary copy as users see it."""
+        return read_state(self._operator, self.executor.store, now=time.time())
+
+    def find_key(self, key: Sequence[Any]) -> pa.Table | None:
+        """Return one key's row of the primary copy."""
+        space = self.executor.routes.space
+        return find_key(self._operator, self.executor.store, space, self.identity.index, key, time.time())
+
+    def abort(self) -> None:
+        """Wake every thread, so that it sees that the job has ended."""
+        self.driver.wake_all()
+        for arrived in list(self._flushes.values()):
+            arrived.set()
+
+    # what the driver asks for (ExecutorHost)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the job has ended."""
+        return self.threads.ended
+
+    def now(self) -> float:
+        """Return the time, seconds since the epoch."""
+        return time.time()
+
+    def bell(self) -> Doorbell:
+        """Make a bell."""
+        return Doorbell()
+
+    def lock(self) -> threading.RLock:
+        """Make the lock that serialises events and their instructions."""
+        return threading.RLock()
+
+    def start(self, name: str, steps: Steps[None]) -> None:
+        """Run steps in a thread of their own."""
+        self.threads.start(f"{self.identity}-{name}", functools.partial(run, steps))
+
+    def processor(self, task: int) -> AbstractContextManager[Processor]:
+        """Return the logic of a task."""
+        return closing(self._make_processor(task, self.executor.store, self.executor.home))
+
+    def process(self, processor: Processor, batch: Batch) -> tuple[list[Output], float]:
+        """Process a batch."""
+        return timed_process(processor, batch)
+
+    def send(self, node: int, message: m.ToRemote) -> bool:
+        """Send a message to a remote task."""
+        try:
+            self.delivery.send_messages(node, self.identity, [message], self._fence)
+        except NodeLost as error:
+            logger.debug("%s: %s", self.identity, error)
+            return False
+        return True
+
+    def deliver(self, deliveries: Iterable[Output]) -> None:
+        """Deliver outputs; blocks while the receivers' credit is used up."""
+        if nbytes := self.delivery.deliver(self.identity, deliveries):
+            self.executor.emitted(nbytes, time.time())
+
+    def release(self, origin: ExecutorId, nbytes: int) -> None:
+        """Return credit to an upstream instance."""
+        self.delivery.release(origin, self.identity, nbytes)
+
+    def emit_watermark(self, watermark: Watermark) -> None:
+        """Send a watermark to the next receivers."""
+        self.delivery.emit_watermark(watermark)
+
+    def finished(self) -> None:
+        """Tell the next receivers that this executor has delivered its last output."""
+        self._finished(self.identity)
+
+    def flushed(self, token: int) -> None:
+        """Wake the thread that waits for a flush; it may have given up."""
+        if (arrived := self._flushes.get(token)) is not None:
+            arrived.set()

@@ -1,0 +1,64 @@
+"""What the handlers, the staging server and the treatment of failures need of the node that they belong to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Protocol, TypeVar
+
+from dask_elastic.runtime.transport.channels import Channels
+from dask_elastic.runtime.transport.peer import Peer
+from dask_elastic.runtime.worker.job_part import JobPart
+
+T = TypeVar("T")
+
+
+class Host(Protocol):
+    """A node that hosts parts of jobs; implemented by `NodeRuntime`.
+
+    Attributes
+    ----------
+    worker : distributed.Worker
+        The Dask worker.
+    job_parts : dict of str to JobPart
+        The parts of jobs, by the jobs' names; those that have ended stay until they are forgotten.
+    channels : Channels
+        The connections to the other nodes.
+    """
+
+    worker: Any
+    job_parts: dict[str, JobPart]
+    channels: Channels
+
+    @property
+    def address(self) -> str:
+        """The address under which the other nodes know this one."""
+        ...
+
+    async def prepare(self, message: dict[str, Any], components: bytes) -> None:
+        """Build a job's part, and connect to the job's other nodes."""
+        ...
+
+    async def members(self, job: str, change: int, nodes: Sequence[str], guests: Sequence[int]) -> None:
+        """Take the nodes that the scheduler announced for a job."""
+        ...
+
+    async def forget(self, job: str) -> list[str]:
+        """Stop a job's part and drop its state."""
+        ...
+
+    async def in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Run something that may block away from the event loop."""
+        ...
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Run a coroutine on the event loop until the node is closed."""
+        ...
+
+    def peer(self, address: str) -> Peer:
+        """Return the connection to another node; raises `NodeLost` if there is none."""
+        ...
+
+    def report_soon(self) -> None:
+        """Report to the scheduler without waiting for the interval; called from any thread."""
+        ...

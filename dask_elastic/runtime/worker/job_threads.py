@@ -1,0 +1,65 @@
+"""The threads of a job's part on one node: started, failed and joined together."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from dask_elastic.runtime.transport.credit import Aborted
+
+
+class JobThreads:
+    """Runs the threads of one job on one node.
+
+    Parameters
+    ----------
+    job : str
+        Name of the job, part of the threads' names.
+    fail : callable
+        Called with the error of a thread that raised; it ends the job.
+
+    Attributes
+    ----------
+    ended : bool
+        Whether the job has ended here: loops of threads check it whenever they are woken.
+    """
+
+    def __init__(self, job: str, fail: Callable[[BaseException], None]):
+        self.job = job
+        self.ended = False
+        self._fail = fail
+        self._lock = threading.Lock()
+        self._threads: list[threading.Thread] = []
+
+    def start(self, name: str, run: Callable[[], None]) -> None:
+        """Run something on a thread of its own; whatever it raises fails the job."""
+
+        def guarded() -> None:
+            try:
+                run()
+            except Aborted:
+                return
+            except BaseException as error:  # reported to the client as the job's error
+                self._fail(error)
+
+        thread = threading.Thread(target=guarded, name=f"elastic-{self.job}-{name}", daemon=True)
+        with self._lock:
+            self._threads = [t for t in self._threads if t.is_alive() or t.ident is None]
+            self._threads.append(thread)
+        thread.start()
+
+    def end(self) -> bool:
+        """Note that the job has ended; returns False if it had ended before."""
+        with self._lock:
+            first, self.ended = not self.ended, True
+            return first
+
+    def join(self, timeout: float) -> list[str]:
+        """Wait up to `timeout` seconds for the threads to end; returns the names of those that have not."""
+        deadline = time.monotonic() + timeout
+        # A thread that is being started at this moment ends by itself.
+        threads = [thread for thread in self._threads if thread.ident is not None]
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        return [thread.name for thread in threads if thread.is_alive()]

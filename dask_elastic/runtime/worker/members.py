@@ -1,0 +1,116 @@
+"""The nodes of a job, as one of them knows them: who has joined, left, or been lost."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+from dask_elastic.runtime.protocol.job_spec import VACANT, JobSpec
+
+
+@dataclass(frozen=True)
+class MemberChange:
+    """A place among a job's nodes whose occupant has changed.
+
+    Parameters
+    ----------
+    node : int
+        The place.
+    left : bool
+        Whether a node has left it that was not known to have left before.
+    died : bool
+        Whether the process of that node is known to have ended.
+    returned : bool
+        Whether a node has joined there after another had left.
+    """
+
+    node: int
+    left: bool
+    died: bool
+    returned: bool
+
+
+class Members:
+    """Membership of one job on one node; no threads, no connections.
+
+    Parameters
+    ----------
+    spec : JobSpec
+        What the node was prepared with.
+
+    Attributes
+    ----------
+    spec : JobSpec
+        The same with the nodes of now.
+    lost : set of str
+        Addresses of nodes that this one has given up and the scheduler has not removed yet.
+    """
+
+    def __init__(self, spec: JobSpec):
+        self.spec = spec
+        self.lost: set[str] = set()
+        self._left: set[int] = set()
+        self._newest_change = -1
+
+    @property
+    def node(self) -> int:
+        """The place of this node."""
+        return self.spec.node
+
+    def place_of(self, address: str) -> int | None:
+        """Return the place of a node; None if it is no member."""
+        return self.spec.nodes.index(address) if address in self.spec.nodes else None
+
+    def both_hold_instances(self, node: int) -> bool:
+        """Whether this node and another are both home of executors, sources or sinks.
+
+        Such nodes send each other tuples that no third node has.
+        """
+        return {node, self.node} <= self.spec.settled
+
+    def lose(self, node: int) -> bool:
+        """Give up a node; returns whether its remote tasks are to be replaced now, and not when it is removed."""
+        self.lost.add(self.spec.nodes[node])
+        return node not in self.spec.settled and self._leave(node)
+
+    def update(
+        self, change: int, nodes: tuple[str, ...], guests: tuple[int, ...], died: Collection[str] = ()
+    ) -> list[MemberChange]:
+        """Take the nodes that the scheduler announced; returns what has changed.
+
+        Parameters
+        ----------
+        change : int
+            Number of the announcement; one that is older than the newest changes nothing.
+        nodes : tuple of str
+            Address of each node, `VACANT` for those that have left.
+        guests : tuple of int
+            Nodes that hold nothing but remote tasks.
+        died : collection of str
+            Addresses of former nodes whose process has ended.
+        """
+        if change <= self._newest_change:
+            return []
+        self._newest_change = change
+        before = self.spec.nodes
+        self.spec = replace(self.spec, nodes=nodes, guests=guests)
+        changes = []
+        for node in range(max(len(before), len(nodes))):
+            old, new = (some[node] if node < len(some) else VACANT for some in (before, nodes))
+            if old != new:
+                changes.append(self._change(node, old, new, old in died))
+        return changes
+
+    def _change(self, node: int, old: str, new: str, died: bool) -> MemberChange:
+        self.lost.discard(old)
+        left = old != VACANT and self._leave(node)
+        returned = new != VACANT and node in self._left
+        if returned:
+            self._left.remove(node)
+        return MemberChange(node, left, died, returned)
+
+    def _leave(self, node: int) -> bool:
+        """Note that a node has left; returns False if that was known."""
+        known = node in self._left
+        self._left.add(node)
+        return not known

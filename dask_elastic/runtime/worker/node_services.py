@@ -1,0 +1,55 @@
+"""What a job's part needs of the node that it runs on."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from dask_elastic.runtime.transport.peer import Peer
+from dask_elastic.runtime.worker.memory import Memory
+
+
+class NodeServices(Protocol):
+    """Connections, memory and the way to the scheduler; implemented by `NodeRuntime`."""
+
+    @property
+    def address(self) -> str:
+        """The address under which the other nodes know this one."""
+        ...
+
+    @property
+    def memory(self) -> Memory:
+        """The watch over the worker's memory."""
+        ...
+
+    @property
+    def spill_directory(self) -> Path:
+        """A new directory for what does not fit in memory."""
+        ...
+
+    def peer(self, address: str) -> Peer:
+        """Return the connection to another node; raises `NodeLost` if there is none."""
+        ...
+
+    def ask(self, operation: str, **arguments: Any) -> Any:
+        """Call the scheduler from a thread."""
+        ...
+
+    def in_thread(self, function: Callable[..., Any], *arguments: Any) -> Awaitable[Any]:
+        """Run something that may block away from the event loop."""
+        ...
+
+    def read_queue(self, name: str, stopping: Callable[[], bool]) -> Iterator[pa.RecordBatch]:
+        """Read an output queue of some job, in a thread."""
+        ...
+
+    def job_part_ended(self, job: str) -> None:
+        """Note that all instances of a job on this node have ended; called from any thread."""
+        ...
+
+    def job_failed(self, job: str, error: BaseException) -> None:
+        """Note that a job failed on this node; called from any thread."""
+        ...

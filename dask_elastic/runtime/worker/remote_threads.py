@@ -1,0 +1,111 @@
+"""Hosts the driver of an executor's remote tasks on threads of a node that is not its home."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, closing
+
+from dask_elastic.executor.drivers.remote_driver import RemoteDriver
+from dask_elastic.executor.drivers.steps import Steps, run
+from dask_elastic.executor.processor import Processor
+from dask_elastic.executor.remote import RemotePart
+from dask_elastic.runtime.transport.doorbell import Doorbell
+from dask_elastic.runtime.transport.fence import Fence
+from dask_elastic.runtime.worker.delivery import Delivery
+from dask_elastic.runtime.worker.executor_threads import timed_process
+from dask_elastic.runtime.worker.job_threads import JobThreads
+from dask_elastic.vocab import messages as m
+from dask_elastic.vocab.batch import Batch
+from dask_elastic.vocab.batch import Delivery as Output
+from dask_elastic.vocab.errors import NodeLost
+
+logger = logging.getLogger("dask_elastic.node")
+
+
+class RemoteThreads:
+    """The remote tasks of one executor on this node: their driver, and the threads that it asks for.
+
+    Parameters
+    ----------
+    part : RemotePart
+        Queues and state of the tasks.
+    make_processor : callable
+        ``make_processor(task, store, home)`` returns the logic of a task.
+    threads : JobThreads
+        Runs the tasks.
+    delivery : Delivery
+        Carries messages to the home.
+    home : int
+        The node of the executor's home.
+    """
+
+    def __init__(
+        self,
+        part: RemotePart,
+        make_processor: Callable[..., Processor],
+        threads: JobThreads,
+        delivery: Delivery,
+        home: int,
+    ):
+        self.part = part
+        self.home = home
+        self.threads = threads
+        self.delivery = delivery
+        self._make_processor = make_processor
+        self._fence = Fence(lambda _: part.stamp())
+        self.driver = RemoteDriver(part, self)
+
+    def receive(self, message: m.ToRemote) -> None:
+        """Take a message of the home, in the thread that brings all of them."""
+        run(self.driver.receive(message))
+
+    def flush_due(self) -> None:
+        """Let every task send its dirty state home when its turn comes."""
+        self.driver.flush_due()
+
+    def close(self) -> None:
+        """End the tasks."""
+        self.driver.close()
+
+    def abort(self) -> None:
+        """Wake every thread, so that it sees that the job has ended."""
+        self.driver.wake_all()
+
+    # what the driver asks for (RemoteHost)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the job has ended."""
+        return self.threads.ended
+
+    def now(self) -> float:
+        """Return the time, seconds since the epoch."""
+        return time.time()
+
+    def bell(self) -> Doorbell:
+        """Make a bell."""
+        return Doorbell()
+
+    def start(self, name: str, steps: Steps[None]) -> None:
+        """Run steps in a thread of their own."""
+        self.threads.start(f"{self.part.identity}-{name}", functools.partial(run, steps))
+
+    def processor(self, task: int) -> AbstractContextManager[Processor]:
+        """Return the logic of a task."""
+        return closing(self._make_processor(task, self.part.store, self.home))
+
+    def process(self, processor: Processor, batch: Batch) -> tuple[list[Output], float]:
+        """Process a batch."""
+        return timed_process(processor, batch)
+
+    def send(self, messages: Sequence[m.ToHome]) -> bool:
+        """Send messages to the home."""
+        try:
+            self.delivery.send_messages(self.home, self.part.identity, messages, self._fence)
+        except NodeLost as error:
+            logger.info("%s: %s", self.part.identity, error)
+            return False
+        return True

@@ -1,0 +1,194 @@
+"""Hosts the driver of one executor on fibers of the simulation."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import AbstractContextManager, closing
+
+from dask_elastic.executor import events
+from dask_elastic.executor import instructions as do
+from dask_elastic.executor.drivers.executor_driver import ExecutorDriver
+from dask_elastic.executor.drivers.steps import Steps
+from dask_elastic.executor.executor import ElasticExecutor
+from dask_elastic.executor.piece import Block
+from dask_elastic.executor.processor import Processor
+from dask_elastic.simulator.fiber import Bell, Condition, FiberLock, FiberSteps, NoFiberLock
+from dask_elastic.simulator.surroundings import Surroundings
+from dask_elastic.topology.component import Component
+from dask_elastic.vocab import messages as m
+from dask_elastic.vocab.batch import Batch, Delivery
+from dask_elastic.vocab.errors import ProtocolError
+from dask_elastic.vocab.identity import ExecutorId
+from dask_elastic.vocab.watermark import Watermark
+
+MOST_TORN_STEPS = 40
+"""Without the control lock, so many steps may come before a message is sent."""
+
+
+class FollowedExecutor(ElasticExecutor):
+    """An executor whose rows and watermarks are followed by the ledgers of a world."""
+
+    world: Surroundings
+    newest_change = 0
+
+    def accept(self, block: Block, origin: ExecutorId, batch: Batch, nbytes: int, now: float) -> list[do.Instruction]:
+        """Enter the rows in the ledger, then take them in."""
+        self.world.ledger.accepted(self.identity, batch)
+        self.world.event_times.arrives(self.inputs, origin, batch.rows)
+        return super().accept(block, origin, batch, nbytes, now)
+
+    def done(self, task: int, number: int, busy: float, now: float, waited: float = 0.0) -> list[do.Instruction]:
+        """Enter the rows as processed in the ledger, then settle them; a lost task's do not count."""
+        known = self.routes.tasks.get(task)
+        if known is not None:
+            self.world.ledger.settled(self.identity, known.in_flight[number])
+        return super().done(task, number, busy, now, waited)
+
+    def handle(self, event: events.Event, now: float) -> list[do.Instruction]:
+        """Note the event in the history, then handle it."""
+        self.world.say("{}", event)
+        match event:
+            case events.InputWatermark(watermark):
+                self.world.event_times.hears(self.inputs, watermark)
+            case events.SetCores(NumberedCores() as cores):
+                self._check_change(cores.change)
+        instructions = super().handle(event, now)
+        for instruction in instructions:
+            self.world.say("{}", instruction)
+        return instructions
+
+    def _check_change(self, change: int) -> None:
+        if change <= self.newest_change:
+            raise ProtocolError(f"{self.identity}: change {change} of its cores was made after {self.newest_change}")
+        self.newest_change = change
+
+
+class NumberedCores(dict[int, int]):
+    """Cores by node, with the number of the change that asks for them."""
+
+    def __init__(self, cores: Mapping[int, int], change: int):
+        super().__init__(cores)
+        self.change = change
+
+
+class ExecutorFibers:
+    """One elastic executor at its home: its driver, and the fibers and channels that the driver asks for.
+
+    Parameters
+    ----------
+    world : Surroundings
+        Delivers, returns credit, and keeps the ledger.
+    executor : FollowedExecutor
+        The executor.
+    component : Component
+        What it runs.
+
+    Attributes
+    ----------
+    flushes : set of int
+        Tokens of the flush requests that were answered.
+    """
+
+    def __init__(self, world: Surroundings, executor: FollowedExecutor, component: Component):
+        self.world = world
+        self.executor = executor
+        self.component = component
+        self.identity = executor.identity
+        self.flushes: set[int] = set()
+        executor.world = world
+        self.driver = ExecutorDriver(executor, self)
+
+    # entrances, each run by the calling fiber
+
+    def begin(self) -> None:
+        """Start the first tasks; nothing else runs yet."""
+        for _ in self.drive(self.driver.start()):
+            pass
+
+    def offer(self, origin: ExecutorId, batch: Batch, nbytes: int) -> FiberSteps:
+        """Bring a batch."""
+        yield from self.drive(self.driver.offer(origin, batch, nbytes))
+
+    def handle(self, event: events.Event) -> FiberSteps:
+        """Let the executor handle an event."""
+        yield from self.drive(self.driver.handle(event))
+
+    def set_cores(self, change: int, cores: Mapping[int, int]) -> FiberSteps:
+        """Have so many cores on each node; see `ExecutorDriver.set_cores`."""
+        yield from self.drive(self.driver.set_cores(change, NumberedCores(cores, change)))
+
+    def receive_watermark(self, watermark: Watermark) -> FiberSteps:
+        """Take a watermark of an upstream instance."""
+        yield from self.handle(events.InputWatermark(watermark))
+
+    def receive(self, node: int, stamp: m.Stamp, message: m.ToHome) -> FiberSteps:
+        """Take a message of a remote task, unless it is stale or came before."""
+        if self.executor.links.admit(node, stamp):
+            yield from self.drive(self.driver.receive(message))
+
+    def drive(self, steps: Steps[None]) -> FiberSteps:
+        """Run steps of the driver, and have the executor checked after each."""
+        yield from self.world.drive(steps, self.identity)
+
+    # what the driver asks for (ExecutorHost)
+
+    @property
+    def ended(self) -> bool:
+        """Simulated jobs end by themselves."""
+        return False
+
+    def now(self) -> float:
+        """Return the virtual time."""
+        return self.world.now
+
+    def bell(self) -> Bell:
+        """Make a bell."""
+        return Bell()
+
+    def lock(self) -> FiberLock:
+        """Make the lock that serialises events and their instructions; one that does nothing where they are torn."""
+        return (NoFiberLock if self.world.options.torn else FiberLock)(self.world.schedule.running)
+
+    def start(self, name: str, steps: Steps[None]) -> None:
+        """Run steps in a fiber of their own."""
+        self.world.spawn(f"{self.identity} {name}", self.drive(steps))
+
+    def processor(self, task: int) -> AbstractContextManager[Processor]:
+        """Return the logic of a task."""
+        return closing(self.world.processor(self.component, task, self.executor.store, self.executor.home))
+
+    def process(self, processor: Processor, batch: Batch) -> tuple[list[Delivery], float]:
+        """Process a batch in no time; the core was busy for a drawn while."""
+        return processor.process(batch), self.world.busy(batch.rows.num_rows)
+
+    def send(self, node: int, message: m.ToRemote) -> Generator[Condition | None, None, bool]:
+        """Send a message to a remote task."""
+        if self.world.options.torn:
+            for _ in range(1 + int(MOST_TORN_STEPS * self.world.schedule.draw())):
+                yield None
+        if not self.world.network.is_connected(self.executor.home, node):
+            return False
+        stamp = self.executor.links.stamp(message.task)
+        if stamp is not None:
+            self.world.send_message(self.executor.home, node, self.identity, stamp, message)
+        return True
+
+    def deliver(self, deliveries: Iterable[Delivery]) -> FiberSteps:
+        """Deliver outputs; waits while the receivers' credit is used up."""
+        yield from self.world.deliver(self.identity, deliveries)
+
+    def release(self, origin: ExecutorId, nbytes: int) -> None:
+        """Return credit to an upstream instance."""
+        self.world.release(origin, self.identity, nbytes)
+
+    def emit_watermark(self, watermark: Watermark) -> FiberSteps:
+        """Send a watermark to the next receivers."""
+        yield from self.world.emit_watermark(watermark)
+
+    def finished(self) -> FiberSteps:
+        """Tell the next receivers that the executor has delivered its last output."""
+        yield from self.world.instance_ended(self.identity)
+
+    def flushed(self, token: int) -> None:
+        """Note that a flush request was answered."""
+        self.flushes.add(token)

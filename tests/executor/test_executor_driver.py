@@ -1,0 +1,159 @@
+"""The driver of an executor on a host that performs every act at once and keeps what was asked for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from dask_elastic.executor.drivers.executor_driver import ExecutorDriver
+from dask_elastic.executor.drivers.steps import run
+from dask_elastic.executor.executor import ElasticExecutor
+from dask_elastic.routing.keyspace import KeySpace
+from dask_elastic.vocab import messages as m
+from dask_elastic.vocab.batch import Batch
+from dask_elastic.vocab.identity import ExecutorId
+
+ME, ROWS = ExecutorId("per_key", 0), ExecutorId("rows", 0)
+
+
+class Bell:
+    """Counts its rings."""
+
+    def __init__(self):
+        self.rings = 0
+
+    def ring(self):
+        """Count."""
+        self.rings += 1
+
+
+class Lock:
+    """Tells how deep it is held."""
+
+    def __init__(self):
+        self.depth = 0
+
+    def acquire(self):
+        """Count up."""
+        self.depth += 1
+
+    def release(self):
+        """Count down."""
+        self.depth -= 1
+
+
+class Host:
+    """Performs nothing; `reachable` nodes take messages."""
+
+    ended = False
+
+    def __init__(self):
+        self.reachable = {1, 2}
+        self.sent = []
+        self.started = []
+        self.released = []
+        self.control = None
+
+    def now(self):
+        """No time passes."""
+        return 0.0
+
+    def bell(self):
+        """Make a bell."""
+        return Bell()
+
+    def lock(self):
+        """Make the lock."""
+        self.control = Lock()
+        return self.control
+
+    def start(self, name, steps):
+        """Keep the name; the steps are never run."""
+        self.started.append(name)
+
+    def send(self, node, message):
+        """Keep the message, if its node is reachable."""
+        if node in self.reachable:
+            self.sent.append(message)
+        return node in self.reachable
+
+    def release(self, origin, nbytes):
+        """Keep the credit."""
+        self.released.append((origin, nbytes))
+
+
+def rows(count):
+    return Batch(pa.record_batch({"k": range(count)}), np.arange(count, dtype=np.uint64) << np.uint64(54), 0.0)
+
+
+@pytest.fixture
+def host():
+    return Host()
+
+
+@pytest.fixture
+def driver(host):
+    """An executor whose only task is on node 1."""
+    made = ExecutorDriver(ElasticExecutor(ME, KeySpace(1, 4), 0, {1: 1}, [ROWS]), host)
+    run(made.start())
+    return made
+
+
+def test_batch_for_a_remote_task_is_sent_by_the_caller(driver, host):
+    run(driver.offer(ROWS, rows(3), 100))
+    assert [type(message) for message in host.sent] == [m.StartTask, m.SubBatch]
+    assert driver.processing_on(1) == {0: 0}
+
+
+def test_batch_that_was_never_sent_is_not_being_processed(driver, host):
+    host.reachable.clear()
+    run(driver.offer(ROWS, rows(3), 100))
+    assert driver.executor.routes.tasks[0].in_flight
+    assert driver.processing_on(1) == {}
+
+
+def test_empty_batch_returns_its_credit(driver, host):
+    run(driver.offer(ROWS, rows(0), 100))
+    assert host.released == [(ROWS, 100)]
+
+
+def test_outputs_and_what_follows_them_are_left_to_the_emitter(driver, host):
+    run(driver.offer(ROWS, rows(3), 100))
+    run(driver.receive(m.Outputs(0, 0, ())))
+    run(driver.receive(m.Done(0, 0, 0.01)))
+    assert host.released == [], "the sub-batch is settled behind its outputs"
+    assert driver._emitter.rings == 2
+
+
+def test_answer_without_outputs_before_it_is_taken_by_the_caller(driver, host):
+    run(driver.offer(ROWS, rows(3), 100))
+    run(driver.receive(m.Done(0, 0, 0.01)))
+    assert host.released == [(ROWS, 100)]
+
+
+def test_link_is_cut_as_soon_as_a_node_has_left(driver, host):
+    driver.node_left(1, died=True)
+    assert driver.executor.links.is_cut(1)
+    assert driver.has_suspects
+    assert host.started == ["emitter"]
+    assert driver._emitter.rings == 1
+
+
+def test_control_lock_is_released_when_an_act_raises(driver, host):
+    def send(node, message):
+        raise OSError("broken")
+
+    host.send = send
+    with pytest.raises(OSError, match="broken"):
+        run(driver.set_cores(1, {1: 1, 2: 1}))
+    assert host.control.depth == 0
+
+
+def test_all_shards_of_a_task_move_to_another_node_without_recursion(host):
+    shards = 2_000
+    driver = ExecutorDriver(ElasticExecutor(ME, KeySpace(1, shards), 0, {0: 1}, [ROWS]), host)
+    run(driver.start())
+    run(driver.set_cores(1, {1: 1}))
+    assert sum(isinstance(message, m.Install) for message in host.sent) == shards
+    assert driver.executor.routes.table.shards_of(1).tolist() == list(range(shards))
