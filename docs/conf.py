@@ -25,6 +25,7 @@ extensions = [
     "sphinx_click",
     "sphinxcontrib.mermaid",
     "command_examples",
+    "internal_names",
     "repository_links",
 ]
 root_doc = "index"
@@ -44,7 +45,8 @@ autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
 toc_object_entries_show_parents = "hide"
 numpydoc_show_class_members = False
-# A name in single backticks links to what the reference documents; any other name is code.
+# A name in single backticks links to what the reference documents; any other name is code. It must exist if it begins
+# with dask_elastic.
 default_role = "py:obj"
 nitpick_ignore_regex = [("py:obj", r"(?!dask_elastic\.).*")]
 
