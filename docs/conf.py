@@ -26,6 +26,7 @@ extensions = [
     "sphinxcontrib.mermaid",
     "command_examples",
     "internal_names",
+    "navigation",
     "repository_links",
 ]
 root_doc = "index"
