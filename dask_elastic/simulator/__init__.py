@@ -1,4 +1,4 @@
-"""A driver that carries the executors' instructions out on a virtual clock, in one thread, seeded."""
+"""Runs a job's executors and their drivers on a virtual clock, in one thread, under seeded schedules and faults."""
 
 from __future__ import annotations
 

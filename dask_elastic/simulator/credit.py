@@ -1,4 +1,4 @@
-"""Byte credits between two instances, as the simulation counts them."""
+"""Byte credits between two instances of a simulated job."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dask_elastic.vocab.errors import ProtocolError
 
 
 class Credits:
-    """Bounds the bytes between one upstream instance and one executor or sink.
+    """Bounds the bytes in flight between one upstream instance and one executor or sink.
 
     Parameters
     ----------
@@ -23,17 +23,17 @@ class Credits:
         self.largest = 0
 
     def has_room(self) -> bool:
-        """Tell whether a sender may pass."""
+        """Return whether a sender may pass."""
         return self.used < self.window
 
     def acquire(self, nbytes: int) -> None:
-        """Take room; the caller has waited for it."""
+        """Take credit; the caller has waited for it."""
         self.used += nbytes
         self.peak = max(self.peak, self.used)
         self.largest = max(self.largest, nbytes)
 
     def release(self, nbytes: int) -> None:
-        """Give credit back.
+        """Return credit.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""What is done to a simulated job, and when: plain values, so that a run can be repeated, cut down, and kept."""
+"""Disturbances of a simulated job: plain values, so that a run can be repeated, shrunk, and kept as a test."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Balance:
 
 @dataclass(frozen=True)
 class Flush:
-    """Before step `at`, an executor is asked to bring its primary copy up to date, or (None) remote tasks flush."""
+    """Before step `at`, an executor is asked to update its primary copy; with executor None all remote tasks flush."""
 
     at: int
     executor: int | None
@@ -60,7 +60,7 @@ class Flush:
 
 @dataclass(frozen=True)
 class Outage:
-    """Something happens to a guest before step `at`.
+    """A fault of a guest node before step `at`.
 
     Parameters
     ----------
@@ -69,11 +69,11 @@ class Outage:
     guest : int
         Which of the nodes that may be lost; wraps around.
     kind : {"death", "hang", "suspicion", "desertion"}
-        It dies, it stands still, nothing is wrong with it but others think so, or it gives up its tasks by itself.
+        It dies; it stops for a while; it is well but others give it up; or it ends its tasks by itself.
     noticed : tuple of int or None
-        After how many steps each node of homes gives it up; None, which a hang alone allows, where none does.
+        Steps after which each node of homes gives it up; None, for a hang only, if none does.
     lasts : int
-        After how many steps it can be used again.
+        Steps after which it can be used again.
     """
 
     at: int
@@ -88,21 +88,21 @@ Disturbance = Move | Cores | Balance | Flush | Outage
 
 @dataclass
 class Disturber:
-    """Does to a world what a list says.
+    """Applies a list of disturbances to a world.
 
     Parameters
     ----------
     world : World
-        Whom.
+        The simulated job.
     disturbances : sequence of Disturbance
-        What.
+        What to apply.
 
     Attributes
     ----------
     refused : int
-        Commands that could not be carried out.
+        Commands that an executor refused.
     asked : dict of int to (ExecutorId, int)
-        Flushes that were asked for: the executor, and how many of its rows had been settled by then.
+        Requested flushes by token: the executor, and how many of its rows were settled at the time of the request.
     """
 
     world: World
@@ -175,13 +175,13 @@ def random_disturbances(random: np.random.Generator, count: int, steps: int, out
     Parameters
     ----------
     random : numpy.random.Generator
-        Decides.
+        The source of randomness.
     count : int
-        How many.
+        How many disturbances.
     steps : int
-        They begin before that step.
+        All of them begin before this step.
     outages : float
-        Which share of them are outages.
+        The share of outages among them.
 
     Returns
     -------
@@ -201,7 +201,7 @@ def random_disturbances(random: np.random.Generator, count: int, steps: int, out
 
 
 def _to_and_fro(random: np.random.Generator, at: int) -> list[Move]:
-    """Move one shard several times, so that it comes back to a task that has had it."""
+    """Move one shard several times, so that it returns to a task that has owned it before."""
     executor, shard, task = int(random.integers(8)), int(random.integers(1 << 16)), int(random.integers(1 << 16))
     pauses = np.cumsum(random.integers(10, 80, 3)).tolist()
     return [Move(at + pause, executor, shard, task + turn) for turn, pause in enumerate([0, *pauses])]

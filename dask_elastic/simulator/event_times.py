@@ -1,4 +1,4 @@
-"""What watermarks promise, checked against the rows of a simulated job."""
+"""Checks the promise of watermarks against the rows of a simulated job."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from dask_elastic.vocab.watermark import Watermark
 
 
 class EventTimes:
-    """Follows the event time of rows that keep its column on their way.
+    """Follows the event time of rows, as long as they keep its column.
 
     Parameters
     ----------
     column : str
-        The column; timestamps, no two rows alike. Batches without it are not looked at, nor any if it is empty.
+        The column, of distinct timestamps. Batches without it are not checked, and none is if it is empty.
 
     Attributes
     ----------
     excused : set of int
-        The times of the rows that may be older than a watermark before them.
+        Event times of the rows that may be older than a watermark before them.
 
     Notes
     -----
-    A row may be older than a watermark before it if it was late at its source, or if it came of an input for which
-    nobody waited, since it was idle, and the receiver's time was past the row's when it said that it no longer is.
+    A row may be older than a watermark before it if it was late at its source, or if its input was idle and the
+    receiver's watermark had passed the row's time when the input became active again.
     """
 
     def __init__(self, column: str):
@@ -34,10 +34,10 @@ class EventTimes:
         self.excused: set[int] = set()
         self._rejoined: dict[tuple[ExecutorId, ExecutorId], int] = {}
 
-    def leaves(self, rows: pa.RecordBatch, said: int | None) -> None:
-        """Note which rows of a source are older than what it has said."""
-        if self.column and said is not None:
-            self.excused.update(time for time in self._times(rows) if time < said)
+    def leaves(self, rows: pa.RecordBatch, watermark: int | None) -> None:
+        """Excuse the rows of a source that are older than its last watermark."""
+        if self.column and watermark is not None:
+            self.excused.update(time for time in self._times(rows) if time < watermark)
 
     def arrives(self, inputs: Inputs, origin: ExecutorId, rows: pa.RecordBatch) -> None:
         """Check a batch that reaches an executor or a sink.
@@ -59,10 +59,10 @@ class EventTimes:
                 )
             self.excused.add(time)
 
-    def hears(self, inputs: Inputs, said: Watermark) -> None:
-        """Note that an input of a receiver, which was idle, is not any more, if it is one."""
-        if inputs.is_idle(said.origin) and not said.idle and inputs.time is not None:
-            self._rejoined[inputs.receiver, said.origin] = inputs.time
+    def receives(self, inputs: Inputs, watermark: Watermark) -> None:
+        """Note the receiver's watermark when an idle input becomes active again."""
+        if inputs.is_idle(watermark.origin) and not watermark.idle and inputs.time is not None:
+            self._rejoined[inputs.receiver, watermark.origin] = inputs.time
 
     def _times(self, rows: pa.RecordBatch) -> list[int]:
         if self.column not in rows.schema.names:

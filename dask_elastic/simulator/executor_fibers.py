@@ -49,7 +49,7 @@ class FollowedExecutor(ElasticExecutor):
         self.world.say("{}", event)
         match event:
             case events.InputWatermark(watermark):
-                self.world.event_times.hears(self.inputs, watermark)
+                self.world.event_times.receives(self.inputs, watermark)
             case events.SetCores(NumberedCores() as cores):
                 self._check_change(cores.change)
         instructions = super().handle(event, now)

@@ -1,4 +1,4 @@
-"""Threads without threads: generators that yield where a real thread could lose the processor."""
+"""Fibers: simulated threads, written as generators that yield where a thread could be interrupted."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 Condition: TypeAlias = Callable[[], bool]
 FiberSteps: TypeAlias = Generator[Condition | None, None, None]
-"""What a fiber runs: it yields a condition to wait for, or None where it may go on at once."""
+"""What a fiber runs: it yields a condition to wait for, or None to let other fibers run."""
 
 
 def _always() -> bool:
@@ -24,7 +24,7 @@ class Fiber:
     steps : generator
         What it runs. All that happens between two yields is one atomic step.
     node : int, optional
-        The node that it runs on, and is stopped or lost with.
+        The node that it runs on; it is stopped or lost with that node.
 
     Examples
     --------
@@ -106,7 +106,7 @@ class FiberLock:
 
 
 class NoFiberLock(FiberLock):
-    """A lock that everybody gets at once."""
+    """A lock that locks nothing."""
 
     __slots__ = ()
 
@@ -115,4 +115,4 @@ class NoFiberLock(FiberLock):
         yield None
 
     def release(self) -> None:
-        """Nothing was held."""
+        """Do nothing."""

@@ -1,4 +1,4 @@
-"""What always holds of an executor, checked while it runs."""
+"""Invariants of an executor, checked after every step of a simulation."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from dask_elastic.vocab.identity import ExecutorId
 
 
 def check_executor(executor: ElasticExecutor, remotes: Iterable[RemotePart]) -> None:
-    """Check one executor and its remote tasks, at rest between two steps.
+    """Check one executor and its remote tasks between two steps.
 
     Raises
     ------
     ProtocolError
-        If two tasks own a shard, the table and the stores disagree, rows of a shard that does not move wait, or more is
-        on its way to a remote task, or would be lost with it, than its bounds allow.
+        If two tasks own a shard, the table and the stores disagree, rows of a shard that does not move wait, or
+        more sub-batches are in flight to a remote task, or in its pending queue, than its bounds allow.
     """
     _check_owners(executor, [executor.store, *(part.store for part in remotes)])
     routes = executor.routes
@@ -39,7 +39,7 @@ def check_executor(executor: ElasticExecutor, remotes: Iterable[RemotePart]) -> 
 
 
 def _check_pending(executor: ExecutorId, pending: Pending) -> None:
-    """Find a pending queue that holds more than it may, its last sub-batch apart, or miscounts what it holds."""
+    """Check that a pending queue counts its bytes right, and exceeds its limit by no more than its last sub-batch."""
     held = [sent.nbytes for sent in pending]
     if sum(held) != pending.nbytes or sum(held[:-1]) > pending.limit:
         raise ProtocolError(
@@ -48,7 +48,7 @@ def _check_pending(executor: ExecutorId, pending: Pending) -> None:
 
 
 def _check_owners(executor: ElasticExecutor, stores: list[KeyedStore]) -> None:
-    """Every shard has one owner at most; one that does not move has the owner that the table says, or is on its way."""
+    """Check that a shard has at most one owner, the one in the table unless the shard moves or is being installed."""
     routes = executor.routes
     owners = zip(*(store.owner.tolist() for store in stores), strict=True)
     told = zip(routes.table.owner.tolist(), routes.table.paused.tolist(), owners, strict=True)

@@ -1,4 +1,4 @@
-"""What went in and what was processed, so that nothing is lost, doubled or out of order."""
+"""Counts the rows that executors received and processed, to find rows that are lost, doubled or out of order."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Hashes = npt.NDArray[np.uint64]
 
 
 class Ledger:
-    """Counts rows per key, and follows the order of rows that carry a number.
+    """Counts rows per key, and checks the order of rows that carry a sequence number.
 
     Parameters
     ----------
     order : sequence of str, optional
-        Columns of which the last is to rise among the rows that are equal in the others; batches without them are not
-        looked at. With a key, its upstream instance and a sequence number this is the order that the engine promises.
+        Columns, of which the last must rise among the rows that are equal in the others; batches without them are not
+        checked. Key, upstream instance and sequence number express the order that the engine promises.
 
     Examples
     --------
@@ -44,17 +44,17 @@ class Ledger:
         self._last: dict[ExecutorId, dict[tuple[object, ...], int]] = {}
 
     def accepted(self, executor: ExecutorId, batch: Batch) -> None:
-        """Note rows that came in."""
+        """Count rows that an executor received."""
         if batch.hashes is not None:
             self._accepted.setdefault(executor, []).append(batch.hashes)
 
     def processed(self, executor: ExecutorId, batch: Batch) -> None:
-        """Note rows that were processed.
+        """Count rows that an executor processed.
 
         Raises
         ------
         ProtocolError
-            If a row comes after one that it was before.
+            If a row is processed after one that should follow it.
         """
         if batch.hashes is not None:
             self._processed.setdefault(executor, []).append(batch.hashes)
@@ -72,18 +72,18 @@ class Ledger:
             last[tuple(key)] = number
 
     def settled(self, executor: ExecutorId, work: Work) -> None:
-        """Note work that is done and its outputs gone; rows that are done once more, after a loss, count once."""
+        """Count the rows of settled work; rows that are replayed after a loss count once."""
         for piece in work.pieces:
             if not piece.receipt.settled:
                 rows, hashes = piece.block.part(piece.start, piece.stop)
                 self.processed(executor, Batch(rows, hashes, piece.receipt.stamp))
 
     def processed_rows(self, executor: ExecutorId) -> int:
-        """Return how many rows an executor has processed so far."""
+        """Return the number of rows that an executor has processed."""
         return sum(map(len, self._processed.get(executor, ())))
 
     def check_complete(self) -> None:
-        """Compare what was processed to what came in.
+        """Compare the processed rows with the received ones.
 
         Raises
         ------

@@ -1,7 +1,7 @@
-"""Ways between nodes: one FIFO per pair; those of different pairs overtake each other at random.
+"""Channels between simulated nodes: one FIFO per pair; packets of different pairs overtake each other at random.
 
-A connection that broke goes on to bring what was on its way while the next one brings what is sent now. Messages
-between homes and remote tasks may come a second time, later.
+A broken connection may still deliver its packets in flight while the next connection delivers new ones. Messages
+between homes and remote tasks may be delivered a second time, later.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Credit:
-    """Credit that goes back to an upstream instance on the node."""
+    """Credit for an upstream instance on the node."""
 
     target: ExecutorId
     origin: ExecutorId
@@ -49,7 +49,7 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What an upstream instance says of event time."""
+    """A watermark of an upstream instance."""
 
     target: ExecutorId
     said: Watermark
@@ -57,7 +57,7 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message between a home and its remote tasks; `sender` is the node that it comes from."""
+    """A message between a home and its remote tasks; `sender` is the sending node."""
 
     executor: ExecutorId
     sender: int
@@ -77,9 +77,9 @@ class Network:
     schedule : Schedule
         Runs the receiving end of each channel as a fiber of the receiving node.
     receive : callable
-        ``receive(node, packet)``: what a node does with a packet.
+        ``receive(node, packet)`` returns the steps in which a node handles a packet.
     repeats : float
-        The share of messages between homes and remote tasks that come twice.
+        The share of messages between homes and remote tasks that are delivered twice.
     """
 
     def __init__(self, schedule: Schedule, receive: Receive, repeats: float = 0.0):
@@ -91,7 +91,7 @@ class Network:
         self._disconnected: set[tuple[int, int]] = set()
 
     def send(self, source: int, target: int, packet: Packet) -> None:
-        """Put a packet on its way; never blocks, what bounds the bytes is credit. A dead node gets nothing."""
+        """Send a packet; never blocks, since credit bounds the bytes. Packets to a dead node are dropped."""
         if target in self._dead or (source, target) in self._disconnected:
             return
         channel = self._channels.get((source, target))
@@ -119,7 +119,7 @@ class Network:
         return (source, target) not in self._disconnected
 
     def disconnect(self, one: int, other: int) -> None:
-        """Break the connection of two nodes, and make no other one until they `connect`; what is on its way is lost."""
+        """Break the connection of two nodes until they `connect`; packets in flight are lost."""
         self.part(one, other, lost=True)
         self._disconnected |= {(one, other), (other, one)}
 
@@ -128,7 +128,7 @@ class Network:
         self._disconnected -= {(one, other), (other, one)}
 
     def part(self, one: int, other: int, lost: bool = False) -> None:
-        """Break the connection of two nodes; the next packet goes by another one."""
+        """Break the connection of two nodes; the next packet uses a new one."""
         for pair in ((one, other), (other, one)):
             channel = self._channels.pop(pair, None)
             if channel is not None:
@@ -137,7 +137,7 @@ class Network:
                     channel.lose_all()
 
     def kill(self, node: int) -> None:
-        """Lose a node, what is on its way to it, and some of what it sent last."""
+        """Lose a node, the packets in flight to it, and some of those that it sent last."""
         self._dead.add(node)
         for source, target in [pair for pair in self._channels if node in pair]:
             channel = self._channels.pop((source, target))
@@ -146,12 +146,12 @@ class Network:
                 channel.lose(self._schedule.draw())
 
     def revive(self, node: int) -> None:
-        """Start a node anew."""
+        """Start a node again."""
         self._dead.discard(node)
 
 
 class Channel:
-    """The FIFO from one node to another; its packets are numbered, so that one out of order is found."""
+    """The FIFO from one node to another; packets are numbered, so that one out of order is found."""
 
     def __init__(self, name: str):
         self.name = name
@@ -161,20 +161,20 @@ class Channel:
         self._taken = 0
 
     def has_packets(self) -> bool:
-        """Tell whether something is on its way."""
+        """Return whether packets are in flight."""
         return bool(self._packets)
 
     def has_news(self) -> bool:
-        """Tell whether something is on its way, or nothing will come any more."""
+        """Return whether packets are in flight, or the channel is closed."""
         return bool(self._packets) or self.closed
 
     def lose(self, share: float) -> None:
-        """Lose the last packets."""
+        """Lose a share of the packets, the last ones."""
         for _ in range(int(share * (len(self._packets) + 1))):
             self._packets.pop()
 
     def lose_all(self) -> None:
-        """Lose everything on its way."""
+        """Lose all packets in flight."""
         self._packets.clear()
 
     def put(self, packet: Packet) -> None:

@@ -1,4 +1,4 @@
-"""Nodes that die, hang, or are cut off, and homes that give them up: on time, late, or by mistake."""
+"""Outages of nodes: they die, hang, or are cut off, and homes give them up on time, late, or by mistake."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ MOST_UNHANDLED_STEPS = 40
 
 
 class Outages:
-    """What is wrong with the nodes of a simulated job.
+    """Faults of the nodes of a simulated job.
 
-    Only *guests* are ever lost: nodes that host nothing but remote tasks.
+    Only *guests* are lost: nodes that host nothing but remote tasks.
 
     Parameters
     ----------
@@ -26,7 +26,7 @@ class Outages:
     Attributes
     ----------
     deaths, hangs, given_up : int
-        Nodes that died, nodes that stopped for a while, and how often a node of homes gave a guest up.
+        How often a node died, how often one stopped for a while, and how often a node of homes gave up a guest.
     """
 
     def __init__(self, world: World):
@@ -40,7 +40,7 @@ class Outages:
 
     @property
     def home_nodes(self) -> list[int]:
-        """Nodes where executors have their homes."""
+        """Nodes that are home of executors."""
         return sorted({home.executor.home for home in self.world.homes.values()})
 
     @property
@@ -51,11 +51,11 @@ class Outages:
         return [node for node in range(placement.nodes) if node not in hosting]
 
     def is_well(self, node: int) -> bool:
-        """Whether nothing is wrong with a node, and no home has given it up."""
+        """Whether a node has no fault, and no home has given it up."""
         return node not in self._down and all(guest != node for _, guest in self._without)
 
     def die(self, node: int) -> None:
-        """Lose a node and what it knew; its last messages may be lost with it."""
+        """Lose a node and its state; its last messages may be lost with it."""
         self.world.say("node {} dies", node)
         self.deaths += 1
         self._down.add(node)
@@ -65,28 +65,28 @@ class Outages:
             del self.world.remotes[key]
 
     def hang(self, node: int) -> None:
-        """Stop a node where it stands."""
+        """Stop a node."""
         self.world.say("node {} hangs", node)
         self.hangs += 1
         self.world.schedule.stopped.add(node)
 
     def wake(self, node: int) -> None:
-        """Let a node go on as if no time had passed."""
+        """Resume a stopped node, as if no time had passed."""
         self.world.say("node {} goes on", node)
         self.world.schedule.stopped.discard(node)
 
     def desert(self, node: int) -> None:
-        """Let a node end its remote tasks by itself, since it has lost touch with their homes."""
+        """Let a node end its remote tasks by itself, as if it had lost the connection to their homes."""
         self.world.say("node {} deserts", node)
         for (guest, _), remote in self.world.remotes.items():
             if guest == node:
                 remote.close()
 
     def give_up(self, home_node: int, node: int) -> None:
-        """Let all homes on a node take another for lost, whatever is wrong with it or not.
+        """Let all homes on a node treat another node as lost, whether it has a fault or not.
 
-        Either at once, and then the broken connection goes on to bring what was on its way, or a while after the
-        connection broke, as on a Dask worker: nothing gets through then.
+        Either at once, and then the broken connection still delivers its packets in flight; or a while after the
+        connection broke, as on a Dask worker, and then no packet is delivered in between.
         """
         if (home_node, node) in self._without:
             return
@@ -115,7 +115,7 @@ class Outages:
         return [home for home in self.world.homes.values() if home.executor.home == home_node]
 
     def end(self, node: int) -> None:
-        """Let a node be used again, by all who gave it up; a dead one starts with nothing."""
+        """Let all homes that gave up a node use it again; a dead node starts without state."""
         self.wake(node)
         if node in self._down:
             for home_node in self.home_nodes:

@@ -1,4 +1,4 @@
-"""Where the parts of a simulated job stand."""
+"""Placement of a simulated job: nodes, homes, and cores."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dask_elastic.vocab.identity import ExecutorId
 
 @dataclass(frozen=True)
 class Placement:
-    """Nodes, homes and cores.
+    """Where the instances of a simulated job are.
 
     Parameters
     ----------
@@ -31,7 +31,7 @@ class Placement:
 
     @classmethod
     def derived(cls, components: Iterable[Component], slots: Sequence[int], executors: int | None = None) -> Placement:
-        """Place components as a job would be, on nodes with so many slots each.
+        """Place components as the scheduler would place a job.
 
         Parameters
         ----------

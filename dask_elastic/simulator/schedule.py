@@ -1,4 +1,4 @@
-"""The scheduler of the simulation: a virtual clock, and a seeded choice of who goes on."""
+"""The scheduler of the simulation: a virtual clock, and a seeded choice of the fiber that runs next."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Schedule:
     Parameters
     ----------
     random : numpy.random.Generator
-        Decides who goes on and how long each step takes; the same generator gives the same run.
+        Chooses the next fiber and the length of each step; the same generator gives the same run.
     step_seconds : float
         The mean of the virtual time between two steps.
     keep_history : bool
@@ -32,7 +32,7 @@ class Schedule:
     steps : int
         Steps taken so far.
     stopped : set of int
-        Nodes whose fibers stand still.
+        Nodes whose fibers do not run.
 
     Examples
     --------
@@ -66,7 +66,7 @@ class Schedule:
         self._fiber: Fiber | None = None
 
     def draw(self) -> float:
-        """Return a random number from 0 to 1; drawn many at a time, for speed."""
+        """Return a random number from 0 to 1; many are drawn at once, for speed."""
         for number in self._drawn:
             return number
         self._drawn = iter(self.random.random(_DRAWN_AT_ONCE).tolist())
@@ -77,11 +77,11 @@ class Schedule:
         self._fibers.append(Fiber(name, steps, node))
 
     def kill(self, node: int) -> None:
-        """End all fibers of a node where they stand."""
+        """End all fibers of a node."""
         self._fibers = [fiber for fiber in self._fibers if fiber.node != node]
 
     def at(self, step: int, what: Callable[[], None]) -> None:
-        """Let something happen before a step; earlier if all fibers wait for each other."""
+        """Call something before a step; earlier if all fibers wait."""
         heapq.heappush(self._agenda, (step, self._agreed, what))
         self._agreed += 1
 
@@ -91,7 +91,7 @@ class Schedule:
         what()
 
     def step(self) -> bool:
-        """Take one step of a fiber that can go on; return whether there was one."""
+        """Run one step of a fiber that does not wait; return whether there was one."""
         while self._agenda and self._agenda[0][0] <= self.steps:
             self._happen()
         while (fiber := self._chosen()) is None:
@@ -107,10 +107,10 @@ class Schedule:
         return True
 
     def _chosen(self) -> Fiber | None:
-        """Return one of the fibers that can go on; all of them are equally likely."""
+        """Return one of the fibers that do not wait; all of them are equally likely."""
         fibers, stopped = self._fibers, self.stopped
         for _ in range(_TRIES if fibers else 0):
-            # Cheaper than to ask all of them, as long as not too many wait.
+            # Cheaper than checking all of them, as long as not too many wait.
             fiber = fibers[int(self.draw() * len(fibers))]
             if fiber.node not in stopped and fiber.ready():
                 return fiber
@@ -118,7 +118,7 @@ class Schedule:
         return ready[int(self.draw() * len(ready))] if ready else None
 
     def say(self, what: str, *values: object) -> None:
-        """Note what the running fiber does; `values` fill the braces of `what`."""
+        """Add an entry of the running fiber to the history; `values` fill the braces of `what`."""
         if self.keep_history:
             self._history.append((self.steps, self.now, self._running, what, values))
 

@@ -1,4 +1,4 @@
-"""Cutting a failing run down to what it takes to fail."""
+"""Shrinks a failing run to the parts that make it fail."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Part = TypeVar("Part")
 
 
 def shrink(parts: Sequence[Part], fails: Callable[[list[Part]], bool], most_runs: int = 300) -> list[Part]:
-    """Leave parts out, many at a time and then few, as long as what is left still fails.
+    """Remove parts, many at a time and then few, as long as the rest still fails.
 
     Parameters
     ----------

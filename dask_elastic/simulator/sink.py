@@ -1,4 +1,4 @@
-"""A sink in the simulation: it keeps what it is given, and writes nothing."""
+"""A sink of a simulated job: it keeps its rows in memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class SimulatedSink:
     Parameters
     ----------
     world : Surroundings
-        It takes credit back, and keeps the time.
+        Returns credit, and counts steps.
     identity : ExecutorId
         Which instance of which sink.
     inputs : Inputs
@@ -29,7 +29,7 @@ class SimulatedSink:
     Attributes
     ----------
     received : list of (int, RecordBatch)
-        The batches, each with the step at which it was taken.
+        The batches, each with the step at which it was received.
     """
 
     def __init__(self, world: Surroundings, identity: ExecutorId, inputs: Inputs):
@@ -41,7 +41,7 @@ class SimulatedSink:
         world.spawn(str(identity), self._run())
 
     def offer(self, origin: ExecutorId, batch: Batch, nbytes: int) -> None:
-        """Bring a batch."""
+        """Take a batch."""
         self._waiting.append((origin, batch, nbytes))
 
     def receive_watermark(self, watermark: Watermark) -> None:
@@ -49,7 +49,7 @@ class SimulatedSink:
         self._waiting.append((watermark.origin, watermark, 0))
 
     def input_ended(self, origin: ExecutorId) -> None:
-        """Say that an upstream instance has sent its last batch."""
+        """Take the end of an upstream instance."""
         self._waiting.append((origin, None, 0))
 
     def _run(self) -> FiberSteps:
@@ -60,7 +60,7 @@ class SimulatedSink:
                 case None:
                     self.inputs.end(origin)
                 case Watermark():
-                    self.world.event_times.hears(self.inputs, what)
+                    self.world.event_times.receives(self.inputs, what)
                     self.inputs.hear(what)
                 case Batch():
                     self.world.event_times.arrives(self.inputs, origin, what.rows)

@@ -41,7 +41,7 @@ from dask_elastic.vocab.messages import Done, Flush, LabelReturned, Outputs, Sta
 from dask_elastic.vocab.watermark import Watermark
 
 REST_STEPS = 60
-"""Most steps for which a source rests."""
+"""Most steps for which a source is idle."""
 
 
 class World:
@@ -50,17 +50,18 @@ class World:
     Parameters
     ----------
     components : sequence of Component
-        What `fuse` made of a topology.
+        The components of a topology.
     placement : Placement
-        Where its parts stand.
+        Where its instances are.
     random : numpy.random.Generator
-        Decides everything that is left to chance; the same generator gives the same run.
+        The source of all randomness; the same generator gives the same run.
     options : WorldOptions, optional
         How it runs.
 
     Notes
     -----
-    Whatever happens between two yields of a part is atomic. Locks are empty, since nothing runs at the same time.
+    All that happens between two yields of a fiber is atomic, so short locks are empty; the drivers' control locks are
+    held across yields and do lock.
     """
 
     def __init__(
@@ -123,7 +124,7 @@ class World:
                     self.sinks[identity] = SimulatedSink(self, identity, Inputs(identity, here, of_time))
 
     def processor(self, component: Component, task: int, store: KeyedStore, home: int) -> Processor:
-        """Return what a task of a component runs."""
+        """Return the logic of a task."""
         return Processor(component, task, store, self.spaces, self._error_policy(), home)
 
     def _error_policy(self) -> ErrorPolicy:
@@ -176,11 +177,11 @@ class World:
             raise
         except Exception as error:
             raise SourceError(
-                f"source {operator.name!r} could not be read: {type(error).__name__}: {error}; mend it, or give its "
-                "rows in its place"
+                f"source {operator.name!r} could not be read: {type(error).__name__}: {error}; fix it, or pass its "
+                "rows instead"
             ) from error
 
-    # what the parts ask of the world
+    # surroundings of the parts
 
     @property
     def now(self) -> float:
@@ -189,7 +190,7 @@ class World:
 
     @property
     def finished(self) -> bool:
-        """Whether every source, executor and sink has ended of itself."""
+        """Whether every source, executor and sink has ended by itself."""
         return not self.open
 
     def spawn(self, name: str, steps: FiberSteps, node: int | None = None) -> None:
@@ -221,11 +222,11 @@ class World:
             steps.close()
 
     def say(self, what: str, *values: object) -> None:
-        """Note what happens."""
+        """Add an entry to the history."""
         self.schedule.say(what, *values)
 
     def busy(self, rows: int) -> float:
-        """Return how long so many rows kept a core busy."""
+        """Return for how many seconds so many rows kept a core busy."""
         return self.options.row_seconds * rows * (0.5 + self.schedule.draw())
 
     def deliver(self, origin: ExecutorId, deliveries: Iterable[Delivery]) -> FiberSteps:
@@ -252,7 +253,7 @@ class World:
             self.sinks[target].offer(origin, batch, nbytes)
 
     def release(self, origin: ExecutorId, target: ExecutorId, nbytes: int) -> None:
-        """Give credit back to an upstream instance."""
+        """Return credit to an upstream instance."""
         source, node = self.placement.node_of(target), self.placement.node_of(origin)
         if source == node:
             self._credit(origin, target).release(nbytes)
@@ -299,7 +300,7 @@ class World:
                 yield None
 
     def _next(self, identity: ExecutorId) -> Iterator[tuple[ExecutorId, int]]:
-        """Yield the receivers of what an instance puts out, and their nodes."""
+        """Yield the receivers of an instance's outputs, and their nodes."""
         here = self.placement.node_of(identity)
         for name in dict.fromkeys(way.target for way in self.components[identity.component].exits):
             if isinstance(self.components[name].operator, SinkOperator):
@@ -342,23 +343,23 @@ class World:
     def command(
         self, executor: ExecutorId, event: events.Event, refused: Callable[[ElasticError], None] | None = None
     ) -> None:
-        """Tell an executor of an event, in a fiber of its own.
+        """Let an executor handle an event, in a fiber of its own.
 
         Parameters
         ----------
         executor : ExecutorId
-            Whom.
+            The executor.
         event : Event
             Such as `MoveShard`, `BalanceDue` or `FlushDue`.
         refused : callable, optional
-            Takes the error if the command cannot be carried out; without it the error ends the run.
+            Takes the error if the executor refuses the command; without it the error ends the run.
         """
         self.spawn(f"{executor} command", self._command(self.homes[executor].handle(event), refused))
 
     def set_cores(
         self, executor: ExecutorId, cores: Mapping[int, int], refused: Callable[[ElasticError], None] | None = None
     ) -> None:
-        """Tell an executor which cores to have, as `command` does; the last of several that are told counts."""
+        """Let an executor have other cores, as `command` does; of several changes the newest counts."""
         self._changes[executor] += 1
         steps = self.homes[executor].set_cores(self._changes[executor], cores)
         self.spawn(f"{executor} command", self._command(steps, refused))
@@ -372,7 +373,7 @@ class World:
             refused(error)
 
     def flush_remote_tasks(self) -> None:
-        """Let all remote tasks send their dirty state home, as they do from time to time."""
+        """Let all remote tasks send their dirty state home, as they do periodically."""
         for remote in self.remotes.values():
             self.spawn(f"{remote.part.identity} flush", self._flush(remote), remote.node)
 
@@ -383,7 +384,7 @@ class World:
     # running
 
     def step(self) -> bool:
-        """Take one step and check what always holds; return whether there was anything to do."""
+        """Run one step and check the invariants; return whether a fiber could run."""
         self.touched.clear()
         more = self.schedule.step()
         if self.options.check:
@@ -392,7 +393,7 @@ class World:
         return more
 
     def _parts(self, identity: ExecutorId) -> list[RemotePart]:
-        """Return the remote parts that are of this life, not those that were given up by either side."""
+        """Return the remote parts of the current incarnation; those that either side has given up are left out."""
         links = self.homes[identity].executor.links
         parts = [(node, remote.part) for (node, executor), remote in self.remotes.items() if executor == identity]
         return [part for node, part in parts if part.incarnation == links.incarnation(node) and not part.closed]
@@ -403,12 +404,12 @@ class World:
         Parameters
         ----------
         disturb : callable, optional
-            Called before each step; may give commands.
+            Called before each step; it may command executors.
 
         Raises
         ------
         ProtocolError
-            If something that always holds does not, or parts wait for each other for ever.
+            If an invariant is broken, or fibers wait for each other forever.
         """
         while True:
             if disturb is not None and not self.finished:

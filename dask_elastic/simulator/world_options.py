@@ -15,28 +15,28 @@ class WorldOptions:
     Parameters
     ----------
     window : int
-        Bytes that an upstream instance may have unprocessed at one executor.
+        Bytes that an upstream instance may have in flight to one executor.
     row_seconds : float
         Mean virtual time that a row keeps a core busy.
     step_seconds : float
         Mean virtual time between two steps.
     on_error : {"fail", "skip"}
-        What becomes of rows that user code cannot digest.
+        What to do with rows on which user code fails.
     limits : ExecutorLimits, optional
         What bounds an executor.
     check : bool
         Whether to check the invariants after every step.
     torn : bool
-        Whether the instructions of one event may be interleaved with those of others. The executor does not promise
-        anything then; it is for tests of the checks.
+        Whether drivers run without their control lock, so that the instructions of events are interleaved. The executor
+        guarantees nothing then; it is for tests of the checks.
     order : tuple of str
         See `Ledger`.
     repeats : float
-        The share of messages between homes and remote tasks that come twice.
+        The share of messages between homes and remote tasks that are delivered twice.
     event_time : str
         See `EventTimes`.
     rests : float
-        How often, beside a batch, a source with event time says that it is idle, and goes on a while later.
+        The share of batches behind which a source with event time declares itself idle, and continues a while later.
     """
 
     window: int = 2**22

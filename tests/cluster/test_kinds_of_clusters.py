@@ -54,7 +54,7 @@ def test_jobs_that_are_submitted_at_a_time_share_the_channels_of_a_fresh_cluster
             ]
             jobs = [submit.result(30) for submit in submits]
         nodes = [worker.plugins["dask-elastic-worker"].runtime for worker in cluster.workers.values()]
-        assert [len(node.channels.inbound) for node in nodes] == [2, 2, 2]
+        assert [len(node.channels._readers) for node in nodes] == [2, 2, 2]
         for job in jobs:
             job.wait(**RUN)
             assert job.state("counted").to_pandas()["n"].tolist() == [200] * 10

@@ -168,12 +168,12 @@ def test_a_packet_whose_lengths_do_not_fit_is_refused(buffers, length):
     filled = -(-len(buffers[0]) // 8) * 8
     assume(-(-length // 8) * 8 != filled)
     body[:8] = length.to_bytes(8, "little")
-    with pytest.raises(ProtocolError, match="says that it has buffers"):
+    with pytest.raises(ProtocolError, match="claims to have buffers"):
         Packet.from_body(len(buffers), memoryview(body))
 
 
 def test_what_is_no_packet_is_refused():
-    with pytest.raises(ProtocolError, match="no beginning of a packet"):
+    with pytest.raises(ProtocolError, match="not the beginning of a packet"):
         Packet.body_bytes(b"GET / HTTP/1.1\r\n"[: PREFIX.size])
 
 

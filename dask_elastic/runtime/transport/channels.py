@@ -1,4 +1,4 @@
-"""The channels of a node to the others: made, watched, and given up in both directions at once."""
+"""The channels between this node and others: connected, watched by heartbeats, given up in both directions at once."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ logger = logging.getLogger("dask_elastic.node")
 KNOCK_SECONDS = 0.2
 
 LAST_WORDS_SECONDS = 1.0
-"""Where the way to a node breaks, what it has said before is still read for so long: it tells what it had done."""
+"""Seconds for which a node is still read after the connection to it broke: its last messages tell what it has done."""
 
 
 class Channels:
@@ -39,47 +39,42 @@ class Channels:
     Parameters
     ----------
     worker : distributed.Worker
-        The worker that we are.
+        This worker.
     options : WorkerOptions
-        How often to send a sign of life, and after how much silence to give a node up.
-    make_ingress : callable
-        Makes what takes the packets of a node, of one connection with it.
+        Interval and timeout of heartbeats.
+    make_dispatch : callable
+        ``make_dispatch(address, incarnation)`` makes the dispatch of one connection of a node.
     on_lost : callable
-        Told, on the event loop, of a node that is given up, and why.
+        Called on the event loop with the address of a node that is given up, and the reason.
 
     Notes
     -----
-    Dask itself notices a stopped worker after minutes. Here a node of which nothing is heard for `heartbeat_timeout`
-    is given up: what it sends afterwards meets a closed connection.
+    Dask itself notices a stopped worker after minutes. Here a node from which nothing is received for
+    `heartbeat_timeout` is given up: what it sends afterwards meets a closed connection.
     """
 
     def __init__(
         self,
         worker: Worker,
         options: WorkerOptions,
-        make_ingress: Callable[[str, int], Dispatch],
+        make_dispatch: Callable[[str, int], Dispatch],
         on_lost: Callable[[str, NodeLost], None],
     ):
         self.worker = worker
         self.options = options
-        self._make_ingress = make_ingress
+        self._make_dispatch = make_dispatch
         self._on_lost = on_lost
         self._loop = asyncio.get_running_loop()
         self._peers: dict[str, Peer] = {}
         self._readers: dict[str, CommReader | SocketReader] = {}
-        self._ingresses: dict[str, Dispatch] = {}
+        self._dispatches: dict[str, Dispatch] = {}
         self._dialled: Counter[str] = Counter()
         self._dialling: dict[str, asyncio.Lock] = {}
         self._closed = threading.Event()
         threading.Thread(target=self._run_beats, name="elastic-beats", daemon=True).start()
 
-    @property
-    def inbound(self) -> list[str]:
-        """Addresses of the nodes that send here."""
-        return list(self._readers)
-
     def peer(self, address: str) -> Peer:
-        """Return the way to another node; `connect` has made it.
+        """Return the connection to another node, which `connect` has made.
 
         Raises
         ------
@@ -92,8 +87,8 @@ class Channels:
         return peer
 
     async def connect(self, address: str) -> None:
-        """Make the way to another node, unless there is one."""
-        # Jobs that are submitted at a time must share one channel, or their messages to a node would have no order.
+        """Connect to another node, unless there is a connection."""
+        # Jobs that are submitted at the same time share one channel; otherwise two would be made.
         async with self._dialling.setdefault(address, asyncio.Lock()):
             if address not in self._peers:
                 self._dialled[address] += 1
@@ -106,28 +101,28 @@ class Channels:
                 self._peers[address] = peer
 
     async def serve(self, comm: Comm, sender: str, lane: str, incarnation: int) -> None:
-        """Read what another node sends us, until the connection ends."""
+        """Read what another node sends, until the connection ends."""
         if sender in self._readers:
             self.give_up(sender, "it has begun anew")
-        ingress = self._ingresses[sender] = self._make_ingress(sender, incarnation)
-        handle = functools.partial(_handle, ingress)
+        dispatch = self._dispatches[sender] = self._make_dispatch(sender, incarnation)
+        handle = functools.partial(_handle, dispatch)
         reader: CommReader | SocketReader
         reader = SocketReader(comm, handle, self.options.max_frame) if lane == "socket" else CommReader(comm, handle)
         self._readers[sender] = reader
         try:
             error = await reader.ended()
-            # Our own way there would notice no earlier than at its next write.
+            # The connection to that node would not break before its next write.
             if self._readers.get(sender) is reader and not self._closed.is_set():
                 self.give_up(sender, f"its connection broke: {error!r}")
         finally:
             reader.close()
 
     def give_up(self, address: str, reason: str) -> None:
-        """Close both ways to a node and say that it is lost; call it on the event loop."""
+        """Close both connections with a node and report it as lost; called on the event loop."""
         peer, reader = self._peers.pop(address, None), self._readers.pop(address, None)
         if reader is not None:
-            # What has arrived, and is not handled yet, is not handled any more.
-            self._ingresses.pop(address).close()
+            # Packets that have arrived and are not handled yet are dropped.
+            self._dispatches.pop(address).close()
             reader.close()
         if peer is not None:
             peer.close()
@@ -144,23 +139,23 @@ class Channels:
         if self._peers.get(peer.address) is peer and not self._closed.is_set():
             self.give_up(peer.address, repr(error))
 
-    # signs of life
+    # heartbeats
 
     def _run_beats(self) -> None:
         interval = self.options.heartbeat_interval
         before = time.monotonic()
         while not self._closed.wait(interval):
             now = time.monotonic()
-            # Who was away itself cannot say how long the others were silent.
-            was_away = now - before > self.options.heartbeat_timeout / 2
+            # A process that was suspended itself cannot tell how long the others were silent.
+            was_suspended = now - before > self.options.heartbeat_timeout / 2
             before = now
-            self._beat(now, was_away)
+            self._beat(now, was_suspended)
 
-    def _beat(self, now: float, was_away: bool) -> None:
+    def _beat(self, now: float, was_suspended: bool) -> None:
         for peer in list(self._peers.values()):
             peer.send_beat()
         for address, reader in list(self._readers.items()):
-            if was_away:
+            if was_suspended:
                 reader.heard = now
             elif now - reader.heard > self.options.heartbeat_timeout:
                 with contextlib.suppress(RuntimeError):  # the loop is closed, and the worker with it
@@ -182,12 +177,12 @@ class Channels:
 
 
 async def has_died(address: str) -> bool:
-    """Return whether nobody lives any more where a worker did; one that hangs, or cannot be reached, may be alive.
+    """Return whether the process of a worker has ended; one that hangs, or cannot be reached, may be alive.
 
     Notes
     -----
-    A process that is ending closes its connections one after the other, and may still take ours; it never answers it.
-    A worker on plain TCP speaks first. One that hangs, or waits for a greeting in TLS, leaves the connection open.
+    A process that is ending closes its connections one by one, and may still accept a new one; it never answers it. A
+    worker on plain TCP sends first. One that hangs, or waits for the client's TLS greeting, keeps the connection open.
     """
     if address.partition("://")[0] not in ("tcp", "tls"):
         return False
@@ -206,11 +201,11 @@ async def has_died(address: str) -> bool:
             writer.close()
 
 
-def _handle(ingress: Dispatch, packet: Packet) -> None:
+def _handle(dispatch: Dispatch, packet: Packet) -> None:
     try:
-        ingress.handle(packet)
+        dispatch.handle(packet)
     except ProtocolError:
         raise
-    except Exception as error:  # whatever is wrong with a packet ends the connection that it came on
-        logger.exception("a packet from %s", ingress.sender)
-        raise ProtocolError(f"a packet from {ingress.sender} cannot be handled: {error!r}") from error
+    except Exception as error:  # a packet that cannot be handled ends its connection
+        logger.exception("a packet from %s", dispatch.sender)
+        raise ProtocolError(f"a packet from {dispatch.sender} cannot be handled: {error!r}") from error

@@ -1,4 +1,4 @@
-"""Byte credits: a sender blocks while too much of what it sent is unprocessed."""
+"""Byte credits: a sender blocks while too many of the bytes that it sent are unprocessed."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ class Aborted(Exception):
 
 
 PIPELINED = 2
-"""Batches that may be under way whatever their size: one is processed while the next is prepared."""
+"""Batches that may be in flight whatever their size: one is processed while the next is prepared."""
 
 
 class CreditGate:
-    """Bounds what is unprocessed between one upstream instance and one executor or sink.
+    """Bounds the bytes in flight between one upstream instance and one executor or sink.
 
     Parameters
     ----------
     limit : int
-        A sender may pass while fewer bytes than this are unprocessed.
+        A sender passes while fewer bytes than this are unprocessed.
     queue_time : float
         Seconds of the receiver's work that may be unprocessed; see `FlowWindow`.
 
     Notes
     -----
-    Who may pass takes all the credit its batch needs, so that a batch larger than the window passes, too.
+    A sender that passes takes all the credit its batch needs, so a batch larger than the window passes too.
     """
 
     def __init__(self, limit: int, queue_time: float):
@@ -44,12 +44,12 @@ class CreditGate:
         return self.batches >= PIPELINED and self.used >= self._window.nbytes
 
     def acquire(self, nbytes: int) -> None:
-        """Wait for room, then take it.
+        """Wait for credit, then take it.
 
         Raises
         ------
         Aborted
-            If the job ends meanwhile.
+            If the job ends in the meantime.
         """
         with self._changed:
             while self.full and not self._aborted:
@@ -60,7 +60,7 @@ class CreditGate:
             self.batches += 1
 
     def release(self, nbytes: int) -> None:
-        """Give the credit of one batch back."""
+        """Return the credit of one batch."""
         with self._changed:
             self.used -= nbytes
             self.batches -= 1
@@ -68,7 +68,7 @@ class CreditGate:
             self._changed.notify_all()
 
     def abort(self) -> None:
-        """Let nobody pass any more; who waits is sent away."""
+        """Let no sender pass any more; those that wait raise `Aborted`."""
         with self._changed:
             self._aborted = True
             self._changed.notify_all()

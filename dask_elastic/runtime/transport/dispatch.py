@@ -1,4 +1,4 @@
-"""Takes what other nodes sent to where it belongs."""
+"""Dispatches the messages of another node to the parts of jobs that they are for."""
 
 from __future__ import annotations
 
@@ -80,9 +80,9 @@ class Receiver(Protocol):
 
 
 class Dispatch:
-    """Decodes the packets of one connection and hands their messages over, in the thread that reads them.
+    """Decodes the packets of one connection and dispatches their messages, in the thread that reads them.
 
-    It never waits for credit, so that credit, which comes the same way, is never held up.
+    It never waits for credit, because credit arrives on the same connection.
 
     Parameters
     ----------
@@ -92,18 +92,18 @@ class Dispatch:
         Address of the node that the packets come from.
 
     incarnation : int
-        Which connection of that node this is: as it said when it made it.
+        Which connection of that node this is, as the node announced when it connected.
 
     Attributes
     ----------
     refused : int
-        Packets that came twice, or after the connection was given up, and messages for jobs that are not, or no
-        longer, here.
+        Packets that arrived twice, or after the connection was given up, and messages for jobs that this node does not,
+        or no longer, host.
 
     Notes
     -----
-    Every message carries the job and which run of it; the packet that it comes in has a stamp, which says of which
-    connection it is and its number there. What is stale in either respect is refused, and counted.
+    Every message carries its job and generation; its packet carries a stamp with the incarnation of the connection and
+    a sequence number. Messages that are stale in either respect are refused and counted.
     """
 
     def __init__(self, receivers: Mapping[str, Receiver], sender: str, incarnation: int = 0):
@@ -115,7 +115,7 @@ class Dispatch:
         self._decoder = Decoder()
 
     def close(self) -> None:
-        """Take nothing any more: the connection was given up, and whatever it still brings is stale."""
+        """Refuse all further packets: the connection was given up."""
         with self._lock:
             self._link.renew()
 
@@ -125,7 +125,7 @@ class Dispatch:
         Raises
         ------
         ProtocolError
-            If the packet makes no sense, or one before it is missing.
+            If the packet cannot be read, or one before it is missing.
         """
         if not packet.buffers:
             raise ProtocolError("a packet without headers")
@@ -143,7 +143,7 @@ class Dispatch:
             start += count
 
     def _refuse(self, headers: list[tuple[Header, int]]) -> None:
-        """Count what is stale: the packet, and its messages for the jobs that they are for."""
+        """Count a stale packet here, and its messages at their jobs."""
         self.refused += 1
         for header, _ in headers:
             if _is_addressed(header) and header[1][0] in self.receivers:
@@ -172,12 +172,12 @@ class Dispatch:
     def _guarded(self, receiver: Receiver, header: Header, parts: Any) -> None:
         try:
             self._read(receiver, header, lambda: next(parts))()
-        except Exception as error:  # whatever is wrong with a message is the job's error
+        except Exception as error:  # an error in handling a message fails its job
             logger.exception("message %s from %s", header[0], self.sender)
             receiver.fail(error)
 
     def _read(self, receiver: Receiver, header: Header, take: Callable[[], Any]) -> Callable[[], None]:
-        """Read a message; returns what is to be done about it.
+        """Read a message; returns the call that handles it.
 
         Raises
         ------
@@ -211,6 +211,6 @@ class Dispatch:
 
 
 def _is_addressed(header: Header) -> bool:
-    """Return whether a message is of a kind that is for a job, and says for which."""
+    """Return whether a message is of a kind that carries a job, and carries one."""
     expected = _FIELDS.get(header[0]) if isinstance(header[0], str) else None
     return expected is not None and fits(header, expected) and fits(header[1], _INSTANCE)

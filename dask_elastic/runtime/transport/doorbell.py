@@ -1,4 +1,4 @@
-"""How a thread that found nothing to do is woken."""
+"""Wakes an idle thread."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ class Doorbell:
 
     Notes
     -----
-    A `SimpleQueue` hands over in 0.1 µs and wakes in some 20 µs; conditions and events cost several times that.
+    A `SimpleQueue` takes 0.1 µs to pass an item and 20 µs to wake a thread; conditions and events take several times
+    that.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What a message between a home and a remote task is stamped with, in the order in which it goes on the wire."""
+"""Stamps the messages between a home and its remote tasks in the order in which they go on the wire."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from dask_elastic.vocab.messages import Stamp, ToHome, ToRemote
 
 
 class Fence:
-    """Gives stamps to one executor's messages.
+    """Stamps one executor's messages.
 
     Parameters
     ----------
     stamp : callable
-        The stamp of a message that is about to be sent; None if nobody is to get it any more.
+        Returns the stamp of a message that is about to be sent; None if the message is to be dropped.
 
     Attributes
     ----------
     lock : threading.Lock
-        Held from taking a stamp until the message has its place on the wire, so that both orders are the same.
+        Held from stamping a message until it is queued for the wire, so that both orders are the same.
     """
 
     __slots__ = ("lock", "stamp")

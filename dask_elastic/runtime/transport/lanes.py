@@ -1,8 +1,8 @@
-"""Two ways for packets to the same peer: the socket under a plain TCP comm, or any Dask comm (TLS, in-process).
+"""Lanes carry packets to one peer: on the socket under a plain TCP comm, or on any Dask comm (TLS, in-process).
 
-Threads that read and write the socket itself need a third of the time that the event loops on both sides take; they
-also leave the loops to Dask. TLS connections cannot be read and written by two threads, and in-process ones have no
-socket: there the event loop carries the packets.
+Threads that read and write the socket itself need a third of the time that the event loops on both sides take, and
+leave the loops to Dask. A TLS connection cannot be read and written by two threads, and an in-process one has no
+socket: these are carried by the event loop.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from dask_elastic.vocab.errors import ProtocolError
 logger = logging.getLogger("dask_elastic.lanes")
 
 READY = b"elastic!"
-"""What the reading side of a socket says once nobody else reads from it."""
+"""Sent by the reading side of a socket once the event loop no longer reads from it."""
 
 AT_ONCE_BYTES = 128 * 2**10
-"""Packets up to this size are sent by the thread that has something to send; larger ones by the lane's own thread."""
+"""Packets up to this size are sent by the calling thread; larger ones by the lane's own thread."""
 
 FRAMES_AT_ONCE = 512
-"""The system takes no more than 1,024 buffers in one call."""
+"""Linux takes at most 1,024 buffers in one call."""
 
 READ_AT_ONCE = 4 * 2**20
-"""So that a large packet on a slow network shows that its sender is alive."""
+"""Bytes read in one call. Each call counts as a heartbeat, so a large packet on a slow network is no silence."""
 
 NextPacket = Callable[[], Packet | None]
 
 
 def is_plain(comm: Any) -> bool:
-    """Say whether a comm is a plain TCP connection, whose socket threads can use."""
+    """Return whether a comm is a plain TCP connection, whose socket threads can use."""
     return type(comm) is TCP
 
 
@@ -64,9 +64,9 @@ class CommLane:
     comm : Comm
         The connection.
     next_packet : callable
-        What to write next; None when there is nothing, then `transmit` is called again.
+        Returns the next packet to write; None when there is none, and then `transmit` is called again.
     on_broken : callable
-        Told of the error that broke the connection.
+        Called with the error that broke the connection.
     """
 
     def __init__(self, comm: Any, next_packet: NextPacket, on_broken: Callable[[BaseException], None]):
@@ -78,7 +78,7 @@ class CommLane:
         self._task = asyncio.create_task(self._write_all())
 
     def transmit(self) -> None:
-        """Write what there is; called by any thread."""
+        """Write what is queued; called by any thread."""
         self._loop.call_soon_threadsafe(self._wanted.set)
 
     async def _write_all(self) -> None:
@@ -88,26 +88,26 @@ class CommLane:
                 self._wanted.clear()
                 while (packet := self._next_packet()) is not None:
                     await self._comm.write(packet.to_message())
-        except Exception as error:  # whatever breaks the only way to a peer breaks the jobs that use it
+        except Exception as error:  # any error breaks the connection, and is handled as its loss
             self._on_broken(error)
 
     def close(self) -> None:
-        """End; what has not been written is dropped."""
+        """Close the lane; packets that have not been written are dropped."""
         self._task.cancel()
         self._comm.abort()
 
 
 class SocketLane:
-    """Writes packets on a socket, by whoever has something to send as far as the socket takes it at once.
+    """Writes packets on a socket: the calling thread as far as the socket takes them at once, its own thread the rest.
 
     Parameters
     ----------
     comm : Comm
         The plain connection that the socket belongs to.
     next_packet : callable
-        What to write next; None when there is nothing, then `transmit` is called again.
+        Returns the next packet to write; None when there is none, and then `transmit` is called again.
     on_broken : callable
-        Told of the error that broke the connection, in the thread that found it.
+        Called with the error that broke the connection, in the thread that found it.
     """
 
     def __init__(self, comm: Any, next_packet: NextPacket, on_broken: Callable[[BaseException], None]):
@@ -121,7 +121,7 @@ class SocketLane:
         threading.Thread(target=self._run, name="elastic-writer", daemon=True).start()
 
     def transmit(self) -> None:
-        """Write what there is; called by any thread, but never by two at a time."""
+        """Write what is queued; called by any thread, but never by two at a time."""
         try:
             self._rest = self._send_at_once()
         except OSError as error:
@@ -131,7 +131,7 @@ class SocketLane:
             self._bell.ring()
 
     def _send_at_once(self) -> list[Any]:
-        """Send without waiting; returns what is left of a packet that the socket did not take."""
+        """Send without waiting; returns the rest of a packet that the socket did not take whole."""
         while (packet := self._next_packet()) is not None:
             frames = packet.to_frames()
             if packet.nbytes > AT_ONCE_BYTES:
@@ -167,7 +167,7 @@ class SocketLane:
             self._on_broken(error)
 
     def close(self) -> None:
-        """End; what has not been written is dropped."""
+        """Close the lane; packets that have not been written are dropped."""
         self._closed = True
         _shut(self._socket)
         self._bell.ring()
@@ -175,7 +175,7 @@ class SocketLane:
 
 
 def _after(frames: list[Any], sent: int) -> list[Any]:
-    """Return what is left of some frames when so many bytes of them are gone."""
+    """Return the frames that are left after `sent` bytes of them have been sent."""
     for number, frame in enumerate(frames):
         if sent < len(frame):
             return [memoryview(frame)[sent:], *frames[number + 1 :]] if sent else frames[number:]
@@ -186,12 +186,12 @@ def _after(frames: list[Any], sent: int) -> list[Any]:
 def _shut(connected: socket.socket) -> None:
     try:
         connected.shutdown(socket.SHUT_RDWR)
-    except OSError as error:  # the other side was faster, or a thread has closed it
+    except OSError as error:  # the peer has closed it, or another thread has
         logger.debug("shutting a connection down: %r", error)
 
 
 class CommReader:
-    """Reads packets from a Dask comm on the event loop, and has a thread of its own handle them.
+    """Reads packets from a Dask comm on the event loop, and handles them in a thread of its own.
 
     Parameters
     ----------
@@ -203,7 +203,7 @@ class CommReader:
     Attributes
     ----------
     heard : float
-        When something came last, by the monotonic clock.
+        When something was received last, by the monotonic clock.
     """
 
     def __init__(self, comm: Any, handle: Callable[[Packet], None]):
@@ -222,9 +222,9 @@ class CommReader:
             while True:
                 self._packets.put(Packet.from_message(await self._comm.read()))
                 self.heard = time.monotonic()
-        except Exception as error:  # whoever asked decides what it means
+        except Exception as error:  # the caller decides what it means
             reason = error
-        # What has come before the end is handled before it is told.
+        # Packets that arrived before the end are handled before the end is reported.
         self._packets.put(None)
         await self._handled.wait()
         return self._problem or reason
@@ -239,7 +239,7 @@ class CommReader:
             while (packet := self._packets.get()) is not None:
                 self._handle(packet)
         except ProtocolError as error:
-            # Whatever comes behind it is out of order.
+            # Every later packet is out of order.
             self._problem = error
         with contextlib.suppress(RuntimeError):  # the loop is closed, and the worker with it
             self._loop.call_soon_threadsafe(self._end)
@@ -290,7 +290,7 @@ class SocketReader:
                 self._handling = True
                 self._handle(packet)
                 self._handling = False
-        except Exception as reason:  # whatever it is, the event loop learns of it
+        except Exception as reason:  # reported to the event loop, whatever it is
             error = reason
         finally:
             self._socket.close()
@@ -301,8 +301,8 @@ class SocketReader:
 
     @property
     def heard(self) -> float:
-        """When something came last, by the monotonic clock."""
-        # While a packet is handled nobody reads, and nothing can be said of the peer.
+        """When something was received last, by the monotonic clock."""
+        # While a packet is handled the socket is not read, so silence does not mean that the peer is lost.
         return time.monotonic() if self._handling else self._heard
 
     @heard.setter
@@ -322,7 +322,7 @@ class SocketReader:
         return None if body is None else Packet.from_body(count, body)
 
     def _exactly(self, nbytes: int) -> memoryview | None:
-        # Not zeroed first, as a bytearray would be.
+        # Unlike a bytearray, it is not zeroed first.
         buffer = np.empty(nbytes, dtype=np.uint8).data
         filled = 0
         while filled < nbytes:

@@ -1,4 +1,4 @@
-"""Opaque buffers: what one write carries from worker to worker, on a Dask comm or on a socket of its own."""
+"""Packets: the buffers that one write carries from worker to worker, on a Dask comm or on a socket of its own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dask_elastic.vocab.errors import ProtocolError
 SMALL_BYTES = 256 * 2**10
 
 PREFIX = struct.Struct("<IIQ")
-"""What a packet on a socket begins with: a sign of our own, how many buffers, how many bytes follow."""
+"""The beginning of a packet on a socket: a magic number, how many buffers, how many bytes follow."""
 
 _SIGN = 0xDA5CE1A5
 _ALIGNMENT = 8
@@ -22,7 +22,7 @@ _PADDING = bytes(_ALIGNMENT)
 
 
 class Packet:
-    """Several messages in one write; the first buffer says what the others are.
+    """Several messages in one write; the first buffer holds their headers.
 
     Parameters
     ----------
@@ -43,11 +43,11 @@ class Packet:
     # on a Dask comm
 
     def to_message(self) -> dict[str, Any]:
-        """Return what to write: a small packet as plain bytes, a large one as frames that are not copied.
+        """Return the message for Dask: a small packet as plain bytes, a large one as frames that are not copied.
 
         Notes
         -----
-        Dask's serialisation of an object with frames takes some 0.3 ms on either side, copying a few kilobytes none.
+        Dask takes some 0.3 ms on either side to serialise an object with frames, much more than a small copy.
         """
         if self.nbytes <= SMALL_BYTES:
             return {"small": [bytes(buffer) for buffer in self.buffers]}
@@ -55,7 +55,7 @@ class Packet:
 
     @classmethod
     def from_message(cls, message: dict[str, Any]) -> Packet:
-        """Return what was written."""
+        """Return the inverse of `to_message`."""
         small = message.get("small")
         packet: Packet = message["packet"] if small is None else cls(small)
         return packet
@@ -63,7 +63,7 @@ class Packet:
     # on a socket
 
     def to_frames(self) -> list[Any]:
-        """Return what to send: prefix, lengths, and the buffers, each filled up to a multiple of eight bytes."""
+        """Return the frames to send: prefix, lengths, and the buffers, each padded to a multiple of eight bytes."""
         lengths = np.array([len(buffer) for buffer in self.buffers], dtype="<u8")
         frames: list[Any] = [b"", lengths.tobytes()]
         for buffer in self.buffers:
@@ -82,23 +82,23 @@ class Packet:
         prefix : bytes
             The first bytes of a packet.
         limit : int
-            Most bytes that may follow: who reads takes memory for them.
+            Most bytes that may follow: the reader allocates memory for them.
 
         Raises
         ------
         ProtocolError
-            If this is no beginning of a packet, or of one that is too large.
+            If this is not the beginning of a packet, or the packet is too large.
         """
         sign, count, nbytes = PREFIX.unpack(prefix.ljust(PREFIX.size, b"\0"))
         if sign != _SIGN or nbytes < count * 8:
-            raise ProtocolError(f"{prefix.hex()} is no beginning of a packet: the connection carries something else")
+            raise ProtocolError(f"{prefix.hex()} is not the beginning of a packet: something else uses the connection")
         if nbytes > limit:
             raise ProtocolError(f"a packet of {nbytes} bytes is refused: elastic.max-frame is {limit}")
         return count, nbytes
 
     @classmethod
     def from_body(cls, count: int, body: memoryview) -> Packet:
-        """Return what was sent; the buffers are parts of `body`, not copies.
+        """Return the packet whose buffers are parts of `body`, not copies.
 
         Raises
         ------
@@ -109,7 +109,7 @@ class Packet:
         filled = (lengths + np.uint64(_ALIGNMENT - 1)) & ~np.uint64(_ALIGNMENT - 1)
         ends = count * 8 + np.cumsum(filled)
         if len(body) != (int(ends[-1]) if count else 0) or (lengths > len(body)).any():
-            raise ProtocolError(f"a packet of {len(body)} bytes says that it has buffers of {lengths[:8].tolist()}")
+            raise ProtocolError(f"a packet of {len(body)} bytes claims to have buffers of {lengths[:8].tolist()} bytes")
         starts = (ends - filled).tolist()
         return cls([body[start : start + size] for start, size in zip(starts, lengths.tolist(), strict=True)])
 

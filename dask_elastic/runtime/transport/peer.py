@@ -1,4 +1,4 @@
-"""The way to one other worker: any thread sends, one connection carries everything in order."""
+"""The connection to one other worker: any thread sends, and one connection carries everything in order."""
 
 from __future__ import annotations
 
@@ -31,37 +31,37 @@ Run = tuple[str, int]
 """A job, and which run of it."""
 
 READY_SECONDS = 30.0
-"""How long a peer may take to take a new connection up."""
+"""Seconds within which a peer must accept a new connection."""
 
 COALESCED_BYTES = 4 * 2**20
-"""A write carries the messages that wait, up to about this size."""
+"""A write carries all queued messages, up to about this size."""
 
 
 def address_of(worker: Worker) -> str:
-    """Return the address under which the others know a worker, which need not be the one where it listens."""
+    """Return the address under which other workers know a worker; it need not be the one where it listens."""
     address: str = worker.contact_address or worker.address
     return address
 
 
 class Peer:
-    """Sends to one worker. Messages arrive in the order in which `send` methods returned.
+    """Sends messages to one worker; they arrive in the order in which the `send` methods returned.
 
     Parameters
     ----------
     worker : distributed.Worker
-        The worker that we are.
+        This worker.
     address : str
-        The worker that we talk to.
+        The other worker.
     on_broken : callable
-        Told, on the event loop, when the connection is lost.
+        Called on the event loop when the connection is lost.
     limit : int
         Bytes of the largest message.
     incarnation : int
-        Which connection to that worker this is; every packet says so, and its number.
+        Which connection to that worker this is; every packet carries it, with a sequence number.
 
     Notes
     -----
-    Nobody waits here: what is sent must be bounded by credit.
+    Sending never blocks: what is sent must be bounded by credit.
     """
 
     def __init__(
@@ -87,19 +87,19 @@ class Peer:
         self._closed = False
 
     async def connect(self) -> None:
-        """Dial the peer and agree on the lane.
+        """Connect to the peer and agree on the lane.
 
         Raises
         ------
         NodeLost
-            If it does not take the connection up.
+            If it does not accept the connection.
         ProtocolError
-            If it is no worker with dask_elastic.
+            If it is not a worker with dask_elastic.
         """
         comm = await connect(self.address, **self.worker.security.get_connection_args("worker"))
         try:
             await self._begin(comm, is_plain(comm))
-        except BaseException:  # nobody else knows of the connection
+        except BaseException:  # no other code would close the connection
             comm.abort()
             raise
 
@@ -131,15 +131,15 @@ class Peer:
         self._append(["batch", run, *target, *origin, nbytes, header], buffers)
 
     def send_end(self, run: Run, target: ExecutorId, origin: ExecutorId) -> None:
-        """Say that an upstream instance has sent its last batch."""
+        """Send the end of an upstream instance."""
         self._append(["end", run, *target, *origin], [])
 
     def send_watermark(self, run: Run, target: ExecutorId, said: Watermark) -> None:
-        """Say how far the event time of an upstream instance has come."""
+        """Send a watermark of an upstream instance."""
         self._append(["watermark", run, *target, *said.origin, said.time, said.idle], [])
 
     def send_credit(self, run: Run, target: ExecutorId, origin: ExecutorId, nbytes: int) -> None:
-        """Give credit back to an upstream instance of an executor of ours."""
+        """Return credit to an upstream instance of an executor on this node."""
         self._append(["credit", run, *target, *origin, nbytes], [])
 
     def send_messages(
@@ -163,7 +163,7 @@ class Peer:
             self._transmit()
 
     def send_beat(self) -> None:
-        """Send a sign of life, unless something waits already."""
+        """Send a heartbeat, unless messages are queued already."""
         if not self._waiting:
             self._append(["beat"], [])
 
@@ -172,7 +172,7 @@ class Peer:
             number = self._schemas.get(schema)
             if number is None:
                 number = self._schemas[schema] = len(self._schemas)
-                # Goes out with the batch that needs it, at the latest.
+                # Sent before the batch that needs it.
                 self._waiting.append((["schema"], [schema]))
             return number
 
@@ -184,7 +184,7 @@ class Peer:
             self._transmit()
 
     def _put(self, made: list[tuple[Header, Buffers]]) -> bool:
-        """Give messages their place on the wire; returns whether the caller is to transmit them."""
+        """Queue messages for the wire; returns whether the caller is to transmit them."""
         for header, buffers in made:
             size = sum(map(len, buffers))
             if size > self._limit // 2:
@@ -197,7 +197,7 @@ class Peer:
             return True
 
     def _check_size(self, header: Header, size: int) -> None:
-        # What else is in a packet, and its padding, has to fit as well.
+        # The packet's other messages and its padding must fit as well.
         if size + 2 * COALESCED_BYTES > self._limit:
             raise ElasticError(
                 f"a message ({header[0]}) of {size} bytes is too large for elastic.max-frame, {self._limit}: raise it "
@@ -209,7 +209,7 @@ class Peer:
         self._lane.transmit()
 
     def _next_packet(self) -> Packet | None:
-        """Return what waits, as one packet; None when nothing does, and whoever sends next transmits."""
+        """Return the queued messages as one packet; None when there are none, and then the next sender transmits."""
         headers: list[tuple[Header, int]] = []
         buffers: Buffers = []
         size = 0
@@ -226,7 +226,7 @@ class Peer:
         return Packet([pack(headers, stamp), *buffers])
 
     def close(self) -> None:
-        """Close the connection; what has not been written is dropped."""
+        """Close the connection; messages that have not been written are dropped."""
         self._closed = True
         if self._lane is not None:
             self._lane.close()

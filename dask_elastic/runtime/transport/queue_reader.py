@@ -16,7 +16,7 @@ WAIT_SECONDS = 1.0
 def batches_of(
     queue: str, ask: Callable[..., Any], fetch: Callable[..., Any], stopping: Callable[[], bool] = never_stopping
 ) -> Iterator[pa.RecordBatch]:
-    """Read the batches of a queue by whatever means there are.
+    """Read the batches of an output queue.
 
     Parameters
     ----------
@@ -25,9 +25,9 @@ def batches_of(
     ask : callable
         Asks the scheduler: `ask("next_rows", queue=..., after=..., wait=...)`.
     fetch : callable
-        Gets the answer of a worker: `fetch(address, job=..., run=..., item=...)`.
+        Fetches an item from the worker that holds it: `fetch(address, job=..., run=..., item=...)`.
     stopping : callable
-        True once nobody wants more.
+        Returns True when the reader is to stop.
 
     Yields
     ------

@@ -1,4 +1,4 @@
-"""How often Python's threads take turns: a thread that computes in Python keeps the others waiting for as long."""
+"""How often Python switches threads: a CPU-bound thread delays all others by up to one switch interval."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 SWITCH_INTERVAL = 5e-4
-"""Seconds between two switches of threads: beside a thread that holds the GIL, event loops stay responsive."""
+"""Seconds between two switches of threads; short, so that event loops respond beside a CPU-bound thread."""
 
 TURN = 1e-3
-"""Seconds after which a thread that computes steps aside."""
+"""Seconds after which a CPU-bound thread yields."""
 
 NAP = 1e-6
-"""Any sleep will do: it is leaving the processor that lets others run, and Linux makes some 50 µs of it."""
+"""Any sleep yields the processor; on Linux this one lasts some 50 µs."""
 
 
 class ShortTurns:
-    """Steps aside for a moment where this thread has computed for long; to be called between the steps of its work.
+    """Makes a CPU-bound thread yield to others; called between the steps of its work.
 
-    A thread that is woken by the one that computes, as by handing over the GIL, may be put on the same processor and
-    has to wait there until the operating system looks again, 4 ms with Linux's usual clock. No switch interval shortens
-    that, while a thread that sleeps gives both up at once.
+    A thread that is woken by the CPU-bound one, for example because it released the GIL, may be put on the same
+    processor, where it waits until the operating system's next clock tick, 4 ms on common Linux. A switch interval does
+    not shorten that. A thread that sleeps releases the GIL and the processor at once.
 
     Parameters
     ----------
@@ -54,14 +54,14 @@ class ShortTurns:
         self._began = clock()
 
     def __call__(self) -> None:
-        """Step aside if it is time to."""
+        """Yield if the thread has run for `turn` seconds."""
         if self._clock() - self._began >= self._turn:
             self._sleep(NAP)
             self._began = self._clock()
 
 
 class SwitchInterval:
-    """The interval of this process, shortened while anybody asks for it; several may, and in any order."""
+    """The switch interval of this process, shortened while at least one user needs that."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -70,7 +70,7 @@ class SwitchInterval:
         self._shortened = 0.0
 
     def shorten(self) -> None:
-        """Ask for short turns."""
+        """Add a user of the short interval."""
         with self._lock:
             if not self._users:
                 self._saved = sys.getswitchinterval()
@@ -79,10 +79,10 @@ class SwitchInterval:
             self._users += 1
 
     def restore(self) -> None:
-        """Ask for them no longer; after the last one turns are as long as they were."""
+        """Remove a user of the short interval; after the last one the interval is what it was."""
         with self._lock:
             self._users -= 1
-            # What somebody else has chosen since then stays.
+            # An interval that other code has set in the meantime stays.
             if not self._users and sys.getswitchinterval() == self._shortened:
                 sys.setswitchinterval(self._saved)
 
@@ -92,7 +92,7 @@ INTERVAL = SwitchInterval()
 
 @contextmanager
 def responsive() -> Iterator[None]:
-    """Keep the other threads of this process responsive while something is computed in this one."""
+    """Keep the other threads of this process responsive while this one computes."""
     INTERVAL.shorten()
     try:
         yield

@@ -22,13 +22,13 @@ NO_ROWS = -1
 WHOLE_STREAM = -2
 
 MOST_SCHEMAS = 65_536
-"""Different schemas that a connection may carry in its life; a peer that sends more is out of its mind."""
+"""Different schemas that a connection may carry in its life; a peer that sends more is broken."""
 
 UNREADABLE = (
     ArithmeticError, LookupError, TypeError, ValueError, EOFError, OSError, StopIteration, struct.error,
     pa.ArrowException,
 )  # fmt: skip
-"""What parsing bytes that nobody wrote on purpose can raise."""
+"""What parsing arbitrary bytes can raise."""
 
 
 class Encoder:
@@ -37,14 +37,14 @@ class Encoder:
     Parameters
     ----------
     number_of : callable
-        The number of a serialised schema; it tells the peer of a new one before it returns.
+        Returns the number of a serialised schema, after sending a new schema to the peer.
     """
 
     def __init__(self, number_of: Callable[[bytes], int]):
         self._number_of = number_of
 
     def rows(self, rows: pa.RecordBatch | None, buffers: Buffers) -> int:
-        """Append the body; returns the schema's number, or a sign for none."""
+        """Append the body; returns the schema's number, `NO_ROWS` or `WHOLE_STREAM`."""
         if rows is None:
             return NO_ROWS
         if any(pa.types.is_dictionary(field.type) or field.type.num_fields for field in rows.schema):
@@ -69,19 +69,19 @@ class Decoder:
         self._schemas: list[pa.Schema] = []
 
     def learn(self, schema: bytes) -> None:
-        """Take the next schema.
+        """Add the next schema of the peer.
 
         Raises
         ------
         ProtocolError
-            If it is none, or one too many.
+            If the bytes are not a schema, or there are too many schemas.
         """
         if len(self._schemas) >= MOST_SCHEMAS:
             raise ProtocolError(f"a peer sent more than {MOST_SCHEMAS} schemas")
         try:
             self._schemas.append(pa.ipc.read_schema(pa.py_buffer(schema)))
         except UNREADABLE as error:
-            raise ProtocolError(f"{len(schema)} bytes are no schema: {error}") from error
+            raise ProtocolError(f"{len(schema)} bytes are not a schema: {error}") from error
 
     def rows(self, number: int, take: Callable[[], Any]) -> pa.RecordBatch | None:
         """Return the rows whose body `take` returns; they are parts of it, not copies."""
@@ -95,8 +95,8 @@ class Decoder:
             _check_plain(message)
             rows = pa.ipc.read_record_batch(message, self._schemas[number])
         else:
-            raise ProtocolError(f"a batch names schema {number}, of which the peer has not told")
-        # Every column lies within the body; what strings say of themselves row by row is not looked at.
+            raise ProtocolError(f"a batch names schema {number}, which the peer has not sent")
+        # Checks that every column lies within the body; the offsets of strings are not checked row by row.
         rows.validate()
         return rows
 
@@ -125,7 +125,7 @@ _VOFFSET = struct.Struct("<H")
 
 
 def _check_plain(message: pa.ipc.Message) -> None:
-    """Refuse a compressed body, which would say itself how much memory it takes; nobody here ever writes one.
+    """Refuse a compressed body, which could claim any amount of memory; dask_elastic never writes one.
 
     Raises
     ------
@@ -141,11 +141,11 @@ def _check_plain(message: pa.ipc.Message) -> None:
     if message.type == "dictionary" and record is not None:
         record = _field(flat, record, 1)
     if record is None or _field(flat, record, 3) is not None:
-        raise ProtocolError("a batch is compressed, or is none")
+        raise ProtocolError("a batch is compressed, or not a batch")
 
 
 def _field(flat: pa.Buffer, table: int, number: int) -> int | None:
-    """Return where what a flatbuffer table refers to in one of its fields begins; None where it has none."""
+    """Return the position of the value that a field of a flatbuffer table refers to; None if the field is not set."""
     vtable = table - _SOFFSET.unpack_from(flat, table)[0]
     (size,) = _VOFFSET.unpack_from(flat, vtable)
     if size <= 4 + 2 * number:
@@ -162,7 +162,7 @@ def _stream(rows: pa.RecordBatch) -> pa.Buffer:
 
 
 def encode_message(message: m.ToRemote | m.ToHome, encoder: Encoder, buffers: Buffers) -> Header:
-    """Header of a message between a home and its remote tasks; bodies are appended to `buffers`."""
+    """Return the header of a message between a home and its remote tasks; bodies are appended to `buffers`."""
     match message:
         case m.StartTask(task, shards):
             fields: Header = [task, list(shards)]
@@ -201,7 +201,7 @@ _FIELDS: dict[str, tuple[tuple[type, ...], ...]] = {
     "LabelReturned": (_WHOLE, _WHOLE, _WHOLE, _WHOLE),
     "FlushRequest": (_WHOLE, _WHOLE, _WHOLE),
 }
-"""What the header of each message has behind its kind."""
+"""The fields of each message's header, behind its kind."""
 
 
 def decode_message(header: Header, decoder: Decoder, take: Callable[[], Any]) -> m.ToRemote | m.ToHome:
@@ -210,7 +210,7 @@ def decode_message(header: Header, decoder: Decoder, take: Callable[[], Any]) ->
     Raises
     ------
     ProtocolError
-        If the message is none.
+        If the header is not one of a message.
     """
     kind, *fields = header
     expected = _FIELDS.get(kind) if isinstance(kind, str) else None
@@ -237,7 +237,7 @@ def decode_message(header: Header, decoder: Decoder, take: Callable[[], Any]) ->
 
 
 def fits(fields: Sequence[Any], expected: tuple[tuple[type, ...], ...]) -> bool:
-    """Return whether fields are as many and of the types that are expected."""
+    """Return whether fields have the expected number and types."""
     return len(fields) == len(expected) and all(map(isinstance, fields, expected))
 
 
@@ -248,7 +248,7 @@ def _shards(numbers: Sequence[Any]) -> tuple[int, ...]:
 
 
 def pack(headers: list[tuple[Header, int]], stamp: m.Stamp) -> bytes:
-    """Return the first buffer of a packet: its stamp, and each message's header and how many buffers are its own."""
+    """Return the first buffer of a packet: its stamp, and each message's header and number of buffers."""
     packed: bytes = msgpack.packb([*stamp, headers], use_bin_type=True)
     return packed
 
@@ -259,17 +259,17 @@ def unpack(first: Any) -> tuple[list[tuple[Header, int]], m.Stamp]:
     Raises
     ------
     ProtocolError
-        If it is not what `pack` returned.
+        If the bytes were not made by `pack`.
     """
     try:
         incarnation, sequence, headers = msgpack.unpackb(bytes(first), raw=False, strict_map_key=False)
     except UNREADABLE as error:
-        raise ProtocolError(f"{len(first)} bytes are no headers: {error}") from error
+        raise ProtocolError(f"{len(first)} bytes are not headers: {error}") from error
     if not fits((incarnation, sequence, headers), (_WHOLE, _WHOLE, (list,))) or not all(map(_is_entry, headers)):
-        raise ProtocolError("what comes first in a packet are no headers")
+        raise ProtocolError("the first buffer of a packet does not hold headers")
     return headers, m.Stamp(incarnation, sequence)
 
 
 def _is_entry(entry: Any) -> bool:
-    """Return whether this is a header, and how many buffers are its own."""
+    """Return whether this is a header with its number of buffers."""
     return isinstance(entry, list) and fits(entry, ((list,), _WHOLE)) and len(entry[0]) > 0 and entry[1] >= 0

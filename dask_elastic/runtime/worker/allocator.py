@@ -1,4 +1,4 @@
-"""The C allocator of a worker, set for arrays that live for one batch."""
+"""Settings of the worker's C allocator, for arrays that live as long as one batch."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ KEPT_BYTES = 32 * 2**20
 
 
 def keep_pages() -> bool:
-    """Let freed arrays' pages stay with the process instead of going back to the system after every batch.
+    """Keep the pages of freed arrays in the process instead of returning them to the system after every batch.
 
     Returns
     -------
     bool
-        Whether the allocator took it; only glibc has such settings.
+        Whether the allocator accepted it; only glibc has such settings.
 
     Notes
     -----
-    A batch of 65,536 rows makes some twenty arrays of 512 KiB. By default, and the more so under Dask's nanny, which
-    sets a trim threshold of 64 KiB, each of them is mapped, faulted in page by page and unmapped again; that costs
-    more than what is computed on it.
+    A batch of 65,536 rows allocates some twenty arrays of 512 KiB. By default each of them is mapped, faulted in page
+    by page and unmapped again, which costs more than the computation on it; Dask's nanny makes this worse by a trim
+    threshold of 64 KiB.
     """
     name = ctypes.util.find_library("c") if sys.platform == "linux" else None
     if name is None:
@@ -38,5 +38,5 @@ def keep_pages() -> bool:
         return False
     taken = bool(mallopt(_M_MMAP_THRESHOLD, KEPT_BYTES)) and bool(mallopt(_M_TRIM_THRESHOLD, 4 * KEPT_BYTES))
     if not taken:
-        logger.info("the C allocator did not take its settings; large batches will cost more page faults")
+        logger.info("the C allocator refused its settings; large batches will cost more page faults")
     return taken

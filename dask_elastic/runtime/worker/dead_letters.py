@@ -1,4 +1,4 @@
-"""Rows that user code could not digest: an exact count of all, and the rows themselves as far as memory allows."""
+"""Dead letters: rows on which user code failed, all of them counted, and kept as far as memory allows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,18 @@ KEPT_BYTES = 64 * 2**20
 
 
 class DeadLetters:
-    """Dead letters of one job on one node; filled by many threads."""
+    """Dead letters of one job on one node; thread-safe.
+
+    Parameters
+    ----------
+    limit : int
+        Bytes of rows to keep; beyond it they are counted only.
+
+    Attributes
+    ----------
+    counts : dict of str to int
+        Rows by operator.
+    """
 
     def __init__(self, limit: int = KEPT_BYTES):
         self.limit = limit
@@ -27,7 +38,7 @@ class DeadLetters:
     def add(self, letter: DeadLetter) -> None:
         """Count a row, and keep it with its error in the column ``__error``."""
         row = letter.rows.append_column("__error", pa.array([letter.error] * letter.rows.num_rows))
-        # A slice would keep its whole batch alive.
+        # A slice would keep its whole batch in memory.
         row = row.take(pa.array(range(row.num_rows)))
         with self._lock:
             self.counts[letter.operator] = self.counts.get(letter.operator, 0) + row.num_rows
@@ -36,7 +47,7 @@ class DeadLetters:
                 self._keep(letter.operator, row)
 
     def _keep(self, operator: str, row: pa.RecordBatch) -> None:
-        # A batch of one row takes a hundred times the row's own bytes.
+        # A batch of one row takes a hundred times the row's bytes, so single rows are joined.
         single = self._single.setdefault(operator, [])
         if single and (len(single) == JOINED or not single[0].schema.equals(row.schema)):
             self._kept.setdefault(operator, []).append(pa.concat_batches(single))

@@ -1,4 +1,4 @@
-"""The memory of a worker: what its jobs may still take, and when they have to end before Dask ends the worker."""
+"""The memory of a worker: backpressure while it is short, and the end of a job before Dask kills the worker."""
 
 from __future__ import annotations
 
@@ -23,38 +23,38 @@ if TYPE_CHECKING:
 logger = logging.getLogger("dask_elastic.node")
 
 PATIENCE = 5.0
-"""Seconds for which a worker that takes no more rows may stay short of memory: what waits is processed by then."""
+"""Seconds for which a worker that takes no more rows may stay short of memory; the backlog is processed by then."""
 
 RESERVE_SECONDS = 2.0
-"""Seconds for which state that has to grow waits for room."""
+"""Seconds for which growing state waits for free memory."""
 
 POLL = 0.1
 
 
 class Memory:
-    """Watches how much memory this process has.
+    """Watches the memory of this process.
 
     Parameters
     ----------
     limit : int
         Bytes that the worker may have; 0 for no limit.
     options : WorkerOptions
-        At which parts of it to hold back, and to give up.
+        At which fractions of the limit to hold back credit, and to end a job.
     resident : callable, optional
-        Bytes that the process has.
+        Returns the resident bytes of the process.
     clock : callable, optional
-        Seconds.
+        Returns the time, seconds.
 
     Attributes
     ----------
     tight : bool
-        Whether credit is to be held back: then senders stop once their windows are full, back to the sources.
+        Whether credit is to be held back: senders then stop when their windows are full, back to the sources.
 
     Notes
     -----
-    State is all that stays. When nothing comes in any more and memory is still short, it is state, and it will not
-    shrink. Columns of state double when they are full, so there has to be room for that before it begins: Dask's nanny
-    looks at the process ten times a second, and kills it at 95 percent.
+    When no rows are taken any more and memory is still short, it is state that fills it, and state does not shrink.
+    Full columns of state double, so the memory for it must be free before they begin: Dask's nanny checks the process
+    ten times a second and kills it at 95 percent.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Memory:
         return cls(int(getattr(manager, "memory_limit", 0) or 0), options)
 
     def look(self) -> bool:
-        """Look at the process; returns whether a job has to end, since memory stays short with nothing coming in."""
+        """Check the process; returns whether a job has to end, because memory stays short while no rows are taken."""
         if not self.limit:
             return False
         resident = self._resident()
@@ -99,7 +99,7 @@ class Memory:
         return resident > self.options.memory_limit * self.limit or self._clock() - self._since > PATIENCE
 
     def reserve(self, nbytes: int) -> None:
-        """Wait for room for state that has to grow.
+        """Wait for free memory before state grows by `nbytes`.
 
         Raises
         ------
@@ -110,11 +110,11 @@ class Memory:
             return
         deadline = self._clock() + RESERVE_SECONDS
         while self._resident() + nbytes > self._most:
-            # What was sent already is not stopped by this: `look` has senders stop.
+            # This does not stop rows that are in flight; `look` makes senders stop.
             self._release()
             if self._clock() > deadline:
                 raise StateMemoryExceeded(
-                    f"state has to grow by {_mebibytes(nbytes)}, for which there is no room: "
+                    f"state has to grow by {_mebibytes(nbytes)}, which is not free: "
                     f"{self.account(self._resident())}. {HINT}"
                 )
             self._waiting.wait(POLL)
@@ -124,7 +124,7 @@ class Memory:
         return self.options.memory_limit * self.limit
 
     def account(self, resident: int | None = None) -> str:
-        """Say what the process has and may have."""
+        """Return a phrase with the memory that the process has, and its limit."""
         has = self._resident() if resident is None else resident
         return f"the process has {_mebibytes(has)} of {_mebibytes(self.limit)}"
 
@@ -145,7 +145,7 @@ def _resident() -> Callable[[], int]:
 
 
 def _release() -> Callable[[], None]:
-    """Return what gives freed memory back to the system, which allocators else keep."""
+    """Return a function that returns freed memory to the system, which allocators otherwise keep."""
     name = ctypes.util.find_library("c") if sys.platform == "linux" else None
     trim = None if name is None else getattr(ctypes.CDLL(name), "malloc_trim", None)
 

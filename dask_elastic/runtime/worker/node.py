@@ -1,4 +1,4 @@
-"""A Dask worker as a node: the jobs' parts that it hosts, and the channels to the other nodes."""
+"""A Dask worker as a node: it hosts parts of jobs, reports on them, and is connected to the other nodes."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class NodeRuntime:
     Parameters
     ----------
     worker : distributed.Worker
-        The worker; its event loop carries the channels, and runs nothing that could block.
+        The worker. Its event loop runs nothing that could block.
     """
 
     def __init__(self, worker: Worker):
@@ -65,10 +65,12 @@ class NodeRuntime:
         self.options = worker_options()
         self.memory = Memory.of(worker, self.options)
         self.job_parts: dict[str, JobPart] = {}
-        self.commands = Handlers(self)
-        self.losses = NodeFailures(self)
-        self.channels = Channels(worker, self.options, lambda *way: Dispatch(self.job_parts, *way), self.losses.note)
-        self.door = StagingServer(self)
+        self.handlers = Handlers(self)
+        self.failures = NodeFailures(self)
+        self.channels = Channels(
+            worker, self.options, lambda *peer: Dispatch(self.job_parts, *peer), self.failures.note
+        )
+        self.staging = StagingServer(self)
         self._pool = ThreadPoolExecutor(8, thread_name_prefix="elastic-control")
         self._closed = threading.Event()
         self._wanted_report = asyncio.Event()
@@ -80,20 +82,20 @@ class NodeRuntime:
         return address_of(self.worker)
 
     async def start(self) -> None:
-        """Take up the worker's handlers and start the node's own threads."""
+        """Register the worker's handlers and start the node's own threads."""
         INTERVAL.shorten()
         keep_pages()
         self.worker.handlers["elastic_stream"] = self.stream
-        self.worker.handlers.update({**self.commands.handlers(), **self.door.handlers()})
+        self.worker.handlers.update({**self.handlers.handlers(), **self.staging.handlers()})
         threading.Thread(target=self._run_ticks, name="elastic-ticks", daemon=True).start()
         self.spawn(self._run_reports())
 
     async def close(self) -> None:
-        """End everything that runs here and give the handlers back."""
+        """End everything that runs here and remove the handlers."""
         self._closed.set()
-        for name in ("elastic_stream", *self.commands.handlers(), *self.door.handlers()):
+        for name in ("elastic_stream", *self.handlers.handlers(), *self.staging.handlers()):
             if self.worker.status in ENDING:
-                # The scheduler and the other workers learn of it later, and may ask until then.
+                # The scheduler and the other workers may call until they notice that this worker closes.
                 self.worker.handlers[name] = _refuse
             else:
                 self.worker.handlers.pop(name, None)
@@ -102,12 +104,12 @@ class NodeRuntime:
         for task in list(self._background):
             task.cancel()
         self.channels.close()
-        self.losses.close()
+        self.failures.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
         INTERVAL.restore()
 
     def spawn(self, work: Any) -> asyncio.Task[Any]:
-        """Run something on the event loop until this node ends."""
+        """Run a coroutine on the event loop until this node is closed."""
         task: asyncio.Task[Any] = asyncio.ensure_future(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
@@ -118,7 +120,7 @@ class NodeRuntime:
         return await asyncio.get_running_loop().run_in_executor(self._pool, functools.partial(function, *arguments))
 
     def ask(self, operation: str, **arguments: Any) -> Any:
-        """Ask the scheduler's part of dask_elastic, from a thread of ours; raises what it answers with."""
+        """Call the scheduler from a thread; raises the error that it answers with."""
         asking = getattr(self.worker.scheduler, f"elastic_{operation}")(**arguments)
         reply = asyncio.run_coroutine_threadsafe(asking, self.worker.loop.asyncio_loop).result()
         if "error" in reply:
@@ -126,7 +128,7 @@ class NodeRuntime:
         return reply["answer"]
 
     def read_queue(self, name: str, stopping: Callable[[], bool]) -> Iterator[pa.RecordBatch]:
-        """Read what a sink of some job puts on a queue, in a thread of ours."""
+        """Read an output queue of some job, in a thread."""
 
         def fetch(address: str, **item: Any) -> Any:
             fetching = self.worker.rpc(address).elastic_held_rows(**item)
@@ -136,13 +138,13 @@ class NodeRuntime:
 
     @property
     def spill_directory(self) -> Path:
-        """A directory for what does not fit in memory; nobody else was given it."""
+        """A new directory for what does not fit in memory."""
         return Path(self.worker.local_directory) / f"elastic-{uuid.uuid4().hex}"
 
     # jobs
 
     async def prepare(self, message: dict[str, Any], components: bytes) -> None:
-        """Build this node's part of a job, and the channels to the job's other nodes."""
+        """Build this node's part of a job, and connect to the job's other nodes."""
         spec = JobSpec.from_message(message)
         check_exposure([self.address], self.options.require_tls)
         await self._connect_all(address for _, address in spec.members)
@@ -155,11 +157,11 @@ class NodeRuntime:
         self.job_parts[spec.job] = await self.in_thread(build)
 
     async def members(self, job: str, change: int, nodes: Sequence[str], guests: Sequence[int]) -> None:
-        """Learn which nodes a job has from now on, once there is a channel to each of those that are new."""
+        """Take the nodes that the scheduler announced for a job, once those that joined are connected."""
         job_part = self.job_parts[job]
-        # Some of the others may be lost, without anybody here knowing of it yet: dialling them would take long.
+        # Only those that joined: one of the others may be lost without this node knowing it, and connecting takes long.
         await self._connect_all(address for address in nodes if address not in (*job_part.spec.nodes, VACANT))
-        await self.losses.members(job_part, change, nodes, guests)
+        await self.failures.members(job_part, change, nodes, guests)
 
     async def _connect_all(self, addresses: Iterable[str]) -> None:
         for address in addresses:
@@ -167,7 +169,7 @@ class NodeRuntime:
                 await self.channels.connect(address)
 
     async def forget(self, job: str) -> list[str]:
-        """Stop a job's part and drop its state; returns the names of threads that user code still holds up."""
+        """Stop a job's part and drop its state; returns the names of threads in which user code still runs."""
         job_part = self.job_parts.pop(job, None)
         if job_part is None:
             return []
@@ -178,18 +180,18 @@ class NodeRuntime:
         return stuck
 
     def job_part_ended(self, job: str) -> None:
-        """All instances here have ended; called from any thread."""
+        """Report the end of all instances of a job here; called from any thread."""
         self.report_soon()
 
     def job_failed(self, job: str, error: BaseException) -> None:
-        """Something here failed the job; called from any thread."""
+        """Report the error of a job here; called from any thread."""
         logger.error("job %r failed on %s: %s", job, self.address, error)
         self.report_soon()
 
     # channels
 
     def peer(self, address: str) -> Peer:
-        """Return the way to another node of a job; `prepare` has connected it.
+        """Return the connection to another node of a job, which `prepare` has made.
 
         Raises
         ------
@@ -199,7 +201,7 @@ class NodeRuntime:
         return self.channels.peer(address)
 
     async def stream(self, comm: Comm, sender: str, lane: str = "comm", incarnation: int = 0) -> str:
-        """Read what another node sends us; the handler behind the ``elastic_stream`` operation."""
+        """Read what another node sends; the handler of the ``elastic_stream`` operation."""
         await self.channels.serve(comm, sender, lane, incarnation)
         return "dont_reply"
 
@@ -236,22 +238,22 @@ class NodeRuntime:
 
     @staticmethod
     def guarded(job_part: JobPart, act: Callable[[], None]) -> None:
-        """Do something for a job."""
+        """Run upkeep of a job; an error in it fails the job."""
         try:
             act()
-        except Exception as error:  # a fault in the engine's own upkeep is the job's error, never silent
+        except Exception as error:  # a fault in the engine's own upkeep must not pass silently
             job_part.fail(error)
 
     def report_soon(self) -> None:
-        """Tell the scheduler how things stand; called from any thread."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed: there is nobody left to report to
+        """Report to the scheduler without waiting for the interval; called from any thread."""
+        with contextlib.suppress(RuntimeError):  # the event loop is closed, and the worker with it
             self.worker.loop.asyncio_loop.call_soon_threadsafe(self._wanted_report.set)
 
     async def _run_reports(self) -> None:
         while not self._closed.is_set():
             interval = min((d.spec.options.report_interval for d in self.job_parts.values()), default=1.0)
             with contextlib.suppress(asyncio.TimeoutError):
-                # All nodes report of the same moments: only then the parts of a load that each has are comparable.
+                # All nodes report at the same moments, so that their shares of a job's load can be compared.
                 await asyncio.wait_for(self._wanted_report.wait(), interval - time.time() % interval)
             self._wanted_report.clear()
             for job_part in list(self.job_parts.values()):
@@ -259,7 +261,7 @@ class NodeRuntime:
                     continue
                 try:
                     await self._report(job_part)
-                except Exception:  # the other jobs, and the next report, need this loop
+                except Exception:  # the other jobs' reports, and the next one of this job, need this loop
                     logger.exception("report of job %r", job_part.job)
 
     async def _report(self, job_part: JobPart) -> None:
@@ -274,11 +276,11 @@ class NodeRuntime:
                 report=report,
             )
         except (CommClosedError, OSError, AttributeError) as error:
-            # The next report carries everything again; a scheduler that stays away closes this worker.
-            logger.debug("report of job %r did not get through: %r", job_part.job, error)
+            # The next report replaces this one; a worker whose scheduler stays unreachable is closed by Dask.
+            logger.debug("report of job %r was not delivered: %r", job_part.job, error)
             return
         job_part.reported_end = ended
 
 
 async def _refuse(**_: Any) -> None:
-    """Answer, in a worker that is about to end, as one would that does not host dask_elastic."""
+    """Answer, in a worker that is closing, like a worker that does not host dask_elastic."""

@@ -1,4 +1,4 @@
-"""One instance of a sink on a thread of its own: it takes what leaves its node."""
+"""One instance of a sink on a thread of its own: it writes the outputs of the instances on its node."""
 
 from __future__ import annotations
 
@@ -64,11 +64,11 @@ class SinkThread:
         self._writer: SinkWriter | None = None
 
     def start(self) -> None:
-        """Begin to write."""
+        """Start writing."""
         self.threads.start(str(self.identity), self._run)
 
     def offer(self, origin: ExecutorId, batch: Batch, nbytes: int) -> None:
-        """Bring a batch."""
+        """Take a batch."""
         self._waiting.put((origin, batch, nbytes))
 
     def receive_watermark(self, watermark: Watermark) -> None:
@@ -76,15 +76,15 @@ class SinkThread:
         self._waiting.put((watermark.origin, watermark, 0))
 
     def input_ended(self, origin: ExecutorId) -> None:
-        """Say that an upstream instance has sent its last batch."""
+        """Take the end of an upstream instance."""
         self._waiting.put((origin, None, 0))
 
     def abort(self) -> None:
-        """Make the thread see that the job has ended."""
+        """Wake the thread, so that it sees that the job has ended."""
         self._waiting.put(None)
 
     def collected(self) -> list[pa.RecordBatch]:
-        """Return what the writer keeps for the client."""
+        """Return the batches that the writer keeps for the client."""
         return [] if self._writer is None else self._writer.collected()
 
     def _run(self) -> None:

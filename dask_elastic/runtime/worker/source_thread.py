@@ -1,4 +1,4 @@
-"""One instance of a source: a thread that reads it, and one that runs what is fused with it and sends the rows on."""
+"""One instance of a source: a thread that reads it, and one that runs the fused operators and sends the rows."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.watermark import Watermark
 
 LUMP_SECONDS = 0.02
-"""An unpaced source sends no more at a time than is taken within so many seconds: a lump is waited for as one."""
+"""An unpaced source sends at most so many seconds' worth of rows in one batch: rows of a batch wait for each other."""
 
 LEAST_ROWS = 1_024
-"""Batches up to this size are not cut, which would cost more than it helps."""
+"""Batches up to this size are not cut: it would cost more than it saves."""
 
 
 class SourceThread:
@@ -86,26 +86,26 @@ class SourceThread:
         self._read_ahead = ReadAhead()
 
     def start(self) -> None:
-        """Begin to read."""
+        """Start reading."""
         self.threads.start(f"{self.identity}-reader", self._run_reader)
         self.threads.start(str(self.identity), self._run)
 
     def stop(self) -> None:
-        """Read no further; what was read, or taken from `job.send`, is processed."""
+        """Stop reading; rows that were read, or accepted from `Job.send`, are processed."""
         if not self.source.pushed:
-            # A reader that waits in user code for rows to come does not hold the end up.
+            # The end does not wait for a reader that blocks in user code.
             self._stop.set()
             self._read_ahead.close()
         self.mailbox.close()
 
     def abort(self) -> None:
-        """Make the threads see that the job has ended."""
+        """Wake the threads, so that they see that the job has ended."""
         self._stop.set()
         self._read_ahead.close()
         self.mailbox.abort()
 
     def _run_reader(self) -> None:
-        # Who waits for rows to be due does not gain by reading ahead, unless it is late: then small batches join.
+        # A reader that waits until rows are due gains nothing by reading ahead, unless it lags: small batches join.
         waits = self.source.pushed or self.source.rate is not None
         for rows, due in self._paced():
             if waits and time.time() - due < SLICE_SECONDS:
@@ -150,11 +150,11 @@ class SourceThread:
 
     @staticmethod
     def _rows_at_once(rate: Rate) -> int:
-        """Return how many rows are a moment's work for those who take them."""
+        """Return how many rows the receivers take within `LUMP_SECONDS`."""
         return int(min(max(rate.per_second(time.monotonic()) * LUMP_SECONDS, 1), MAX_BATCH_ROWS))
 
     def _paced(self) -> Iterator[tuple[pa.RecordBatch, float]]:
-        """Batches, each with the time at which it was due; waits until it is."""
+        """Yield batches, each with the time at which it was due; waits until it is due."""
         rate = self.source.rate
         if rate is None:
             for rows in self._read():
@@ -169,7 +169,7 @@ class SourceThread:
                 yield part, due
 
     def _as_it_comes(self, pace: Pace) -> Iterator[pa.RecordBatch]:
-        """Batches that somebody pushes: while there are none, nothing is due."""
+        """Yield pushed batches; while there are none, nothing is due."""
         pushed = self._read()
         asked = time.time()
         for rows in pushed:
