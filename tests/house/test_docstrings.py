@@ -34,9 +34,7 @@ INCOMPLETE: frozenset[str] = frozenset(
         "dask_elastic.aggregate.BoundAggregate.result",
         "dask_elastic.aggregate.BoundAggregate.update",
         "dask_elastic.aggregate.Bundle.initial",
-        "dask_elastic.aggregate.Bundle.merge",
         "dask_elastic.aggregate.Bundle.results",
-        "dask_elastic.aggregate.Bundle.update",
         "dask_elastic.aggregate.Count",
         "dask_elastic.aggregate.DistinctCount",
         "dask_elastic.aggregate.Field.fresh",
@@ -127,9 +125,7 @@ INCOMPLETE: frozenset[str] = frozenset(
         "dask_elastic.topology.Source.check",
         "dask_elastic.topology.Source.columns_read",
         "dask_elastic.topology.SourceContext",
-        "dask_elastic.topology.SourceContext.stopping",
         "dask_elastic.topology.Stream",
-        "dask_elastic.topology.Stream.compute",
         "dask_elastic.topology.Stream.feed",
         "dask_elastic.topology.Stream.filter",
         "dask_elastic.topology.Stream.key_by",
@@ -209,7 +205,7 @@ def problems(documented: Documented) -> list[str]:
     value, owner = documented.value, documented.owner
     if not value.__doc__:
         return ["has no docstring"]
-    if isinstance(value, ATTRIBUTES) or overrides_documented(value, owner):
+    if isinstance(value, ATTRIBUTES) or overrides_documented(value, owner) or refers_to_documented(value):
         return []
     sections = NumpyDocString(inspect.cleandoc(value.__doc__))
     found = parameter_problems(value, sections) + raise_problems(value, sections) if documented.made else []
@@ -225,6 +221,12 @@ def overrides_documented(value: Any, owner: type | None) -> bool:
     bases = owner.__mro__[1:] if owner is not None and value.__name__ in vars(owner) else ()
     inherited = [vars(base)[value.__name__].__doc__ or "" for base in bases if value.__name__ in vars(base)]
     return any("----" in text for text in inherited)
+
+
+def refers_to_documented(value: Any) -> bool:
+    """Return whether a docstring of one line refers to a method of the API, as "see `Source.read`" does."""
+    reference = re.fullmatch(r".*; see `(\w+\.\w+)`\.", inspect.cleandoc(value.__doc__))
+    return reference is not None and any(name.endswith(f".{reference[1]}") for name in API)
 
 
 def constructor(kind: type) -> Any:
