@@ -1,13 +1,13 @@
-# Everything here needs python3 (3.11 or newer) and make; the rest is installed into $(VENV).
+# Needs python3 (3.11 or newer) and make; everything else is installed into $(VENV).
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
 SOURCES := dask_elastic plugins
 CHECKED := $(wildcard dask_elastic plugins tests examples benchmarks docs)
-# The demonstration has its own target; files with a leading underscore are parts of others.
+# The demonstration has its own target; files with a leading underscore are modules of others.
 EXAMPLES := $(sort $(filter-out examples/demo.py examples/_%,$(wildcard examples/*.py)))
-# Tests that start no process share the cores; those that do, and look at the time, have the machine to themselves.
+# Tests without processes run in parallel; tests with processes and timeouts run one after the other.
 PURE := $(wildcard $(addprefix tests/,control executor house meters migration model papers planning routing simulator \
 	state testing topology windows))
 PROCESSES := $(filter-out $(PURE),$(patsubst %/,%,$(wildcard tests/*/)))
@@ -16,7 +16,7 @@ BENCHMARKS := $(sort $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py)))
 .PHONY: test lint format types examples pytest soak demo bench docs clean
 .DEFAULT_GOAL := test
 
-# Pytest comes last, so that its closing line closes the output.
+# Pytest runs last, so that its summary is the end of the output.
 test:
 	@$(MAKE) --no-print-directory lint
 	@$(MAKE) --no-print-directory types
@@ -37,7 +37,7 @@ pytest: $(VENV)/.test
 	@$(BIN)/python -m pytest --numprocesses 2 --dist worksteal $(PURE)
 	@$(BIN)/python -m pytest $(PROCESSES) dask_elastic
 
-# Simulated jobs under faults, from seeds that the tests do not have: make soak SECONDS=3600
+# Simulated jobs under faults, with other seeds than the tests: make soak SECONDS=3600
 SECONDS ?= 600
 soak: $(VENV)/.test
 	$(BIN)/python tests/simulator/soak.py --seconds $(SECONDS)
@@ -61,7 +61,7 @@ $(VENV)/.python:
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-# Installed again only when what is to be installed has changed.
+# Installed again only when pyproject.toml has changed.
 $(VENV)/.test: $(VENV)/.python pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
 	@touch $@

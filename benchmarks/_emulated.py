@@ -1,4 +1,4 @@
-"""Operators whose service time is emulated by sleeping, so that two cores stand for many; and what they did when."""
+"""Operators that emulate service time by sleeping, so that two cores stand for many, and log what they processed."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ import numpy as np
 import pyarrow as pa
 
 PROCESSED: list[tuple[float, int, float]] = []
-"""Of each batch in this process: when it was done, how many rows it had, and their mean latency (0 if unknown)."""
+"""Each processed batch of this process: end time, number of rows, and their mean latency (0 if unknown)."""
 
 _own = threading.local()
 
 
 def forget_processed() -> None:
-    """Start anew in this process."""
+    """Clear the log of this process."""
     PROCESSED.clear()
 
 
 def processed() -> list[tuple[float, int, float]]:
-    """Return what was processed in this process."""
+    """Return the log of this process."""
     return PROCESSED
 
 
 def serve(rows: int, seconds: float) -> None:
-    """Sleep as long as so many rows of service take; what a sleep was too long is taken off the thread's next one."""
+    """Sleep for the service time of the rows; the thread's next sleep is shorter by the overshoot of this one."""
     wanted = rows * seconds - getattr(_own, "overslept", 0.0)
     began = time.perf_counter()
     if wanted > 0:
@@ -34,14 +34,14 @@ def serve(rows: int, seconds: float) -> None:
 
 
 def served_in_1_ms(batch: pa.RecordBatch) -> pa.Array:
-    """Return the value column after a millisecond a row."""
+    """Return the value column after a millisecond per row."""
     serve(batch.num_rows, 1e-3)
     PROCESSED.append((time.time(), batch.num_rows, 0.0))
     return batch["value"]
 
 
 def served_in_10_ms(batch: pa.RecordBatch) -> pa.Array:
-    """Return the value column after ten milliseconds a row; the rows know when they were due."""
+    """Return the value column after ten milliseconds per row; a column has the due times."""
     serve(batch.num_rows, 1e-2)
     now = time.time()
     if batch.num_rows:
@@ -50,7 +50,7 @@ def served_in_10_ms(batch: pa.RecordBatch) -> pa.Array:
 
 
 def per_second(done: list[tuple[float, int, float]], began: float, ended: float, step: float) -> np.ndarray:
-    """Rows per second in each step of time."""
+    """Return rows per second in each time step."""
     times, rows = np.array([entry[0] for entry in done]), np.array([entry[1] for entry in done])
     edges = np.arange(began, ended, step)
     return np.histogram(times, edges, weights=rows)[0] / step

@@ -15,18 +15,18 @@ PAYLOAD = 128
 DISTINCT_BATCHES = 12
 
 STARTED: list[float] = []
-"""When each stream of this process began to be read."""
+"""Start time of each stream that this process has read."""
 
 
 def key_weights(keys: int = KEYS, exponent: float = ZIPF) -> np.ndarray:
-    """Share of each key, by rank."""
+    """Return the share of each key, by rank."""
     weights = np.arange(1, keys + 1, dtype=float) ** -exponent
     return weights / weights.sum()
 
 
 @functools.cache
 def batches(rows: int, seed: int = 0) -> list[pa.RecordBatch]:
-    """Some batches, which a source then repeats."""
+    """Return some batches, which a source repeats."""
     rng = np.random.default_rng(seed)
     names = rng.permutation(KEYS)
     payload = pa.array([rng.bytes(PAYLOAD)] * rows, pa.binary())
@@ -39,7 +39,7 @@ def batches(rows: int, seed: int = 0) -> list[pa.RecordBatch]:
 
 
 def stream(total: int, rows: int, seed: int = 0) -> Iterator[pa.RecordBatch]:
-    """`total` rows in batches of `rows`."""
+    """Yield `total` rows in batches of `rows`."""
     made = batches(rows, seed)
     STARTED.append(time.time())
     for number in range(total // rows):
@@ -47,12 +47,12 @@ def stream(total: int, rows: int, seed: int = 0) -> Iterator[pa.RecordBatch]:
 
 
 def warm(rows: int) -> None:
-    """Make the batches that will be asked for, and forget when earlier streams began."""
+    """Make the batches of later streams, and clear the start times of earlier ones."""
     for seed in (0, 1):
         batches(rows, seed)
     STARTED.clear()
 
 
 def started() -> float:
-    """When the first stream of this process began to be read; 0 for none."""
+    """Return the start time of the first stream of this process; 0 for none."""
     return min(STARTED, default=0.0)

@@ -1,4 +1,4 @@
-"""Rows that know when they were due, and what became of those whose shards move and of those whose shards stay."""
+"""Rows with due times, and latencies by kind of row: in shards that move and in shards that stay."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WARM_SECONDS = 3.0
 DISTINCT_BATCHES = 50
 
 UNCOUNTED, STAYS, MAY_MOVE = range(3)
-"""Kinds of rows: those of the start, those of shards that never move, and those of shards that may."""
+"""Kinds of rows: of the warm-up, of shards that never move, and of shards that may move."""
 
 LATENCIES: dict[int, LatencyHistogram] = {}
 """Latencies in this process, by kind of row."""
@@ -30,7 +30,7 @@ _lock = threading.Lock()
 
 
 def forget_latencies() -> None:
-    """Start anew in this process."""
+    """Clear the latencies of this process."""
     LATENCIES.update({STAYS: LatencyHistogram(), MAY_MOVE: LatencyHistogram()})
 
 
@@ -40,18 +40,18 @@ def latencies() -> dict[int, LatencyHistogram]:
 
 
 def movable(keys: np.ndarray) -> np.ndarray:
-    """Say of each key whether it belongs to the half of the shards that may move."""
+    """Return for each key whether its shard is in the half that may move."""
     space = KeySpace(1, SHARDS)
     hashes = hash_columns(pa.record_batch({"key": keys}), ("key",))
     return space.shard_of(hashes) < SHARDS // 2
 
 
 def timed_rows(seconds: float, rate: float) -> Iterator[pa.RecordBatch]:
-    """First every key once, then random keys; uniform, so that every shard has its share of state and load."""
+    """Yield every key once, then random keys, uniformly: all shards get equal state and load."""
     rng = np.random.default_rng(0)
     may_move = movable(np.arange(SHARDS * KEYS_PER_SHARD))
     first = np.arange(SHARDS * KEYS_PER_SHARD)
-    # The slices of a paced source, all rows of which are due at once.
+    # As the slices of a paced source: all rows of a slice are due at the same time.
     size = rows_within(rate, SLICE_SECONDS, 65_536)
     others = [rng.integers(0, len(first), size) for _ in range(DISTINCT_BATCHES)]
     began = time.time()
@@ -66,7 +66,7 @@ def timed_rows(seconds: float, rate: float) -> Iterator[pa.RecordBatch]:
 
 
 def emulated(batch: pa.RecordBatch) -> pa.Array:
-    """Return the value column, after the service time of each row; notes the latencies."""
+    """Return the value column after the service time of the rows, and record their latencies."""
     time.sleep(batch.num_rows * SERVICE_SECONDS)
     waited = time.time() - batch["due"].to_numpy()
     kinds = batch["kind"].to_numpy()

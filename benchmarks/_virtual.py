@@ -1,7 +1,7 @@
-"""A saturated job on a virtual clock: the engine's own executors, meters, windows and control loop, with no threads.
+"""A saturated job on a virtual clock: the engine's executors, meters, credit windows and control loop, without threads.
 
-Only time is emulated: service, the way between nodes, the instants at which reports, balance and decisions are due. So
-a minute of sixteen cores takes some seconds of one, and two runs differ in nothing but what was changed between them.
+Only time is emulated: service, the hop between nodes, the due times of reports, balancing and decisions. A minute of
+sixteen cores therefore takes some seconds of one, and two runs differ only in what was changed between them.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ HOP = 1e-3
 """Seconds from one node to another."""
 
 ORDER_SECONDS = 0.02
-"""Seconds from a decision until the home carries it out."""
+"""Seconds from a decision until the home applies it."""
 
 LOOK_SECONDS = 0.05
-"""Seconds from the reports until the loop looks at them."""
+"""Seconds from the reports to the control loop's tick."""
 
 RESTLESS_PERIODS = 2
-"""Periods of the loop after a jump of some load in which it looks twice."""
+"""Periods after a jump of the load in which the control loop runs twice."""
 
 PIPELINED = 2
 
 Keys = Callable[[float], np.ndarray]
-"""Hashes of the keys of the next batch, by the time."""
+"""Returns the key hashes of the next batch, given the time."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """How the job runs; as the options of `submit`."""
+    """Options of the job, as those of `submit`."""
 
     nodes: int = 4
     threads: int = 4
@@ -70,7 +70,7 @@ class Options:
 
 
 class Gate:
-    """What the source may have unprocessed at one executor."""
+    """The window of credit of the source at one executor."""
 
     def __init__(self, options: Options):
         self.window = FlowWindow(options.channel_window, options.queue_time)
@@ -79,7 +79,7 @@ class Gate:
 
     @property
     def full(self) -> bool:
-        """Whether the source has to wait."""
+        """Whether the window is full."""
         return self.batches >= PIPELINED and self.used >= self.window.nbytes
 
 
@@ -93,7 +93,7 @@ class Core:
 
 
 class VirtualJob:
-    """A source that is faster than all cores, and one keyed operator.
+    """A source that saturates all cores, and one keyed operator.
 
     Parameters
     ----------
@@ -147,11 +147,11 @@ class VirtualJob:
     # time
 
     def at(self, when: float, what: Callable[[], None]) -> None:
-        """Let something happen at some time."""
+        """Schedule a call at a time."""
         heapq.heappush(self._agenda, (when, next(self._numbers), what))
 
     def every(self, seconds: float, first: float, what: Callable[[], None]) -> None:
-        """Let something happen again and again."""
+        """Schedule a call periodically."""
 
         def again() -> None:
             what()
@@ -160,7 +160,7 @@ class VirtualJob:
         self.at(first, again)
 
     def run(self, seconds: float) -> VirtualJob:
-        """Run until so many seconds have passed."""
+        """Run for a number of seconds."""
         options = self.options
         for index, executor in enumerate(self.executors):
             self._carry_out(index, executor.start())
@@ -181,7 +181,7 @@ class VirtualJob:
     # source
 
     def _send(self) -> None:
-        """Send batches until a window is full; a full one holds up what is behind it, as in the engine."""
+        """Send batches until a window is full; a full window blocks all later rows, as in the engine."""
         while True:
             if self._waiting is None:
                 self._waiting = self._deliver(self.keys(self.now))
@@ -191,7 +191,7 @@ class VirtualJob:
             self._waiting = None
 
     def _deliver(self, hashes: np.ndarray) -> Iterator[int]:
-        """Deliver a batch to one executor after the other; yields each before its part is sent, until it has room."""
+        """Deliver a batch to its executors in turn; yields each executor until its window has room."""
         executor = self.space.executor_of(hashes).astype(int)
         stamp = self.now
         for index in range(len(self.executors)):
@@ -240,7 +240,7 @@ class VirtualJob:
                     self._tell(index, m.FlushRequest(task, token, shard))
 
     def _feed(self, index: int, task: int) -> None:
-        """Give a task what it does next."""
+        """Start the next work of a task."""
         core = self._threads[index, task]
         remote = core.node != self.homes[index]
         while (remote or not core.busy) and (taken := self.executors[index].take(task, self.now)) is not None:
@@ -321,7 +321,7 @@ class VirtualJob:
             self._decide()
 
     def snapshot(self) -> Snapshot:
-        """Return what the newest reports say."""
+        """Return the snapshot of the newest reports."""
         measured = tuple(self._executor(j, self._reports[j]) for j in sorted(self._reports))
         nodes = tuple(NodeSnapshot(f"tcp://n{n}:1", "host", self.options.threads) for n in range(self.options.nodes))
         rows = sum(one.latency_rows for one in self._reports.values())

@@ -1,8 +1,8 @@
-"""Rows per second of each aggregate and of each level of logic, in one task's thread, beside Count in the same run.
+"""Throughput of each aggregate and of each level of logic in one task's thread, relative to Count in the same run.
 
-Prints a table, and one JSON line a measurement: rows per second (median of the rounds, which go through all subjects
-in turn) and the ratio to Count's. What is measured is a task's whole work on a batch, from hashed rows to the updated
-state and, with --emit, the output: no queues, no sources, no Dask.
+Prints a table, and one JSON line per measurement: rows per second (median of the rounds, which alternate between all
+subjects) and the ratio to Count. The measured time is a task's whole work on a batch, from hashed rows to the updated
+state and, with --emit, the output; it excludes queues, sources and Dask.
 
     python benchmarks/aggregates.py [--keys 10000] [--rows 65536] [--batches 12] [--rounds 5] [--emit]
 """
@@ -29,7 +29,7 @@ from dask_elastic.topology import Compute
 
 Subject = tuple[Any, dict[str, Any] | None]
 SLOW_ROWS = 8_192
-"""Rows per batch of what runs Python for each row or key."""
+"""Rows per batch for subjects that run Python per row or key."""
 
 
 def count_batch(batch: pa.RecordBatch, state: Any) -> None:
@@ -103,7 +103,7 @@ SUBJECTS: dict[str, Subject] = {
 
 
 def make_batches(keys: int, rows: int, count: int) -> list[tuple[pa.RecordBatch, np.ndarray]]:
-    """Return batches with their hashes: keys at random, numbers that hardly repeat, 20 names."""
+    """Return batches with their hashes: random keys, almost distinct numbers, 20 names."""
     random = np.random.default_rng(0)
     names = np.array([f"name-{number}" for number in range(20)])
     made = []
@@ -129,13 +129,13 @@ def make_subject(subject: Subject, emits: bool) -> Logic:
 
 
 def columns_of(subject: Subject) -> list[str] | None:
-    """Return the columns that the engine would bring; all for functions."""
+    """Return the columns that the engine would pass; all of them for functions."""
     logic, _ = subject
     return [*Compute("measured", ("key",), logic).columns] if isinstance(logic, dict) else None
 
 
 def seconds(logic: Logic, batches: list[tuple[pa.RecordBatch, np.ndarray]], clock: Callable[[], float]) -> float:
-    """Return how long the batches take."""
+    """Return the seconds that the batches take."""
     began = clock()
     for batch, hashes in batches:
         logic.process(batch, hashes, time.time())
@@ -143,7 +143,7 @@ def seconds(logic: Logic, batches: list[tuple[pa.RecordBatch, np.ndarray]], cloc
 
 
 def measure(keys: int, rows: int, count: int, rounds: int, emits: bool) -> dict[str, float]:
-    """Return rows per second by subject; the first round, in which all keys are new, is left out."""
+    """Return rows per second by subject, without the first round, in which all keys are new."""
     logics = {name: make_subject(subject, emits) for name, subject in SUBJECTS.items()}
     found: dict[str, list[float]] = {name: [] for name in SUBJECTS}
     large, small = make_batches(keys, rows, count), make_batches(keys, min(rows, SLOW_ROWS), max(1, count // 4))

@@ -1,14 +1,14 @@
-"""How long it takes to plan the consolidation of windows, and to fuse operators.
+"""Planning time of window consolidation and of operator fusion.
 
-One JSON line a setting, with the median and the longest of its runs in milliseconds, and the median of their CPU time,
-which others on the machine change less.
+Prints one JSON line per setting, with the median and the maximum of its runs in milliseconds, and the median of their
+CPU time, which other load on the machine affects less.
 
-- Consolidation plans for 20 windows over slices of a minute: tumbling ones of 5 to 100 minutes, for as long as the
-  longest of them, for half a day and for a day; overlapping ones of the same lengths; and tumbling ones of all sorts
-  from a minute to a day, for a day. By count, by keys of each length, and by keys of each span. `formed` is how many
-  windows a plan forms, of so many patterns; the second line of each, `listed`, takes the list of them all in as well.
+- Consolidation plans for 20 windows over slices of a minute: tumbling windows of 5 to 100 minutes, for a horizon of
+  the longest window, of half a day and of a day; overlapping windows of the same lengths; and tumbling windows from a
+  minute to a day, for a day. Prices: by count, by keys per length, and by keys per span. `formed` is the number of
+  windows that a plan forms, from a number of patterns; the second line of each, `listed`, includes listing them all.
 - Fusion of random large jobs (Enorm, section 7) of 50, 100 and 150 operators, by each score, with cycles forbidden and
-  as printed; and of one of three levels, which has the most edges.
+  as printed in the paper; and of a job of three levels, which has the most edges.
 
     python benchmarks/consolidation.py [--runs 20]
 """
@@ -52,7 +52,7 @@ SETTINGS: dict[str, tuple[list[Window], int, Keys | None]] = {
 
 
 def measure(function: Callable[..., Any], problems: list[tuple[Any, ...]], runs: int) -> dict[str, float]:
-    """Median and longest time of so many runs over the problems in turn, and the median of their CPU time."""
+    """Return median and maximum time of the runs, which cycle through the problems, and their median CPU time."""
     function(*problems[0])
     spent, computed = [], []
     for run in range(runs):
@@ -65,12 +65,12 @@ def measure(function: Callable[..., Any], problems: list[tuple[Any, ...]], runs:
 
 
 def plan_and_list(*problem: Any) -> tuple[Recipe, ...]:
-    """Plan, and list how each window is formed."""
+    """Plan, and list the recipe of each window."""
     return plan(*problem).recipes
 
 
 def densest(operators: int) -> RandomJob:
-    """The first random job of three levels."""
+    """Return the first random job of three levels."""
     seed = 0
     while len((job := random_job(operators, seed)).levels) > 3:
         seed += 1

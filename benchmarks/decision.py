@@ -1,11 +1,10 @@
-"""How long a decision takes: from a snapshot of the cluster to a plan.
+"""Duration of a decision, from a snapshot of the cluster to a plan.
 
-One JSON line a setting, with the median and the longest tick in milliseconds, and how many changes a tick brings: 32
-nodes with 8 cores and 96 executors of three jobs, whose arrivals change a little from second to second ("drift"), are
-dealt out anew every few seconds ("shuffle"), or exceed by far what the cores can do ("overload"). A last line tells
-how late an event loop gets its turn while ticks run one after the other in a thread beside it, as in the scheduler, and
-how late without them, which is the machine's doing; and how long the longest collection of garbage took meanwhile,
-which stops all threads, whoever caused it.
+Prints one JSON line per setting, with the median and the maximum tick in milliseconds and the changes per tick: 32
+nodes with 8 cores and 96 executors of three jobs, whose arrivals change slightly every second ("drift"), are
+redistributed every few seconds ("shuffle"), or far exceed the capacity of the cores ("overload"). The last line has
+the delays of an event loop while ticks run back to back in a thread beside it, as in the scheduler, and without them,
+which shows the machine's share; and the longest garbage collection meanwhile, which stops all threads.
 
     python benchmarks/decision.py [--ticks 60] [--nodes 32] [--executors 96] [--wakes 3000]
 """
@@ -39,7 +38,7 @@ SHUFFLE_SECONDS = 5
 
 
 class Collections:
-    """Measures how long Python collects garbage; a context."""
+    """Context manager that measures the longest garbage collection."""
 
     def __init__(self) -> None:
         self.longest = 0.0
@@ -60,7 +59,7 @@ class Collections:
 
 
 class Cluster:
-    """Executors that hold the cores which the last plan gave them, under loads drawn from a seed."""
+    """Executors with the cores of the last plan, under seeded random loads."""
 
     def __init__(self, nodes: int, executors: int, busy: float, seed: int = 0):
         self.random = np.random.default_rng(seed)
@@ -108,7 +107,7 @@ class Cluster:
 
 
 def ticks(cluster: Cluster, number: int, shuffled: bool) -> Iterator[tuple[float, int]]:
-    """Seconds and changes of each tick."""
+    """Yield seconds and number of changes of each tick."""
     pause = ShortTurns()
     loop = ControlLoop(clock=time.perf_counter, pause=pause)
     for second in range(number):
@@ -123,7 +122,7 @@ def ticks(cluster: Cluster, number: int, shuffled: bool) -> Iterator[tuple[float
 
 
 async def lateness(count: int, work: Callable[[], object] | None) -> list[float]:
-    """Milliseconds by which an event loop wakes up too late, beside something that runs again and again in a thread."""
+    """Return the delays of an event loop's wake-ups in milliseconds, while a thread repeats `work`."""
     late: list[float] = []
     running = asyncio.get_running_loop()
     beside = running.run_in_executor(None, work) if work else None
@@ -140,7 +139,7 @@ async def lateness(count: int, work: Callable[[], object] | None) -> list[float]
 
 
 def event_loop(options: argparse.Namespace) -> dict[str, Any]:
-    """How late an event loop is beside decisions, and without."""
+    """Measure the delays of an event loop, with and without decisions beside it."""
     pause, seconds = ShortTurns(), count()
     cluster, loop = Cluster(options.nodes, options.executors, 1.5), ControlLoop(pause=pause)
 

@@ -1,12 +1,12 @@
-"""Throughput while keys change their weight: executor-centric against static, and against what is possible.
+"""Throughput under changing key weights: executor-centric compared with static and with the possible throughput.
 
-Sixteen emulated cores (service time 1 ms a tuple by sleeping; 4 workers of 4 threads) process a stream as fast as they
-can. Some times a minute the keys are reshuffled: each gets another key's weight. "Possible" is what a planner that
-knows the keys' weights could reach with whole cores per executor and whole shards per core.
+Sixteen emulated cores (service time 1 ms per tuple by sleeping; 4 workers of 4 threads) process a stream as fast as
+they can. Several times a minute the keys are reshuffled: each gets another key's weight. "Possible" is the throughput
+of a planner that knows the keys' weights, with whole cores per executor and whole shards per core.
 
-What static executors get done depends on the one order of the keys that is drawn: with 100 keys "possible" is between
-1.4 and 2.5 times as much. So every run draws other orders, the same for both paradigms, and what is compared is the sum
-over the runs. A first line for each number of keys tells what both could reach over many orders, by computation alone.
+The throughput of static executors depends on the random order of the keys: with 100 keys "possible" is between 1.4 and
+2.5 times as much. Every run therefore draws other orders, the same for both paradigms, and the result compares the
+sums over the runs. The first line for each number of keys has the computed bounds over many orders, without a run.
 
     python benchmarks/dynamics.py [--seconds 45] [--runs 5] [--setting 3 4 5]
 """
@@ -39,34 +39,34 @@ SHARDS = 256
 BATCH_ROWS = 256
 BALLAST = 10_000
 WARM_SECONDS = 12.0
-"""Time for cores and shards to find their places before it counts."""
+"""Warm-up in which cores and shards settle; not measured."""
 
 SETTINGS = [(10_000, 0), (10_000, 2), (10_000, 16), (100, 0), (100, 2), (100, 16)]
-"""Keys, and reshuffles a minute."""
+"""Number of keys, and reshuffles per minute."""
 
 ORDERS_OF_A_RUN = 1_000
-"""Each run draws orders of its own."""
+"""Each run draws its own orders of the keys."""
 
 COMPUTED_ORDERS = 200
 
 
 def weights(keys: int) -> np.ndarray:
-    """Share of each rank."""
+    """Return the share of each rank."""
     shares = np.arange(1, keys + 1, dtype=float) ** -ZIPF
     return shares / shares.sum()
 
 
 def keys_by_rank(keys: int, epoch: int) -> np.ndarray:
-    """Which key has which rank in one of the orders."""
+    """Return the key of each rank in one of the orders."""
     return np.random.default_rng([7, epoch]).permutation(keys)
 
 
 def stream(keys: int, shuffles: float, seconds: float, first: int = 0) -> Iterator[pa.RecordBatch]:
-    """As many rows as are taken within some seconds."""
+    """Yield rows until some seconds have passed."""
     rng = np.random.default_rng(3)
     shares = np.cumsum(weights(keys))
     value = pa.array(np.ones(BATCH_ROWS))
-    # A column that nobody needs: the engine reads some megabytes ahead, which is to be no more than 0.1 s.
+    # An unused column: the engine reads some megabytes ahead, which should be no more than 0.1 s.
     ballast = pa.array([bytes(BALLAST)] * BATCH_ROWS)
     began = time.time()
     while (elapsed := time.time() - began) < seconds:
@@ -76,12 +76,12 @@ def stream(keys: int, shuffles: float, seconds: float, first: int = 0) -> Iterat
 
 
 def without_ballast(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Drop what only made the rows heavy up to here."""
+    """Drop the unused column."""
     return batch.select(["key", "value"])
 
 
 def shard_shares(keys: int, epoch: int, executors: int) -> np.ndarray:
-    """Share of each shard of each executor."""
+    """Return the share of each shard of each executor."""
     share = np.empty(keys)
     share[keys_by_rank(keys, epoch)] = weights(keys)
     hashes = hash_columns(pa.record_batch({"key": np.arange(keys)}), ("key",))
@@ -91,7 +91,7 @@ def shard_shares(keys: int, epoch: int, executors: int) -> np.ndarray:
 
 
 def possible(keys: int, epoch: int, executors: int) -> float:
-    """Rows per second with the best cores for each executor and the best shards for each core."""
+    """Return rows per second with optimal cores per executor and optimal shards per core."""
     by_shard = shard_shares(keys, epoch, executors)
     cores = np.ones(executors, dtype=int)
     worst = np.array([_largest(shards, 1) for shards in by_shard])
@@ -103,17 +103,17 @@ def possible(keys: int, epoch: int, executors: int) -> float:
 
 
 def possible_static(keys: int, epoch: int) -> float:
-    """Rows per second with one core for each of as many executors."""
+    """Return rows per second with one executor per core."""
     return float(1 / (shard_shares(keys, epoch, CORES).sum(axis=1).max() * SERVICE))
 
 
 def _largest(shards: np.ndarray, cores: int) -> float:
-    """Share of the most loaded core: the lower bound of any distribution of whole shards."""
+    """Return the share of the most loaded core: a lower bound for any distribution of whole shards."""
     return float(max(shards.max(), shards.sum() / cores))
 
 
 def computed(keys: int) -> dict[str, Any]:
-    """What could be reached over many orders of the keys, without running anything."""
+    """Return the computed bounds over many orders of the keys."""
     best = np.array([possible(keys, epoch, WORKERS) for epoch in range(COMPUTED_ORDERS)])
     fixed = np.array([possible_static(keys, epoch) for epoch in range(COMPUTED_ORDERS)])
     low, middle, high = np.quantile(best / fixed, [0.1, 0.5, 0.9]).round(2).tolist()
@@ -131,14 +131,14 @@ def computed(keys: int) -> dict[str, Any]:
 def run(
     client: Client, keys: int, shuffles: float, seconds: float, paradigm: str, first: int, report: str
 ) -> dict[str, Any]:
-    """One run, which begins with some order of the keys; throughput after the warm-up."""
+    """Run the job from the given order of the keys on; returns the throughput after the warm-up."""
     client.run(forget_processed)
     topology = de.Topology("dynamics")
     source = de.sources.Iterable(functools.partial(stream, keys, shuffles, seconds, first))
     rows = topology.source("stream", source).map(without_ballast)
     total = de.aggregate.Sum(served_in_1_ms, columns=["value"])
     rows.key_by("key").compute({"rows": de.aggregate.Count(), "total": total}, name="per_key", shards=SHARDS)
-    # Threads are held to what they are worth: a balance within 5 %, batches of 20 ms of emulated work.
+    # Use the cores well: balance within 5 %, batches of 20 ms of emulated work.
     options = {"inbox_time": "20ms", "queue_time": "200ms"}
     if paradigm == "executor-centric":
         options |= {"balance_threshold": 1.03, "balance_interval": "250ms", "report_interval": report}
@@ -164,7 +164,7 @@ def run(
 
 
 def recovery(done: list[tuple[float, int, float]], began: float, seconds: float, shuffles: float) -> float:
-    """Median time from a reshuffle until the throughput over half a second is within 5 % of what it then settles at."""
+    """Return the median time from a reshuffle until half a second's throughput is within 5 % of the settled one."""
     period = 60 / shuffles
     found = []
     for epoch in range(int(WARM_SECONDS / period) + 1, int(seconds / period)):
@@ -183,7 +183,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=45.0)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--setting", type=int, nargs="+", default=range(len(SETTINGS)))
-    parser.add_argument("--period", default="1s", help="how often the control loop looks")
+    parser.add_argument("--period", default="1s", help="period of the control loop")
     parser.add_argument("--report", default="500ms", help="how often a worker reports")
     arguments = parser.parse_args()
     with (

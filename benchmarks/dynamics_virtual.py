@@ -1,8 +1,8 @@
-"""`dynamics.py` on a virtual clock: quick, the same each time, and without the noise of the machine.
+"""`dynamics.py` on a virtual clock: fast, deterministic, and without the noise of the machine.
 
 The executors, meters, windows of credit, balancing and the control loop are the engine's own; threads, sockets, Dask
-and the time that tuples take are emulated (`_virtual.py`). One JSON line a setting, and with `--seconds-shown` what
-happened second by second: throughput, what was possible, cores and queues.
+and service times are emulated (`_virtual.py`). Prints one JSON line per setting, and with `--seconds-shown` the
+throughput, the possible throughput, cores and queues of each second.
 
     python benchmarks/dynamics_virtual.py [--keys 100] [--shuffles 0 2 16] [--orders 4] [--seconds 60]
 """
@@ -24,7 +24,7 @@ WARM_SECONDS = 12
 
 
 def run(keys: int, shuffles: float, first: int, seconds: int, options: Options) -> VirtualJob:
-    """Run one job from some order of the keys on."""
+    """Run one job from the given order of the keys on."""
     random = np.random.default_rng(3)
     shares = np.cumsum(weights(keys))
     hashes = hash_columns(pa.record_batch({"key": np.arange(keys)}), ("key",))
@@ -41,13 +41,13 @@ def run(keys: int, shuffles: float, first: int, seconds: int, options: Options) 
 
 
 def throughput(job: VirtualJob, seconds: int) -> np.ndarray:
-    """Rows of each second."""
+    """Return the rows of each second."""
     done = np.array(job.done)
     return np.histogram(done[:, 0], np.arange(seconds + 1.0), weights=done[:, 1])[0]
 
 
 def measured(keys: int, shuffles: float, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Sums over some first orders of the keys."""
+    """Return the sums over the first orders of the keys."""
     seconds, options = arguments.seconds, Options(control_period=arguments.period, report_interval=arguments.report)
     sums, moves = np.zeros(3), 0
     for number in range(arguments.orders):
@@ -74,7 +74,7 @@ def measured(keys: int, shuffles: float, arguments: argparse.Namespace) -> dict[
 
 
 def show(job: VirtualJob, rates: np.ndarray, best: list[float]) -> None:
-    """Print what happened in each second."""
+    """Print throughput, cores and queues of each second."""
     for snapshot in job.snapshots:
         second = int(snapshot.now)
         if WARM_SECONDS <= second < len(rates):
@@ -91,7 +91,7 @@ def main() -> None:
     parser.add_argument("--shuffles", type=float, nargs="+", default=[0.0, 2.0, 16.0])
     parser.add_argument("--orders", type=int, default=4)
     parser.add_argument("--seconds", type=int, default=60)
-    parser.add_argument("--period", type=float, default=1.0, help="seconds between two looks of the control loop")
+    parser.add_argument("--period", type=float, default=1.0, help="seconds between two ticks of the control loop")
     parser.add_argument("--report", type=float, default=0.5, help="seconds between two reports of a worker")
     parser.add_argument("--seconds-shown", action="store_true")
     arguments = parser.parse_args()

@@ -1,25 +1,24 @@
-"""What it costs to hand Spark's micro-batches over to a running job.
+"""Cost of the handoff of Spark's micro-batches to a running job.
 
-One JSON line a setting; everything is measured in one run, in turns, since the machine's speed changes.
+Prints one JSON line per setting. One run measures all sinks in alternation, because the machine's speed varies.
 
-- `noop`: Spark's own sink that drops all rows; the floor.
+- `noop`: Spark's own sink that drops all rows; the lower bound.
 - `bare`: a Python Data Source that sends each Arrow batch to a Dask worker, which drops it: the same connection and
-  window as ours, without digest, staging, ledger and job.
+  window as `dask_elastic`, without digest, staging, ledger and job.
 - `dask_elastic`: into a job that reads the rows and drops them.
 
-Micro-batches of 1 M rows of 100 bytes: rows/s are those of the median micro-batch, from its trigger to its commit, the
-first ones left out. `ratio_to_bare` is that of the medians. `staged_MiB` is the most that a source's instance held in
-memory, `spilled_MiB` the most on disk.
+Micro-batches of 1 M rows of 100 bytes: rows/s of the median micro-batch, from its trigger to its commit, without the
+first ones. `ratio_to_bare` is the ratio of the medians. `staged_MiB` is the maximum that a source's instance held in
+memory, `spilled_MiB` the maximum on disk.
 
-Micro-batches of 10 k rows: seconds from Spark's trigger until their last row is in the state of a count by key, next to
-the whole trigger of `noop` and of ours.
+Micro-batches of 10 k rows: seconds from Spark's trigger until their last row is in the state of a count by key, and the
+whole trigger of `noop` and of `dask_elastic`.
 
-With `--slow`, something else: back-pressure. Spark writes micro-batches as fast as it may into a job that takes far
-fewer rows per second than Spark has, and all processes are watched. `staged_MiB` is the most that one of the two
-instances held in memory, of `staging_MiB` that each may; of each kind of process there are the resident sizes of the
-largest one: when the job had taken its first rows (`first`), the most (`peak`), and by how much the mean of the last
-third of the time is above that of the second (`drift`, which an unbounded queue would make as large as what Spark had
-in excess).
+`--slow` measures memory under backpressure instead. Spark writes micro-batches as fast as possible into a job that
+accepts far fewer rows per second. `staged_MiB` is the maximum that one of the two instances held in memory, of the
+allowed `staging_MiB`. For each kind of process the line has the resident sizes of the largest one: when the job had
+read its first rows (`first`), the maximum (`peak`), and the mean of the last third of the time minus that of the second
+third (`drift`; with an unbounded queue it would be as large as Spark's excess).
 
     python benchmarks/handoff.py [--batches 8] [--rows 1000000] [--rounds 2]
     python benchmarks/handoff.py --slow [--seconds 75]
@@ -55,7 +54,7 @@ SMALL_ROWS = 10_000
 
 
 def source(spark: Any, rows: int) -> Any:
-    """A stream of rows of 100 bytes: three numbers, a moment and a text."""
+    """Return a stream of rows of 100 bytes: three numbers, a timestamp and a string."""
     stream = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", rows).option("numPartitions", 2).load()
     return stream.selectExpr(
         "value as id",
@@ -67,7 +66,7 @@ def source(spark: Any, rows: int) -> Any:
 
 
 def run(stream: Any, sink: str, options: dict[str, str], batches: int) -> list[dict[str, Any]]:
-    """Write so many micro-batches as fast as they go; return the progress of those after the first."""
+    """Write micro-batches as fast as possible; return the progress of those after the first."""
     with tempfile.TemporaryDirectory() as checkpoint:
         query = stream.writeStream.format(sink).options(**options).option("checkpointLocation", checkpoint).start()
         seen: dict[int, dict[str, Any]] = {}
@@ -90,11 +89,11 @@ def seconds(progress: list[dict[str, Any]]) -> list[float]:
 
 
 class Sent(WriterCommitMessage):
-    """Nothing to say."""
+    """An empty commit message."""
 
 
 class BareSource(DataSource):
-    """The bare sink of the description above."""
+    """The sink `bare` of the module's docstring."""
 
     @classmethod
     def name(cls) -> str:
@@ -105,7 +104,7 @@ class BareSource(DataSource):
 
 
 class BareWriter(DataSourceStreamArrowWriter):
-    """Sends batches, keeping the same window unanswered as the real one."""
+    """Sends batches with the same window of unanswered bytes as the real writer."""
 
     def __init__(self, addresses: list[str]):
         self.addresses = addresses
@@ -168,7 +167,7 @@ def add_bare_handler(dask_worker: Any) -> None:
     dask_worker.handlers["bare_stage"] = drop
 
 
-# ours
+# dask_elastic
 
 
 def dropping_job(client: Client, schema: Any) -> de.Job:
@@ -179,7 +178,7 @@ def dropping_job(client: Client, schema: Any) -> de.Job:
 
 
 def staged(client: Client) -> tuple[float, float]:
-    """The most that any instance held in memory and on disk, in MiB."""
+    """Return the maximum that any instance held in memory and on disk, in MiB."""
 
     def peaks(dask_worker: Any) -> tuple[int, int]:
         job_parts = dask_worker.plugins["dask-elastic-worker"].runtime.job_parts.values()
@@ -218,7 +217,7 @@ def large(spark: Any, client: Client, rows: int, batches: int, rounds: int) -> N
 
 
 def noting(path: str) -> Any:
-    """Return a function that notes when how many rows are counted."""
+    """Return a function that logs the time and the number of counted rows."""
     latest: dict[int, int] = {}
 
     def note(batch: Any) -> None:
@@ -268,7 +267,7 @@ STAGING = 16
 
 
 def resident(workers: list[int]) -> dict[str, float]:
-    """The resident size, in MiB, of the largest process of each kind."""
+    """Return the resident size, in MiB, of the largest process of each kind."""
     found: dict[str, list[float]] = {"dask_worker": [], "spark_python": [], "spark_java": []}
     for process in psutil.Process().children(recursive=True):
         try:
@@ -327,9 +326,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=1_000_000, help="rows of a large micro-batch")
     parser.add_argument("--batches", type=int, default=8, help="large micro-batches of each sink and round")
-    parser.add_argument("--rounds", type=int, default=2, help="how often the sinks take their turns")
+    parser.add_argument("--rounds", type=int, default=2, help="how often the sinks alternate")
     parser.add_argument("--slow", action="store_true", help="measure memory with a job that is slower than Spark")
-    parser.add_argument("--seconds", type=float, default=75, help="how long --slow looks")
+    parser.add_argument("--seconds", type=float, default=75, help="duration of the --slow measurement")
     options = parser.parse_args()
     spark = session("handoff", master="local[2]", config={"spark.driver.memory": "2g"})
     register(spark)

@@ -1,8 +1,8 @@
-"""Latency from the scheduled emission of a tuple to the end of its processing, beside a bare hand-over.
+"""Latency from the due time of a tuple to the end of its processing, compared with a bare queue between threads.
 
-Three ways: on one node (source thread, task thread); from a source's node to the home on another; and from the home
-to a remote task and back. On one node a bare hand-over between the same number of threads, with the same pacing and
-the same state update, runs alternately. One JSON line a way and rate; medians of the runs.
+Three paths: on one node (source thread, task thread); from a source's node to the home on another; and from the home
+to a remote task and back. On one node, a bare queue between the same number of threads, with the same pacing and the
+same state update, runs alternately. Prints one JSON line per path and rate; medians of the runs.
 
     python benchmarks/latency.py [--seconds 15] [--runs 5] [--rate 1000 10000 100000]
 """
@@ -32,7 +32,7 @@ ROWS = 10_000
 
 
 def paced(seconds: float, rate: float) -> Any:
-    """Enough rows for so many seconds."""
+    """Return enough rows for the given seconds."""
     made = batches(ROWS)
     left = int(seconds * rate)
     number = 0
@@ -43,7 +43,7 @@ def paced(seconds: float, rate: float) -> Any:
 
 
 def bare(seconds: float, rate: float) -> LatencyHistogram:
-    """One thread paces, hashes and hands over; another updates the state."""
+    """One thread paces and hashes rows and puts them into a queue; another updates the state."""
     queue: SimpleQueue[tuple[pa.RecordBatch, Any, float] | None] = SimpleQueue()
     histogram = LatencyHistogram()
 
@@ -68,12 +68,12 @@ def bare(seconds: float, rate: float) -> LatencyHistogram:
 
 
 def engine(client: Client, seconds: float, rate: float, way: str) -> tuple[float, float]:
-    """p50 and p99 in seconds, over the last seconds of a run."""
+    """Return p50 and p99 in seconds, over the last seconds of a run."""
     topology = de.Topology(f"latency-{way}")
     elsewhere = way == "source -> home"
     inputs = []
     if elsewhere:
-        # The first source goes to the first node, which is the home; the one that is measured to the second.
+        # The first source is placed on the first node, the home; the measured source on the second.
         inputs.append(topology.source("first", de.sources.Arrow(batches(ROWS)[0].slice(0, 1))))
     source = de.sources.Iterable(functools.partial(paced, seconds, rate), rate=rate)
     inputs.append(topology.source("stream", source))

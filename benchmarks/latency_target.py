@@ -1,8 +1,8 @@
-"""How well a latency target is kept while the load doubles and halves, with how many cores, and how right the model is.
+"""Latency target under a load that doubles and halves: how well it is met, with how many cores, and the model's error.
 
-Eight emulated cores (service time 10 ms a tuple by sleeping; 2 workers of 4 threads). The stream has 200 tuples a
-second, then 400, and so on. An oracle tries every constant number of cores on either load: the least that keeps the
-target is what would have done. One JSON line with medians of the runs.
+Eight emulated cores (service time 10 ms per tuple by sleeping; 2 workers of 4 threads). The stream has 200 tuples per
+second, then 400, and so on. An oracle tries every constant number of cores on either load: the smallest number that
+meets the target is the reference. Prints one JSON line with medians of the runs.
 
     python benchmarks/latency_target.py [--target 60ms] [--phase 20] [--runs 5]
 """
@@ -36,11 +36,11 @@ PHASES = (False, True, False, True, False)
 WARM_SECONDS = 5.0
 ORACLE_SECONDS = 20.0
 OBSERVED_SECONDS = 6.0
-"""What came of a decision is measured some seconds later."""
+"""Seconds after which the effect of a decision is measured."""
 
 
 def stream(phases: tuple[bool, ...], phase: float) -> Iterator[pa.RecordBatch]:
-    """Rows at the high rate that know when they are due; in low phases every other one is to be dropped."""
+    """Yield rows with due times at the high rate; in low phases every other row is marked to be dropped."""
     rng = np.random.default_rng(5)
     size = rows_within(HIGH, SLICE_SECONDS, 65_536)
     began = time.time()
@@ -53,12 +53,12 @@ def stream(phases: tuple[bool, ...], phase: float) -> Iterator[pa.RecordBatch]:
 
 
 def kept(batch: pa.RecordBatch) -> pa.Array:
-    """Which rows stay."""
+    """Return which rows are kept."""
     return pc.equal(batch["kept"], True)
 
 
 def run(client: Client, phases: tuple[bool, ...], phase: float, **options: Any) -> dict[str, Any]:
-    """One run: seconds and their mean latencies, cores over time, and the decisions."""
+    """Run the job; returns seconds with their mean latencies, cores over time, and the decisions."""
     client.run(forget_processed)
     topology = de.Topology("latency-target")
     source = de.sources.Iterable(functools.partial(stream, phases, phase), rate=HIGH)
@@ -88,7 +88,7 @@ def run(client: Client, phases: tuple[bool, ...], phase: float, **options: Any) 
 
 
 def oracle(client: Client, high: bool, target: float) -> int:
-    """Least constant number of cores whose mean latency keeps the target."""
+    """Return the smallest constant number of cores whose mean latency meets the target."""
     for cores in range(1, WORKERS * THREADS + 1):
         means = run(client, (high,), ORACLE_SECONDS, cores={"per_key": cores})["means"]
         if len(means) and means.mean() <= target:
@@ -126,7 +126,7 @@ def main() -> None:
 
 
 def _median_error(made: list[dict[str, Any]], phase: float) -> float | None:
-    """Median of |predicted / observed - 1| over the decisions whose phase lasts until the effect is observed."""
+    """Return the median of |predicted / observed - 1| over the decisions whose phase lasts until the observation."""
     errors: list[float] = []
     for one in made:
         known = one["decisions"].dropna(subset=["predicted", "observed"])

@@ -1,6 +1,6 @@
 """Resident memory of the workers over ten minutes of a run with a constant key set.
 
-Prints one JSON line: the sum over the workers each minute, and the growth from minute 2 to the end.
+Prints one JSON line: the sum over the workers per minute, and the growth from minute 2 to the end.
 
     python benchmarks/memory.py [--minutes 10] [--rate 200000]
 """
@@ -23,7 +23,7 @@ ROWS = 10_000
 
 
 def resident(pids: list[int]) -> int:
-    """Bytes that the processes have in memory."""
+    """Return the resident bytes of the processes."""
     return sum(psutil.Process(pid).memory_info().rss for pid in pids)
 
 

@@ -1,15 +1,15 @@
-"""How long planning of migrations takes: single steps, sequences, and projected costs.
+"""Planning time of migrations: single steps, sequences, and projected costs.
 
-One JSON line a setting, with the median and the longest of its runs, and the median of the processor's time, which
-other work on the machine disturbs less.
+Prints one JSON line per setting, with the median and the maximum of its runs, and the median of their CPU time, which
+other load on the machine affects less.
 
 - single_step for growing numbers of tasks and nodes, loads that differ by half and state that differs more. The paper's
-  bound is 2 ms for 64 tasks and 8 to 16 nodes (State migration, figure 13). With a tight limit intervals get shorter as
-  nodes get more, so that time grows with the tasks alone; with none, every interval is allowed, and the growth is that
-  of tasks² × nodes, once they are so many that NumPy's calls do not matter.
+  bound is 2 ms for 64 tasks and 8 to 16 nodes (State migration, figure 13). With a tight limit, intervals get shorter
+  with more nodes, so that time grows with the tasks alone; without a limit every interval is allowed, and time grows
+  with tasks² × nodes, once the overhead of NumPy's calls is negligible.
 - sequence of ten steps for 64 tasks: up to 5 nodes, and the paper's range of 8 nodes and more.
-- projected_costs for growing numbers of tasks and of nodes, up to 24 tasks and 5 nodes with a limit so loose that most
-  partitionings keep it.
+- projected_costs for growing numbers of tasks and nodes, up to 24 tasks and 5 nodes with a limit so loose that most
+  partitionings satisfy it.
 
     python benchmarks/migration_planning.py [--runs 20]
 """
@@ -33,10 +33,10 @@ from dask_elastic.planning.transition import projected_costs
 STEPS = [(64, 4), (64, 16), (64, 32), (128, 16), (256, 16), (512, 16), (1024, 16), (1024, 64), (2048, 64)]
 """Tasks and nodes."""
 UNLIMITED = [(128, 16), (256, 16), (512, 16), (1024, 16), (512, 32), (512, 64)]
-"""Tasks and nodes of steps that no limit binds."""
+"""Tasks and nodes of steps without a binding limit."""
 SEQUENCES = {"2 to 5": [3, 4, 3, 2, 3, 4, 5, 4, 3, 2], "8 to 12": [9, 10, 9, 8, 9, 10, 11, 12, 11, 10]}
 PROJECTED = [(12, 5), (16, 5), (20, 5), (24, 2), (24, 3), (24, 4), (24, 5)]
-"""Tasks and most nodes."""
+"""Tasks and maximum number of nodes."""
 
 
 def tasks(seed: int, count: int, spread: float = 0.5) -> tuple[np.ndarray, np.ndarray]:
@@ -46,7 +46,7 @@ def tasks(seed: int, count: int, spread: float = 0.5) -> tuple[np.ndarray, np.nd
 
 
 def step(seed: int, count: int, nodes: int, limited: bool = True) -> tuple[Any, ...]:
-    """Return a step from three quarters of the nodes, a fifth above the least limit or without any that binds."""
+    """Return a step from three quarters of the nodes, with a limit a fifth above the least or without a binding one."""
     load, state = tasks(seed, count)
     before = single_step(load, state, [[0, count]], max(3 * nodes // 4, 1), 1.0).intervals
     return load, state, before, nodes, least_tau(load, nodes) + 0.2 if limited else float(nodes)
@@ -60,7 +60,7 @@ def steps(seed: int, counts: list[int]) -> tuple[Any, ...]:
 
 
 def chain(seed: int, count: int, most: int, tau: float) -> tuple[Any, ...]:
-    """Return a chain of node counts that rise and fall by one, and what its costs are projected for."""
+    """Return a chain of node counts that rise and fall by one, and the parameters of its projected costs."""
     load, state = tasks(seed, count, spread=0.3)
     near = {nodes: [other for other in (nodes - 1, nodes + 1) if 1 <= other <= most] for nodes in range(1, most + 1)}
     matrix = {nodes: dict.fromkeys(others, 1 / len(others)) for nodes, others in near.items()}
@@ -68,7 +68,7 @@ def chain(seed: int, count: int, most: int, tau: float) -> tuple[Any, ...]:
 
 
 def measure(function: Callable[..., Any], problems: list[tuple[Any, ...]], runs: int) -> dict[str, float]:
-    """Median and longest time of so many runs over the problems in turn, after one that does not count."""
+    """Return median and maximum time of the runs, which cycle through the problems, after a warm-up."""
     function(*problems[0])
     spent, worked = [], []
     for run in range(runs):

@@ -1,11 +1,11 @@
-"""How good placements are after how long: the solver against Flux and against the best known, and ALBIC.
+"""Quality of placements within a time limit: the MILP compared with Flux and with the best known; ALBIC and COLA.
 
-One JSON line a setting. Load distances are in points, percent of a node, at a mean of 50.
+Prints one JSON line per setting. Load distances are in points, percent of a node, at a mean of 50.
 
 - milp: ALBIC's section 5.1, a fifth of the nodes raised or lowered by 20 points. Twenty nodes and 400 groups within 1 s
-  and 5 s, sixty nodes and 1,200 groups within 5 s, each against Flux repeated; `above_best_max` is how far the load
-  distance is above the lowest of this run and of a longer one (`--best`, in seconds; 0 leaves it out).
-- albic and cola: a chain of operators on sixty nodes and 1,200 groups of which half talk one to one.
+  and 5 s, sixty nodes and 1,200 groups within 5 s, each compared with repeated Flux; `above_best_max` is the load
+  distance minus the lowest of this run and of a longer one (`--best`, in seconds; 0 omits it).
+- albic and cola: a chain of operators on sixty nodes and 1,200 groups, half of which communicate one to one.
 - others: every other planner on the same problem as the solver.
 
     python benchmarks/placement.py [--seeds 3] [--best 60] [--only milp]
@@ -34,7 +34,7 @@ SMALL, LARGE = SIZES[0], SIZES[2]
 
 
 def timed(made: Planner, problem: PlacementProblem, seed: int) -> tuple[Placement, float]:
-    """Plan, and tell how long it took."""
+    """Plan, and measure the time."""
     start = time.perf_counter()
     placement = made.plan(problem, seed)
     spent = time.perf_counter() - start

@@ -1,9 +1,9 @@
-"""How long planning takes: cores, allocation, and balance within an executor.
+"""Planning time of core assignment, allocation, and balance within an executor.
 
-One JSON line a setting, with the median and the longest of its runs in milliseconds.
+Prints one JSON line per setting, with the median and the maximum of its runs in milliseconds.
 
-- assign_cores on full clusters of nodes with 8 cores and 3 executors a node, where two fifths of the executors want a
-  core more or less ("drift"), or all want something else altogether ("upheaval").
+- assign_cores on full clusters of nodes with 8 cores and 3 executors per node, where two fifths of the executors need
+  one core more or less ("drift"), or the needs of all change completely ("upheaval").
 - allocate for 100 executors.
 - balance of 1,024 shards over 64 tasks, from a skewed start.
 
@@ -31,7 +31,7 @@ SIZES = (8, 16, 32, 100, 316, 1_000)
 
 
 def cluster(seed: int, nodes: int, upheaval: bool) -> tuple[Any, ...]:
-    """Executors mostly at home on a full cluster, and what they want next."""
+    """Return executors mostly at home on a full cluster, and their next demand."""
     random = np.random.default_rng(seed)
     executors = 3 * nodes
     home = np.arange(executors) % nodes
@@ -57,7 +57,7 @@ def cluster(seed: int, nodes: int, upheaval: bool) -> tuple[Any, ...]:
 
 
 def network(seed: int) -> tuple[Any, ...]:
-    """100 executors of up to four cores of load, and a target a tenth above their service times."""
+    """Return 100 executors of up to four cores of load, and a target a tenth above their service times."""
     random = np.random.default_rng(seed)
     arrival = random.uniform(1, 100, 100)
     loads = random.uniform(0.1, 4, 100)
@@ -65,14 +65,14 @@ def network(seed: int) -> tuple[Any, ...]:
 
 
 def shards(seed: int) -> tuple[Any, ...]:
-    """1,024 shards with a Zipf load on 64 tasks, each where chance put it."""
+    """Return 1,024 shards with a Zipf load, placed randomly on 64 tasks."""
     random = np.random.default_rng(seed)
     load = random.permutation(1.0 / np.arange(1, 1_025) ** 0.5)
     return load, random.integers(0, 64, 1_024), range(64)
 
 
 def measure(function: Callable[..., Any], problems: list[tuple[Any, ...]], runs: int) -> dict[str, float]:
-    """Median and longest time of so many runs over the problems in turn, after one that does not count."""
+    """Return median and maximum time of the runs, which cycle through the problems, after a warm-up."""
     function(*problems[0])
     spent = []
     for run in range(runs):

@@ -1,10 +1,10 @@
-"""How long it takes from the kill of a worker to the first row processed again, and whether the result is right.
+"""Time from the kill of a worker to the first replayed row, and correctness of the result.
 
-An executor at home on one worker has remote tasks on others, which it sends a steady stream. One of these workers is
-killed after the other (SIGKILL; Dask's nanny starts it anew, and it is given tasks again) while rows are with it. In
-the end, state and outputs are compared with those of one process. One JSON line: kills survived, whether the result is
-equal, and p50, p99 and the most of the seconds from the kill (and, as the library itself reports it, from its notice)
-to the first row that was processed again.
+An executor at home on one worker sends a steady stream to its remote tasks on other workers. These are killed one after
+the other (SIGKILL; Dask's nanny restarts them, and they get tasks again) while rows are in flight. At the end, state
+and outputs are compared with those of one process. Prints one JSON line: kills survived, whether the result is equal,
+and p50, p99 and maximum of the seconds from the kill (and, as the library reports it, from its detection) to the first
+replayed row.
 
     python benchmarks/recovery.py [--kills 30] [--workers 3] [--rate 20000] [--flush 1s]
 """
@@ -34,13 +34,13 @@ SERVICE_SECONDS = 20e-6
 PATIENCE = 60.0
 STATE = dict.fromkeys(("faults", "count", "sum", "last"), pa.int64())
 SETTINGS = {"elastic.control-period": "200ms", "distributed.deploy.lost-worker-timeout": "1 hour"}
-"""Dask's local cluster gives a worker up for good if it is not there by chance some seconds after it was killed."""
+"""Dask's local cluster removes a killed worker permanently if it is not back within some seconds."""
 
 SCHEMA = pa.schema({"key": pa.int64(), "number": pa.int64()})
 
 
 def numbered() -> Iterator[pa.RecordBatch]:
-    """Rows with rising numbers, each key in its turn."""
+    """Yield rows with increasing numbers, round-robin over the keys."""
     start = 0
     while True:
         place = np.arange(start, start + BATCH)
@@ -49,7 +49,7 @@ def numbered() -> Iterator[pa.RecordBatch]:
 
 
 def follow(rows: pa.RecordBatch, state: Any) -> pa.RecordBatch:
-    """Count and sum the numbers of each key, and count those that do not rise."""
+    """Count and sum the numbers of each key, and count those that do not increase."""
     time.sleep(SERVICE_SECONDS * rows.num_rows)
     order = np.argsort(state.ordinals, kind="stable")
     keys, number = state.ordinals[order], rows.column("number").to_numpy()[order]
@@ -65,7 +65,7 @@ def follow(rows: pa.RecordBatch, state: Any) -> pa.RecordBatch:
 
 
 def wait_for(found: Callable[[], Any], what: str) -> Any:
-    """Ask until there is an answer."""
+    """Poll until there is a result."""
     deadline = time.monotonic() + PATIENCE
     while not (answer := found()):
         if time.monotonic() > deadline:
@@ -84,7 +84,7 @@ def submit(client: Client, rate: float, flush: str) -> de.Job:
 
 
 def spread(job: de.Job, client: Client, home: str, workers: int) -> list[str]:
-    """Give the executor one core on each other worker, once all of them are back; returns these."""
+    """Wait until all other workers are back, give the executor one core on each, and return them."""
 
     def given() -> list[str] | None:
         there = set(client.nthreads())
@@ -102,7 +102,7 @@ def spread(job: de.Job, client: Client, home: str, workers: int) -> list[str]:
 
 
 def kill(job: de.Job, client: Client, guest: str, losses: int) -> float | None:
-    """Kill a worker that is busy; returns the seconds to the first row that was processed again, if any was."""
+    """Kill a busy worker; returns the seconds to the first replayed row, if there is one."""
     pid = client.run(os.getpid, workers=[guest])[guest]
     os.kill(pid, signal.SIGKILL)
     killed = time.time()
@@ -136,7 +136,7 @@ def is_equal(job: de.Job) -> bool:
 
 
 def run(client: Client, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Kill workers, one after the other, and see what comes out."""
+    """Kill workers one after the other, and measure."""
     job = submit(client, arguments.rate, arguments.flush)
     home = job.assignment()["home"][0]
     took = []

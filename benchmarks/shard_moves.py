@@ -1,11 +1,11 @@
-"""How long a shard move pauses its shard, and what the other shards notice of it.
+"""Pause of a shard during its move, and the latency of the other shards.
 
-An executor of two tasks keeps 32 KiB of state a shard. A steady stream loads it to a fraction ρ of its measured
-capacity (service times are emulated by sleeping, so that two cores stand for as many as are needed), while shards
-move all the time: within the node, or to a remote task and back. Half of the shards move, in turn from either task, so
-that the tasks' loads stay level. One JSON line a setting: p50 and p99 of the pauses, and the latencies of the shards
-that move and of the others, from runs with and without moves, which alternate. Without moves the same commands are
-given and move nothing.
+An executor of two tasks keeps 32 KiB of state per shard. A steady stream loads it to a fraction ρ of its measured
+capacity (service times are emulated by sleeping, so that two cores stand for any number), while shards move
+continuously: within the node, or to a remote task and back. Half of the shards move, alternately from either task, so
+that the tasks' loads stay equal. Prints one JSON line per setting: p50 and p99 of the pauses, and the latencies of the
+moving and the other shards, from alternating runs with and without moves. Runs without moves issue the same commands
+with the current owner as the target.
 
     python benchmarks/shard_moves.py [--seconds 12] [--runs 5] [--every 0.1] [--rho 0.5 0.7 1.1]
 """
@@ -41,7 +41,7 @@ INBOX = 0.005
 
 
 def run(client: Client, seconds: float, rate: float, across: bool, moving: bool, every: float) -> dict[str, Any]:
-    """One run at so many rows per second, with a move begun every so many seconds."""
+    """Run at a rate in rows per second, and begin a move every `every` seconds."""
     client.run(forget_latencies)
     topology = de.Topology("shard-moves")
     source = topology.source("stream", de.sources.Iterable(functools.partial(timed_rows, seconds, rate), rate=rate))
@@ -49,7 +49,7 @@ def run(client: Client, seconds: float, rate: float, across: bool, moving: bool,
     source.key_by("key").compute(
         {"rows": de.aggregate.Count(), "total": total}, name="per_key", executors=1, shards=SHARDS
     )
-    # No balancing of its own: only the moves that are asked for are measured.
+    # No balancing: only the requested moves are measured.
     job = de.submit(topology, client, cores={"per_key": 2}, inbox_time=INBOX, balance_interval="1h")
     if across:
         home = job.assignment()["home"][0]
@@ -76,9 +76,9 @@ def run(client: Client, seconds: float, rate: float, across: bool, moving: bool,
 
 
 def _move_on(job: de.Job, moving: bool, every: float) -> None:
-    """Swap the owners of the shards that may move, one after the other; the tasks' loads stay level.
+    """Swap the owners of the shards that may move, one after the other; the tasks' loads stay equal.
 
-    Without moving, each is asked to go where it is: the commands cost the same, and nothing is paused.
+    Without moving, the target is the current owner: the commands cost the same, and no shard pauses.
     """
     placed = job.assignment()
     tasks = [int(task) for task in placed["task"]]
@@ -113,17 +113,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=12.0)
     parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--every", type=float, default=0.1, help="seconds from the begin of one move to the next one's")
+    parser.add_argument("--every", type=float, default=0.1, help="seconds between the starts of two moves")
     parser.add_argument("--rho", type=float, nargs="+", default=[0.5, 0.7, 1.1])
-    parser.add_argument("--only", choices=("within", "across"), help="moves within a node, or across nodes, alone")
+    parser.add_argument("--only", choices=("within", "across"), help="only moves within a node, or only across nodes")
     arguments = parser.parse_args()
     for across in {"within": (False,), "across": (True,), None: (False, True)}[arguments.only]:
         with (
             LocalCluster(n_workers=2, threads_per_worker=2, dashboard_address=None) as cluster,
             Client(cluster) as client,
         ):
-            # What a sleep really takes is a matter of the machine and of the size of the batches that come of the
-            # rate: the load is a fraction of what it gets done at about that rate.
+            # The duration of a sleep depends on the machine and on the batch size, and so on the rate: the capacity
+            # is measured at about the rate of the run.
             capacity = 2 * run(client, 5, 1 / SERVICE_SECONDS, across, True, arguments.every)["service_rate"]
             for rho in arguments.rho:
                 made = [
@@ -137,7 +137,7 @@ def main() -> None:
 
 
 def _line(made: list[tuple[dict[str, Any], ...]], across: bool, rho: float, capacity: float) -> dict[str, Any]:
-    """Medians over the runs; `without` are those of the runs in which nothing moved."""
+    """Return medians over the runs; `without` are those of the runs without moves."""
 
     def median(name: str, moving: bool = True) -> float:
         return round(statistics.median(pair[0 if moving else 1][name] for pair in made), 3)

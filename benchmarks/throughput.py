@@ -1,6 +1,6 @@
-"""Throughput of a keyed running count, sum and sum of payload lengths, beside bare loops of the same steps.
+"""Throughput of a keyed running count, sum and sum of payload lengths, compared with bare loops of the same steps.
 
-Prints one JSON line a layout: the engine's and the bare loop's rows per second (medians of the runs, which alternate)
+Prints one JSON line per layout: the engine's and the bare loop's rows per second (medians of the runs, which alternate)
 and their ratio. The payload reaches the operator, the sources yield unhashed and unpartitioned rows, and nothing is
 aggregated upstream.
 
@@ -37,7 +37,7 @@ AGGREGATES = {
 
 
 class BareState:
-    """Count, sum and sum of lengths per key, as plain as NumPy allows."""
+    """Count, sum and sum of lengths per key, in plain NumPy."""
 
     def __init__(self, keys: int = 10_000):
         self.index = make_index()
@@ -68,7 +68,7 @@ def split_in_two(rows: pa.RecordBatch) -> list[tuple[pa.RecordBatch, np.ndarray]
 
 
 def bare_threads(total: int, rows: int) -> float:
-    """Two threads that each do every step for half of the stream; rows per second."""
+    """Run two threads that each do every step for half of the stream; returns rows per second."""
 
     def run(seed: int) -> None:
         states = BareState(), BareState()
@@ -131,7 +131,7 @@ def _bare_process(total: int, rows: int, seed: int, control: Connection) -> None
 
 
 def bare_processes(total: int, rows: int) -> float:
-    """Two processes that exchange half of their rows as Arrow IPC over sockets; rows per second."""
+    """Run two processes that exchange half of their rows as Arrow IPC over sockets; returns rows per second."""
     context = multiprocessing.get_context("spawn")
     controls = [context.Pipe() for _ in range(2)]
     processes = [context.Process(target=_bare_process, args=(total, rows, seed, controls[seed][1])) for seed in (0, 1)]
@@ -154,7 +154,7 @@ def bare_processes(total: int, rows: int) -> float:
 
 
 def engine(client: Client, total: int, rows: int, sources: int) -> float:
-    """The same through dask_elastic; rows per second from the first row to the end of the last."""
+    """Run the same with dask_elastic; returns rows per second from the first row to the end of the last."""
     topology = de.Topology("throughput")
     inputs = [
         topology.source(f"stream-{seed}", de.sources.Iterable(functools.partial(stream, total // sources, rows, seed)))

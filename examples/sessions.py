@@ -1,4 +1,4 @@
-"""Visitors of a shop, followed row by row: what they looked at lately, and what is in their baskets."""
+"""Tracks the visitors of a shop row by row: items viewed recently, and the contents of their baskets."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def make_clicks(rows: int) -> pa.Table:
 
 @de.per_row(output={"visitor": pa.int64(), "item": pa.string(), "times": pa.int64()})
 def follow(row: dict[str, Any], state: Any) -> dict[str, Any] | None:
-    """Put out who looks at an item for the third time within a session."""
+    """Emit a visitor who looks at an item for the third time within a session."""
     looked = state["looked"]
     basket = state["basket"]
     item = row["item"]
@@ -58,7 +58,7 @@ def build(clicks: pa.Table) -> de.Topology:
 
 
 def baskets(clicks: pa.Table) -> dict[int, dict[str, int]]:
-    """What should be in the baskets."""
+    """Return the expected contents of the baskets."""
     found: dict[int, dict[str, int]] = {}
     for row in clicks.to_pylist():
         basket = found.setdefault(row["visitor"], {})
@@ -88,9 +88,9 @@ def main() -> int:
     right &= items["visitors"].to_dict() == frame.groupby("item")["visitor"].nunique().to_dict()
     dearest = frame.sort_values("price", ascending=False).groupby("item")["price"].apply(lambda prices: [*prices[:3]])
     right &= {item: [one["price"] for one in top] for item, top in items["dearest"].items()} == dearest.to_dict()
-    print(f"{offers} offers were made; what visitors looked at is forgotten, their baskets are not")
+    print(f"{offers} offers were made; viewed items have expired, baskets have not")
     first = items.loc["item-0"]
-    print(f"item-0 was clicked by {first['visitors']} visitors, its dearest click was {first['dearest'][0]}")
+    print(f"item-0 was clicked by {first['visitors']} visitors; its most expensive click was {first['dearest'][0]}")
     return 0 if right else 1
 
 

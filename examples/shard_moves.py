@@ -1,4 +1,4 @@
-"""Giving and taking cores, and moving a shard by hand, while a job runs."""
+"""Adds and removes cores, and moves a shard by hand, while a job runs."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
     deadline = time.monotonic() + 20
     while not condition():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"this did not happen: {what}")
+            raise TimeoutError(f"not within 20 s: {what}")
         time.sleep(0.05)
 
 
 def move_one(job: de.Job) -> int:
-    """Move a shard from task 0 to task 1; one that balancing moves at this moment is refused, then another is tried."""
+    """Move a shard from task 0 to task 1; if the balancer is moving it, the move is refused and another is tried."""
     for shard in job.assignment()["shards"][0]:
         try:
             job.move_shard("sums", shard, task=1)
@@ -51,17 +51,17 @@ def move_one(job: de.Job) -> int:
 
 
 def move_about(job: de.Job) -> None:
-    show(job, "At first, on one core:")
+    show(job, "Initially, on one core:")
     job.set_cores("sums", 2)
     wait_until(lambda: len(job.assignment()) == 2 and job.metrics()["moves"].sum() > 0, "a second core")
-    show(job, "With a second core, that of another worker:")
+    show(job, "With a second core, on another worker:")
     before = job.metrics()["moves"].sum()
     shard = move_one(job)
     wait_until(lambda: job.metrics()["moves"].sum() > before, f"shard {shard} moves to task 1")
-    show(job, f"After shard {shard} was moved by hand:")
+    show(job, f"After moving shard {shard} by hand:")
     job.set_cores("sums", 1)
     wait_until(lambda: len(job.assignment()) == 1, "one core again")
-    show(job, "The core is given back:")
+    show(job, "After removing the second core:")
 
 
 def main() -> int:

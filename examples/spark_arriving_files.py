@@ -1,7 +1,7 @@
-"""Spark reads a directory into which files keep arriving, cleans the rows, and hands them over to a running job.
+"""Spark reads files that arrive in a directory, cleans the rows, and hands them over to a running job.
 
-The job's state is compared with the same query as a Spark batch over all files. Needs the extra `spark`; a Java is not
-needed, one comes with it.
+The job's state is compared with the same query as a Spark batch over all files. Needs the extra `spark`, which includes
+a Java.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SCHEMA = "shop string, amount decimal(10,2), at timestamp"
 
 
 def arrive(folder: Path, number: int, rng: random.Random) -> None:
-    """Write a file elsewhere and move it in, so that Spark sees it whole; one row in fifty has no amount."""
+    """Write a file elsewhere and rename it, so that Spark reads it whole; one row in fifty has no amount."""
     rows = (
         {
             "shop": rng.choice(SHOPS),
@@ -42,7 +42,7 @@ def arrive(folder: Path, number: int, rng: random.Random) -> None:
 
 
 def clean(frame: Any) -> Any:
-    """The query, the same for a stream and for a batch."""
+    """Apply the query, the same for a stream and for a batch."""
     return frame.where("amount is not null").selectExpr("shop", "cast(amount * 100 as bigint) as cents")
 
 
@@ -68,7 +68,7 @@ def main() -> None:
         for number in range(1, FILES):
             arrive(folder, number, rng)
         query.processAllAvailable()
-        query.stop()  # ends the job's source, too
+        query.stop()  # also ends the job's source
         job.wait(progress=False)
 
         found = job.state("per_shop").to_arrow().sort_by("shop").to_pylist()

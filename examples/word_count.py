@@ -1,4 +1,4 @@
-"""Counting words: the texts are made here, and a plain counter says what must come out."""
+"""Counts the words of generated lines, and compares the result with a `Counter`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def main() -> int:
         seen = {row["word"]: row["seen"] for row in job.state("per_word").to_arrow().to_pylist()}
     expected = Counter(word for line in lines for word in line.split())
     for word, count in expected.most_common():
-        print(f"{word:8}{count:8,}{'' if seen.get(word) == count else f'  but the job says {seen.get(word)}'}")
+        print(f"{word:8}{count:8,}{'' if seen.get(word) == count else f'  but the job has {seen.get(word)}'}")
     return 0 if seen == expected else 1
 
 

@@ -1,6 +1,6 @@
-"""The code of a documentation page, and its running: ``python page.py README.md`` prints what each block printed.
+"""Runs the code of a documentation page: ``python page.py README.md`` prints the output of each block.
 
-A page's blocks of Python run in order in one namespace. A block of text right behind one of them is what it prints.
+The Python blocks of a page run in order in one namespace. A text block directly after one of them is its output.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ BLOCK = re.compile(r"^```(?P<language>\w*)\n(?P<body>.*?)^```\n?", re.MULTILINE 
 
 @dataclass(frozen=True)
 class Block:
-    """A block of Python on a page: its first line's number, its code, and what the page says that it prints."""
+    """A block of Python on a page: number of its first line, code, and the output that the page shows."""
 
     line: int
     code: str
@@ -27,7 +27,7 @@ class Block:
 
 
 def blocks(text: str) -> list[Block]:
-    """Return a page's blocks of Python."""
+    """Return the Python blocks of a page."""
     found: list[Block] = []
     matches = [*BLOCK.finditer(text)]
     for match, following in zip_longest(matches, matches[1:]):
@@ -45,7 +45,7 @@ def run(path: Path) -> list[str]:
     namespace: dict[str, object] = {"__name__": "__main__"}
     printed = []
     for block in blocks(path.read_text(encoding="utf-8")):
-        # The line numbers of a traceback are then those of the page.
+        # The line numbers of a traceback then match the page.
         code = compile("\n" * (block.line - 1) + block.code, str(path), "exec")
         out = io.StringIO()
         with contextlib.redirect_stdout(out):

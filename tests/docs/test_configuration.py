@@ -17,10 +17,10 @@ def listed():
     return dict(ROW.findall((ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")))
 
 
-def test_every_option_is_listed_with_its_default(listed):
+def test_page_lists_every_option_with_its_default(listed):
     shipped = yaml.safe_load((ROOT / "dask_elastic" / "elastic.yaml").read_text(encoding="utf-8"))["elastic"]
     assert listed == {name: str(value) for name, value in shipped.items()}
 
 
-def test_every_option_of_submit_is_listed(listed):
+def test_page_lists_every_option_of_submit(listed):
     assert {name.replace("_", "-") for name in NAMES} <= set(listed)

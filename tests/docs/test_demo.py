@@ -21,11 +21,11 @@ ROOT = Path(__file__).parents[2]
 DEMO = ROOT / "examples" / "demo.py"
 
 HEAVY = ("--rate", "7000")
-"""One executor gets three quarters of the first month: at 600 µs a row, more than the three cores do that it has."""
+"""One executor gets three quarters of the first month: at 600 µs per row, more than its three cores can process."""
 
 
 def start(out, *arguments):
-    """Start the demonstration: by way of Spark, unless the arguments say otherwise."""
+    """Start the demonstration, with Spark unless the arguments contain --no-spark."""
     here = [str(ROOT), str(ROOT / "plugins"), *filter(None, [os.environ.get("PYTHONPATH")])]
     return subprocess.Popen(
         [sys.executable, str(DEMO), "--out", str(out), *arguments],
@@ -34,7 +34,7 @@ def start(out, *arguments):
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
-        # A shell's background jobs ignore Ctrl-C, and so would their children.
+        # Children of a shell's background job would inherit that SIGINT is ignored.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
@@ -45,14 +45,14 @@ def alive(group):
     return [stat for pgid, stat in members if int(pgid) == group and not stat.startswith("Z")]
 
 
-def gone_soon(group):
+def all_ended(group):
     deadline = time.monotonic() + 10
     while alive(group) and time.monotonic() < deadline:
         time.sleep(0.1)
     return not alive(group)
 
 
-def test_flights_by_way_of_spark_are_right_and_move_shards_and_cores(tmp_path):
+def test_demo_with_spark_is_correct_and_moves_shards_and_cores(tmp_path):
     process = start(tmp_path, "--flights", "100000", *HEAVY, "--seconds", "150", "--dashboard-address", ":0")
     said, _ = process.communicate(timeout=200)
     assert process.returncode == 0, said
@@ -64,10 +64,10 @@ def test_flights_by_way_of_spark_are_right_and_move_shards_and_cores(tmp_path):
     assert re.search(r"epoch \d+, \d of 2 wait", said)
     assert re.search(r"-> .*per_route\[\d\] \d → \d cores?", said)
     assert pq.read_table(tmp_path / "per_route.parquet").column_names == ["route", "flights", "total", "mean", "worst"]
-    assert gone_soon(process.pid)
+    assert all_ended(process.pid)
 
 
-def test_a_short_replay_without_spark_is_right_and_moves_shards_and_cores(tmp_path):
+def test_demo_without_spark_is_correct_and_moves_shards_and_cores(tmp_path):
     process = start(tmp_path, "--no-spark", *HEAVY, "--seconds", "30", "--dashboard-address", ":0")
     said, _ = process.communicate(timeout=100)
     assert process.returncode == 0, said
@@ -77,10 +77,10 @@ def test_a_short_replay_without_spark_is_right_and_moves_shards_and_cores(tmp_pa
     assert "no more flights are read" in said
     assert re.search(r"Watch it at http://\S+/elastic$", said, re.MULTILINE)
     assert [*(tmp_path / "route_updates").glob("*.parquet")]
-    assert gone_soon(process.pid)
+    assert all_ended(process.pid)
 
 
-def test_a_machine_too_slow_to_read_anything_is_told(tmp_path):
+def test_demo_fails_when_no_flight_was_read_in_time(tmp_path):
     process = start(tmp_path, "--no-spark", "--seconds", "0.1", "--rate", "0.1", "--dashboard-address", ":0")
     said, _ = process.communicate(timeout=100)
     assert process.returncode == 1, said
@@ -89,7 +89,7 @@ def test_a_machine_too_slow_to_read_anything_is_told(tmp_path):
 
 
 @pytest.mark.parametrize("how", ["--spark", "--no-spark"])
-def test_interrupted_it_leaves_no_process(tmp_path, how):
+def test_interrupted_demo_leaves_no_process(tmp_path, how):
     process = start(tmp_path, how, "--dashboard-address", ":0")
     for line in process.stdout:
         if "%" in line and "p50" in line:
@@ -98,7 +98,7 @@ def test_interrupted_it_leaves_no_process(tmp_path, how):
     said, _ = process.communicate(timeout=60)
     assert process.returncode == 130, said
     assert "Traceback" not in said
-    assert gone_soon(process.pid)
+    assert all_ended(process.pid)
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ def expected():
 
 
 @pytest.mark.parametrize("column", ["flights", "total", "worst", "mean"])
-def test_a_wrong_value_is_found(expected, column):
+def test_check_fails_on_wrong_value(expected, column):
     right = expected.reset_index()
     assert all(check.passed for check in compare_state("per_route", right, expected))
     wrong = right.copy()
@@ -119,12 +119,12 @@ def test_a_wrong_value_is_found(expected, column):
     assert found == [f"per_route: {column}"]
 
 
-def test_a_missing_key_is_found(expected):
+def test_check_fails_on_missing_key(expected):
     [found] = compare_state("per_route", expected.reset_index().iloc[:1], expected)
     assert (found.what, found.passed, found.details) == ("per_route: keys", False, "1 of 2")
 
 
-def test_a_missing_last_update_is_found(expected, tmp_path):
+def test_check_fails_on_missing_last_update(expected, tmp_path):
     first = expected.assign(flights=0, total=0).reset_index()
     updates = pd.concat([first, expected.reset_index()], ignore_index=True)
     pq.write_table(pa.Table.from_pandas(updates), tmp_path / "updates.parquet")
@@ -136,14 +136,14 @@ def test_a_missing_last_update_is_found(expected, tmp_path):
 @pytest.mark.parametrize(
     ("moves", "taken", "verdicts"), [(3, 2, [True, True]), (0, 2, [False, True]), (3, 0, [True, False])]
 )
-def test_that_nothing_moved_is_found(moves, taken, verdicts):
+def test_check_fails_when_nothing_moved(moves, taken, verdicts):
     metrics = pd.DataFrame({"moves": [moves, 0], "moves_across": [0, 0]})
     checks = [*movements(metrics, taken, 0)]
     assert [check.passed for check in checks] == verdicts
     assert ("WRONG" in as_text(checks, "pandas")) == (not all(verdicts))
 
 
-def test_the_rerouting_depends_on_the_row_alone():
+def test_rerouting_depends_only_on_the_row():
     some = flights.load().select(READ_COLUMNS).slice(100_000, 5_000).combine_chunks()
     change = reroute(["A-B", "C-D", "E-F"])
     [whole] = some.to_batches()

@@ -33,7 +33,7 @@ def heading_anchors(text: str) -> set[str]:
 
 
 @pytest.mark.parametrize("path", [p for p in PAGES if page.blocks(p.read_text(encoding="utf-8"))], ids=name_of)
-def test_the_code_of_a_page_runs_and_prints_what_it_says(path, tmp_path):
+def test_code_of_page_runs_and_prints_the_shown_output(path, tmp_path):
     here = [str(ROOT), str(ROOT / "plugins"), *filter(None, [os.environ.get("PYTHONPATH")])]
     done = subprocess.run(
         [sys.executable, "-W", "ignore:Port", str(ROOT / "tests" / "docs" / "page.py"), str(path)],
@@ -52,7 +52,7 @@ def test_the_code_of_a_page_runs_and_prints_what_it_says(path, tmp_path):
 
 
 @pytest.mark.parametrize("path", PAGES, ids=name_of)
-def test_links_lead_somewhere(path):
+def test_links_have_existing_targets(path):
     dead = []
     for link in LINK.findall(page.BLOCK.sub("", path.read_text(encoding="utf-8"))):
         if re.match(r"[a-z]+:", link):
@@ -65,7 +65,7 @@ def test_links_lead_somewhere(path):
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "docs").rglob("*.md")), ids=name_of)
-def test_every_page_is_reached_from_the_start(path):
+def test_every_page_is_reachable_from_the_start_page(path):
     start = ROOT / "docs" / "index.md"
     seen, waiting = {start}, [start]
     while waiting:

@@ -1,4 +1,4 @@
-"""Lets the tests here import the modules beside them."""
+"""Lets the tests of this folder import the modules in it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 pytest.register_assert_rewrite("followed_job", "scenario", "timed_scenario")
 sys.path.insert(0, str(Path(__file__).parent))
-import scenario  # noqa: E402, F401  found by its place
+import scenario  # noqa: E402, F401  imported by path
 import timed_scenario  # noqa: E402, F401
 
 sys.path.pop(0)

@@ -1,4 +1,4 @@
-"""A job of two stateful operators, and the truth about its result."""
+"""A job of two stateful operators, and its expected result."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STATE = {name: pa.int64() for name in ("count", "total", "least", "greatest", "l
 
 
 class Numbers(Source):
-    """Batches of rows that carry their key, their instance and a number that rises within the instance."""
+    """Batches of rows with their key, their instance and a number that increases within the instance."""
 
     parallel = SOURCES
 
@@ -31,13 +31,13 @@ class Numbers(Source):
             yield rows, number
 
 
-class Nowhere(Sink):
+class UnopenedSink(Sink):
     def open(self, context):
         raise AssertionError("a simulated sink is not opened")
 
 
 def follow(rows: pa.RecordBatch, state) -> pa.RecordBatch:
-    """Keep of each key what tells whether a row was lost, doubled, or overtaken; pass the rows on."""
+    """Keep per key what detects lost, repeated and reordered rows; return the rows."""
     values = {name: state.get(name) for name in STATE}
     fresh = values["count"] == 0
     for group, src, seq, value in zip(
@@ -84,11 +84,11 @@ def make_topology(batches: list[list[pa.RecordBatch]], shards: int) -> Topology:
         "total": aggregate.Sum("value"),
         "least": aggregate.Min("value"),
         "mean": aggregate.Mean("value"),
-        # Only there so that the rows keep the columns by which their order is followed.
+        # Only here so that the rows keep the columns that define their order.
         "last": aggregate.custom(["key", "src", "seq"], int, count_rows, int.__add__, int, pa.int64()),
     }
     per_bucket = per_key.key_by("bucket").compute(aggregates, name="per_bucket", shards=8)
-    per_bucket.sink(Nowhere(), name="results")
+    per_bucket.sink(UnopenedSink(), name="results")
     return topology
 
 
@@ -111,7 +111,7 @@ def state_of(world: World, operator: str, key: str) -> dict[object, dict[str, ob
 
 
 def last_outputs(world: World) -> dict[object, dict[str, object]]:
-    """The last value of each bucket that reached the sink; each of its counts is above the one before."""
+    """Return the last value of each bucket at the sink, and check that its counts increase."""
     last: dict[object, dict[str, object]] = {}
     received = [entry for sink in world.sinks.values() for entry in sink.received]
     for _, batch in sorted(received, key=lambda entry: entry[0]):
@@ -122,7 +122,7 @@ def last_outputs(world: World) -> dict[object, dict[str, object]]:
     return last
 
 
-def truth_per_key(rows: list[dict[str, object]]) -> dict[object, dict[str, object]]:
+def expected_per_key(rows: list[dict[str, object]]) -> dict[object, dict[str, object]]:
     truth: dict[object, dict[str, object]] = {}
     for row in rows:
         known = truth.setdefault(row["key"], {"key": row["key"], **dict.fromkeys(STATE, 0)})
@@ -136,7 +136,7 @@ def truth_per_key(rows: list[dict[str, object]]) -> dict[object, dict[str, objec
     return truth
 
 
-def truth_per_bucket(rows: list[dict[str, object]]) -> dict[object, dict[str, object]]:
+def expected_per_bucket(rows: list[dict[str, object]]) -> dict[object, dict[str, object]]:
     values: dict[object, list[int]] = {}
     for row in rows:
         values.setdefault(row["bucket"], []).append(row["value"])

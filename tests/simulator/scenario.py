@@ -1,4 +1,4 @@
-"""One seeded run of the followed job under disturbances: repeated exactly, cut down to what makes it fail, and kept."""
+"""A seeded simulation of the followed job under disturbances, which can be repeated, shrunk and kept as a test."""
 
 from __future__ import annotations
 
@@ -8,7 +8,15 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
-from followed_job import SOURCES, last_outputs, make_batches, make_topology, state_of, truth_per_bucket, truth_per_key
+from followed_job import (
+    SOURCES,
+    expected_per_bucket,
+    expected_per_key,
+    last_outputs,
+    make_batches,
+    make_topology,
+    state_of,
+)
 
 from dask_elastic.executor.keyed_state import read_state
 from dask_elastic.executor.limits import ExecutorLimits
@@ -29,18 +37,18 @@ STEPS = 450
 
 @dataclass(frozen=True)
 class Scenario:
-    """A run that is the same each time.
+    """A simulation that is the same each time.
 
     Parameters
     ----------
     seed : int
-        Decides about the rows, the placement, the interleaving, and what is not given.
+        Determines the rows, the placement, the interleaving, and whatever is not given.
     outages : float
-        The share of disturbances that are outages; without any, every node may host homes.
+        The share of outages among the disturbances; with 0, every node may host homes.
     disturbances : sequence of Disturbance or None
-        What is done to it; drawn if None.
+        The disturbances; drawn from the seed if None.
     batches : int or None
-        Most batches of each source.
+        Maximum number of batches of each source.
     torn : bool
         See `WorldOptions`.
     """
@@ -52,14 +60,14 @@ class Scenario:
     torn: bool = False
 
     def drawn(self) -> Scenario:
-        """Return the same scenario with its disturbances."""
+        """Return the same scenario with its disturbances drawn."""
         if self.disturbances is not None:
             return self
         random = np.random.default_rng([self.seed, 1])
         return replace(self, disturbances=random_disturbances(random, COMMANDS, STEPS, self.outages))
 
     def build(self) -> Simulation:
-        """Return the run, not begun."""
+        """Return the simulation before its first step."""
         random = np.random.default_rng(self.seed)
         batches = [given[: self.batches] for given in make_batches(random)]
         components = fuse(make_topology(batches, shards=int(random.integers(4, 17))))
@@ -93,7 +101,7 @@ class Scenario:
         return Placement(nodes, at_home, cores)
 
     def failure(self) -> Exception | None:
-        """Run it, and return what went wrong; the error tells the end of its history."""
+        """Run it, and return its error, which has the end of the history as a note; None if it passes."""
         try:
             self.run()
         except Exception as error:
@@ -101,7 +109,7 @@ class Scenario:
         return None
 
     def run(self) -> Simulation:
-        """Run it to the end and compare it to the truth."""
+        """Run it to the end and compare with the expected result."""
         simulation = self.build()
         try:
             simulation.run()
@@ -111,7 +119,7 @@ class Scenario:
         return simulation
 
     def shrunk(self) -> Scenario:
-        """Return a scenario that still fails, with as few disturbances and batches as are found."""
+        """Return a scenario that still fails, with fewer disturbances and batches."""
         assert self.failure() is not None, f"{self} does not fail"
         smallest = self.drawn()
         for batches in (1, 2, 3, 4):
@@ -124,25 +132,25 @@ class Scenario:
         return replace(smallest, disturbances=left)
 
     def check(self) -> Simulation:
-        """Run it; if it fails, make it smaller and say how, in a form that can be kept as a test."""
+        """Run it; if it fails, shrink it and raise with a note that can be kept as a test."""
         try:
             return self.run()
         except Exception:
             smallest = self.shrunk()
         error = smallest.failure()
         assert error is not None
-        error.add_note(f"made smaller from seed {self.seed}; to be kept as a test:\n    {smallest}")
+        error.add_note(f"shrunk from seed {self.seed}; to be kept as a test:\n    {smallest}")
         raise error
 
 
 def first_failure(seeds: int, **given: object) -> Exception | None:
-    """Return what goes wrong with the first of some seeds with which anything does."""
+    """Return the error of the first seed that fails; None if all pass."""
     return next((error for seed in range(seeds) if (error := Scenario(seed, **given).failure())), None)
 
 
 @dataclass
 class Simulation:
-    """One run."""
+    """One simulation."""
 
     world: World
     batches: list[list[pa.RecordBatch]]
@@ -154,7 +162,7 @@ class Simulation:
         self.check()
 
     def check_flushes(self, world: World) -> None:
-        """A primary copy that was brought up to date has at least what was settled when that was asked for."""
+        """Check that a completed flush left every row in the primary copy that was settled when it was requested."""
         for token, (executor, settled) in self.disturber.asked.items():
             home = world.homes[executor]
             if token in home.flushes and token not in self.flushed:
@@ -165,27 +173,27 @@ class Simulation:
 
     def check(self) -> None:
         rows = [row for batches in self.batches for batch in batches for row in batch.to_pylist()]
-        assert state_of(self.world, "per_key", "key") == truth_per_key(rows)
-        expected = truth_per_bucket(rows)
+        assert state_of(self.world, "per_key", "key") == expected_per_key(rows)
+        expected = expected_per_bucket(rows)
         assert state_of(self.world, "per_bucket", "bucket") == expected
         assert last_outputs(self.world) == expected
         self.check_flushes(self.world)
-        assert self.flushed == self.disturber.asked.keys(), "a flush was never complete"
+        assert self.flushed == self.disturber.asked.keys(), "a requested flush was never completed"
         for home in self.world.homes.values():
             executor = home.executor
-            assert executor.recovery.rows == 0, "rows were never processed again"
+            assert executor.recovery.rows == 0, "rows were never replayed"
             assert all(record.ended is not None for record in executor.recoveries())
 
     def happened(self) -> Counter[str]:
-        """Return how often what matters came about."""
+        """Return how often each relevant event occurred."""
         outages = self.disturber.outages
-        happened = Counter({"deaths": outages.deaths, "hangs": outages.hangs, "given up": outages.given_up})
+        happened = Counter({"deaths": outages.deaths, "hangs": outages.hangs, "declared lost": outages.given_up})
         for home in self.world.homes.values():
             executor = home.executor
             records = executor.recoveries()
             happened["losses of tasks"] += len(records)
-            happened["losses with rows to do again"] += sum(record.rows > 0 for record in records)
-            happened["messages of another life"] += executor.links.stale
-            happened["messages that came twice"] += executor.links.repeated
+            happened["losses with replay"] += sum(record.rows > 0 for record in records)
+            happened["stale messages"] += executor.links.stale
+            happened["repeated messages"] += executor.links.repeated
             happened["moves across nodes"] += executor.moves.finished_across
         return happened

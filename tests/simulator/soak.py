@@ -1,6 +1,6 @@
-"""Seeds beyond those of the test suite, for as long as you like: ``make soak SECONDS=3600``.
+"""Runs other seeds than the test suite for a given time: ``make soak SECONDS=3600``.
 
-Ends with the first seed that fails, says how, and by which smaller scenario.
+Ends at the first seed that fails, and prints its error and a shrunk scenario.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ def main() -> None:
     happened: Counter[str] = Counter()
     seed = given.first
     while time.monotonic() < deadline:
-        # Every fourth one without outages: then every node may be a home, and more moves come through.
+        # Every fourth seed has no outages: then every node may be a home, and more moves complete.
         happened += Scenario(seed, outages=0.0 if seed % 4 == 0 else 0.25).check().happened()
         seed += 1
         if seed % 500 == 0:
             print(f"{seed - given.first} seeds: {dict(happened)}", flush=True)
-    print(f"{seed - given.first} seeds from {given.first} on, none failed: {dict(happened)}")
+    print(f"{seed - given.first} seeds from {given.first}, none failed: {dict(happened)}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Faults put into the driver that the runtime and the simulation share: the checks must see each of them."""
+"""Mutants of the driver that runtime and simulator share: the checks must find each injected fault."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST_SEEDS = 300
 
 
 def messages_overtake_outputs(monkeypatch):
-    """Only outputs are left to the emitter; a label or a flush behind them is taken at once."""
+    """Only outputs queue for the emitter; a label or a flush behind them is applied at once."""
     real = ExecutorDriver.receive
 
     def receive(self, message):
@@ -28,8 +28,8 @@ def messages_overtake_outputs(monkeypatch):
     monkeypatch.setattr(ExecutorDriver, "receive", receive)
 
 
-def the_link_is_cut_late(monkeypatch):
-    """What a node sends between its loss and the handling of it still counts."""
+def link_is_cut_late(monkeypatch):
+    """Messages that a node sends between its loss and the handling of the loss are admitted."""
 
     def node_left(self, node, died):
         self._behind_outputs(events.NodeGone(node, died=died))
@@ -45,7 +45,7 @@ def the_link_is_cut_late(monkeypatch):
     monkeypatch.setattr(ExecutorDriver, "handle", handle)
 
 
-def a_shard_counts_as_installed_before_it_is_sent(monkeypatch):
+def shard_counts_as_installed_before_it_is_sent(monkeypatch):
     def install(self, shard, task, node, copy):
         state = self.executor.store.extract([shard]) if copy else None
         instructions = self.executor.handle(events.StateInstalled(shard, task), self.host.now())
@@ -57,7 +57,7 @@ def a_shard_counts_as_installed_before_it_is_sent(monkeypatch):
 
 
 def silent_outputs_are_delivered(monkeypatch):
-    """A task at home delivers outputs that had left before its predecessor was lost."""
+    """A task at home delivers outputs of silent work."""
 
     def process(self, processor, task, number, work):
         outputs, busy = yield partial(self.host.process, processor, work.batch())
@@ -68,7 +68,7 @@ def silent_outputs_are_delivered(monkeypatch):
 
 
 def feeding_stops_after_one_item(monkeypatch):
-    """A remote task is sent one item a wake, although no other wake comes before `take` has returned None."""
+    """The feeder sends one item per wake, although no other wake follows before `take` has returned None."""
     real = ExecutorDriver._feed
 
     def feed(self, task, node):
@@ -83,7 +83,7 @@ def feeding_stops_after_one_item(monkeypatch):
     monkeypatch.setattr(ExecutorDriver, "_feed", feed)
 
 
-def a_late_change_of_cores_is_made(monkeypatch):
+def stale_change_of_cores_is_applied(monkeypatch):
     def set_cores(self, change, cores):
         return self.handle(events.SetCores(cores))
 
@@ -91,12 +91,12 @@ def a_late_change_of_cores_is_made(monkeypatch):
 
 
 def settled_work_does_not_wait_for_events(monkeypatch):
-    """What follows from settled work is carried out between an event and its instructions."""
+    """Instructions of settled work are carried out between an event and its instructions."""
     monkeypatch.setattr(ExecutorDriver, "_settle", ExecutorDriver._carry_out)
 
 
-def a_remote_task_forgets_that_it_was_woken(monkeypatch):
-    """A control record that finds its task idle stays in the task's queue."""
+def remote_task_ignores_wake(monkeypatch):
+    """A control record for an idle task stays in the task's queue."""
     real = RemoteDriver.receive
 
     def receive(self, message):
@@ -110,13 +110,13 @@ def a_remote_task_forgets_that_it_was_woken(monkeypatch):
 
 MUTANTS = [
     messages_overtake_outputs,
-    the_link_is_cut_late,
-    a_shard_counts_as_installed_before_it_is_sent,
+    link_is_cut_late,
+    shard_counts_as_installed_before_it_is_sent,
     silent_outputs_are_delivered,
     feeding_stops_after_one_item,
-    a_late_change_of_cores_is_made,
+    stale_change_of_cores_is_applied,
     settled_work_does_not_wait_for_events,
-    a_remote_task_forgets_that_it_was_woken,
+    remote_task_ignores_wake,
 ]
 
 

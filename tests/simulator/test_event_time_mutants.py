@@ -1,4 +1,4 @@
-"""Faults put into the protocol of watermarks on purpose: the checks must see each of them."""
+"""Mutants of the watermark protocol: the checks must find each injected fault."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from dask_elastic.executor.watermarks import Watermarks
 MOST_SEEDS = 100
 
 
-def let_go(receipt: Receipt) -> None:
-    """Count a batch as settled whatever becomes of its rows."""
+def settle_now(receipt: Receipt) -> None:
+    """Count a batch as settled although its rows are not."""
     Watermarks.settled(receipt.span)
     receipt.span = None
 
 
-def a_watermark_overtakes_what_waits(monkeypatch):
-    """It passes as soon as it has come."""
+def watermark_overtakes_waiting_rows(monkeypatch):
+    """A watermark is forwarded as soon as it has arrived."""
     monkeypatch.setattr(Watermarks, "arrived", lambda self: None)
 
 
-def a_watermark_waits_for_one_batch_of_many(monkeypatch):
+def watermark_waits_for_one_batch_only(monkeypatch):
     def settled(span):
         if span is not None:
             span.open = 0
@@ -35,50 +35,50 @@ def a_watermark_waits_for_one_batch_of_many(monkeypatch):
     monkeypatch.setattr(Watermarks, "settled", staticmethod(settled))
 
 
-def rows_that_are_taken_count_as_done(monkeypatch):
-    """A remote task has been sent them, and has not answered."""
+def taken_rows_count_as_settled(monkeypatch):
+    """Rows sent to a remote task count before it has answered."""
     real = Task.send
 
     def send(self, work, now):
         for piece in work.pieces if not self.at_home else ():
-            let_go(piece.receipt)
+            settle_now(piece.receipt)
         return real(self, work, now)
 
     monkeypatch.setattr(Task, "send", send)
 
 
-def rows_of_a_moving_shard_are_forgotten(monkeypatch):
+def rows_of_moving_shard_are_not_counted(monkeypatch):
     real = Routes.pause
 
     def pause(self, shard):
         real(self, shard)
         for piece in self.waiting[shard]:
-            let_go(piece.receipt)
+            settle_now(piece.receipt)
 
     monkeypatch.setattr(Routes, "pause", pause)
 
 
-def rows_of_a_lost_task_are_forgotten(monkeypatch):
+def rows_of_lost_task_are_not_counted(monkeypatch):
     real = Recovery._put_back
 
     def put_back(self, task, now, died):
         for work in task.in_flight.values():
             for piece in work.pieces:
-                let_go(piece.receipt)
+                settle_now(piece.receipt)
         return real(self, task, now, died)
 
     monkeypatch.setattr(Recovery, "_put_back", put_back)
 
 
-def the_fastest_input_counts(monkeypatch):
+def maximum_of_inputs_is_used(monkeypatch):
     def advance(self):
         self.time = max((time for time in self._times.values() if time is not None), default=None)
 
     monkeypatch.setattr(Inputs, "_advance", advance)
 
 
-def who_wakes_up_does_not_say_so(monkeypatch):
-    """Nobody waits for an executor that was idle before its next watermark."""
+def active_again_is_not_forwarded(monkeypatch):
+    """An executor that is active again does not send this before its next watermark."""
     real = Watermarks.heard
 
     def heard(self):
@@ -90,15 +90,15 @@ def who_wakes_up_does_not_say_so(monkeypatch):
     monkeypatch.setattr(Watermarks, "heard", heard)
 
 
-def what_is_said_last_is_never_said(monkeypatch):
+def last_watermark_is_not_sent(monkeypatch):
     monkeypatch.setattr(SourceClock, "end", lambda self: None)
 
 
-def nothing_is_passed_on(monkeypatch):
+def watermarks_are_not_forwarded(monkeypatch):
     monkeypatch.setattr(Watermarks, "due", lambda self: [])
 
 
-def the_slack_is_forgotten(monkeypatch):
+def slack_is_ignored(monkeypatch):
     real = SourceClock.__init__
 
     def begin(self, origin, column, slack=0.0, **given):
@@ -108,21 +108,21 @@ def the_slack_is_forgotten(monkeypatch):
 
 
 MUTANTS = [
-    a_watermark_overtakes_what_waits,
-    a_watermark_waits_for_one_batch_of_many,
-    rows_that_are_taken_count_as_done,
-    rows_of_a_moving_shard_are_forgotten,
-    rows_of_a_lost_task_are_forgotten,
-    the_fastest_input_counts,
-    who_wakes_up_does_not_say_so,
-    what_is_said_last_is_never_said,
-    nothing_is_passed_on,
-    the_slack_is_forgotten,
+    watermark_overtakes_waiting_rows,
+    watermark_waits_for_one_batch_only,
+    taken_rows_count_as_settled,
+    rows_of_moving_shard_are_not_counted,
+    rows_of_lost_task_are_not_counted,
+    maximum_of_inputs_is_used,
+    active_again_is_not_forwarded,
+    last_watermark_is_not_sent,
+    watermarks_are_not_forwarded,
+    slack_is_ignored,
 ]
 
 
 @pytest.mark.parametrize("mutate", MUTANTS, ids=lambda mutate: mutate.__name__)
-def test_a_fault_is_found(monkeypatch, mutate):
+def test_event_time_mutant_is_found(monkeypatch, mutate):
     mutate(monkeypatch)
     found = next((error for seed in range(MOST_SEEDS) if (error := TimedScenario(seed).failure())), None)
     assert found is not None, f"{MOST_SEEDS} seeds found nothing"

@@ -1,4 +1,4 @@
-"""Faults put into the engine on purpose: the checks must see each of them."""
+"""Mutants of moves and the data path: the checks must find each injected fault."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MOST_SEEDS = 60
 
 
 def label_is_skipped(monkeypatch):
-    """The shard moves at once, although the source has not processed what it took."""
+    """The shard moves at once, although the source has not processed the rows that it took."""
     real = Moves.begin
 
     def begin(self, shard, target, now):
@@ -39,13 +39,13 @@ def label_is_skipped(monkeypatch):
 
 
 def label_does_not_flush(monkeypatch):
-    """What a remote task changed last does not get into the primary copy before the shard moves."""
+    """The last changes of a remote task do not reach the primary copy before the shard moves."""
     real = RemotePart._label
     monkeypatch.setattr(RemotePart, "_label", lambda self, *label: replace(real(self, *label), state=None))
 
 
 def flush_forgets(monkeypatch):
-    """A flush clears the marks but brings no state home."""
+    """A flush clears the dirty marks but carries no state."""
     real = RemotePart._flush
 
     def flush(self, number, token):
@@ -56,7 +56,7 @@ def flush_forgets(monkeypatch):
 
 
 def rows_are_released_early(monkeypatch):
-    """The rows that waited go to the target, and the table flips after them."""
+    """The waiting rows are released before the routing table changes."""
     real = Routes.resume
 
     def resume(self, shard, target):
@@ -78,14 +78,14 @@ def rows_are_released_in_reverse(monkeypatch):
     monkeypatch.setattr(Routes, "resume", resume)
 
 
-def a_piece_is_dropped(monkeypatch):
-    """Cutting a shard out of a queue loses its last piece."""
+def piece_is_dropped(monkeypatch):
+    """Extracting a shard from a queue loses its last piece."""
     real = TaskQueue.extract
     monkeypatch.setattr(TaskQueue, "extract", lambda self, *given: real(self, *given)[:-1])
 
 
-def a_piece_is_doubled(monkeypatch):
-    """What is cut out of a queue stays there as well."""
+def piece_is_duplicated(monkeypatch):
+    """Rows extracted from a queue also stay in it."""
     real = Piece.without
 
     def without(self, shard):
@@ -95,13 +95,13 @@ def a_piece_is_doubled(monkeypatch):
     monkeypatch.setattr(Piece, "without", without)
 
 
-def rows_stay_behind(monkeypatch):
-    """Rows of a paused shard that wait in its task's queue are left there, behind the label."""
+def rows_of_paused_shard_stay_queued(monkeypatch):
+    """Rows of a paused shard stay in the task's queue, behind the label."""
     monkeypatch.setattr(TaskQueue, "extract", lambda self, *given: [])
 
 
-def the_split_is_not_checked(monkeypatch):
-    """A batch goes where the table said when it was split, whatever the table says now."""
+def split_version_is_not_checked(monkeypatch):
+    """A batch is routed by the table version of its split, although the table has changed."""
     tables = {}
     split, enqueue = Routes.split, Routes.enqueue
 
@@ -123,12 +123,12 @@ def the_split_is_not_checked(monkeypatch):
     monkeypatch.setattr(Routes, "enqueue", stale)
 
 
-def the_source_keeps_its_grant(monkeypatch):
+def source_keeps_ownership(monkeypatch):
     monkeypatch.setattr(KeyedStore, "revoke", lambda self, shard: None)
 
 
-def the_target_is_not_installed(monkeypatch):
-    """A move to another node is treated like one within the node."""
+def target_is_not_installed(monkeypatch):
+    """A move to another node is handled like one within the node."""
     real = LabelledMove.handle
 
     def handle(self, event):
@@ -140,8 +140,8 @@ def the_target_is_not_installed(monkeypatch):
     monkeypatch.setattr(LabelledMove, "handle", handle)
 
 
-def messages_overtake(monkeypatch):
-    """A channel delivers its last packet first, now and then; its numbers are not looked at."""
+def messages_are_reordered(monkeypatch):
+    """A channel sometimes delivers its last packet first; packet numbers are not checked."""
     chance = random.Random(1)
 
     def take(self):
@@ -177,13 +177,13 @@ MUTANTS = [
     flush_forgets,
     rows_are_released_early,
     rows_are_released_in_reverse,
-    a_piece_is_dropped,
-    a_piece_is_doubled,
-    rows_stay_behind,
-    the_split_is_not_checked,
-    the_source_keeps_its_grant,
-    the_target_is_not_installed,
-    messages_overtake,
+    piece_is_dropped,
+    piece_is_duplicated,
+    rows_of_paused_shard_stay_queued,
+    split_version_is_not_checked,
+    source_keeps_ownership,
+    target_is_not_installed,
+    messages_are_reordered,
     credit_is_lost,
     outputs_are_lost,
     wakes_are_lost,
@@ -191,13 +191,13 @@ MUTANTS = [
 
 
 @pytest.mark.parametrize("mutate", MUTANTS, ids=lambda mutate: mutate.__name__)
-def test_a_fault_is_found(monkeypatch, mutate):
+def test_move_mutant_is_found(monkeypatch, mutate):
     mutate(monkeypatch)
     error = first_failure(MOST_SEEDS, outages=0.0)
     assert error is not None, f"{MOST_SEEDS} seeds found nothing"
     assert "the end of its history" in error.__notes__[0]
 
 
-def test_instructions_that_are_torn_apart_are_found():
-    """Drivers carry instructions out in the order in which the executor gave them, whatever thread got them."""
+def test_interleaved_instructions_are_found():
+    """Drivers must carry out instructions in the executor's order, on any thread."""
     assert first_failure(MOST_SEEDS, outages=0.0, torn=True) is not None

@@ -1,4 +1,4 @@
-"""The parts of the simulation that make things go wrong, and that find out what it takes."""
+"""The parts of the simulation that inject faults, and that shrink failing scenarios."""
 
 from __future__ import annotations
 
@@ -14,47 +14,47 @@ from dask_elastic.simulator.network import Channel, Credit
 from dask_elastic.vocab.errors import ProtocolError
 from dask_elastic.vocab.identity import ExecutorId
 
-ME = ExecutorId("per_key", 0)
+EXECUTOR = ExecutorId("per_key", 0)
 
 
-def count(said, name, times):
+def count(log, name, times):
     for number in range(times):
-        said.append((name, number))
+        log.append((name, number))
         yield None
 
 
-def test_a_node_that_is_stopped_stands_still_and_a_dead_one_is_forgotten():
-    said = []
+def test_stopped_node_pauses_and_dead_node_is_removed():
+    log = []
     schedule = Schedule(np.random.default_rng(0))
     for node in range(3):
-        schedule.spawn(f"on {node}", count(said, node, 3), node)
+        schedule.spawn(f"on {node}", count(log, node, 3), node)
     schedule.stopped.add(1)
     schedule.kill(2)
     while schedule.step():
         pass
-    assert said == [(0, 0), (0, 1), (0, 2)]
+    assert log == [(0, 0), (0, 1), (0, 2)]
     schedule.stopped.discard(1)
     while schedule.step():
         pass
-    assert said[3:] == [(1, 0), (1, 1), (1, 2)]
+    assert log[3:] == [(1, 0), (1, 1), (1, 2)]
 
 
-def test_what_was_agreed_happens_at_its_step_or_when_nothing_else_does():
-    said = []
+def test_scheduled_call_runs_at_its_step_or_when_idle():
+    log = []
     schedule = Schedule(np.random.default_rng(0))
-    schedule.spawn("counting", count(said, "a", 3))
-    schedule.at(2, lambda: said.append("second"))
-    schedule.at(1, lambda: said.append("first"))
-    schedule.at(10**6, lambda: said.append("last"))
+    schedule.spawn("counting", count(log, "a", 3))
+    schedule.at(2, lambda: log.append("second"))
+    schedule.at(1, lambda: log.append("first"))
+    schedule.at(10**6, lambda: log.append("last"))
     while schedule.step():
         pass
-    assert said == [("a", 0), "first", ("a", 1), "second", ("a", 2), "last"]
+    assert log == [("a", 0), "first", ("a", 1), "second", ("a", 2), "last"]
 
 
-def test_a_node_that_dies_loses_the_end_of_what_it_sent():
+def test_dead_node_loses_its_last_messages():
     channel = Channel("one way")
     for nbytes in range(4):
-        channel.put(Credit(ME, ME, nbytes))
+        channel.put(Credit(EXECUTOR, EXECUTOR, nbytes))
     channel.lose(0.5)
     assert [channel.take().nbytes, channel.take().nbytes] == [0, 1]
     assert not channel.has_packets()
@@ -62,11 +62,11 @@ def test_a_node_that_dies_loses_the_end_of_what_it_sent():
 
 @settings(max_examples=200, deadline=None)
 @given(st.sets(st.integers(0, 59), max_size=6))
-def test_what_is_left_is_what_it_takes(needed):
+def test_shrink_returns_the_needed_parts(needed):
     assert shrink(range(60), lambda parts: needed <= set(parts)) == sorted(needed)
 
 
-def test_disturbances_are_drawn_from_their_seed_and_all_kinds_come():
+def test_disturbances_depend_on_seed_and_cover_all_kinds():
     drawn = [random_disturbances(np.random.default_rng(5), 200, 500, 0.5) for _ in range(2)]
     assert drawn[0] == drawn[1]
     assert [d.at for d in drawn[0]] == sorted(d.at for d in drawn[0])
@@ -74,7 +74,7 @@ def test_disturbances_are_drawn_from_their_seed_and_all_kinds_come():
     assert {d.kind for d in drawn[0] if isinstance(d, Outage)} == {"death", "hang", "suspicion", "desertion"}
 
 
-def test_a_failing_seed_is_cut_down_and_told_in_a_form_that_can_be_kept(monkeypatch):
+def test_failing_seed_is_shrunk_to_a_scenario_to_keep(monkeypatch):
     monkeypatch.setattr(Routes, "put_back", lambda self, shard, pieces: None)
     failing = next(Scenario(seed) for seed in range(100) if Scenario(seed).failure())
     with pytest.raises((AssertionError, ProtocolError)) as found:

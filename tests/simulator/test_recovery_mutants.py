@@ -1,4 +1,4 @@
-"""Faults put into the recovery of lost tasks on purpose: the checks must see each of them."""
+"""Mutants of the recovery of lost tasks: the checks must find each injected fault."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ MOST_SEEDS = 300
 SOURCE = ExecutorId("numbers", 0)
 
 
-def the_replay_is_forgotten(monkeypatch):
+def nothing_is_replayed(monkeypatch):
     monkeypatch.setattr(Recovery, "_lacking", lambda *given: iter(()))
 
 
-def the_replay_is_doubled(monkeypatch):
+def rows_are_replayed_twice(monkeypatch):
     real = Recovery._lacking
     monkeypatch.setattr(Recovery, "_lacking", lambda *given: [*real(*given), *real(*given)])
 
 
-def what_was_done_is_not_done_again(monkeypatch):
-    """Sub-batches whose outputs have left are taken for flushed."""
+def settled_rows_are_not_replayed(monkeypatch):
+    """Sub-batches whose outputs have left count as flushed."""
     real = Recovery._lacking
     monkeypatch.setattr(
         Recovery, "_lacking", lambda self, task, sent, now: () if sent.settled else real(self, task, sent, now)
     )
 
 
-def the_queue_is_trimmed_too_early(monkeypatch):
-    """What is done is trimmed, flushed or not."""
+def pending_queue_is_trimmed_early(monkeypatch):
+    """Settled sub-batches are trimmed before their flush."""
     real = Pending.settle
 
     def settle(self, number):
@@ -58,8 +58,8 @@ def the_queue_is_trimmed_too_early(monkeypatch):
     monkeypatch.setattr(Pending, "settle", settle)
 
 
-def the_queue_is_not_trimmed(monkeypatch):
-    """The primary copy has it, and the pending queue still."""
+def pending_queue_is_not_trimmed(monkeypatch):
+    """Flushed sub-batches stay in the pending queue."""
 
     def trim(self, through):
         self.nbytes = 0
@@ -67,17 +67,17 @@ def the_queue_is_not_trimmed(monkeypatch):
     monkeypatch.setattr(Pending, "trim", trim)
 
 
-def shards_that_left_are_replayed(monkeypatch):
-    """A label does not say up to which sub-batch the primary copy of its shard is."""
+def moved_shards_are_replayed(monkeypatch):
+    """The sub-batch number of a label is ignored."""
     monkeypatch.setattr(Pending, "leave", lambda self, shard, through: None)
 
 
-def a_shard_counts_as_flushed_too_far(monkeypatch):
+def flushed_number_of_shard_is_too_high(monkeypatch):
     monkeypatch.setattr(Pending, "lacks", lambda self, shard, number: number - 1 > self.left.get(shard, -1))
 
 
-def one_label_counts_for_all_shards(monkeypatch):
-    """The number of a label is taken for that of a flush of the whole task."""
+def label_of_one_shard_trims_all(monkeypatch):
+    """The number of a label is used like that of a flush of the whole task."""
     real = Pending.leave
 
     def leave(self, shard, through):
@@ -91,25 +91,25 @@ def outputs_leave_again(monkeypatch):
     monkeypatch.setattr(Work, "silent", False)
 
 
-def outputs_of_the_replay_are_lost(monkeypatch):
+def all_replayed_outputs_are_dropped(monkeypatch):
     monkeypatch.setattr(Work, "silent", property(lambda self: self.replay is not Replay.NONE))
 
 
-def what_left_is_not_noted(monkeypatch):
+def left_outputs_are_not_recorded(monkeypatch):
     """Outputs that left before their sub-batch was settled leave again."""
     monkeypatch.setattr(Links, "leaves", lambda self, outputs: outputs.task in self.routes.tasks)
 
 
-def new_rows_overtake_the_replay(monkeypatch):
+def new_rows_overtake_replay(monkeypatch):
     monkeypatch.setattr(Routes, "put_back", lambda self, shard, pieces: self.waiting[shard].extend(pieces))
 
 
-def the_replay_is_reversed(monkeypatch):
+def replay_is_reversed(monkeypatch):
     monkeypatch.setattr(Routes, "put_back", lambda self, shard, pieces: self.waiting[shard].extendleft(pieces))
 
 
-def what_leaves_is_joined_with_what_left(monkeypatch):
-    """Pieces of a replay forget what became of their outputs when they are cut or joined."""
+def silent_mark_is_lost_on_join(monkeypatch):
+    """Pieces of a replay lose their silent mark when they are split or joined."""
     real = Work.__init__
 
     def init(self, pieces):
@@ -120,8 +120,8 @@ def what_leaves_is_joined_with_what_left(monkeypatch):
     monkeypatch.setattr(Work, "__init__", init)
 
 
-def the_heir_is_not_installed(monkeypatch):
-    """A shard goes to a task on another node as if its state were there."""
+def new_owner_is_not_installed(monkeypatch):
+    """A shard is granted to a task on another node without its state."""
     real = LabelledMove.handle
 
     def handle(self, event):
@@ -131,8 +131,8 @@ def the_heir_is_not_installed(monkeypatch):
     monkeypatch.setattr(LabelledMove, "handle", handle)
 
 
-def a_label_is_waited_for_in_vain(monkeypatch):
-    """The source of a move is lost, and the move waits for its label."""
+def move_waits_for_label_of_lost_source(monkeypatch):
+    """The source of a move is lost, and the move keeps waiting for its label."""
     real = Moves.inherit
 
     def inherit(self, heirs, now):
@@ -146,7 +146,7 @@ def a_label_is_waited_for_in_vain(monkeypatch):
     monkeypatch.setattr(Moves, "inherit", inherit)
 
 
-def a_loss_fulfils_a_flush(monkeypatch):
+def loss_completes_flush(monkeypatch):
     def lost(self, tasks):
         for task in tasks:
             for waiting in self._open.values():
@@ -155,29 +155,29 @@ def a_loss_fulfils_a_flush(monkeypatch):
     monkeypatch.setattr(Flushes, "lost", lost)
 
 
-def nobody_asks_for_a_flush(monkeypatch):
+def flush_is_not_requested(monkeypatch):
     monkeypatch.setattr(Pending, "ask", lambda self: False)
 
 
-def the_pending_queue_is_not_bounded(monkeypatch):
+def pending_queue_is_unbounded(monkeypatch):
     monkeypatch.setattr(Pending, "has_room", True)
 
 
-def the_fence_at_home_is_open(monkeypatch):
-    """Whatever comes from a node that was given up, or comes again, is taken."""
+def fence_at_home_is_open(monkeypatch):
+    """Messages of a node that was declared lost, and repeated ones, are admitted."""
     monkeypatch.setattr(Links, "admit", lambda self, node, stamp: True)
 
 
-def the_fence_at_the_remote_is_open(monkeypatch):
+def fence_at_remote_is_open(monkeypatch):
     monkeypatch.setattr(RemotePart, "admit", lambda self, stamp: True)
 
 
-def what_comes_twice_passes(monkeypatch):
+def repeated_messages_are_admitted(monkeypatch):
     monkeypatch.setattr(Link, "admit", lambda self, stamp: stamp.incarnation == self.incarnation)
 
 
-def a_zombie_flushes_into_the_primary_copy(monkeypatch):
-    """State is taken whoever sends it."""
+def stale_flush_changes_primary_copy(monkeypatch):
+    """State is installed from any sender."""
     real = ElasticExecutor.take_back
 
     def take_back(self, message, now):
@@ -189,8 +189,8 @@ def a_zombie_flushes_into_the_primary_copy(monkeypatch):
     monkeypatch.setattr(Links, "admit", lambda self, node, stamp: True)
 
 
-def a_zombie_goes_on_in_the_next_life(monkeypatch):
-    """A remote node does not begin anew when its home does."""
+def stale_tasks_survive_new_incarnation(monkeypatch):
+    """A remote node keeps its tasks when the incarnation increases."""
     real = World._receive_message
 
     def receive(self, node, packet):
@@ -203,7 +203,7 @@ def a_zombie_goes_on_in_the_next_life(monkeypatch):
     monkeypatch.setattr(World, "_receive_message", receive)
 
 
-def the_loss_overtakes_outputs(monkeypatch):
+def loss_overtakes_outputs(monkeypatch):
     """A node's loss is handled while the emitter still delivers what came from it."""
 
     def node_left(self, node, died):
@@ -213,7 +213,7 @@ def the_loss_overtakes_outputs(monkeypatch):
     monkeypatch.setattr(ExecutorDriver, "node_left", node_left)
 
 
-def credit_comes_back_twice(monkeypatch):
+def credit_is_returned_twice(monkeypatch):
     def for_replay(cls, origin, nbytes, rows, stamp, now):
         receipt = cls(SOURCE, nbytes, rows, stamp, now)
         receipt.settled = True
@@ -222,8 +222,8 @@ def credit_comes_back_twice(monkeypatch):
     monkeypatch.setattr(Receipt, "for_replay", classmethod(for_replay))
 
 
-def the_number_of_a_flush_is_too_high(monkeypatch):
-    """A flush says more than its state contains."""
+def flush_number_is_too_high(monkeypatch):
+    """The number of a flush is higher than its state."""
     real = RemotePart._flush
 
     def flush(self, task, token):
@@ -233,8 +233,8 @@ def the_number_of_a_flush_is_too_high(monkeypatch):
     monkeypatch.setattr(RemotePart, "_flush", flush)
 
 
-def a_remote_task_does_not_know_what_left(monkeypatch):
-    """Outputs that left already are sent home by the task that does the work again, and leave."""
+def remote_task_sends_silent_outputs(monkeypatch):
+    """A remote task sends the outputs of silent work to the home, and they leave."""
     real = RemotePart.processed
 
     def processed(self, message, deliveries, busy):
@@ -243,7 +243,7 @@ def a_remote_task_does_not_know_what_left(monkeypatch):
     monkeypatch.setattr(RemotePart, "processed", processed)
 
 
-def cores_are_given_on_a_lost_node(monkeypatch):
+def lost_node_gets_cores(monkeypatch):
     real = Cores.set
 
     def with_the_lost(self, wanted, loads, now):
@@ -255,7 +255,7 @@ def cores_are_given_on_a_lost_node(monkeypatch):
     monkeypatch.setattr(Cores, "set", with_the_lost)
 
 
-def the_end_does_not_wait_for_the_replay(monkeypatch):
+def end_does_not_wait_for_replay(monkeypatch):
     real = Recovery.lose
 
     def lose(self, *given):
@@ -266,41 +266,41 @@ def the_end_does_not_wait_for_the_replay(monkeypatch):
 
 
 MUTANTS = [
-    the_replay_is_forgotten,
-    the_replay_is_doubled,
-    what_was_done_is_not_done_again,
-    the_queue_is_trimmed_too_early,
-    the_queue_is_not_trimmed,
-    shards_that_left_are_replayed,
-    a_shard_counts_as_flushed_too_far,
-    one_label_counts_for_all_shards,
+    nothing_is_replayed,
+    rows_are_replayed_twice,
+    settled_rows_are_not_replayed,
+    pending_queue_is_trimmed_early,
+    pending_queue_is_not_trimmed,
+    moved_shards_are_replayed,
+    flushed_number_of_shard_is_too_high,
+    label_of_one_shard_trims_all,
     outputs_leave_again,
-    outputs_of_the_replay_are_lost,
-    what_left_is_not_noted,
-    new_rows_overtake_the_replay,
-    the_replay_is_reversed,
-    what_leaves_is_joined_with_what_left,
-    the_heir_is_not_installed,
-    a_label_is_waited_for_in_vain,
-    a_loss_fulfils_a_flush,
-    nobody_asks_for_a_flush,
-    the_pending_queue_is_not_bounded,
-    the_fence_at_home_is_open,
-    the_fence_at_the_remote_is_open,
-    what_comes_twice_passes,
-    a_zombie_flushes_into_the_primary_copy,
-    a_zombie_goes_on_in_the_next_life,
-    the_loss_overtakes_outputs,
-    credit_comes_back_twice,
-    the_number_of_a_flush_is_too_high,
-    a_remote_task_does_not_know_what_left,
-    cores_are_given_on_a_lost_node,
-    the_end_does_not_wait_for_the_replay,
+    all_replayed_outputs_are_dropped,
+    left_outputs_are_not_recorded,
+    new_rows_overtake_replay,
+    replay_is_reversed,
+    silent_mark_is_lost_on_join,
+    new_owner_is_not_installed,
+    move_waits_for_label_of_lost_source,
+    loss_completes_flush,
+    flush_is_not_requested,
+    pending_queue_is_unbounded,
+    fence_at_home_is_open,
+    fence_at_remote_is_open,
+    repeated_messages_are_admitted,
+    stale_flush_changes_primary_copy,
+    stale_tasks_survive_new_incarnation,
+    loss_overtakes_outputs,
+    credit_is_returned_twice,
+    flush_number_is_too_high,
+    remote_task_sends_silent_outputs,
+    lost_node_gets_cores,
+    end_does_not_wait_for_replay,
 ]
 
 
 @pytest.mark.parametrize("mutate", MUTANTS, ids=lambda mutate: mutate.__name__)
-def test_a_fault_is_found(monkeypatch, mutate):
+def test_recovery_mutant_is_found(monkeypatch, mutate):
     mutate(monkeypatch)
     error = first_failure(MOST_SEEDS)
     assert error is not None, f"{MOST_SEEDS} seeds found nothing"

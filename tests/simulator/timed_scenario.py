@@ -1,4 +1,4 @@
-"""A seeded run of a job with event time, under the disturbances of the other one: every row is followed by its time."""
+"""A seeded simulation of a job with event time, in which every row is identified by its time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-from followed_job import Nowhere
+from followed_job import UnopenedSink
 from scenario import Scenario
 
 from dask_elastic.executor.limits import ExecutorLimits
@@ -17,11 +17,11 @@ from dask_elastic.topology import Source, Topology, fuse
 KEYS = 12
 COMPUTES = ("per_key", "per_bucket")
 ORIGINS = ("north", "north", "south", "untimed")
-"""The source of each instance: one with two, and two with one, of which the last has no event time."""
+"""The source of each instance: one source with two instances, two with one; the last has no event time."""
 
 
 class Readings(Source):
-    """Rows whose event times are out of order, by more than the slack now and then."""
+    """Rows with event times out of order, sometimes by more than the slack."""
 
     def __init__(self, batches: list[list[pa.RecordBatch]], event_time: str | None, slack: float = 0.0):
         self.batches = batches
@@ -35,14 +35,14 @@ class Readings(Source):
 
 
 def make_batches(random: np.random.Generator) -> list[list[pa.RecordBatch]]:
-    """The batches of each instance; no two rows have the same time."""
+    """Return the batches of each instance; no two rows have the same time."""
     made = []
     for origin, name in enumerate(ORIGINS):
         sizes = random.integers(1, 12, size=int(random.integers(2, 7)))
         speed = int(random.integers(1, 5))
         disorder = random.integers(-6, 7, size=int(sizes.sum()))
         at = np.unique((np.arange(sizes.sum()) * speed + disorder) * len(ORIGINS) + origin)
-        # Each time once, out of order as they were drawn.
+        # Each time once, in random order.
         times = at[np.argsort(np.arange(len(at)) + random.integers(-3, 4, len(at)), kind="stable")]
         keys = random.integers(0, KEYS, len(times))
         rows = pa.record_batch({"key": pa.array(keys), "bucket": pa.array(keys % 5), "id": pa.array(times)})
@@ -57,7 +57,7 @@ def make_batches(random: np.random.Generator) -> list[list[pa.RecordBatch]]:
 
 
 def count(rows: pa.RecordBatch, state) -> pa.RecordBatch:
-    """Count the rows of each key, and pass them on."""
+    """Count the rows of each key, and return them."""
     state.set("count", state.get("count") + np.bincount(state.ordinals, minlength=len(state)))
     return rows
 
@@ -74,13 +74,15 @@ def make_topology(batches: list[list[pa.RecordBatch]], slack: float, shards: int
     state = {"count": pa.int64()}
     per_key = north.key_by("key").compute(count, name="per_key", state=state, shards=shards)
     joined = per_key.union(south, untimed)
-    joined.key_by("bucket").compute(count, name="per_bucket", state=state, shards=8).sink(Nowhere(), name="results")
+    joined.key_by("bucket").compute(count, name="per_bucket", state=state, shards=8).sink(
+        UnopenedSink(), name="results"
+    )
     return topology
 
 
 @dataclass(frozen=True)
 class TimedScenario(Scenario):
-    """As `Scenario`, of the job with event time."""
+    """A `Scenario` of the job with event time."""
 
     def build(self) -> TimedSimulation:
         random = np.random.default_rng(self.seed)
@@ -118,7 +120,7 @@ class TimedScenario(Scenario):
 
 @dataclass
 class TimedSimulation:
-    """One run; each row is to come out once, and event time to come to its end."""
+    """One simulation; each row must leave once, and watermarks must reach the newest time."""
 
     world: World
     batches: list[list[pa.RecordBatch]]
@@ -136,18 +138,18 @@ class TimedSimulation:
         north, everything = max(newest[:2]), max(newest[:3])
         for identity, home in self.world.homes.items():
             expected = north if identity.component == "per_key" else everything
-            assert home.executor.watermarks.now == (expected, False), f"{identity} did not come to the end of time"
+            assert home.executor.watermarks.now == (expected, False), f"{identity} did not reach the newest time"
         for identity, sink in self.world.sinks.items():
-            assert sink.inputs.time == everything, f"{identity} did not come to the end of time"
+            assert sink.inputs.time == everything, f"{identity} did not reach the newest time"
         late = [clock.late for _, clock in sorted(self.world.clocks.items())]
         assert late == [late_rows(own, self.slack) for own in self.batches[:3]]
 
     def happened(self) -> Counter[str]:
-        """Return how often what matters came about."""
+        """Return how often each relevant event occurred."""
         happened = Counter({"late rows": sum(clock.late for clock in self.world.clocks.values())})
         happened["late at a receiver"] = len(self.world.event_times.excused)
         for home in self.world.homes.values():
-            happened["losses with rows to do again"] += sum(r.rows > 0 for r in home.executor.recoveries())
+            happened["losses with replay"] += sum(r.rows > 0 for r in home.executor.recoveries())
             happened["moves across nodes"] += home.executor.moves.finished_across
         return happened
 
@@ -157,7 +159,7 @@ def ids(rows: pa.RecordBatch) -> list[int]:
 
 
 def late_rows(batches: list[pa.RecordBatch], slack: int) -> int:
-    """Count, one by one, the rows that are older than the newest of earlier batches allows."""
+    """Count the rows that are late with respect to earlier batches, one by one."""
     late, newest = 0, None
     for rows in batches:
         late += sum(newest is not None and row < newest - slack for row in ids(rows))

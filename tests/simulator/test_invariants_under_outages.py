@@ -1,4 +1,4 @@
-"""Nodes that die, hang or are given up by mistake, beside all that moves; messages that come twice, and late."""
+"""Outages during moves: nodes that die, hang or are declared lost by mistake; repeated and late messages."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ KEPT = [
         batches=3,
     ),
 ]
-"""Scenarios that failed once, or that a fault put in on purpose was found by; as `Scenario.check` tells them."""
+"""Scenarios that failed once, or that found an injected fault, as `Scenario.check` prints them."""
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-def test_what_always_holds_holds_under_fire(part, monkeypatch):
+def test_invariants_hold_under_outages(part, monkeypatch):
     if part % 2:
-        # Small blocks are sorted by their tasks then, as large ones are.
+        # Small blocks are then sorted by task, as large ones are.
         monkeypatch.setattr(piece, "SMALL_BLOCK", 4)
     happened = Counter()
     for seed in range(part * SEEDS_OF_A_PART, (part + 1) * SEEDS_OF_A_PART):
@@ -40,16 +40,16 @@ def test_what_always_holds_holds_under_fire(part, monkeypatch):
     for what in (
         "deaths",
         "hangs",
-        "given up",
+        "declared lost",
         "losses of tasks",
-        "losses with rows to do again",
-        "messages of another life",
-        "messages that came twice",
+        "losses with replay",
+        "stale messages",
+        "repeated messages",
         "moves across nodes",
     ):
         assert happened[what] > SEEDS_OF_A_PART // 2, what
 
 
 @pytest.mark.parametrize("scenario", KEPT, ids=lambda scenario: f"seed {scenario.seed}")
-def test_what_failed_once_holds(scenario):
+def test_kept_scenario_passes(scenario):
     scenario.run()

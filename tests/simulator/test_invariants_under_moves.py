@@ -1,4 +1,4 @@
-"""Moves, changes of cores and flushes at any moment; no node is lost here."""
+"""Moves, changes of cores and flushes at any time, without losses of nodes."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ SEEDS_OF_A_PART = 50
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-def test_what_always_holds_holds(part, monkeypatch):
+def test_invariants_hold_under_moves(part, monkeypatch):
     if part % 2:
-        # Small blocks are sorted by their tasks then, as large ones are.
+        # Small blocks are then sorted by task, as large ones are.
         monkeypatch.setattr(piece, "SMALL_BLOCK", 4)
     happened = Counter()
     for seed in range(part * SEEDS_OF_A_PART, (part + 1) * SEEDS_OF_A_PART):
-        happened += what_happened(Scenario(seed, outages=0.0).check())
+        happened += event_counts(Scenario(seed, outages=0.0).check())
     assert happened["moves"] - happened["moves across nodes"] > SEEDS_OF_A_PART // 2
     assert happened["moves across nodes"] > SEEDS_OF_A_PART // 2
     assert happened["remote tasks"] > SEEDS_OF_A_PART // 2
@@ -29,7 +29,7 @@ def test_what_always_holds_holds(part, monkeypatch):
     assert happened["refused"] > 0
 
 
-def what_happened(simulation):
+def event_counts(simulation):
     happened = Counter(refused=simulation.disturber.refused)
     for home in simulation.world.homes.values():
         moves = home.executor.moves
@@ -43,12 +43,12 @@ def what_happened(simulation):
 
 
 @pytest.mark.parametrize("outages", [0.0, 0.3])
-def test_one_seed_gives_one_history(outages):
+def test_equal_seeds_give_equal_histories(outages):
     first, second = Scenario(7, outages).run(), Scenario(7, outages).run()
     assert first.world.schedule.steps == second.world.schedule.steps > 100
     assert first.world.schedule.history(10**6) == second.world.schedule.history(10**6)
 
 
-def test_without_disturbance_nothing_moves():
+def test_no_shard_moves_without_disturbances():
     simulation = Scenario(3, outages=0.0, disturbances=()).run()
     assert sum(home.executor.moves.finished for home in simulation.world.homes.values()) == 0

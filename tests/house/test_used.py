@@ -1,0 +1,90 @@
+"""Production code that no production code uses goes, unless users, Dask or a later part of the plan call it."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SHORT_TEXT = 60
+"""Names in texts up to this length count as uses: operations and options are looked up by their names."""
+
+CALLED_BY_LIBRARIES = {
+    # click
+    "format_commands", "get_command", "list_commands",
+    # distributed, its plugins and its serialisation
+    "_deserialize", "_serialize", "before_close", "dask_setup", "remove_worker", "setup", "teardown",
+    "valid_workers_downscaling",
+    # IPython
+    "_repr_html_",
+    # PySpark
+    "onQueryIdle", "onQueryProgress", "onQueryStarted", "onQueryTerminated", "streamWriter",
+}  # fmt: skip
+
+CALLED_LATER = {
+    # homes that move: state that leaves its worker, cores and workers that are added and removed
+    "Reconfigurer", "TargetUtilisation", "needed_workers",
+    # windows: what a user writes, and partials that are shared
+    "naive_merges", "pays", "sharing", "tumbling",
+    # groupings of a stream by other rules than its key
+    "PartialKeyGrouping", "consistent_hash", "expansion", "universal_hash",
+    # decisions that are replayed from a recording
+    "decision_from_dict",
+}  # fmt: skip
+
+
+def names_in(source: str) -> Counter[str]:
+    """Count the names that code uses; docstrings, long texts and the definitions themselves do not count."""
+    found: Counter[str] = Counter()
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.keyword(arg=str(name)):
+                found[name] += 1
+            case ast.alias(name=name):
+                found[name.rpartition(".")[2]] += 1
+            case ast.Constant(value=str(text)) if len(text) < SHORT_TEXT:
+                found.update(re.findall(r"\w+", text))
+    return found
+
+
+def definitions(source: str) -> Iterator[tuple[int, str]]:
+    """Yield line and name of every function and class but magic methods."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and not node.name.startswith("__"):
+            yield node.lineno, node.name
+
+
+def unused(production: dict[str, str], shown: str) -> list[str]:
+    """Return the definitions that neither production code nor what users are shown mentions."""
+    uses: Counter[str] = Counter()
+    for source in production.values():
+        uses += names_in(source)
+    words = set(re.findall(r"\w+", shown))
+    return [
+        f"{module}:{line}: {name}"
+        for module, source in production.items()
+        for line, name in definitions(source)
+        if not uses[name] and name not in words and name not in CALLED_BY_LIBRARIES | CALLED_LATER
+    ]
+
+
+def test_production_code_is_used_outside_tests():
+    production = {
+        str(path.relative_to(ROOT)): path.read_text()
+        for top in ("dask_elastic", "plugins")
+        for path in sorted((ROOT / top).rglob("*.py"))
+    }
+    shown = [path.read_text() for top in ("docs", "examples", "benchmarks") for path in (ROOT / top).rglob("*.*y")]
+    pages = [path.read_text() for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]]
+    assert unused(production, " ".join([*shown, *pages])) == []
+
+
+def test_unused_function_is_found():
+    production = {
+        "a.py": "def used(): ...\ndef idle(): ...\ndef shown(): ...\n",
+        "b.py": "from a import used\nused()\n",
+    }
+    assert unused(production, "call `shown()`") == ["a.py:2: idle"]
