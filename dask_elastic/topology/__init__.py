@@ -1,13 +1,16 @@
-"""What a user writes: a topology of sources, operators and sinks, and how its operators fuse into components."""
+"""What a user writes: topologies of sources, operators and sinks; their validation, and their division into components.
+
+What aggregates run on is in `dask_elastic.topology.aggregates`.
+"""
 
 from __future__ import annotations
 
 from dask_elastic.topology import aggregate
-from dask_elastic.topology.component import Branch, Component, Exit, fuse
+from dask_elastic.topology.component import Branch, Component, Exit, build_components
 from dask_elastic.topology.operators import (
     Compute,
     Filter,
-    Map,
+    MapOperator,
     Operator,
     SinkOperator,
     SourceOperator,
@@ -26,7 +29,7 @@ __all__ = [
     "Exit",
     "Filter",
     "KeyedStream",
-    "Map",
+    "MapOperator",
     "Operator",
     "Sink",
     "SinkContext",
@@ -39,6 +42,6 @@ __all__ = [
     "Topology",
     "aggregate",
     "as_batches",
-    "fuse",
+    "build_components",
     "select_columns",
 ]

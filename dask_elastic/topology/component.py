@@ -1,26 +1,24 @@
-"""Fusion: the operators that run in one task, by direct calls, become one component."""
+"""Components: operators that run in one task and pass rows on by direct calls."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import pyarrow as pa
 
+from dask_elastic.topology.graph import OperatorGraph
 from dask_elastic.topology.operators import (
     Compute,
     Filter,
-    Map,
+    MapOperator,
     Operator,
     SinkOperator,
     SourceOperator,
     Stateless,
     select_columns,
 )
-
-if TYPE_CHECKING:
-    from dask_elastic.topology.topology import Topology
 
 Columns: TypeAlias = tuple[str, ...] | None
 
@@ -32,11 +30,16 @@ class Exit:
     Parameters
     ----------
     target : str
-        The component that they go to.
+        The component that receives the rows.
     keys : tuple of str
-        The columns whose hash says to which executor each row goes; empty for a sink.
+        The columns whose hash selects the executor of each row; empty for a sink.
     columns : tuple of str or None
-        What the target reads, its keys included; None is all.
+        The columns that the target reads, its keys included; None for all.
+
+    Examples
+    --------
+    >>> Exit("per_plane", ("plane",), ("plane", "delay")).target
+    'per_plane'
     """
 
     target: str
@@ -44,12 +47,12 @@ class Exit:
     columns: Columns = None
 
     def select(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the rows with just the columns that the target reads.
+        """Return the rows with only the columns that the target reads.
 
         Parameters
         ----------
         rows : RecordBatch
-            Rows on their way out.
+            The component's output.
 
         Returns
         -------
@@ -59,7 +62,7 @@ class Exit:
         Raises
         ------
         SchemaMismatch
-            When a column that the target reads, or one of its keys, is missing.
+            When a column that the target reads, or one of its keys, is missing or occurs twice.
 
         Examples
         --------
@@ -74,14 +77,14 @@ class Exit:
 
 @dataclass(frozen=True)
 class Branch:
-    """A stateless operator that runs in its producer's thread, and what follows it.
+    """A stateless operator that runs in its producer's thread, and its consumers.
 
     Parameters
     ----------
-    operator : Map or Filter
+    operator : MapOperator or Filter
         The operator.
     then : tuple of Branch or Exit
-        Who gets its output; every one gets all of it.
+        Its consumers; each gets all of its output.
     """
 
     operator: Stateless
@@ -93,20 +96,20 @@ Output: TypeAlias = Branch | Exit
 
 @dataclass(frozen=True)
 class Component:
-    """A source, a compute or a sink, with the stateless operators that run behind it in the same task.
+    """A source, a compute or a sink, with the stateless operators that follow it in the same task.
 
     Parameters
     ----------
     name : str
-        The name of the operator that leads the component.
+        The name of the first operator, which is the component's name.
     operator : SourceOperator, Compute or SinkOperator
-        That operator.
+        The first operator.
     outputs : tuple of Branch or Exit
-        Where its output goes; empty when nobody reads it.
+        The consumers of its output; may be empty.
     inputs : tuple of str
-        The components whose rows come in, each once.
+        The components that it reads, each once.
     operators : tuple of str
-        The names of all operators fused here, the leading one first.
+        The names of all its operators, in the order in which rows reach them.
 
     Notes
     -----
@@ -126,12 +129,12 @@ class Component:
 
     @property
     def exits(self) -> tuple[Exit, ...]:
-        """All the ways out, in the order in which rows reach them."""
+        """All exits, in the order in which rows reach them."""
         return tuple(_exits(self.outputs))
 
 
-def fuse(topology: Topology) -> tuple[Component, ...]:
-    """Cut a topology into components and tell sources which columns are read.
+def build_components(topology: OperatorGraph) -> tuple[Component, ...]:
+    """Divide a topology into components, and prune its sources to the columns that are read.
 
     Parameters
     ----------
@@ -141,7 +144,7 @@ def fuse(topology: Topology) -> tuple[Component, ...]:
     Returns
     -------
     tuple of Component
-        In an order in which every component comes after all of its inputs.
+        Each component after all of its inputs.
 
     Raises
     ------
@@ -150,8 +153,8 @@ def fuse(topology: Topology) -> tuple[Component, ...]:
 
     Notes
     -----
-    A stateless operator behind several producers (a union) runs in each of them; one with several consumers runs once
-    for all of them.
+    A stateless operator that reads several producers (a union) runs in the component of each. One that has several
+    consumers runs once for all of them.
 
     Examples
     --------
@@ -164,41 +167,41 @@ def fuse(topology: Topology) -> tuple[Component, ...]:
     >>> odd = numbers.filter(lambda rows: ..., name="odd")
     >>> odd.key_by("n").compute(lambda rows, state: None, name="per_n")
     Stream('per_n' of topology 'numbers')
-    >>> [(component.name, component.operators, component.inputs) for component in fuse(topology)]
+    >>> [(component.name, component.operators, component.inputs) for component in build_components(topology)]
     [('numbers', ('numbers', 'odd'), ()), ('per_n', ('per_n',), ('numbers',))]
     """
     topology.validate()
-    return _Fusion(topology).components()
+    return _ComponentBuilder(topology).components()
 
 
-class _Fusion:
-    """One run of `fuse`, with what it found out about each operator."""
+class _ComponentBuilder:
+    """The columns and consumers of each operator, from which `build_components` makes components."""
 
-    def __init__(self, topology: Topology):
-        self._topology = topology
+    def __init__(self, topology: OperatorGraph):
         self._order = topology.in_order()
         self._needs: dict[str, Columns] = {}
         self._outputs: dict[str, tuple[Output, ...]] = {}
-        # Consumers first, so that each operator finds what follows it already there: no recursion, each made once.
+        # Consumers first: the outputs of an operator contain those of its consumers. This avoids recursion.
         for operator in reversed(self._order):
             consumers = topology.consumers(operator.name)
             self._needs[operator.name] = _union(self._read_by(consumer) for consumer in consumers)
             self._outputs[operator.name] = tuple(self._step(consumer) for consumer in consumers)
 
     def components(self) -> tuple[Component, ...]:
-        made: list[Component] = []
+        components: list[Component] = []
         inputs: dict[str, list[str]] = {operator.name: [] for operator in self._order}
         for operator in self._order:
-            if isinstance(operator, Map | Filter):
+            if isinstance(operator, MapOperator | Filter):
                 continue
             outputs = self._outputs[operator.name]
-            for target in dict.fromkeys(way.target for way in _exits(outputs)):
+            for target in dict.fromkeys(output.target for output in _exits(outputs)):
                 inputs[target].append(operator.name)
             names = tuple(dict.fromkeys((operator.name, *_fused(outputs))))
-            made.append(Component(operator.name, self._leader(operator), outputs, tuple(inputs[operator.name]), names))
-        return tuple(made)
+            first = self._pruned(operator)
+            components.append(Component(operator.name, first, outputs, tuple(inputs[operator.name]), names))
+        return tuple(components)
 
-    def _leader(self, operator: SourceOperator | Compute | SinkOperator) -> SourceOperator | Compute | SinkOperator:
+    def _pruned(self, operator: SourceOperator | Compute | SinkOperator) -> SourceOperator | Compute | SinkOperator:
         if not isinstance(operator, SourceOperator):
             return operator
         columns = self._needs[operator.name]
@@ -208,16 +211,16 @@ class _Fusion:
         return replace(operator, source=operator.source.columns_read(columns))
 
     def _read_by(self, consumer: Operator) -> Columns:
-        """Return which columns of its input a consumer needs to be there."""
+        """Return the columns of its input that a consumer needs, those that it passes on included."""
         if isinstance(consumer, Filter):
             return _union((consumer.columns, self._needs[consumer.name]))
-        return consumer.columns if isinstance(consumer, Map | Compute) else None
+        return consumer.columns if isinstance(consumer, MapOperator | Compute) else None
 
     def _step(self, consumer: Operator) -> Output:
         if isinstance(consumer, Filter):
             kept = replace(consumer, keep=self._needs[consumer.name])
             return Branch(kept, self._outputs[consumer.name])
-        if isinstance(consumer, Map):
+        if isinstance(consumer, MapOperator):
             return Branch(consumer, self._outputs[consumer.name])
         if isinstance(consumer, Compute):
             return Exit(consumer.name, consumer.keys, consumer.columns)
@@ -234,7 +237,7 @@ def _union(needs: Iterator[Columns] | tuple[Columns, ...]) -> Columns:
 
 
 def _walk(outputs: tuple[Output, ...]) -> Iterator[Output]:
-    """Yield every branch and exit once, each before what follows it."""
+    """Yield every branch and exit once, each branch before its consumers."""
     seen: set[int] = set()
     waiting = list(reversed(outputs))
     while waiting:

@@ -1,21 +1,18 @@
-"""A topology as text, as SVG and for notebooks."""
+"""Renderings of a topology: text, SVG, and HTML for notebooks."""
 
 from __future__ import annotations
 
 from html import escape
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import pyarrow.compute as pc
 
-from dask_elastic.topology.layout import Box, Point, place
-from dask_elastic.topology.operators import Compute, Map, Operator, SinkOperator, SourceOperator
-
-if TYPE_CHECKING:
-    from dask_elastic.topology.topology import Topology
+from dask_elastic.topology.box_layout import Box, Point, place
+from dask_elastic.topology.graph import OperatorGraph
+from dask_elastic.topology.operators import Compute, MapOperator, Operator, SinkOperator, SourceOperator
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, Helvetica, Arial, sans-serif"
-# Fill, border and text of each kind of box; readable on white and on the dark pages of notebooks.
+# Fill, border and text of each kind of box; legible in light and dark notebooks.
 COLOURS = {
     "source": ("#e3f0e6", "#4b9560", "#17391f"),
     "map": ("#f3f4f6", "#8a919c", "#23272e"),
@@ -33,18 +30,18 @@ LONGEST_DETAIL = 38
 MOST_DETAILS = 5
 
 
-def describe(topology: Topology) -> str:
-    """Return the topology as text, one line an operator.
+def describe(topology: OperatorGraph) -> str:
+    """Return the topology as text, one line per operator.
 
     Parameters
     ----------
-    topology : Topology
+    topology : OperatorGraph
         The topology, valid or not.
 
     Returns
     -------
     str
-        Lines of equal columns.
+        Lines with aligned columns.
     """
     operators = topology.operators
     count = f"{len(operators)} operator{'' if len(operators) == 1 else 's'}"
@@ -67,35 +64,35 @@ def describe(topology: Topology) -> str:
     return "\n".join(lines)
 
 
-def html(topology: Topology) -> str:
-    """Return the topology as a notebook shows it.
+def html(topology: OperatorGraph) -> str:
+    """Return the topology as HTML for a notebook.
 
     Parameters
     ----------
-    topology : Topology
+    topology : OperatorGraph
         The topology, valid or not.
 
     Returns
     -------
     str
-        A piece of HTML with the drawing in it.
+        An HTML element that contains the drawing.
     """
     caption = f'<div style="font: 600 13px {FONT}; margin: 4px 0">{escape(topology.name)}</div>'
     return f'<div style="overflow-x: auto">{caption}{svg(topology)}</div>'
 
 
-def svg(topology: Topology) -> str:
+def svg(topology: OperatorGraph) -> str:
     """Return a drawing of the topology as an SVG document.
 
     Parameters
     ----------
-    topology : Topology
-        The topology, valid or not: the edges that close a cycle are dashed.
+    topology : OperatorGraph
+        The topology, valid or not; edges that close a cycle are dashed.
 
     Returns
     -------
     str
-        The document; its text is escaped.
+        The document, with all text escaped.
     """
     boxes = {operator.name: _box(operator) for operator in topology.operators}
     labels = {edge: label for edge in topology.edges if (label := _label(topology.operator(edge[1])))}
@@ -131,7 +128,7 @@ def _details(operator: Operator) -> list[str]:
         return [type(operator.sink).__name__]
     if isinstance(operator, Compute):
         return [f"by {', '.join(operator.keys)}", *_logic(operator)]
-    logic = operator.function if isinstance(operator, Map) else operator.predicate
+    logic = operator.function if isinstance(operator, MapOperator) else operator.predicate
     lines = [_expression(logic) if isinstance(logic, pc.Expression) else _function(logic)]
     if operator.columns is not None:
         lines.append(f"reads {', '.join(operator.columns)}")
@@ -158,10 +155,10 @@ def _function(function: object) -> str:
 
 
 def _lines(operator: Operator) -> list[str]:
-    """Return the small print of a box: its kind, and as many details as are not said elsewhere."""
+    """Return the lines below a box's name: its kind, and the details that are not shown elsewhere."""
     details = _details(operator)
-    told_elsewhere = isinstance(operator, Compute) or details[0] == f"{operator.name}()"
-    first = operator.kind if told_elsewhere else f"{operator.kind} {details[0]}"
+    shown_elsewhere = isinstance(operator, Compute) or details[0] == f"{operator.name}()"
+    first = operator.kind if shown_elsewhere else f"{operator.kind} {details[0]}"
     lines = [first, *details[1:]]
     if len(lines) > MOST_DETAILS:
         lines = [*lines[: MOST_DETAILS - 1], f"and {len(lines) - MOST_DETAILS + 1} more"]
@@ -220,7 +217,7 @@ def _arrow(points: list[Point], backward: bool, label_width: float) -> str:
 
 
 def _edge_label(label: str, width: float, end: Point) -> str:
-    # Next to the arrow's head, where edges that meet in one box do not cross any more.
+    # Next to the arrow's head, where edges to one box no longer cross.
     left, top = end[0] - HEAD - width, end[1] - 8
     return (
         f'<rect x="{left:.1f}" y="{top:.1f}" width="{width:.1f}" height="16" rx="8" fill="#fff7ee" '
@@ -240,5 +237,5 @@ def _short(text: str, most: int) -> str:
 
 
 def _text_width(text: str, size: int) -> float:
-    # Mean width of letters in the fonts named above; wide scripts take up to twice as much.
+    # The mean width of letters in `FONT`; wide scripts need up to twice as much.
     return sum(1.0 if ord(letter) > 0x2E80 else 0.57 for letter in text) * size

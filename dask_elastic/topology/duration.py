@@ -1,4 +1,4 @@
-"""Durations as users write them: everything that Dask takes, and "10 min" besides."""
+"""Parsing of durations: all forms that Dask accepts, and "10 min"."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ _WRITTEN = re.compile(r"(\d+\.?\d*|\.\d+)?\s*([a-z]*)")
 
 
 def seconds_of(duration: object, where: str) -> float:
-    """Return a duration in seconds, or say why it is none.
+    """Parse a duration.
 
     Parameters
     ----------
     duration : str, float or timedelta
-        Text as Dask takes it, such as "10 minutes", "1.5h" or "250ms", and "10 min" too; a number of seconds.
+        Text such as "10 minutes", "10 min", "1.5h" or "250ms"; or a number of seconds.
     where : str
-        Whose duration it is, for the message.
+        What the duration is for, for the error text.
 
     Returns
     -------
     float
-        Seconds, above 0.
+        The duration in seconds, above 0.
 
     Raises
     ------
     TopologyError
-        When it is no duration, or not above 0.
+        When it is not a duration, or not above 0.
 
     Examples
     --------
@@ -48,7 +48,7 @@ def seconds_of(duration: object, where: str) -> float:
     >>> seconds_of("10 parsecs", "List: ttl")
     Traceback (most recent call last):
         ...
-    dask_elastic.vocab.errors.TopologyError: List: ttl is '10 parsecs', which has no unit of time ...
+    dask_elastic.vocab.errors.TopologyError: List: ttl is '10 parsecs', whose unit of time is unknown; ...
     """
     seconds = _seconds(duration, where)
     if not (math.isfinite(seconds) and seconds > 0):
@@ -67,10 +67,12 @@ def _seconds(duration: object, where: str) -> float:
         )
     found = _WRITTEN.fullmatch(duration.strip().lower())
     if found is None or not any(found.groups()):
-        raise TopologyError(f"{where} is {duration!r}, which is no duration; give a number and a unit, as '10 min'.")
+        raise TopologyError(
+            f"{where} is {duration!r}, which is not a duration; give a number and a unit, such as '10 min'."
+        )
     number, unit = found.groups()
     size = _UNITS.get(unit) or _UNITS.get(unit.removesuffix("s")) if unit else 1.0
     if size is None:
         known = ", ".join(_UNITS)
-        raise TopologyError(f"{where} is {duration!r}, which has no unit of time that is known; known are {known}.")
+        raise TopologyError(f"{where} is {duration!r}, whose unit of time is unknown; known units are {known}.")
     return float(number or 1) * size

@@ -1,18 +1,18 @@
-"""Which operators to fuse, by what they are partitioned on and by how much they send each other.
+"""Fusion of operators into components, by their partitioning attributes and the rates between them.
 
 Goal
-    Components whose operators can all be partitioned on one attribute at least, with few tuples between components.
+    Components whose operators share at least one partitioning attribute, with few tuples between components.
 Heuristic
-    The pair of neighbours with the best score is fused, again and again, until no pair can be.
+    Greedy: fuse the pair of neighbours with the best score until no pair can be fused.
 Not done
-    Load, which the number of a component's instances takes care of, and the fusing of some instances only. What runs in
-    one task in any case is fused by `dask_elastic.topology.component`.
+    Load, which the number of a component's instances accounts for, and fusion of some instances only. Operators that
+    always run in one task are grouped by `dask_elastic.topology.component`.
 
 Notes
 -----
 Enorm, section 4.4.1 (Algorithm 1 and the alternative score) and 7.6 (the baseline). The printed algorithm ignores
-cycles, and on random large jobs its component graph is mostly cyclic, which can deadlock aligned watermarks and
-barriers (ERRATA, Enorm 2): a fusion that makes a cycle is forbidden here. The motivating job gives {op1, op2, op3},
+cycles: on large random jobs its component graph is mostly cyclic, which can deadlock aligned watermarks and barriers
+(ERRATA, Enorm 2). This implementation refuses fusions that make a cycle. The motivating job gives {op1, op2, op3},
 {op4}, {op5} with either score (ERRATA, Enorm 3).
 """
 
@@ -31,7 +31,8 @@ import numpy as np
 from dask_elastic.vocab.errors import TopologyError
 from dask_elastic.vocab.numbers import is_number
 
-Operator = TypeVar("Operator", bound=Hashable)
+Name = TypeVar("Name", bound=Hashable)
+"""The name of an operator."""
 
 
 class All(Enum):
@@ -44,56 +45,56 @@ class All(Enum):
 
 
 ALL: Final = All.ALL
-"""What an operator is partitioned on that takes its tuples in any partitioning: all attributes there are."""
+"""The attributes of an operator that accepts any partitioning: all attributes."""
 
 Attributes: TypeAlias = Collection[Hashable] | All
 
 SCORES = ("communication", "attributes", "baseline")
-"""What `fuse` can go by: tuples between two operators, attributes that they share, or the paper's baseline."""
+"""The scores of `fuse`: tuples between two operators, attributes that they share, or the paper's baseline."""
 
 
 def fuse(
-    attributes: Mapping[Operator, Attributes],
-    rates: Mapping[tuple[Operator, Operator], float],
+    attributes: Mapping[Name, Attributes],
+    rates: Mapping[tuple[Name, Name], float],
     score: str = "communication",
     allow_cycles: bool = False,
     seed: int = 0,
-) -> list[frozenset[Operator]]:
+) -> list[frozenset[Name]]:
     """Fuse operators into components.
 
     Parameters
     ----------
     attributes : mapping of operator to set, or `ALL`
-        What each operator is partitioned on; an empty set for one that cannot be parallelised, `ALL` for one that can
-        be in any way. Their order decides between equal scores.
+        The partitioning attributes of each operator: an empty set if it cannot be parallelised, `ALL` if it accepts any
+        partitioning. Their order breaks ties.
     rates : mapping of (upstream, downstream) to float
-        Tuples per second from operator to operator; these pairs are the edges of the job's graph.
+        Tuples per second between operators; the pairs are the edges of the job's graph.
     score : {"communication", "attributes", "baseline"}
-        Which neighbours are fused first: those with most tuples between them, those that share most attributes, or, as
-        the baseline, those of the first operator and then of random ones, by attributes.
+        The order of fusions: by the tuples between neighbours, by the number of shared attributes, or the baseline,
+        which grows components from the first operator and then from random ones, by shared attributes.
     allow_cycles : bool
-        Whether components may depend on each other in a circle, as the printed algorithm lets them.
+        Whether components may form cycles, as in the printed algorithm.
     seed : int
-        What draws the operators that the baseline begins with; no other score needs it.
+        The seed of the baseline's random start operators; other scores ignore it.
 
     Returns
     -------
     list of frozenset
-        The components, each operator in one of them, in the order of their first operators. The operators of a
-        component with two or more have an attribute in common.
+        A partition of the operators, in the order of the components' first operators. In a component of several
+        operators, all share at least one attribute.
 
     Raises
     ------
     TopologyError
-        If the score is unknown, a rate names an operator that has no attributes, is negative or not finite, or the
+        If the score is unknown, a rate is negative, not finite or names an operator that `attributes` lacks, or the
         operators themselves form a cycle and cycles are not allowed.
 
     Notes
     -----
-    Enorm, Algorithm 1. As printed, scores are of operators, also after they are fused, and operators that send each
-    other nothing are not fused for communication. The text on the baseline leaves open whether it takes in operators
-    that are fused already. Here it does, with all of their component; otherwise it ends with more components than
-    "communication", which by section 7.6 has the most.
+    Enorm, Algorithm 1. As printed, scores are between operators even after fusion, and "communication" never fuses
+    operators that exchange no tuples. The paper does not define whether the baseline may add operators that are already
+    fused. Here it may, together with their component; otherwise it would yield more components than "communication",
+    which has the most according to section 7.6.
 
     Examples
     --------
@@ -103,9 +104,9 @@ def fuse(
     [['op1', 'op2', 'op3'], ['op4'], ['op5']]
     """
     if not isinstance(attributes, Mapping):
-        raise TopologyError(f"attributes is {attributes!r}: give the attributes of each operator, by its name.")
+        raise TopologyError(f"attributes is {attributes!r}: give a mapping from operators to attributes.")
     if score not in SCORES:
-        raise TopologyError(f"no score is named {score!r}{_nearest(score, SCORES)}: choose one of {', '.join(SCORES)}.")
+        raise TopologyError(f"unknown score {score!r}{_nearest(score, SCORES)}: choose one of {', '.join(SCORES)}.")
     names = list(attributes)
     edges = _edges(names, rates)
     draft = _Draft(_masks(attributes), None if allow_cycles else _Reach(names, edges))
@@ -118,17 +119,29 @@ def fuse(
     return [frozenset(names[number] for number in members) for members in draft.components()]
 
 
-def communication(components: Iterable[frozenset[Operator]], rates: Mapping[tuple[Operator, Operator], float]) -> float:
-    """Return which part of all tuples goes from one component to another; 0 where there are none.
+def communication(components: Iterable[frozenset[Name]], rates: Mapping[tuple[Name, Name], float]) -> float:
+    """Return the fraction of tuples that are sent between components.
+
+    Parameters
+    ----------
+    components : iterable of frozenset
+        A partition of the operators.
+    rates : mapping of (upstream, downstream) to float
+        Tuples per second between operators.
+
+    Returns
+    -------
+    float
+        From 0 to 1; 0 without tuples.
 
     Raises
     ------
     TopologyError
-        If a rate names an operator of no component, or is negative or not finite.
+        If a rate is negative, not finite or names an operator that no component has.
 
     Notes
     -----
-    Enorm, section 7.6 and figure 15, which has it in percent.
+    Enorm, section 7.6 and figure 15, which shows it in percent.
 
     Examples
     --------
@@ -142,14 +155,26 @@ def communication(components: Iterable[frozenset[Operator]], rates: Mapping[tupl
 
 
 def cycle(
-    components: Iterable[frozenset[Operator]], rates: Mapping[tuple[Operator, Operator], float]
-) -> list[frozenset[Operator]] | None:
-    """Return components that depend on each other in a circle, each on the one before it, or None.
+    components: Iterable[frozenset[Name]], rates: Mapping[tuple[Name, Name], float]
+) -> list[frozenset[Name]] | None:
+    """Return a cycle of components, or None.
+
+    Parameters
+    ----------
+    components : iterable of frozenset
+        A partition of the operators.
+    rates : mapping of (upstream, downstream) to float
+        Tuples per second between operators; the pairs are the edges.
+
+    Returns
+    -------
+    list of frozenset, or None
+        The components of one cycle, each followed by one that reads it.
 
     Raises
     ------
     TopologyError
-        If a rate names an operator of no component, or is negative or not finite.
+        If a rate is negative, not finite or names an operator that no component has.
 
     Examples
     --------
@@ -162,12 +187,12 @@ def cycle(
     whole = list(components)
     owner = {name: number for number, members in enumerate(whole) for name in members}
     edges = [(owner[names[0]], owner[names[1]]) for names, _ in _checked(owner, rates)]
-    found = _circle(len(whole), [edge for edge in edges if edge[0] != edge[1]])
+    found = _cycle(len(whole), [edge for edge in edges if edge[0] != edge[1]])
     return None if found is None else [whole[number] for number in found]
 
 
 class _Reach:
-    """Which components lead to which; sets of components are the bits of whole numbers.
+    """The transitive closure of the component graph; sets of components are bits of integers.
 
     Raises
     ------
@@ -176,10 +201,10 @@ class _Reach:
     """
 
     def __init__(self, names: Sequence[Hashable], edges: list[tuple[int, int, float]]):
-        found = _circle(len(names), [edge[:2] for edge in edges])
+        found = _cycle(len(names), [edge[:2] for edge in edges])
         if found is not None:
-            way = " -> ".join(repr(names[number]) for number in [*found, found[0]])
-            raise TopologyError(f"the operators form a cycle, {way}: leave an edge out, or give allow_cycles=True.")
+            path = " -> ".join(repr(names[number]) for number in [*found, found[0]])
+            raise TopologyError(f"the operators form a cycle, {path}: remove an edge, or pass allow_cycles=True.")
         self._successors, self._downstream, self._upstream = ([0] * len(names) for _ in range(3))
         for source, target, _ in edges:
             self._successors[source] |= 1 << target
@@ -191,34 +216,34 @@ class _Reach:
             for target in _numbers(bits):
                 self._upstream[target] |= 1 << source
 
-    def by_detour(self, source: int, target: int) -> bool:
-        """Return whether a component leads to its successor by way of another one, which fusing makes a cycle."""
+    def has_detour(self, source: int, target: int) -> bool:
+        """Return whether another path leads from a component to its successor; fusing the two would make a cycle."""
         return bool(self._successors[source] & self._upstream[target])
 
     def contract(self, source: int, target: int) -> None:
-        """Let a component take the place of one of its successors."""
-        joined, gone = 1 << source, 1 << target
-        below = (self._downstream[source] | self._downstream[target]) & ~(joined | gone)
-        above = (self._upstream[source] | self._upstream[target]) & ~(joined | gone)
-        self._successors[source] = (self._successors[source] | self._successors[target]) & ~(joined | gone)
+        """Merge a component's successor into it."""
+        joined, removed = 1 << source, 1 << target
+        below = (self._downstream[source] | self._downstream[target]) & ~(joined | removed)
+        above = (self._upstream[source] | self._upstream[target]) & ~(joined | removed)
+        self._successors[source] = (self._successors[source] | self._successors[target]) & ~(joined | removed)
         self._downstream[source], self._upstream[source] = below, above
         for number in _numbers(above):
-            if self._successors[number] & gone:
-                self._successors[number] = self._successors[number] & ~gone | joined
-            self._downstream[number] = self._downstream[number] & ~gone | joined | below
+            if self._successors[number] & removed:
+                self._successors[number] = self._successors[number] & ~removed | joined
+            self._downstream[number] = self._downstream[number] & ~removed | joined | below
         for number in _numbers(below):
-            self._upstream[number] = self._upstream[number] & ~gone | joined | above
+            self._upstream[number] = self._upstream[number] & ~removed | joined | above
 
 
 class _Draft:
-    """Components under construction, each known by the number of one of its operators.
+    """Components under construction, each identified by one of its operators, its leader.
 
     Parameters
     ----------
     masks : list of int
-        The attributes of each operator, as bits.
+        The attributes of each operator, as the bits of an integer.
     reach : _Reach, optional
-        Who leads to whom; None if cycles do not matter.
+        The closure of the component graph; None if cycles are allowed.
     """
 
     def __init__(self, masks: list[int], reach: _Reach | None):
@@ -228,12 +253,12 @@ class _Draft:
         self.members = [[number] for number in self.leader]
 
     def common(self, first: int, second: int) -> int:
-        """Return how many attributes two components have in common."""
+        """Return the number of attributes that two components share."""
         return (self._shared[first] & self._shared[second]).bit_count()
 
     def makes_cycle(self, source: int, target: int) -> bool:
-        """Return whether fusing a component with its successor is forbidden."""
-        return self._reach is not None and self._reach.by_detour(source, target)
+        """Return whether fusing a component with its successor would make a forbidden cycle."""
+        return self._reach is not None and self._reach.has_detour(source, target)
 
     def join(self, source: int, target: int) -> None:
         """Fuse a component with its successor."""
@@ -246,15 +271,15 @@ class _Draft:
             self._reach.contract(source, target)
 
     def components(self) -> list[list[int]]:
-        """Return the operators of each component, in the order of their first ones."""
+        """Return the operators of each component, in the order of their first operators."""
         return sorted(sorted(members) for members in self.members if members)
 
 
 def _merge(draft: _Draft, edges: list[tuple[int, int, float]]) -> None:
-    """Fuse the ends of the edge with the best score, while there is one above 0.
+    """Fuse the ends of the edge with the best score until no edge has a score above 0.
 
-    An edge that would make a cycle waits for the next fusion, which may take in the detour. One whose ends have no
-    attribute in common never will again.
+    An edge whose fusion would make a cycle is retried after the next fusion, which may contain the detour. An edge
+    whose ends share no attribute is dropped, since fusions never add shared attributes.
     """
     queue = [(-score, place) for place, (_, _, score) in enumerate(edges) if score > 0]
     heapq.heapify(queue)
@@ -274,7 +299,7 @@ def _merge(draft: _Draft, edges: list[tuple[int, int, float]]) -> None:
 
 
 def _grow(draft: _Draft, edges: list[tuple[int, int, float]], random: np.random.Generator) -> None:
-    """Let the first operator, then random lone ones, take in what is downstream while something fits."""
+    """Grow components downstream, from the first operator and then from random operators that are not fused."""
     following: list[list[int]] = [[] for _ in draft.leader]
     for source, target, _ in edges:
         following[source].append(target)
@@ -286,7 +311,7 @@ def _grow(draft: _Draft, edges: list[tuple[int, int, float]], random: np.random.
 
 
 def _best_downstream(draft: _Draft, start: int, following: list[list[int]]) -> int | None:
-    """Return the component downstream of another that has most attributes in common with it; the first of equals."""
+    """Return the downstream component that shares most attributes with `start`, the first one on ties, or None."""
     best, most = None, 0
     for target in dict.fromkeys(draft.leader[place] for member in draft.members[start] for place in following[member]):
         common = draft.common(start, target)
@@ -295,8 +320,8 @@ def _best_downstream(draft: _Draft, start: int, following: list[list[int]]) -> i
     return best
 
 
-def _masks(attributes: Mapping[Operator, Attributes]) -> list[int]:
-    """Return the attributes of each operator as bits; `ALL` has one more than any set can name."""
+def _masks(attributes: Mapping[Name, Attributes]) -> list[int]:
+    """Return the attributes of each operator as bits; `ALL` has one more bit than there are attributes."""
     bits: dict[Hashable, int] = {}
     masks = []
     for name, given in attributes.items():
@@ -310,33 +335,33 @@ def _masks(attributes: Mapping[Operator, Attributes]) -> list[int]:
     return [mask & everything for mask in masks]
 
 
-def _edges(names: list[Operator], rates: Mapping[tuple[Operator, Operator], float]) -> list[tuple[int, int, float]]:
-    """Return the edges by the operators' numbers, in the order in which Algorithm 1 looks at them."""
+def _edges(names: list[Name], rates: Mapping[tuple[Name, Name], float]) -> list[tuple[int, int, float]]:
+    """Return the edges by operator number, in the order in which Algorithm 1 visits them."""
     number = {name: place for place, name in enumerate(names)}
     edges = [(number[pair[0]], number[pair[1]], rate) for pair, rate in _checked(number, rates)]
     return sorted(edges, key=lambda edge: edge[0])
 
 
 def _checked(
-    known: Mapping[Operator, int], rates: Mapping[tuple[Operator, Operator], float]
-) -> Iterator[tuple[tuple[Operator, Operator], float]]:
-    """Yield the rates, or say which one is wrong."""
+    known: Mapping[Name, int], rates: Mapping[tuple[Name, Name], float]
+) -> Iterator[tuple[tuple[Name, Name], float]]:
+    """Check and yield the rates."""
     if not isinstance(rates, Mapping):
-        raise TopologyError(f"rates is {rates!r}: give tuples per second by pairs of operators.")
+        raise TopologyError(f"rates is {rates!r}: give a mapping from pairs of operators to tuples per second.")
     for pair, rate in rates.items():
         if not (isinstance(pair, tuple) and len(pair) == 2):
-            raise TopologyError(f"the rates have {pair!r}: give pairs of operators, upstream and downstream.")
+            raise TopologyError(f"rates has the key {pair!r}: give pairs of operators, (upstream, downstream).")
         for name in pair:
             if name not in known:
                 near = _nearest(name, known)
-                raise TopologyError(f"the rate of {pair!r} names {name!r}, which is no operator{near}.")
+                raise TopologyError(f"the rate of {pair!r} names {name!r}, which is not an operator{near}.")
         if not (is_number(rate) and 0 <= rate < math.inf):
             raise TopologyError(f"the rate of {pair!r} is {rate!r}: give tuples per second, 0 or more.")
         yield pair, rate
 
 
-def _circle(count: int, edges: Iterable[tuple[int, int]]) -> list[int] | None:
-    """Return a cycle, each vertex before those that it leads to, or None."""
+def _cycle(count: int, edges: Iterable[tuple[int, int]]) -> list[int] | None:
+    """Return a cycle, each vertex followed by its successor, or None."""
     graph: dict[int, list[int]] = {number: [] for number in range(count)}
     for source, target in edges:
         graph[source].append(target)
@@ -350,7 +375,7 @@ def _circle(count: int, edges: Iterable[tuple[int, int]]) -> list[int] | None:
 
 
 def _numbers(bits: int) -> Iterator[int]:
-    """Yield the places of the bits that are set, ascending."""
+    """Yield the positions of the set bits, ascending."""
     while bits:
         lowest = bits & -bits
         yield lowest.bit_length() - 1
@@ -358,6 +383,6 @@ def _numbers(bits: int) -> Iterator[int]:
 
 
 def _nearest(name: object, known: Iterable[object]) -> str:
-    """Return a hint at the known name that is spelt most alike, if there is one."""
+    """Return a hint at the most similar known name, or an empty string."""
     near = get_close_matches(str(name), [str(one) for one in known], n=1)
     return f"; did you mean {near[0]!r}?" if near else ""

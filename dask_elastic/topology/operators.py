@@ -1,23 +1,21 @@
-"""The operators of a topology, and the running of those that keep no state."""
+"""The operators of a topology, and the execution of the stateless ones."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import acero
 
+from dask_elastic.topology.aggregates.aggregation import Aggregate
 from dask_elastic.topology.sink import Sink
 from dask_elastic.topology.source import Source
 from dask_elastic.topology.state_kind import Declared
 from dask_elastic.vocab.errors import SchemaMismatch
-
-if TYPE_CHECKING:
-    from dask_elastic.topology.aggregation import Aggregate
 
 ROWS_WANTED = (
     "return a pyarrow RecordBatch, a Table, an iterable of these, or None. "
@@ -26,16 +24,16 @@ ROWS_WANTED = (
 
 
 def select_columns(rows: pa.RecordBatch, columns: tuple[str, ...] | None, operator: str) -> pa.RecordBatch:
-    """Return the rows with just the columns that an operator reads.
+    """Return the rows with only the columns that an operator reads.
 
     Parameters
     ----------
     rows : RecordBatch
-        Rows with these columns and perhaps others.
+        Rows with at least these columns.
     columns : tuple of str or None
-        What is read; None is all of it.
+        The columns to select; None for all.
     operator : str
-        Who reads, for the message.
+        The name of the operator, for the error text.
 
     Returns
     -------
@@ -45,7 +43,7 @@ def select_columns(rows: pa.RecordBatch, columns: tuple[str, ...] | None, operat
     Raises
     ------
     SchemaMismatch
-        When a column is missing or is there twice.
+        When a column is missing or occurs more than once.
 
     Examples
     --------
@@ -67,20 +65,20 @@ def select_columns(rows: pa.RecordBatch, columns: tuple[str, ...] | None, operat
             what = "lacks" if column not in present else "has more than once"
             raise SchemaMismatch(
                 f"operator {operator!r} reads column {column!r}, which its input {what}; the columns are {present}. "
-                "Correct the name, or produce the column in an operator before."
+                "Correct the name, or add the column in an upstream operator."
             )
     return rows.select(list(columns))
 
 
-def as_batches(returned: object, who: str) -> list[pa.RecordBatch]:
-    """Return what a user's function returned as batches, without the empty ones.
+def as_batches(returned: object, operator: str) -> list[pa.RecordBatch]:
+    """Convert the return value of a user's function to batches, without empty ones.
 
     Parameters
     ----------
     returned : object
         None, a RecordBatch, a Table, or an iterable of the latter two.
-    who : str
-        The operator, for the message.
+    operator : str
+        The operator, for the error text.
 
     Returns
     -------
@@ -90,7 +88,7 @@ def as_batches(returned: object, who: str) -> list[pa.RecordBatch]:
     Raises
     ------
     TypeError
-        When it is, or has in it, something that holds no rows.
+        When it is, or contains, a value of another type.
 
     Examples
     --------
@@ -106,19 +104,27 @@ def as_batches(returned: object, who: str) -> list[pa.RecordBatch]:
     if returned is None:
         return []
     if not isinstance(returned, Iterable) or isinstance(returned, str | bytes | Mapping) or _is_pandas(returned):
-        raise TypeError(f"{who} returned {_describe_type(returned)}; {ROWS_WANTED}")
+        raise TypeError(f"{operator} returned {_describe_type(returned)}; {ROWS_WANTED}")
     batches: list[pa.RecordBatch] = []
     for position, item in enumerate(returned):
         if not isinstance(item, pa.RecordBatch | pa.Table):
             what = f"{_describe_type(returned)} whose item {position} is {_describe_type(item)}"
-            raise TypeError(f"{who} returned {what}; {ROWS_WANTED}")
+            raise TypeError(f"{operator} returned {what}; {ROWS_WANTED}")
         batches.extend(_not_empty(item))
     return batches
 
 
 @dataclass(frozen=True, eq=False)
 class SourceOperator:
-    """A source under its name in the topology."""
+    """A source and its name in the topology.
+
+    Parameters
+    ----------
+    name : str
+        The operator's name in the topology.
+    source : Source
+        The source.
+    """
 
     name: str
     source: Source
@@ -126,8 +132,8 @@ class SourceOperator:
 
 
 @dataclass(frozen=True, eq=False)
-class Map:
-    """Turns each batch into none, one or several batches.
+class MapOperator:
+    """An operator that turns each batch into zero or more batches.
 
     Parameters
     ----------
@@ -136,11 +142,11 @@ class Map:
     function : callable
         Takes a RecordBatch; returns None, a RecordBatch, a Table or an iterable of these.
     columns : tuple of str or None
-        The columns that the function gets; None is all of them.
+        The columns that the function gets; None for all.
 
     Examples
     --------
-    >>> first = Map("first", lambda rows: rows.slice(0, 1), ("a",))
+    >>> first = MapOperator("first", lambda rows: rows.slice(0, 1), ("a",))
     >>> [rows.to_pydict() for rows in first.apply(pa.RecordBatch.from_pydict({"a": [1, 2], "b": [3, 4]}))]
     [{'a': [1]}]
     """
@@ -161,33 +167,33 @@ class Map:
         Returns
         -------
         list of RecordBatch
-            The output without its empty batches.
+            The output, without empty batches.
 
         Raises
         ------
         SchemaMismatch
             When the input lacks one of `columns`.
         TypeError
-            When the function returns something that holds no rows.
+            When the function returns anything else than batches.
         """
         return as_batches(self.function(select_columns(rows, self.columns, self.name)), f"map {self.name!r}")
 
 
 @dataclass(frozen=True, eq=False)
 class Filter:
-    """Keeps the rows of each batch for which a predicate holds; null counts as false.
+    """An operator that keeps the rows for which a predicate holds; null counts as false.
 
     Parameters
     ----------
     name : str
         The operator's name in the topology.
     predicate : callable or pyarrow.compute.Expression
-        Takes a RecordBatch and returns one boolean a row, as Arrow or NumPy array; or an expression over columns.
+        Takes a RecordBatch and returns one boolean per row, as an Arrow or NumPy array; or an expression over columns.
     columns : tuple of str or None
-        The columns that the predicate reads; None is all of them. The rows kept have their other columns, too.
+        The columns that the predicate reads; None for all. Rows that are kept also keep their other columns.
     keep : tuple of str or None
-        The columns that are read behind the filter, so that no others need be copied; None is all of them. Fusing
-        operators finds it out.
+        The columns that downstream operators read, so that no others are copied; None for all. Set by
+        `build_components`.
 
     Examples
     --------
@@ -214,22 +220,22 @@ class Filter:
         Returns
         -------
         list of RecordBatch
-            The rows kept, in order; the input itself when that is all, no batch when that is none.
+            The rows that are kept, in order: the input itself if these are all rows, no batch if there are none.
 
         Raises
         ------
         SchemaMismatch
             When the input lacks one of `columns`.
         TypeError
-            When the predicate returns something else than booleans.
+            When the predicate returns anything else than booleans.
         ValueError
-            When it returns more or fewer than there are rows.
+            When the number of booleans differs from the number of rows.
         """
         mask = self._mask(select_columns(rows, self.columns, self.name))
         if len(mask) != rows.num_rows:
             raise ValueError(
                 f"filter {self.name!r} returned {len(mask)} booleans for a batch of {rows.num_rows} rows; "
-                "return one boolean a row."
+                "return one boolean per row."
             )
         kept = mask.true_count
         if kept == 0:
@@ -252,12 +258,12 @@ class Filter:
         if isinstance(mask, pa.BooleanArray):
             return mask
         raise TypeError(
-            f"filter {self.name!r} returned {_describe_type(returned)}; return one boolean a row, as a pyarrow "
+            f"filter {self.name!r} returned {_describe_type(returned)}; return one boolean per row, as a pyarrow "
             "BooleanArray or a NumPy array of bool."
         )
 
     def _pruned(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        # A column that is missing here is reported by the operator that reads it, which is the one to mend.
+        # A missing column is reported by the downstream operator that reads it.
         if self.keep is None:
             return rows
         wanted = [column for column in self.keep if column in rows.schema.names]
@@ -266,7 +272,7 @@ class Filter:
 
 @dataclass(frozen=True, eq=False)
 class Compute:
-    """Keeps state per key: a dict of aggregates, or a function of a batch and the state of its keys.
+    """An operator that keeps state per key: a dict of aggregates, or a function of a batch and the state of its keys.
 
     Parameters
     ----------
@@ -277,11 +283,17 @@ class Compute:
     logic : mapping of str to Aggregate, or callable
         The aggregates by output column, or `function(batch, state)`.
     state : mapping of str to type, optional
-        What a function keeps per key: a `Value`, `List` or `Map` each; an Arrow type or `object` is a value's.
+        What a function keeps per key, by name: a `Value`, `List` or `Map`. An Arrow type or `object` means a `Value`.
     executors : int, optional
-        Into how many executors the key space is cut; None leaves it to the engine.
+        The number of executors into which the key space is divided; None lets the engine choose.
     shards : int
-        Into how many shards each executor's keys are cut.
+        The number of shards of each executor.
+
+    Examples
+    --------
+    >>> from dask_elastic.topology.aggregate import Count, Mean
+    >>> Compute("planes", ("plane",), {"flights": Count(), "delay": Mean("delay")}).columns
+    ('plane', 'delay')
     """
 
     name: str
@@ -295,17 +307,17 @@ class Compute:
 
     @property
     def aggregates(self) -> Mapping[str, Aggregate] | None:
-        """The aggregates by output column; None when the logic is a function."""
+        """The aggregates by output column; None if the logic is a function."""
         return self.logic if isinstance(self.logic, Mapping) else None
 
     @property
     def function(self) -> Callable[[pa.RecordBatch, Any], Any] | None:
-        """The function of a batch and its state; None when the logic is aggregates."""
+        """The function of a batch and its state; None if the logic is aggregates."""
         return None if isinstance(self.logic, Mapping) else self.logic
 
     @property
     def columns(self) -> tuple[str, ...] | None:
-        """The columns read: keys first, then those of the aggregates; None, that is all, for a function."""
+        """The columns that it reads, keys first; None, which means all, if the logic is a function."""
         if not isinstance(self.logic, Mapping):
             return None
         read = (column for aggregate in self.logic.values() for column in aggregate.columns)
@@ -314,15 +326,23 @@ class Compute:
 
 @dataclass(frozen=True, eq=False)
 class SinkOperator:
-    """A sink under its name in the topology."""
+    """A sink and its name in the topology.
+
+    Parameters
+    ----------
+    name : str
+        The operator's name in the topology.
+    sink : Sink
+        The sink.
+    """
 
     name: str
     sink: Sink
     kind: ClassVar[str] = "sink"
 
 
-Stateless: TypeAlias = Map | Filter
-Operator: TypeAlias = SourceOperator | Map | Filter | Compute | SinkOperator
+Stateless: TypeAlias = MapOperator | Filter
+Operator: TypeAlias = SourceOperator | MapOperator | Filter | Compute | SinkOperator
 
 
 def _not_empty(rows: pa.RecordBatch | pa.Table) -> list[pa.RecordBatch]:
@@ -331,7 +351,7 @@ def _not_empty(rows: pa.RecordBatch | pa.Table) -> list[pa.RecordBatch]:
 
 
 def evaluate(expression: pc.Expression, rows: pa.RecordBatch) -> pa.Array:
-    """Compute an expression on each row, in the calling thread.
+    """Evaluate an expression on each row, in the calling thread.
 
     Parameters
     ----------
@@ -343,14 +363,14 @@ def evaluate(expression: pc.Expression, rows: pa.RecordBatch) -> pa.Array:
     Returns
     -------
     Array
-        One value a row.
+        One value per row.
 
     Examples
     --------
     >>> evaluate(pc.field("a") * 2, pa.RecordBatch.from_pydict({"a": [1, 2]})).to_pylist()
     [2, 4]
     """
-    # Without threads of its own the plan keeps the rows in order and starts in a fraction of the time.
+    # Without threads the plan keeps the order of rows and starts several times as fast.
     plan = acero.Declaration.from_sequence(
         [
             acero.Declaration("table_source", acero.TableSourceNodeOptions(pa.Table.from_batches([rows]))),

@@ -1,4 +1,4 @@
-"""How a source with a rate is spread over time: small slices of rows, each with the time at which it is due."""
+"""Pacing of sources with a rate: small slices of rows, each with the time at which it is due."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ import pyarrow as pa
 from dask_elastic.vocab.errors import TopologyError
 
 SLICE_SECONDS = 0.005
-"""How much time one slice stands for: short beside every latency target, long beside the cost of a slice."""
+"""The time span of one slice, in seconds: short compared with latency targets, long compared with its overhead."""
 
 
 def rows_within(rate: float | None, seconds: float, most: int) -> int:
-    """Say how many rows of a paced stream fall into some seconds.
+    """Return how many rows of a paced stream fall within a time span.
 
     Parameters
     ----------
     rate : float or None
-        Rows per second; None is unlimited.
+        Rows per second; None for no limit.
     seconds : float
-        The length of the span.
+        The length of the span, in seconds.
     most : int
-        The answer is never above this.
+        The maximum returned.
 
     Returns
     -------
     int
-        At least 1, so that slow streams proceed row by row.
+        From 1 to `most`; at least 1, so that slow streams advance row by row.
 
     Examples
     --------
@@ -41,19 +41,19 @@ def rows_within(rate: float | None, seconds: float, most: int) -> int:
 
 
 def cut(rows: pa.RecordBatch, most: int) -> Iterator[pa.RecordBatch]:
-    """Cut a batch into consecutive slices without copying.
+    """Slice a batch into consecutive parts without copying.
 
     Parameters
     ----------
     rows : RecordBatch
-        The rows to cut; an empty batch gives no slice.
+        The rows to slice; an empty batch yields nothing.
     most : int
-        How many rows a slice holds at most.
+        The most rows of one slice.
 
     Yields
     ------
     RecordBatch
-        The slices, in order; the batch itself when it is small enough.
+        The slices, in order; the batch itself if it is small enough.
 
     Examples
     --------
@@ -68,18 +68,18 @@ def cut(rows: pa.RecordBatch, most: int) -> Iterator[pa.RecordBatch]:
 
 
 class Pace:
-    """Cuts the batches of one source instance into slices that are due at a steady rate.
+    """Slices the batches of one source instance so that the slices are due at a steady rate.
 
     Parameters
     ----------
     rate : float or None
-        Rows per second of this instance; None is as fast as possible.
+        Rows per second of this instance; None for as fast as possible.
     started : float
-        The time, in seconds on the caller's clock, at which the first row is due.
+        When the first row is due, in seconds on the caller's clock.
     slice_seconds : float, default 0.005
-        How much time one slice stands for.
+        The time span of one slice, in seconds.
     max_rows : int, default 65536
-        How many rows a slice holds at most, whatever the rate.
+        The most rows of one slice, at any rate.
 
     Raises
     ------
@@ -88,10 +88,10 @@ class Pace:
 
     Notes
     -----
-    A slice is due when its first row is: `started + rows before it / rate`. The time is counted from the number of
-    rows and never from the slice before, so rounding does not add up and a source that fell behind is due at once
-    until it has caught up. Latency is measured from the due time, not from the moment a late source got round to
-    emitting: otherwise a system that cannot keep up would look fast.
+    A slice is due when its first row is: at `started + rows before it / rate`. Due times are computed from the row
+    count rather than from the previous slice, so rounding errors do not accumulate, and a source that lags emits
+    without pause until it has caught up. Latency is measured from the due time rather than from the emission:
+    otherwise a job that cannot keep up would seem fast.
 
     Examples
     --------
@@ -115,42 +115,43 @@ class Pace:
 
     @property
     def due(self) -> float | None:
-        """When the next row is due, in seconds on the caller's clock; None for a source without a rate."""
+        """When the next row is due, in seconds on the caller's clock; None without a rate."""
         return None if self.rate is None else self.started + self.rows / self.rate
 
-    def came(self, asked: float, now: float) -> None:
-        """Note when rows came that nobody could have emitted before: whatever comes late is due when it comes.
+    def note_arrival(self, requested: float, now: float) -> None:
+        """Delay the due times after a read that had to wait for data, so that this wait does not count as lag.
 
         Parameters
         ----------
-        asked, now : float
-            When they were asked for, and when they came. What the source was behind by when it asked, it stays behind.
+        requested, now : float
+            When the read began and when it returned, in seconds on the caller's clock. The source keeps the lag that it
+            had at `requested`.
 
         Examples
         --------
         >>> pace = Pace(rate=200, started=10.0)
-        >>> pace.came(asked=9.0, now=13.0)
+        >>> pace.note_arrival(requested=9.0, now=13.0)
         >>> pace.due
         13.0
-        >>> pace.came(asked=14.0, now=14.5)
+        >>> pace.note_arrival(requested=14.0, now=14.5)
         >>> pace.due
         13.5
         """
         if self.due is not None:
-            self.started += max(0.0, now - max(asked, self.due))
+            self.started += max(0.0, now - max(requested, self.due))
 
     def slice(self, rows: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, float | None]]:
-        """Cut one batch, the next of the stream.
+        """Slice the next batch of the stream.
 
         Parameters
         ----------
         rows : RecordBatch
-            The batch; the rows of an abandoned iterator that were not yielded do not count as emitted.
+            The batch. If the caller abandons the iterator, rows that were not yielded do not count as emitted.
 
         Yields
         ------
         tuple of RecordBatch and float or None
-            A slice, and when it is due; None means at once.
+            A slice and its due time; None for immediately.
         """
         for piece in cut(rows, self._slice_rows):
             due = self.due

@@ -1,4 +1,4 @@
-"""Comparing schemas: does a batch fit its stream, and if not, how does it differ in words."""
+"""Checks of a batch against the schema of its stream, and descriptions of the differences."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def plain_schema(schema: pa.Schema) -> pa.Schema:
     Returns
     -------
     Schema
-        The same names and types, which is all that streams distinguish.
+        The same names and types, the only properties that streams distinguish.
 
     Examples
     --------
@@ -34,20 +34,20 @@ def plain_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
-    """Return a type whose nested fields are nullable and carry no metadata, and whose values are stored one by one.
+    """Return the plain form of a type: without encoding, and with nullable nested fields without metadata.
 
-    Dictionaries and runs are decoded. Views of texts and binaries, of which Arrow cannot choose rows, become large
-    texts and binaries.
+    Dictionary-encoded and run-end-encoded types become their value type. String and binary views, which Arrow cannot
+    filter, become large strings and large binaries.
 
     Parameters
     ----------
     kind : DataType
-        Any type; one without children is returned as it is.
+        Any type; a plain one is returned as it is.
 
     Returns
     -------
     DataType
-        The same type where only names and types of children count.
+        The plain type.
 
     Examples
     --------
@@ -72,19 +72,19 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
 
 
 def plain_column(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return a column in a plain type.
+    """Convert a column to a plain type.
 
     Parameters
     ----------
     column : Array
-        Any column whose plain type it is, or one of nulls.
+        A column of which `kind` is the plain type, or a column of type null.
     kind : DataType
-        A type that `plain_type` returns.
+        A plain type, as returned by `plain_type`.
 
     Returns
     -------
     Array
-        The same values; the column itself where it has the type.
+        The same values; the column itself if it already has the type.
 
     Examples
     --------
@@ -96,25 +96,24 @@ def plain_column(column: pa.Array, kind: pa.DataType) -> pa.Array:
     if pa.types.is_run_end_encoded(column.type):
         return plain_column(pc.run_end_decode(column), kind)
     if pa.types.is_dictionary(column.type) and column.type.value_type != kind:
-        # Values that are views have to be others before rows can be chosen of them.
+        # Arrow cannot decode a dictionary of views, so the values are converted first.
         values = plain_column(column.dictionary, kind)
         return pa.DictionaryArray.from_arrays(column.indices, values, safe=False).dictionary_decode()
     return column.cast(kind)
 
 
 def describe_difference(expected: pa.Schema, actual: pa.Schema) -> str:
-    """Say in words how a schema differs from the one that was expected.
+    """Describe how a schema differs from the expected one.
 
     Parameters
     ----------
     expected, actual : Schema
-        The schemas; their metadata and nullability do not count.
+        The schemas; metadata and nullability are ignored.
 
     Returns
     -------
     str
-        The differences, most telling first; empty when there is none. A column of nothing but nulls (of type null)
-        fits every type.
+        The differences, the most informative first; empty if there are none. A column of type null matches every type.
 
     Examples
     --------
@@ -142,26 +141,26 @@ def describe_difference(expected: pa.Schema, actual: pa.Schema) -> str:
 
 
 def check_schema(expected: pa.Schema, rows: pa.RecordBatch, where: str) -> pa.RecordBatch:
-    """Bring a batch into its stream's schema, or say why it does not fit.
+    """Convert a batch to the schema of its stream.
 
     Parameters
     ----------
     expected : Schema
         The stream's schema.
     rows : RecordBatch
-        The batch. Its columns may come in another order; metadata and nullability do not count.
+        The batch. Its columns may be in another order; metadata and nullability are ignored.
     where : str
-        Who sent the batch, for the message.
+        The sender of the batch, for the error text.
 
     Returns
     -------
     RecordBatch
-        The rows with the names, types and order of `plain_schema(expected)`; the batch itself where it has them.
+        The rows with the names, types and order of `plain_schema(expected)`; the batch itself if it has them already.
 
     Raises
     ------
     SchemaMismatch
-        When a column is missing, unexpected, there twice or of another type.
+        When a column is missing, unexpected, duplicated or of another type.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Where rows go: the contract between a sink and the engine that writes to it."""
+"""The interface of sinks, which users implement and the engine calls."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ import pyarrow as pa
 from dask_elastic.vocab.errors import SinkError
 
 
-class OutputBuffer(Protocol):
-    """Holds rows for those who read a queue."""
+class Outbox(Protocol):
+    """Holds the rows of queues until their readers take them."""
 
     def open(self, queue: str, limit: int) -> None:
-        """Say that rows will be put, so that who reads the queue knows of whom to expect them."""
+        """Announce this writer to the readers of the queue."""
 
     def put(self, queue: str, limit: int, rows: pa.RecordBatch) -> None:
-        """Hold rows and offer them; blocks while `limit` batches wait in the queue."""
+        """Offer rows to the readers of the queue; blocks while `limit` batches wait in it."""
 
 
 @dataclass(frozen=True)
 class SinkContext:
-    """Where one writer of a sink stands.
+    """The job, node and instance of a sink writer.
 
     Parameters
     ----------
@@ -34,24 +34,49 @@ class SinkContext:
     node : int
         The node on which the writer runs.
     instance : int
-        Which of the sink's writers this is, counted from 0 over all nodes.
-    outbox : OutputBuffer or None
-        Where to leave rows for those who read a queue; None where there is no cluster.
+        The number of the writer among all writers of the sink, from 0.
+    outbox : Outbox or None
+        Holds rows for the readers of queues; None without a cluster.
+
+    Examples
+    --------
+    >>> context = SinkContext("delays", "out", node=2, instance=3)
+    >>> f"part-{context.operator}-{context.instance}.parquet"
+    'part-out-3.parquet'
     """
 
     job: str
     operator: str
     node: int = 0
     instance: int = 0
-    outbox: OutputBuffer | None = None
+    outbox: Outbox | None = None
 
 
 class SinkWriter(ABC):
-    """Writes the batches of one instance of a sink; one thread at a time calls it."""
+    """Writes the batches of one instance of a sink; called by one thread at a time.
+
+    Examples
+    --------
+    >>> class RowCounter(SinkWriter):
+    ...     rows = 0
+    ...
+    ...     def write(self, rows):
+    ...         self.rows += rows.num_rows
+    ...
+    ...     def close(self):
+    ...         print(self.rows, "rows")
+    ...
+    ...     def abort(self):
+    ...         self.rows = 0
+    >>> writer = RowCounter()
+    >>> writer.write(pa.RecordBatch.from_pydict({"n": [1, 2]}))
+    >>> writer.close()
+    2 rows
+    """
 
     @abstractmethod
     def write(self, rows: pa.RecordBatch) -> None:
-        """Take one batch.
+        """Write one batch.
 
         Parameters
         ----------
@@ -61,11 +86,11 @@ class SinkWriter(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Make what was written durable and visible: all input has been seen."""
+        """Make all written rows durable and visible; called at the end of the input."""
 
     @abstractmethod
     def abort(self) -> None:
-        """Drop what is unfinished: the job failed or was stopped."""
+        """Discard unfinished output; called if the job fails or is stopped."""
 
     def collected(self) -> list[pa.RecordBatch]:
         """Return the batches that this writer keeps for the client.
@@ -73,21 +98,21 @@ class SinkWriter(ABC):
         Returns
         -------
         list of RecordBatch
-            In the order in which they were written.
+            The batches, in the order in which they were written.
 
         Raises
         ------
         SinkError
-            When this kind of sink keeps nothing, which is the default.
+            When this kind of sink keeps no batches, which is the default.
         """
         name = type(self).__name__
-        raise SinkError(f"{name} keeps nothing that could be collected; use sinks.Collect to read results back.")
+        raise SinkError(f"{name} keeps no rows to collect; use sinks.Collect to read results back.")
 
 
 class Sink(ABC):
-    """A place for results; subclass it, with a `SinkWriter`, to write to a system of your own.
+    """Where a job writes results; subclass it and `SinkWriter` to write to your own system.
 
-    A sink is a value: it is described on the client, pickled, and opened on workers.
+    A sink is a value: the client creates it, it is pickled, and workers open it.
 
     Examples
     --------
@@ -112,7 +137,7 @@ class Sink(ABC):
 
     @abstractmethod
     def open(self, context: SinkContext) -> SinkWriter:
-        """Open a writer on the worker that will use it.
+        """Open a writer; called on the worker that will use it.
 
         Parameters
         ----------
@@ -122,5 +147,5 @@ class Sink(ABC):
         Returns
         -------
         SinkWriter
-            A writer that no other instance shares.
+            A writer for this instance only.
         """

@@ -1,4 +1,4 @@
-"""Where rows come from: the contract between a source and the engine that reads it."""
+"""The interface of sources, which users implement and the engine calls."""
 
 from __future__ import annotations
 
@@ -10,28 +10,34 @@ import pyarrow as pa
 
 
 def never_stopping() -> bool:
-    """Say that nobody asks the source to stop; what a `SourceContext` uses unless told otherwise."""
+    """Return False; the default of `SourceContext.stopping`."""
     return False
 
 
 @dataclass(frozen=True)
 class SourceContext:
-    """What the engine tells one instance of a source.
+    """What the engine passes to one instance of a source.
 
     Parameters
     ----------
     instance : int
-        Which instance this is, counted from 0.
+        The number of the instance, from 0.
     instances : int
-        How many instances share the source's rows.
+        The number of instances that share the source's rows.
     offset : object or None
-        Where to go on: an offset that the source itself yielded, or None to begin.
+        Where to resume: an offset that the source yielded, or None to start at the beginning.
     mailbox : iterator of RecordBatch or None
         The batches that `job.send` delivers, for a source with `pushed = True`.
     stopping : callable
-        True once the job wants the source to end early. Ask between batches.
+        Returns True once the job asks the source to end early. Call it between batches.
     queue : callable or None
-        Reads a queue that a `sinks.DaskQueue` writes: `queue(name)` iterates over its batches. None without a cluster.
+        `queue(name)` iterates over the batches of a queue that a `sinks.DaskQueue` writes. None without a cluster.
+
+    Examples
+    --------
+    >>> context = SourceContext(instance=1, instances=4)
+    >>> list(range(10))[context.instance :: context.instances]
+    [1, 5, 9]
     """
 
     instance: int = 0
@@ -43,26 +49,26 @@ class SourceContext:
 
 
 class Source(ABC):
-    """A replayable source of record batches; subclass it to read from a system of your own.
+    """A replayable source of record batches; subclass it to read from your own system.
 
-    A source is a value: it is described on the client, pickled, and read on workers. It opens nothing before `read`.
+    A source is a value: the client creates it, it is pickled, and workers read it. It opens nothing before `read`.
 
     Attributes
     ----------
     parallel : int
-        How many instances read it at the same time.
+        The number of instances that read it in parallel.
     rate : float or None
-        At most so many rows per second over all instances; None is as fast as possible.
+        The most rows per second over all instances; None for as fast as possible.
     event_time : str or None
-        The column that says when each row happened.
+        The column with the event time of each row.
     slack : float
-        How many seconds older than the newest row so far a row may be that is not late.
+        A row is late if its event time is more than this many seconds before the newest one so far.
     pushed : bool
-        True when the rows come from `job.send` rather than from a place that the source reads.
+        True if `job.send` delivers the rows, instead of the source reading them.
     epochs : int
-        For a pushed source to which another engine hands whole epochs over: how many may wait; 0 for all others.
+        For a pushed source that receives whole epochs from another engine: the most epochs that wait; 0 otherwise.
     staging_bytes : int
-        For such a source: how many bytes of its rows an instance keeps in memory until they are read.
+        For such a source: the most bytes of rows that an instance holds in memory until they are read.
 
     Examples
     --------
@@ -84,47 +90,47 @@ class Source(ABC):
     staging_bytes: int = 0
 
     def columns_read(self, columns: tuple[str, ...] | None) -> Source:
-        """Return this source pruned to the columns that the topology reads.
+        """Return this source, pruned to the columns that the topology reads.
 
         Parameters
         ----------
         columns : tuple of str or None
-            The columns that are read behind this source, with its `event_time`; None means all.
+            The columns that downstream operators read, and `event_time`; None for all.
 
         Returns
         -------
         Source
-            A pruned copy, or the source itself when it cannot prune.
+            A pruned copy, or the source itself if it cannot prune.
         """
         return self
 
     def check(self) -> None:
-        """Raise what the client can already know to be wrong; called when the job is submitted.
+        """Raise errors that the client can detect; called when the job is submitted.
 
         Raises
         ------
         SourceError
-            When the source cannot be read. The default finds nothing wrong.
+            When the source cannot be read. The default raises nothing.
         """
         return None
 
     def accept(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Bring rows that somebody hands over into the source's schema; whoever hands over can ask before.
+        """Convert rows that are pushed to the source to its schema; senders may call it to check rows in advance.
 
         Parameters
         ----------
         rows : RecordBatch
-            The rows, perhaps none.
+            The rows; may be empty.
 
         Returns
         -------
         RecordBatch
-            The rows as they are read. The default takes them as they are.
+            The rows as the job reads them. The default returns them unchanged.
 
         Raises
         ------
         SchemaMismatch
-            When they do not fit.
+            When they do not fit the schema.
         """
         return rows
 
@@ -135,11 +141,11 @@ class Source(ABC):
         Parameters
         ----------
         context : SourceContext
-            Which share, and where to begin.
+            The instance, and the offset at which to start.
 
         Yields
         ------
         tuple of RecordBatch and object
-            Rows, and the offset behind them: reading from that offset yields exactly the rows that follow. Offsets
-            are small values that can be pickled.
+            Rows, and the offset after them: reading from that offset yields exactly the rows that follow. Offsets are
+            small picklable values.
         """

@@ -1,4 +1,4 @@
-"""What a function keeps per key: a value, a list or a map, for ever or for a time."""
+"""Declarations of keyed state: a value, a list or a map per key, optionally with a time to live."""
 
 from __future__ import annotations
 
@@ -15,14 +15,26 @@ Element: TypeAlias = pa.DataType | type[object]
 
 
 class StateKind:
-    """What is kept under one name of a `state=` declaration; compared and pickled by its parts.
+    """One entry of a `state=` declaration; base class of `Value`, `List` and `Map`. Compared by its parts.
+
+    Parameters
+    ----------
+    type : DataType or object
+        The Arrow type of a value, a list's element or a map's value; `object` for any Python value.
+    ttl : str, float or timedelta, optional
+        The time to live after the last write, such as "10 min"; a number means seconds. Unlimited by default.
 
     Attributes
     ----------
     type : DataType or object
-        The Arrow type of a value, a list's element or a map's value; `object` for any Python value.
+        As the parameter.
     ttl : float or None
-        Seconds for which it is kept after it was written; None is for ever.
+        The time to live in seconds; None for unlimited.
+
+    Raises
+    ------
+    TopologyError
+        If the type or the time to live is invalid.
     """
 
     type: Element
@@ -49,60 +61,101 @@ class StateKind:
 
 
 class Value(StateKind):
-    """One value per key; an Arrow type alone says the same where there is no `ttl`.
+    """One value per key. An Arrow type alone declares the same without a `ttl`.
 
     Parameters
     ----------
     type : DataType or object
         An Arrow type, or `object` for any Python value that can be pickled.
     ttl : str, float or timedelta, optional
-        For how long a value is kept after it was last set, such as "10 min"; for ever by default.
+        How long a value is kept after it was last set, such as "10 min"; a number means seconds. Unlimited by default.
+
+    Raises
+    ------
+    TopologyError
+        If the type or the time to live is invalid.
 
     Examples
     --------
     >>> Value(pa.float64(), ttl="10 min")
     Value(double, ttl=600)
+    >>> import dask_elastic as de
+    >>> @de.per_row
+    ... def remember(row, state):
+    ...     state["last"] = row["delay"]
+    >>> flights = de.sources.Arrow(pa.table({"plane": ["a", "a"], "delay": [3, 5]}))
+    >>> topology = de.Topology("delays")
+    >>> _ = topology.source("flights", flights).key_by("plane").compute(remember, state={"last": de.Value(pa.int64())})
+    >>> from dask_elastic.testing import run
+    >>> run(topology).state["remember"].to_pydict()
+    {'plane': ['a'], 'last': [5]}
     """
 
 
 class List(StateKind):
-    """A list per key, in the order in which elements were appended; it has no nulls.
+    """A list per key, without nulls, in the order in which elements were appended.
 
     Parameters
     ----------
     type : DataType or object
-        What its elements are: an Arrow type, or `object` for any Python value that can be pickled.
+        The type of its elements: an Arrow type, or `object` for any Python value that can be pickled.
     ttl : str, float or timedelta, optional
-        For how long each element is kept after it was appended; for ever by default.
+        How long each element is kept after it was appended; a number means seconds. Unlimited by default.
+
+    Raises
+    ------
+    TopologyError
+        If the type or the time to live is invalid.
 
     Examples
     --------
     >>> List(pa.string(), ttl="1h")
     List(string, ttl=3600)
+    >>> import dask_elastic as de
+    >>> @de.per_row
+    ... def remember(row, state):
+    ...     state["delays"].append(row["delay"])
+    >>> flights = de.sources.Arrow(pa.table({"plane": ["a", "a"], "delay": [3, 5]}))
+    >>> topology = de.Topology("delays")
+    >>> _ = topology.source("flights", flights).key_by("plane").compute(remember, state={"delays": de.List(pa.int64())})
+    >>> from dask_elastic.testing import run
+    >>> run(topology).state["remember"].to_pydict()
+    {'plane': ['a'], 'delays': [[3, 5]]}
     """
 
 
 class Map(StateKind):
-    """A map per key, in the order in which its keys came in; it has no nulls.
+    """A map per key, without nulls, in the order in which its keys were first put.
 
     Parameters
     ----------
     key : DataType
-        The Arrow type of its keys: integers, booleans, text, bytes, dates, times or timestamps.
+        The Arrow type of its keys: integers, booleans, text, bytes, dates, times, timestamps or durations.
     type : DataType or object
-        What its values are: an Arrow type, or `object` for any Python value that can be pickled.
+        The type of its values: an Arrow type, or `object` for any Python value that can be pickled.
     ttl : str, float or timedelta, optional
-        For how long each entry is kept after it was last put; for ever by default.
+        How long each entry is kept after it was last put; a number means seconds. Unlimited by default.
 
     Raises
     ------
     TopologyError
-        If the type of the keys is none whose values are equal or not without doubt.
+        If a type or the time to live is invalid, or the key type has no exact equality, as floats.
 
     Examples
     --------
     >>> Map(pa.string(), pa.int64())
     Map(string, int64)
+    >>> import dask_elastic as de
+    >>> @de.per_row
+    ... def remember(row, state):
+    ...     state["by_dest"][row["dest"]] = row["delay"]
+    >>> flights = de.sources.Arrow(pa.table({"plane": ["a", "a"], "dest": ["SFO", "JFK"], "delay": [3, 5]}))
+    >>> topology = de.Topology("delays")
+    >>> stream = topology.source("flights", flights).key_by("plane")
+    >>> _ = stream.compute(remember, state={"by_dest": de.Map(pa.string(), pa.int64())})
+    >>> from dask_elastic.testing import run
+    >>> run(topology).state["remember"].to_pydict()
+    {'plane': ['a'], 'by_dest': [[('SFO', 3), ('JFK', 5)]]}
     """
 
     key: pa.DataType
@@ -111,7 +164,8 @@ class Map(StateKind):
         self.key = _element(key, "Map: key")
         if not (isinstance(self.key, pa.DataType) and _is_exact(self.key)):
             raise TopologyError(
-                f"Map: key is {key!r}; a map's keys are integers, booleans, text, bytes, dates, times or timestamps."
+                f"Map: key is {key!r}; a map's keys are integers, booleans, text, bytes, dates, times, timestamps or "
+                "durations."
             )
         super().__init__(type, ttl)
 
@@ -123,7 +177,17 @@ Declared: TypeAlias = StateKind | Element
 
 
 def kind_of(declared: Declared) -> StateKind:
-    """Return what is declared, as a kind of state.
+    """Convert a declaration to a `StateKind`: an Arrow type or `object` becomes a `Value`.
+
+    Parameters
+    ----------
+    declared : StateKind, DataType or object
+        The declaration.
+
+    Returns
+    -------
+    StateKind
+        The declaration itself, or a `Value` of its type.
 
     Examples
     --------

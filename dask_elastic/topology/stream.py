@@ -1,36 +1,53 @@
-"""The streams of a topology: what operators are added to."""
+"""The streams of a topology, on which users call methods that add operators."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_elastic.topology import validation
-from dask_elastic.topology.operators import Compute, Filter, Map, SinkOperator
+from dask_elastic.topology.aggregates.aggregation import Aggregate
+from dask_elastic.topology.graph import OperatorGraph
+from dask_elastic.topology.operators import Compute, Filter, MapOperator, SinkOperator
 from dask_elastic.topology.sink import Sink
 from dask_elastic.topology.state_kind import Declared
 from dask_elastic.vocab.errors import TopologyError
 
-if TYPE_CHECKING:
-    from dask_elastic.topology.aggregation import Aggregate
-    from dask_elastic.topology.topology import Topology
-
 
 class Stream:
-    """The rows that one operator puts out, or several in a union; made by a `Topology`, never by hand.
+    """The output rows of one operator, or of several in a union; returned by the methods of `Topology` and `Stream`.
 
-    Each method adds an operator that reads this stream. Several may read the same one; each gets all of its rows.
+    Each method adds an operator that reads this stream. Several operators may read the same stream; each gets all of
+    its rows.
+
+    Parameters
+    ----------
+    topology : Topology
+        The topology that the stream is part of.
+    producers : tuple of str
+        The names of the operators whose output this is.
+
+    Examples
+    --------
+    >>> import pyarrow.compute as pc
+    >>> from dask_elastic.topology import Source, Topology
+    >>> class Flights(Source):
+    ...     def read(self, context):
+    ...         yield from ()
+    >>> flights = Topology("delays").source("flights", Flights())
+    >>> flights.filter(pc.field("delay") > 15, name="late")
+    Stream('late' of topology 'delays')
     """
 
-    def __init__(self, topology: Topology, producers: tuple[str, ...]):
+    def __init__(self, topology: OperatorGraph, producers: tuple[str, ...]):
         self._topology = topology
         self._producers = producers
 
     @property
-    def topology(self) -> Topology:
+    def topology(self) -> OperatorGraph:
         """The topology that the stream is part of."""
         return self._topology
 
@@ -56,7 +73,8 @@ class Stream:
         function : callable
             Takes a RecordBatch; returns a RecordBatch, a Table, an iterable of these, or None.
         columns : sequence of str, optional
-            The columns that the function reads: it gets just these, and sources read no others. All by default.
+            The columns that the function reads. It gets only these, and sources skip columns that no operator reads.
+            All by default.
         name : str, optional
             The operator's name; by default that of the function.
 
@@ -68,13 +86,24 @@ class Stream:
         Raises
         ------
         TopologyError
-            When the function cannot be called with a batch, or the name is taken.
+            When the function cannot be called with one argument, or the name is taken.
+
+        Examples
+        --------
+        >>> from dask_elastic.topology import Source, Topology
+        >>> class Flights(Source):
+        ...     def read(self, context):
+        ...         yield from ()
+        >>> def first_row(batch):
+        ...     return batch.slice(0, 1)
+        >>> Topology("delays").source("flights", Flights()).map(first_row)
+        Stream('first_row' of topology 'delays')
         """
         where = _where("map", name)
         validation.check_function(function, where, "batch")
         read = validation.check_columns(columns, where)
         given = self._topology.choose_name("map", name, function)
-        return self._topology.add(Map(given, function, read), self._producers)
+        return self._added(MapOperator(given, function, read))
 
     def filter(
         self,
@@ -88,7 +117,7 @@ class Stream:
         Parameters
         ----------
         predicate : callable or pyarrow.compute.Expression
-            Takes a RecordBatch and returns one boolean a row; or an expression such as `pc.field("delay") > 15`.
+            Takes a RecordBatch and returns one boolean per row; or an expression such as `pc.field("delay") > 15`.
             Null counts as false.
         columns : sequence of str, optional
             The columns that the predicate reads. All by default.
@@ -98,42 +127,64 @@ class Stream:
         Returns
         -------
         Stream
-            The rows kept, in order.
+            The rows that are kept, in order.
 
         Raises
         ------
         TopologyError
-            When the predicate is neither function nor expression, or the name is taken.
+            When the predicate is neither a function nor an expression, or the name is taken.
+
+        Examples
+        --------
+        >>> import pyarrow.compute as pc
+        >>> from dask_elastic.topology import Source, Topology
+        >>> class Flights(Source):
+        ...     def read(self, context):
+        ...         yield from ()
+        >>> flights = Topology("delays").source("flights", Flights())
+        >>> flights.filter(pc.field("delay") > 15)
+        Stream('filter-1' of topology 'delays')
+        >>> flights.filter(lambda batch: pc.is_valid(batch["delay"]), columns=["delay"], name="known")
+        Stream('known' of topology 'delays')
         """
         where = _where("filter", name)
         validation.check_predicate(predicate, where)
         read = validation.check_columns(columns, where)
         given = self._topology.choose_name("filter", name, predicate)
-        return self._topology.add(Filter(given, predicate, read), self._producers)
+        return self._added(Filter(given, predicate, read))
 
     def key_by(self, *columns: str) -> KeyedStream:
-        """Say by which columns the next operator keeps its state.
+        """Choose the columns by which the next operator keeps its state.
 
         Parameters
         ----------
         *columns : str
-            The key columns. Rows that are equal in all of them meet the same state, in the order in which they came.
+            The key columns. Rows that are equal in all of them share one state and are processed in order.
 
         Returns
         -------
         KeyedStream
-            What `compute` is called on.
+            The stream on which to call `compute`.
 
         Raises
         ------
         TopologyError
-            When there are no columns, or they are not different names.
+            When there are no columns, or they are not distinct names.
+
+        Examples
+        --------
+        >>> from dask_elastic.topology import Source, Topology
+        >>> class Flights(Source):
+        ...     def read(self, context):
+        ...         yield from ()
+        >>> Topology("delays").source("flights", Flights()).key_by("plane")
+        KeyedStream('flights' by 'plane' of topology 'delays')
         """
         keys = validation.check_keys(columns, f"stream of {self._label()}")
         return KeyedStream(self._topology, self._producers, keys)
 
     def union(self, *others: Stream) -> Stream:
-        """Put the rows of several streams together; rows of one stream keep their order.
+        """Merge the rows of several streams; the rows of each stream keep their order.
 
         Parameters
         ----------
@@ -148,10 +199,20 @@ class Stream:
         Raises
         ------
         TopologyError
-            When a stream is of another topology, is keyed already, or is there twice.
+            When a stream belongs to another topology, is keyed, or occurs twice.
+
+        Examples
+        --------
+        >>> from dask_elastic.topology import Source, Topology
+        >>> class Flights(Source):
+        ...     def read(self, context):
+        ...         yield from ()
+        >>> topology = Topology("delays")
+        >>> topology.source("east", Flights()).union(topology.source("west", Flights()))
+        Stream('east' + 'west' of topology 'delays')
         """
         if not others:
-            raise TopologyError(f"stream of {self._label()}: union got no other stream; give one at least.")
+            raise TopologyError(f"stream of {self._label()}: union got no other stream; give at least one.")
         producers = list(self._producers)
         for other in others:
             for producer in self._checked(other, "union").producers:
@@ -164,7 +225,7 @@ class Stream:
         return Stream(self._topology, tuple(producers))
 
     def feed(self, operator: Stream) -> None:
-        """Make this stream one more input of an operator that is there already.
+        """Make this stream an additional input of an existing operator.
 
         Parameters
         ----------
@@ -174,8 +235,20 @@ class Stream:
         Raises
         ------
         TopologyError
-            When the operator is a source, is of another topology, has this input already, or is not one but a union.
-            A cycle is refused by `Topology.validate`.
+            When `operator` is a source, a union, or part of another topology, or already reads this stream.
+            `Topology.validate` refuses cycles.
+
+        Examples
+        --------
+        >>> from dask_elastic.topology import Source, Topology
+        >>> class Flights(Source):
+        ...     def read(self, context):
+        ...         yield from ()
+        >>> topology = Topology("delays")
+        >>> late = topology.source("east", Flights()).map(lambda batch: batch, name="late")
+        >>> topology.source("west", Flights()).feed(late)
+        >>> [operator.name for operator in topology.inputs("late")]
+        ['east', 'west']
         """
         target = self._checked(operator, "feed")
         if len(target.producers) != 1:
@@ -191,18 +264,31 @@ class Stream:
         Parameters
         ----------
         sink : Sink
-            Where they go, as `sinks.Parquet("out")`.
+            Where the rows go, such as `sinks.Parquet("out")`.
         name : str, optional
             The operator's name; `sink-1` and so on by default.
 
         Raises
         ------
         TopologyError
-            When it is no sink, or the name is taken.
+            When `sink` is not a `Sink`, or the name is taken.
+
+        Examples
+        --------
+        >>> from dask_elastic.topology import Sink, Source, Topology
+        >>> class Flights(Source):
+        ...     def read(self, context):
+        ...         yield from ()
+        >>> class Nowhere(Sink):
+        ...     def open(self, context): ...
+        >>> topology = Topology("delays")
+        >>> topology.source("flights", Flights()).sink(Nowhere(), name="out")
+        >>> topology
+        <Topology 'delays': 1 source, 1 sink>
         """
         validation.check_sink(sink, _where("sink", name))
         given = self._topology.choose_name("sink", name, None)
-        self._topology.add(SinkOperator(given, sink), self._producers)
+        self._added(SinkOperator(given, sink))
 
     def compute(self, *_: object, **__: object) -> NoReturn:
         """Refuse: state is kept per key, so `key_by` must come first.
@@ -213,9 +299,13 @@ class Stream:
             Always.
         """
         raise TopologyError(
-            f"stream of {self._label()}: compute keeps state per key and needs to know the keys; "
+            f"stream of {self._label()}: compute keeps state per key and needs key columns; "
             "write stream.key_by('column').compute(...)."
         )
+
+    def _added(self, operator: MapOperator | Filter | SinkOperator) -> Stream:
+        self._topology.add(operator, self._producers)
+        return Stream(self._topology, (operator.name,))
 
     def _label(self) -> str:
         return " + ".join(map(repr, self._producers))
@@ -235,13 +325,32 @@ class Stream:
 
 
 class KeyedStream:
-    """A stream and the columns by which the operator behind it keeps its state; made by `Stream.key_by`."""
+    """A stream and the columns by which the next operator keeps its state; returned by `Stream.key_by`.
 
-    def __init__(self, topology: Topology, producers: tuple[str, ...], keys: tuple[str, ...]):
+    Parameters
+    ----------
+    topology : Topology
+        The topology that the stream is part of.
+    producers : tuple of str
+        The names of the operators whose rows are keyed.
+    keys : tuple of str
+        The key columns.
+
+    Examples
+    --------
+    >>> from dask_elastic.topology import Source, Topology
+    >>> class Flights(Source):
+    ...     def read(self, context):
+    ...         yield from ()
+    >>> Topology("delays").source("flights", Flights()).key_by("plane", "day").keys
+    ('plane', 'day')
+    """
+
+    def __init__(self, topology: OperatorGraph, producers: tuple[str, ...], keys: tuple[str, ...]):
         self._topology = topology
         self._producers = producers
         self._keys = keys
-        self._ticket = topology.note_key_by(producers, keys)
+        self._key_by = topology.note_key_by(producers, keys)
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -267,18 +376,19 @@ class KeyedStream:
         Parameters
         ----------
         logic : mapping of str to Aggregate, or callable
-            Aggregates by output column: for each batch the new values of the keys that it touched are put out. Or a
-            function of a batch and the state of its keys; what it returns is put out, as with `map`. Or a function that
-            is called for less than a batch, decorated with `per_row` or `per_key`.
+            Aggregates by output column: for each batch, the operator emits the new values of the keys in it. Or a
+            function of a batch and the state of its keys; the operator emits what it returns, as with `map`. Or a
+            function decorated with `per_row` or `per_key`, which is called for each row or for each key of a batch.
         name : str, optional
-            The operator's name, under which the job gives its state; by default the function's, or `compute-1`.
+            The operator's name, by which the job's state is queried; by default the function's, or `compute-1`.
         state : mapping of str to type, optional
             What a function keeps per key: an Arrow type for a value, `object` for any Python object, or a `Value`,
             `List` or `Map`, which may have a time to live.
         executors : int, optional
-            Into how many executors the key space is cut, each on as many cores as its load wants.
+            The number of executors into which the key space is divided. Each gets as many cores as its load needs.
+            Chosen from the number of nodes and cores by default.
         shards : int
-            Into how many shards each executor's keys are cut; a shard is what moves between cores.
+            The number of shards of each executor. A shard is what moves between cores.
 
         Returns
         -------
@@ -288,7 +398,7 @@ class KeyedStream:
         Raises
         ------
         TopologyError
-            When logic, state or an option cannot be used, or the name is taken.
+            When the logic, the state or an option is invalid, or the name is taken.
 
         Examples
         --------
@@ -309,8 +419,10 @@ class KeyedStream:
             validation.check_count(executors, where, "executors")
         validation.check_count(shards, where, "shards", validation.MOST_SHARDS)
         given = self._topology.choose_name("compute", name, logic)
-        operator = Compute(given, self._keys, checked, declared, executors, shards)
-        return self._topology.add(operator, self._producers, self._ticket)
+        self._topology.add(
+            Compute(given, self._keys, checked, declared, executors, shards), self._producers, self._key_by
+        )
+        return Stream(self._topology, (given,))
 
 
 def _where(kind: str, name: object) -> str:

@@ -1,4 +1,4 @@
-"""What can be known to be wrong about an operator before it runs, said when it is written down."""
+"""Checks of operators and their options when a user adds them to a topology."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dask_elastic.topology.aggregation import Aggregate
+from dask_elastic.topology.aggregates.aggregation import Aggregate
 from dask_elastic.topology.logic_level import KeyLogic, LeveledLogic, RowLogic
 from dask_elastic.topology.sink import Sink
 from dask_elastic.topology.source import Source
@@ -19,18 +19,18 @@ from dask_elastic.vocab.errors import TopologyError
 
 MOST_SHARDS = 65_536
 MARKS = "?#@"
-"""What the engine's own names for the parts of a state value end in."""
+"""Characters reserved as the last one of the engine's internal names for the parts of a state value."""
 
 
 def check_name(name: object, what: str) -> str:
-    """Return the name of a topology or an operator, or say why it cannot be one.
+    """Check the name of a topology, an operator or a job.
 
     Parameters
     ----------
     name : object
         The name given.
     what : str
-        What is named, for the message.
+        What the name is for, for the error text.
 
     Returns
     -------
@@ -40,7 +40,7 @@ def check_name(name: object, what: str) -> str:
     Raises
     ------
     TopologyError
-        When it is no text, is empty, or cannot be printed.
+        When it is not a str, is empty, or is not printable.
 
     Examples
     --------
@@ -56,17 +56,17 @@ def check_name(name: object, what: str) -> str:
     if not name.strip():
         raise TopologyError(f"{what}: the name is empty; give it one that says what it does.")
     if not name.isprintable():
-        raise TopologyError(f"{what}: the name {name!r} has characters that cannot be printed; leave these out.")
+        raise TopologyError(f"{what}: the name {name!r} has characters that cannot be printed; remove them.")
     return name
 
 
 def check_source(source: object, name: str) -> Source:
-    """Return the source, or say why it cannot be one.
+    """Check a source and its options.
 
     Parameters
     ----------
     source : object
-        What was given as source.
+        The source given by the user.
     name : str
         The operator's name.
 
@@ -78,7 +78,7 @@ def check_source(source: object, name: str) -> Source:
     Raises
     ------
     TopologyError
-        When it is no source, or its instances, rate, event time or slack are out of range.
+        When it is not a `Source`, or its `parallel`, `rate`, `event_time` or `slack` is invalid.
     """
     where = f"source {name!r}"
     if not isinstance(source, Source):
@@ -99,14 +99,14 @@ def check_source(source: object, name: str) -> Source:
 
 
 def check_sink(sink: object, where: str) -> Sink:
-    """Return the sink, or say why it cannot be one.
+    """Check a sink.
 
     Parameters
     ----------
     sink : object
-        What was given as sink.
+        The sink given by the user.
     where : str
-        The operator, for the message.
+        The operator, for the error text.
 
     Returns
     -------
@@ -116,7 +116,7 @@ def check_sink(sink: object, where: str) -> Sink:
     Raises
     ------
     TopologyError
-        When it is no sink.
+        When it is not a `Sink`.
     """
     if not isinstance(sink, Sink):
         raise TopologyError(f"{where}: {_instance_wanted(sink, 'Sink', 'sinks.Parquet(...)')}")
@@ -124,16 +124,16 @@ def check_sink(sink: object, where: str) -> Sink:
 
 
 def check_function(function: object, where: str, *arguments: str) -> Callable[..., Any]:
-    """Return the function, or say why the engine could not call it.
+    """Check that the engine can call a function.
 
     Parameters
     ----------
     function : object
-        What was given as function.
+        The function given by the user.
     where : str
-        The operator, for the message.
+        The operator, for the error text.
     *arguments : str
-        What the engine will call it with.
+        The names of the positional arguments with which the engine calls it.
 
     Returns
     -------
@@ -143,7 +143,7 @@ def check_function(function: object, where: str, *arguments: str) -> Callable[..
     Raises
     ------
     TopologyError
-        When it cannot be called, is a coroutine function, or takes other arguments.
+        When it is not callable, is asynchronous, or takes other arguments.
 
     Examples
     --------
@@ -157,11 +157,11 @@ def check_function(function: object, where: str, *arguments: str) -> Callable[..
         raise TopologyError(f"{where}: {function!r} is {_type(function)}; give a function, called as {call}.")
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
         raise TopologyError(
-            f"{where}: {_called(function)} is asynchronous, task threads are not; give a plain function."
+            f"{where}: {_called(function)} is asynchronous, but task threads are not; give a synchronous function."
         )
     try:
         signature = inspect.signature(function)
-    except (ValueError, TypeError):  # Not every function written in C can say what it takes.
+    except (ValueError, TypeError):  # Some functions written in C have no signature.
         return function
     try:
         signature.bind(*arguments)
@@ -173,14 +173,14 @@ def check_function(function: object, where: str, *arguments: str) -> Callable[..
 
 
 def check_predicate(predicate: object, where: str) -> Callable[..., Any] | pc.Expression:
-    """Return the predicate of a filter, or say why it cannot be one.
+    """Check the predicate of a filter.
 
     Parameters
     ----------
     predicate : object
         A function of a batch, or an expression.
     where : str
-        The operator, for the message.
+        The operator, for the error text.
 
     Returns
     -------
@@ -190,20 +190,20 @@ def check_predicate(predicate: object, where: str) -> Callable[..., Any] | pc.Ex
     Raises
     ------
     TopologyError
-        When it is neither.
+        When it is neither, or cannot be called with a batch.
     """
     return predicate if isinstance(predicate, pc.Expression) else check_function(predicate, where, "batch")
 
 
 def check_columns(columns: object, where: str) -> tuple[str, ...] | None:
-    """Return the columns that an operator reads as a tuple, or say why they cannot be read.
+    """Check the names of the columns that an operator reads.
 
     Parameters
     ----------
     columns : object
-        A list or tuple of names, or None.
+        A list or tuple of names, or None for all columns.
     where : str
-        The operator, for the message.
+        The operator, for the error text.
 
     Returns
     -------
@@ -213,7 +213,7 @@ def check_columns(columns: object, where: str) -> tuple[str, ...] | None:
     Raises
     ------
     TopologyError
-        When it is no list of different names.
+        When it is not a list or tuple of distinct names.
 
     Examples
     --------
@@ -226,19 +226,19 @@ def check_columns(columns: object, where: str) -> tuple[str, ...] | None:
         hint = f"; write columns=[{columns!r}]" if isinstance(columns, str) else "; give a list of column names"
         raise TopologyError(f"{where}: columns={columns!r} is {_type(columns)}{hint}.")
     if not columns:
-        raise TopologyError(f"{where}: columns is empty; name what is read, or leave it out to read all columns.")
+        raise TopologyError(f"{where}: columns is empty; name the columns to read, or omit it to read all columns.")
     return _distinct_names(tuple(columns), f"{where}: columns")
 
 
 def check_keys(columns: tuple[object, ...], where: str) -> tuple[str, ...]:
-    """Return the key columns, or say why they cannot be keys.
+    """Check the key columns of a `key_by`.
 
     Parameters
     ----------
     columns : tuple
-        What `key_by` was called with.
+        The arguments of `key_by`.
     where : str
-        The stream, for the message.
+        The stream, for the error text.
 
     Returns
     -------
@@ -248,37 +248,38 @@ def check_keys(columns: tuple[object, ...], where: str) -> tuple[str, ...]:
     Raises
     ------
     TopologyError
-        When there are none, or they are not different names.
+        When there are none, or they are not distinct names.
     """
     if not columns:
         raise TopologyError(f"{where}: key_by got no columns; name at least one, as in key_by('plane').")
     if len(columns) == 1 and isinstance(columns[0], list | tuple):
         names = ", ".join(repr(column) for column in columns[0])
-        raise TopologyError(f"{where}: key_by takes each name by itself; write key_by({names}).")
+        raise TopologyError(f"{where}: key_by takes names, not a list of names; write key_by({names}).")
     return _distinct_names(columns, f"{where}: key_by")
 
 
 def check_logic(logic: object, keys: tuple[str, ...], where: str) -> Mapping[str, Aggregate] | Callable[..., Any]:
-    """Return the logic of a compute, or say why it cannot run.
+    """Check the logic of a compute operator.
 
     Parameters
     ----------
     logic : object
-        A dict of aggregates by output column, or a function, of a batch and its state unless decorated otherwise.
+        A dict of aggregates by output column, or a function of a batch and its state, or one decorated with `per_row`
+        or `per_key`.
     keys : tuple of str
-        The key columns, which are in the output as well.
+        The key columns, which are also in the output.
     where : str
-        The operator, for the message.
+        The operator, for the error text.
 
     Returns
     -------
     mapping of str to Aggregate, or callable
-        The logic; a copy when it is a dict, so that later changes to that do not reach the topology.
+        The logic; a dict is copied, so that later changes to it do not affect the topology.
 
     Raises
     ------
     TopologyError
-        When it is neither, or an output has no name of its own.
+        When it is neither, or an output column has no name or a duplicate one.
     """
     if not isinstance(logic, Mapping):
         if isinstance(logic, Aggregate):
@@ -288,10 +289,10 @@ def check_logic(logic: object, keys: tuple[str, ...], where: str) -> Mapping[str
             return logic
         return _check_batch_function(logic, where)
     if not logic:
-        raise TopologyError(f"{where}: the dict of aggregates is empty; give one aggregate at least.")
+        raise TopologyError(f"{where}: the dict of aggregates is empty; give at least one.")
     for output, aggregate in logic.items():
         if not isinstance(output, str) or not output:
-            raise TopologyError(f"{where}: the output column {output!r} is no name; give a str that is not empty.")
+            raise TopologyError(f"{where}: the output column {output!r} is not a name; give a str that is not empty.")
         if output in keys:
             raise TopologyError(
                 f"{where}: the output has column {output!r} twice, as key and as {aggregate!r}; rename the aggregate."
@@ -327,7 +328,7 @@ def _takes(function: Callable[..., Any], arguments: tuple[str, ...]) -> bool:
 def check_state(
     state: object, logic: Mapping[str, Aggregate] | Callable[..., Any], keys: tuple[str, ...], where: str
 ) -> Mapping[str, Declared] | None:
-    """Return the declared state of a compute, or say why it cannot be kept.
+    """Check the declared state of a compute operator.
 
     Parameters
     ----------
@@ -336,9 +337,9 @@ def check_state(
     logic : mapping or callable
         The logic that the state is for.
     keys : tuple of str
-        The key columns, beside which the state is read.
+        The key columns, whose names state values must not use.
     where : str
-        The operator, for the message.
+        The operator, for the error text.
 
     Returns
     -------
@@ -348,21 +349,23 @@ def check_state(
     Raises
     ------
     TopologyError
-        When aggregates, which bring their own state, are given some, or names or types cannot be used.
+        When the logic is aggregates, which declare their own state, or a name or type is invalid.
     """
     if state is None:
         return None
     if isinstance(logic, Mapping):
-        raise TopologyError(f"{where}: aggregates keep their own state; leave state= out, or give a function as logic.")
+        raise TopologyError(f"{where}: aggregates keep their own state; omit state=, or give a function as logic.")
     if not isinstance(state, Mapping):
         raise TopologyError(f"{where}: state is {_type(state)}; give a dict such as {{'last': pa.float64()}}.")
     for name, kind in state.items():
         if not isinstance(name, str) or not name:
-            raise TopologyError(f"{where}: the state value {name!r} is no name; give a str that is not empty.")
+            raise TopologyError(f"{where}: the state value {name!r} is not a name; give a str that is not empty.")
         if name in keys:
             raise TopologyError(f"{where}: {name!r} is a key column and a state value; rename the state value.")
         if name[-1] in MARKS:
-            raise TopologyError(f"{where}: the state value {name!r} ends in {name[-1]!r}; leave that out of its name.")
+            raise TopologyError(
+                f"{where}: the state value {name!r} ends in {name[-1]!r}, which is reserved; rename it."
+            )
         if isinstance(kind, type) and issubclass(kind, StateKind):
             raise TopologyError(f"{where}: state value {name!r}: {_instance_wanted(kind, 'StateKind', '')}")
         if kind is not object and not isinstance(kind, pa.DataType | StateKind):
@@ -374,18 +377,18 @@ def check_state(
 
 
 def check_count(value: object, where: str, option: str, most: int | None = None) -> int:
-    """Return an option that counts something, or say why it cannot.
+    """Check an option that is a positive integer.
 
     Parameters
     ----------
     value : object
         The option's value.
     where : str
-        The operator, for the message.
+        The operator, for the error text.
     option : str
         The option's name.
     most : int, optional
-        The largest value allowed.
+        The largest valid value.
 
     Returns
     -------
@@ -395,26 +398,26 @@ def check_count(value: object, where: str, option: str, most: int | None = None)
     Raises
     ------
     TopologyError
-        When it is no whole number from 1 to `most`.
+        When it is not an integer from 1 to `most`.
 
     Examples
     --------
     >>> check_count(-2, "compute 'per_plane'", "executors")
     Traceback (most recent call last):
         ...
-    dask_elastic.vocab.errors.TopologyError: compute 'per_plane': executors is -2; give a whole number from 1 on.
+    dask_elastic.vocab.errors.TopologyError: compute 'per_plane': executors is -2; give an integer, 1 or more.
     """
     if isinstance(value, int) and not isinstance(value, bool) and value >= 1 and (most is None or value <= most):
         return value
-    upwards = "on" if most is None else f"to {most}"
-    raise TopologyError(f"{where}: {option} is {value!r}; give a whole number from 1 {upwards}.")
+    valid = ", 1 or more" if most is None else f" from 1 to {most}"
+    raise TopologyError(f"{where}: {option} is {value!r}; give an integer{valid}.")
 
 
 def _distinct_names(columns: tuple[object, ...], where: str) -> tuple[str, ...]:
     names: list[str] = []
     for column in columns:
         if not isinstance(column, str) or not column:
-            raise TopologyError(f"{where}: {column!r} is no column name; give a str that is not empty.")
+            raise TopologyError(f"{where}: {column!r} is not a column name; give a str that is not empty.")
         if column in names:
             raise TopologyError(f"{where}: column {column!r} is named twice; name it once.")
         names.append(column)
@@ -424,7 +427,8 @@ def _distinct_names(columns: tuple[object, ...], where: str) -> tuple[str, ...]:
 def _instance_wanted(value: object, kind: str, example: str) -> str:
     if isinstance(value, type):
         return f"{value.__name__} is a class; give an instance of it, {value.__name__}(...)."
-    return f"{value!r} is no {kind}; give one such as {example}."
+    article = "an" if kind[0] in "AEIO" else "a"
+    return f"{value!r} is not {article} {kind}; give one, such as {example}."
 
 
 def _is_number(value: object) -> bool:

@@ -1,1 +1,1 @@
-"""The words that all other packages share: errors, locks, batches, control records, assignments."""
+"""Values that all other packages share: identifiers, batches, messages, snapshots, plans, errors."""

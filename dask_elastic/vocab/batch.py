@@ -1,4 +1,4 @@
-"""A batch on its way: rows, the hashes of their keys, and when they were due to leave their source."""
+"""Batches in transit: rows, the hashes of their keys, and the time at which they were due at their source."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 from dask_elastic.vocab.identity import ExecutorId
 
 MAX_BATCH_ROWS = 65_536
-"""Most rows of one unit of work: group numbers within a batch then fit 16 bits, which NumPy sorts by radix."""
+"""The most rows of one unit of work: group numbers within a batch then fit 16 bits, which NumPy radix-sorts."""
 
 
 class Batch(NamedTuple):
@@ -21,12 +21,12 @@ class Batch(NamedTuple):
     rows : pyarrow.RecordBatch
         The tuples.
     hashes : numpy.ndarray or None
-        Key hashes, ``uint64``, one a row; ``None`` where the target has no key.
+        Key hashes, ``uint64``, one per row; ``None`` if the target has no key.
     stamp : float
-        Seconds since the epoch when the oldest of the rows was due to leave its source.
+        When the oldest of the rows was due to leave its source, in seconds since the Unix epoch.
     now : float
-        The processing time by which state expires, seconds since the epoch: the executor's home gives it when a task
-        takes the batch, so that a replay has the same. 0 on the way there.
+        The processing time for the expiry of state, in seconds since the Unix epoch. The executor's home sets it when a
+        task takes the batch, so that a replay uses the same time; 0 until then.
     """
 
     rows: pa.RecordBatch
@@ -41,7 +41,7 @@ class Batch(NamedTuple):
 
 
 class Delivery(NamedTuple):
-    """A batch and the executor or sink instance that it goes to."""
+    """A batch and the executor or sink instance that receives it."""
 
     target: ExecutorId
     batch: Batch

@@ -1,4 +1,4 @@
-"""Words of a hand-off: what another engine stages for a job, and the epochs that it commits."""
+"""The handoff from another engine: what it stages for a job, and the epochs that it commits."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ class AttemptId(NamedTuple):
     Parameters
     ----------
     query : str
-        Who writes: the id of a streaming query, which outlives its restarts.
+        The id of the streaming query that writes; a restart of the query keeps it.
     epoch : int
-        Which micro-batch of the query.
+        The number of the query's micro-batch.
     partition : int
-        Which partition of the micro-batch.
+        The number of the partition within the micro-batch.
     attempt : str
-        Which attempt; no two attempts have one name.
+        The name of the attempt, unique among all attempts.
     """
 
     query: str
@@ -31,18 +31,18 @@ class AttemptId(NamedTuple):
 
 
 class StagedPart(NamedTuple):
-    """A finished attempt: what a writer says when all of its rows are staged.
+    """A finished attempt, which a writer reports when all of its rows are staged.
 
     Parameters
     ----------
     attempt : AttemptId
-        Which one.
+        The attempt.
     instance : int
-        The instance of the source at whose worker the rows are.
+        The instance of the source whose worker holds the rows.
     rows : int
-        How many.
+        The number of rows.
     digest : int
-        The sum of the hashes of the rows, see `dask_elastic.routing.row_digest`.
+        The sum of the hashes of the rows; see `dask_elastic.routing.row_digest`.
     """
 
     attempt: AttemptId
@@ -51,12 +51,12 @@ class StagedPart(NamedTuple):
     digest: int
 
     def to_message(self) -> list[Any]:
-        """Return plain values; digests, which exceed what MessagePack calls an integer's range, as text."""
+        """Return plain values; the digest as text, since it may exceed MessagePack's integers."""
         return [list(self.attempt), self.instance, self.rows, str(self.digest)]
 
     @classmethod
     def from_message(cls, message: list[Any]) -> StagedPart:
-        """Return the inverse of `to_message`.
+        """Return the part that `to_message` encoded.
 
         Examples
         --------
@@ -70,22 +70,22 @@ class StagedPart(NamedTuple):
 
 @dataclass(frozen=True)
 class HandoffProgress:
-    """How far a hand-off to one source is.
+    """The progress of a handoff to one source.
 
     Parameters
     ----------
     source : str
-        The source.
+        The name of the source.
     epoch : int or None
-        The micro-batch that was committed last, None before the first.
+        The micro-batch committed last; None before the first.
     epochs, rows : int
-        How many micro-batches were committed, and how many rows these had.
+        The number of micro-batches committed, and of their rows.
     rows_per_second : float
-        What was committed of late.
+        The recent rate of committed rows.
     waiting, limit : int
-        How many committed micro-batches wait at the instance that is furthest behind, and how many may.
+        The number of committed micro-batches that wait at the slowest instance, and its limit.
     staged, spilled : int
-        Bytes that the instances of the source hold in memory and on disk, committed or not.
+        Bytes that the instances of the source hold in memory and on disk, whether committed or not.
     """
 
     source: str
@@ -99,7 +99,7 @@ class HandoffProgress:
     spilled: int = 0
 
     def to_message(self) -> dict[str, Any]:
-        """Return plain values, by their names.
+        """Return the fields as plain values, by name.
 
         Examples
         --------

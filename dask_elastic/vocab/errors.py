@@ -1,18 +1,28 @@
-"""The errors of dask_elastic: each says what happened, where, and what to do about it."""
+"""The exceptions of dask_elastic. Each message says what happened, where, and what to do."""
 
 from __future__ import annotations
 
 
 class ElasticError(Exception):
-    """Base of every error that dask_elastic raises on purpose."""
+    """Base class of all errors that dask_elastic raises on purpose.
+
+    Examples
+    --------
+    >>> import dask_elastic as de
+    >>> try:
+    ...     de.Topology("")
+    ... except de.ElasticError as error:
+    ...     print(error)
+    topology: the name is empty; give it one that says what it does.
+    """
 
 
 class TopologyError(ElasticError):
-    """A topology that cannot run: a cycle, a missing key, two operators of one name."""
+    """The topology cannot run: it has a cycle, an operator without input, an invalid option, or a duplicate name."""
 
 
 class SubmitError(ElasticError):
-    """A job that cannot start: an option unknown, logic that cannot be pickled, a name in use."""
+    """The job cannot start: an option is unknown, user code cannot be pickled, or the job's name is in use."""
 
 
 class NoWorkers(SubmitError):
@@ -20,36 +30,42 @@ class NoWorkers(SubmitError):
 
 
 class VersionMismatch(SubmitError):
-    """Client, scheduler and workers run versions of dask_elastic that do not fit together."""
+    """Client, scheduler and workers run incompatible versions of dask_elastic."""
 
 
 class UnknownJob(ElasticError):
-    """No job of that name is known to the cluster."""
+    """The cluster has no job of that name."""
 
 
 class UnknownOperator(ElasticError):
-    """The job has no operator of that name, or not of the kind that was asked for."""
+    """The job has no operator of that name, or the operator is of another kind than requested."""
 
 
 class SchemaMismatch(ElasticError):
-    """A batch does not have the columns or types that its stream has."""
+    """A batch does not have the columns or types of its stream."""
 
 
 class UserCodeError(ElasticError):
-    """User code raised.
+    """User code raised an exception.
 
     Parameters
     ----------
     operator : str
         The operator whose code raised.
     cause : str
-        The exception as text, with its type.
+        The type and text of the exception.
     batch : int or None
-        Which of the operator's input batches, counted from 0 in its task.
+        The input batch, counted from 0 within its task; None if it is not known.
     row : int or None
-        The row within that batch, where it is known.
+        The row within that batch; None if it is not known.
     trace : str
         The formatted traceback of the user's frames.
+
+    Examples
+    --------
+    >>> print(UserCodeError("per_plane", "ValueError: a delay of -5", batch=3))
+    operator 'per_plane', batch 3: ValueError: a delay of -5. Fix the function, or submit with on_error="skip" to move
+    such rows to the dead letters.
     """
 
     def __init__(self, operator: str, cause: str, batch: int | None = None, row: int | None = None, trace: str = ""):
@@ -60,7 +76,7 @@ class UserCodeError(ElasticError):
         self.trace = trace
         where = "" if batch is None else f", batch {batch}"
         where += "" if row is None else f", row {row}"
-        hint = 'Mend the function, or submit with on_error="skip" to set such rows aside.'
+        hint = 'Fix the function, or submit with on_error="skip" to move such rows to the dead letters.'
         super().__init__(f"operator {operator!r}{where}: {cause}. {hint}" + (f"\n{trace}" if trace else ""))
 
     def __reduce__(self) -> tuple[type[UserCodeError], tuple[str, str, int | None, int | None, str]]:
@@ -68,11 +84,11 @@ class UserCodeError(ElasticError):
 
 
 class NumericOverflow(ElasticError):
-    """An integer aggregate left the range of its type."""
+    """An integer aggregate overflowed its type."""
 
 
 class SinkError(ElasticError):
-    """A sink could not take what it was given."""
+    """A sink could not be opened or written, or has no rows to collect."""
 
 
 class SourceError(ElasticError):
@@ -84,26 +100,31 @@ class StateError(ElasticError):
 
 
 class MoveRefused(ElasticError):
-    """A shard move that cannot be begun: the shard moves already, or the target is no task of the executor."""
+    """A shard move cannot start: the shard is already moving, or the target is not a task of the executor."""
 
 
 class ProtocolError(ElasticError):
-    """A message that the protocol does not allow in this state; a bug in dask_elastic, never the user's fault."""
+    """A message violates the protocol in the current state. This is a bug in dask_elastic, never in user code."""
 
 
 class PlanningError(ElasticError):
-    """A planning problem that is not well formed; names the value and the limit."""
+    """A planning problem is invalid; the message names the value and its limit."""
 
 
 class Infeasible(PlanningError):
-    """No answer meets all constraints of a planning problem that is well formed.
+    """A valid planning problem has no solution that meets all constraints.
 
     Parameters
     ----------
     constraint : str
         The constraint that cannot be met, as the planner's documentation names it.
     detail : str
-        Its value and its limit, and what to do.
+        Its value, its limit, and what to do.
+
+    Examples
+    --------
+    >>> print(Infeasible("load balancing", "task 2 alone has a load of 4.0; raise tau to 1.5."))
+    constraint load balancing cannot be met: task 2 alone has a load of 4.0; raise tau to 1.5.
     """
 
     def __init__(self, constraint: str, detail: str):
@@ -116,7 +137,7 @@ class Infeasible(PlanningError):
 
 
 class InvalidPlan(PlanningError):
-    """A plan that breaks a rule of its problem; names the rule and the first place where it is broken."""
+    """A plan violates a rule of its problem; the message names the rule and the first violation."""
 
 
 class UnknownPlanner(PlanningError):
@@ -124,27 +145,27 @@ class UnknownPlanner(PlanningError):
 
 
 class NodeLost(ElasticError):
-    """A Dask worker that a job ran on is gone."""
+    """The job lost a Dask worker on which it ran."""
 
 
 class PoisonBatch(ElasticError):
-    """User code that ends its process: two workers died while they had the same rows.
+    """User code terminated its process: two workers died while processing the same rows.
 
     Parameters
     ----------
     operator : str
-        The operator that the rows were for.
+        The operator that processed the rows.
     batch : int
-        Which batch of the task that had them last.
+        The batch, counted from 0 within the task that processed it last.
     """
 
     def __init__(self, operator: str, batch: int):
         self.operator = operator
         self.batch = batch
         super().__init__(
-            f"operator {operator!r}, batch {batch}: two workers died, one after the other, while they processed these "
-            "rows. Code that ends its process, such as os._exit or a fault in a C library, does so on every worker: "
-            "mend the function. Workers' logs may tell more."
+            f"operator {operator!r}, batch {batch}: two workers died, one after the other, while processing these "
+            "rows. Code that terminates its process, such as os._exit or a crash in a C library, does so on every "
+            "worker: fix the function; the workers' logs may show the cause."
         )
 
     def __reduce__(self) -> tuple[type[PoisonBatch], tuple[str, int]]:
@@ -156,7 +177,7 @@ class StateMemoryExceeded(ElasticError):
 
 
 class JobFailed(ElasticError):
-    """The job ended with an error; the message carries its cause."""
+    """The job failed; the message gives the cause."""
 
 
 class JobStopped(ElasticError):
@@ -164,8 +185,8 @@ class JobStopped(ElasticError):
 
 
 class HandoffError(ElasticError):
-    """Another engine's rows could not be handed over: nobody takes them, or what was staged is gone."""
+    """The handoff of an epoch failed: no job accepts its rows, or staged rows were lost."""
 
 
 class EpochConflict(HandoffError):
-    """An epoch came again with other rows than those that were committed."""
+    """An epoch was delivered again with rows that differ from those that were committed."""

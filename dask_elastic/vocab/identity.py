@@ -1,4 +1,4 @@
-"""Names of the moving parts: which executor, which upstream instance."""
+"""Identifiers of executors and of instances of sources and sinks."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import NamedTuple
 
 
 class ExecutorId(NamedTuple):
-    """One of the fixed parts of a component: an elastic executor, or one instance of a source or a sink.
+    """One of the fixed instances of a component: an elastic executor, or an instance of a source or a sink.
 
     Parameters
     ----------
     component : str
-        Name of the component.
+        The name of the component.
     index : int
-        Which of its instances, from 0.
+        The number of the instance, from 0.
     """
 
     component: str

@@ -1,4 +1,4 @@
-"""Locks as values that a driver hands in: real ones where threads run, empty ones in the simulator."""
+"""Locks that a driver passes in: real ones for threads, empty ones in the simulator."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class Lock(Protocol):
-    """What `threading.Lock` offers and this package needs."""
+    """The part of `threading.Lock` that dask_elastic needs."""
 
     def __enter__(self) -> object: ...
 
@@ -17,7 +17,7 @@ class Lock(Protocol):
 
 
 class NoLock:
-    """A lock for drivers with one thread: it guards nothing and costs next to nothing.
+    """A lock that does nothing, for drivers with a single thread.
 
     Examples
     --------
@@ -35,8 +35,8 @@ class NoLock:
 
 
 class MakeLock(Protocol):
-    """Makes a fresh lock; `threading.Lock` and `NoLock` are such."""
+    """A factory of locks, such as `threading.Lock` and `NoLock`."""
 
     def __call__(self) -> Lock:
-        """Make one."""
+        """Return a new lock."""
         ...

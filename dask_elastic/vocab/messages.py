@@ -1,7 +1,7 @@
-"""What the home of an executor and its remote tasks say to each other, in band with the tuples.
+"""Messages between the home of an executor and its remote tasks, in band with the tuples.
 
-Everything travels in one FIFO per pair of nodes, so that tuples and control records never overtake each other
-(Elasticutor, sections 3.1 and 3.2). Beside each message goes a `Stamp`, by which the other end knows what is stale.
+All messages travel in one FIFO per pair of nodes, so that tuples and control records never overtake each other
+(Elasticutor, sections 3.1 and 3.2). Each message has a `Stamp`, by which the receiver recognises stale messages.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ import pyarrow as pa
 from dask_elastic.vocab.batch import Batch, Delivery
 
 ALL_SHARDS = -1
-"""In place of a shard: no one of them, but all that a task owns."""
+"""In place of a shard: all shards that the task owns."""
 
 
 class Stamp(NamedTuple):
-    """Which life of a link a message belongs to, and its number within that life and direction.
+    """The incarnation of the link that a message belongs to, and its number in that incarnation and direction.
 
     Parameters
     ----------
     incarnation : int
-        How often the home had given the remote node up when the message's life of the link began.
+        How often the home had declared the remote node lost when this incarnation of the link began.
     sequence : int
-        Counts the messages of one direction, from 0.
+        The number of the message in its direction, from 0.
     """
 
     incarnation: int
@@ -34,7 +34,7 @@ class Stamp(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StartTask:
-    """Home to remote: begin a task, which owns `shards` from the beginning."""
+    """Home to remote: start a task, which initially owns `shards`."""
 
     task: int
     shards: tuple[int, ...] = ()
@@ -42,14 +42,14 @@ class StartTask:
 
 @dataclass(frozen=True, slots=True)
 class StopTask:
-    """Home to remote: the task has been drained and ends."""
+    """Home to remote: stop the task, which has been drained."""
 
     task: int
 
 
 @dataclass(frozen=True, slots=True)
 class SubBatch:
-    """Home to remote: one unit of work, numbered per task from 0; of a `silent` one the outputs have left already."""
+    """Home to remote: one unit of work, numbered per task from 0; `silent` if its outputs were already emitted."""
 
     task: int
     number: int
@@ -59,7 +59,7 @@ class SubBatch:
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """Home to remote: the labelling tuple of a shard's reassignment; `stays` when the target is on the same node."""
+    """Home to remote: the labelling tuple of a shard's move; `stays` if the target task is on the same node."""
 
     task: int
     shard: int
@@ -68,7 +68,7 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class Install:
-    """Home to remote: the task owns the shard from here on; `state` is its primary copy, None to keep what is there."""
+    """Home to remote: the task owns the shard from now on; `state` is its primary copy, None to keep local state."""
 
     task: int
     shard: int
@@ -77,7 +77,7 @@ class Install:
 
 @dataclass(frozen=True, slots=True)
 class FlushRequest:
-    """Home to remote: send the task's dirty state now, or that of one `shard`, which is about to leave it."""
+    """Home to remote: flush the task's dirty state now, or that of one `shard` that is about to move."""
 
     task: int
     token: int
@@ -86,7 +86,7 @@ class FlushRequest:
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """Remote to home: all outputs of sub-batch `number`, in order, routed as far as the next receivers."""
+    """Remote to home: all outputs of sub-batch `number`, in order, routed to the next receivers."""
 
     task: int
     number: int
@@ -95,7 +95,7 @@ class Outputs:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Remote to home: sub-batch `number` is processed; it waited for and kept busy the core for so many seconds."""
+    """Remote to home: sub-batch `number` is processed; it waited for the core, then took `busy` seconds."""
 
     task: int
     number: int
@@ -105,9 +105,9 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Flush:
-    """Remote to home: the state that changed up to sub-batch `through`; `token` answers a `FlushRequest`, else -1.
+    """Remote to home: the state that changed up to sub-batch `through`, of all shards of the task or of `shard`.
 
-    It is that of all shards of the task, or of the one that was asked for.
+    `token` is that of the `FlushRequest` that it answers, -1 without a request.
     """
 
     task: int
@@ -119,10 +119,10 @@ class Flush:
 
 @dataclass(frozen=True, slots=True)
 class LabelReturned:
-    """Remote to home: every earlier tuple of the shard is processed and its outputs have been sent.
+    """Remote to home: every earlier tuple of the shard is processed, and its outputs have been sent.
 
-    `state` is what changed in the shard. It brings the shard's primary copy up to sub-batch `through` of the task, in
-    one message: a home that had the state but not its number would replay what the state contains.
+    `state` is the dirty state of the shard, which brings its primary copy up to sub-batch `through` of the task. Both
+    travel in one message: a home with the state but without `through` would replay rows that the state contains.
     """
 
     task: int

@@ -1,4 +1,4 @@
-"""Arguments that have to be numbers, and errors that name those which are none."""
+"""Checks of numeric arguments, with errors that name the argument."""
 
 from __future__ import annotations
 
@@ -11,7 +11,17 @@ from dask_elastic.vocab.errors import PlanningError
 
 
 def is_number(given: Any) -> TypeGuard[float]:
-    """Return whether something is one real number; True and False are none.
+    """Return whether a value is a single real number; a bool is not one.
+
+    Parameters
+    ----------
+    given : object
+        The value.
+
+    Returns
+    -------
+    bool
+        True for a number of Python or NumPy.
 
     Examples
     --------
@@ -22,7 +32,17 @@ def is_number(given: Any) -> TypeGuard[float]:
 
 
 def is_whole(given: Any) -> TypeGuard[int]:
-    """Return whether something is one integer; True and False are none.
+    """Return whether a value is a single integer; a bool is not one.
+
+    Parameters
+    ----------
+    given : object
+        The value.
+
+    Returns
+    -------
+    bool
+        True for an integer of Python or NumPy.
 
     Examples
     --------
@@ -33,12 +53,24 @@ def is_whole(given: Any) -> TypeGuard[int]:
 
 
 def as_floats(name: str, given: Any) -> NDArray[np.float64]:
-    """Return numbers as an array of floats, the same one where it is one already.
+    """Return numbers as an array of floats; a float64 array is returned as it is.
+
+    Parameters
+    ----------
+    name : str
+        The argument's name, for the error text.
+    given : array_like
+        The numbers.
+
+    Returns
+    -------
+    ndarray of float64
+        The numbers, of any shape.
 
     Raises
     ------
     PlanningError
-        If they are no numbers, or rows differ in length; tells the name.
+        If a value is not a number, or rows differ in length.
 
     Examples
     --------
@@ -48,16 +80,28 @@ def as_floats(name: str, given: Any) -> NDArray[np.float64]:
     try:
         return np.asarray(given, dtype=np.float64)
     except (TypeError, ValueError, OverflowError) as error:
-        raise PlanningError(f"{name} is no array of numbers: {error}.") from error
+        raise PlanningError(f"{name} is not an array of numbers: {error}.") from error
 
 
 def as_array(name: str, given: Any) -> NDArray[Any]:
-    """Return what should be integers as an array, of whatever type they are; the same one where it is one already.
+    """Return integers as an array without checking its dtype; an array is returned as it is.
+
+    Parameters
+    ----------
+    name : str
+        The argument's name, for the error text.
+    given : array_like
+        The integers.
+
+    Returns
+    -------
+    ndarray
+        The integers, of any shape; the caller checks the dtype.
 
     Raises
     ------
     PlanningError
-        If rows differ in length; tells the name.
+        If rows differ in length.
 
     Examples
     --------
@@ -67,4 +111,4 @@ def as_array(name: str, given: Any) -> NDArray[Any]:
     try:
         return np.asarray(given)
     except (TypeError, ValueError) as error:
-        raise PlanningError(f"{name} is no array of integers: {error}.") from error
+        raise PlanningError(f"{name} is not an array of integers: {error}.") from error

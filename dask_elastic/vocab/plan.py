@@ -1,4 +1,4 @@
-"""What the control loop decides: changes of cores, and the record of why."""
+"""Plans: the core changes that the control loop decides on, and the reasons for them."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from dask_elastic.vocab.identity import ExecutorId
 
 @dataclass(frozen=True)
 class CoreChange:
-    """Other cores for one executor.
+    """A change of the cores of one executor.
 
     Parameters
     ----------
     job : str
-        Name of the job.
+        The name of the job.
     generation : int
-        Which run of it.
+        The generation of the job.
     executor : ExecutorId
         The executor.
     before, after : mapping of int to int
-        Cores by node, as the snapshot numbers its nodes; nodes without cores are left out.
+        Cores by node, numbered as in the snapshot; nodes without cores are omitted.
     moved_bytes : float
-        State that is expected to leave its node.
+        Bytes of state that are expected to move to another node.
     """
 
     job: str
@@ -36,44 +36,44 @@ class CoreChange:
 
 @dataclass(frozen=True)
 class Decision:
-    """What was decided for one job at one moment, from what, why, and what came of it.
+    """A decision for one job: its inputs, its reason, and the latency measured later.
 
     Parameters
     ----------
     number : int
-        Counts the decisions of a control loop.
+        The number of the decision in its control loop.
     time : float
-        When, in seconds.
+        The time of the decision, in seconds.
     job : str
-        Name of the job.
+        The name of the job.
     generation : int
-        Which run of it.
+        The generation of the job.
     target : float or None
-        Seconds of latency that were wanted.
+        The latency target, in seconds.
     measured : float or None
-        Seconds of latency that were measured.
+        The measured latency, in seconds.
     predicted : float or None
-        Seconds of latency that the model expects of the cores that the decision gives; None when it cannot say.
+        The latency that the model predicts for the allocation decided on, in seconds; None without a prediction.
     feasible : bool
-        Whether any allocation reaches the target.
+        Whether any allocation meets the target.
     wanted : mapping of ExecutorId to int
-        Cores that the model asked for.
+        Cores that the model asks for.
     changes : tuple of CoreChange
-        What changes.
+        The core changes.
     applied : bool
-        Whether the changes were carried out: not in a dry run, and not when the guard held them back.
+        Whether the changes were carried out; False in a dry run, or if the guard withheld them.
     reason : str
-        Why, in a sentence that people read.
+        The reason, as a sentence for people.
     starved : int
-        Cores that the job would need beyond those that it can have.
+        Cores that the job lacks: needed but not available.
     bound : tuple of str
-        Operators whose threads hold the GIL: another core on the same node does not help them.
+        Operators bound by the GIL, for which another core on the same node does not help.
     moved_bytes : float
-        State that is expected to leave its node.
+        Bytes of state that are expected to move to another node.
     observed : float or None
-        Seconds of latency that were measured some periods later; None until then.
+        The latency measured some periods later, in seconds; None until then.
     seconds : float
-        How long deciding took.
+        The duration of the decision, in seconds.
     """
 
     number: int
@@ -97,19 +97,19 @@ class Decision:
 
 @dataclass(frozen=True)
 class Outlook:
-    """What the control loop thinks of a job at one moment, whether or not there is something to decide.
+    """The control loop's forecast for a job in one period, with or without a decision.
 
     Parameters
     ----------
     predicted : float or None
-        Seconds of latency that the model expects of the cores that the job has after this period; None when it cannot
-        say, ``inf`` when it expects queues to grow.
+        The latency that the model predicts for the job's cores after this period, in seconds; None without a
+        prediction, ``inf`` if queues are expected to grow.
     feasible : bool
-        Whether any allocation reaches the target.
+        Whether any allocation meets the target.
     starved : int
-        Cores that the job would need beyond those that it can have.
+        Cores that the job lacks: needed but not available.
     bound : tuple of str
-        Operators whose threads hold the GIL.
+        Operators bound by the GIL.
     """
 
     predicted: float | None = None
@@ -120,16 +120,16 @@ class Outlook:
 
 @dataclass(frozen=True)
 class Plan:
-    """The outcome of one period: changes to carry out, and the decisions that say why.
+    """The result of one period of the control loop: changes to carry out, and the decisions behind them.
 
     Parameters
     ----------
     changes : tuple of CoreChange
-        To be carried out, cores that are given up before cores that are taken.
+        Changes to carry out; those that give up cores come before those that take some.
     decisions : tuple of Decision
-        One for each job about which there is something new to say.
+        At most one for each job, if it differs from the job's last decision.
     outlook : mapping of str to Outlook
-        What there is to expect of each job, by its name.
+        The forecast for each job, by the job's name.
     """
 
     changes: tuple[CoreChange, ...] = ()

@@ -1,4 +1,4 @@
-"""What is measured of a cluster at one moment: all that decisions are made from."""
+"""Snapshots: all measurements of a cluster at one time, the only input of decisions."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class NodeSnapshot:
     Parameters
     ----------
     address : str
-        How Dask knows it.
+        The address of the Dask worker.
     host : str
-        The machine; nodes of one machine are nearer to each other than to others.
+        The machine; nodes on one machine are nearer to each other than to other nodes.
     cores : int
-        Its thread slots.
+        The number of its thread slots.
     retiring : bool
-        Whether it is to give up all of its cores.
+        Whether it is being retired and must give up all of its cores.
     """
 
     address: str
@@ -43,37 +43,38 @@ class ExecutorSnapshot:
     Parameters
     ----------
     executor : ExecutorId
-        Which one.
+        Its identifier.
     home : int
-        Node of its receiver, emitter and primary state, by its place in the snapshot's nodes.
+        The node of its receiver, emitter and primary state, as an index into the snapshot's nodes.
     cores : mapping of int to int
-        Cores that it has, by node.
+        Its cores by node.
     arrival_rate : float
-        Tuples per second that arrive, λ.
+        Arriving tuples per second, λ.
     service_rate : float or None
-        Tuples per busy second of one core, μ; None before the first was processed.
+        Tuples per busy second of one core, μ; None until the first tuple was processed.
     throughput : float
-        Tuples per second that were processed.
+        Processed tuples per second.
     customer_rows : float
-        Mean number of tuples of a sub-batch, as it reaches a task: the customers of the queue.
+        The mean number of tuples of a sub-batch that reaches a task, which is one customer of the queueing model.
     queue : int
-        Tuples that wait.
+        Queued tuples.
     state_bytes : int
-        Size of its state.
+        The size of its state, in bytes.
     bytes_in, bytes_out : float
-        Bytes per second that arrive, and that its outputs have.
+        Bytes per second of its inputs and of its outputs.
     sojourn : float or None
-        Mean seconds from a tuple's arrival at the executor to the end of its processing; None without tuples.
+        The mean time from a tuple's arrival at the executor to the end of its processing, in seconds; None if no tuple
+        was processed.
     entry : bool
-        Whether its tuples come from a source, not from another executor.
+        Whether its input comes from a source rather than from another executor.
     pinned : bool
-        Whether somebody set its cores by hand: they are not to be changed.
+        Whether a user fixed its cores, so that the control loop leaves them unchanged.
     moves : int
-        Shards that have moved so far.
+        The number of shard moves so far.
     shard_load : array of float, optional
         Busy seconds per second of each shard.
     shard_bytes : array of float, optional
-        State of each shard.
+        Bytes of state of each shard.
     """
 
     executor: ExecutorId
@@ -98,9 +99,9 @@ class ExecutorSnapshot:
         for name in ("arrival_rate", "throughput", "customer_rows", "queue", "state_bytes", "bytes_in", "bytes_out"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
-                raise PlanningError(f"{self.executor}: {name} is {value!r}; it is a number that is not negative.")
+                raise PlanningError(f"{self.executor}: {name} is {value!r}; it must be a finite number, 0 or more.")
         if any(count < 1 for count in self.cores.values()):
-            raise PlanningError(f"{self.executor}: cores are {dict(self.cores)}; leave out nodes without cores.")
+            raise PlanningError(f"{self.executor}: cores are {dict(self.cores)}; omit nodes without cores.")
 
     @cached_property
     def total_cores(self) -> int:
@@ -109,10 +110,10 @@ class ExecutorSnapshot:
 
     @cached_property
     def heaviest_shard(self) -> float:
-        """The part of its load that its most loaded shard has; 0 where the shards are not measured.
+        """The fraction of its load that its most loaded shard carries; 0 if shards are not measured.
 
-        A shard is processed by one core at a time: an executor of whose load one shard is a third is not made faster by
-        more than about three cores, whatever a model says.
+        One core at a time processes a shard: if one shard carries a third of the load, the executor gains nothing from
+        more than about three cores.
         """
         if self.shard_load is None or not len(self.shard_load):
             return 0.0
@@ -122,28 +123,29 @@ class ExecutorSnapshot:
 
 @dataclass(frozen=True, eq=False)
 class JobSnapshot:
-    """A job that runs.
+    """A running job.
 
     Parameters
     ----------
     name : str
-        Its name.
+        The name of the job.
     generation : int
-        Which run of that name.
+        The generation of the job.
     executors : tuple of ExecutorSnapshot
         Its executors, ordered by operator and number.
     latency_target : float or None
-        Seconds within which the mean tuple is to be processed.
+        The target of the mean latency, in seconds.
     paradigm : str
-        How it is elastic: ``"executor-centric"`` or ``"static"``.
+        ``"executor-centric"`` or ``"static"``.
     planner : str
-        Who assigns cores to its executors.
+        The name of the planner that assigns cores to its executors.
     dry_run : bool
-        Whether decisions are only said.
+        Whether decisions are recorded but not carried out.
     latency : float or None
-        Measured mean seconds from the scheduled emission at the source to the end of processing by the last operator.
+        The mean latency from the scheduled emission at the source to the end of processing by the last operator, in
+        seconds.
     latency_p99 : float or None
-        The same that 99 % of the tuples do not exceed.
+        The 99th percentile of that latency, in seconds.
     """
 
     name: str
@@ -159,21 +161,21 @@ class JobSnapshot:
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """The cluster at one moment.
+    """The cluster at one time.
 
     Parameters
     ----------
     now : float
-        When, in seconds.
+        The time of the snapshot, in seconds.
     nodes : tuple of NodeSnapshot
-        The workers; everything else knows them by their place here.
+        The workers; all other fields refer to them by their index here.
     jobs : tuple of JobSnapshot
-        The jobs that run.
+        The running jobs.
 
     Raises
     ------
     PlanningError
-        If an executor's home or cores are on a node that is not there.
+        If an executor's home or cores are on a node that the snapshot lacks.
     """
 
     now: float
@@ -186,5 +188,6 @@ class Snapshot:
                 for node in (executor.home, *executor.cores):
                     if not 0 <= node < len(self.nodes):
                         raise PlanningError(
-                            f"{executor.executor} of job {job.name!r} is on node {node}: there are {len(self.nodes)}."
+                            f"{executor.executor} of job {job.name!r} is on node {node}, but the snapshot has "
+                            f"{len(self.nodes)} nodes."
                         )

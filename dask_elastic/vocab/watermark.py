@@ -1,4 +1,4 @@
-"""What an upstream instance says of event time, in band with the tuples that it sends."""
+"""Watermarks: the progress of event time, in band with the tuples."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from dask_elastic.vocab.identity import ExecutorId
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
-    """No tuple of `origin` behind it is older than `time`, except those that were late at their source.
+    """No tuple that `origin` sends after it is older than `time`, except tuples that were late at their source.
 
     Parameters
     ----------
     origin : ExecutorId
-        The instance that says so.
+        The upstream instance that sends it.
     time : int or None
-        The oldest event time that can still come, microseconds since the epoch, the source's slack subtracted; None
-        while nothing is known. It never goes back.
+        The oldest event time that can still arrive, in microseconds since the Unix epoch, with the source's slack
+        subtracted; None until the first event time is known. It never decreases.
     idle : bool
-        Whether nothing comes for now: until the next watermark nobody is to wait for this instance.
+        Whether the instance is idle: until its next watermark, receivers do not wait for it.
 
     Notes
     -----
-    Enorm, section 6.2: a timestamp punctuation carries the time of the newest data that was processed minus a grace
-    period. In microseconds any Arrow timestamp or date fits that a calendar has; finer ones are rounded down.
+    Enorm, section 6.2, where a timestamp punctuation carries the time of the newest processed data minus a grace
+    period. Microseconds cover all calendar dates of Arrow's timestamps and dates; finer units are rounded down.
     """
 
     origin: ExecutorId

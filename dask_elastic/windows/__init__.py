@@ -1,4 +1,4 @@
-"""Windows: what they are, how complete ones are formed from partials, and when it pays.
+"""Windows over event time: their definition, the plan that merges partials into complete windows, and what both cost.
 
 Notes
 -----

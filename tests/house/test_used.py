@@ -28,7 +28,7 @@ CALLED_LATER = {
     # homes that move: state that leaves its worker, cores and workers that are added and removed
     "Reconfigurer", "TargetUtilisation", "needed_workers",
     # windows: what a user writes, and partials that are shared
-    "naive_merges", "pays", "sharing", "tumbling",
+    "choose_layout", "naive_merges", "pays", "sharing", "tumbling",
     # groupings of a stream by other rules than its key
     "PartialKeyGrouping", "consistent_hash", "expansion", "universal_hash",
     # decisions that are replayed from a recording

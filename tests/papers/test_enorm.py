@@ -1,4 +1,4 @@
-"""Enorm: its worked examples, with the errata."""
+"""The worked examples of Enorm, with the errata."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import pytest
 from dask_elastic.topology.fusion import ALL, communication, cycle, fuse
 from dask_elastic.topology.random_jobs import random_job
 from dask_elastic.windows.consolidation import plan
-from dask_elastic.windows.sharing import ComponentLoad, combine, split
+from dask_elastic.windows.cost_model import ComponentLoad, combine, split
 from dask_elastic.windows.window import Window
 
 FIGURE_7 = [Window.tumbling(minutes) for minutes in (5, 10, 15, 20)]
 
-# Section 2 and example 2a: op1 takes any partitioning, op2 and op3 are by area, op4 and op5 are global.
+# Section 2 and example 2a: op1 accepts any partitioning, op2 and op3 are partitioned by area, op4 and op5 are global.
 ATTRIBUTES = {"op1": ALL, "op2": {"area"}, "op3": {"area"}, "op4": set(), "op5": set()}
 SCHEMA = {"user", "area", "date", "approval", "amount", "return", "lendingTime", "income"}
 RATES = {("op1", "op2"): 1000, ("op1", "op3"): 1000, ("op2", "op4"): 50, ("op3", "op5"): 50}
 
 
-def test_one_hour_of_figure_7_takes_86_results_and_of_figure_8_takes_240():
+def test_plan_of_figure_7_merges_86_results_and_figure_8_merges_240():
     hour = plan(FIGURE_7, slice=1)
     assert hour.horizon == 60
     assert (hour.merges, hour.naive_merges) == (86, 240)
@@ -30,46 +30,46 @@ def test_one_hour_of_figure_7_takes_86_results_and_of_figure_8_takes_240():
     assert by_length == {5: [12, 60], 10: [6, 12], 15: [4, 8], 20: [3, 6]}
 
 
-def test_windows_that_are_not_aligned_take_more():
+def test_plan_of_unaligned_windows_merges_more_results():
     shifted = [Window.tumbling(5), Window.tumbling(10, start=3), *FIGURE_7[2:]]
     assert plan(shifted, slice=1).merges > 86
 
 
-def test_5_and_15_minutes_make_20_for_two_of_the_three_windows_in_an_hour():
-    # Keys such that the alternative of section 6.1 is the better one wherever it exists.
+def test_plan_by_keys_merges_5_and_15_minutes_for_two_of_three_windows():
+    # With these keys the alternative of section 6.1 is cheaper wherever it exists.
     keys = {1: 9, 5: 20, 10: 100, 15: 21, 20: 110}
-    ways = {
-        recipe.begin: [piece.end - piece.begin for piece in recipe.pieces]
+    inputs = {
+        recipe.begin: [part.end - part.begin for part in recipe.inputs]
         for recipe in plan(FIGURE_7, 1, 60, keys).recipes
         if recipe.end - recipe.begin == 20
     }
-    assert ways == {0: [15, 5], 20: [5, 5, 5, 5], 40: [5, 15]}
+    assert inputs == {0: [15, 5], 20: [5, 5, 5, 5], 40: [5, 15]}
 
 
 @pytest.mark.parametrize("attributes", [ATTRIBUTES, ATTRIBUTES | {"op1": SCHEMA}])
 @pytest.mark.parametrize("score", ["communication", "attributes", "baseline"])
 @pytest.mark.parametrize("allow_cycles", [False, True])
-def test_the_motivating_job_has_three_components(attributes, score, allow_cycles):
+def test_motivating_job_fuses_into_three_components(attributes, score, allow_cycles):
     components = fuse(attributes, RATES, score, allow_cycles)
     assert components == [frozenset({"op1", "op2", "op3"}), frozenset({"op4"}), frozenset({"op5"})]
     assert communication(components, RATES) == pytest.approx(100 / 2100)
 
 
-def test_counting_words_and_letters_is_one_component():
+def test_word_and_letter_counts_fuse_into_one_component():
     # Example 1b.
     assert fuse({"words": {"word"}, "letters": {"word"}}, {("words", "letters"): 1}) == [{"words", "letters"}]
 
 
-def test_the_printed_algorithm_makes_cycles_on_most_large_jobs_and_ours_on_none():
+def test_printed_algorithm_makes_cycles_on_most_large_jobs_and_ours_on_none():
     jobs = [random_job(50, seed) for seed in range(30)]
     printed = [fuse(job.attributes, job.rates, allow_cycles=True) for job in jobs]
-    mended = [fuse(job.attributes, job.rates) for job in jobs]
+    acyclic = [fuse(job.attributes, job.rates) for job in jobs]
     cyclic = sum(cycle(found, job.rates) is not None for found, job in zip(printed, jobs, strict=True))
     assert cyclic > len(jobs) / 2
-    assert all(cycle(found, job.rates) is None for found, job in zip(mended, jobs, strict=True))
+    assert all(cycle(found, job.rates) is None for found, job in zip(acyclic, jobs, strict=True))
 
 
-def test_split_and_combine_cost_what_section_5_1_1_says():
+def test_split_and_combine_of_the_motivating_windows_match_section_5_1_1():
     # The motivating windows over partials of ten minutes: 10 min, 30 min, 1 h, 6 h, 24 h.
     windows = [Window.tumbling(minutes) for minutes in (10, 30, 60, 360, 1440)]
     load = ComponentLoad.of(

@@ -21,7 +21,7 @@ from dask_elastic.planning.transition import projected_costs, single_step_aware,
 from dask_elastic.topology.fusion import fuse
 from dask_elastic.vocab.errors import PlanningError, TopologyError
 from dask_elastic.windows.consolidation import plan
-from dask_elastic.windows.sharing import sharing
+from dask_elastic.windows.cost_model import sharing
 from dask_elastic.windows.window import Window
 
 STRANGE = {

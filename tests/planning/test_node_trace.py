@@ -91,7 +91,7 @@ def test_a_month_without_change_has_no_matrix():
         (lambda: arrivals(np.array(["2011-10-01"], dtype="datetime64[s]"), np.timedelta64(0, "h")), "interval is"),
         (lambda: arrivals(np.array(["2011-10-01"], dtype="datetime64[s]"), 3600), "interval is 3600"),
         (lambda: nodes_needed([1, -1]), "counts has shape"),
-        (lambda: nodes_needed(["many"]), "counts is no array of numbers"),
+        (lambda: nodes_needed(["many"]), "counts is not an array of numbers"),
         (lambda: nodes_needed([1, 2], 3, 2), "least is 3 and most 2"),
         (lambda: nodes_needed([1, 2], 0, 2), "nodes is 0"),
         (lambda: nodes_needed([1, 2], peak=0), "peak is 0"),

@@ -194,8 +194,8 @@ def test_the_tau_that_is_advised_does():
         ({"tau": -0.1}, r"tau is -0.1"),
         ({"tau": float("inf")}, r"tau is inf"),
         ({"tau": "0.2"}, r"tau is '0.2'"),
-        ({"load": ["a"] * 4}, r"load is no array of numbers"),
-        ({"state_bytes": [[1, 1], [1]]}, r"state_bytes is no array of numbers"),
+        ({"load": ["a"] * 4}, r"load is not an array of numbers"),
+        ({"state_bytes": [[1, 1], [1]]}, r"state_bytes is not an array of numbers"),
         ({"intervals": [[0, 2], [2]]}, r"intervals is no array"),
     ],
 )

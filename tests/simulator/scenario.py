@@ -29,7 +29,7 @@ from dask_elastic.simulator import (
     random_disturbances,
     shrink,
 )
-from dask_elastic.topology import fuse
+from dask_elastic.topology import build_components
 
 COMMANDS = 20
 STEPS = 450
@@ -70,7 +70,7 @@ class Scenario:
         """Return the simulation before its first step."""
         random = np.random.default_rng(self.seed)
         batches = [given[: self.batches] for given in make_batches(random)]
-        components = fuse(make_topology(batches, shards=int(random.integers(4, 17))))
+        components = build_components(make_topology(batches, shards=int(random.integers(4, 17))))
         placement = self._placement(random)
         options = WorldOptions(
             window=int(random.choice([400, 3000, 2**20])),

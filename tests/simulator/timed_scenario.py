@@ -12,7 +12,7 @@ from scenario import Scenario
 
 from dask_elastic.executor.limits import ExecutorLimits
 from dask_elastic.simulator import Disturber, Placement, World, WorldOptions
-from dask_elastic.topology import Source, Topology, fuse
+from dask_elastic.topology import Source, Topology, build_components
 
 KEYS = 12
 COMPUTES = ("per_key", "per_bucket")
@@ -88,7 +88,7 @@ class TimedScenario(Scenario):
         random = np.random.default_rng(self.seed)
         batches = make_batches(random)
         slack = int(random.choice([0, 20]))
-        components = fuse(make_topology(batches, slack / 1e6, int(random.integers(4, 17))))
+        components = build_components(make_topology(batches, slack / 1e6, int(random.integers(4, 17))))
         placement = self._placement(random)
         options = WorldOptions(
             window=int(random.choice([400, 3000, 2**20])),

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_elastic.topology import aggregate as agg
-from dask_elastic.topology.grouping import Grouping
+from dask_elastic.topology.aggregates.grouping import Grouping
 from dask_elastic.vocab.errors import NumericOverflow, SchemaMismatch, TopologyError
 
 DECIMAL = pa.decimal128(10, 2)
@@ -44,7 +44,7 @@ def all_aggregates() -> dict[str, agg.Aggregate]:
 
 
 def run(bundle: agg.Bundle, rows: pa.RecordBatch, keys: list[int]) -> list[np.ndarray]:
-    """Return the state of all keys after the rows; keys without rows stay as they were."""
+    """Return the state of all keys after the rows."""
     state = bundle.initial(len(keys))
     present = np.unique(rows["key"].to_numpy())
     if len(present) == 0:
@@ -85,7 +85,7 @@ def batch_of(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
 
 @settings(deadline=None)
 @given(st.lists(row, max_size=30), st.lists(row, max_size=30))
-def test_merge_of_parts_is_update_of_the_whole(left: list[tuple[Any, ...]], right: list[tuple[Any, ...]]) -> None:
+def test_merge_of_parts_equals_update_of_the_whole(left: list[tuple[Any, ...]], right: list[tuple[Any, ...]]) -> None:
     bundle = agg.Bundle(all_aggregates(), SCHEMA)
     keys = list(range(5))
     whole = run(bundle, batch_of(left + right), keys)
@@ -96,7 +96,7 @@ def test_merge_of_parts_is_update_of_the_whole(left: list[tuple[Any, ...]], righ
 
 @settings(deadline=None)
 @given(st.lists(row, min_size=1, max_size=40))
-def test_agrees_with_pandas(rows: list[tuple[Any, ...]]) -> None:
+def test_aggregates_match_pandas(rows: list[tuple[Any, ...]]) -> None:
     batch = batch_of(rows)
     bundle = agg.Bundle(all_aggregates(), SCHEMA)
     keys = sorted({r[0] for r in rows})
@@ -123,7 +123,7 @@ def test_agrees_with_pandas(rows: list[tuple[Any, ...]]) -> None:
     st.lists(st.tuples(st.integers(0, 2), st.integers(-(2**63), 2**63 - 1)), min_size=1, max_size=20),
     st.integers(-(2**63), 2**63 - 1),
 )
-def test_integer_sums_are_exact_or_refused(pairs: list[tuple[int, int]], start: int) -> None:
+def test_integer_sum_is_exact_or_raises_overflow(pairs: list[tuple[int, int]], start: int) -> None:
     ordinals = np.array([group for group, _ in pairs], dtype=np.intp)
     rows = pa.record_batch({"v": pa.array([value for _, value in pairs], pa.int64())})
     bound = agg.Sum("v").bind(rows.schema)
@@ -137,7 +137,7 @@ def test_integer_sums_are_exact_or_refused(pairs: list[tuple[int, int]], start: 
     assert current[0].tolist() == [start] * 3
 
 
-def test_sum_of_unsigned_and_narrow_values_beside_a_great_sum() -> None:
+def test_sum_near_the_limits_of_int64_is_exact_or_raises_overflow() -> None:
     for type_, value in (pa.uint64(), 2**64 - 1), (pa.uint64(), 2**63):
         with pytest.raises(NumericOverflow):
             outcome(agg.Sum("v"), pa.array([value], type_))
@@ -149,7 +149,7 @@ def test_sum_of_unsigned_and_narrow_values_beside_a_great_sum() -> None:
         bound.merge(great, great)
 
 
-def test_null_is_the_sum_of_nothing() -> None:
+def test_aggregates_of_only_nulls_are_null() -> None:
     nothing = pa.array([None, None], pa.int64())
     assert outcome(agg.Sum("v"), nothing) == [None]
     assert outcome(agg.Mean("v"), nothing) == [None]
@@ -158,7 +158,7 @@ def test_null_is_the_sum_of_nothing() -> None:
     assert outcome(agg.Count(), nothing) == [2]
 
 
-def test_nan_is_a_value_of_sums_and_skipped_by_extremes() -> None:
+def test_nan_counts_in_sums_and_is_ignored_by_min_and_max() -> None:
     values = pa.array([float("nan"), 1.0, 2.0, float("nan")])
     groups = [0, 0, 0, 1]
     assert np.isnan(outcome(agg.Sum("v"), values, groups)[0])
@@ -188,7 +188,7 @@ def test_nan_is_a_value_of_sums_and_skipped_by_extremes() -> None:
     ],
     ids=lambda values: str(values.type),
 )
-def test_extremes_keep_the_type(values: pa.Array) -> None:
+def test_min_and_max_keep_the_type(values: pa.Array) -> None:
     plain = values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
     order = sorted(plain.to_pylist())
     longer = pa.concat_arrays([values, values.slice(0, 1).take(pa.array([None], pa.int64())), values])
@@ -197,7 +197,7 @@ def test_extremes_keep_the_type(values: pa.Array) -> None:
     assert outcome(agg.Max("v"), longer.slice(1, 2)) == [max(plain.to_pylist()[1:])]
 
 
-def test_sums_of_other_types() -> None:
+def test_sum_supports_booleans_durations_decimals_and_floats() -> None:
     assert outcome(agg.Sum("v"), pa.array([True, False, True])) == [2]
     assert outcome(agg.Sum("v"), pa.array([1, 2], pa.duration("s"))) == [dt.timedelta(seconds=3)]
     money = [decimal.Decimal("1.25"), None, decimal.Decimal("-3.00")]
@@ -206,7 +206,7 @@ def test_sums_of_other_types() -> None:
     assert outcome(agg.Sum("v"), pa.array([0.5, 1.5], pa.float32())) == [2.0]
 
 
-def test_count_of_any_type() -> None:
+def test_count_supports_any_type() -> None:
     assert outcome(agg.Count("v"), pa.array(["a", None, "b"])) == [2]
     assert outcome(agg.Count("v"), pa.array([[1], None])) == [1]
     assert outcome(agg.Count("v"), pa.nulls(3)) == [0]
@@ -224,14 +224,14 @@ def test_count_of_any_type() -> None:
         (agg.Max("v"), pa.decimal128(20, 2), ["Max('v')"]),
     ],
 )
-def test_types_without_support_are_refused(aggregate: agg.Aggregate, type_: pa.DataType, words: list[str]) -> None:
+def test_unsupported_types_are_refused(aggregate: agg.Aggregate, type_: pa.DataType, words: list[str]) -> None:
     with pytest.raises(TopologyError) as refused:
         agg.Bundle({"out": aggregate}, pa.schema({"v": type_}))
     for word in ["out", *words]:
         assert word in str(refused.value)
 
 
-def test_missing_columns_and_wrong_functions_are_named() -> None:
+def test_bad_columns_and_functions_of_aggregates_are_refused() -> None:
     schema = pa.schema({"v": pa.int64(), "w": pa.int64()})
     for missing in agg.Sum("x"), agg.Count("x"), _first("x"):
         with pytest.raises(SchemaMismatch, match=r"'x'.*'v', 'w'"):
@@ -240,7 +240,7 @@ def test_missing_columns_and_wrong_functions_are_named() -> None:
         agg.Sum(lambda batch: batch["w"], columns=["v"]).bind(schema)
     with pytest.raises(TopologyError, match="columns="):
         agg.Sum(lambda batch: batch["w"])
-    with pytest.raises(TopologyError, match="goes with a function"):
+    with pytest.raises(TopologyError, match="is for functions"):
         agg.Sum("v", columns=["v"])
     with pytest.raises(TopologyError, match="return an array, not int"):
         agg.Sum(lambda batch: 3, columns=["v"]).bind(schema)
@@ -256,7 +256,7 @@ def _first(column: str) -> agg.Aggregate:
     return agg.custom([column], list, lambda acc, rows: acc, lambda a, b: a, len, pa.int64())
 
 
-def test_functions_may_return_numpy_pandas_or_chunks() -> None:
+def test_operand_functions_may_return_numpy_pandas_or_chunked_arrays() -> None:
     values = pa.array([1, 2, 3])
     for function in (
         lambda batch: batch["v"].to_numpy() * 2,
@@ -296,7 +296,7 @@ def test_user_aggregate_may_change_its_accumulator_in_place() -> None:
     assert once[0].tolist() == [{1}, {2}]
 
 
-def test_results_of_another_type_are_named() -> None:
+def test_user_aggregate_result_of_another_type_is_refused() -> None:
     bound = agg.custom(["v"], int, lambda acc, rows: 1, int.__add__, lambda acc: "word", pa.int64()).bind(
         pa.schema({"v": pa.int64()})
     )
@@ -304,7 +304,7 @@ def test_results_of_another_type_are_named() -> None:
         bound.result([np.array([1], dtype=object), np.array([True])])
 
 
-def test_aggregates_can_be_pickled_and_read() -> None:
+def test_aggregates_are_picklable_and_have_a_repr() -> None:
     for aggregate in all_aggregates().values():
         assert cloudpickle.loads(cloudpickle.dumps(aggregate)).columns == aggregate.columns
     assert repr(agg.Sum("delay")) == "Sum('delay')"
@@ -312,7 +312,7 @@ def test_aggregates_can_be_pickled_and_read() -> None:
     assert agg.Sum(lambda batch: batch, columns=["a", "b"]).columns == ("a", "b")
 
 
-def test_update_of_no_rows() -> None:
+def test_update_with_no_rows_is_empty() -> None:
     bundle = agg.Bundle(all_aggregates(), SCHEMA)
     after = bundle.update(bundle.initial(0), batch_of([]), Grouping(np.empty(0, np.intp), 0))
     assert all(len(array) == 0 for array in bundle.results(after).values())
@@ -320,7 +320,7 @@ def test_update_of_no_rows() -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.integers(0, 70_000), max_size=50))
-def test_grouping(values: list[int]) -> None:
+def test_grouping_matches_sorting(values: list[int]) -> None:
     grouping = Grouping.by(np.array(values, dtype=np.int64))
     ordered = [values[place] for place in grouping.order]
     assert ordered == sorted(values)

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dask_elastic.topology import Branch, Exit, Sink, Source, Topology, fuse
+from dask_elastic.topology import Branch, Exit, Sink, Source, Topology, build_components
 from dask_elastic.topology import aggregate as agg
-from dask_elastic.topology.operators import Filter, Map
+from dask_elastic.topology.operators import Filter, MapOperator
 from dask_elastic.vocab.errors import SchemaMismatch, TopologyError
 
 
 class Numbers(Source):
-    columns = "not asked"
+    columns = "not pruned"
 
     def __init__(self, event_time=None):
         self.event_time = event_time
@@ -42,16 +42,16 @@ def same(batch):
 
 
 def by_name(topology):
-    return {component.name: component for component in fuse(topology)}
+    return {component.name: component for component in build_components(topology)}
 
 
-def test_design_example():
+def test_components_of_the_design_example():
     topology = Topology("flight-delays")
     flights = topology.source("flights", Numbers("sched_dep"))
     arrived = flights.filter(pc.field("arr_delay").is_valid(), columns=["arr_delay"], name="arrived")
     planes = arrived.key_by("tailnum").compute({"flights": agg.Count(), "delay": agg.Mean("arr_delay")}, name="planes")
     planes.sink(Nowhere(), name="out")
-    source, compute, sink = fuse(topology)
+    source, compute, sink = build_components(topology)
     assert [component.kind for component in (source, compute, sink)] == ["source", "compute", "sink"]
     assert source.operators == ("flights", "arrived")
     assert source.operator.source.columns == ("arr_delay", "tailnum", "sched_dep")
@@ -62,7 +62,7 @@ def test_design_example():
     assert compute.outputs == (Exit("out", (), None),)
     assert sink.inputs == ("planes",)
     assert sink.outputs == ()
-    assert topology.operator("flights").source.columns == "not asked"
+    assert topology.operator("flights").source.columns == "not pruned"
 
 
 def test_compute_without_consumers_has_no_outputs():
@@ -87,13 +87,13 @@ def test_compute_without_consumers_has_no_outputs():
         (lambda s: s.key_by("k", "l").compute({"n": agg.Sum("a"), "m": agg.Mean("a")}), ("k", "l", "a")),
     ],
 )
-def test_columns_that_a_source_must_read(build, expected):
+def test_source_is_pruned_to_the_columns_read(build, expected):
     topology = Topology("t")
     build(topology.source("s", Numbers()))
     assert by_name(topology)["s"].operator.source.columns == expected
 
 
-def test_several_consumers_need_the_columns_of_all():
+def test_source_with_several_consumers_reads_the_columns_of_all():
     topology = Topology("t")
     stream = topology.source("s", Numbers())
     stream.key_by("k").compute({"a": agg.Sum("a")})
@@ -103,7 +103,7 @@ def test_several_consumers_need_the_columns_of_all():
     assert by_name(topology)["s"].operator.source.columns is None
 
 
-def test_diamond_runs_the_shared_prefix_once():
+def test_diamond_runs_the_shared_operator_once():
     topology = Topology("t")
     prefix = topology.source("s", Numbers()).map(same, name="prefix")
     left = prefix.filter(same, name="left")
@@ -135,40 +135,40 @@ def test_union_repeats_the_stateless_operator_under_each_producer():
     assert set(components["out"].inputs) == {"a", "b", "c"}
 
 
-def test_fuse_validates():
+def test_build_components_validates_the_topology():
     with pytest.raises(TopologyError, match="no source"):
-        fuse(Topology("empty"))
+        build_components(Topology("empty"))
 
 
-def test_long_chains_of_diamonds_stay_small():
+def test_components_of_many_diamonds_stay_small():
     topology = Topology("t")
     stream = topology.source("s", Numbers())
     for number in range(60):
         left, right = stream.map(same, name=f"l{number}"), stream.map(same, name=f"r{number}")
         stream = left.union(right)
     stream.sink(Nowhere())
-    components = fuse(topology)
+    components = build_components(topology)
     assert len(components[0].operators) == 121
     assert len(cloudpickle.dumps(components)) < 100_000
 
 
-def test_very_long_chains_do_not_exhaust_the_stack():
+def test_components_of_very_long_chains_do_not_overflow_the_stack():
     topology = Topology("t")
     stream = topology.source("s", Numbers())
     for number in range(3_000):
         stream = stream.map(same, name=f"m{number}")
     stream.sink(Nowhere())
-    assert len(fuse(topology)[0].operators) == 3_001
+    assert len(build_components(topology)[0].operators) == 3_001
 
 
-def test_components_are_pickled():
+def test_components_are_picklable():
     topology = Topology("t")
     topology.source("s", Numbers()).map(lambda batch: batch).key_by("k").compute({"n": agg.Count()}, name="c")
-    again = pickle.loads(cloudpickle.dumps(fuse(topology)))
+    again = pickle.loads(cloudpickle.dumps(build_components(topology)))
     assert [component.operators for component in again] == [("s", "map-1"), ("c",)]
 
 
-def test_exit_checks_columns_and_keys():
+def test_exit_select_checks_columns_and_keys():
     rows = pa.RecordBatch.from_pydict({"k": [1], "a": [2], "b": [3]})
     assert Exit("c", ("k",), ("k", "b")).select(rows).schema.names == ["k", "b"]
     assert Exit("c", ("k",)).select(rows) is rows
@@ -214,8 +214,8 @@ def walk(outputs, edges, producer):
 
 @given(topologies())
 @settings(max_examples=80, deadline=None)
-def test_every_operator_and_edge_is_in_the_components(topology):
-    components = fuse(topology)
+def test_components_contain_every_operator_and_edge(topology):
+    components = build_components(topology)
     names = [component.name for component in components]
     assert {name for component in components for name in component.operators} == {
         operator.name for operator in topology.operators
@@ -227,17 +227,17 @@ def test_every_operator_and_edge_is_in_the_components(topology):
         assert len(set(component.inputs)) == len(component.inputs)
         for before in component.inputs:
             assert component.name in {way.target for way in components[names.index(before)].exits}
-        assert not isinstance(component.operator, Map | Filter)
+        assert not isinstance(component.operator, MapOperator | Filter)
     assert edges == set(topology.edges)
 
 
 def requirement(topology, operator, column):
-    """Say whether an operator's input must have a column, by the definition of each kind."""
-    if isinstance(operator, Map):
+    """Return whether an operator's input must have a column, by the definition of each kind of operator."""
+    if isinstance(operator, MapOperator):
         return operator.columns is None or column in operator.columns
     if isinstance(operator, Filter):
-        behind = topology.consumers(operator.name)
-        passed_on = any(requirement(topology, consumer, column) for consumer in behind)
+        consumers = topology.consumers(operator.name)
+        passed_on = any(requirement(topology, consumer, column) for consumer in consumers)
         return operator.columns is None or column in operator.columns or passed_on
     if operator.kind == "compute":
         return operator.columns is None or column in operator.columns
@@ -246,8 +246,8 @@ def requirement(topology, operator, column):
 
 @given(topologies(), st.sampled_from("abcdk"))
 @settings(max_examples=80, deadline=None)
-def test_sources_read_just_what_is_needed(topology, column):
-    for component in fuse(topology):
+def test_sources_read_exactly_the_columns_needed(topology, column):
+    for component in build_components(topology):
         if component.kind == "source":
             columns = component.operator.source.columns
             needed = any(requirement(topology, consumer, column) for consumer in topology.consumers(component.name))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dask_elastic.topology import Sink, Source, Topology
 from dask_elastic.topology import aggregate as agg
-from dask_elastic.topology.layout import Box, place
+from dask_elastic.topology.box_layout import Box, place
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -43,7 +43,7 @@ def texts(svg):
     return [element.text for element in ElementTree.fromstring(svg).iter(f"{SVG}text")]
 
 
-def test_description_has_a_line_for_each_operator():
+def test_describe_has_one_line_per_operator():
     lines = example().describe().splitlines()
     assert lines[0] == "Topology 'delays <b>& more</b>': 6 operators"
     assert [line.split("<- ")[-1] for line in lines[2:]] == [
@@ -66,7 +66,7 @@ def test_svg_shows_operators_and_keys():
     assert "delay = Mean('delay')" in shown
 
 
-def test_svg_is_escaped_and_the_same_each_time():
+def test_svg_is_escaped_and_deterministic():
     svg = example().to_svg()
     assert "<b>" not in svg
     assert svg == example().to_svg()
@@ -74,26 +74,26 @@ def test_svg_is_escaped_and_the_same_each_time():
     assert svg in example()._repr_html_()
 
 
-def test_arrows_are_as_many_as_edges():
+def test_svg_has_one_arrow_per_edge():
     paths = list(ElementTree.fromstring(example().to_svg()).iter(f"{SVG}path"))
     assert len(paths) == 2 * len(example().edges)
 
 
-def test_names_that_are_long_or_wide_stay_in_their_boxes():
+def test_svg_abbreviates_long_and_wide_names():
     topology = Topology("names")
     topology.source("x" * 300, Flights()).sink(Nowhere(), name="日本語のとても長い名前" * 5)
     assert all(len(text) < 40 for text in texts(topology.to_svg()))
     assert "x" * 300 in topology.to_svg()
 
 
-def test_logic_of_many_aggregates_is_cut_short():
+def test_svg_abbreviates_many_aggregates():
     topology = Topology("many")
     logic = {f"sum_{number}": agg.Sum(f"c{number}") for number in range(20)}
     topology.source("flights", Flights()).key_by("k").compute(logic)
     assert "and 17 more" in texts(topology.to_svg())
 
 
-def test_what_cannot_run_can_be_drawn():
+def test_invalid_topologies_can_be_drawn():
     ElementTree.fromstring(Topology("empty").to_svg())
     assert Topology("empty").describe() == "Topology 'empty': 0 operators"
     topology = Topology("cycle")
@@ -106,7 +106,7 @@ def test_what_cannot_run_can_be_drawn():
 
 @given(st.integers(1, 12), st.data())
 @settings(deadline=None)
-def test_boxes_never_overlap_and_edges_lead_right(count, data):
+def test_boxes_do_not_overlap_and_edges_point_right(count, data):
     names = [f"n{number}" for number in range(count)]
     sizes = st.floats(20, 200)
     boxes = {name: Box(data.draw(sizes), data.draw(sizes)) for name in names}
@@ -133,7 +133,7 @@ def test_boxes_never_overlap_and_edges_lead_right(count, data):
         assert not layout.backward
 
 
-def test_expressions_keep_the_brackets_that_belong_to_them():
+def test_describe_keeps_inner_brackets_of_expressions():
     topology = Topology("brackets")
     source = topology.source("flights", Flights())
     source.filter(pc.field("delay").is_valid(), name="known").sink(Nowhere(), name="out")

@@ -1,4 +1,4 @@
-"""Fusion by attributes and rates: never a cycle, never an empty intersection, and as printed where cycles may be."""
+"""Fusion yields compatible, acyclic components, and matches the printed algorithm if cycles are allowed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ AREA = {"a": {"area"}, "b": {"area"}, "c": {"area"}}
 
 @st.composite
 def jobs(draw, most=7, acyclic=True):
-    """Small jobs: operators 0, 1, … with some of four attributes, or all, or none."""
+    """Draw small jobs: operators 0, 1, … with some, all or none of four attributes."""
     count = draw(st.integers(1, most))
     sets = st.one_of(st.just(ALL), st.sets(st.sampled_from("wxyz")).map(frozenset))
     attributes = dict(enumerate(draw(st.lists(sets, min_size=count, max_size=count))))
@@ -35,7 +35,7 @@ def jobs(draw, most=7, acyclic=True):
 
 
 def shared(component, attributes):
-    """Return what the operators of a component have in common; ALL if they all take any partitioning."""
+    """Return the attributes that the operators of a component share; ALL if all accept any partitioning."""
     sets = [set(attributes[name]) for name in component if attributes[name] is not ALL]
     return reduce(set.intersection, sets) if sets else ALL
 
@@ -45,7 +45,7 @@ def compatible(component, attributes):
 
 
 def literal(attributes, rates, score, allow_cycles):
-    """Algorithm 1 as it is printed, line by line, and with a look at the whole graph where cycles are forbidden."""
+    """Run Algorithm 1 as printed, with a check of the whole graph if cycles are forbidden."""
 
     def intersect(first, second):
         if first is ALL:
@@ -80,7 +80,7 @@ def literal(attributes, rates, score, allow_cycles):
 
 @settings(max_examples=150, deadline=None)
 @given(jobs(), st.sampled_from(SCORES), st.integers(0, 3))
-def test_components_are_a_partition_into_compatible_ones_without_a_cycle(job, score, seed):
+def test_fuse_partitions_into_compatible_acyclic_components(job, score, seed):
     attributes, rates = job
     components = fuse(attributes, rates, score, seed=seed)
     assert sorted(itertools.chain(*components)) == list(attributes)
@@ -91,7 +91,7 @@ def test_components_are_a_partition_into_compatible_ones_without_a_cycle(job, sc
 
 @settings(max_examples=150, deadline=None)
 @given(jobs(), st.sampled_from(["communication", "attributes"]))
-def test_nothing_is_left_that_could_be_fused(job, score):
+def test_fuse_leaves_no_pair_that_could_be_fused(job, score):
     attributes, rates = job
     components = fuse(attributes, rates, score)
     for first, second in itertools.combinations(components, 2):
@@ -104,21 +104,21 @@ def test_nothing_is_left_that_could_be_fused(job, score):
 
 @settings(max_examples=150, deadline=None)
 @given(jobs(acyclic=False), st.sampled_from(["communication", "attributes"]))
-def test_with_cycles_allowed_it_is_the_printed_algorithm(job, score):
+def test_fuse_with_cycles_allowed_matches_the_printed_algorithm(job, score):
     attributes, rates = job
     assert set(fuse(attributes, rates, score, allow_cycles=True)) == literal(attributes, rates, score, True)
 
 
 @settings(max_examples=150, deadline=None)
 @given(jobs(most=9), st.sampled_from(["communication", "attributes"]))
-def test_without_cycles_the_best_fusion_that_makes_none_is_next(job, score):
+def test_fuse_without_cycles_makes_the_best_acyclic_fusion_next(job, score):
     attributes, rates = job
     assert set(fuse(attributes, rates, score)) == literal(attributes, rates, score, False)
 
 
 @pytest.mark.parametrize("allow_cycles", [False, True])
 @pytest.mark.parametrize("score", ["communication", "attributes"])
-def test_larger_jobs_are_fused_in_the_same_way(score, allow_cycles):
+def test_fuse_matches_the_algorithm_on_larger_jobs(score, allow_cycles):
     for seed in range(3):
         job = random_job(30, seed)
         found = fuse(job.attributes, job.rates, score, allow_cycles)
@@ -126,7 +126,7 @@ def test_larger_jobs_are_fused_in_the_same_way(score, allow_cycles):
 
 
 @pytest.mark.parametrize("score", ["communication", "attributes"])
-def test_jobs_whose_edges_skip_levels_are_fused_in_the_same_way(score):
+def test_fuse_matches_the_algorithm_on_jobs_whose_edges_skip_levels(score):
     for seed in range(60):
         random = np.random.default_rng(seed)
         attributes = {name: {"vwxyz"[place] for place in random.integers(0, 5, 2)} for name in range(16)}
@@ -135,15 +135,15 @@ def test_jobs_whose_edges_skip_levels_are_fused_in_the_same_way(score):
         assert set(fuse(attributes, rates, score)) == literal(attributes, rates, score, False)
 
 
-def test_fusions_elsewhere_make_a_detour():
-    # Once a and b are one, y leads by way of them to z: w and z may not be fused around y.
+def test_fuse_detects_a_detour_made_by_another_fusion():
+    # After a and b are fused, y leads to z through them, so fusing w and z would make a cycle with y.
     attributes = {"a": {1}, "b": {1}, "w": {2}, "z": {2}, "y": {3}}
     rates = {("a", "b"): 9, ("w", "z"): 5, ("w", "y"): 1, ("y", "b"): 1, ("a", "z"): 1}
     assert fuse(attributes, rates) == [frozenset("ab"), frozenset("w"), frozenset("z"), frozenset("y")]
 
 
-def test_a_detour_may_come_about_in_two_steps():
-    # Then y and p become one, and what leads to p leads to z as well.
+def test_fuse_detects_a_detour_made_by_two_fusions():
+    # After y and p are fused too, r leads to z through them, so fusing w and z would make a cycle with r.
     attributes = {"a": {1}, "b": {1}, "y": {3}, "p": {3}, "w": {2}, "z": {2}, "r": {4}}
     rates = {("a", "b"): 9, ("y", "p"): 8, ("w", "z"): 5}
     rates |= dict.fromkeys([("y", "b"), ("a", "z"), ("r", "p"), ("w", "r")], 1)
@@ -151,7 +151,7 @@ def test_a_detour_may_come_about_in_two_steps():
 
 
 @pytest.mark.parametrize("score", SCORES)
-def test_large_jobs_have_no_cycle(score):
+def test_fuse_makes_no_cycle_on_large_jobs(score):
     for seed in range(10):
         job = random_job(100, seed)
         components = fuse(job.attributes, job.rates, score, seed=seed)
@@ -162,7 +162,7 @@ def test_large_jobs_have_no_cycle(score):
 
 @settings(max_examples=200, deadline=None)
 @given(jobs(most=5))
-def test_less_goes_between_components_than_between_operators_and_no_less_than_in_the_best_partition(job):
+def test_communication_of_fusion_is_between_the_optimum_and_no_fusion(job):
     attributes, rates = job
     found = communication(fuse(attributes, rates), rates)
     alone = communication([frozenset([name]) for name in attributes], rates)
@@ -185,10 +185,10 @@ def partitions(names):
             yield [*rest[:place], part | {names[0]}, *rest[place + 1 :]]
 
 
-def test_a_detour_forbids_a_fusion_until_it_is_taken_in():
+def test_fuse_defers_a_fusion_until_its_detour_is_fused():
     attributes = {"a": {"x", "y"}, "b": {"y"}, "c": {"x", "y"}}
     rates = {("a", "c"): 9, ("a", "b"): 5, ("b", "c"): 1}
-    # The heaviest edge comes first only once b, which lies between its ends, has joined a.
+    # The edge with the highest rate can be fused only after b, which lies between its ends, is fused with a.
     assert fuse(attributes, rates) == [frozenset("abc")]
     attributes["b"] = {"z"}
     assert fuse(attributes, rates) == [frozenset("a"), frozenset("b"), frozenset("c")]
@@ -196,22 +196,22 @@ def test_a_detour_forbids_a_fusion_until_it_is_taken_in():
     assert cycle([frozenset("ac"), frozenset("b")], rates) == [frozenset("ac"), frozenset("b")]
 
 
-def test_the_better_score_goes_first():
+def test_fuse_starts_with_the_best_score():
     attributes = {"a": {"x"}, "b": {"x", "y", "z"}, "c": {"y", "z"}}
     rates = {("a", "b"): 9, ("b", "c"): 1}
     assert fuse(attributes, rates) == [frozenset("ab"), frozenset("c")]
     assert fuse(attributes, rates, "attributes") == [frozenset("a"), frozenset("bc")]
-    # The baseline begins with the first operator, whatever the others could do.
+    # The baseline starts at the first operator, whatever the scores of others.
     assert fuse(attributes, rates, "baseline") == [frozenset("ab"), frozenset("c")]
 
 
-def test_the_baseline_takes_what_shares_most_attributes_first():
+def test_baseline_fuses_the_most_shared_attributes_first():
     attributes = {"a": {"x", "y", "z"}, "b": {"x"}, "c": {"y", "z"}}
     rates = {("a", "b"): 9, ("a", "c"): 1}
     assert fuse(attributes, rates, "baseline") == [frozenset("ac"), frozenset("b")]
 
 
-def test_the_seed_draws_where_the_baseline_begins_and_matters_for_nothing_else():
+def test_seed_affects_the_baseline_only():
     job = random_job(60, seed=1)
     baselines = {tuple(fuse(job.attributes, job.rates, "baseline", seed=seed)) for seed in range(4)}
     assert len(baselines) > 1
@@ -220,7 +220,7 @@ def test_the_seed_draws_where_the_baseline_begins_and_matters_for_nothing_else()
         assert fuse(job.attributes, job.rates, score, seed=0) == fuse(job.attributes, job.rates, score, seed=9)
 
 
-def test_all_goes_with_everything_but_with_what_cannot_be_parallelised():
+def test_operator_with_all_attributes_fuses_with_any_parallel_operator():
     rates = {("a", "b"): 1, ("b", "c"): 1, ("c", "d"): 1}
     attributes = {"a": ALL, "b": ALL, "c": ["area"], "d": set()}
     for score in SCORES:
@@ -229,29 +229,29 @@ def test_all_goes_with_everything_but_with_what_cannot_be_parallelised():
     assert repr(ALL) == "ALL"
 
 
-def test_two_that_are_partitioned_on_nothing_are_not_fused():
+def test_operators_without_attributes_are_not_fused():
     assert len(fuse({"a": set(), "b": set()}, {("a", "b"): 1})) == 2
 
 
-def test_an_edge_without_tuples_still_makes_cycles():
+def test_edge_with_rate_zero_counts_for_cycles():
     rates = {("a", "c"): 9, ("a", "b"): 0, ("b", "c"): 0}
     assert len(fuse(AREA, rates)) == 3
     assert len(fuse(AREA, rates, "attributes")) == 1
 
 
-def test_no_operators_make_no_components():
+def test_fuse_of_no_operators_is_empty():
     assert [fuse({}, {}, score) for score in SCORES] == [[], [], []]
     assert communication([], {}) == 0.0
 
 
-def test_a_job_that_is_a_cycle_itself_is_named():
+def test_fuse_refuses_a_cyclic_job():
     rates = {("a", "b"): 1, ("b", "c"): 1, ("c", "b"): 1}
     with pytest.raises(TopologyError, match="cycle, 'b' -> 'c' -> 'b'"):
         fuse(AREA, rates)
     assert fuse(AREA, rates, allow_cycles=True) == [frozenset("abc")]
 
 
-def test_a_cycle_of_three_is_told_in_the_direction_of_the_tuples():
+def test_cycle_follows_the_direction_of_the_tuples():
     rates = {("a", "b"): 1, ("b", "c"): 1, ("c", "a"): 1}
     assert cycle([frozenset(name) for name in "abc"], rates) == [frozenset(name) for name in "abc"]
 
@@ -263,7 +263,7 @@ def test_a_cycle_of_three_is_told_in_the_direction_of_the_tuples():
         (lambda: fuse(AREA, {}, "x"), "choose one of communication, attributes, baseline"),
         (
             lambda: fuse({"orders": {"x"}}, {("orders", "order"): 1}),
-            "names 'order', which is no operator; did you mean",
+            "names 'order', which is not an operator; did you mean",
         ),
         (lambda: fuse(AREA, {("a", "b"): -1.0}), r"rate of \('a', 'b'\) is -1\.0"),
         (lambda: fuse(AREA, {("a", "b"): float("nan")}), r"rate of \('a', 'b'\) is nan"),
@@ -274,14 +274,14 @@ def test_a_cycle_of_three_is_told_in_the_direction_of_the_tuples():
         (lambda: cycle([frozenset("ab")], {("a", "b"): float("nan")}), "is nan"),
     ],
 )
-def test_bad_input_is_named(call, message):
+def test_fusion_with_bad_input_raises_topology_error(call, message):
     with pytest.raises(TopologyError, match=message):
         call()
 
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(4, 80), st.integers(0, 1000))
-def test_random_jobs_are_as_the_paper_makes_them(operators, seed):
+def test_random_jobs_have_the_properties_of_the_paper(operators, seed):
     job = random_job(operators, seed)
     assert len(job.attributes) == sum(map(len, job.levels)) == operators
     assert 3 <= len(job.levels) <= 0.75 * operators
@@ -305,6 +305,6 @@ def test_random_jobs_are_as_the_paper_makes_them(operators, seed):
         (lambda: random_job(9, 0, rate=float("nan")), "rate is nan"),
     ],
 )
-def test_a_random_job_out_of_range_is_refused(call, message):
+def test_random_job_with_bad_arguments_is_refused(call, message):
     with pytest.raises(TopologyError, match=message):
         call()

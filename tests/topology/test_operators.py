@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_elastic.topology import Filter, Map, select_columns
+from dask_elastic.topology import Filter, MapOperator, select_columns
 from dask_elastic.vocab.errors import SchemaMismatch
 
 ROWS = pa.RecordBatch.from_pydict({"a": [1, 2, 3], "b": ["x", None, "z"]})
 
 
 def outputs(function, **options):
-    return Map("m", function, **options).apply(ROWS)
+    return MapOperator("m", function, **options).apply(ROWS)
 
 
-def test_map_normalises_what_is_returned():
+def test_map_normalises_return_values():
     table = pa.Table.from_batches([ROWS, ROWS.slice(0, 0), ROWS])
     assert outputs(lambda rows: None) == []
     assert outputs(lambda rows: rows) == [ROWS]
@@ -30,7 +30,7 @@ def test_map_normalises_what_is_returned():
 
 
 @pytest.mark.parametrize(
-    ("returned", "what"),
+    ("returned", "message"),
     [
         (3, "returned an int"),
         ("abc", "returned a str"),
@@ -40,12 +40,12 @@ def test_map_normalises_what_is_returned():
         ([ROWS, 3], r"returned a list whose item 1 is an int"),
     ],
 )
-def test_map_refuses_what_has_no_rows(returned, what):
-    with pytest.raises(TypeError, match=f"map 'm' {what}"):
+def test_map_refuses_invalid_return_values(returned, message):
+    with pytest.raises(TypeError, match=f"map 'm' {message}"):
         outputs(lambda rows: returned)
 
 
-def test_map_gets_just_its_columns():
+def test_map_gets_only_its_columns():
     assert outputs(lambda rows: rows, columns=("b",))[0].schema.names == ["b"]
     with pytest.raises(SchemaMismatch, match=r"operator 'm' reads column 'c', which its input lacks.*\['a', 'b'\]"):
         outputs(lambda rows: rows, columns=("a", "c"))
@@ -60,7 +60,7 @@ def test_select_keeps_order_and_refuses_ambiguity():
         select_columns(twice, ("a",), "o")
 
 
-def test_user_exceptions_pass():
+def test_exceptions_of_user_functions_propagate():
     with pytest.raises(ZeroDivisionError):
         outputs(lambda rows: 1 / 0)
     with pytest.raises(ZeroDivisionError):
@@ -83,11 +83,11 @@ def test_user_exceptions_pass():
         (pc.field("a") > 1) | pc.field("b").is_null(),
     ],
 )
-def test_filter_takes_masks_of_all_sorts(predicate):
+def test_filter_accepts_masks_of_all_kinds(predicate):
     assert Filter("f", predicate).apply(ROWS) == [ROWS.slice(1)]
 
 
-def test_filter_does_not_copy_what_it_keeps_whole():
+def test_filter_that_keeps_all_rows_returns_the_input():
     (kept,) = Filter("f", pc.field("a") > 0).apply(ROWS)
     assert kept is ROWS
     assert Filter("f", pc.field("a") > 9).apply(ROWS) == []
@@ -97,7 +97,7 @@ def test_filter_does_not_copy_what_it_keeps_whole():
 
 
 @pytest.mark.parametrize(
-    ("returned", "error", "what"),
+    ("returned", "error", "message"),
     [
         (pa.array([1, 0, 1]), TypeError, "returned a pyarrow array of int64"),
         (np.array([1.0, 0, 1]), TypeError, r"returned a NumPy array of float64 with shape \(3,\)"),
@@ -111,20 +111,20 @@ def test_filter_does_not_copy_what_it_keeps_whole():
         (pa.array([True]), ValueError, "returned 1 booleans for a batch of 3 rows"),
     ],
 )
-def test_filter_refuses_other_masks(returned, error, what):
-    with pytest.raises(error, match=f"filter 'f' .*{what}"):
+def test_filter_refuses_invalid_masks(returned, error, message):
+    with pytest.raises(error, match=f"filter 'f' .*{message}"):
         Filter("f", lambda rows: returned).apply(ROWS)
 
 
-def test_filter_expression_of_other_type():
+def test_filter_refuses_expressions_that_are_not_boolean():
     with pytest.raises(TypeError, match="filter 'f' returned a pyarrow array of int64"):
         Filter("f", pc.field("a") + 1).apply(ROWS)
 
 
-def test_filter_reads_columns_and_keeps_columns():
-    seen = []
-    kept = Filter("f", lambda rows: seen.append(rows.schema.names) or rows["a"].is_valid(), ("a",)).apply(ROWS)
-    assert seen == [["a"]]
+def test_filter_reads_its_columns_and_keeps_the_rest():
+    names = []
+    kept = Filter("f", lambda rows: names.append(rows.schema.names) or rows["a"].is_valid(), ("a",)).apply(ROWS)
+    assert names == [["a"]]
     assert kept == [ROWS]
     pruned = Filter("f", pc.field("a") > 1, keep=("b", "not there")).apply(ROWS)
     assert [batch.to_pydict() for batch in pruned] == [{"b": [None, "z"]}]
@@ -133,7 +133,7 @@ def test_filter_reads_columns_and_keeps_columns():
 
 
 @given(st.lists(st.none() | st.integers(-5, 5)), st.integers(-5, 5), st.integers(0, 3))
-def test_expression_and_function_keep_the_same_rows(values, limit, start):
+def test_filter_by_expression_and_by_function_keep_the_same_rows(values, limit, start):
     rows = pa.RecordBatch.from_arrays([pa.array(values, pa.int64()), pa.array(range(len(values)))], ["a", "row"])
     rows = rows.slice(start)
     expected = [row for row in rows.to_pylist() if row["a"] is not None and row["a"] > limit]

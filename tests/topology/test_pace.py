@@ -19,7 +19,7 @@ def numbered(start: int, count: int) -> pa.RecordBatch:
     slice_seconds=st.floats(1e-4, 0.1),
     max_rows=st.integers(1, 40),
 )
-def test_slices_keep_every_row_in_order_and_never_drift(sizes, rate, slice_seconds, max_rows):
+def test_slices_keep_rows_in_order_and_due_times_exact(sizes, rate, slice_seconds, max_rows):
     pace = Pace(rate, started=100.0, slice_seconds=slice_seconds, max_rows=max_rows)
     seen: list[int] = []
     for size in sizes:
@@ -31,7 +31,7 @@ def test_slices_keep_every_row_in_order_and_never_drift(sizes, rate, slice_secon
     assert pace.rows == sum(sizes)
 
 
-def test_a_million_rows_later_the_due_time_is_still_exact():
+def test_due_time_is_exact_after_a_million_rows():
     pace = Pace(rate=30_000, started=0.0)
     batch = numbered(0, 10_007)
     for _ in range(100):
@@ -40,17 +40,17 @@ def test_a_million_rows_later_the_due_time_is_still_exact():
     assert pace.due == 1_000_700 / 30_000
 
 
-def test_slices_are_milliseconds_long():
+def test_slices_span_five_milliseconds():
     sizes = {rate: next(Pace(rate, 0.0).slice(numbered(0, 70_000)))[0].num_rows for rate in (10, 20_000, 1_000_000)}
     assert sizes == {10: 1, 20_000: 100, 1_000_000: 5000}
 
 
-def test_without_a_rate_batches_go_at_once():
+def test_pace_without_a_rate_has_no_due_times():
     pieces = list(Pace(None, started=5.0, max_rows=2).slice(numbered(0, 3)))
     assert [(piece.num_rows, due) for piece, due in pieces] == [(2, None), (1, None)]
 
 
-def test_a_slice_that_was_not_taken_does_not_count():
+def test_slice_that_was_not_yielded_does_not_count():
     pace = Pace(rate=1.0, started=0.0)
     pieces = pace.slice(numbered(0, 3))
     next(pieces)
@@ -58,12 +58,12 @@ def test_a_slice_that_was_not_taken_does_not_count():
 
 
 @pytest.mark.parametrize("rate", [0, -1.0, float("nan"), float("inf")])
-def test_a_rate_must_be_positive(rate):
+def test_pace_refuses_rates_that_are_not_positive(rate):
     with pytest.raises(TopologyError, match="rate is"):
         Pace(rate, started=0.0)
 
 
-def test_cut_gives_a_small_batch_back_itself():
+def test_cut_returns_a_small_batch_itself():
     batch = numbered(0, 3)
     assert next(cut(batch, 3)) is batch
     assert list(cut(numbered(0, 0), 3)) == []
@@ -74,13 +74,13 @@ def test_rows_within_is_between_one_and_most():
     assert rows_within(1e-9, 1.0, most=100) == 1
 
 
-def test_rows_that_come_late_are_due_when_they_come_and_are_not_caught_up_with():
+def test_rows_that_arrive_late_are_due_on_arrival():
     pace = Pace(rate=100, started=0.0, slice_seconds=0.1)
     assert [due for _, due in pace.slice(numbered(0, 20))] == [0.0, 0.1]
-    pace.came(asked=0.1, now=5.0)
+    pace.note_arrival(requested=0.1, now=5.0)
     assert [due for _, due in pace.slice(numbered(20, 20))] == [5.0, 5.1]
-    # In time, they are due as if they had been there; one who is late already stays as late.
-    pace.came(asked=5.1, now=5.15)
+    # Rows that arrive while the source keeps up are due on arrival; a source that lags keeps its lag.
+    pace.note_arrival(requested=5.1, now=5.15)
     assert [due for _, due in pace.slice(numbered(40, 10))] == [pytest.approx(5.2)]
-    pace.came(asked=9.0, now=9.5)
+    pace.note_arrival(requested=9.0, now=9.5)
     assert pace.due == pytest.approx(5.8)

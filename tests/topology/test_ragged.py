@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dask_elastic.topology.field import Field
-from dask_elastic.topology.ragged import Ragged, spans
+from dask_elastic.topology.aggregates.field import Field
+from dask_elastic.topology.aggregates.ragged import Ragged, spans
 
 LISTS = st.lists(st.lists(st.integers(-5, 5), max_size=4), max_size=6)
 FAST = settings(max_examples=80, deadline=None)
@@ -19,7 +19,7 @@ def ragged(lists: list[list[int]]) -> Ragged:
 
 @FAST
 @given(LISTS)
-def test_lists_come_back_as_they_were(lists):
+def test_ragged_round_trips_lists(lists):
     made = ragged(lists)
     assert made.to_lists() == lists
     assert len(made) == len(lists)
@@ -30,7 +30,7 @@ def test_lists_come_back_as_they_were(lists):
 
 @FAST
 @given(LISTS, st.data())
-def test_lists_are_chosen_joined_replaced_and_thinned_out(lists, data):
+def test_ragged_operations_match_python_lists(lists, data):
     made = ragged(lists)
     count = len(lists)
     chosen = data.draw(st.lists(st.integers(0, count - 1), max_size=5) if count else st.just([]))
@@ -47,23 +47,23 @@ def test_lists_are_chosen_joined_replaced_and_thinned_out(lists, data):
 
 @FAST
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(-9, 9)), max_size=20))
-def test_rows_are_grouped_in_their_order(rows):
+def test_ragged_grouped_keeps_the_order_of_rows(rows):
     made = Ragged.grouped(
         np.array([value for _, value in rows], np.int64), np.array([group for group, _ in rows], np.intp), 5
     )
     assert made.to_lists() == [[value for own, value in rows if own == group] for group in range(5)]
 
 
-def test_spans_of_nothing_are_empty():
+def test_spans_of_empty_ranges_are_empty():
     assert spans(np.array([], np.int64), np.array([], np.int64)).tolist() == []
     assert spans(np.array([4, 9]), np.array([0, 0])).tolist() == []
 
 
-def test_what_it_is_is_told():
+def test_ragged_has_a_repr():
     assert repr(ragged([[1], []])) == "Ragged(2 lists of 1 elements of int64)"
 
 
-def test_a_ragged_field_starts_with_empty_lists():
+def test_ragged_field_starts_with_empty_lists():
     field = Field("seen", np.dtype(np.float64), ragged=True)
     assert field.initially(2).to_lists() == [[], []]
     assert Field("seen", np.dtype(np.float64)).initially(2).tolist() == [0.0, 0.0]
@@ -71,7 +71,7 @@ def test_a_ragged_field_starts_with_empty_lists():
     assert repr(field) == "Field('seen', float64, ragged)"
 
 
-def test_objects_are_elements_like_any_other():
+def test_ragged_supports_object_elements():
     values = np.array([None, "a", (1, 2)], dtype=object)
     made = Ragged(values, np.array([0, 2, 3]))
     assert made.joined(Ragged.empty(2, np.dtype(object))) is made
@@ -79,7 +79,7 @@ def test_objects_are_elements_like_any_other():
 
 
 @pytest.mark.parametrize("kept", [True, False])
-def test_a_filter_that_keeps_all_copies_nothing(kept):
+def test_ragged_filter_that_keeps_all_returns_itself(kept):
     made = ragged([[1, 2], [3]])
     same = made.filtered(np.full(3, kept))
     assert (same is made) == kept

@@ -16,20 +16,20 @@ def batch(**columns: object) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(columns)
 
 
-def test_rows_that_fit_pass_untouched():
+def test_check_schema_returns_matching_rows_themselves():
     rows = batch(delay=[1], plane=["N1"])
     assert check_schema(EXPECTED, rows, "here") is rows
 
 
 @given(st.permutations(["a", "b", "c", "d"]))
-def test_columns_in_any_order_are_put_right(order):
+def test_check_schema_reorders_columns(order):
     expected = pa.schema({name: pa.int64() for name in "abcd"})
     rows = check_schema(expected, batch(**{name: [ord(name)] for name in order}), "here")
     assert rows.schema == expected
     assert rows.to_pylist() == [{name: ord(name) for name in "abcd"}]
 
 
-def test_metadata_and_nullability_do_not_count():
+def test_check_schema_ignores_metadata_and_nullability():
     strict = pa.schema(
         [
             pa.field("delay", pa.int64(), nullable=False, metadata={"unit": "min"}),
@@ -50,7 +50,7 @@ def test_metadata_and_nullability_do_not_count():
     assert check_schema(strict, got, "here").schema.equals(plain, check_metadata=True)
 
 
-def test_a_column_of_nulls_fits_every_type():
+def test_check_schema_accepts_null_columns_for_every_type():
     rows = check_schema(EXPECTED, batch(delay=pa.nulls(2), plane=["N1", None]), "here")
     assert rows.schema == EXPECTED
     assert rows["delay"].null_count == 2
@@ -72,7 +72,7 @@ TEXTS = ["N1", None, "N1", "a text of more than twelve bytes", "N1"]
     ],
     ids=lambda column: str(column.type),
 )
-def test_encoded_columns_become_plain_ones_of_which_rows_can_be_chosen(column):
+def test_encoded_columns_become_plain_columns_that_support_take(column):
     rows = pa.RecordBatch.from_arrays([column], ["plane"]).slice(1)
     got = check_schema(plain_schema(rows.schema), rows, "here")
     assert got.schema == plain_schema(rows.schema) == plain_schema(got.schema)
@@ -81,7 +81,7 @@ def test_encoded_columns_become_plain_ones_of_which_rows_can_be_chosen(column):
 
 
 @pytest.mark.parametrize(
-    ("actual", "told"),
+    ("actual", "description"),
     [
         ({"delay": pa.int32(), "plane": pa.string()}, "column 'delay': int32 instead of int64"),
         ({"plane": pa.string()}, "missing: 'delay'"),
@@ -90,11 +90,11 @@ def test_encoded_columns_become_plain_ones_of_which_rows_can_be_chosen(column):
         ({"delay": pa.int64(), "plane": pa.string()}, ""),
     ],
 )
-def test_differences_are_told_in_words(actual, told):
-    assert describe_difference(EXPECTED, pa.schema(actual)) == told
+def test_describe_difference_names_each_difference(actual, description):
+    assert describe_difference(EXPECTED, pa.schema(actual)) == description
 
 
-def test_a_column_that_is_there_twice_is_told():
+def test_check_schema_refuses_duplicate_columns():
     twice = pa.schema([("delay", pa.int64()), ("delay", pa.int64()), ("plane", pa.string())])
     assert describe_difference(EXPECTED, twice) == "column 'delay' 2 times"
     rows = pa.RecordBatch.from_arrays([pa.array([1]), pa.array([2]), pa.array(["a"])], schema=twice)
@@ -102,7 +102,7 @@ def test_a_column_that_is_there_twice_is_told():
         check_schema(EXPECTED, rows, "here")
 
 
-def test_the_error_says_where_and_what_to_send():
+def test_check_schema_error_names_place_and_expected_columns():
     with pytest.raises(SchemaMismatch) as caught:
         check_schema(EXPECTED, batch(delay=pa.array([1], pa.int32()), when=["x"]), "source 'flights'")
     assert str(caught.value) == (

@@ -17,24 +17,24 @@ from dask_elastic.vocab.errors import TopologyError
     "text",
     ["1s", "300ms", "10 minutes", "10m", "2 hours", "1.5h", "3 days", "1 week", "5 us", "7ns", "0.25", "hour", "2 H"],
 )
-def test_durations_are_those_of_dask(text):
+def test_seconds_of_matches_dask(text):
     assert seconds_of(text, "ttl") == pytest.approx(dask.utils.parse_timedelta(text))
 
 
 @pytest.mark.parametrize(
     ("duration", "seconds"), [("10 min", 600), ("30 sec", 30), (90, 90), (0.5, 0.5), (dt.timedelta(minutes=2), 120)]
 )
-def test_durations_are_more_than_those_of_dask(duration, seconds):
+def test_seconds_of_accepts_more_durations_than_dask(duration, seconds):
     assert seconds_of(duration, "ttl") == seconds
 
 
 @pytest.mark.parametrize(
-    ("duration", "said"),
+    ("duration", "message"),
     [
-        ("10 parsecs", "no unit of time"),
-        ("ten minutes", "is no duration"),
-        ("", "is no duration"),
-        ("-1s", "is no duration"),
+        ("10 parsecs", "unit of time is unknown"),
+        ("ten minutes", "is not a duration"),
+        ("", "is not a duration"),
+        ("-1s", "is not a duration"),
         (0, "above 0"),
         (-3, "above 0"),
         (float("inf"), "above 0"),
@@ -44,12 +44,12 @@ def test_durations_are_more_than_those_of_dask(duration, seconds):
         (dt.timedelta(0), "above 0"),
     ],
 )
-def test_what_is_no_duration_is_refused(duration, said):
-    with pytest.raises(TopologyError, match=f"List: ttl .*{said}"):
+def test_invalid_duration_is_refused(duration, message):
+    with pytest.raises(TopologyError, match=f"List: ttl .*{message}"):
         List(pa.int64(), ttl=duration)
 
 
-def test_kinds_are_values():
+def test_state_kinds_compare_by_value():
     assert List(pa.int64(), ttl="1 min") == List(pa.int64(), ttl=60)
     assert List(pa.int64()) != Value(pa.int64())
     assert Map(pa.string(), object) == pickle.loads(pickle.dumps(Map(pa.string(), object)))
@@ -60,13 +60,13 @@ def test_kinds_are_values():
 
 
 @pytest.mark.parametrize("key", [pa.float64(), pa.list_(pa.int64()), object, "string", pa.decimal128(10, 2)])
-def test_keys_of_maps_are_equal_or_not_without_doubt(key):
+def test_map_refuses_key_types_without_exact_equality(key):
     with pytest.raises(TopologyError, match="Map: key"):
         Map(key, pa.int64())
 
 
 @pytest.mark.parametrize("kind", [Value, List])
-def test_types_are_arrows(kind):
+def test_state_types_that_are_not_arrow_types_are_refused(kind):
     with pytest.raises(TopologyError, match="give a pyarrow type"):
         kind(int)
 
@@ -75,17 +75,17 @@ def stream():
     return de.Topology("t").source("rows", de.sources.Arrow(pa.table({"key": [1], "n": [2]}))).key_by("key")
 
 
-def test_a_class_is_no_kind():
+def test_state_declared_by_a_class_is_refused():
     with pytest.raises(TopologyError, match="List is a class; give an instance"):
         stream().compute(lambda batch, state: None, state={"recent": List})
 
 
-def test_names_leave_the_engine_its_marks():
+def test_state_name_with_reserved_suffix_is_refused():
     with pytest.raises(TopologyError, match="ends in '@'"):
         stream().compute(lambda batch, state: None, state={"recent@": pa.int64()})
 
 
-def test_levels_are_checked_as_they_are_written():
+def test_decorated_functions_are_checked():
     @de.per_row
     def three(key, batch, state): ...
 
@@ -93,7 +93,7 @@ def test_levels_are_checked_as_they_are_written():
         stream().compute(three)
     with pytest.raises(TopologyError, match=r"Write @de.per_key above it to have it called as function\(key, batch"):
         stream().compute(lambda key, batch, state: None)
-    with pytest.raises(TopologyError, match="3 is no function"):
+    with pytest.raises(TopologyError, match="3 is not a function"):
         de.per_key(3)
     with pytest.raises(TopologyError, match="output is 'change'"):
         de.per_row(output="change")(lambda row, state: None)
@@ -101,7 +101,7 @@ def test_levels_are_checked_as_they_are_written():
         de.Topology("t").source("rows", de.sources.Arrow(pa.table({"n": [1]}))).map(de.per_row(lambda row, state: None))
 
 
-def test_decorated_functions_are_still_functions():
+def test_decorated_function_can_be_called():
     @de.per_row(output={"n": pa.int64()})
     def double(row, state):
         return {"n": 2 * row["n"]}

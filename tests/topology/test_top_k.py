@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_elastic import aggregate as agg
-from dask_elastic.topology.grouping import Grouping
+from dask_elastic.topology.aggregates.grouping import Grouping
 from dask_elastic.vocab.errors import SchemaMismatch, TopologyError
 
 GROUPS = 4
@@ -29,7 +29,7 @@ def rows_of(groups, **columns):
     return pa.record_batch(arrays), Grouping(np.array(groups, np.intp), GROUPS)
 
 
-def folded(aggregate, batches, start=None):
+def updated(aggregate, batches, start=None):
     state = aggregate.initial(GROUPS) if start is None else start
     for rows, grouping in batches:
         state = aggregate.update(state, rows, grouping)
@@ -62,40 +62,40 @@ def batches_of(draw, values, kind, label=False):
 
 @FAST
 @given(batches_of(NUMBERS, pa.int64()), st.integers(1, 4))
-def test_integers_are_what_pandas_says(batches, k):
+def test_top_k_of_integers_matches_pandas(batches, k):
     aggregate = bound(agg.TopK("n", k), n=pa.int64())
-    assert aggregate.result(folded(aggregate, batches)).to_pylist() == expected(batches, k)
+    assert aggregate.result(updated(aggregate, batches)).to_pylist() == expected(batches, k)
 
 
 @FAST
 @given(batches_of(FLOATS, pa.float64()), st.integers(1, 4))
-def test_floats_are_what_pandas_says(batches, k):
+def test_top_k_of_floats_matches_pandas(batches, k):
     aggregate = bound(agg.TopK("n", k), n=pa.float64())
-    assert aggregate.result(folded(aggregate, batches)).to_pylist() == expected(batches, k)
+    assert aggregate.result(updated(aggregate, batches)).to_pylist() == expected(batches, k)
 
 
 @FAST
 @given(batches_of(NUMBERS, pa.int64(), label=True), st.integers(1, 4))
-def test_labels_are_what_pandas_says(batches, k):
+def test_top_k_with_labels_matches_pandas(batches, k):
     aggregate = bound(agg.TopK("n", k, label="who"), n=pa.int64(), who=pa.string())
-    assert aggregate.result(folded(aggregate, batches)).to_pylist() == expected(batches, k, label=True)
+    assert aggregate.result(updated(aggregate, batches)).to_pylist() == expected(batches, k, label=True)
 
 
 @FAST
 @given(*[batches_of(NUMBERS, pa.int64(), label=True)] * 3, st.integers(1, 3), st.booleans())
-def test_merging_is_associative_and_commutative_and_what_the_whole_is(first, second, third, k, label):
+def test_merge_is_associative_commutative_and_equals_the_whole(first, second, third, k, label):
     schema = {"n": pa.int64(), "who": pa.string()}
     aggregate = bound(agg.TopK("n", k, label="who" if label else None), **schema)
-    a, b, c = (folded(aggregate, batches) for batches in (first, second, third))
+    a, b, c = (updated(aggregate, batches) for batches in (first, second, third))
 
-    def seen(state):
+    def as_lists(state):
         return [part.to_lists() for part in state]
 
     merged = aggregate.merge(aggregate.merge(a, b), c)
-    assert seen(merged) == seen(aggregate.merge(a, aggregate.merge(b, c)))
-    assert seen(aggregate.merge(a, b)) == seen(aggregate.merge(b, a))
-    assert seen(merged) == seen(folded(aggregate, [*first, *second, *third]))
-    assert seen(merged) == seen(folded(aggregate, [*third, *first, *second]))
+    assert as_lists(merged) == as_lists(aggregate.merge(a, aggregate.merge(b, c)))
+    assert as_lists(aggregate.merge(a, b)) == as_lists(aggregate.merge(b, a))
+    assert as_lists(merged) == as_lists(updated(aggregate, [*first, *second, *third]))
+    assert as_lists(merged) == as_lists(updated(aggregate, [*third, *first, *second]))
 
 
 @pytest.mark.parametrize(
@@ -109,47 +109,47 @@ def test_merging_is_associative_and_commutative_and_what_the_whole_is(first, sec
         (pa.float32(), [1.5, float("inf"), float("-inf")]),
     ],
 )
-def test_values_keep_their_type(kind, values):
+def test_top_k_values_keep_their_type(kind, values):
     aggregate = bound(agg.TopK("n", 2), n=kind)
-    state = folded(aggregate, [rows_of([0] * len(values), n=(values, kind))])
+    state = updated(aggregate, [rows_of([0] * len(values), n=(values, kind))])
     result = aggregate.result(state)
     assert result.type == pa.list_(kind) == aggregate.type
     assert result.to_pylist() == [sorted(values, reverse=True)[:2], [], [], []]
 
 
 @pytest.mark.parametrize(("kind", "labels"), [(pa.int32(), [9, 3, 5]), (pa.binary(), [b"z", b"a", b"k"])])
-def test_labels_keep_their_type(kind, labels):
+def test_top_k_labels_keep_their_type(kind, labels):
     aggregate = bound(agg.TopK("n", 2, label="who"), n=pa.int64(), who=kind)
-    state = folded(aggregate, [rows_of([1] * 3, n=([5, 5, 5], pa.int64()), who=(labels, kind))])
+    state = updated(aggregate, [rows_of([1] * 3, n=([5, 5, 5], pa.int64()), who=(labels, kind))])
     assert aggregate.result(state).type == pa.list_(pa.struct({"n": pa.int64(), "who": kind})) == aggregate.type
     assert [entry["who"] for entry in aggregate.result(state)[1].as_py()] == sorted(labels)[:2]
 
 
-def test_what_does_not_get_in_changes_nothing():
+def test_top_k_update_without_new_values_returns_the_same_state():
     aggregate = bound(agg.TopK("n", 2), n=pa.int64())
-    state = folded(aggregate, [rows_of([0, 0, 0], n=([5, 9, 7], pa.int64()))])
+    state = updated(aggregate, [rows_of([0, 0, 0], n=([5, 9, 7], pa.int64()))])
     assert aggregate.update(state, *rows_of([0, 0], n=([7, 2], pa.int64())))[0] is state[0]
     assert aggregate.update(state, *rows_of([0, 0], n=([None, None], pa.int64())))[0] is state[0]
 
 
-def test_a_function_is_ranked_too():
+def test_top_k_ranks_a_function():
     aggregate = bound(agg.TopK(lambda batch: batch["n"], 1, label="who", columns=["n"]), n=pa.int64(), who=pa.string())
-    state = folded(aggregate, [rows_of([2, 2], n=([1, 2], pa.int64()), who=(["a", "b"], pa.string()))])
+    state = updated(aggregate, [rows_of([2, 2], n=([1, 2], pa.int64()), who=(["a", "b"], pa.string()))])
     assert aggregate.result(state)[2].as_py() == [{"value": 2, "who": "b"}]
 
 
 @pytest.mark.parametrize("k", [0, -1, 2.0, True, "3"])
-def test_k_is_a_whole_number(k):
-    with pytest.raises(TopologyError, match="give a whole number from 1 on"):
+def test_top_k_refuses_k_that_is_not_a_positive_integer(k):
+    with pytest.raises(TopologyError, match="give an integer, 1 or more"):
         agg.TopK("n", k)
 
 
-def test_what_cannot_be_ranked_is_refused():
-    with pytest.raises(TopologyError, match="values of type string are not compared"):
+def test_top_k_refuses_unsupported_arguments():
+    with pytest.raises(TopologyError, match="values of type string are not supported"):
         bound(agg.TopK("n", 2), n=pa.string())
-    with pytest.raises(TopologyError, match="labels of type list<item: int64> have no order"):
+    with pytest.raises(TopologyError, match="labels of type list<item: int64> are not supported"):
         bound(agg.TopK("n", 2, label="who"), n=pa.int64(), who=pa.list_(pa.int64()))
-    with pytest.raises(SchemaMismatch, match="reads the column 'who'"):
+    with pytest.raises(SchemaMismatch, match="reads column 'who'"):
         bound(agg.TopK("n", 2, label="who"), n=pa.int64())
     with pytest.raises(TopologyError, match="give the name of another column"):
         agg.TopK("n", 2, label="n")

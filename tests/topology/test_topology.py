@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pytest
 
 from dask_elastic.topology import KeyedStream, Sink, SinkContext, SinkWriter, Source, SourceContext, Stream, Topology
-from dask_elastic.topology.operators import Compute, Filter, Map
+from dask_elastic.topology.operators import Compute, Filter, MapOperator
 from dask_elastic.vocab.errors import SinkError, SubmitError, TopologyError, UnknownOperator
 
 
@@ -51,7 +51,7 @@ def pipeline() -> Topology:
     return topology
 
 
-def test_names_are_given_or_derived():
+def test_operator_names_are_given_or_derived():
     topology = Topology("names")
     numbers = topology.source("numbers", Numbers())
     numbers.map(double)
@@ -65,14 +65,14 @@ def test_names_are_given_or_derived():
     assert names == ["numbers", "double", "double-2", "map-1", "map-2", "filter-1", "mine", "sink-1"]
 
 
-def test_derived_name_avoids_given_ones():
+def test_derived_name_avoids_given_names():
     topology = Topology("names")
     numbers = topology.source("numbers", Numbers())
     numbers.map(lambda batch: batch, name="map-1")
     assert numbers.map(lambda batch: batch).producers == ("map-2",)
 
 
-def test_duplicate_name_names_both():
+def test_duplicate_name_error_names_both_operators():
     topology = Topology("names")
     numbers = topology.source("numbers", Numbers())
     numbers.map(double, name="a")
@@ -83,11 +83,11 @@ def test_duplicate_name_names_both():
     assert [operator.name for operator in topology.operators] == ["numbers", "a"]
 
 
-def test_operators_are_as_written():
+def test_topology_lists_operators_as_written():
     topology = pipeline()
     source, mapped, filtered, computed, sink = topology.operators
     assert source.kind == "source"
-    assert isinstance(mapped, Map)
+    assert isinstance(mapped, MapOperator)
     assert isinstance(filtered, Filter)
     assert isinstance(computed, Compute)
     assert computed.keys == ("n",)
@@ -129,7 +129,7 @@ def test_union_and_feed_connect_several_inputs():
 
 @pytest.mark.parametrize("duplicate", [pickle.loads, cloudpickle.loads])
 @pytest.mark.parametrize("dump", [pickle.dumps, cloudpickle.dumps])
-def test_pickles_with_lambdas_and_local_classes(dump, duplicate):
+def test_topology_with_lambdas_and_local_classes_is_picklable(dump, duplicate):
     topology = pipeline()
     topology.source("more", Numbers()).map(lambda batch: [batch, batch], name="twice").sink(Nowhere())
     again = duplicate(dump(topology))
@@ -138,7 +138,7 @@ def test_pickles_with_lambdas_and_local_classes(dump, duplicate):
     assert len(again.operator("twice").apply(pa.RecordBatch.from_pydict({"n": [1]}))) == 2
 
 
-def test_copy_is_independent():
+def test_deepcopy_of_topology_is_independent():
     topology = pipeline()
     again = copy.deepcopy(topology)
     again.source("more", Numbers())
@@ -146,7 +146,7 @@ def test_copy_is_independent():
     assert len(again.operators) == 6
 
 
-def test_what_cannot_be_pickled_is_named():
+def test_topology_that_cannot_be_pickled_names_the_operator():
     lock = threading.Lock()
     topology = Topology("locked")
     topology.source("numbers", Numbers()).map(lambda batch: lock and batch, name="guarded").sink(Nowhere())
@@ -166,7 +166,7 @@ def test_reprs_are_readable():
     assert stream.key_by("n").keys == ("n",)
 
 
-def test_later_changes_of_the_dicts_given_do_not_reach_the_topology():
+def test_topology_copies_given_dicts():
     topology = Topology("values")
     state = {"seen": pa.int64()}
     topology.source("numbers", Numbers()).key_by("n").compute(count, state=state)
@@ -174,7 +174,7 @@ def test_later_changes_of_the_dicts_given_do_not_reach_the_topology():
     assert topology.operator("count").state == {"seen": pa.int64()}
 
 
-def test_source_contract():
+def test_source_defaults_and_context():
     source = Numbers()
     assert (source.parallel, source.rate, source.event_time, source.pushed) == (1, None, None, False)
     assert source.columns_read(("n",)) is source
@@ -183,7 +183,7 @@ def test_source_contract():
     assert list(source.read(SourceContext(stopping=lambda: True))) == []
 
 
-def test_sink_that_keeps_nothing_says_so():
+def test_collected_of_a_sink_that_keeps_no_rows_is_refused():
     writer = Nowhere().open(SinkContext("job", "out", 0, 0))
-    with pytest.raises(SinkError, match=r"Writer keeps nothing .* sinks.Collect"):
+    with pytest.raises(SinkError, match=r"Writer keeps no rows .* sinks.Collect"):
         writer.collected()

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_elastic.topology import Sink, Source, Topology
-from dask_elastic.topology.aggregation import Aggregate
+from dask_elastic.topology.aggregates.aggregation import Aggregate
 from dask_elastic.topology.validation import check_columns, check_count, check_name
 from dask_elastic.vocab.errors import TopologyError
 
@@ -52,13 +52,13 @@ def stream(topology):
 
 
 @pytest.mark.parametrize("name", ["", "  ", "a\nb", "a\x00", 3, None])
-def test_bad_names(name):
+def test_bad_topology_names_are_refused(name):
     with pytest.raises(TopologyError, match="name"):
         Topology(name)
 
 
 @given(st.text())
-def test_names_pass_or_are_refused(name):
+def test_check_name_accepts_printable_names_only(name):
     try:
         assert check_name(name, "map") == name
     except TopologyError:
@@ -69,7 +69,7 @@ def test_names_pass_or_are_refused(name):
     ("source", "message"),
     [
         (Numbers, "Numbers is a class; give an instance"),
-        ("flights.parquet", "'flights.parquet' is no Source"),
+        ("flights.parquet", "'flights.parquet' is not a Source"),
         (Numbers(parallel=0), "parallel is 0"),
         (Numbers(parallel=True), "parallel is True"),
         (Numbers(rate=0), "rate is 0"),
@@ -79,7 +79,7 @@ def test_names_pass_or_are_refused(name):
         (Numbers(slack="5 s"), "slack is '5 s'; give seconds"),
     ],
 )
-def test_bad_sources(topology, source, message):
+def test_bad_sources_are_refused(topology, source, message):
     with pytest.raises(TopologyError, match=f"source 'x': {message}"):
         topology.source("x", source)
     assert topology.operators == ()
@@ -94,12 +94,12 @@ def test_bad_sources(topology, source, message):
         ((logic,), "the function logic(batch, state) cannot be called as function(batch): missing a required"),
     ],
 )
-def test_bad_map_functions(stream, arguments, message):
+def test_bad_map_functions_are_refused(stream, arguments, message):
     with pytest.raises(TopologyError, match=re.escape(message)):
         stream.map(*arguments)
 
 
-def test_asynchronous_functions_are_refused(stream):
+def test_asynchronous_function_is_refused(stream):
     async def later(batch):
         return batch
 
@@ -107,7 +107,7 @@ def test_asynchronous_functions_are_refused(stream):
         stream.map(later)
 
 
-def test_functions_of_all_sorts_are_taken(stream):
+def test_callables_of_all_kinds_are_accepted(stream):
     class Callable:
         def __call__(self, batch):
             return batch
@@ -125,17 +125,17 @@ def test_functions_of_all_sorts_are_taken(stream):
         ("n", "write columns=['n']"),
         ([], "columns is empty"),
         (["n", "n"], "column 'n' is named twice"),
-        ([3], "3 is no column name"),
+        ([3], "3 is not a column name"),
         ({"n": 1}, "is of type dict; give a list"),
     ],
 )
-def test_bad_columns(stream, columns, message):
+def test_bad_columns_are_refused(stream, columns, message):
     with pytest.raises(TopologyError, match=re.escape(message)):
         stream.filter(pc.field("n") > 1, columns=columns)
 
 
 @given(st.lists(st.text(min_size=1), min_size=1, unique=True))
-def test_columns_are_kept_in_order(columns):
+def test_check_columns_keeps_order(columns):
     assert check_columns(columns, "map") == tuple(columns)
 
 
@@ -144,12 +144,12 @@ def test_columns_are_kept_in_order(columns):
     [
         ((), "key_by got no columns"),
         ((["a", "b"],), "write key_by('a', 'b')"),
-        ((3,), "3 is no column name"),
+        ((3,), "3 is not a column name"),
         (("a", "a"), "'a' is named twice"),
-        (("",), "'' is no column name"),
+        (("",), "'' is not a column name"),
     ],
 )
-def test_bad_keys(stream, keys, message):
+def test_bad_keys_are_refused(stream, keys, message):
     with pytest.raises(TopologyError, match=re.escape(message)):
         stream.key_by(*keys)
 
@@ -159,57 +159,57 @@ def test_bad_keys(stream, keys, message):
     [
         ({}, {}, "the dict of aggregates is empty"),
         ({"n": Rows()}, {}, "the output has column 'n' twice, as key and as Rows()"),
-        ({3: Rows()}, {}, "output column 3 is no name"),
+        ({3: Rows()}, {}, "output column 3 is not a name"),
         ({"rows": Rows}, {}, "output 'rows': Rows is a class; give an instance of it, Rows(...)"),
-        ({"rows": 3}, {}, "output 'rows': 3 is no Aggregate"),
+        ({"rows": 3}, {}, "output 'rows': 3 is not an Aggregate"),
         (Rows(), {}, "write compute({'name': Rows()})"),
         ({"rows": Rows()}, {"state": {"last": pa.int64()}}, "aggregates keep their own state"),
         (lambda batch: batch, {}, "cannot be called as function(batch, state)"),
         (logic, {"state": ["last"]}, "state is of type list"),
         (logic, {"state": {"last": float}}, "'last' is declared as <class 'float'>"),
         (logic, {"state": {"n": pa.int64()}}, "'n' is a key column and a state value"),
-        (logic, {"state": {"": pa.int64()}}, "'' is no name"),
-        (logic, {"executors": -1}, "executors is -1; give a whole number from 1 on"),
+        (logic, {"state": {"": pa.int64()}}, "'' is not a name"),
+        (logic, {"executors": -1}, "executors is -1; give an integer, 1 or more"),
         (logic, {"executors": 1.5}, "executors is 1.5"),
         (logic, {"executors": True}, "executors is True"),
-        (logic, {"shards": 0}, "shards is 0; give a whole number from 1 to 65536"),
+        (logic, {"shards": 0}, "shards is 0; give an integer from 1 to 65536"),
         (logic, {"shards": 65_537}, "shards is 65537"),
         (logic, {"name": "a\t"}, "cannot be printed"),
     ],
 )
-def test_bad_computes(topology, stream, given_logic, options, message):
+def test_bad_compute_arguments_are_refused(topology, stream, given_logic, options, message):
     with pytest.raises(TopologyError, match=re.escape(message)):
         stream.key_by("n").compute(given_logic, **options)
     assert len(topology.operators) == 1
 
 
-def test_unknown_option(stream):
+def test_unknown_compute_option_is_refused(stream):
     with pytest.raises(TypeError, match="execs"):
         stream.key_by("n").compute(logic, execs=2)
 
 
 @given(st.integers())
-def test_counts(value):
+def test_check_count_accepts_integers_in_range(value):
     if 1 <= value <= 9:
         assert check_count(value, "compute", "shards", 9) == value
     else:
-        with pytest.raises(TopologyError, match=f"shards is {value}; give a whole number from 1 to 9"):
+        with pytest.raises(TopologyError, match=f"shards is {value}; give an integer from 1 to 9"):
             check_count(value, "compute", "shards", 9)
 
 
-def test_compute_needs_keys(stream):
+def test_compute_without_keys_is_refused(stream):
     with pytest.raises(TopologyError, match=r"stream of 'numbers': compute keeps state per key.*key_by\('column'\)"):
         stream.compute({"rows": Rows()}, name="x")
 
 
-def test_bad_sinks(stream):
+def test_bad_sinks_are_refused(stream):
     with pytest.raises(TopologyError, match="sink 'out': Nowhere is a class"):
         stream.sink(Nowhere, name="out")
-    with pytest.raises(TopologyError, match="3 is no Sink"):
+    with pytest.raises(TopologyError, match="3 is not a Sink"):
         stream.sink(3)
 
 
-def test_bad_unions(stream):
+def test_bad_unions_are_refused(stream):
     foreign = Topology("foreign").source("numbers", Numbers())
     with pytest.raises(TopologyError, match="of topology 'foreign', but this is topology 'test'"):
         stream.union(foreign)
@@ -223,12 +223,12 @@ def test_bad_unions(stream):
         stream.union(3)
 
 
-def test_bad_feeds(topology, stream):
+def test_bad_feeds_are_refused(topology, stream):
     other = topology.source("other", Numbers())
     mapped = stream.map(print, name="mapped")
     with pytest.raises(TopologyError, match="source 'other' reads no stream"):
         stream.feed(other)
-    with pytest.raises(TopologyError, match="'numbers' feeds 'mapped' already"):
+    with pytest.raises(TopologyError, match="'numbers' already feeds 'mapped'"):
         stream.feed(mapped)
     with pytest.raises(TopologyError, match="goes to one operator"):
         other.feed(stream.union(mapped))
@@ -236,28 +236,28 @@ def test_bad_feeds(topology, stream):
         Topology("foreign").source("numbers", Numbers()).feed(mapped)
 
 
-def test_topology_without_source(topology):
+def test_topology_without_source_is_refused(topology):
     with pytest.raises(TopologyError, match="'test' has no source"):
         topology.validate()
 
 
-def test_source_without_consumer(topology, stream):
+def test_source_without_consumer_is_refused(topology, stream):
     with pytest.raises(TopologyError, match="nothing reads source 'numbers'"):
         topology.validate()
 
 
-def test_map_without_consumer(topology, stream):
+def test_map_without_consumer_is_refused(topology, stream):
     stream.map(print, name="shown")
     with pytest.raises(TopologyError, match="nothing reads map 'shown'"):
         topology.validate()
 
 
-def test_compute_without_consumer_is_fine(topology, stream):
+def test_compute_without_consumer_is_valid(topology, stream):
     stream.key_by("n").compute(logic)
     topology.validate()
 
 
-def test_unused_key_by(topology, stream):
+def test_unused_key_by_is_refused(topology, stream):
     stream.sink(Nowhere())
     keyed = stream.key_by("n", "m")
     with pytest.raises(TopologyError, match=r"key_by\('n', 'm'\) of 'numbers' is not used"):
@@ -266,7 +266,7 @@ def test_unused_key_by(topology, stream):
     topology.validate()
 
 
-def test_cycle_is_named_as_a_path(topology, stream):
+def test_cycle_is_refused_with_its_path(topology, stream):
     a = stream.map(print, name="a")
     b = a.map(print, name="b")
     c = b.map(print, name="c")
@@ -276,7 +276,7 @@ def test_cycle_is_named_as_a_path(topology, stream):
         topology.validate()
 
 
-def test_cycle_with_itself(topology, stream):
+def test_operator_that_feeds_itself_is_refused(topology, stream):
     a = stream.map(print, name="a")
     a.feed(a)
     with pytest.raises(TopologyError, match="has a cycle, a -> a; rows"):
@@ -284,7 +284,7 @@ def test_cycle_with_itself(topology, stream):
 
 
 @given(st.integers(2, 8), st.data())
-def test_some_cycle_is_found_and_is_one(length, data):
+def test_in_order_sorts_topologically_or_reports_a_real_cycle(length, data):
     topology = Topology("random")
     streams = [topology.source("source", Numbers())]
     for number in range(length):

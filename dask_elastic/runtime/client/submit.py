@@ -17,7 +17,7 @@ from dask_elastic.runtime.client.job import Job, call, default_client
 from dask_elastic.runtime.config.job_options import job_options
 from dask_elastic.runtime.config.tls_policy import check_exposure
 from dask_elastic.runtime.protocol.job_spec import STATIC, ComponentSummary
-from dask_elastic.topology.component import Branch, Component, Exit, fuse
+from dask_elastic.topology.component import Branch, Component, Exit, build_components
 from dask_elastic.topology.operators import Compute, SourceOperator
 from dask_elastic.topology.topology import Topology
 from dask_elastic.topology.validation import check_name
@@ -90,7 +90,7 @@ def submit(
     client = client or default_client()
     check_exposure([client.scheduler.address])
     checked = asdict(job_options(options))
-    components = fuse(topology)
+    components = build_components(topology)
     for component in components:
         if isinstance(component.operator, SourceOperator):
             component.operator.source.check()

@@ -173,7 +173,7 @@ class SourceThread:
         pushed = self._read()
         asked = time.time()
         for rows in pushed:
-            pace.came(asked, time.time())
+            pace.note_arrival(asked, time.time())
             yield rows
             asked = time.time()
 

@@ -1,0 +1,93 @@
+"""The aggregates of one operator, bound together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+
+from dask_elastic.topology.aggregates.aggregation import Aggregate, BoundAggregate, Values
+from dask_elastic.topology.aggregates.field import Field
+from dask_elastic.topology.aggregates.grouping import Grouping
+from dask_elastic.vocab.errors import SchemaMismatch, TopologyError
+
+
+class Bundle:
+    """Several named aggregates over the same rows, with their state in one list of columns.
+
+    Parameters
+    ----------
+    aggregates : mapping of str to Aggregate
+        The aggregates by the name of their output column.
+    schema : Schema
+        The schema of the input.
+
+    Raises
+    ------
+    SchemaMismatch, TopologyError
+        If an aggregate cannot be bound to the input; the message names its output column.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dask_elastic.topology.aggregate import Count, Max
+    >>> bundle = Bundle({"flights": Count(), "worst": Max("delay")}, pa.schema({"delay": pa.int64()}))
+    >>> [field.name for field in bundle.fields]
+    ['flights.count', 'worst.value', 'worst.present']
+    >>> rows = pa.record_batch({"delay": [5, 7, 6]})
+    >>> after = bundle.update(bundle.initial(2), rows, Grouping(np.array([0, 0, 1]), 2))
+    >>> bundle.results(after)["worst"].to_pylist()
+    [7, 6]
+    """
+
+    def __init__(self, aggregates: Mapping[str, Aggregate], schema: pa.Schema) -> None:
+        self._bound: dict[str, BoundAggregate] = {}
+        for name, aggregate in aggregates.items():
+            try:
+                self._bound[name] = aggregate.bind(schema)
+            except (SchemaMismatch, TopologyError) as error:
+                raise type(error)(f"output {name!r}: {error}") from error
+        self.fields: tuple[Field, ...] = tuple(
+            Field(f"{name}.{field.name}", field.dtype, field.initial, field.ragged)
+            for name, bound in self._bound.items()
+            for field in bound.fields
+        )
+        self.schema: pa.Schema = pa.schema({name: bound.type for name, bound in self._bound.items()})
+        self._spans: dict[str, slice] = {}
+        start = 0
+        for name, bound in self._bound.items():
+            self._spans[name] = slice(start, start + len(bound.fields))
+            start += len(bound.fields)
+
+    def initial(self, count: int) -> list[Values]:
+        """Return the state of `count` keys without rows; see `BoundAggregate.initial`."""
+        return [field.initially(count) for field in self.fields]
+
+    def update(self, current: Sequence[Values], rows: pa.RecordBatch, grouping: Grouping) -> list[Values]:
+        """Return the state of the groups after some rows; see `BoundAggregate.update`."""
+        after: list[Values] = []
+        for name, bound in self._bound.items():
+            after += bound.update(current[self._spans[name]], rows, grouping)
+        return after
+
+    def merge(self, left: Sequence[Values], right: Sequence[Values]) -> list[Values]:
+        """Return the state of keys whose rows were aggregated in two parts; see `BoundAggregate.merge`."""
+        merged: list[Values] = []
+        for name, bound in self._bound.items():
+            merged += bound.merge(left[self._spans[name]], right[self._spans[name]])
+        return merged
+
+    def results(self, current: Sequence[Values]) -> dict[str, pa.Array]:
+        """Return the results by output column.
+
+        Parameters
+        ----------
+        current : sequence of ndarray or Ragged
+            The state of some keys.
+
+        Returns
+        -------
+        dict of str to Array
+            One result per key and aggregate.
+        """
+        return {name: bound.result(current[self._spans[name]]) for name, bound in self._bound.items()}

@@ -1,0 +1,95 @@
+"""The rows of one batch, grouped by key."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+_RADIX_GROUPS = 1 << 16
+
+
+class Grouping:
+    """The assignment of the rows of a batch to groups.
+
+    Parameters
+    ----------
+    ordinals : ndarray of intp
+        The group of each row, from 0 to `count` - 1.
+    count : int
+        The number of groups.
+
+    Notes
+    -----
+    `order`, `starts` and `sizes` are computed at first use and cached, so that several aggregates over one batch share
+    them. Not thread-safe.
+
+    Examples
+    --------
+    >>> grouping = Grouping(np.array([1, 0, 1]), 2)
+    >>> grouping.sizes.tolist(), grouping.order.tolist(), grouping.starts.tolist()
+    ([1, 2], [1, 0, 2], [0, 1])
+    """
+
+    __slots__ = ("_order", "_sizes", "_starts", "count", "ordinals")
+
+    def __init__(self, ordinals: npt.NDArray[np.intp], count: int) -> None:
+        self.ordinals = ordinals
+        self.count = count
+        self._order: npt.NDArray[np.intp] | None = None
+        self._sizes: npt.NDArray[np.intp] | None = None
+        self._starts: npt.NDArray[np.intp] | None = None
+
+    @classmethod
+    def by(cls, values: npt.NDArray[np.generic]) -> Grouping:
+        """Group rows by equal values.
+
+        Parameters
+        ----------
+        values : ndarray
+            One value per row.
+
+        Returns
+        -------
+        Grouping
+            One group per distinct value, in ascending order of the values.
+
+        Examples
+        --------
+        >>> Grouping.by(np.array(["b", "a", "b"])).ordinals.tolist()
+        [1, 0, 1]
+        """
+        distinct, ordinals = np.unique(values, return_inverse=True)
+        return cls(ordinals.astype(np.intp, copy=False).reshape(-1), len(distinct))
+
+    @property
+    def sizes(self) -> npt.NDArray[np.intp]:
+        """The number of rows of each group."""
+        if self._sizes is None:
+            self._sizes = np.bincount(self.ordinals, minlength=self.count)
+        return self._sizes
+
+    @property
+    def order(self) -> npt.NDArray[np.intp]:
+        """Row numbers sorted by group; the rows of a group keep their order."""
+        if self._order is None:
+            # NumPy radix-sorts 16-bit integers, several times as fast as wider ones.
+            narrow = self.ordinals.astype(np.uint16) if self.count <= _RADIX_GROUPS else self.ordinals
+            self._order = np.argsort(narrow, kind="stable")
+        return self._order
+
+    @property
+    def starts(self) -> npt.NDArray[np.intp]:
+        """The start of each group within `order`, for `ufunc.reduceat`; every group must have a row."""
+        if self._starts is None:
+            self._starts = np.cumsum(self.sizes) - self.sizes
+        return self._starts
+
+    def restricted(self, chosen: npt.NDArray[np.bool_]) -> Grouping:
+        """Return the grouping of the chosen rows, with the same groups; some may have no rows."""
+        return Grouping(self.ordinals[chosen], self.count)
+
+    def __len__(self) -> int:
+        return len(self.ordinals)
+
+    def __repr__(self) -> str:
+        return f"Grouping({len(self)} rows in {self.count} groups)"
