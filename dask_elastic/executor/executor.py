@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -62,6 +62,11 @@ class ElasticExecutor:
     timed : iterable of ExecutorId
         Those of the inputs whose tuples have event time.
 
+    Attributes
+    ----------
+    task_ended : callable
+        Called, without the lock, when a task has ended or was lost with its node.
+
     Notes
     -----
     Elasticutor, sections 3.1 and 3.2.
@@ -90,6 +95,7 @@ class ElasticExecutor:
         self.measures = Measures(space.shards)
         self.flushes = Flushes()
         self.finished = False
+        self.task_ended: Callable[[], None] = lambda: None
         self.links = Links(self.routes, self.lock)
         self._time = 0.0
         self.inputs = Inputs(identity, inputs, timed)
@@ -305,7 +311,10 @@ class ElasticExecutor:
             If the event is illegal at this point.
         """
         with self.lock:
-            return self._handle(event, now) + self._finish()
+            instructions = self._handle(event, now) + self._finish()
+        if isinstance(event, events.TaskEnded | events.NodeGone):
+            self.task_ended()
+        return instructions
 
     def _handle(self, event: events.Event, now: float) -> list[do.Instruction]:
         match event:

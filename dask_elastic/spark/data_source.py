@@ -17,6 +17,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
+from dask_elastic.runtime.protocol.handoff_calls import AbortEpoch, CommitEpoch, HandoffPlaces
 from dask_elastic.spark.staging_connection import ask, end_source, stage
 from dask_elastic.spark.target import FORMAT, Target
 from dask_elastic.vocab.epoch import AttemptId, StagedPart
@@ -42,8 +43,8 @@ class Staged(WriterCommitMessage):
         Who wrote.
     epoch : int
         Which micro-batch.
-    run : int
-        Which run of the job took the rows.
+    generation : int
+        The generation of the job for which the rows are staged.
     source : str
         Which source of it.
     part : StagedPart
@@ -52,7 +53,7 @@ class Staged(WriterCommitMessage):
 
     query: str
     epoch: int
-    run: int
+    generation: int
     source: str
     part: StagedPart
 
@@ -161,11 +162,11 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 def _staged(target: Target, query: str, epoch: int, batches: Iterator[pa.RecordBatch]) -> Staged:
     context = _context()
-    places = ask(target, "handoff_places", job=target.job, source=target.source)
+    places = ask(target, HandoffPlaces(target.job, target.source))
     # Spark numbers attempts anew when it is started anew: the rest tells them apart.
     attempt = AttemptId(query, epoch, context.partitionId(), f"{context.taskAttemptId()}-{uuid.uuid4().hex[:12]}")
     part = stage(target, attempt, places, batches)
-    return Staged(query, epoch, places["run"], places["source"], part)
+    return Staged(query, epoch, places.generation, places.source, part)
 
 
 def _commit(target: Target, messages: list[WriterCommitMessage | None]) -> None:
@@ -173,35 +174,21 @@ def _commit(target: Target, messages: list[WriterCommitMessage | None]) -> None:
     if not staged:
         return
     first = staged[0]
-    arguments = {
-        "job": target.job,
-        "run": first.run,
-        "source": first.source,
-        "query": first.query,
-        "epoch": first.epoch,
-        "parts": [message.part.to_message() for message in staged if message.part.rows],
-    }
-    while not ask(target, "commit_epoch", wait=COMMIT_SECONDS, **arguments):
-        pass  # each question waits for room; a job that has ended raises
+    parts = tuple(message.part for message in staged if message.part.rows)
+    commit = CommitEpoch(target.job, first.generation, first.source, first.query, first.epoch, parts, COMMIT_SECONDS)
+    while not ask(target, commit):
+        pass  # each call waits for room; a job that has ended raises
 
 
 def _abort(target: Target, messages: list[WriterCommitMessage | None]) -> None:
     """Drop what finished tasks staged; that of the others went with their connections."""
     for message in _of_one_epoch(messages)[:1]:
-        ask(
-            target,
-            "abort_epoch",
-            job=target.job,
-            run=message.run,
-            source=message.source,
-            query=message.query,
-            epoch=message.epoch,
-        )
+        ask(target, AbortEpoch(target.job, message.generation, message.source, message.query, message.epoch))
 
 
 def _of_one_epoch(messages: list[WriterCommitMessage | None]) -> list[Staged]:
     staged = [message for message in messages if isinstance(message, Staged)]
-    epochs = {(message.query, message.epoch, message.run, message.source) for message in staged}
+    epochs = {(message.query, message.epoch, message.generation, message.source) for message in staged}
     if len(epochs) > 1:
         raise HandoffError(f"one micro-batch was written as several, {sorted(epochs)}: the job was started anew.")
     return staged

@@ -15,6 +15,10 @@ from distributed.core import send_recv
 from distributed.protocol import to_serialize
 
 from dask_elastic.routing.row_digest import RowDigest
+from dask_elastic.runtime.protocol.calls import A, Call, is_reply, message_of, read_answer
+from dask_elastic.runtime.protocol.codec import encode
+from dask_elastic.runtime.protocol.handoff_calls import BeginAttempt, HandoffPlaces, StagingPlaces
+from dask_elastic.runtime.protocol.job_calls import CloseSource
 from dask_elastic.spark.background_loop import background_loop
 from dask_elastic.spark.target import Target
 from dask_elastic.vocab.epoch import AttemptId, StagedPart
@@ -35,8 +39,8 @@ Place = tuple[str, tuple[tuple[str, str], ...]]
 _IDLE: dict[int, dict[Place, list[Comm]]] = {}
 
 
-def ask(target: Target, operation: str, **arguments: Any) -> Any:
-    """Ask the scheduler's part of dask_elastic, and wait for the answer.
+def ask(target: Target, call: Call[A]) -> A:
+    """Call the scheduler, and wait for the answer.
 
     Raises
     ------
@@ -45,17 +49,18 @@ def ask(target: Target, operation: str, **arguments: Any) -> Any:
     ElasticError
         Whatever it answers with.
     """
-    return background_loop().run(_ask(target, operation, arguments))
+    answer: A = background_loop().run(_ask(target, call))
+    return answer
 
 
-async def _ask(target: Target, operation: str, arguments: dict[str, Any]) -> Any:
-    message = {"op": f"elastic_{operation}", **arguments}
+async def _ask(target: Target, call: Call[A]) -> A:
+    message = {"op": call.operation, **message_of(call)}
     reply = await _on_idle(target, message) or await _on(await _dialled(target, target.address), target, message)
-    if reply is None or not isinstance(reply, dict) or not reply.keys() & {"answer", "error"}:
+    if not is_reply(reply):
         raise HandoffError(
             f"the cluster at {target.address} does not host dask_elastic: no job was ever submitted to it."
         )
-    return _answer(reply, "answer")
+    return read_answer(call, reply)
 
 
 async def _on_idle(target: Target, message: dict[str, Any]) -> Any:
@@ -79,7 +84,7 @@ async def _on(comm: Comm, target: Target, message: dict[str, Any]) -> Any:
     return reply
 
 
-def stage(target: Target, attempt: AttemptId, places: dict[str, Any], batches: Iterable[pa.RecordBatch]) -> StagedPart:
+def stage(target: Target, attempt: AttemptId, places: StagingPlaces, batches: Iterable[pa.RecordBatch]) -> StagedPart:
     """Stage the rows of one partition at the source's instance that is to read it.
 
     Parameters
@@ -88,8 +93,8 @@ def stage(target: Target, attempt: AttemptId, places: dict[str, Any], batches: I
         Which job.
     attempt : AttemptId
         Who writes.
-    places : dict
-        What the scheduler answered to "handoff_places".
+    places : StagingPlaces
+        The scheduler's answer to `HandoffPlaces`.
     batches : iterable of RecordBatch
         The rows.
 
@@ -105,8 +110,8 @@ def stage(target: Target, attempt: AttemptId, places: dict[str, Any], batches: I
     HandoffError
         If the job takes no more.
     """
-    instance = attempt.partition % len(places["places"])
-    address = places["places"][instance]
+    instance = attempt.partition % len(places.places)
+    address = places.places[instance]
     digest = RowDigest()
     sender: _Sender | None = None
     loop = background_loop()
@@ -114,7 +119,9 @@ def stage(target: Target, attempt: AttemptId, places: dict[str, Any], batches: I
         for batch in batches:
             if sender is None:
                 sender = _Sender(target, address)
-                loop.run(sender.begin(attempt, instance, places, target.job, batch.schema))
+                schema = batch.schema.serialize().to_pybytes()
+                begin = BeginAttempt(attempt, target.job, places.generation, places.source, instance, schema)
+                loop.run(sender.begin(begin))
             digest.add(batch)
             sender.wait()
             sender.sending = loop.begin(sender.send(batch.serialize()))
@@ -137,9 +144,9 @@ def end_source(target: Target) -> None:
         The job, and perhaps the source.
     """
     try:
-        places = ask(target, "handoff_places", job=target.job, source=target.source)
-        if target.run in (None, places["run"]):
-            ask(target, "close_source", job=target.job, source=places["source"], instance=0)
+        places = ask(target, HandoffPlaces(target.job, target.source))
+        if target.generation in (None, places.generation):
+            ask(target, CloseSource(target.job, places.source, 0))
     except JobFailed as error:
         logger.debug("%s", error)
 
@@ -154,18 +161,8 @@ class _Sender:
         self._comm: Comm | None = None
         self._unanswered = 0
 
-    async def begin(
-        self, attempt: AttemptId, instance: int, places: dict[str, Any], job: str, schema: pa.Schema
-    ) -> None:
-        message = {
-            "attempt": list(attempt),
-            "job": job,
-            "run": places["run"],
-            "source": places["source"],
-            "instance": instance,
-            "schema": schema.serialize().to_pybytes(),
-        }
-        _answer(await self._greeted(message), "taken")
+    async def begin(self, begin: BeginAttempt) -> None:
+        _answer(await self._greeted({"begin": encode(BeginAttempt, begin)}), "taken")
 
     async def _greeted(self, message: dict[str, Any]) -> dict[str, Any]:
         """Return the answer to the first message, on a connection that is at hand or else a new one."""

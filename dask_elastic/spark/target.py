@@ -38,9 +38,9 @@ class Target:
     end : bool or None
         Whether the source ends: for a batch, with its commit, and None means it does not; for a streaming query, with
         the query, and None means it does.
-    run : int or None
-        Which run of the job; a job that is submitted again under its name is another run, and is not ended by what
-        wrote to the one before.
+    generation : int or None
+        The generation of the job, the option ``run``; a query that wrote to an earlier generation does not end the
+        source of a later one.
     tls : tuple of (str, str)
         Files with the credentials, by the names of `distributed.Security`.
     """
@@ -51,7 +51,7 @@ class Target:
     query: str | None = None
     epoch: int | None = None
     end: bool | None = None
-    run: int | None = None
+    generation: int | None = None
     tls: tuple[tuple[str, str], ...] = ()
 
     @classmethod
@@ -97,7 +97,7 @@ class Target:
             query=given.get("query"),
             epoch=_number(given, "epoch", "the number of the micro-batch"),
             end=_flag(given),
-            run=_number(given, "run", "what `into` says of the job"),
+            generation=_number(given, "run", "the generation of the job, as `into` returns it"),
             tls=tls,
         )
 

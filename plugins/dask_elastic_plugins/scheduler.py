@@ -117,13 +117,11 @@ def _cores(record: JobRecord) -> dict[tuple[str, int], dict[str, int]]:
 
 def _recoveries(record: JobRecord) -> dict[tuple[str, int], tuple[int, float | None, float | None]]:
     """Return by executor how many losses it recovered from, and how long that took."""
-    measures = [measure for report in record.reports.values() for measure in report["executors"]]
     return {
-        (measure["operator"], measure["executor"]): (
-            measure["recovered"], measure["recovery_p50"], measure["recovery_p99"],
-        )
-        for measure in measures
-    }  # fmt: skip
+        (measure.operator, measure.executor): (measure.recovered, measure.recovery_p50, measure.recovery_p99)
+        for _, report in record.reports.values()
+        for measure in report.executors
+    }
 
 
 @functools.lru_cache(maxsize=64)

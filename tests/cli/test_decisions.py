@@ -81,7 +81,7 @@ def test_a_surplus_that_is_given_back_is_told(invoke, address, endless, wait_unt
 
 
 def test_where_nothing_was_decided_that_is_said(invoke, address, client, monkeypatch):
-    monkeypatch.setattr("dask_elastic.cli.decisions.call", lambda client, operation, **given: b"[]")
+    monkeypatch.setattr("dask_elastic.cli.decisions.call_scheduler", lambda client, call: b"[]")
     shown = invoke("decisions", "new", "--scheduler", address)
     assert (shown.exit_code, shown.output) == (0, "Nothing was decided about job 'new' yet.\n")
 

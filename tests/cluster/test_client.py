@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -186,7 +187,7 @@ def test_the_live_line_covers_what_was_there_before(job, monkeypatch):
     described = job._describe()
     stream = Terminal()
     with Progress(stream=stream) as line:
-        line.show({**described, "name": "a-long-name-of-a-job"})
+        line.show(replace(described, name="a-long-name-of-a-job"))
         line.show(described)
         line.say("below")
     first, second, rest = stream.getvalue()[1:].replace("\r", "\n").split("\n", 2)

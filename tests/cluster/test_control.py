@@ -77,7 +77,7 @@ def numbers(rows, keys=200):
 
 def assert_same(job, table):
     """The state is what one process makes of the rows that were read."""
-    [(_, _, read)] = job._describe()["sources"]
+    read = job._describe().rows_read
     wanted = table.slice(0, read).to_pandas().groupby("k")["v"].agg(n="size", sum="sum", last="max")
     state = job.state("summed").to_pandas().set_index("k").sort_index()
     assert state.to_dict() == wanted.to_dict()
@@ -167,7 +167,7 @@ def test_two_jobs_share_the_cluster_and_what_is_lacking_is_said(client, wait_unt
     wait_until(lambda: cores(jobs[1]) >= 3, "the second job gets its share")
     wait_until(lambda: sum(map(cores, jobs)) <= 8, "nobody has more than there is")
     assert cores(jobs[0]) >= 3
-    wait_until(lambda: any(job._describe()["starved"] for job in jobs), "it is said that cores are lacking")
+    wait_until(lambda: any(job._describe().control.starved for job in jobs), "it is said that cores are lacking")
     for job in jobs:
         job.stop()
 
@@ -216,7 +216,7 @@ def test_a_worker_that_joins_is_used_within_two_periods(small_cluster, wait_unti
         wait_until(lambda: job.assignment()["remote"].any(), "the new worker has a task")
         job.drain(timeout=30)
         assert_same(job, rows)
-        _, guest = job._describe()["nodes"]
+        _, guest = job._describe().nodes
         seen = [snapshot.now for snapshot in job.snapshots() if len(snapshot.nodes) == 2]
         decisions = job.decisions()
         took = [guest in change["after"] for [change] in decisions["changes"][decisions["applied"]]]
@@ -230,8 +230,8 @@ def test_a_guest_that_holds_nothing_may_go_and_the_job_goes_on(small_cluster, wa
         job = de.submit(summing(de.sources.Push(SCHEMA), "quiet"), client)
         [home] = client.nthreads()
         cluster.scale(2)
-        wait_until(lambda: len(job._describe()["nodes"]) == 2, "the new worker has joined")
-        guest = next(address for address in job._describe()["nodes"] if address != home)
+        wait_until(lambda: len(job._describe().nodes) == 2, "the new worker has joined")
+        guest = next(address for address in job._describe().nodes if address != home)
         rows = numbers(300)
         job.send(rows.slice(0, 150))
         job.set_cores("summed", {home: 1, guest: 1})
@@ -244,7 +244,7 @@ def test_a_guest_that_holds_nothing_may_go_and_the_job_goes_on(small_cluster, wa
         job.end_of_input()
         job.wait(**RUN)
         assert_same(job, rows)
-        assert job._describe()["nodes"] == [home, ""]
+        assert job._describe().nodes == (home, "")
 
 
 def test_workers_are_drained_before_they_leave(small_cluster, wait_until):

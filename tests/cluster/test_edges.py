@@ -59,7 +59,7 @@ def test_parquet_files_are_read_by_two_instances(client, frame, tmp_path):
     count(rows, "k")
     job = finished(topology, client)
     assert_counted(job, frame, "k")
-    read = job._describe()["sources"]
+    read = job._describe().sources
     assert len(read) == 2
     assert all(rows for _, _, rows in read)
 
@@ -147,7 +147,7 @@ def test_parquet_files_hold_the_last_value_of_every_key(client, frame, tmp_path)
     written = pd.concat([pq.read_table(file).to_pandas() for file in files])
     last = written.groupby("k")["n"].max()
     assert last.tolist() == frame.groupby("k").size().tolist()
-    assert sum(rows for _, _, rows in job._describe()["sinks"]) == len(written)
+    assert sum(rows for _, _, rows in job._describe().sinks) == len(written)
     assert not list((tmp_path / "out").glob(".*"))
 
 

@@ -31,7 +31,7 @@ QUICK = {"elastic.control-period": "200ms", "distributed.deploy.lost-worker-time
 
 def nodes_of(job):
     """Addresses of the job's nodes of this moment."""
-    return {address for address in job._describe()["nodes"] if address}
+    return {address for address in job._describe().nodes if address}
 
 
 def give(job, operator, cores, wait_until):
@@ -87,7 +87,7 @@ def test_killed_workers_cost_nothing_but_time(small_cluster, wait_until):
             sent = pump.sent
             wait_until(lambda: pump.sent > sent + 1_500, "rows flow")  # noqa: B023
             for guest in guests:
-                node = job._describe()["nodes"].index(guest)
+                node = job._describe().nodes.index(guest)
                 os.kill(pids[guest], signal.SIGKILL)
                 killed.setdefault(node, []).append(time.time())
                 if not at_once:
@@ -149,7 +149,7 @@ def test_a_stopped_worker_and_one_that_is_cut_off_are_found_replaced_and_taken_b
         pump = Pump(job, numbered_rows(2_000_000))
         pump.start()
         give(job, "followed", {home: 1, stopped: 1, cut_off: 1}, wait_until)
-        nodes = job._describe()["nodes"]
+        nodes = job._describe().nodes
         pid = client.run(os.getpid, workers=[stopped])[stopped]
 
         def lost(address):
@@ -217,7 +217,7 @@ def test_state_that_outgrows_its_worker_ends_the_job_and_not_the_worker(small_cl
         assert isinstance(raised.value.__cause__, errors.StateMemoryExceeded)
         assert "of 381 MiB" in str(raised.value.__cause__)
         assert client.run(os.getpid) == pids
-        read = job._describe()["sources"][0][2]
+        read = job._describe().rows_read
         assert read - job.metrics()["rows"].sum() < 2_000_000
 
 

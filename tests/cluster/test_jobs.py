@@ -9,6 +9,7 @@ from counting_jobs import NUMBERS, RUN, SCHEMA, assert_runs, counting, held
 from distributed import Client
 
 import dask_elastic as de
+from dask_elastic.runtime.protocol.job_calls import Wait
 from dask_elastic.state.store import KeyedStore
 from dask_elastic.vocab import errors
 
@@ -44,14 +45,14 @@ def test_wait_gives_up_after_its_timeout_and_the_job_goes_on(client, timeout):
 
 def test_an_interrupted_wait_leaves_the_job_running_and_says_how_to_stop_it(client, monkeypatch, capsys):
     job = held(client)
-    call = job._call
+    ask = job._ask
 
-    def interrupted(operation, **arguments):
-        if operation == "wait":
+    def interrupted(call):
+        if isinstance(call, Wait):
             raise KeyboardInterrupt
-        return call(operation, **arguments)
+        return ask(call)
 
-    monkeypatch.setattr(job, "_call", interrupted)
+    monkeypatch.setattr(job, "_ask", interrupted)
     with pytest.raises(KeyboardInterrupt):
         job.wait()
     said = capsys.readouterr().err
@@ -95,7 +96,7 @@ def test_a_drained_job_reads_no_further(client, wait_until):
     job.drain(timeout=30)
     assert job.status == "finished"
     assert job.state("counted").to_pandas()["n"].sum() % 2_000 == 0
-    assert job.state("counted").to_pandas()["n"].sum() == job._describe()["sources"][0][2]
+    assert job.state("counted").to_pandas()["n"].sum() == job._describe().rows_read
 
 
 def test_a_forgotten_job_is_unknown_and_leaves_nothing(client, threads_of_jobs):

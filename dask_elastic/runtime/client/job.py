@@ -9,17 +9,20 @@ from typing import TYPE_CHECKING, Any, Literal
 import pandas as pd
 import pyarrow as pa
 from dask.utils import parse_timedelta
-from distributed import get_client
-from distributed.protocol import to_serialize
 
 from dask_elastic.control.recording import loads
+from dask_elastic.runtime.client.call import call_scheduler, default_client
 from dask_elastic.runtime.client.event_time_view import event_time_table, instants
 from dask_elastic.runtime.client.job_state import JobState
 from dask_elastic.runtime.client.job_view import html, summary
 from dask_elastic.runtime.client.progress import Progress
+from dask_elastic.runtime.protocol import job_calls, job_status
+from dask_elastic.runtime.protocol.calls import B, Call
+from dask_elastic.runtime.protocol.job_description import JobDescription
+from dask_elastic.runtime.protocol.job_status import Status
 from dask_elastic.runtime.protocol.remote_errors import load_error
 from dask_elastic.runtime.protocol.tables import read_table, table_bytes
-from dask_elastic.vocab.errors import JobFailed, JobStopped, SubmitError, UnknownJob, UnknownOperator
+from dask_elastic.vocab.errors import JobFailed, JobStopped, UnknownJob, UnknownOperator
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -27,36 +30,8 @@ if TYPE_CHECKING:
     from dask_elastic.vocab.snapshot import Snapshot
 
 POLL_SECONDS = 0.25
-ENDED = ("finished", "stopped", "failed")
-
-
-def default_client() -> Client:
-    """Return the client at hand.
-
-    Raises
-    ------
-    SubmitError
-        If there is none.
-    """
-    try:
-        client: Client = get_client()
-    except ValueError as error:
-        raise SubmitError("there is no Dask client: create one with dask.distributed.Client(), or pass it") from error
-    return client
-
-
-def call(client: Client, operation: str, **arguments: Any) -> Any:
-    """Ask the scheduler's part of dask_elastic; raises what it answers with."""
-    reply = client.sync(_ask, client, operation, arguments)
-    if isinstance(reply, dict) and "answer" in reply:
-        return reply["answer"]
-    if isinstance(reply, dict) and "error" in reply:
-        raise load_error(reply["error"])
-    raise UnknownJob("this cluster does not host dask_elastic: no job was ever submitted to it")
-
-
-async def _ask(client: Client, operation: str, arguments: dict[str, Any]) -> Any:
-    return await getattr(client.scheduler, f"elastic_{operation}")(**arguments)
+ENDED = tuple(sorted(status.value for status in job_status.ENDED))
+"""The statuses, as `Job.status` returns them, that a job never leaves."""
 
 
 class Job:
@@ -80,23 +55,21 @@ class Job:
     def _repr_html_(self) -> str:
         return html(self._describe())
 
-    def _call(self, operation: str, **arguments: Any) -> Any:
-        return call(self.client, operation, job=self.name, **arguments)
+    def _ask(self, call: Call[B], /) -> B:
+        return call_scheduler(self.client, call)
 
-    def _describe(self) -> dict[str, Any]:
-        described: dict[str, Any] = self._call("describe")
-        return described
+    def _describe(self) -> JobDescription:
+        return self._ask(job_calls.Describe(self.name))
 
     @property
     def status(self) -> str:
         """One of "starting", "running", "draining", "finished", "stopped" and "failed"."""
-        status: str = self._describe()["status"]
-        return status
+        return str(self._describe().status.value)
 
     @property
     def error(self) -> BaseException | None:
-        """What the job failed with, None when it did not."""
-        data = self._describe()["error"]
+        """The error that the job failed with; None when it has not failed."""
+        data = self._describe().error
         return None if data is None else load_error(data)
 
     def wait(self, timeout: float | str | None = None, *, progress: bool | None = None) -> None:
@@ -125,12 +98,12 @@ class Job:
         with Progress(progress) as line:
             try:
                 described = self._describe()
-                while described["status"] not in ENDED:
+                while described.live:
                     line.show(described)
                     left = POLL_SECONDS if deadline is None else min(POLL_SECONDS, deadline - time.monotonic())
                     if left <= 0:
-                        raise TimeoutError(f"job {self.name!r} is still {described['status']} after {seconds:g} s")
-                    described = self._call("wait", timeout=left)
+                        raise TimeoutError(f"job {self.name!r} is still {described.status.value} after {seconds:g} s")
+                    described = self._ask(job_calls.Wait(self.name, left))
                 line.show(described)
             except KeyboardInterrupt:
                 line.say(f"Job {self.name!r} goes on. Stop it with job.stop(), or find it again with "
@@ -138,25 +111,25 @@ class Job:
                 raise
         self._raise_for(described)
 
-    def _raise_for(self, described: dict[str, Any]) -> None:
-        if described["status"] == "failed":
-            cause = load_error(described["error"])
+    def _raise_for(self, described: JobDescription) -> None:
+        if described.error is not None:
+            cause = load_error(described.error)
             raise JobFailed(f"job {self.name!r} failed: {cause}") from cause
-        if described["status"] == "stopped":
+        if described.status is Status.STOPPED:
             raise JobStopped(f"job {self.name!r} was stopped")
 
     def drain(self, timeout: float | str | None = None) -> None:
-        """Let the sources read no further, and wait until what they read is processed."""
-        self._call("drain")
+        """Have the sources read no further, and wait until the rows that they have read are processed."""
+        self._ask(job_calls.Drain(self.name))
         self.wait(timeout, progress=False)
 
     def stop(self) -> None:
-        """End the job at once; tuples on their way are dropped, state and measures stay readable."""
-        self._call("stop")
+        """End the job at once; tuples in flight are dropped, state and measures stay readable."""
+        self._ask(job_calls.Stop(self.name))
 
     def forget(self) -> None:
         """End the job if it runs, and free its state on the workers."""
-        self._call("forget")
+        self._ask(job_calls.Forget(self.name))
 
     # looking
 
@@ -186,13 +159,13 @@ class Job:
             "bytes_in", "bytes_out", "pending_bytes", "recovered", "recovery_p50", "recovery_p99", "refused", "bound",
             "event_time",
         ]  # fmt: skip
-        bound = set(described["bound"])
+        bound = set(described.control.bound)
         rows = [
-            {**part, "node": described["nodes"][part["node"]], "bound": part["operator"] in bound}
-            for part in described["executors"]
+            {**vars(part), "node": described.nodes[part.node], "bound": part.operator in bound}
+            for part in described.executors
         ]
         table = pd.DataFrame(rows, columns=columns)
-        table["event_time"] = instants(part["event_time"] for part in rows)
+        table["event_time"] = instants(part.event_time for part in described.executors)
         return table.sort_values(["operator", "executor"], ignore_index=True)
 
     def event_times(self) -> pd.DataFrame:
@@ -206,7 +179,7 @@ class Job:
             late; missing while that is not known), ``late`` (rows of a source that were older than that all the
             same: they are processed, and counted).
         """
-        return event_time_table(self._describe()["event_times"])
+        return event_time_table(self._describe().event_times)
 
     def assignment(self) -> pd.DataFrame:
         """Where everything is, one row a task.
@@ -217,23 +190,22 @@ class Job:
             Columns: ``operator``, ``executor``, ``home`` and ``node`` (addresses), ``task``, ``remote``, ``shards``
             (a list of shard numbers).
         """
-        parts = self._call("assignment")
-        # Asked afterwards: a worker may just have joined.
-        nodes = self._describe()["nodes"]
-        rows = []
-        for part in parts:
-            for task, node in part["node_of_task"]:
-                rows.append(
-                    {
-                        "operator": part["operator"],
-                        "executor": part["executor"],
-                        "home": nodes[part["home"]],
-                        "task": task,
-                        "node": nodes[node],
-                        "remote": node != part["home"],
-                        "shards": [shard for shard, owner in enumerate(part["owner"]) if owner == task],
-                    }
-                )
+        parts = self._ask(job_calls.Assignment(self.name))
+        # Read after the assignment: a worker may have joined in between.
+        nodes = self._describe().nodes
+        rows = [
+            {
+                "operator": part.operator,
+                "executor": part.executor,
+                "home": nodes[part.home],
+                "task": task,
+                "node": nodes[node],
+                "remote": node != part.home,
+                "shards": [shard for shard, owner in enumerate(part.owner) if owner == task],
+            }
+            for part in parts
+            for task, node in sorted(part.node_of_task.items())
+        ]
         columns = ["operator", "executor", "home", "task", "node", "remote", "shards"]
         return pd.DataFrame(rows, columns=columns).sort_values(["operator", "executor", "task"], ignore_index=True)
 
@@ -247,7 +219,8 @@ class Job:
             ``ended`` (seconds since the epoch), ``pause`` (seconds for which the shard's tuples waited).
         """
         columns = ["operator", "executor", "shard", "source", "target", "across_nodes", "ended", "pause"]
-        return pd.DataFrame(self._call("moves"), columns=columns).sort_values("ended", ignore_index=True)
+        found = [vars(move) for move in self._ask(job_calls.Moves(self.name))]
+        return pd.DataFrame(found, columns=columns).sort_values("ended", ignore_index=True)
 
     def recoveries(self) -> pd.DataFrame:
         """Return what became of remote tasks that were lost with their worker, at most 1,000 losses of each executor.
@@ -261,7 +234,8 @@ class Job:
             again; missing where there are none yet).
         """
         columns = ["operator", "executor", "node", "tasks", "shards", "rows", "lost", "first", "ended"]
-        table = pd.DataFrame(self._call("recoveries"), columns=columns)
+        found = [vars(recovery) for recovery in self._ask(job_calls.Recoveries(self.name))]
+        table = pd.DataFrame(found, columns=columns)
         return table.astype({"first": float, "ended": float}).sort_values("lost", ignore_index=True)
 
     def decisions(self) -> pd.DataFrame:
@@ -282,7 +256,7 @@ class Job:
             "number", "time", "target", "measured", "predicted", "observed", "feasible", "applied", "reason", "wanted",
             "changes", "starved", "bound", "moved_bytes", "seconds",
         ]  # fmt: skip
-        return pd.DataFrame(json.loads(self._call("decisions")), columns=columns)
+        return pd.DataFrame(json.loads(self._ask(job_calls.Decisions(self.name))), columns=columns)
 
     def snapshots(self, last: int | None = None) -> list[Snapshot]:
         """Return what decisions were made from of late: the whole cluster, once a period, oldest first.
@@ -296,7 +270,7 @@ class Job:
         --------
         dask_elastic.save_snapshots, dask_elastic.replay
         """
-        return loads(self._call("snapshots", last=last))
+        return loads(self._ask(job_calls.Snapshots(self.name, last)))
 
     def state(self, operator: str) -> JobState:
         """Return the state of a stateful operator, readable while the job runs and after it has ended.
@@ -306,7 +280,7 @@ class Job:
         operator : str
             Name of the operator.
         """
-        return JobState(self._call, operator)
+        return JobState(self._ask, self.name, operator)
 
     def collect(self, sink: str) -> pa.Table:
         """Return what a `sinks.Collect` holds, in no particular order between nodes.
@@ -316,7 +290,7 @@ class Job:
         sink : str
             Name of the sink.
         """
-        parts = [read_table(part) for part in self._call("collect", operator=sink)]
+        parts = [read_table(part) for part in self._ask(job_calls.Collect(self.name, sink))]
         return pa.concat_tables(parts) if parts else pa.table({})
 
     def dead_letters(self, operator: str | None = None) -> Any:
@@ -334,8 +308,8 @@ class Job:
             a worker rows are counted but not kept.
         """
         if operator is None:
-            return dict(self._describe()["dead_letters"])
-        parts = [read_table(part) for part in self._call("dead_letters", operator=operator)]
+            return dict(self._describe().dead_letters)
+        parts = [read_table(part) for part in self._ask(job_calls.DeadLetters(self.name, operator))]
         return pa.concat_tables(parts) if parts else pa.table({})
 
     # acting
@@ -356,15 +330,15 @@ class Job:
         source = source or self._pushed_source()
         for part in _chunks(table):
             body = memoryview(table_bytes(part))
-            while not self._call("send", source=source, instance=0, rows=to_serialize(body)):
+            while not self._ask(job_calls.Send(self.name, source, 0, body)):
                 pass  # each attempt waits for room at the source; an ended job raises
 
     def end_of_input(self, source: str | None = None) -> None:
         """Say that nothing more will be sent to a `sources.Push`; the job can then finish."""
-        self._call("close_source", source=source or self._pushed_source(), instance=0)
+        self._ask(job_calls.CloseSource(self.name, source or self._pushed_source(), 0))
 
     def _pushed_source(self) -> str:
-        pushed = [name for name, _, _, _, is_pushed in self._describe()["operators"] if is_pushed]
+        pushed = [component.name for component in self._describe().components if component.pushed]
         if not pushed:
             raise UnknownOperator(f"job {self.name!r} has no sources.Push: nothing can be sent to it")
         if len(pushed) > 1:
@@ -386,7 +360,7 @@ class Job:
         executor : int, optional
             One executor of the operator; all of them if left out.
         """
-        self._call("set_cores", operator=operator, cores=cores, executor=executor)
+        self._ask(job_calls.SetCores(self.name, operator, cores, executor))
 
     def move_shard(self, operator: str, shard: int, task: int, executor: int = 0) -> None:
         """Move a shard to another task of its executor; returns when the move has begun.
@@ -400,7 +374,7 @@ class Job:
         executor : int
             The executor that they belong to.
         """
-        self._call("move_shard", operator=operator, executor=executor, shard=shard, task=task)
+        self._ask(job_calls.MoveShard(self.name, operator, executor, shard, task))
 
 
 SEND_ROWS = 65_536
@@ -436,7 +410,7 @@ def jobs(client: Client | None = None) -> list[Job]:
     """
     client = client or default_client()
     try:
-        known = call(client, "known")
+        known = call_scheduler(client, job_calls.ListJobs())
     except UnknownJob:
         return []
-    return [Job(described["name"], client) for described in known]
+    return [Job(described.name, client) for described in known]

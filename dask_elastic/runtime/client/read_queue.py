@@ -1,13 +1,16 @@
-"""Reading what a `sinks.DaskQueue` puts on its queue."""
+"""Reading the rows that a `sinks.DaskQueue` puts on its queue."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from dask_elastic.runtime.client.job import call, default_client
+from dask_elastic.runtime.client.call import call_scheduler, call_worker, default_client
+from dask_elastic.runtime.protocol.calls import B, Call
+from dask_elastic.runtime.protocol.codec import Payload
+from dask_elastic.runtime.protocol.queue_calls import HeldRows
 from dask_elastic.runtime.transport.queue_reader import batches_of
 
 if TYPE_CHECKING:
@@ -17,8 +20,8 @@ if TYPE_CHECKING:
 def read_queue(name: str, client: Client | None = None) -> Iterator[pa.RecordBatch]:
     """Read the batches of a queue until the job that writes it has ended.
 
-    A batch counts as taken when the next one is asked for: a program that dies in between finds it again when it reads
-    anew. One program at a time reads a queue.
+    A batch counts as taken when the next one is requested: a program that dies in between gets it again when it reads
+    the queue again. One program at a time reads a queue.
 
     Parameters
     ----------
@@ -30,23 +33,19 @@ def read_queue(name: str, client: Client | None = None) -> Iterator[pa.RecordBat
     Yields
     ------
     RecordBatch
-        In the order of the queue. Waits while there is none, also for a job that has not begun.
+        In the order of the queue. Waits while there is none, also for a job that has not started.
 
     Raises
     ------
     ElasticError
-        What the job failed with, behind the last batch.
+        The error that the job failed with, after the last batch.
     """
     client = client or default_client()
 
-    def ask(operation: str, **arguments: Any) -> Any:
-        return call(client, operation, **arguments)
+    def ask(call: Call[B], /) -> B:
+        return call_scheduler(client, call)
 
-    def fetch(address: str, **item: Any) -> Any:
-        return client.sync(_fetch, client, address, item)
+    def fetch(address: str, call: HeldRows) -> Payload:
+        return call_worker(client, address, call)
 
     yield from batches_of(name, ask, fetch)
-
-
-async def _fetch(client: Client, address: str, item: dict[str, Any]) -> Any:
-    return await client.rpc(address).elastic_held_rows(**item)

@@ -16,9 +16,9 @@ def save_snapshots(snapshots: Iterable[Snapshot], path: str | PathLike[str]) -> 
     Parameters
     ----------
     snapshots : iterable of Snapshot
-        What `Job.snapshots` returned.
+        As `Job.snapshots` returns them.
     path : str or path-like
-        Where to; a file that is there is replaced.
+        The file; an existing one is replaced.
     """
     Path(path).write_bytes(dumps(snapshots))
 
@@ -34,6 +34,6 @@ def load_snapshots(path: str | PathLike[str]) -> list[Snapshot]:
     Raises
     ------
     PlanningError
-        If the file is none, or damaged; names the line.
+        If a line is not a snapshot; names the line.
     """
     return loads(Path(path).read_bytes())

@@ -1,4 +1,4 @@
-"""Letting workers go while jobs run."""
+"""Retiring workers while jobs run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from dask.utils import parse_timedelta
 
-from dask_elastic.runtime.client.job import call, default_client
+from dask_elastic.runtime.client.call import call_scheduler, default_client
+from dask_elastic.runtime.protocol.job_calls import Retire
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -20,7 +21,7 @@ def retire(
     *,
     close: bool = False,
 ) -> None:
-    """Take all cores away from workers, and return once they can be closed without harm to a running job.
+    """Take all cores away from workers, and return when they can be closed without harm to a running job.
 
     Executors get as many cores elsewhere as are free. No job uses the workers from then on.
 
@@ -33,20 +34,20 @@ def retire(
     timeout : float or str, optional
         Seconds to wait at most, or a duration such as ``"30s"``; without it there is no limit.
     close : bool
-        Whether to close the workers in the end, too, by Dask's own `Client.retire_workers`.
+        Whether to also close the workers then, with Dask's `Client.retire_workers`.
 
     Raises
     ------
     PlanningError
-        If a worker is not there, or it is the home of executors, sources or sinks of a running job, which do not
-        change their home yet. Nothing is changed then.
+        If a worker is not in the cluster, or it is the home of executors, sources or sinks of a running job, which do
+        not change their home yet. Nothing is changed then.
     TimeoutError
-        If tasks of some job are still there after `timeout`. The workers get no new ones; a second call goes on
+        If tasks of some job are still there after `timeout`. The workers get no new ones; call again to go on
         waiting.
     """
     addresses = [workers] if isinstance(workers, str) else list(workers)
     client = client or default_client()
     seconds = None if timeout is None else float(parse_timedelta(timeout, default="s"))
-    call(client, "retire", workers=addresses, timeout=seconds)
+    call_scheduler(client, Retire(tuple(addresses), seconds))
     if close:
         client.retire_workers(addresses, close_workers=True)
