@@ -1,4 +1,4 @@
-"""The Dask client that a script finds."""
+"""The Dask client that ``dask elastic run`` creates for a script."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dask_elastic.runtime.protocol.job_calls import Submit
 
 
 class ScriptClient(Client):  # type: ignore[misc]  # distributed is untyped
-    """A client that remembers which jobs were submitted through it.
+    """A client that records the names of the jobs submitted through it.
 
     Parameters
     ----------
@@ -28,7 +28,7 @@ class ScriptClient(Client):  # type: ignore[misc]  # distributed is untyped
         return [*self._submitted]
 
     def sync(self, func: Any, *arguments: Any, **options: Any) -> Any:
-        """Run a coroutine on the client's event loop, as `dask_elastic.runtime.client.call.call_scheduler` does."""
+        """Run a coroutine on the client's event loop; `dask_elastic.runtime.client.call.call_scheduler` does."""
         reply = super().sync(func, *arguments, **options)
         for argument in arguments:
             if isinstance(argument, Submit) and "answer" in reply:

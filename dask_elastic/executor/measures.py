@@ -15,7 +15,7 @@ from dask_elastic.meters import (
     Rate,
     RecentMean,
     ServiceRate,
-    ShardDemand,
+    ShardArrivals,
     ShardLoad,
 )
 from dask_elastic.vocab.identity import ExecutorId
@@ -127,7 +127,7 @@ class Measures:
         self.service = ServiceRate()
         self.cost = BatchCost()
         self.loads = ShardLoad(shards, window=RATE_SECONDS)
-        self.demand = ShardDemand(shards)
+        self.demand = ShardArrivals(shards)
         self.latency = LatencyWindow()
         self.latency_mean = RecentMean(RECENT_SECONDS)
         self.sojourn = RecentMean(RECENT_SECONDS)

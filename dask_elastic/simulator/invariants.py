@@ -9,7 +9,8 @@ import numpy as np
 from dask_elastic.executor.executor import ElasticExecutor
 from dask_elastic.executor.pending import Pending
 from dask_elastic.executor.remote import RemotePart
-from dask_elastic.state.store import NO_OWNER, KeyedStore
+from dask_elastic.state.shard_owners import NO_OWNER
+from dask_elastic.state.store import KeyedStore
 from dask_elastic.vocab.errors import ProtocolError
 from dask_elastic.vocab.identity import ExecutorId
 
