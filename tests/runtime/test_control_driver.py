@@ -16,7 +16,7 @@ from dask_elastic.control.recording import loads
 from dask_elastic.runtime.protocol import part_calls
 from dask_elastic.runtime.protocol.job_calls import Decisions, Describe, Forget, Snapshots, Stop
 from dask_elastic.runtime.protocol.job_spec import JobSpec
-from dask_elastic.runtime.protocol.job_status import Status
+from dask_elastic.runtime.protocol.job_status import JobEvent
 from dask_elastic.runtime.scheduler import control_driver as module
 from dask_elastic.runtime.scheduler.coordinator import Coordinator
 from dask_elastic.runtime.scheduler.job_record import JobRecord, ReceivedReport
@@ -370,7 +370,7 @@ def busy_cluster(fake):
     options = replace(job.options, latency_target=0.05)
     spec = JobSpec("job", 1, nodes, 0, job.summaries, {"rows": (0,), "op0": homes}, {"op0": cores}, options)
     record = coordinator.jobs["job"] = JobRecord(spec, False)
-    record.change(Status.RUNNING)
+    record.change(JobEvent.STARTED)
 
     def report(now):
         for node in range(NODES):

@@ -47,7 +47,7 @@ def answer(part, meanwhile, wait=SECONDS):
 
 def lose(part):
     part.executor.links.cut(1)
-    part.executor.handle(events.NodeGone(1), now=0.0)
+    part.executor.handle(events.NodeLeft(1), now=0.0)
 
 
 def test_the_end_of_the_last_task_on_the_nodes_is_answered_at_once(part):

@@ -11,7 +11,7 @@ from dask_elastic.runtime.config.control_options import ControlOptions, control_
 from dask_elastic.runtime.protocol import job_calls, part_calls
 from dask_elastic.runtime.protocol.calls import HandledCall, Handler, Version, handlers_of
 from dask_elastic.runtime.protocol.job_description import JobDescription
-from dask_elastic.runtime.protocol.job_status import Status
+from dask_elastic.runtime.protocol.job_status import JobEvent
 from dask_elastic.runtime.scheduler.control_driver import ControlDriver
 from dask_elastic.runtime.scheduler.core_changes import CoreChanges
 from dask_elastic.runtime.scheduler.epoch_commits import EpochCommits
@@ -171,7 +171,7 @@ class Coordinator:
         record = self.jobs.record(call.job)
         if not record.live:
             return
-        record.change(Status.DRAINING)
+        record.change(JobEvent.DRAIN_REQUESTED)
         self.epochs.close_all(record)
         await self.calls.all(record, part_calls.Drain(*record.generation_id))
 
@@ -181,7 +181,7 @@ class Coordinator:
 
     async def _stop(self, record: JobRecord) -> None:
         if record.live:
-            record.change(Status.STOPPED)
+            record.change(JobEvent.STOP_REQUESTED)
             await self.calls.tell(record, part_calls.End(*record.generation_id))
 
     async def forget(self, call: job_calls.Forget) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from dask_elastic.runtime.protocol import part_calls
 from dask_elastic.runtime.protocol.calls import HandledCall
-from dask_elastic.runtime.protocol.job_status import Status
+from dask_elastic.runtime.protocol.job_status import JobEvent
 from dask_elastic.runtime.protocol.remote_errors import Relayed, dump_error
 from dask_elastic.runtime.protocol.reports import Report, Suspects
 from dask_elastic.runtime.scheduler.job_record import JobRecord, Suspect
@@ -106,7 +106,7 @@ class JobHealth:
             return
         for node, report in reports.items():
             record.receive(node, report)
-        record.change(Status.FINISHED)
+        record.change(JobEvent.COMPLETED)
         # Threads end; state and measures stay readable.
         await self.calls.tell(record, part_calls.End(*record.generation_id))
 
@@ -115,7 +115,7 @@ class JobHealth:
         if not record.live:
             return
         record.error = error
-        record.change(Status.FAILED)
+        record.change(JobEvent.ERROR)
         self.spawn(self.calls.tell(record, part_calls.End(*record.generation_id)))
 
     # losses

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from dask_elastic.runtime.protocol.job_description import ComponentDescription, ControlView, JobDescription
 from dask_elastic.runtime.protocol.job_spec import STATIC, JobGeneration, JobSpec
-from dask_elastic.runtime.protocol.job_status import ENDED, Status
+from dask_elastic.runtime.protocol.job_status import ENDED, JobEvent, Status, next_status
 from dask_elastic.runtime.protocol.reports import PartReport
 from dask_elastic.vocab.epoch import HandoffProgress
 
@@ -144,13 +144,14 @@ class JobRecord:
         """Whether every node has reported that all of its instances have ended."""
         return all(node in self.reports and self.reports[node].report.complete for node, _ in self.spec.members)
 
-    def change(self, status: Status) -> None:
-        """Change the status; a job that has ended keeps its status."""
+    def change(self, event: JobEvent) -> None:
+        """Change the status as the table of `job_status` says; events after the end are late and change nothing."""
         if not self.live:
             return
-        self.status = status
-        self._started.set()
-        if status in ENDED:
+        self.status = next_status(self.name, self.status, event)
+        if self.status is not Status.STARTING:
+            self._started.set()
+        if self.status in ENDED:
             self.components = b""
             self.ended_at = time.time()
             self._ended.set()

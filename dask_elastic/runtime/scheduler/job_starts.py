@@ -13,7 +13,7 @@ from dask_elastic.runtime.protocol import part_calls
 from dask_elastic.runtime.protocol.calls import Version
 from dask_elastic.runtime.protocol.job_calls import Submit
 from dask_elastic.runtime.protocol.job_spec import JobSpec
-from dask_elastic.runtime.protocol.job_status import Status
+from dask_elastic.runtime.protocol.job_status import JobEvent
 from dask_elastic.runtime.scheduler.job_record import JobRecord
 from dask_elastic.runtime.scheduler.job_table import JobTable
 from dask_elastic.runtime.scheduler.paradigm import demands
@@ -100,7 +100,7 @@ class JobStarts:
             await self._start(record)
         except BaseException:
             await self.calls.tell(record, part_calls.Forget(*record.generation_id))
-            record.change(Status.FAILED)
+            record.change(JobEvent.ERROR)
             self.jobs.pop(call.name, None)
             raise
         if not record.live:
@@ -138,5 +138,5 @@ class JobStarts:
             if isinstance(result, BaseException):
                 raise result
         await self.calls.all(record, part_calls.StartExecutors(*record.generation_id))
-        record.change(Status.RUNNING)
+        record.change(JobEvent.STARTED)
         await self.calls.all(record, part_calls.StartSources(*record.generation_id))
