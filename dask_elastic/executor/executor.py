@@ -64,14 +64,10 @@ class ElasticExecutor:
     timed : iterable of ExecutorId
         The inputs whose tuples have event time.
 
-    Attributes
-    ----------
-    task_ended : callable
-        Called, without the lock, when a task has ended or was lost with its node.
-
     Notes
     -----
-    Elasticutor, sections 3.1 and 3.2.
+    Elasticutor, sections 3.1 and 3.2. The owner may set `task_ended`: it is called, without the lock, when a task has
+    ended or was lost with its node.
     """
 
     def __init__(
