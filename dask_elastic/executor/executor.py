@@ -41,9 +41,9 @@ class ElasticExecutor:
     """One of the fixed parts of a component's key space, on as many cores as it is given.
 
     The data path is `split` and `accept` (called by any thread that delivers a batch), `take` and `done` (called by a
-    task's thread, or by the thread that feeds a remote task); control is `handle`. The driver passes each message of a remote task to
-    `links.admit` when it arrives, then in the same order to `links.leaves` (outputs) or `take_back` (all else). Methods
-    of the data path, `handle` and `take_back` return instructions for the driver.
+    task's thread, or by the thread that feeds a remote task); control is `handle`. The driver passes each message of a
+    remote task to `links.admit` when it arrives, then in the same order to `links.leaves` (outputs) or `take_back` (all
+    else). Methods of the data path, `handle` and `take_back` return instructions for the driver.
 
     Parameters
     ----------

@@ -20,6 +20,7 @@ LAYERS = [
     {"testing"},
     {"dashboard", "runtime", "simulator", "spark", "connectors"},
     {"runtime.protocol"},
+    {"papers"},
     {"control", "executor"},
     {"migration", "planning", "windows"},
     {"routing", "state", "meters", "model"},

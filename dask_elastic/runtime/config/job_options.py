@@ -8,14 +8,14 @@ from typing import Any
 import dask.config
 import yaml
 
-from dask_elastic.control.assignment import core_planner_names
+from dask_elastic.planning.registry import names
 from dask_elastic.runtime.config.parsing import Amount, Choice, Duration, Flag, Option, Size, nearest
 from dask_elastic.runtime.protocol.job_spec import PARADIGMS, JobOptions
 from dask_elastic.vocab.errors import SubmitError
 
 OPTIONS = (
     Option("on_error", Choice(("fail", "skip"))),
-    Option("planner", Choice(tuple(core_planner_names()))),
+    Option("planner", Choice(tuple(names("cores")))),
     Option("paradigm", Choice(PARADIGMS)),
     Option("dry_run", Flag()),
     Option("inbox_time", Duration()),
