@@ -11,7 +11,7 @@ MAX_FRAME = 2**30
 """Bytes of the largest packet, unless the configuration sets them."""
 
 LEAST_FRAME = 64 * 2**20
-"""A batch of rows, and what is sent together with it, has to fit into a packet."""
+"""A batch of rows and the messages that are sent with it have to fit into a packet."""
 
 REQUIRE_TLS = Option("require_tls", Flag())
 OPTIONS = (

@@ -1,4 +1,4 @@
-"""Typed calls between processes: a call is a value whose class says what is answered.
+"""Typed calls between processes: the class of a call determines the type of its answer.
 
 A call class names an operation. Its fields are the arguments, and its type parameter is the type of the answer, so that
 mypy checks both ends: ``await calls.one(address, MoveShard(...))`` has the type of the answer, and

@@ -117,14 +117,14 @@ class EpochLedger:
             if epoch <= self._forgotten.get(query, -1):
                 raise HandoffError(
                     f"query {query}, epoch {epoch}: so old that the ledger has forgotten whether it was committed. "
-                    "Start the query with a new checkpoint, and the job anew."
+                    "Submit the job again, and start the query with a new checkpoint."
                 )
             return False
         if (record.rows, record.digest) != (rows, digest):
             raise EpochConflict(
                 f"query {query}, epoch {epoch} was committed with {record.rows} rows of digest {record.digest:016x}, "
                 f"and comes again with {rows} rows of digest {digest:016x}: the query's source does not return the "
-                "same rows again. Start the query with a new checkpoint, and the job anew."
+                "same rows again. Submit the job again, and start the query with a new checkpoint."
             )
         return True
 

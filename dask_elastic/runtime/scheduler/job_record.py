@@ -145,7 +145,7 @@ class JobRecord:
         return all(node in self.reports and self.reports[node].report.complete for node, _ in self.spec.members)
 
     def change(self, event: JobEvent) -> None:
-        """Change the status as the table of `job_status` says; events after the end are late and change nothing."""
+        """Change the status by the table of `job_status`; events after the end are late and change nothing."""
         if not self.live:
             return
         self.status = next_status(self.name, self.status, event)

@@ -50,7 +50,7 @@ class WorkerCalls:
         """
         if not self.present(address):
             # Dialling would try again and again until Dask's timeout.
-            raise NodeLost(f"worker {address} has left the cluster, and with it what it held of the job")
+            raise NodeLost(f"worker {address} has left the cluster, and its part of the job with it")
         try:
             reply = await getattr(self.scheduler.rpc(address), call.operation)(**message_of(call))
         except (TimeoutError, OSError) as error:
