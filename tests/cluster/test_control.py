@@ -123,7 +123,7 @@ def test_cores_follow_the_load_up_and_down_and_the_state_is_right(client, data_p
     assert decisions["observed"].notna().any()
 
 
-def test_a_dry_run_says_what_it_would_do_and_does_nothing(client, wait_until, tmp_path):
+def test_a_dry_run_records_decisions_and_changes_nothing(client, wait_until, tmp_path):
     source = de.sources.Iterable(paced(numbers(1_500), 1_000))
     job = let_loose(de.submit(summing(source, "dry"), client, cores={"summed": 1}, dry_run=True))
     wait_until(lambda: len(job.decisions()), "there is something to say")
@@ -141,7 +141,7 @@ def test_a_dry_run_says_what_it_would_do_and_does_nothing(client, wait_until, tm
     assert len(job.snapshots(last=3)) == 3
 
 
-def test_an_idle_job_and_one_whose_cores_were_given_by_hand_stay_as_they_are(client, wait_until):
+def test_an_idle_job_and_pinned_cores_are_left_unchanged(client, wait_until):
     idle = de.submit(summing(de.sources.Push(SCHEMA), "idle"), client, cores={"summed": 1})
     let_loose(idle)
     source = de.sources.Iterable(paced(numbers(1_500), 900))
@@ -153,7 +153,7 @@ def test_an_idle_job_and_one_whose_cores_were_given_by_hand_stay_as_they_are(cli
     assert not any(pinned.decisions()["changes"])
 
 
-def test_two_jobs_share_the_cluster_and_what_is_lacking_is_said(client, wait_until):
+def test_two_jobs_share_the_cluster_and_are_reported_as_starved(client, wait_until):
     table = numbers(100)
 
     def endless():
@@ -172,7 +172,7 @@ def test_two_jobs_share_the_cluster_and_what_is_lacking_is_said(client, wait_unt
         job.stop()
 
 
-def test_what_is_misspelt_or_makes_no_sense_is_named_at_submit(client):
+def test_a_wrong_control_option_is_refused_at_submit_with_the_nearest_value(client):
     topology = summing(de.sources.Push(SCHEMA), "wrong")
     for options, match in (
         ({"latency_targt": "50ms"}, "no option 'latency_targt': did you mean 'latency_target'"),
@@ -188,7 +188,7 @@ def test_what_is_misspelt_or_makes_no_sense_is_named_at_submit(client):
     assert de.jobs(client) == []
 
 
-def test_a_static_job_has_an_executor_for_each_core_and_nothing_of_it_moves(client):
+def test_a_static_job_has_an_executor_for_each_core_and_refuses_changes(client):
     rows = numbers(2_000)
     source = de.sources.Iterable(paced(rows, 3_000))
     job = de.submit(summing(source, "static", executors=2), client, paradigm="static")
@@ -224,7 +224,7 @@ def test_a_worker_that_joins_is_used_within_two_periods(small_cluster, wait_unti
         assert seen.index(used) <= 2
 
 
-def test_a_guest_that_holds_nothing_may_go_and_the_job_goes_on(small_cluster, wait_until):
+def test_a_job_goes_on_when_a_guest_without_tasks_leaves(small_cluster, wait_until):
     cluster = small_cluster(n_workers=1, threads_per_worker=1, processes=False)
     with Client(cluster, set_as_default=False) as client:
         job = de.submit(summing(de.sources.Push(SCHEMA), "quiet"), client)

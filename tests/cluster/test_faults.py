@@ -70,7 +70,7 @@ def recovered(job, count):
     return len(losses) >= count and bool(losses["first"].notna()[losses["rows"] > 0].all())
 
 
-def test_killed_workers_cost_nothing_but_time(small_cluster, wait_until):
+def test_results_are_exact_after_workers_are_killed(small_cluster, wait_until):
     with (
         dask.config.set(QUICK),
         Client(small_cluster(n_workers=3, threads_per_worker=2), set_as_default=False) as client,
@@ -136,7 +136,7 @@ def test_code_that_kills_its_workers_stops_the_job_before_all_are_dead(small_clu
         assert survivors() == 2
 
 
-def test_a_stopped_worker_and_one_that_is_cut_off_are_found_replaced_and_taken_back(small_cluster, wait_until):
+def test_a_stopped_and_a_partitioned_worker_are_removed_and_join_again(small_cluster, wait_until):
     with (
         dask.config.set(QUICK),
         Client(small_cluster(n_workers=4, threads_per_worker=1), set_as_default=False) as client,
@@ -180,7 +180,7 @@ def test_a_stopped_worker_and_one_that_is_cut_off_are_found_replaced_and_taken_b
         network.close()
 
 
-def test_a_worker_that_closes_answers_until_it_is_gone(small_cluster):
+def test_a_closing_worker_answers_calls_until_it_has_closed(small_cluster):
     async def leave(dask_worker):
         """End what runs here as the worker would, and ask it once more."""
         asked = [name for name in dask_worker.handlers if name.startswith("elastic_")]
