@@ -18,7 +18,7 @@ from pyspark.sql.datasource import (
 )
 
 from dask_elastic.runtime.protocol.handoff_calls import AbortEpoch, CommitEpoch, HandoffPlaces
-from dask_elastic.spark.staging_connection import ask, end_source, stage
+from dask_elastic.spark.staging_connection import call_scheduler, end_source, stage
 from dask_elastic.spark.target import FORMAT, Target
 from dask_elastic.vocab.epoch import AttemptId, StagedPart
 from dask_elastic.vocab.errors import HandoffError
@@ -168,7 +168,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 def _staged(target: Target, query: str, epoch: int, batches: Iterator[pa.RecordBatch]) -> Staged:
     context = _context()
-    places = ask(target, HandoffPlaces(target.job, target.source))
+    places = call_scheduler(target, HandoffPlaces(target.job, target.source))
     # Spark restarts the numbers of attempts with the application: the random part keeps them unique.
     attempt = AttemptId(query, epoch, context.partitionId(), f"{context.taskAttemptId()}-{uuid.uuid4().hex[:12]}")
     part = stage(target, attempt, places, batches)
@@ -182,14 +182,14 @@ def _commit(target: Target, messages: list[WriterCommitMessage | None]) -> None:
     first = staged[0]
     parts = tuple(message.part for message in staged if message.part.rows)
     commit = CommitEpoch(target.job, first.generation, first.source, first.query, first.epoch, parts, COMMIT_SECONDS)
-    while not ask(target, commit):
+    while not call_scheduler(target, commit):
         pass  # each call waits for room; it raises if the job has ended
 
 
 def _abort(target: Target, messages: list[WriterCommitMessage | None]) -> None:
     """Drop the rows that finished tasks staged; rows of other tasks were dropped when their connections closed."""
     for message in _of_one_epoch(messages)[:1]:
-        ask(target, AbortEpoch(target.job, message.generation, message.source, message.query, message.epoch))
+        call_scheduler(target, AbortEpoch(target.job, message.generation, message.source, message.query, message.epoch))
 
 
 def _of_one_epoch(messages: list[WriterCommitMessage | None]) -> list[Staged]:

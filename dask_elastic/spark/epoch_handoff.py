@@ -11,7 +11,7 @@ from dask_elastic.spark.dask_access import VARIABLES, access
 from dask_elastic.spark.data_source import QUERY_ID, DaskElasticSource
 from dask_elastic.spark.failure import spark_errors
 from dask_elastic.spark.query_end import follow_foreach_batch, follow_queries
-from dask_elastic.spark.staging_connection import ask, end_source
+from dask_elastic.spark.staging_connection import call_scheduler, end_source
 from dask_elastic.spark.target import FORMAT, TLS_OPTIONS, Target
 from dask_elastic.vocab.errors import HandoffError
 
@@ -88,7 +88,7 @@ def into(job: Any, source: str | None = None) -> dict[str, str]:
     found = access(job.client)
     tls = {field: found[VARIABLES[field]] for field in TLS_OPTIONS if VARIABLES[field] in found}
     target = Target(found["DASK_SCHEDULER_ADDRESS"], str(job.name), tls=tuple(tls.items()))
-    generation = ask(target, Describe(target.job)).generation
+    generation = call_scheduler(target, Describe(target.job)).generation
     options = {"address": target.address, "job": target.job, "generation": str(generation)}
     return {**options, **({} if source is None else {"source": source}), **tls}
 

@@ -38,7 +38,7 @@ Endpoint = tuple[str, tuple[tuple[str, str], ...]]
 _IDLE: dict[int, dict[Endpoint, list[Comm]]] = {}
 
 
-def ask(target: Target, call: Call[A]) -> A:
+def call_scheduler(target: Target, call: Call[A]) -> A:
     """Call the scheduler, and wait for the answer.
 
     Raises
@@ -48,11 +48,11 @@ def ask(target: Target, call: Call[A]) -> A:
     ElasticError
         The error with which the scheduler answers.
     """
-    answer: A = background_loop().run(_ask(target, call))
+    answer: A = background_loop().run(_call_scheduler(target, call))
     return answer
 
 
-async def _ask(target: Target, call: Call[A]) -> A:
+async def _call_scheduler(target: Target, call: Call[A]) -> A:
     message = {"op": call.operation, **message_of(call)}
     reply = await _call_on_idle(target, message) or await _call_on(
         await _connected(target, target.address), target, message
@@ -143,9 +143,9 @@ def end_source(target: Target) -> None:
         The job, and the source if the job has several.
     """
     try:
-        places = ask(target, HandoffPlaces(target.job, target.source))
+        places = call_scheduler(target, HandoffPlaces(target.job, target.source))
         if target.generation in (None, places.generation):
-            ask(target, CloseSource(target.job, places.source, 0))
+            call_scheduler(target, CloseSource(target.job, places.source, 0))
     except JobFailed as error:
         logger.debug("%s", error)
 

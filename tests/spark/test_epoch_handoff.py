@@ -19,7 +19,8 @@ from dask_elastic.runtime.protocol.handoff_calls import HandoffPlaces
 from dask_elastic.runtime.protocol.job_calls import Describe
 from dask_elastic.spark import SparkFailed, drain, handoff, into, register
 from dask_elastic.spark.failure import spark_errors
-from dask_elastic.spark.staging_connection import ask, end_source
+from dask_elastic.spark.staging_connection import call_scheduler as call_from_spark
+from dask_elastic.spark.staging_connection import end_source
 from dask_elastic.spark.target import Target
 from dask_elastic.vocab.errors import EpochConflict, JobFailed
 
@@ -218,7 +219,7 @@ def test_stolen_wake_ups_lose_no_rows(spark, client):
                 stolen.extend(queue.get(batch=True))
 
     target = Target.from_options(into(job))
-    ask(target, HandoffPlaces("wake", "rows"))
+    call_from_spark(target, HandoffPlaces("wake", "rows"))
     thief = threading.Thread(target=steal)
     thief.start()
     try:
@@ -244,7 +245,7 @@ def test_full_queue_blocks_commit_and_bounds_memory(spark, client, wait_until):
 
     feeding = threading.Thread(target=feed)
     feeding.start()
-    progress = lambda: ask(Target.from_options(into(job)), Describe("slow")).handoffs  # noqa: E731
+    progress = lambda: call_from_spark(Target.from_options(into(job)), Describe("slow")).handoffs  # noqa: E731
     wait_until(lambda: any(each.waiting == 1 for each in progress()), "an epoch waits")
     seen = []
     while feeding.is_alive():
