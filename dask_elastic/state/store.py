@@ -195,8 +195,6 @@ class KeyedStore(ShardOwners):
         ------
         StateError
             If another task, or none, owns a new key's shard, or nothing is declared yet.
-        SchemaMismatch
-            If the batch's key columns do not fit the declared ones.
         """
         hashes = hashes[picked]
         checks = np.zeros_like(hashes) if check is None else check[picked]
@@ -355,8 +353,7 @@ class KeyedStore(ShardOwners):
             The shards.
         """
         with self._lock:
-            dropped = self._of_shards(shards)
-            self.slots.reset(dropped)
+            self.slots.reset(self._of_shards(shards))
             self._pack_if_worth_it()
 
     def tidy(self) -> None:
