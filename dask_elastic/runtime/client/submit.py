@@ -1,11 +1,10 @@
-"""Submitting a topology: everything that can be known to be wrong is said here, before a tuple flows."""
+"""Submission of a topology: what can be checked before rows flow is checked here, on the client."""
 
 from __future__ import annotations
 
 import importlib
 import re
 from collections.abc import Mapping
-from dataclasses import asdict
 from types import CellType
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +12,11 @@ import cloudpickle
 import dask.config
 
 from dask_elastic._version import __version__
-from dask_elastic.runtime.client.job import Job, call, default_client
+from dask_elastic.runtime.client.call import call_scheduler, default_client
+from dask_elastic.runtime.client.job import Job
 from dask_elastic.runtime.config.job_options import job_options
 from dask_elastic.runtime.config.tls_policy import check_exposure
+from dask_elastic.runtime.protocol.job_calls import Submit
 from dask_elastic.runtime.protocol.job_spec import STATIC, ComponentSummary
 from dask_elastic.topology.component import Branch, Component, Exit, build_components
 from dask_elastic.topology.operators import Compute, SourceOperator
@@ -37,37 +38,39 @@ def submit(
 ) -> Job:
     """Start a topology on a Dask cluster.
 
-    The job is the cluster's from then on: it goes on when this client leaves, and `dask_elastic.job` finds it again.
+    The job runs on the cluster: it continues when this client closes, and `dask_elastic.job` finds it by its name.
 
     Parameters
     ----------
     topology : Topology
-        What to run.
+        The topology to run.
     client : distributed.Client, optional
-        The cluster; the current client if left out.
+        A client of the cluster; the current client if left out.
     name : str, optional
-        Name of the job, the topology's if left out. No two running jobs have one name.
+        Name of the job; the topology's name if left out. Two running jobs cannot have the same name.
     cores : mapping of str to int, optional
-        Cores of each executor of a stateful operator, for good: the control loop leaves these alone, as if
-        `Job.set_cores` had set them. The others begin with what is left.
+        Cores of each executor, by stateful operator. The control loop does not change them, as after
+        `Job.set_cores`. Other operators start with the remaining cores.
     **options
-        What cores are to achieve: ``latency_target``, ``planner``, ``paradigm``, ``dry_run``. How the job runs:
+        What the control loop aims at: ``latency_target``, ``planner``, ``paradigm``, ``dry_run``. How the job runs:
         ``on_error``, ``inbox_time``, ``queue_time``, ``balance_interval``, ``balance_threshold``, ``flush_interval``,
-        ``channel_window``, ``report_interval``. See the configuration page; what is not given comes from the Dask
-        configuration under ``elastic``.
+        ``channel_window``, ``watermark_interval``, ``idle_timeout``, ``report_interval``. The configuration page
+        explains them. Defaults come from the Dask configuration under ``elastic``.
 
     Returns
     -------
     Job
-        A handle.
+        A handle on the running job.
 
     Raises
     ------
+    TypeError
+        If `topology` is not a Topology.
     TopologyError
-        If the topology cannot run.
+        If the topology cannot run, for example because an operator has no input.
     SubmitError
-        If an option is unknown or makes no sense, user code cannot be pickled, a name is in use, there are no workers,
-        or versions of dask_elastic differ.
+        If an option is unknown or has an invalid value, user code cannot be pickled, the name is in use, the cluster
+        has no workers, or versions of dask_elastic differ between client, scheduler and workers.
 
     Examples
     --------
@@ -87,26 +90,31 @@ def submit(
         raise TypeError(f"submit takes a Topology, not {type(topology).__name__}")
     client = client or default_client()
     check_exposure([client.scheduler.address])
-    checked = asdict(job_options(options))
+    checked = job_options(options)
     components = build_components(topology)
     for component in components:
         if isinstance(component.operator, SourceOperator):
             component.operator.source.check()
-    summaries = [asdict(_summary(component)) for component in components]
-    message = {
-        "name": _job_name(name, topology),
-        "version": __version__,
-        "summaries": summaries,
-        "options": checked,
-        "cores": _checked_cores(components, cores or {}, checked["paradigm"]),
-        "components": pickle_components(components),
-    }
+    job = Submit(
+        name=_job_name(name, topology),
+        version=__version__,
+        summaries=tuple(map(_summary, components)),
+        options=checked,
+        cores=_checked_cores(components, cores or {}, checked.paradigm),
+        components=pickle_components(components),
+    )
     install(client)
-    return Job(call(client, "submit", **message)["name"], client)
+    return Job(call_scheduler(client, job).name, client)
 
 
 def install(client: Client) -> None:
-    """Register the plugins that host dask_elastic on a cluster; harmless where they are there already."""
+    """Register the plugins that host dask_elastic on a cluster; do nothing if they are registered already.
+
+    Parameters
+    ----------
+    client : distributed.Client
+        A client of the cluster.
+    """
     path = dask.config.get("elastic.installer")
     module, _, function = path.rpartition(".")
     getattr(importlib.import_module(module), function)(client)

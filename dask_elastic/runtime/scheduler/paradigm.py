@@ -1,20 +1,20 @@
-"""How the paradigms differ in what a job asks for at its start.
+"""The executors and cores that a job demands at its start, by paradigm.
 
-Another paradigm is another function here, and its name among `dask_elastic.runtime.protocol.job_spec.PARADIGMS`.
+To add a paradigm, add a function here and a name to `dask_elastic.runtime.protocol.job_spec.PARADIGMS`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from dask_elastic.planning.initial import Demand
+from dask_elastic.planning.initial import PlacementRequest
 from dask_elastic.runtime.protocol.job_spec import STATIC, ComponentSummary
 
 
 def demands(
     paradigm: str, summaries: Iterable[ComponentSummary], cores: Mapping[str, int], free_slots: Sequence[int]
-) -> list[Demand]:
-    """Return what each source and stateful operator of a job asks for.
+) -> list[PlacementRequest]:
+    """Return the demand of each source and stateful operator of a job.
 
     Parameters
     ----------
@@ -23,7 +23,7 @@ def demands(
     summaries : iterable of ComponentSummary
         The components.
     cores : mapping of str to int
-        Cores of each executor of an operator, where somebody chose them.
+        Cores of each executor of an operator, where the user has set them.
     free_slots : sequence of int
         Free slots of each node.
 
@@ -33,24 +33,24 @@ def demands(
     >>> demands("executor-centric", [counted], {}, [4, 4])[0].instances
     2
     >>> demands("static", [counted], {}, [4, 4])[0]
-    Demand(name='counted', instances=8, stateful=True, cores=1)
+    PlacementRequest(name='counted', instances=8, stateful=True, cores=1)
     """
     parts = [summary for summary in summaries if summary.kind != "sink"]
     if paradigm == STATIC:
         return _single_cores(parts, sum(max(slots, 0) for slots in free_slots))
-    return [Demand(s.name, s.instances, s.kind == "compute", cores.get(s.name)) for s in parts]
+    return [PlacementRequest(s.name, s.instances, s.kind == "compute", cores.get(s.name)) for s in parts]
 
 
-def _single_cores(parts: Sequence[ComponentSummary], slots: int) -> list[Demand]:
-    """Share the slots evenly among the stateful operators: an executor of one core for each, and at least one."""
+def _single_cores(parts: Sequence[ComponentSummary], slots: int) -> list[PlacementRequest]:
+    """Divide the slots evenly among the stateful operators: one executor of one core for each slot, at least one."""
     stateful = [part.name for part in parts if part.kind == "compute"]
     shares = {
         name: max(1, slots // len(stateful) + (position < slots % len(stateful)))
         for position, name in enumerate(stateful)
     }
     return [
-        Demand(part.name, shares[part.name], True, 1)
+        PlacementRequest(part.name, shares[part.name], True, 1)
         if part.name in shares
-        else Demand(part.name, part.instances, False)
+        else PlacementRequest(part.name, part.instances, False)
         for part in parts
     ]

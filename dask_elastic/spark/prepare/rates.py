@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from dask_elastic.planning.node_trace import NodeTrace, nodes_needed
-from dask_elastic.planning.problem import Floats, Ints
+from dask_elastic.planning.intervals.node_trace import NodeTrace, nodes_needed
+from dask_elastic.planning.placement.problem import Floats, Ints
 from dask_elastic.spark.failure import spark_errors
 from dask_elastic.spark.prepare.prepared import PreparationError
 
@@ -124,6 +124,12 @@ def rates(frame: DataFrame, interval: str | float | np.timedelta64, time: str = 
     ------
     PreparationError
         If there are no rows, a timestamp is null, or the interval is shorter than a microsecond.
+
+    Examples
+    --------
+    Rows per half hour, and the nodes that they need at 100 rows per second and node::
+
+        trace = rates(flown, "30m", time="sched_dep").nodes_at(rows_per_second=100)
     """
     length = whole_microseconds(interval)
     check_timestamps(frame, time)
