@@ -60,10 +60,10 @@ class SimulatedSink:
                 case None:
                     self.inputs.end(origin)
                 case Watermark():
-                    self.world.event_times.receives(self.inputs, what)
+                    self.world.event_times.note(self.inputs, what)
                     self.inputs.hear(what)
                 case Batch():
-                    self.world.event_times.arrives(self.inputs, origin, what.rows)
+                    self.world.event_times.check(self.inputs, origin, what.rows)
                     self.received.append((self.world.schedule.steps, what.rows))
                     self.world.release(origin, self.identity, nbytes)
         yield from self.world.instance_ended(self.identity)
