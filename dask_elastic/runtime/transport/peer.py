@@ -111,16 +111,16 @@ class Peer:
             if plain and await asyncio.wait_for(comm.stream.read_bytes(len(READY)), READY_SECONDS) != READY:
                 raise ProtocolError(f"{self.address} does not answer as a worker with dask_elastic does")
         except TimeoutError as error:
-            raise NodeLost(f"{self.address} did not take a connection up within {READY_SECONDS:g} s") from error
+            raise NodeLost(f"{self.address} did not accept a connection within {READY_SECONDS:g} s") from error
         except OSError as error:
-            raise NodeLost(f"{self.address} did not take a connection up: {error!r}") from error
+            raise NodeLost(f"{self.address} did not accept a connection: {error!r}") from error
         self._lane = (SocketLane if plain else CommLane)(comm, self._next_packet, self._broken)
 
     def _broken(self, error: BaseException) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed, and the worker with it
-            self._loop.call_soon_threadsafe(self._tell, error)
+            self._loop.call_soon_threadsafe(self._report_broken, error)
 
-    def _tell(self, error: BaseException) -> None:
+    def _report_broken(self, error: BaseException) -> None:
         if not self._closed:
             self._on_broken(self, error)
 
@@ -158,8 +158,8 @@ class Peer:
                 if stamp is not None:
                     header[5] = stamp
                     kept.append((header, buffers))
-            mine = self._put(kept)
-        if mine:
+            transmits = self._put(kept)
+        if transmits:
             self._transmit()
 
     def send_beat(self) -> None:
