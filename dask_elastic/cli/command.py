@@ -1,4 +1,4 @@
-"""Commands whose help is their docstring, with indented lines kept as they are."""
+"""Commands whose help text is their docstring; indented examples are not re-wrapped."""
 
 from __future__ import annotations
 
@@ -8,16 +8,21 @@ from typing import Any
 import click
 
 KEPT = "\b"
-"""Before a paragraph that click is not to wrap."""
+"""The mark before a paragraph that click must not wrap."""
 
 
 def help_text(docstring: str) -> str:
-    r"""Return a docstring such that click wraps its prose but not its examples.
+    r"""Prepare a docstring so that click wraps its prose but not its examples.
 
     Parameters
     ----------
     docstring : str
         Paragraphs; those with an indented line are examples.
+
+    Returns
+    -------
+    str
+        The text, with click's mark before each example.
 
     Examples
     --------
@@ -31,7 +36,7 @@ def help_text(docstring: str) -> str:
 
 
 class Command(click.Command):
-    """A command with such a help.
+    """A command whose help is its docstring, as `help_text` prepares it.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""How a command finds its cluster: an option, else the environment or Dask's configuration."""
+"""The scheduler that a command connects to: by its options, else by the environment or Dask's configuration."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from distributed import Client
 from distributed.security import Security
 
 CONNECT_SECONDS = 10.0
-"""How long a scheduler may take to answer; a person is waiting."""
+"""Timeout for connecting to a scheduler; short, because a user is waiting."""
 
 NO_ADDRESS = (
-    "no scheduler to talk to: give --scheduler ADDRESS, or set DASK_SCHEDULER_ADDRESS, "
+    "no address of a scheduler: give --scheduler ADDRESS, or set DASK_SCHEDULER_ADDRESS, "
     "or scheduler-address in Dask's configuration"
 )
 PEM_FILE = click.Path(exists=True, dir_okay=False, resolve_path=True)
@@ -26,14 +26,19 @@ PEM_FILE = click.Path(exists=True, dir_okay=False, resolve_path=True)
 
 @dataclass(frozen=True)
 class Connection:
-    """What the user said about the scheduler.
+    """The connection options of a command.
 
     Parameters
     ----------
     given : str or None
-        The address of ``--scheduler``.
+        The address given by ``--scheduler``.
     ca_file, cert, key : str or None
-        Files for TLS; without any, Dask's configuration decides.
+        Files for TLS; without them, Dask's configuration decides.
+
+    Raises
+    ------
+    click.UsageError
+        If only one of `cert` and `key` is given.
     """
 
     given: str | None = None
@@ -51,17 +56,17 @@ class Connection:
         return (self.ca_file, self.cert) != (None, None)
 
     def known_address(self) -> str | None:
-        """Return the address that the user gave or configured, None when there is none."""
+        """Return the address given by option, environment or configuration; None if there is none."""
         # Dask reads DASK_SCHEDULER_ADDRESS into its configuration.
         return self.given or dask.config.get("scheduler-address", None)
 
     def address(self) -> str:
-        """Return the address.
+        """Return the address of the scheduler.
 
         Raises
         ------
         click.UsageError
-            If the user gave and configured none.
+            If no address is given or configured.
         """
         address = self.known_address()
         if not address:
@@ -69,7 +74,7 @@ class Connection:
         return address
 
     def security(self) -> Security | None:
-        """Return what the files for TLS say, None to leave it to Dask's configuration."""
+        """Return the security of the TLS options; None to use Dask's configuration."""
         if not self.by_tls_options:
             return None
         files = {"tls_ca_file": self.ca_file, "tls_client_cert": self.cert, "tls_client_key": self.key}
@@ -77,17 +82,22 @@ class Connection:
 
     @contextmanager
     def client(self, make: Callable[..., Client] = Client) -> Iterator[Client]:
-        """Connect for as long as the block runs.
+        """Connect a client, and close it after the block.
 
         Parameters
         ----------
         make : callable
             The class of the client.
 
+        Yields
+        ------
+        Client
+            The connected client.
+
         Raises
         ------
         click.ClickException
-            If nobody answers there, or the address is none.
+            If no scheduler answers at the address, or the address is invalid.
         """
         address = self.address()
         try:
@@ -104,7 +114,7 @@ def _reason(error: Exception) -> str:
 
 
 def connected(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options of a connection, and pass it a `Connection` as ``connection``."""
+    """Decorate a command with the connection options; it receives a `Connection` as ``connection``."""
 
     @click.option(
         "--scheduler",
@@ -125,7 +135,7 @@ def connected(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def dashboard_page(client: Client) -> str | None:
-    """Return the address of the cluster's page about jobs, None where the cluster serves no dashboard."""
+    """Return the URL of the cluster's /elastic page; None if the cluster serves no dashboard."""
     try:
         link = client.dashboard_link
     except KeyError:

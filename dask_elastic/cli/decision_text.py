@@ -1,4 +1,4 @@
-"""A decision of the control loop in words."""
+"""Formats decisions of the control loop as text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ INDENT = "    "
 
 
 def gained(before: Mapping[str, int], after: Mapping[str, int]) -> int:
-    """Return how many cores are there after that were not there before, worker by worker.
+    """Return the number of cores in `after` that were not in `before`, counted per worker.
 
     Examples
     --------
@@ -22,7 +22,7 @@ def gained(before: Mapping[str, int], after: Mapping[str, int]) -> int:
 
 
 def moved_cores(decision: Mapping[str, Any]) -> tuple[int, int]:
-    """Return how many cores executors took and gave up by a decision; none when it was not carried out.
+    """Return how many cores a decision gave to executors and took from them; zeros if it was not applied.
 
     Examples
     --------
@@ -36,7 +36,7 @@ def moved_cores(decision: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def change_text(change: Mapping[str, Any]) -> str:
-    """Return a change of one executor's cores.
+    """Describe the change of one executor's cores.
 
     Examples
     --------
@@ -54,13 +54,13 @@ def change_text(change: Mapping[str, Any]) -> str:
 
 
 def changes_text(decision: Mapping[str, Any]) -> str:
-    """Return all that a decision changes, and whether it was carried out."""
+    """Describe all changes of a decision, and whether they were carried out."""
     changes = "; ".join(map(change_text, decision["changes"])) or "no change"
     return changes if decision["applied"] or not decision["changes"] else f"{changes} (not carried out)"
 
 
 def decision_text(decision: Mapping[str, Any]) -> str:
-    """Return a decision in a few lines: what changes, the latencies that it is about, and why."""
+    """Describe a decision in a few lines: its changes, the latencies concerned, and its reason."""
     latencies = [
         f"{name} {duration(decision[name])}"
         for name in ("target", "measured", "predicted", "observed")

@@ -1,4 +1,4 @@
-"""``dask elastic decisions``: what the control loop decided about a job, why, and what came of it."""
+"""``dask elastic decisions``: the control loop's decisions about a job, their reasons and their results."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from dask_elastic.runtime.client.job import call
 @click.command(cls=Command)
 @click.argument("job")
 @click.option("--last", type=click.IntRange(min=1), default=20, show_default=True, metavar="N",
-              help="How many, the newest ones.")  # fmt: skip
+              help="Show only the newest N.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, a list of decisions.")
 @connected
 def decisions(connection: Connection, job: str, last: int, as_json: bool) -> None:
-    """Show what was decided about the cores of JOB, oldest first.
+    """Show the decisions about the cores of JOB, oldest first.
 
     For example:
         dask elastic decisions flight-delays
         dask elastic decisions flight-delays --last 1000 --json > decisions.json
 
-    Each decision says what it changes; which mean latency was wanted and measured, which one the
-    model predicted of the new cores, and which one was observed some seconds later; and why. Changes
-    are not carried out in a dry run, and when they would come too soon or move too much state.
+    Each decision shows its changes and its reason, and four mean latencies: the target, the measured
+    one, the one that the model predicts for the new cores, and the one observed some seconds later.
+    Changes are not carried out in a dry run, during a cooldown, or if they would move too much state.
     """
     with connection.client() as client:
         found: list[dict[str, Any]] = json.loads(call(client, "decisions", job=job, last=last))
@@ -38,4 +38,4 @@ def decisions(connection: Connection, job: str, last: int, as_json: bool) -> Non
     elif found:
         click.echo("\n".join(map(decision_text, found)))
     else:
-        click.echo(f"Nothing was decided about job {job!r} yet.")
+        click.echo(f"No decisions about job {job!r} yet.")

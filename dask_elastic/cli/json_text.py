@@ -1,4 +1,4 @@
-"""Values as JSON that every program can read."""
+"""Formats values as strict JSON, without NaN and infinity."""
 
 from __future__ import annotations
 
@@ -8,14 +8,19 @@ from typing import Any
 
 
 def json_text(value: Any, indent: int | None = 2) -> str:
-    """Return a value as JSON; numbers that JSON does not have, infinite ones and NaN, become null.
+    """Format a value as JSON; infinite numbers and NaN, which JSON lacks, become null.
 
     Parameters
     ----------
     value : dict, list, str, number, bool or None
         The value.
     indent : int, optional
-        Columns by which each level goes in; None is all on one line.
+        Spaces per level; None for a single line.
+
+    Returns
+    -------
+    str
+        The JSON text.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""A group of commands that imports one only when it is used."""
+"""A command group that imports a command only when it is used."""
 
 from __future__ import annotations
 
@@ -14,24 +14,21 @@ from dask_elastic.cli.command import help_text
 from dask_elastic.vocab.errors import ElasticError
 
 INTERRUPTED = 130
-"""What shells show for a command that Ctrl-C ended."""
-
-
-Resolved = tuple[str | None, click.Command | None, list[str]]
+"""The exit code that shells use for a command ended by Ctrl-C."""
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a command is, and what it is good for.
+class LazyCommand:
+    """The import path and summary of a command.
 
     Parameters
     ----------
     module : str
-        Its module.
+        The module of the command.
     attribute : str
-        Its name there.
+        The command's name in that module.
     summary : str
-        The line that the group's help shows, so that the module need not be imported for it.
+        The command's line in the group's help, which is shown without importing the module.
     """
 
     module: str
@@ -40,49 +37,49 @@ class Place:
 
 
 class LazyGroup(click.Group):
-    """Finds its commands when they are asked for, and says each error that is no bug in one line.
+    """Imports a command when it is invoked, and reports expected errors in one line.
 
     Parameters
     ----------
     *arguments, **options
         As `click.Group`.
-    places : mapping of str to Place
-        The commands by name, in the order in which help lists them.
+    lazy_commands : mapping of str to LazyCommand
+        The commands by name, in the order in which the help lists them.
     """
 
-    def __init__(self, *arguments: Any, places: Mapping[str, Place], **options: Any):
+    def __init__(self, *arguments: Any, lazy_commands: Mapping[str, LazyCommand], **options: Any):
         super().__init__(*arguments, **options)
         self.help = help_text(self.help or "")
-        self.places = dict(places)
+        self.lazy_commands = dict(lazy_commands)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of the commands."""
-        return list(self.places)
+        return list(self.lazy_commands)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import a command; None if there is none of that name."""
-        place = self.places.get(cmd_name)
-        if place is None:
+        """Import a command; return None if there is none of that name."""
+        entry = self.lazy_commands.get(cmd_name)
+        if entry is None:
             return None
-        command: click.Command = getattr(importlib.import_module(place.module), place.attribute)
+        command: click.Command = getattr(importlib.import_module(entry.module), entry.attribute)
         return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command that is asked for, or say which one may be meant."""
-        near = difflib.get_close_matches(args[0], self.places, 1)
-        if near and args[0] not in self.places:
+        """Find the command, or suggest one of a similar name."""
+        near = difflib.get_close_matches(args[0], self.lazy_commands, 1)
+        if near and args[0] not in self.lazy_commands:
             ctx.fail(f"No such command {args[0]!r}. Did you mean {near[0]!r}?")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands without importing any."""
         with formatter.section("Commands"):
-            formatter.write_dl([(name, place.summary) for name, place in self.places.items()])
+            formatter.write_dl([(name, entry.summary) for name, entry in self.lazy_commands.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command; what goes wrong is a line and an exit code, not a traceback."""
+        """Run a command; report an expected error as one line and an exit code, without a traceback."""
         try:
             return super().invoke(ctx)
         except (ElasticError, OSError) as error:

@@ -1,4 +1,4 @@
-"""A cluster of worker processes on this machine that ends with the command that started it."""
+"""A local cluster of worker processes that ends with the command that started it."""
 
 from __future__ import annotations
 
@@ -14,15 +14,21 @@ from distributed import LocalCluster
 
 @contextmanager
 def local_cluster(**options: Any) -> Iterator[LocalCluster]:
-    """Start worker processes; whatever happens, none of them stays behind.
+    """Start worker processes, and end all of them after the block, also after an error or Ctrl-C.
 
     Parameters
     ----------
     **options
-        As `distributed.LocalCluster`; those that are None are left to it.
+        As `distributed.LocalCluster`; options that are None keep its defaults.
+
+    Yields
+    ------
+    LocalCluster
+        The cluster.
     """
-    # Ctrl-C goes to every process of a terminal. The workers inherit that it is held back, and this process ends them;
-    # what comes while they start is delivered when there is something to end. Starting the tracker undoes such a mask.
+    # A terminal sends Ctrl-C to all of its processes. Workers inherit the blocked signal, so that only this process
+    # reacts and ends them; a Ctrl-C while they start is delivered after that. The resource tracker is started first,
+    # because starting it unblocks the signal.
     resource_tracker.ensure_running()
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

@@ -1,4 +1,4 @@
-"""A job as plain values: what ``status`` shows as a table or as JSON."""
+"""Converts a job's description to plain values, which ``status`` shows as a table or as JSON."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ ADDED_UP = ("cores", "queue", "state_bytes", "moves", "moves_across")
 
 
 def overview(described: dict[str, Any]) -> dict[str, Any]:
-    """Return what a scheduler says of a job as values that JSON can hold.
+    """Convert a job's description to values that JSON can represent.
 
     Parameters
     ----------
     described : dict
-        A job's description, as the scheduler answers it.
+        The job's description, as the scheduler returns it.
 
     Returns
     -------
     dict
-        Times in seconds, rates in tuples per second, sizes in bytes; None where nothing was measured. Latencies are
+        Times in seconds, rates in tuples per second, sizes in bytes; None for what was not measured. Latencies are
         those of the slowest executor.
     """
     executors = [
@@ -67,9 +67,9 @@ def _largest(executors: list[dict[str, Any]], name: str) -> float | None:
 
 
 def error_text(data: bytes) -> str:
-    """Return a job's error as text, also where its class is not installed."""
+    """Return the text of a job's pickled error, even if its class is not installed here."""
     try:
         error = load_error(data)
-    except Exception as problem:  # unpickling runs code of the error's own class, which may raise anything
-        return f"an error that cannot be read here ({type(problem).__name__}: {problem})"
+    except Exception as problem:  # unpickling runs code of the error's class, which may raise anything
+        return f"an error that cannot be unpickled here ({type(problem).__name__}: {problem})"
     return str(error)

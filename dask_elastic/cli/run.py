@@ -1,4 +1,4 @@
-"""``dask elastic run``: a script that submits jobs, with a Dask client made for it."""
+"""``dask elastic run``: run a script that submits jobs, with a Dask client created for it."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ OWN_CLUSTER = ("workers", "threads", "dashboard_address")
 @click.command(cls=Command, context_settings={"ignore_unknown_options": True})
 @click.argument("script", type=click.Path(exists=True, path_type=Path))
 @click.argument("arguments", metavar="[ARGS]...", nargs=-1, type=click.UNPROCESSED)
-@click.option("--workers", type=click.IntRange(min=1), metavar="N", help="Start a cluster of so many processes.")
-@click.option("--threads", type=click.IntRange(min=1), metavar="N", help="Threads, which are cores, of each of them.")
-@click.option("--dashboard-address", metavar="ADDRESS", help="Where that cluster serves its dashboard, such as :8787.")
-@click.option("--detach", is_flag=True, help="With a scheduler's address: do not wait for the jobs; they go on.")
+@click.option("--workers", type=click.IntRange(min=1), metavar="N", help="Start a local cluster with N processes.")
+@click.option("--threads", type=click.IntRange(min=1), metavar="N", help="Threads of each worker; each is a core.")
+@click.option("--dashboard-address", metavar="ADDRESS", help="Dashboard address of the local cluster, such as :8787.")
+@click.option("--detach", is_flag=True, help="Do not wait for the jobs; needs a running scheduler.")
 @connected
 @click.pass_context
 def run(
@@ -44,17 +44,17 @@ def run(
         dask elastic run word_count.py --scheduler tcp://10.0.0.1:8786 --detach
         dask elastic run word_count.py -- --words 1000
 
-    A Dask client is there before the script begins, so it needs no more than
-    dask_elastic.submit(topology). The client is connected to --scheduler or the configured address;
-    without one, or with --workers or --threads, to a cluster on this machine that ends when the
-    command does. SCRIPT runs as with "python SCRIPT ARGS"; options that this command does not know
-    go to the script, as does everything behind "--".
+    The command creates a Dask client before it starts the script, so the script only needs to call
+    dask_elastic.submit(topology). The client connects to --scheduler or to the configured address.
+    Without an address, or with --workers or --threads, the command starts a cluster on this machine,
+    which ends with the command. SCRIPT runs as with "python SCRIPT ARGS". Unknown options, and
+    everything after "--", are passed to the script.
 
-    When the script has ended, the command waits until its jobs have ended, too. Ctrl-C stops
-    waiting: jobs go on at a scheduler of its own, and end with a cluster of this command's.
+    After the script has ended, the command waits until the script's jobs have ended. Ctrl-C stops
+    waiting: jobs on an existing cluster continue, jobs on the command's own cluster are stopped.
 
-    Exit codes: 0 when all jobs have finished, 1 when the script raised or a job failed or was
-    stopped, 130 after Ctrl-C, else what the script itself exits with.
+    Exit codes: 0 if all jobs finished; 1 if the script raised, or a job failed or was stopped; 130
+    after Ctrl-C; otherwise the exit code of the script.
     """
     with scripts.environment(script, arguments), _client(connection, own, detach) as client:
         page = dashboard_page(client)
@@ -74,16 +74,16 @@ def run(
 
 @contextmanager
 def _client(connection: Connection, own: dict[str, Any], detach: bool) -> Iterator[ScriptClient]:
-    """Connect to the scheduler that was named, or start a cluster."""
-    told = [f"--{name.replace('_', '-')}" for name in OWN_CLUSTER if own[name] is not None]
-    if told and (connection.given or connection.by_tls_options):
-        raise click.UsageError(f"{told[0]} starts a cluster of its own: leave it out, or --scheduler and --tls-...")
-    if connection.by_tls_options or (not told and connection.known_address()):
+    """Connect to the given scheduler, or start a local cluster."""
+    used = [f"--{name.replace('_', '-')}" for name in OWN_CLUSTER if own[name] is not None]
+    if used and (connection.given or connection.by_tls_options):
+        raise click.UsageError(f"{used[0]} starts a local cluster: do not combine it with --scheduler or --tls-...")
+    if connection.by_tls_options or (not used and connection.known_address()):
         with connection.client(ScriptClient) as client:
             yield client
         return
     if detach:
-        raise click.UsageError("--detach needs a scheduler that goes on: without one, jobs end with this command")
+        raise click.UsageError("--detach needs a running scheduler: a local cluster ends with this command")
     with (
         local_cluster(
             n_workers=own["workers"], threads_per_worker=own["threads"], dashboard_address=own["dashboard_address"]
@@ -94,7 +94,7 @@ def _client(connection: Connection, own: dict[str, Any], detach: bool) -> Iterat
 
 
 def _wait(client: Client, name: str) -> str | None:
-    """Wait for a job with a live line; return what went wrong, None when nothing did."""
+    """Wait for a job with a progress line; return the error text, None if the job did not fail."""
     with Progress() as line:
         try:
             described = call(client, "describe", job=name)
@@ -103,7 +103,7 @@ def _wait(client: Client, name: str) -> str | None:
                 line.show(described)
                 described = call(client, "wait", job=name, timeout=POLL_SECONDS)
         except UnknownJob:
-            return None  # the script has forgotten it
+            return None  # the script called `forget`
         line.show(described)
         if not line.shown:
             line.say(one_line(described))
@@ -114,19 +114,19 @@ def _wait(client: Client, name: str) -> str | None:
 
 
 def _leave(client: ScriptClient) -> None:
-    """Say of the jobs that have not ended what becomes of them; those on a cluster that ends now are stopped."""
+    """Stop the unfinished jobs of an own cluster, and print what happens to each unfinished job."""
     for name in client.submitted:
         try:
             described = call(client, "describe", job=name)
         except UnknownJob:
-            continue  # the script has forgotten it
+            continue  # the script called `forget`
         if described["status"] in ENDED:
             continue
         if client.cluster is not None:
             call(client, "stop", job=name)
-            click.echo(f"Job {name!r} ended with the cluster, which was this command's own.", err=True)
+            click.echo(f"Job {name!r} was stopped with the local cluster of this command.", err=True)
             continue
         address = client.scheduler.address
-        click.echo(f"Job {name!r} goes on at {address}.", err=True)
-        click.echo(f"  look at it:  dask elastic status {name} --scheduler {address}", err=True)
-        click.echo(f"  stop it:     dask elastic stop {name} --scheduler {address}", err=True)
+        click.echo(f"Job {name!r} continues at {address}.", err=True)
+        click.echo(f"  show it:  dask elastic status {name} --scheduler {address}", err=True)
+        click.echo(f"  stop it:  dask elastic stop {name} --scheduler {address}", err=True)

@@ -1,4 +1,4 @@
-"""Text that is shown again and again: written over in a terminal, one below the other elsewhere."""
+"""Repeated output: in a terminal a text overwrites the previous one, elsewhere texts follow each other."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Screen:
     Parameters
     ----------
     stream : file, optional
-        Where to; standard output if left out.
+        The output; standard output by default.
     """
 
     def __init__(self, stream: TextIO | None = None):
@@ -24,7 +24,7 @@ class Screen:
         self._lines = 0
 
     def show(self, text: str) -> None:
-        """Show a text in place of the one before."""
+        """Show a text in place of the previous one."""
         if not self.rewrites:
             self.stream.write(text + "\n")
             self.stream.flush()
@@ -38,7 +38,7 @@ class Screen:
 
     @staticmethod
     def _fitting(text: str) -> list[str]:
-        """Cut a text to the terminal: lines that wrap or scroll cannot be written over."""
+        """Crop a text to the terminal: lines that wrap or scroll cannot be overwritten."""
         columns, rows = shutil.get_terminal_size()
         lines = [line[: columns - 1] for line in text.splitlines()]
         room = max(1, rows - 1)

@@ -1,4 +1,4 @@
-"""A user's script, run as Python itself would run it."""
+"""Runs a user's script as ``python SCRIPT ARGS`` does."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from dask_elastic.vocab.errors import ElasticError
 
 @contextmanager
 def environment(script: Path, arguments: Sequence[str]) -> Iterator[None]:
-    """Set the arguments and the import path that a script expects, for as long as the block runs.
+    """Set the arguments and the import path that a script expects, and restore them after the block.
 
-    Processes that are started meanwhile inherit the path, so that workers find the modules beside a script, too.
+    Processes started within the block inherit the path, so that workers too find the modules beside the script.
 
     Parameters
     ----------
     script : Path
         The script.
     arguments : sequence of str
-        What comes behind it on the command line.
+        The script's arguments on the command line.
     """
     argv, path = sys.argv, sys.path
     sys.argv = [str(script), *arguments]
@@ -45,6 +45,11 @@ def run(script: Path) -> int:
     script : Path
         The script.
 
+    Returns
+    -------
+    int
+        0 if the script ended normally, the code of its ``sys.exit``, or 1 if it raised.
+
     Raises
     ------
     click.ClickException
@@ -56,7 +61,7 @@ def run(script: Path) -> int:
         return _exit_code(exit_)
     except ElasticError as error:
         raise click.ClickException(f"{_place(script, error.__traceback__)}: {error}") from error
-    except Exception as error:  # whatever a script may raise; it is shown as Python shows it
+    except Exception as error:  # a script may raise anything; print it as Python does
         traceback.print_exception(type(error), error, _own_frames(script, error.__traceback__))
         return 1
     return 0
@@ -70,7 +75,7 @@ def _exit_code(exit_: SystemExit) -> int:
 
 
 def _own_frames(script: Path, trace: TracebackType | None) -> TracebackType | None:
-    """Drop the frames above the script's first; all of them where the script did not even begin."""
+    """Drop the frames above the script's first; all of them if the script could not be compiled."""
     while trace is not None and trace.tb_frame.f_code.co_filename != str(script):
         trace = trace.tb_next
     return trace

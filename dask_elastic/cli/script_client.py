@@ -1,4 +1,4 @@
-"""The Dask client that a script finds."""
+"""The Dask client that ``dask elastic run`` creates for a script."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from distributed import Client
 
 
 class ScriptClient(Client):  # type: ignore[misc]  # distributed is untyped
-    """A client that remembers which jobs were submitted through it.
+    """A client that records the names of the jobs submitted through it.
 
     Parameters
     ----------
@@ -26,7 +26,7 @@ class ScriptClient(Client):  # type: ignore[misc]  # distributed is untyped
         return [*self._submitted]
 
     def sync(self, func: Any, *arguments: Any, **options: Any) -> Any:
-        """Run a coroutine on the client's event loop, as every call of `dask_elastic.runtime.client.job.call` does."""
+        """Run a coroutine on the client's event loop; every call of `dask_elastic.runtime.client.job.call` does."""
         reply = super().sync(func, *arguments, **options)
         if arguments[:2] == (self, "submit") and "answer" in reply:
             self._submitted[reply["answer"]["name"]] = None

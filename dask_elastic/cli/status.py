@@ -1,4 +1,4 @@
-"""``dask elastic status``: the jobs of a cluster, or one of them in detail."""
+"""``dask elastic status``: the jobs of a cluster, or one job in detail."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ EXECUTOR_HEAD = ("executor", "home", "cores", "tuples/s", "per core", "queue", "
 
 @click.command(cls=Command)
 @click.argument("job", required=False)
-@click.option("--watch", is_flag=True, help="Show it again and again; with a JOB, until the job ends.")
+@click.option("--watch", is_flag=True, help="Refresh until Ctrl-C; with a JOB, until the job ends.")
 @click.option("--every", type=click.FloatRange(min=0, min_open=True), default=1.0, show_default=True,
-              metavar="SECONDS", help="How often --watch looks.")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print JSON; with --watch, one line a look.")
+              metavar="SECONDS", help="Interval of --watch.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print JSON; with --watch, one line per refresh.")
 @connected
 def status(connection: Connection, job: str | None, watch: bool, every: float, as_json: bool) -> None:
     """Show the jobs of a cluster, or one JOB in detail.
@@ -38,11 +38,11 @@ def status(connection: Connection, job: str | None, watch: bool, every: float, a
         dask elastic status word-count --watch
         dask elastic status --json | jq '.jobs[] | {name, status, cores}'
 
-    A job has one line: its status, how long it has run, rows read by its sources, tuples that arrive
-    at its executors per second, latency (half of the tuples, and 99 %, are faster; of the slowest
-    executor), cores, shards moved. A JOB in detail has one line per executor: the worker that is its
-    home, tuples per second, tuples that one core can serve per second, tuples that wait, latency,
-    size of its state; and what the control loop says of the job.
+    The list has one line per job: status, running time, rows read by its sources, tuples per second
+    that arrive at its executors, latency (median and 99th percentile, of the slowest executor),
+    cores, and shards moved. For a JOB in detail, there is one line per executor: its home (the
+    worker), cores, tuples per second, tuples per second that one core can serve, queued tuples,
+    latency, state size, and shards moved; and the state of the control loop for the job.
     """
     screen = Screen()
     with connection.client() as client:
@@ -59,30 +59,42 @@ def status(connection: Connection, job: str | None, watch: bool, every: float, a
 
 
 def descriptions(client: Client, job: str | None = None) -> list[dict[str, Any]]:
-    """Return what the scheduler says of all jobs, oldest first, or of one.
+    """Return the scheduler's descriptions of all jobs, oldest first, or of one job.
+
+    Parameters
+    ----------
+    client : Client
+        A client of the cluster.
+    job : str, optional
+        The name of the one job.
+
+    Returns
+    -------
+    list of dict
+        One description per job.
 
     Raises
     ------
     UnknownJob
-        If the cluster knows none of that name.
+        If the cluster has no job of that name.
     """
     if job is not None:
         return [call(client, "describe", job=job)]
     try:
         known: list[dict[str, Any]] = call(client, "known")
-    except UnknownJob:  # nobody submitted a job there yet
+    except UnknownJob:  # the scheduler's plugin is not installed before the first submit
         return []
     return known
 
 
 def as_text(client: Client, jobs: list[dict[str, Any]], indent: int | None) -> str:
-    """Return jobs as JSON."""
+    """Format jobs as JSON."""
     whole = {"scheduler": client.scheduler.address, "dashboard": dashboard_page(client), "jobs": jobs}
     return json_text(whole, indent)
 
 
 def listing(client: Client, jobs: list[dict[str, Any]]) -> str:
-    """Return jobs as a table."""
+    """Format jobs as a table."""
     if not jobs:
         return f"No jobs at {client.scheduler.address}."
     page = dashboard_page(client)
@@ -110,13 +122,13 @@ def _status(job: dict[str, Any]) -> str:
 
 
 def detail(job: dict[str, Any]) -> str:
-    """Return a job in a few lines and its executors as a table."""
+    """Format a job in a few lines, and its executors as a table."""
     lines = [table(JOB_HEAD, [_job_row(job)], left=2), ""]
     if job["error"]:
         lines += [f"Error: {job['error']}", ""]
     lines += _control_lines(job)
     for handoff in job["handoffs"]:
-        lines.append(f"Hand-over: {handed_over(handoff, live=job['ended'] is None)}")
+        lines.append(f"Handoff: {handed_over(handoff, live=job['ended'] is None)}")
     for operator, rows in job["dead_letters"].items():
         lines.append(f"Dead letters of {operator}: {count(rows)} rows")
     if lines[-1]:
@@ -126,7 +138,7 @@ def detail(job: dict[str, Any]) -> str:
 
 
 def _control_lines(job: dict[str, Any]) -> list[str]:
-    """Return what the control loop has to say of a job."""
+    """Format the state of the control loop for a job."""
     lines = []
     if job["latency_target"] is not None:
         reached = "" if job["feasible"] else ", which no allocation reaches"
@@ -136,15 +148,15 @@ def _control_lines(job: dict[str, Any]) -> list[str]:
     if job["paradigm"] != ELASTIC:
         lines.append(f"Paradigm: {job['paradigm']}")
     if job["dry_run"]:
-        lines.append("Dry run: decisions are only said")
+        lines.append("Dry run: decisions are not carried out")
     if job["starved"]:
-        lines.append(f"Starved: {job['starved']} {'core is' if job['starved'] == 1 else 'cores are'} lacking")
+        lines.append(f"Starved: {job['starved']} {'core' if job['starved'] == 1 else 'cores'} missing")
     if job["bound"]:
-        lines.append(f"Threads hold the GIL: {', '.join(job['bound'])}")
+        lines.append(f"GIL-bound operators: {', '.join(job['bound'])}")
     if job["decided"]:
         lines.append(f"Last decision, {clock(job['decided_at'])}: {job['decided']}")
     if job["control_error"]:
-        lines.append(f"The control loop fails: {job['control_error']}")
+        lines.append(f"Error in the control loop: {job['control_error']}")
     return lines
 
 

@@ -1,4 +1,4 @@
-"""``dask elastic stop``: ending jobs, at once or after what they have read."""
+"""``dask elastic stop``: stop jobs at once, or drain them."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from dask_elastic.runtime.client.job import ENDED, Job, job
 
 @click.command(cls=Command)
 @click.argument("jobs", metavar="JOB...", nargs=-1, required=True)
-@click.option("--drain", is_flag=True, help="Read no further, and wait until what was read is processed.")
+@click.option("--drain", is_flag=True, help="Stop reading, and process all rows read so far.")
 @click.option("--timeout", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS",
-              help="How long --drain waits for each job; it goes on draining after that.")  # fmt: skip
-@click.option("--forget", is_flag=True, help="Free the state of the jobs, too; it cannot be read any more.")
+              help="How long --drain waits for each job; the job continues to drain after that.")  # fmt: skip
+@click.option("--forget", is_flag=True, help="Also delete the state and measures of the jobs.")
 @connected
 def stop(connection: Connection, jobs: tuple[str, ...], drain: bool, timeout: float | None, forget: bool) -> None:
-    """End JOBs.
+    """Stop or drain JOBs.
 
     For example:
         dask elastic stop word-count
         dask elastic stop word-count flight-delays --drain --timeout 60
         dask elastic stop word-count --forget
 
-    At once, unless you say --drain: rows on their way are dropped. State and measures of a job that
-    has ended stay readable until somebody forgets it. If one of the names is not known, no job is
-    stopped.
+    Without --drain, jobs stop at once, and rows in flight are dropped. The state and measures of a
+    job that has ended stay readable until it is forgotten. If one of the names is unknown, no job
+    is stopped.
     """
     if timeout is not None and not drain:
-        raise click.UsageError("--timeout says how long --drain waits: it does nothing without --drain")
+        raise click.UsageError("--timeout limits how long --drain waits: give --drain too")
     with connection.client() as client:
         found = [job(name, client) for name in dict.fromkeys(jobs)]
         for one in found:
@@ -43,7 +43,7 @@ def stop(connection: Connection, jobs: tuple[str, ...], drain: bool, timeout: fl
 def _end(job: Job, client: Client, drain: bool, timeout: float | None) -> None:
     before = job.status
     if before in ENDED:
-        click.echo(f"Job {job.name!r} had ended already: it is {before}.")
+        click.echo(f"Job {job.name!r} has already ended: it is {before}.")
         return
     if drain:
         _drain(job, client, timeout)
@@ -57,5 +57,5 @@ def _drain(job: Job, client: Client, timeout: float | None) -> None:
         job.drain(timeout)
     except KeyboardInterrupt:
         address = client.scheduler.address
-        click.echo(f"End it at once with: dask elastic stop {job.name} --scheduler {address}", err=True)
+        click.echo(f"Stop it at once with: dask elastic stop {job.name} --scheduler {address}", err=True)
         raise

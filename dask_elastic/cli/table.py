@@ -1,4 +1,4 @@
-"""Values as text, and text as a table."""
+"""Formats values as text, and rows of text as a table."""
 
 from __future__ import annotations
 
@@ -12,16 +12,21 @@ MISSING = "–"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> str:
-    """Return rows as aligned columns under their heads.
+    """Format rows as aligned columns below their headings.
 
     Parameters
     ----------
     head : sequence of str
-        The heads.
+        The headings.
     rows : iterable of sequences of str
-        The cells, as many in each row as there are heads.
+        The cells; each row has as many as there are headings.
     left : int
-        So many columns, from the first one, are text and stand to the left; the others are numbers.
+        Number of columns, from the first, that are aligned to the left; the others are aligned to the right.
+
+    Returns
+    -------
+    str
+        The lines of the table.
 
     Examples
     --------
@@ -42,7 +47,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> 
 
 
 def count(value: float | None) -> str:
-    """Return a number without its fraction, in groups of three digits.
+    """Format a number without its fraction, with thousands separators.
 
     Examples
     --------
@@ -53,7 +58,7 @@ def count(value: float | None) -> str:
 
 
 def clock(seconds: float) -> str:
-    """Return a moment, in seconds since the epoch, as the local time of day.
+    """Format a time, in seconds since 1970, as the local time of day.
 
     Examples
     --------
@@ -64,7 +69,7 @@ def clock(seconds: float) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Return a time span in a unit that suits it.
+    """Format a duration in seconds with a suitable unit.
 
     Examples
     --------
@@ -77,7 +82,7 @@ def duration(seconds: float | None) -> str:
 
 
 def size(count_of_bytes: float) -> str:
-    """Return bytes in a unit that suits them.
+    """Format a number of bytes with a suitable unit.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Where rows come from and where results go: the sources and sinks that the library brings."""
+"""The library's own sources and sinks."""
 
 from __future__ import annotations
 

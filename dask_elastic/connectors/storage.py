@@ -1,4 +1,4 @@
-"""Finding files by path, glob or URL on whatever file system holds them."""
+"""Finding files by path, glob or URL, on the local file system or through fsspec."""
 
 from __future__ import annotations
 
@@ -46,17 +46,17 @@ def locate(path: str, options: Mapping[str, Any] | None = None) -> tuple[fs.File
     path : str
         An absolute local path or a URL, without wildcards.
     options : mapping, optional
-        Options for fsspec, which is then asked even for URLs that PyArrow knows itself.
+        Options for fsspec. If given, fsspec also opens the URLs that PyArrow supports itself.
 
     Returns
     -------
     tuple of FileSystem and str
-        PyArrow's own file system where it has one for the URL, else the one of fsspec.
+        PyArrow's own file system if it supports the URL, else fsspec's.
 
     Raises
     ------
     ValueError
-        When no file system is known for the URL.
+        When neither supports the URL.
     """
     if "://" not in path:
         return fs.LocalFileSystem(), path
@@ -64,7 +64,7 @@ def locate(path: str, options: Mapping[str, Any] | None = None) -> tuple[fs.File
         try:
             filesystem, inner = fs.FileSystem.from_uri(path)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            pass  # PyArrow has no file system for this scheme; fsspec may have one, or raises a ValueError.
+            pass  # PyArrow does not support this scheme; fsspec may, and raises a ValueError if not.
         else:
             return filesystem, inner
     other, inner = fsspec.core.url_to_fs(path, **(options or {}))
@@ -73,16 +73,16 @@ def locate(path: str, options: Mapping[str, Any] | None = None) -> tuple[fs.File
 
 @dataclass(frozen=True)
 class Files:
-    """The files that a path named.
+    """The files found under a path.
 
     Parameters
     ----------
     filesystem : FileSystem
-        Where they are.
+        The file system that holds them.
     root : str
-        The file itself, the directory that was searched, or the fixed part of the glob.
+        The file itself, the directory searched, or the part of the glob before its first wildcard.
     infos : tuple of FileInfo
-        The files sorted by path, perhaps none.
+        The files, sorted by path; may be empty.
     """
 
     filesystem: fs.FileSystem
@@ -96,18 +96,18 @@ def find_files(path: str, suffixes: tuple[str, ...], options: Mapping[str, Any] 
     Parameters
     ----------
     path : str
-        A file; a directory, searched with its subdirectories for files of the suffixes; or a glob with `*`, `?`,
-        `[...]` and `**`.
+        A file; a directory, searched recursively for files with one of the suffixes; or a glob with `*`, `?`, `[...]`
+        and `**`.
     suffixes : tuple of str
-        How the file names of a directory must end.
+        Suffixes that file names must have when `path` is a directory.
     options : mapping, optional
         Options for fsspec.
 
     Returns
     -------
     Files
-        What is there. Hidden files, below a directory or of a name that starts with `.` or `_`, are left out: they
-        belong to someone who still writes.
+        The files found. Files are skipped whose name, or a directory below `path`, starts with `.` or `_`: by
+        convention they are still being written.
     """
     wildcard = WILDCARDS.search(path)
     if wildcard:
@@ -129,12 +129,13 @@ def glob_pattern(glob: str) -> re.Pattern[str]:
     Parameters
     ----------
     glob : str
-        `*` and `?` stop at `/`, `**/` is any number of directories, `[...]` is a set and `[!...]` its complement.
+        `*` and `?` do not match `/`, `**/` matches any number of directories, `[...]` is a set of characters and
+        `[!...]` its complement.
 
     Returns
     -------
     Pattern
-        To be used with `fullmatch`.
+        The expression, for `fullmatch`.
 
     Examples
     --------

@@ -1,1 +1,1 @@
-"""The control loop: what is measured becomes decisions."""
+"""The control loop: decides from measurements how many cores each executor has, and on which nodes."""

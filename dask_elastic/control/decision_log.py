@@ -1,4 +1,4 @@
-"""The decisions of late, and what came of each."""
+"""The last decisions, and the latency observed after each."""
 
 from __future__ import annotations
 
@@ -6,21 +6,22 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
 
+from dask_elastic.control.keys import JobKey, job_key
 from dask_elastic.vocab.errors import PlanningError
 from dask_elastic.vocab.plan import Decision
 from dask_elastic.vocab.snapshot import Snapshot
 
 
 class DecisionLog:
-    """Keeps decisions, and adds to each the latency that was measured a while later.
+    """Keeps decisions, and adds to each the latency observed some time later.
 
     Parameters
     ----------
     length : int
         How many decisions are kept; the oldest are dropped.
     after : float
-        Seconds after a decision at which its effect is read off. If the same job's cores change again before, it is
-        read off then: later measurements tell of both changes.
+        Seconds after a decision at which its effect is observed. If the same job's cores change again before that, the
+        effect is observed at that change, since later measurements reflect both.
 
     Raises
     ------
@@ -40,42 +41,65 @@ class DecisionLog:
         self._after = after
         self._length = length
         self._kept: deque[Decision] = deque()
-        self._open: dict[int, int] = {}  # number of a decision -> its generation, while its effect is not known
+        self._unobserved: dict[int, int] = {}  # number of a decision -> its generation, until its effect is observed
 
     def __len__(self) -> int:
         return len(self._kept)
 
     def add(self, decisions: Iterable[Decision]) -> None:
-        """Keep decisions, oldest first."""
+        """Add decisions, oldest first.
+
+        Parameters
+        ----------
+        decisions : iterable of Decision
+            The decisions of one tick.
+        """
         for decision in decisions:
             self._kept.append(decision)
             if decision.observed is None:
-                self._open[decision.number] = decision.generation
+                self._unobserved[decision.number] = decision.generation
             if len(self._kept) > self._length:
-                self._open.pop(self._kept.popleft().number, None)
+                self._unobserved.pop(self._kept.popleft().number, None)
 
     def observe(self, snapshot: Snapshot) -> None:
-        """Note the latency of each job as the effect of its decisions; call it before the decisions of that moment."""
-        if not self._open:
+        """Record each job's latency as the effect of its due decisions; call it before adding a tick's decisions.
+
+        Parameters
+        ----------
+        snapshot : Snapshot
+            The current measurements.
+        """
+        if not self._unobserved:
             return
-        jobs = {(job.name, job.generation): job for job in snapshot.jobs}
-        followed: set[tuple[str, int]] = set()
-        for place in range(len(self._kept) - 1, -1, -1):
-            decision = self._kept[place]
-            run = (decision.job, decision.generation)
-            if decision.number in self._open:
-                job = jobs.get(run)
-                due = snapshot.now - decision.time >= self._after or run in followed
+        jobs = {job_key(job): job for job in snapshot.jobs}
+        changed_later: set[JobKey] = set()
+        for position in range(len(self._kept) - 1, -1, -1):
+            decision = self._kept[position]
+            key = (decision.job, decision.generation)
+            if decision.number in self._unobserved:
+                job = jobs.get(key)
+                due = snapshot.now - decision.time >= self._after or key in changed_later
                 if job is None:
-                    del self._open[decision.number]
+                    del self._unobserved[decision.number]
                 elif due and job.latency is not None:
-                    self._kept[place] = replace(decision, observed=job.latency)
-                    del self._open[decision.number]
+                    self._kept[position] = replace(decision, observed=job.latency)
+                    del self._unobserved[decision.number]
             if decision.applied and decision.changes:
-                followed.add(run)
+                changed_later.add(key)
 
     def of(self, job: str) -> list[Decision]:
-        """Return the decisions about the job of that name, newest last."""
+        """Return the decisions about one job, newest last.
+
+        Parameters
+        ----------
+        job : str
+            Name of the job.
+
+        Returns
+        -------
+        list of Decision
+            Those that are still kept.
+        """
         return [decision for decision in self._kept if decision.job == job]
 
     def all(self) -> list[Decision]:

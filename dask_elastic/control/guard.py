@@ -1,15 +1,16 @@
-"""What of a plan is carried out now: changes are held back that come too soon or move too much at a time.
+"""Admission of planned changes: changes that come too soon or move too much state at once are deferred.
 
 Goal
-    Nobody's cores change all the time, and the network is not filled with state, yet overload is answered at once.
+    Executors' cores do not change constantly and state transfers do not saturate the network, yet overload is answered
+    at once.
 Method
-    A change of an executor whose cores have changed within `cooldown` waits, unless it is urgent. Urgent are changes
-    that answer an overload or a target that is missed, that empty a node which retires, and those without which an
-    urgent one would find no core. Then changes are admitted, urgent ones first, as long as the state that they move
-    fits into `budget_bytes`; one that would not fit into any budget is let through where no other state moves. What is
-    admitted never fills a node beyond its cores or beyond what is on it now.
+    A change of an executor whose cores changed less than `cooldown` ago is deferred unless it is urgent. Urgent are
+    changes that answer an overload or a missed target, that empty a retiring node, and those that free a core which an
+    urgent change takes. Then changes are admitted, urgent ones first, while the state that they move fits into
+    `budget_bytes`; a change that alone exceeds the budget is admitted if no other state moves. The admitted changes
+    never fill a node beyond its cores, or beyond the cores occupied on it now.
 Not done
-    Waiting with a surplus: `dask_elastic.control.hysteresis`.
+    Waiting until a surplus has lasted: `dask_elastic.control.hysteresis`.
 """
 
 from __future__ import annotations
@@ -20,30 +21,29 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dask_elastic.control.keys import ExecutorKey
 from dask_elastic.control.settings import ControlSettings
-from dask_elastic.vocab.identity import ExecutorId
 
 Cores = NDArray[np.int64]
-Owner = tuple[str, int, ExecutorId]
 
 
 @dataclass(frozen=True, eq=False)
-class Step:
-    """Other cores for one executor.
+class ProposedChange:
+    """A planned change of one executor's cores.
 
     Parameters
     ----------
-    owner : tuple of str, int and ExecutorId
+    key : tuple of str, int and ExecutorId
         Job, generation and executor.
     before, after : array of int
         Cores on each node.
     moved_bytes : float
         State that leaves its node.
     urgent : bool
-        Whether it cannot wait.
+        Whether the change is exempt from the cooldown.
     """
 
-    owner: Owner
+    key: ExecutorKey
     before: Cores
     after: Cores
     moved_bytes: float
@@ -51,23 +51,23 @@ class Step:
 
 
 @dataclass(frozen=True, eq=False)
-class Verdict:
-    """What becomes of the steps of a plan.
+class Admission:
+    """The guard's answer to a plan.
 
     Parameters
     ----------
-    admitted : tuple of Step
-        To be carried out in this order: a core is given up before somebody takes it, wherever that can be.
-    held : mapping of tuple to str
-        Owners of the steps that are held back, and why.
+    admitted : tuple of ProposedChange
+        The changes to carry out, in this order: a core is released before another executor takes it, where possible.
+    deferred : mapping of tuple to str
+        The executors whose changes are deferred, and the reasons.
     """
 
-    admitted: tuple[Step, ...]
-    held: Mapping[Owner, str]
+    admitted: tuple[ProposedChange, ...]
+    deferred: Mapping[ExecutorKey, str]
 
 
 class Guard:
-    """Vets plans; remembers when each executor's cores have changed.
+    """Vets plans; remembers when each executor's cores last changed.
 
     Parameters
     ----------
@@ -77,106 +77,110 @@ class Guard:
 
     def __init__(self, settings: ControlSettings):
         self._settings = settings
-        self._changed: dict[Owner, float] = {}
+        self._changed: dict[ExecutorKey, float] = {}
 
-    def vet(self, now: float, steps: Sequence[Step], free: Cores) -> Verdict:
-        """Return which steps are carried out now.
+    def vet(self, now: float, changes: Sequence[ProposedChange], free: Cores) -> Admission:
+        """Return which changes are carried out now.
 
         Parameters
         ----------
         now : float
-            When, in seconds.
-        steps : sequence of Step
-            The plan: all of it together fits on the nodes.
+            The time in seconds.
+        changes : sequence of ProposedChange
+            The plan; as a whole it fits on the nodes.
         free : array of int
-            Cores of each node that nobody has now; negative where it has to give some up.
+            Free cores of each node; negative if the node must release some.
 
         Returns
         -------
-        Verdict
-            The steps to carry out; they count as carried out.
+        Admission
+            The admitted changes, from which the cooldown starts, and the deferred ones.
         """
-        self._changed = {owner: at for owner, at in self._changed.items() if now - at < self._settings.cooldown}
-        held = {step.owner: self._cooling(now, step) for step in steps if self._too_soon(step)}
-        chosen = [step for step in steps if step.owner not in held]
-        waiting = [step for step in steps if step.owner in held]
-        chosen += _givers([step for step in chosen if step.urgent], chosen, waiting, free)
-        chosen = self._within_budget(chosen, held)
-        chosen = _fitting(chosen, free, held)
-        for step in chosen:
-            held.pop(step.owner, None)
-            self._changed[step.owner] = now
-        return Verdict(tuple(_in_order(chosen, free)), held)
+        self._changed = {key: at for key, at in self._changed.items() if now - at < self._settings.cooldown}
+        deferred = {change.key: self._cooling(now, change) for change in changes if self._too_soon(change)}
+        chosen = [change for change in changes if change.key not in deferred]
+        waiting = [change for change in changes if change.key in deferred]
+        chosen += _givers([change for change in chosen if change.urgent], chosen, waiting, free)
+        chosen = self._within_budget(chosen, deferred)
+        chosen = _fitting(chosen, free, deferred)
+        for change in chosen:
+            deferred.pop(change.key, None)
+            self._changed[change.key] = now
+        return Admission(tuple(_in_order(chosen, free)), deferred)
 
-    def _too_soon(self, step: Step) -> bool:
-        return not step.urgent and step.owner in self._changed
+    def _too_soon(self, change: ProposedChange) -> bool:
+        return not change.urgent and change.key in self._changed
 
-    def _cooling(self, now: float, step: Step) -> str:
-        ago = now - self._changed[step.owner]
-        return f"its cores have changed {ago:.1f} s ago, the cooldown is {self._settings.cooldown:g} s"
+    def _cooling(self, now: float, change: ProposedChange) -> str:
+        ago = now - self._changed[change.key]
+        return f"its cores changed {ago:.1f} s ago and the cooldown is {self._settings.cooldown:g} s"
 
-    def _within_budget(self, steps: list[Step], held: dict[Owner, str]) -> list[Step]:
-        """Return the steps whose state fits; urgent ones come first, and of these the ones that move least."""
+    def _within_budget(self, changes: list[ProposedChange], deferred: dict[ExecutorKey, str]) -> list[ProposedChange]:
+        """Return the changes whose state fits into the budget, urgent ones first, then those that move least."""
         budget, moved, chosen = self._settings.budget_bytes, 0.0, []
-        for step in sorted(steps, key=lambda step: (not step.urgent, step.moved_bytes, step.owner)):
-            if moved + step.moved_bytes <= budget or not moved:
-                chosen.append(step)
-                moved += step.moved_bytes
+        for change in sorted(changes, key=lambda change: (not change.urgent, change.moved_bytes, change.key)):
+            if moved + change.moved_bytes <= budget or not moved:
+                chosen.append(change)
+                moved += change.moved_bytes
             else:
-                mebi = [f"{amount / 2**20:.1f} MiB" for amount in (step.moved_bytes, moved, budget)]
-                held[step.owner] = f"it moves {mebi[0]}, and {mebi[1]} of the {mebi[2]} for one period are used"
+                mebi = [f"{amount / 2**20:.1f} MiB" for amount in (change.moved_bytes, moved, budget)]
+                deferred[change.key] = (
+                    f"it moves {mebi[0]} of state, and {mebi[1]} of this period's budget of {mebi[2]} are used"
+                )
         return chosen
 
 
-def _givers(urgent: list[Step], chosen: list[Step], waiting: list[Step], free: Cores) -> list[Step]:
-    """Return those of the steps that wait which give up cores that urgent ones take."""
+def _givers(
+    urgent: list[ProposedChange], chosen: list[ProposedChange], waiting: list[ProposedChange], free: Cores
+) -> list[ProposedChange]:
+    """Return the waiting changes that release cores which urgent changes take."""
     left = free - _taken(chosen, len(free))
     wanted = np.zeros(len(free), dtype=np.bool_)
-    for step in urgent:
-        wanted |= step.after > step.before
+    for change in urgent:
+        wanted |= change.after > change.before
     found = []
-    for step in waiting:
-        gives = (step.after < step.before) & wanted & (left < 0)
+    for change in waiting:
+        gives = (change.after < change.before) & wanted & (left < 0)
         if gives.any():
-            found.append(step)
-            left = left - (step.after - step.before)
+            found.append(change)
+            left = left - (change.after - change.before)
     return found
 
 
-def _fitting(steps: list[Step], free: Cores, held: dict[Owner, str]) -> list[Step]:
-    """Drop steps that take cores which others do not give up now; those that matter least first."""
-    chosen, taken = list(steps), _taken(steps, len(free))
+def _fitting(changes: list[ProposedChange], free: Cores, deferred: dict[ExecutorKey, str]) -> list[ProposedChange]:
+    """Defer changes that take cores which are not released now, starting with the least urgent, largest change."""
+    chosen, taken = list(changes), _taken(changes, len(free))
     while True:
         crowded = np.flatnonzero((taken > np.maximum(free, 0)) & (taken > 0))
         if not crowded.size:
             return chosen
         node = int(crowded[0])
-        taking = [step for step in chosen if step.after[node] > step.before[node]]
-        last = max(taking, key=lambda step: (not step.urgent, step.moved_bytes, step.owner))
+        taking = [change for change in chosen if change.after[node] > change.before[node]]
+        last = max(taking, key=lambda change: (not change.urgent, change.moved_bytes, change.key))
         chosen.remove(last)
         taken -= last.after - last.before
-        held[last.owner] = "it takes cores that others do not give up yet"
+        deferred[last.key] = "it needs cores that other executors do not release yet"
 
 
-def _in_order(steps: list[Step], free: Cores) -> list[Step]:
-    """Order steps such that cores are free when they are taken; where none can be first, the one that gives most is."""
-    if not steps:
+def _in_order(changes: list[ProposedChange], free: Cores) -> list[ProposedChange]:
+    """Order changes such that cores are free when taken; in a cycle, the change that releases most comes first."""
+    if not changes:
         return []
-    steps = sorted(steps, key=lambda step: step.owner)
-    changes = np.stack([step.after - step.before for step in steps])
-    more, waiting, left, ordered = changes.sum(axis=1), np.ones(len(steps), dtype=np.bool_), free.copy(), []
-    for _ in steps:
-        ready = waiting & (changes <= np.maximum(left, 0)).all(axis=1)
+    changes = sorted(changes, key=lambda change: change.key)
+    deltas = np.stack([change.after - change.before for change in changes])
+    more, waiting, left, ordered = deltas.sum(axis=1), np.ones(len(changes), dtype=np.bool_), free.copy(), []
+    for _ in changes:
+        ready = waiting & (deltas <= np.maximum(left, 0)).all(axis=1)
         options = np.flatnonzero(ready if ready.any() else waiting)
         first = int(options[more[options].argmin()])
         waiting[first] = False
-        left -= changes[first]
-        ordered.append(steps[first])
+        left -= deltas[first]
+        ordered.append(changes[first])
     return ordered
 
 
-def _taken(steps: Sequence[Step], nodes: int) -> Cores:
+def _taken(changes: Sequence[ProposedChange], nodes: int) -> Cores:
     total = np.zeros(nodes, dtype=np.int64)
-    for step in steps:
-        total += step.after - step.before
+    for change in changes:
+        total += change.after - change.before
     return total

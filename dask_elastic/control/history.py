@@ -1,4 +1,4 @@
-"""The last minutes of each job: what was measured, expected and decided, as series to be drawn."""
+"""The last minutes of each job: measurements, predictions and decisions as time series, for the dashboard."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from dask_elastic.control.keys import job_key
 from dask_elastic.vocab.errors import PlanningError, UnknownJob
 from dask_elastic.vocab.plan import Decision, Outlook, Plan
 from dask_elastic.vocab.snapshot import JobSnapshot, NodeSnapshot, Snapshot
@@ -22,7 +23,7 @@ SERIES = (
     "state_bytes",
     "moves",
 )
-"""Names of what is kept over time; see `JobHistory.series`."""
+"""Names of the time series; see `JobHistory.series`."""
 
 _SUMS: dict[str, Callable[[JobSnapshot], float]] = {
     "throughput": lambda job: sum(executor.throughput for executor in job.executors if executor.entry),
@@ -35,29 +36,29 @@ _SUMS: dict[str, Callable[[JobSnapshot], float]] = {
 
 
 class JobHistory:
-    """One run of a job over time.
+    """One generation of a job over time.
 
     Parameters
     ----------
     length : int
-        How many moments are kept.
+        How many snapshots are kept.
     first : JobSnapshot
-        The job as it was seen first.
+        The first snapshot of the job.
 
     Attributes
     ----------
     times : list of float
-        When each of the moments was.
+        The times of the snapshots.
     decisions : list of Decision
-        What was decided, newest last; as many as moments at most.
+        The decisions, newest last; at most `length`.
     bound : tuple of str
-        Operators whose threads hold the GIL, as of now.
+        The operators that are currently GIL-bound.
     starved : int
-        Cores that the job would need beyond those that it can have, as of now.
+        Number of cores that the job currently needs beyond those it can get.
     """
 
     def __init__(self, length: int, first: JobSnapshot):
-        self.run = (first.name, first.generation)
+        self.key = job_key(first)
         self._latest = first
         self._outlook = Outlook()
         self._times: deque[float] = deque(maxlen=length)
@@ -67,7 +68,19 @@ class JobHistory:
         self._decisions: deque[Decision] = deque(maxlen=length)
 
     def add(self, now: float, job: JobSnapshot, nodes: Sequence[NodeSnapshot], plan: Plan) -> None:
-        """Note a moment."""
+        """Add a snapshot of the job, and its part of the plan.
+
+        Parameters
+        ----------
+        now : float
+            The snapshot's time in seconds.
+        job : JobSnapshot
+            The job.
+        nodes : sequence of NodeSnapshot
+            The snapshot's nodes.
+        plan : Plan
+            The plan made from the snapshot.
+        """
         self._latest = job
         self._outlook = plan.outlook.get(job.name, Outlook())
         self._times.append(now)
@@ -89,38 +102,43 @@ class JobHistory:
                 by_node[address] = by_node.get(address, 0) + count
         self._by_node.append(by_node)
         self._decisions.extend(
-            decision for decision in plan.decisions if (decision.job, decision.generation) == self.run
+            decision for decision in plan.decisions if (decision.job, decision.generation) == self.key
         )
 
     @property
     def times(self) -> list[float]:
-        """When each moment was, in seconds, oldest first."""
+        """The times of the snapshots in seconds, oldest first."""
         return list(self._times)
 
     @property
     def decisions(self) -> list[Decision]:
-        """What was decided, newest last."""
+        """The decisions, newest last."""
         return list(self._decisions)
 
     @property
     def bound(self) -> tuple[str, ...]:
-        """Operators whose threads hold the GIL."""
+        """The operators that are currently GIL-bound."""
         return self._outlook.bound
 
     @property
     def starved(self) -> int:
-        """Cores that the job would need beyond those that it can have."""
+        """Number of cores that the job currently needs beyond those it can get."""
         return self._outlook.starved
 
     def series(self, name: str) -> list[float]:
-        """Return one number for each of `times`; NaN where it is not known.
+        """Return one time series.
 
         Parameters
         ----------
         name : str
             One of `SERIES`: ``throughput`` and ``arrival`` in tuples/s at the executors that sources feed; ``latency``
             (mean), ``latency_p99``, ``predicted`` and ``target`` in seconds; ``queue`` in tuples, ``cores``,
-            ``state_bytes``, and ``moves`` of shards since the job began, over all executors.
+            ``state_bytes``, and ``moves`` of shards since the job began, summed over all executors.
+
+        Returns
+        -------
+        list of float
+            One number for each of `times`; NaN if it is unknown.
 
         Raises
         ------
@@ -128,34 +146,46 @@ class JobHistory:
             If there is no such series.
         """
         if name not in self._series:
-            raise PlanningError(f"no series is named {name!r}: choose one of {', '.join(SERIES)}.")
+            raise PlanningError(f"there is no series named {name!r}: choose one of {', '.join(SERIES)}.")
         return list(self._series[name])
 
     def cores_by_executor(self) -> dict[str, list[int]]:
-        """Return the cores of each executor over time, by its name such as ``"per_route[0]"``."""
+        """Return the number of cores of each executor over time, by the executor's name such as ``"per_route[0]"``.
+
+        Returns
+        -------
+        dict of str to list of int
+            One number for each of `times`.
+        """
         names = [str(executor.executor) for executor in self._latest.executors]
         columns = zip(*self._by_executor, strict=True)
         return {name: list(column) for name, column in zip(names, columns, strict=True)}
 
     def cores_by_node(self) -> dict[str, list[int]]:
-        """Return the cores that the job has on each node over time, by the node's address."""
-        addresses = sorted({address for moment in self._by_node for address in moment})
-        return {address: [moment.get(address, 0) for moment in self._by_node] for address in addresses}
+        """Return the job's number of cores on each node over time, by the node's address.
+
+        Returns
+        -------
+        dict of str to list of int
+            One number for each of `times`.
+        """
+        addresses = sorted({address for cores in self._by_node for address in cores})
+        return {address: [cores.get(address, 0) for cores in self._by_node] for address in addresses}
 
     def latest(self) -> JobSnapshot:
-        """Return the job as it was seen last."""
+        """Return the last snapshot of the job."""
         return self._latest
 
 
 class History:
-    """What the control loop has seen and said of all jobs.
+    """The recent measurements and decisions of all jobs.
 
     Parameters
     ----------
     length : int
-        How many moments of each job are kept.
+        How many snapshots of each job are kept.
     ended : int
-        How many jobs are kept that have ended; those that ended first are forgotten first.
+        How many ended jobs are kept; those that ended first are dropped first.
 
     Raises
     ------
@@ -175,13 +205,21 @@ class History:
             raise PlanningError(f"length is {length!r}, ended {ended!r}: give whole numbers of 1 or more.")
         self._length = length
         self._ended = ended
-        self._jobs: dict[str, JobHistory] = {}  # in the order in which they were seen last
+        self._jobs: dict[str, JobHistory] = {}  # in the order of their last snapshots
 
     def add(self, snapshot: Snapshot, plan: Plan) -> None:
-        """Note what was measured, and what was decided from it."""
+        """Add a snapshot and the plan made from it.
+
+        Parameters
+        ----------
+        snapshot : Snapshot
+            The measurements.
+        plan : Plan
+            The plan.
+        """
         for job in snapshot.jobs:
             history = self._jobs.pop(job.name, None)
-            if history is None or history.run != (job.name, job.generation):
+            if history is None or history.key != job_key(job):
                 history = JobHistory(self._length, job)
             history.add(snapshot.now, job, snapshot.nodes, plan)
             self._jobs[job.name] = history
@@ -190,21 +228,32 @@ class History:
             del self._jobs[name]
 
     def jobs(self) -> list[str]:
-        """Return the names of the jobs, in alphabetical order; of each name its newest run."""
+        """Return the names of the jobs, in alphabetical order."""
         return sorted(self._jobs)
 
     def job(self, name: str) -> JobHistory:
-        """Return the newest run of a job.
+        """Return the history of a job's newest generation.
+
+        Parameters
+        ----------
+        name : str
+            Name of the job.
+
+        Returns
+        -------
+        JobHistory
+            Its history.
 
         Raises
         ------
         UnknownJob
-            If no job of that name was seen, or it is forgotten.
+            If there is no history of a job of that name.
         """
         if name not in self._jobs:
-            raise UnknownJob(f"no history of a job named {name!r}: there is {', '.join(self.jobs()) or 'none at all'}.")
+            known = ", ".join(self.jobs()) or "none"
+            raise UnknownJob(f"there is no history of a job named {name!r}. Jobs with a history: {known}.")
         return self._jobs[name]
 
     def forget(self, name: str) -> None:
-        """Drop what is known of a job; nothing happens if that is nothing."""
+        """Drop the history of a job, if there is one."""
         self._jobs.pop(name, None)

@@ -1,4 +1,4 @@
-"""Cores are given back late: only what was not needed for a while, and later still where that was a mistake before."""
+"""Delayed release of cores: only a surplus that has lasted is released, later if a release was premature before."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from numpy.typing import NDArray
 Cores = NDArray[np.int64]
 
 MOST_DOUBLINGS = 3
-"""How often the time of waiting may double."""
+"""How often the waiting time may double."""
 
 REGRET = 3.0
-"""Cores that are wanted again within so many times the time of waiting were given back too early."""
+"""A release is premature if cores are wanted again within this many waiting times."""
 
 SAME_LOAD = 1.25
-"""A load of no more than so many times that of before is the same load: then nothing but the release is to blame."""
+"""Loads up to this factor above the previous one count as equal; growth then is due to the release."""
 
 
 class Hysteresis:
-    """Remembers what the executors of one job have needed.
+    """The cores that the executors of one job have needed over time.
 
     Parameters
     ----------
     seconds : float
-        How long a surplus must last.
+        How long a surplus must last before it is released.
 
     Notes
     -----
-    What an executor may give back is what exceeds the *most* that it has needed over all of that time, so that a load
-    around the border between two numbers of cores does not make cores come and go. Where cores are wanted again soon
-    after they were given back, although the load is the same, the release was a mistake: the time doubles, up to
-    eightfold, and halves again after as long a time without a mistake.
+    An executor may release what exceeds the *largest* number of cores it has needed over this whole time, so that a
+    load at the border between two numbers of cores causes no flapping. If cores are wanted again soon after a release
+    although the load is the same, the release was premature: the time doubles, up to eightfold, and halves again after
+    a correspondingly long time without a premature release.
 
     Examples
     --------
@@ -50,16 +50,24 @@ class Hysteresis:
         self._needs: deque[tuple[float, Cores]] = deque()
         self._since: float | None = None
         self._released: tuple[float, float] | None = None
-        self._doubted: tuple[float, float] | None = None
-        self._mistaken = -math.inf
+        self._suspected: tuple[float, float] | None = None
+        self._last_premature = -math.inf
 
     @property
     def seconds(self) -> float:
-        """How long a surplus must last now."""
+        """How long a surplus must currently last."""
         return float(self._base * 2**self._doublings)
 
     def add(self, now: float, needed: Cores) -> None:
-        """Note what each executor needs at this moment."""
+        """Add the cores that each executor needs now.
+
+        Parameters
+        ----------
+        now : float
+            The time in seconds.
+        needed : array of int
+            Cores per executor.
+        """
         if self._since is None:
             self._since = now
         self._needs.append((now, needed))
@@ -67,16 +75,21 @@ class Hysteresis:
             self._needs.popleft()
 
     def most(self, now: float, current: Cores, seconds: float | None = None) -> Cores:
-        """Return the most cores that each executor has needed; what it has while too little is known.
+        """Return the largest number of cores each executor has needed recently.
 
         Parameters
         ----------
         now : float
-            The time.
+            The time in seconds.
         current : array of int
-            What each executor has.
+            The cores each executor has.
         seconds : float, optional
             How far to look back; by default as long as a surplus must last.
+
+        Returns
+        -------
+        array of int
+            Cores per executor; `current` if the recorded time is shorter than `seconds`.
         """
         span = self.seconds if seconds is None else seconds
         if self._since is None or now - self._since < span:
@@ -85,25 +98,40 @@ class Hysteresis:
         return most
 
     def released(self, now: float, load: float) -> None:
-        """Note that cores are given back at that load."""
+        """Record that cores are released at a load.
+
+        Parameters
+        ----------
+        now : float
+            The time in seconds.
+        load : float
+            Total load of the job, in cores.
+        """
         self._released = (now, load)
 
     def grown(self, now: float) -> None:
-        """Note that cores are wanted."""
+        """Record that more cores are wanted."""
         if self._released is not None and now - self._released[0] <= REGRET * self.seconds:
-            self._doubted = self._released
+            self._suspected = self._released
         self._released = None
 
     def calm(self, now: float, load: float) -> None:
-        """Note that cores are enough at that load: now it shows whether a release was a mistake.
+        """Record that the cores suffice for a load, and determine whether the last release was premature.
 
-        While an executor is overloaded its load is not known, so whether the load has risen is not, either.
+        This can be determined only now: while an executor is overloaded its load, and whether it has risen, is unknown.
+
+        Parameters
+        ----------
+        now : float
+            The time in seconds.
+        load : float
+            Total load of the job, in cores.
         """
-        if self._doubted is not None:
-            if load <= SAME_LOAD * self._doubted[1]:
+        if self._suspected is not None:
+            if load <= SAME_LOAD * self._suspected[1]:
                 self._doublings = min(self._doublings + 1, MOST_DOUBLINGS)
-                self._mistaken = now
-            self._doubted = None
-        elif self._doublings and now - self._mistaken > 2 * REGRET * self.seconds:
+                self._last_premature = now
+            self._suspected = None
+        elif self._doublings and now - self._last_premature > 2 * REGRET * self.seconds:
             self._doublings -= 1
-            self._mistaken = now
+            self._last_premature = now

@@ -1,28 +1,28 @@
-"""How far a job lags behind its sources, and how much of what they have it is falling behind by.
+"""Estimate of the offered load of a job from the growth of its source lag.
 
-Credits hold a source to what the executors take, so that arrivals say nothing of what it would send. Its lag does: of
-tuples that are due in a second, those that make the lag longer are not taken. Where it grows by s seconds a second,
-what arrives is 1 - s of what is due.
+Credits limit a source to what the executors process, so arrival rates do not show what the source would send; its lag
+does. If the lag grows by s seconds per second, a part s of the tuples that become due is not admitted: the arrival rate
+is 1 - s times the offered rate.
 """
 
 from __future__ import annotations
 
 MOST_GROWTH = 0.5
-"""Lags are means over the last seconds; beyond that a single slow moment would be taken for a flood."""
+"""Bound on the growth; lag is averaged over seconds, and a single slow moment must not look like a large overload."""
 
 
 class Lag:
-    """Follows the lag of one job.
+    """Follows the source lag of one job.
 
     Examples
     --------
     >>> lag = Lag()
     >>> lag.add(0.2, now=10.0)
     >>> lag.add(0.45, now=11.0)
-    >>> lag.held_back
+    >>> lag.offered_ratio
     1.3333333333333333
     >>> lag.add(0.4, now=12.0)
-    >>> lag.held_back
+    >>> lag.offered_ratio
     1.0
     """
 
@@ -31,20 +31,20 @@ class Lag:
         self._growth = 0.0
 
     def add(self, seconds: float | None, now: float) -> None:
-        """Note how long tuples wait at their sources.
+        """Add a measurement of the lag.
 
         Parameters
         ----------
         seconds : float or None
-            The lag; None where it is not known.
+            How long tuples wait at their sources; None if unknown.
         now : float
-            When, in seconds.
+            The time in seconds.
         """
         before, self._last, self._growth = self._last, None if seconds is None else (now, seconds), 0.0
         if before is not None and seconds is not None and now > before[0]:
             self._growth = min(max((seconds - before[1]) / (now - before[0]), 0.0), MOST_GROWTH)
 
     @property
-    def held_back(self) -> float:
-        """What is due at the sources, in parts of what they are let send; 1 while the lag does not grow."""
+    def offered_ratio(self) -> float:
+        """Offered rate at the sources divided by the arrival rate; 1 while the lag does not grow."""
         return 1 / (1 - self._growth)

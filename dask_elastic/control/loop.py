@@ -1,14 +1,14 @@
 """The control loop: one snapshot in, one plan out (Elasticutor, section 4).
 
 Goal
-    Every job keeps its latency target with few cores; cores follow the load within one or two periods and rest when it
-    rests; and each decision says why.
+    Each job keeps its latency target with few cores; cores follow the load within one or two periods and do not change
+    while the load does not; each decision states its reason.
 Method
-    In the order in which a tick goes: `gil_bound` watches what changes of cores did; `demand` turns what is measured
-    into cores needed; `sharing` divides what there is; `assignment` finds the nodes; `guard` holds back what comes too
-    soon; `account` says why. Each is a module of its own, and none knows the one after it.
+    Modules in the order in which a tick calls them: `gil_bound` measures the effect of past core changes; `demand`
+    computes the cores needed from the measurements; `sharing` divides the available cores; `assignment` chooses their
+    nodes; `guard` defers changes that come too soon; `decision_writer` states the reasons. No module knows a later one.
 Not done
-    Measuring, and carrying plans out. Shards are balanced by the executors themselves.
+    Measuring, and carrying plans out. Executors balance their shards themselves.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_elastic.control.account import Account, Case, Run
 from dask_elastic.control.assignment import assign, with_room
+from dask_elastic.control.decision_writer import DecisionWriter, JobPlan
 from dask_elastic.control.demand import JobModel
 from dask_elastic.control.gil_bound import GilBound
-from dask_elastic.control.guard import Guard, Step, Verdict
+from dask_elastic.control.grants import Grant, core_change, core_problem, occupied, proposed_changes, usable
+from dask_elastic.control.guard import Admission, Guard, ProposedChange
+from dask_elastic.control.keys import JobKey, job_key
 from dask_elastic.control.queues import NO_LIMIT
-from dask_elastic.control.seats import Seat, change, occupied, problem, steps, usable
 from dask_elastic.control.settings import ControlSettings
 from dask_elastic.control.sharing import Divider, fair_shares
 from dask_elastic.vocab.plan import Outlook, Plan
@@ -43,8 +44,8 @@ def _no_pause() -> None:
     pass
 
 
-class _Memory:
-    """What is known of one run of a job."""
+class _JobState:
+    """What the loop remembers of one generation of a job."""
 
     def __init__(self, settings: ControlSettings, now: float):
         self.since = now
@@ -53,23 +54,23 @@ class _Memory:
 
 
 class ControlLoop:
-    """Turns snapshots into plans; the same snapshots in the same order give the same plans.
+    """Turns snapshots into plans; the same sequence of snapshots gives the same plans.
 
     Parameters
     ----------
     settings : ControlSettings, optional
-        How quickly, how boldly and how carefully.
+        The settings; the defaults if not given.
     planner : str, optional
-        The core planner of all jobs, whatever they say.
+        The core planner for all jobs; if not given, the one that each job names.
     clock : callable
-        Returns seconds; what deciding takes is measured with it. By default it stands still.
+        Returns seconds; measures how long a tick takes. The default always returns 0.
     pause : callable
-        Called between steps, about every millisecond: who decides beside others can step aside there.
+        Called between steps, about every millisecond of work, so that the caller can yield to an event loop.
 
     Raises
     ------
     UnknownPlanner
-        By `tick`, if no core planner has a name that is asked for.
+        By `tick`, if there is no core planner of a requested name.
 
     Examples
     --------
@@ -81,7 +82,7 @@ class ControlLoop:
     >>> plan.changes[0].after
     {0: 3}
     >>> plan.decisions[0].reason
-    'the cores held are too few for 990 tuples/s, which is with headroom.'
+    'its cores are too few for 990 tuples/s (headroom included).'
     """
 
     def __init__(
@@ -97,121 +98,132 @@ class ControlLoop:
         self._pause = pause
         self._bound = GilBound(self.settings)
         self._guard = Guard(self.settings)
-        self._account = Account(self.settings)
-        self._memories: dict[Run, _Memory] = {}
+        self._writer = DecisionWriter(self.settings)
+        self._states: dict[JobKey, _JobState] = {}
 
     def tick(self, snapshot: Snapshot) -> Plan:
-        """Return what is to change.
+        """Return the plan for a snapshot.
 
         Parameters
         ----------
         snapshot : Snapshot
-            What is measured now; later than that of the tick before.
+            The current measurements; later than those of the previous tick.
 
         Returns
         -------
         Plan
-            Changes of jobs that are elastic and not a dry run, and what there is to say about all jobs.
+            Changes for elastic jobs outside of dry runs; decisions and outlooks for all jobs.
         """
         started = self._clock()
         self._bound.observe(snapshot)
         self._pause()
-        self._remember(snapshot)
+        self._update_states(snapshot)
         elastic = [job for job in snapshot.jobs if job.paradigm != "static"]
         real, dry = ([job for job in elastic if job.dry_run is is_dry] for is_dry in (False, True))
-        cases, verdict = self._decide(snapshot, real, dry_run=False)
+        job_plans, admission = self._decide(snapshot, real, dry_run=False)
         if dry:
-            after = _carried_out(snapshot, verdict.admitted)
-            cases += self._decide(after, [job for job in after.jobs if job in dry], dry_run=True)[0]
-        outlook = {case.job.name: self._outlook(case) for case in cases}
-        outlook |= {job.name: self._watched(job, snapshot.now) for job in snapshot.jobs if job.paradigm == "static"}
-        said = [self._account.decision(case, outlook[case.job.name], self._limits(case), snapshot) for case in cases]
-        spent = self._clock() - started
-        decisions = tuple(replace(decision, seconds=spent) for decision in said if decision is not None)
-        return Plan(tuple(map(change, verdict.admitted)), decisions, outlook)
-
-    def _remember(self, snapshot: Snapshot) -> None:
-        """Forget jobs that are gone, and begin to know those that are new."""
-        self._memories = {
-            run: self._memories.get(run) or _Memory(self.settings, snapshot.now)
-            for run in ((job.name, job.generation) for job in snapshot.jobs)
+            after = _carried_out(snapshot, admission.admitted)
+            job_plans += self._decide(after, [job for job in after.jobs if job in dry], dry_run=True)[0]
+        outlook = {job_plan.job.name: self._outlook(job_plan) for job_plan in job_plans}
+        outlook |= {
+            job.name: self._static_outlook(job, snapshot.now) for job in snapshot.jobs if job.paradigm == "static"
         }
-        self._account.forget_all_but(self._memories)
+        written = [
+            self._writer.decision(job_plan, outlook[job_plan.job.name], self._limits(job_plan), snapshot)
+            for job_plan in job_plans
+        ]
+        spent = self._clock() - started
+        decisions = tuple(replace(decision, seconds=spent) for decision in written if decision is not None)
+        return Plan(tuple(map(core_change, admission.admitted)), decisions, outlook)
 
-    def _memory(self, job: JobSnapshot) -> _Memory:
-        return self._memories[job.name, job.generation]
+    def _update_states(self, snapshot: Snapshot) -> None:
+        """Forget jobs that have ended, and start with new ones."""
+        self._states = {
+            key: self._states.get(key) or _JobState(self.settings, snapshot.now) for key in map(job_key, snapshot.jobs)
+        }
+        self._writer.forget_all_but(self._states)
 
-    def _decide(self, snapshot: Snapshot, jobs: Sequence[JobSnapshot], dry_run: bool) -> tuple[list[Case], Verdict]:
-        """Decide about some of the jobs; all others stay as they are."""
+    def _state(self, job: JobSnapshot) -> _JobState:
+        return self._states[job_key(job)]
+
+    def _decide(
+        self, snapshot: Snapshot, jobs: Sequence[JobSnapshot], dry_run: bool
+    ) -> tuple[list[JobPlan], Admission]:
+        """Plan for some of the jobs; the cores of all others stay as they are."""
         slots = usable(snapshot.nodes)
         free, movable = _split(snapshot, jobs, slots)
-        cases = self._cases(jobs, free, movable, snapshot)
-        seats = [seat for case in cases for seat in self._seats(case, movable[case.job.name], snapshot.now)]
-        if not seats or not slots.any():
-            return cases, Verdict((), {})
-        before = with_room(problem(seats, snapshot.nodes, free, self.settings.locality_threshold), slots)
+        job_plans = self._job_plans(jobs, free, movable, snapshot)
+        grants = [
+            grant
+            for job_plan in job_plans
+            for grant in self._grants(job_plan, movable[job_plan.job.name], snapshot.now)
+        ]
+        if not grants or not slots.any():
+            return job_plans, Admission((), {})
+        before = with_room(core_problem(grants, snapshot.nodes, free, self.settings.locality_threshold), slots)
         self._pause()
         after = assign(
             before,
-            [self._planner or seat.job.planner for seat in seats],
-            np.array([seat.keep for seat in seats], dtype=np.int64),
-            np.array([seat.per_node for seat in seats], dtype=np.int64),
+            [self._planner or grant.job.planner for grant in grants],
+            np.array([grant.keep for grant in grants], dtype=np.int64),
+            np.array([grant.per_node for grant in grants], dtype=np.int64),
             [node.host for node in snapshot.nodes],
             self.settings.seed,
         )
         self._pause()
-        proposed = steps(seats, snapshot.nodes, before, after)
+        proposed = proposed_changes(grants, snapshot.nodes, before, after)
         if dry_run:
-            verdict = Verdict(tuple(proposed), {})
+            admission = Admission(tuple(proposed), {})
         else:
-            verdict = self._guard.vet(snapshot.now, proposed, before.capacity - before.current.sum(axis=1))
-        return [_with_changes(case, proposed, verdict) for case in cases], verdict
+            admission = self._guard.vet(snapshot.now, proposed, before.capacity - before.current.sum(axis=1))
+        return [_with_changes(job_plan, proposed, admission) for job_plan in job_plans], admission
 
-    def _cases(
+    def _job_plans(
         self, jobs: Sequence[JobSnapshot], free: Cores, movable: Mapping[str, list[int]], snapshot: Snapshot
-    ) -> list[Case]:
-        """Find out what each job needs, and what it gets of that."""
-        held = [self._held(job, movable[job.name], snapshot.now) for job in jobs]
+    ) -> list[JobPlan]:
+        """Compute each job's demand and the cores it gets."""
+        reserved = [self._reserved(job, movable[job.name], snapshot.now) for job in jobs]
         counts = [len(movable[job.name]) for job in jobs]
-        total = int(free.sum()) - sum(sum(cores.values()) for cores in held)
-        places = [count - len(cores) for count, cores in zip(counts, held, strict=True)]
+        total = int(free.sum()) - sum(sum(cores.values()) for cores in reserved)
+        modelled = [count - len(cores) for count, cores in zip(counts, reserved, strict=True)]
         demands = []
-        for job, own in zip(jobs, places, strict=True):
-            available = max(total - (sum(places) - own), own)
-            demands.append(self._memory(job).model.demand(job, snapshot.now, available, self._most(job, snapshot)))
+        for job, own in zip(jobs, modelled, strict=True):
+            available = max(total - (sum(modelled) - own), own)
+            demands.append(self._state(job).model.demand(job, snapshot.now, available, self._most(job, snapshot)))
             self._pause()
-        shares = fair_shares([int(demand.needed.sum()) for demand in demands], places, max(total, 0))
+        shares = fair_shares([int(demand.needed.sum()) for demand in demands], modelled, max(total, 0))
         shares = fair_shares([int(demand.keep.sum()) for demand in demands], shares, max(total, 0))
         return [
-            Case(
+            JobPlan(
                 job,
                 demand,
-                self._memory(job).divider.divide(demand, share, snapshot.now),
+                self._state(job).divider.divide(demand, share, snapshot.now),
                 slots=int(free.sum()),
                 crowded=int(free.sum()) < sum(counts),
             )
             for job, demand, share in zip(jobs, demands, shares, strict=True)
         ]
 
-    def _held(self, job: JobSnapshot, movable: Sequence[int], now: float) -> dict[int, int]:
-        """Return what executors get that the model knows nothing of: what they have, or after a while their last core.
+    def _reserved(self, job: JobSnapshot, movable: Sequence[int], now: float) -> dict[int, int]:
+        """Return the cores, by executor, of those that the model does not cover.
 
-        Pinned executors are among them where a node of theirs retires: they change the node, not the number.
+        An executor without measurements keeps its cores for a while, then one. Pinned executors are included if one of
+        their nodes retires: their cores change nodes, but not in number.
         """
-        young = now - self._memory(job).since < self.settings.release_after
+        young = now - self._state(job).since < self.settings.release_after
         found = {}
-        for place in movable:
-            executor = job.executors[place]
+        for index in movable:
+            executor = job.executors[index]
             if executor.pinned or not executor.service_rate:
-                found[place] = max(executor.total_cores if executor.pinned or young else 1, 1)
+                found[index] = max(executor.total_cores if executor.pinned or young else 1, 1)
         return found
 
     def _most(self, job: JobSnapshot, snapshot: Snapshot) -> Cores:
-        """Return how many cores help each executor: GIL, shards and doubt whether the last one helped set limits."""
+        """Return how many cores can speed each executor up, limited by the GIL, its shards, and unconfirmed growth."""
         slots = usable(snapshot.nodes)
-        return np.array([self._helpful(job, executor, slots, snapshot.now) for executor in job.executors], np.int64)
+        return np.array([self._most_of(job, executor, slots, snapshot.now) for executor in job.executors], np.int64)
 
-    def _helpful(self, job: JobSnapshot, executor: ExecutorSnapshot, slots: Cores, now: float) -> int:
+    def _most_of(self, job: JobSnapshot, executor: ExecutorSnapshot, slots: Cores, now: float) -> int:
         most = NO_LIMIT
         per_node = self._bound.most(job, executor.executor)
         if per_node is not None:
@@ -222,56 +234,57 @@ class ControlLoop:
             most = min(most, executor.total_cores)
         return max(most, 1)
 
-    def _seats(self, case: Case, movable: Sequence[int], now: float) -> list[Seat]:
+    def _grants(self, job_plan: JobPlan, movable: Sequence[int], now: float) -> list[Grant]:
         self._pause()
-        demand, portion = case.demand, case.portion
-        known = {place: index for index, place in enumerate(demand.places)}
-        held = self._held(case.job, movable, now)
-        missed = case.job.latency_target is not None and (case.job.latency or 0.0) > case.job.latency_target
+        job, demand, portion = job_plan.job, job_plan.demand, job_plan.portion
+        positions = {index: position for position, index in enumerate(demand.indices)}
+        reserved = self._reserved(job, movable, now)
+        missed = job.latency_target is not None and (job.latency or 0.0) > job.latency_target
         urgent = bool(demand.overloaded) or missed or not demand.queues.is_stable(demand.current)
-        seats = []
-        for place in movable:
-            executor, index = case.job.executors[place], known.get(place)
-            if index is None:
-                granted, keep = held[place], executor.total_cores
+        grants = []
+        for index in movable:
+            executor, position = job.executors[index], positions.get(index)
+            if position is None:
+                granted, keep = reserved[index], executor.total_cores
             else:
-                granted, keep = int(portion.cores[index]), int(portion.keep[index])
-            per_node = 0 if executor.pinned else self._bound.most(case.job, executor.executor) or 0
-            seats.append(Seat(case.job, executor, granted, keep, per_node, urgent))
-        return seats
+                granted, keep = int(portion.cores[position]), int(portion.keep[position])
+            per_node = 0 if executor.pinned else self._bound.most(job, executor.executor) or 0
+            grants.append(Grant(job, executor, granted, keep, per_node, urgent))
+        return grants
 
-    def _outlook(self, case: Case) -> Outlook:
-        """Return what there is to expect of a job once its changes are carried out."""
+    def _outlook(self, job_plan: JobPlan) -> Outlook:
+        """Return the prediction for a job after its changes are carried out."""
         self._pause()
-        after = {step.owner[2]: int(step.after.sum()) for step in case.changes} if case.applied else {}
-        cores = [after.get(executor.executor, executor.total_cores) for executor in case.job.executors]
-        predicted = self._memory(case.job).model.predicted(case.job, np.array(cores, dtype=np.int64))
-        bound = self._bound.operators(case.job)
-        return Outlook(predicted, case.demand.feasible, max(case.portion.starved, 0), bound)
+        job = job_plan.job
+        after = {change.key[2]: int(change.after.sum()) for change in job_plan.changes} if job_plan.applied else {}
+        cores = [after.get(executor.executor, executor.total_cores) for executor in job.executors]
+        predicted = self._state(job).model.predicted(job, np.array(cores, dtype=np.int64))
+        bound = self._bound.operators(job)
+        return Outlook(predicted, job_plan.demand.feasible, max(job_plan.portion.starved, 0), bound)
 
-    def _watched(self, job: JobSnapshot, now: float) -> Outlook:
-        """Return what there is to expect of a job about which nothing is decided."""
-        model = self._memory(job).model
+    def _static_outlook(self, job: JobSnapshot, now: float) -> Outlook:
+        """Return the prediction for a static job, for which nothing is planned."""
+        model = self._state(job).model
         model.learn(job, now)
         cores = np.array([executor.total_cores for executor in job.executors], dtype=np.int64)
         return Outlook(model.predicted(job, cores), bound=self._bound.operators(job))
 
-    def _limits(self, case: Case) -> dict[str, int]:
-        """Return the operators of a job that hold the GIL, and how many cores of a node help them."""
+    def _limits(self, job_plan: JobPlan) -> dict[str, int]:
+        """Return the GIL-bound operators of a job, and how many cores per node speed them up."""
         found = {}
-        for executor in case.job.executors:
-            most = self._bound.most(case.job, executor.executor)
+        for executor in job_plan.job.executors:
+            most = self._bound.most(job_plan.job, executor.executor)
             if most is not None:
                 found[executor.executor.component] = most
         return found
 
 
 def _split(snapshot: Snapshot, jobs: Sequence[JobSnapshot], slots: Cores) -> tuple[Cores, dict[str, list[int]]]:
-    """Return the cores that nobody else has, and for each job the places of its executors whose cores may change."""
+    """Return the cores available to the jobs, and by job the indices of the executors whose cores may change."""
     movable = {
         job.name: [
-            place
-            for place, executor in enumerate(job.executors)
+            index
+            for index, executor in enumerate(job.executors)
             if not executor.pinned or any(snapshot.nodes[node].retiring for node in executor.cores)
         ]
         for job in jobs
@@ -280,15 +293,15 @@ def _split(snapshot: Snapshot, jobs: Sequence[JobSnapshot], slots: Cores) -> tup
     fixed = [
         executor
         for job in snapshot.jobs
-        for place, executor in enumerate(job.executors)
-        if id(job) not in chosen or place not in movable[job.name]
+        for index, executor in enumerate(job.executors)
+        if id(job) not in chosen or index not in movable[job.name]
     ]
     return np.maximum(slots - occupied(fixed, len(slots)), 0), movable
 
 
-def _carried_out(snapshot: Snapshot, admitted: Sequence[Step]) -> Snapshot:
-    """Return the snapshot as if changes were carried out."""
-    after = {step.owner: change(step).after for step in admitted}
+def _carried_out(snapshot: Snapshot, admitted: Sequence[ProposedChange]) -> Snapshot:
+    """Return the snapshot as it would be after the changes."""
+    after = {change.key: core_change(change).after for change in admitted}
     jobs = []
     for job in snapshot.jobs:
         cores = [after.get((job.name, job.generation, executor.executor)) for executor in job.executors]
@@ -302,8 +315,10 @@ def _carried_out(snapshot: Snapshot, admitted: Sequence[Step]) -> Snapshot:
     return replace(snapshot, jobs=tuple(jobs))
 
 
-def _with_changes(case: Case, proposed: Sequence[Step], verdict: Verdict) -> Case:
-    """Note what becomes of a job's changes: those that are carried out, or else those that are held back."""
-    admitted = tuple(step for step in verdict.admitted if step.owner[:2] == case.run)
-    held = {owner: why for owner, why in verdict.held.items() if owner[:2] == case.run}
-    return replace(case, changes=admitted or tuple(step for step in proposed if step.owner in held), held=held)
+def _with_changes(job_plan: JobPlan, proposed: Sequence[ProposedChange], admission: Admission) -> JobPlan:
+    """Add a job's admitted changes, or if there are none its deferred ones."""
+    key = job_key(job_plan.job)
+    admitted = tuple(change for change in admission.admitted if change.key[:2] == key)
+    deferred = {executor: why for executor, why in admission.deferred.items() if executor[:2] == key}
+    changes = admitted or tuple(change for change in proposed if change.key in deferred)
+    return replace(job_plan, changes=changes, deferred=deferred)

@@ -1,9 +1,9 @@
-"""When an executor has more to do than it can: its cores are busy, and work waits.
+"""Detection of overloaded executors: their cores are busy and a backlog waits.
 
-Under back-pressure arrivals say little. Credits hold the senders to what the executor achieves, so its arrival rate is
-about its throughput, and its queue is full but bounded. What tells an overload is that both hold at once: (nearly) all
-cores are busy all the time, and more work waits than a short burst leaves behind. A full queue alone may be the fault
-of whoever takes the outputs; busy cores alone may be just enough.
+Under backpressure arrival rates are not informative: credits limit the senders to what the executor processes, so its
+arrival rate is about its throughput, and its queue is full but bounded. An executor is overloaded if both hold at once:
+nearly all of its cores are busy all the time, and more work waits than a short burst leaves. A full queue alone may be
+caused by a slow downstream operator; busy cores alone may be just sufficient.
 """
 
 from __future__ import annotations
@@ -13,7 +13,17 @@ from dask_elastic.vocab.snapshot import ExecutorSnapshot
 
 
 def utilisation(executor: ExecutorSnapshot) -> float:
-    """Return the part of the time that the cores of an executor are busy; 0 while its service rate is not known.
+    """Return the fraction of time that an executor's cores are busy; 0 while its service rate is unknown.
+
+    Parameters
+    ----------
+    executor : ExecutorSnapshot
+        The executor's measurements.
+
+    Returns
+    -------
+    float
+        A fraction, slightly above 1 if measurements are noisy.
 
     Examples
     --------
@@ -25,23 +35,39 @@ def utilisation(executor: ExecutorSnapshot) -> float:
     return executor.throughput / capacity if capacity > 0 else 0.0
 
 
-def waiting_seconds(executor: ExecutorSnapshot) -> float:
-    """Return how long all cores of an executor would work on what waits; 0 while its service rate is not known."""
+def backlog_seconds(executor: ExecutorSnapshot) -> float:
+    """Return the time in which an executor's cores would process its queue; 0 while its service rate is unknown.
+
+    Parameters
+    ----------
+    executor : ExecutorSnapshot
+        The executor's measurements.
+
+    Returns
+    -------
+    float
+        Seconds.
+    """
     capacity = (executor.service_rate or 0.0) * executor.total_cores
     return executor.queue / capacity if capacity > 0 else 0.0
 
 
 def overloaded(executor: ExecutorSnapshot, settings: ControlSettings, before: bool = False) -> bool:
-    """Tell whether an executor's cores are busy and work waits.
+    """Return whether an executor's cores are busy and a backlog waits.
 
     Parameters
     ----------
     executor : ExecutorSnapshot
-        What is measured.
+        The executor's measurements.
     settings : ControlSettings
-        `saturation` and `backlog`.
+        `saturation` and `backlog` are used.
     before : bool
-        Whether it was overloaded a moment ago: then half of the backlog will do, as the queue goes up and down.
+        Whether it was overloaded in the previous snapshot; half of the backlog suffices then, since queues fluctuate.
+
+    Returns
+    -------
+    bool
+        Whether it is overloaded.
     """
     backlog = settings.backlog / 2 if before else settings.backlog
-    return utilisation(executor) >= settings.saturation and waiting_seconds(executor) >= backlog
+    return utilisation(executor) >= settings.saturation and backlog_seconds(executor) >= backlog

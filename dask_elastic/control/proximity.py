@@ -1,4 +1,4 @@
-"""Same node before same host before other host: cores that are new to their executor come nearer to its home."""
+"""Locality of added cores: prefer the home's node, then its host, then other hosts."""
 
 from __future__ import annotations
 
@@ -20,34 +20,34 @@ def nearer(
     hosts: Sequence[str],
     fixed: NDArray[np.bool_] | None = None,
 ) -> Cores:
-    """Move cores that were added on another host than the executor's to its host, where that moves no more state.
+    """Move added cores that are on another host than the executor's home to the home's host, if no more state moves.
 
     Parameters
     ----------
     current, cores : array of int, nodes × executors
-        Before the plan, and as planned.
+        The assignment before the plan, and the planned one.
     capacity : array of int
         Cores of each node.
     state_bytes : array of float
-        State of each executor.
+        Bytes of state of each executor.
     home : array of int
         Node of each executor's home.
     hosts : sequence of str
-        The machine of each node.
+        The host of each node.
     fixed : array of bool, optional
-        Executors whose cores are to stay where they were planned.
+        Executors whose cores stay as planned.
 
     Returns
     -------
     numpy.ndarray of int, nodes × executors
-        As many cores for each executor, no node fuller than before or than its capacity.
+        The same number of cores for each executor; no node exceeds its capacity or its planned number of cores.
 
     Notes
     -----
-    Core assignment as in Elasticutor, section 4.2, knows of two distances, at home and remote. Among the remote nodes
-    it is often indifferent: a core on a node that holds none of the executor's state costs the same everywhere. Such a
-    core goes to a free one of the home's host, or changes with one that another executor was to get there, if that
-    executor is not at home on that host.
+    The core assignment of Elasticutor, section 4.2, distinguishes two distances, home and remote. It is often
+    indifferent among remote nodes: a core on a node without any of the executor's state costs the same everywhere. Such
+    a core is replaced by a free one on the home's host, or exchanged with a core that the plan gives there to an
+    executor whose home is on another host.
 
     Examples
     --------
@@ -64,18 +64,18 @@ def nearer(
     far = machine[:, None] != machine[home][None, :]
     exchange = _Exchange(current, cores, capacity, state_bytes)
     for node, executor in np.argwhere((added > 0) & far).tolist():
-        place = int(home[executor])
-        near = [place, *(other for other in np.flatnonzero(machine == machine[place]).tolist() if other != place)]
+        own = int(home[executor])
+        near = [own, *(other for other in np.flatnonzero(machine == machine[own]).tolist() if other != own)]
         for _ in range(int(added[node, executor])):
             if not (exchange.to_free(executor, node, near) or exchange.with_other(executor, node, near, added, far)):
                 break
-            # It is not to change its place once more for the sake of another.
+            # A core that was moved must not be exchanged again.
             added[node, executor] -= 1
     return cores
 
 
 class _Exchange:
-    """Cores while they change places; each change moves no more state than the one before."""
+    """An assignment that is changed step by step; no step increases the state that moves."""
 
     def __init__(self, current: Cores, cores: Cores, capacity: Cores, state_bytes: Amounts):
         totals = np.maximum(current.sum(axis=0), 1)
@@ -85,26 +85,26 @@ class _Exchange:
         self._state = state_bytes
 
     def to_free(self, executor: int, node: int, near: Sequence[int]) -> bool:
-        """Move a core of an executor from a node to a free one of others; tells whether there was any."""
-        for place in near:
-            if self._cores[place].sum() < self._capacity[place] and self._loss(executor, node, place) <= 0:
-                self._move(executor, node, place)
+        """Move one core of an executor from a node to a free core of another; return whether there was any."""
+        for target in near:
+            if self._cores[target].sum() < self._capacity[target] and self._loss(executor, node, target) <= 0:
+                self._move(executor, node, target)
                 return True
         return False
 
     def with_other(self, executor: int, node: int, near: Sequence[int], added: Cores, far: NDArray[np.bool_]) -> bool:
-        """Exchange a core with one that another executor was to get; tells whether there was any."""
-        for place in near:
-            for other in np.flatnonzero((added[place] > 0) & far[place]).tolist():
-                if other != executor and self._loss(executor, node, place) + self._loss(other, place, node) <= 0:
-                    self._move(executor, node, place)
-                    self._move(other, place, node)
-                    added[place, other] -= 1
+        """Exchange a core with one that the plan adds to another executor; return whether there was any."""
+        for target in near:
+            for other in np.flatnonzero((added[target] > 0) & far[target]).tolist():
+                if other != executor and self._loss(executor, node, target) + self._loss(other, target, node) <= 0:
+                    self._move(executor, node, target)
+                    self._move(other, target, node)
+                    added[target, other] -= 1
                     return True
         return False
 
     def _loss(self, executor: int, source: int, target: int) -> float:
-        """Return the state that moves if one core changes its node, beyond what moves anyhow."""
+        """Return the additional bytes of state that move if one core changes its node."""
         column, shares = self._cores[:, executor], self._shares[:, executor]
         total, moved = int(column.sum()), 0.0
         for node, change in ((source, -1), (target, 1)):

@@ -1,7 +1,7 @@
-"""Executors of one job as the queues of a Jackson network, with limits on what each may get.
+"""The executors of one job as queues of a Jackson network, with limits on the cores of each.
 
-Elasticutor, section 4.1. The customers are sub-batches as tasks take them, so rates are those of tuples divided by
-their mean rows, and each customer makes so many tuples wait.
+Elasticutor, section 4.1. The customers are the sub-batches that tasks process, so rates are tuple rates divided by the
+mean rows per sub-batch, and each customer is weighted by its rows.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ NO_LIMIT = 1 << 30
 """More cores than any executor could get."""
 
 _NEAR = 0.05
-"""Where a target is out of reach, so much more latency than with all cores is good enough: the last bit costs most."""
+"""If a target cannot be reached, latencies above the best by up to this fraction suffice, since the rest costs most."""
 
 _LEAST_TARGET = 1e-12
-"""Seconds that stand for a target which other parts of the latency have used up."""
+"""Seconds that replace a target which other parts of the latency have already used up."""
 
 
 @dataclass(frozen=True, eq=False)
 class Queues:
-    """What arrives at some executors, and how fast each core of them is.
+    """Arrival and service rates of some executors.
 
     Parameters
     ----------
@@ -41,9 +41,9 @@ class Queues:
     arrival : array of float
         Tuples per second that arrive at each executor, λ.
     service : array of float
-        Tuples per busy second of one core of each, μ.
+        Tuples per busy second of one core of each executor, μ.
     rows : array of float
-        Tuples of a customer of each.
+        Mean tuples per customer (sub-batch) of each executor.
     """
 
     external: float
@@ -54,11 +54,24 @@ class Queues:
     def __post_init__(self) -> None:
         if not len(self.arrival) == len(self.service) == len(self.rows):
             lengths = len(self.arrival), len(self.service), len(self.rows)
-            raise PlanningError(f"arrival, service and rows have {lengths} entries: give one each for each executor.")
+            raise PlanningError(f"arrival, service and rows have {lengths} entries: give one of each per executor.")
 
     @classmethod
     def of(cls, executors: Sequence[ExecutorSnapshot], external: float) -> Queues:
-        """Return the queues of executors whose service rates are known."""
+        """Return the queues of executors, all of which have a service rate.
+
+        Parameters
+        ----------
+        executors : sequence of ExecutorSnapshot
+            The executors.
+        external : float
+            Tuples per second that enter the topology.
+
+        Returns
+        -------
+        Queues
+            One queue per executor.
+        """
         return cls(
             external,
             np.array([executor.arrival_rate for executor in executors], dtype=np.float64),
@@ -68,11 +81,11 @@ class Queues:
 
     @property
     def loads(self) -> Amounts:
-        """Cores that would be busy all the time, λ/μ of each executor."""
+        """Load of each executor in cores, λ/μ."""
         return self.arrival / self.service
 
     def is_stable(self, cores: Cores) -> bool:
-        """Tell whether so many cores can do all that arrives."""
+        """Return whether the cores of every executor exceed its load, so that no queue grows."""
         return bool((self.loads < cores).all())
 
     def with_arrival(self, arrival: Amounts, external: float) -> Queues:
@@ -80,7 +93,7 @@ class Queues:
         return replace(self, arrival=arrival, external=external)
 
     def scaled(self, factor: float) -> Queues:
-        """Return the same executors with so many times the arrivals."""
+        """Return the same executors with arrivals multiplied by a factor."""
         return self.with_arrival(self.arrival * factor, self.external * factor)
 
     def take(self, chosen: NDArray[np.bool_]) -> Queues:
@@ -88,22 +101,33 @@ class Queues:
         return Queues(self.external, self.arrival[chosen], self.service[chosen], self.rows[chosen])
 
     def latency(self, cores: Cores) -> float:
-        """Return the seconds that the model expects tuples to spend at these executors with so many cores."""
+        """Return the seconds that tuples spend at these executors with the given cores, according to the model.
+
+        Parameters
+        ----------
+        cores : array of int
+            Cores of each executor.
+
+        Returns
+        -------
+        float
+            Seconds; ``inf`` if a queue grows.
+        """
         return expected_latency(
             self._entering, self.arrival / self.rows, self.service / self.rows, cores, weight=self.rows
         )
 
     def fewest(self, target: float, available: int, most: Cores) -> Allocation:
-        """Find the fewest cores that keep the target, with no executor above its limit.
+        """Find the fewest cores that meet the target, with no executor above its limit.
 
         Parameters
         ----------
         target : float
-            Seconds; ``inf`` asks for no more than that queues do not grow, 0 or less cannot be met.
+            Seconds; ``inf`` requires only that queues do not grow, 0 or less cannot be met.
         available : int
-            How many cores there are, at least one for each executor.
+            Number of cores, at least one per executor.
         most : array of int
-            Cores that each executor may have at most, at least 1.
+            Limit of each executor, at least 1.
 
         Returns
         -------
@@ -112,8 +136,8 @@ class Queues:
 
         Notes
         -----
-        An executor that the greedy would give more than its limit would reach the limit in a greedy that knows it, too,
-        since the others only get more then. So it is fixed there, and the others share what is left.
+        An executor that exceeds its limit in the unlimited greedy algorithm reaches the limit in the limited one as
+        well, since there the others get no less. It is therefore fixed at its limit, and the others share the rest.
         """
         found = self._allocate(max(target, _LEAST_TARGET), available)
         full = found.cores > most
@@ -126,7 +150,7 @@ class Queues:
             if not is_open.any():
                 break
             spent += self.take(full).latency(cores[full])
-            # What is spent may be infinite, too: without a target nothing is taken off.
+            # `spent` may be infinite; an infinite target stays infinite.
             left = target if math.isinf(target) else max(target - spent, _LEAST_TARGET)
             cores[is_open] = self.take(is_open)._allocate(left, available - int(cores[~is_open].sum())).cores
             full = is_open & (cores > most)
@@ -134,7 +158,22 @@ class Queues:
         return Allocation(cores, latency, latency <= target and not math.isinf(latency))
 
     def best_effort(self, target: float, available: int, most: Cores) -> Allocation:
-        """Find the fewest cores that keep the target, or else come within a twentieth of the best latency there is."""
+        """Find the fewest cores that meet the target or, if none do, come within 5 % of the best possible latency.
+
+        Parameters
+        ----------
+        target : float
+            Seconds; ``inf`` requires only that queues do not grow.
+        available : int
+            Number of cores, at least one per executor.
+        most : array of int
+            Limit of each executor, at least 1.
+
+        Returns
+        -------
+        Allocation
+            `feasible` tells whether the target is met.
+        """
         best = self.fewest(target, available, most)
         if best.feasible or math.isinf(best.latency):
             return best
@@ -143,7 +182,7 @@ class Queues:
 
     @property
     def _entering(self) -> float:
-        # While sources are silent, queues may still be worked off; the latency is that of their own tuples then.
+        # While sources send nothing, queues are still drained; the latency is that of their own tuples then.
         return self.external if self.external > 0 else float(self.arrival.sum())
 
     def _allocate(self, target: float, available: int) -> Allocation:

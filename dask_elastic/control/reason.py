@@ -1,4 +1,4 @@
-"""Why a decision is what it is, in sentences that people read."""
+"""The reasons of decisions, as sentences for users."""
 
 from __future__ import annotations
 
@@ -6,23 +6,24 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from dask_elastic.control.demand import Demand
-from dask_elastic.control.guard import Owner, Step
-from dask_elastic.control.overload import utilisation, waiting_seconds
+from dask_elastic.control.demand import JobDemand
+from dask_elastic.control.guard import ProposedChange
+from dask_elastic.control.keys import ExecutorKey
+from dask_elastic.control.overload import backlog_seconds, utilisation
 from dask_elastic.control.settings import ControlSettings
 from dask_elastic.control.sharing import Portion
 from dask_elastic.vocab.snapshot import JobSnapshot, NodeSnapshot
 
 _NAMED = 3
-"""So many executors are named, the others counted."""
+"""Number of executors that are named; further ones are only counted."""
 
 
 def reason(
     job: JobSnapshot,
-    demand: Demand,
+    demand: JobDemand,
     portion: Portion,
-    changes: Sequence[Step],
-    held: Mapping[Owner, str],
+    changes: Sequence[ProposedChange],
+    deferred: Mapping[ExecutorKey, str],
     nodes: Sequence[NodeSnapshot],
     bound: Mapping[str, int],
     slots: int | None,
@@ -33,23 +34,23 @@ def reason(
     Parameters
     ----------
     job : JobSnapshot
-        What is measured.
-    demand : Demand
-        What the job needs.
+        The job's measurements.
+    demand : JobDemand
+        The cores it needs.
     portion : Portion
-        What it gets.
-    changes : sequence of Step
+        The cores it gets.
+    changes : sequence of ProposedChange
         Changes of its cores.
-    held : mapping
-        Those of them that are held back, and why.
+    deferred : mapping
+        The executors whose changes are deferred, and why.
     nodes : sequence of NodeSnapshot
         The workers.
     bound : mapping of str to int
-        Operators that hold the GIL, and how many cores of a node help them.
+        GIL-bound operators, and how many cores per node speed them up.
     slots : int or None
-        Cores that there are for all jobs that share them; None if there are fewer than executors.
+        Number of cores available to all jobs that share them; None if there are fewer than executors.
     settings : ControlSettings
-        How the loop decides.
+        The settings of the loop.
 
     Returns
     -------
@@ -61,106 +62,107 @@ def reason(
         *_limits(job, demand, bound),
         *_lacks(job, demand, portion, slots),
     ]
-    if held:
-        executor, why = next((owner[2], text) for owner, text in held.items())
-        others = f" and {len(held) - 1} more" if len(held) > 1 else ""
-        clauses.append(f"held back: {executor}{others}, because {why}")
+    if deferred:
+        executor, why = next((key[2], text) for key, text in deferred.items())
+        others = f" and {len(deferred) - 1} more" if len(deferred) > 1 else ""
+        clauses.append(f"the change of {executor}{others} is deferred, because {why}")
     if not clauses:
-        clauses.append("nothing is amiss any more")
+        clauses.append("all earlier problems are resolved")
     if job.dry_run:
-        clauses.append("a dry run: nothing is carried out")
+        clauses.append("dry run, so nothing is carried out")
     return "; ".join(clauses) + "."
 
 
 def _causes(
     job: JobSnapshot,
-    demand: Demand,
+    demand: JobDemand,
     portion: Portion,
-    changes: Sequence[Step],
+    changes: Sequence[ProposedChange],
     nodes: Sequence[NodeSnapshot],
     settings: ControlSettings,
 ) -> list[str]:
     found = []
     leaving = [
         node.address
-        for place, node in enumerate(nodes)
-        if node.retiring and any(step.before[place] > step.after[place] for step in changes)
+        for index, node in enumerate(nodes)
+        if node.retiring and any(change.before[index] > change.after[index] for change in changes)
     ]
     if leaving:
-        found.append(f"{_names(leaving)} {'retires' if len(leaving) == 1 else 'retire'}")
+        found.append(f"{_names(leaving)} {'is' if len(leaving) == 1 else 'are'} retiring")
     if demand.overloaded:
         found.append(_overload(job, demand, settings))
     elif not demand.satisfied:
         found.append(_too_few(job, demand))
     if portion.exchanged:
-        found.append("cores change hands within the job, so that its slowest executor gets faster")
+        found.append("cores are exchanged between its executors, so that the slowest one gets faster")
     if found or not changes:
         return found
     released = (portion.keep < demand.current).any()
     if released:
-        return [f"a surplus of cores has lasted {settings.release_after:g} s or longer"]
-    if any(step.after.sum() < step.before.sum() for step in changes):
-        return ["others need cores that it can spare"]
-    if any(step.after.sum() > step.before.sum() for step in changes):
-        return ["it is given a core more where that moves less state"]
-    return ["cores change their nodes, for data to travel less or to make room"]
+        return [f"it has had surplus cores for at least {settings.release_after:g} s"]
+    if any(change.after.sum() < change.before.sum() for change in changes):
+        return ["other executors need cores that it can spare"]
+    if any(change.after.sum() > change.before.sum() for change in changes):
+        return ["an additional core reduces the state that has to move"]
+    return ["cores move to other nodes, to reduce network traffic or to free cores"]
 
 
-def _overload(job: JobSnapshot, demand: Demand, settings: ControlSettings) -> str:
-    executors = [job.executors[place] for place in demand.overloaded]
-    worst = max(executors, key=waiting_seconds)
+def _overload(job: JobSnapshot, demand: JobDemand, settings: ControlSettings) -> str:
+    executors = [job.executors[index] for index in demand.overloaded]
+    worst = max(executors, key=backlog_seconds)
     names = _names([str(executor.executor) for executor in executors])
     pinned = " (pinned)" if all(executor.pinned for executor in executors) else ""
     verb = "is" if len(executors) == 1 else "are"
     busy = 100 * min(utilisation(worst), 1)
     return (
-        f"{names}{pinned} {verb} overloaded (up to {duration(waiting_seconds(worst))} of work wait, cores {busy:.0f} % "
-        f"busy), so cores are planned for {settings.growth:g} times what they achieve"
+        f"{names}{pinned} {verb} overloaded (backlog up to {duration(backlog_seconds(worst))}, cores {busy:.0f} % "
+        f"busy), so cores are planned for {settings.growth:g} times the current throughput"
     )
 
 
-def _too_few(job: JobSnapshot, demand: Demand) -> str:
-    if demand.behind > 0:
-        return f"tuples wait {duration(demand.behind)} at their sources, and cores are planned to work that off"
+def _too_few(job: JobSnapshot, demand: JobDemand) -> str:
+    if demand.source_lag > 0:
+        return f"its sources lag by {duration(demand.source_lag)}, so cores are planned to catch up"
     expected = demand.queues.latency(demand.current)
     if job.latency_target is None or expected == np.inf:
-        return f"the cores held are too few for {demand.queues.external:,.0f} tuples/s, which is with headroom"
+        return f"its cores are too few for {demand.queues.external:,.0f} tuples/s (headroom included)"
     total = demand.hop + demand.error * expected
-    return f"{duration(total)} are expected of the cores held, the target is {duration(job.latency_target)}"
+    return (
+        f"the predicted latency with its current cores is {duration(total)}, the target {duration(job.latency_target)}"
+    )
 
 
-def _limits(job: JobSnapshot, demand: Demand, bound: Mapping[str, int]) -> list[str]:
+def _limits(job: JobSnapshot, demand: JobDemand, bound: Mapping[str, int]) -> list[str]:
     found = [
-        f"threads of {name} hold the GIL: no more than {most} {'core' if most == 1 else 'cores'} of a node "
-        f"{'helps' if most == 1 else 'help'}, so it grows on other nodes only"
+        f"threads of {name} hold the GIL: more than {most} {'core' if most == 1 else 'cores'} per node would not "
+        "speed it up, so it grows on other nodes only"
         for name, most in sorted(bound.items())
     ]
-    for place, most, needed in zip(demand.places, demand.most.tolist(), demand.needed.tolist(), strict=True):
-        executor, part = job.executors[place], job.executors[place].heaviest_shard
-        if place in demand.overloaded and needed >= most and part * most > 1:
+    for index, most, needed in zip(demand.indices, demand.most.tolist(), demand.needed.tolist(), strict=True):
+        executor, part = job.executors[index], job.executors[index].heaviest_shard
+        if index in demand.overloaded and needed >= most and part * most > 1:
             found.append(
-                f"one shard is {100 * part:.0f} % of the load of {executor.executor}: beyond {most} cores none helps"
+                f"one shard is {100 * part:.0f} % of the load of {executor.executor}, so more than {most} cores would "
+                "not speed it up"
             )
     return found
 
 
-def _lacks(job: JobSnapshot, demand: Demand, portion: Portion, slots: int | None) -> list[str]:
-    found = [] if slots is not None else ["executors outnumber the cores and share them"]
+def _lacks(job: JobSnapshot, demand: JobDemand, portion: Portion, slots: int | None) -> list[str]:
+    found = [] if slots is not None else ["there are fewer cores than executors, so executors share cores"]
     if not demand.feasible and job.latency_target is not None:
         what = "no allocation" if slots is None else f"no allocation of {slots} cores"
         why = f"{what} reaches {duration(job.latency_target)}"
         if demand.hop >= job.latency_target:
-            why += f", {duration(demand.hop)} are spent outside of its executors"
-        found.append(f"{why}: this is the best effort")
+            why += f" ({duration(demand.hop)} are spent outside of its executors)"
+        found.append(f"{why}, so this is the best effort")
     if portion.starved:
-        found.append(
-            f"{portion.starved} more {'core' if portion.starved == 1 else 'cores'} would be needed than it can have"
-        )
+        found.append(f"it needs {portion.starved} more {'core' if portion.starved == 1 else 'cores'} than it can get")
     return found
 
 
 def duration(seconds: float) -> str:
-    """Return seconds as people write them.
+    """Return seconds as text with a unit.
 
     Examples
     --------

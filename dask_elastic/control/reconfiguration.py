@@ -1,19 +1,19 @@
-"""The loop of horizontal scaling, balance and collocation: what to release, what to ask for, what to move.
+"""The loop of horizontal scaling, balancing and collocation: which nodes to release and add, which groups to move.
 
 Goal
-    One period after the other, nodes that were to go are emptied and released, and a plan decides on scaling before
-    scaling decides on the plan.
+    In each period, empty nodes that are marked for removal are released; a potential plan determines scaling, and
+    scaling then determines the final plan.
 Heuristic
-    ALBIC's Algorithm 1: a potential plan for the nodes that are there, a decision on the nodes by that plan, and where
-    it changes anything a plan once more.
+    ALBIC's Algorithm 1: make a potential plan for the present nodes, decide on the nodes by that plan, and plan again
+    if the decision changes them.
 Not done
-    Waiting, starting and ending nodes: whoever drives the loop does, between `begin` and `finish`.
+    Waiting for, starting and stopping nodes: the caller does this between `begin` and `finish`.
 
 Notes
 -----
-ALBIC, section 4.1, Algorithm 1. Emptying a node may take many periods, since each has its budget. A node that was to go
-may be taken back, of which the paper does not speak; it costs less than a new one. No erratum bears on the loop; those
-that do on its plans are the planners'.
+ALBIC, section 4.1, Algorithm 1. Draining a node may take many periods, since each has a budget. In addition to the
+paper, a node marked for removal may be kept, which costs less than a new one. No erratum affects the loop; those that
+affect its plans are handled by the planners.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ from dask_elastic.vocab.errors import PlanningError
 
 @dataclass(frozen=True, eq=False)
 class Proposal:
-    """The first half of a period: what shall become of the nodes.
+    """The result of the first half of a period: changes of the nodes.
 
     Parameters
     ----------
     release : tuple
-        The nodes that were to go and are empty: they may be ended now.
+        The nodes that are marked for removal and empty; they can be stopped now.
     add : int
-        How many new nodes are wanted.
+        Number of new nodes.
     remove : tuple
-        The nodes that are to go from now on.
+        The nodes that are marked for removal in this period.
     keep : tuple
-        The nodes that were to go and stay after all: the policy wants them, or none would be left.
+        The nodes that are no longer marked: the policy keeps them, or no others would be left.
     reason : str
-        What the policy says of it.
+        The policy's reason.
     problem : PlacementProblem
-        The problem with all nodes draining that are to go, in the order of `nodes`.
+        The problem with all marked nodes draining, in the order of `nodes`.
     nodes : tuple
         The nodes, which are the problem's bins.
     potential : Placement
-        The plan by which the policy decided, made before `remove` and `keep`.
+        The potential plan, made before `remove` and `keep`.
     """
 
     release: tuple[Hashable, ...]
@@ -65,22 +65,22 @@ class Proposal:
 
     @property
     def scales(self) -> bool:
-        """Whether anything changes about the nodes."""
+        """Whether any node is added, removed or kept."""
         return bool(self.add or self.remove or self.keep)
 
 
 @dataclass(frozen=True)
 class GroupMove:
-    """One group gets another node, or its first.
+    """The move of one group to another node, or its first placement.
 
     Parameters
     ----------
     group : int
         The group.
     source : hashable or None
-        The node it is on; None if it has none yet.
+        Its current node; None for a new group.
     target : hashable
-        The node it goes to.
+        Its new node.
     """
 
     group: int
@@ -90,12 +90,12 @@ class GroupMove:
 
 @dataclass(frozen=True, eq=False)
 class Reconfiguration:
-    """The second half of a period: the plan to carry out.
+    """The result of the second half of a period: the plan to carry out.
 
     Parameters
     ----------
     problem : PlacementProblem
-        What was planned.
+        The problem that the plan solves.
     nodes : tuple
         The nodes, which are the problem's bins.
     placement : Placement
@@ -108,7 +108,7 @@ class Reconfiguration:
 
     @property
     def moves(self) -> tuple[GroupMove, ...]:
-        """The groups that change their node, in ascending order."""
+        """The moves of groups, in ascending order of groups."""
         current, bin = self.problem.current, self.placement.bin
         return tuple(
             GroupMove(group, self.nodes[current[group]] if current[group] >= 0 else None, self.nodes[bin[group]])
@@ -117,14 +117,14 @@ class Reconfiguration:
 
 
 class Reconfigurer:
-    """The loop, period by period; it remembers which nodes are to go, by their names.
+    """The loop; it remembers by name which nodes are marked for removal.
 
     Parameters
     ----------
     planner : Planner
-        Who places the groups.
+        Places the groups.
     policy : ScalingPolicy
-        Who decides on the number of nodes.
+        Decides on the number of nodes.
     seed : int
         The planner's seed.
 
@@ -157,29 +157,29 @@ class Reconfigurer:
 
     @property
     def marked(self) -> frozenset[Hashable]:
-        """The nodes that are to go and were still there when last looked at."""
+        """The nodes that are marked for removal and were present in the last call."""
         return self._marked
 
     def begin(self, problem: PlacementProblem, nodes: Sequence[Hashable]) -> Proposal:
-        """Say which nodes may be ended, how many are wanted, and which are to go.
+        """Decide which nodes to release, add and mark for removal.
 
         Parameters
         ----------
         problem : PlacementProblem
-            The groups as measured; its bins are the nodes. Bins that it has draining are emptied too, and are neither
-            released nor taken back: they are somebody else's.
+            The measured groups; its bins are the nodes. Bins that are draining in it are drained, but neither released
+            nor kept by this loop, since their removal was requested elsewhere.
         nodes : sequence of hashable
             The name of each node.
 
         Returns
         -------
         Proposal
-            What to do about the nodes before `finish` is called.
+            The changes of nodes to make before `finish` is called.
 
         Raises
         ------
         PlanningError
-            If names and bins do not match, or the policy names bins that it may not.
+            If names and bins do not match, or the policy names bins that it must not.
         """
         names = _names(problem, nodes)
         before = self._marked & frozenset(names)
@@ -214,24 +214,29 @@ class Reconfigurer:
         problem: PlacementProblem | None = None,
         nodes: Sequence[Hashable] | None = None,
     ) -> Reconfiguration:
-        """Return the plan to carry out: the potential one, or another where the nodes change.
+        """Return the plan to carry out: the potential plan, or a new one if the nodes change.
 
         Parameters
         ----------
         proposal : Proposal
-            What `begin` said.
+            The result of `begin`.
         problem : PlacementProblem, optional
-            The groups on the nodes that are there now. Left out, none came or went since `begin`.
+            The groups on the present nodes; omit it if no node was added or stopped since `begin`.
         nodes : sequence of hashable, optional
-            The name of each node of the problem; those that came, and those that were there and have not been ended.
+            The name of each node of the problem.
+
+        Returns
+        -------
+        Reconfiguration
+            The plan.
 
         Raises
         ------
         PlanningError
-            If only one of the two is given, or names and bins do not match.
+            If only one of `problem` and `nodes` is given, or names and bins do not match.
         """
         if (problem is None) != (nodes is None):
-            raise PlanningError("a problem and the names of its nodes belong together: give both, or none.")
+            raise PlanningError("problem and nodes belong together: give both, or neither.")
         if problem is None or nodes is None:
             planned = self._plan(proposal.problem) if proposal.scales else proposal.potential
             return Reconfiguration(proposal.problem, proposal.nodes, planned)
@@ -240,11 +245,11 @@ class Reconfigurer:
         return Reconfiguration(problem, names, self._plan(problem))
 
     def _with_marks(self, problem: PlacementProblem, names: tuple[Hashable, ...]) -> tuple[PlacementProblem, Mask]:
-        """Return the problem with marked nodes draining, and which those are; nodes that are gone lose their mark."""
+        """Return the problem with marked nodes draining, and which these are; absent nodes lose their mark."""
         self._marked &= frozenset(names)
         marked = np.array([name in self._marked for name in names], dtype=np.bool_)
         if (problem.draining | marked).all():
-            # Somebody else drains all nodes that were to stay.
+            # All unmarked nodes are draining for other reasons, so the marked ones have to stay.
             self._marked, marked = frozenset(), np.zeros_like(marked)
         return replace(problem, draining=problem.draining | marked), marked
 
@@ -257,7 +262,7 @@ class Reconfigurer:
 def _names(problem: PlacementProblem, nodes: Sequence[Hashable]) -> tuple[Hashable, ...]:
     names = tuple(nodes)
     if len(names) != problem.bins or len(set(names)) != len(names):
-        raise PlanningError(f"nodes are {names}: give {problem.bins} different names, one for each bin.")
+        raise PlanningError(f"nodes are {names}: give {problem.bins} distinct names, one per bin.")
     return names
 
 
@@ -266,12 +271,12 @@ def _select(names: tuple[Hashable, ...], bins: Sequence[int]) -> tuple[Hashable,
 
 
 def _check(scaling: Scaling, problem: PlacementProblem, marked: Mask) -> None:
-    """Raise if a policy names bins that it may not."""
+    """Raise if a policy names bins that it must not."""
     wrong = [bin for bin in scaling.remove if not 0 <= bin < problem.bins or problem.draining[bin]]
     if wrong:
-        raise PlanningError(f"the policy removes bin {wrong[0]}, which is no bin of the problem or draining already.")
+        raise PlanningError(f"the policy removes bin {wrong[0]}, which does not exist or is already draining.")
     wrong = [bin for bin in scaling.keep if not 0 <= bin < problem.bins or not marked[bin]]
     if wrong:
         raise PlanningError(
-            f"the policy keeps bin {wrong[0]}, which it had not marked, or which is empty and released."
+            f"the policy keeps bin {wrong[0]}, which does not exist, is not marked, or is empty and released."
         )

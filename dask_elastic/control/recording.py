@@ -1,7 +1,7 @@
-"""Snapshots and decisions as plain values, and snapshots as bytes that can be kept and replayed.
+"""Serialisation: snapshots and decisions as plain values, and recordings of snapshots as bytes for replay.
 
-A recording is text, one JSON value a line: a heading, then the snapshots. Nothing is lost: numbers are written as
-Python writes them, arrays as the bytes of their numbers.
+A recording is text with one JSON value per line: a header, then the snapshots. It is lossless: numbers are written as
+Python's `repr`, arrays as base64 of their bytes.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ _ARRAYS = ("shard_load", "shard_bytes")
 
 
 def dumps(snapshots: Iterable[Snapshot]) -> bytes:
-    """Return snapshots as bytes.
+    """Serialise snapshots as a recording.
 
     Parameters
     ----------
     snapshots : iterable of Snapshot
-        What to keep, oldest first.
+        The snapshots, oldest first.
 
     Returns
     -------
     bytes
-        UTF-8 text, one JSON value a line.
+        UTF-8 text, one JSON value per line.
 
     Examples
     --------
@@ -49,12 +49,12 @@ def dumps(snapshots: Iterable[Snapshot]) -> bytes:
 
 
 def loads(data: bytes) -> list[Snapshot]:
-    """Return the snapshots that `dumps` was given.
+    """Read the snapshots of a recording.
 
     Parameters
     ----------
     data : bytes
-        What `dumps` returned.
+        A recording, as `dumps` returns it.
 
     Returns
     -------
@@ -64,26 +64,41 @@ def loads(data: bytes) -> list[Snapshot]:
     Raises
     ------
     PlanningError
-        If that is no recording, one of a later version, or one of its lines is damaged; names the line.
+        If the data is not a recording, has another version, or a line is damaged; the message names the line.
     """
     lines = data.splitlines()
-    heading = _parse(lines[0] if lines else b"", 1)
-    if not isinstance(heading, dict) or heading.get("format") != _FORMAT:
-        raise PlanningError("line 1: these are no snapshots of dask_elastic; give what save_snapshots wrote.")
-    if heading.get("version") != _VERSION:
-        raise PlanningError(f"line 1: version {heading.get('version')!r} of snapshots; this can read {_VERSION}.")
+    header = _parse(lines[0] if lines else b"", 1)
+    if not isinstance(header, dict) or header.get("format") != _FORMAT:
+        raise PlanningError(
+            "line 1: this is not a recording of dask_elastic snapshots; give a file that save_snapshots wrote."
+        )
+    if header.get("version") != _VERSION:
+        raise PlanningError(
+            f"line 1: the recording has version {header.get('version')!r}; this release reads version {_VERSION}."
+        )
     found = []
     for number, line in enumerate(lines[1:], 2):
         value = _parse(line, number)
         try:
             found.append(snapshot_from_dict(value))
         except (KeyError, TypeError, ValueError, PlanningError) as error:
-            raise PlanningError(f"line {number} is no snapshot: {type(error).__name__}: {error}") from error
+            raise PlanningError(f"line {number} is not a snapshot: {type(error).__name__}: {error}") from error
     return found
 
 
 def snapshot_to_dict(snapshot: Snapshot) -> dict[str, Any]:
-    """Return a snapshot as numbers, texts, lists and dictionaries with texts as keys."""
+    """Return a snapshot as numbers, strings, lists and dictionaries with string keys.
+
+    Parameters
+    ----------
+    snapshot : Snapshot
+        The snapshot.
+
+    Returns
+    -------
+    dict
+        Plain values that JSON and msgpack can encode.
+    """
     return {
         "now": float(snapshot.now),
         "nodes": [_plain(node) for node in snapshot.nodes],
@@ -95,12 +110,22 @@ def snapshot_to_dict(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def snapshot_from_dict(value: Mapping[str, Any]) -> Snapshot:
-    """Return the snapshot that `snapshot_to_dict` was given.
+    """Return the snapshot that `snapshot_to_dict` converted.
+
+    Parameters
+    ----------
+    value : mapping
+        The result of `snapshot_to_dict`.
+
+    Returns
+    -------
+    Snapshot
+        The snapshot.
 
     Raises
     ------
     KeyError, TypeError, ValueError, PlanningError
-        If that is not what `snapshot_to_dict` returned.
+        If the value does not describe a snapshot.
     """
     return Snapshot(
         now=value["now"],
@@ -113,7 +138,18 @@ def snapshot_from_dict(value: Mapping[str, Any]) -> Snapshot:
 
 
 def decision_to_dict(decision: Decision) -> dict[str, Any]:
-    """Return a decision as numbers, texts, lists and dictionaries with texts as keys."""
+    """Return a decision as numbers, strings, lists and dictionaries with string keys.
+
+    Parameters
+    ----------
+    decision : Decision
+        The decision.
+
+    Returns
+    -------
+    dict
+        Plain values that JSON and msgpack can encode.
+    """
     return _plain(decision) | {
         "wanted": [[*_names(executor), int(count)] for executor, count in decision.wanted.items()],
         "changes": [_change_to_dict(change) for change in decision.changes],
@@ -122,7 +158,18 @@ def decision_to_dict(decision: Decision) -> dict[str, Any]:
 
 
 def decision_from_dict(value: Mapping[str, Any]) -> Decision:
-    """Return the decision that `decision_to_dict` was given."""
+    """Return the decision that `decision_to_dict` converted.
+
+    Parameters
+    ----------
+    value : mapping
+        The result of `decision_to_dict`.
+
+    Returns
+    -------
+    Decision
+        The decision.
+    """
     return Decision(
         **{
             **value,
@@ -134,7 +181,7 @@ def decision_from_dict(value: Mapping[str, Any]) -> Decision:
 
 
 def _plain(record: Any) -> dict[str, Any]:
-    """Return the fields of a record, numbers as Python's own."""
+    """Return the fields of a dataclass, with NumPy numbers as Python numbers."""
     found = {}
     for field in fields(record):
         value = getattr(record, field.name)

@@ -1,17 +1,18 @@
-"""How many nodes there should be: a policy that keeps utilisation near a target, with hysteresis.
+"""Horizontal scaling: a policy for the number of nodes that keeps utilisation near a target, with hysteresis.
 
 Goal
-    Nodes are added before load hurts, given up when they are not needed, and neither is undone soon after.
+    Nodes are added before load degrades performance and removed when not needed, and neither is undone soon after.
 Heuristic
-    Above an upper bound nodes are added until the target is met; below a lower one, for some periods in a row, nodes
-    are given up as far as the target allows. Nodes that were to go are taken back before new ones are asked for.
+    Above an upper bound, nodes are added until the target is met; below a lower bound for several periods in a row,
+    nodes are removed as far as the target allows. Nodes marked for removal are kept before new ones are requested.
 Not done
     Forecasts, prices, and latency targets: `dask_elastic.model` turns those into cores.
 
 Notes
 -----
-ALBIC, sections 4.1 and 4.2, leaves the policy open. What it asks of one: judge by the plan, not by the loads as they
-are; let collocation spare nodes; give no node up whose load the others could not balance. No erratum bears on it.
+ALBIC, sections 4.1 and 4.2, leaves the policy open. It requires a policy to decide by the potential plan, not by the
+current loads; to let collocation save nodes; and to remove no node whose load the others could not balance. No erratum
+affects it.
 """
 
 from __future__ import annotations
@@ -30,20 +31,20 @@ from dask_elastic.vocab.errors import PlanningError
 
 @dataclass(frozen=True)
 class Scaling:
-    """What a policy wants of the nodes, which are the bins of its problem.
+    """The changes of nodes that a policy requests; nodes are the bins of its problem.
 
     Parameters
     ----------
     add : int
-        How many new nodes.
+        Number of new nodes.
     remove : tuple of int
-        The bins to be emptied and given up.
+        The bins to drain and remove.
     keep : tuple of int
-        The bins that were to be given up and shall stay after all.
+        The bins that are marked for removal and shall stay instead.
     reason : str
-        Why, in words that people read.
+        The reason, for users.
     quiet : int
-        For how many periods in a row utilisation has been below the lower bound.
+        Number of consecutive periods in which utilisation has been below the lower bound.
     """
 
     add: int = 0
@@ -60,49 +61,54 @@ class Scaling:
 
     @property
     def changes(self) -> bool:
-        """Whether there is anything to do."""
+        """Whether any node is added, removed or kept."""
         return bool(self.add or self.remove or self.keep)
 
 
 class ScalingPolicy(Protocol):
-    """What decides on the number of nodes."""
+    """Decides on the number of nodes."""
 
     def decide(self, problem: PlacementProblem, plan: Placement, marked: Mask, last: Scaling) -> Scaling:
-        """Return what should become of the nodes.
+        """Return which nodes to add, remove and keep.
 
         Parameters
         ----------
         problem : PlacementProblem
-            The groups on the nodes that are there; those to be given up are draining.
+            The groups on the present nodes; nodes marked for removal are draining.
         plan : Placement
-            What the planner would do if the nodes stayed as they are.
+            The potential plan, for unchanged nodes.
         marked : array of bool, bins
-            The draining bins that the policy may take back.
+            The draining bins that the policy may keep.
         last : Scaling
-            What the policy said in the period before.
+            The policy's decision in the previous period.
+
+        Returns
+        -------
+        Scaling
+            The decision.
         """
         ...
 
 
 @dataclass(frozen=True)
 class TargetUtilisation:
-    """Keep the load near a share of the capacity.
+    """A policy that keeps the load near a fraction of the capacity.
 
     Parameters
     ----------
     target : float
-        The share of the capacity, on the resource that is used most, that load should have after scaling.
+        Load as a fraction of capacity, on the most used resource, to reach by scaling.
     lower, upper : float
-        The shares between which nothing is done. The further apart, the rarer nodes come and go.
+        The fractions between which nothing is done. The larger the gap, the less often nodes are added and removed.
     patience : int
-        For how many periods in a row load must be below `lower` before nodes are given up, at least 1.
+        Number of consecutive periods with load below `lower` before nodes are removed, at least 1.
     least : int
-        How many nodes stay in any case, at least 1.
+        Minimum number of nodes, at least 1.
     most : int, optional
-        How many nodes there may be.
+        Maximum number of nodes.
     communication : float
-        How much load it takes to send all traffic between nodes, in units of the load without it; see
-        `dask_elastic.planning.quality.load_index`. With 0 a plan's collocation saves nothing.
+        The load of sending all traffic between nodes, relative to the load without communication; see
+        `dask_elastic.planning.quality.load_index`. With 0, collocation saves nothing.
 
     Raises
     ------
@@ -111,10 +117,10 @@ class TargetUtilisation:
 
     Notes
     -----
-    A node above its capacity that balancing without a budget would not relieve asks for one more node, whatever the
-    utilisation; a node that a single group fills does not. A node is given up only if the others could then take all
-    load without any of them exceeding `upper`, or what one has anyway. Both are judged by Flux from the potential plan
-    on.
+    A node above its capacity that balancing without a budget would not relieve causes one more node to be added,
+    whatever the utilisation, unless a single group fills it. A node is removed only if the others can then take all
+    load without any exceeding `upper`, or the present peak if that is higher. Both are evaluated with Flux, starting
+    from the potential plan.
 
     Examples
     --------
@@ -147,24 +153,38 @@ class TargetUtilisation:
             raise PlanningError(f"communication is {self.communication!r}: give a finite number of 0 or more.")
 
     def decide(self, problem: PlacementProblem, plan: Placement, marked: Mask, last: Scaling) -> Scaling:
-        """Return how many nodes to add, and which to give up or to take back.
+        """Return how many nodes to add, and which to remove or to keep; see `ScalingPolicy.decide`.
+
+        Parameters
+        ----------
+        problem : PlacementProblem
+            The groups on the present nodes, with capacities.
+        plan : Placement
+            The potential plan.
+        marked : array of bool, bins
+            The draining bins that the policy may keep.
+        last : Scaling
+            The policy's decision in the previous period.
+
+        Returns
+        -------
+        Scaling
+            The decision.
 
         Raises
         ------
         PlanningError
-            If the problem has no capacities: load is a share of nothing then.
+            If the problem has no capacities, without which utilisation is undefined.
         """
         if problem.capacity is None:
-            raise PlanningError(
-                "capacity is None: utilisation needs the load that fills each bin, in the unit of load."
-            )
+            raise PlanningError("capacity is None: give the capacity of each bin, in the unit of load.")
         saved = load_index(problem, plan.bin, self.communication) if self.communication else 1.0
         load = problem.loads.sum(axis=0) * saved
         used = _used(load, problem.capacities[problem.live])
         if used > self.upper * (1 + SLACK):
             return self._more(problem, load, marked, f"load is {used:.2f} of capacity, above {self.upper:g}")
         if _hot(problem, plan.bin, saved):
-            reason = f"load is {used:.2f} of capacity, but a node stays above its own however load is balanced"
+            reason = f"load is {used:.2f} of capacity, but balancing leaves a node above its own capacity"
             return self._more(problem, load, marked, reason, least=1)
         if used >= self.lower * (1 - SLACK):
             return Scaling(reason=f"load is {used:.2f} of capacity")
@@ -174,7 +194,7 @@ class TargetUtilisation:
         return Scaling(remove=leaving, reason=reason, quiet=0 if leaving else quiet)
 
     def _more(self, problem: PlacementProblem, load: Floats, marked: Mask, reason: str, least: int = 0) -> Scaling:
-        """Take back nodes that were to go, those with most state first, and ask for new ones where that is too few."""
+        """Keep nodes marked for removal, those with most state first, and add new ones if these are too few."""
         live = int(problem.live.sum())
         room = math.inf if self.most is None else max(self.most - live, 0)
         capacity = problem.capacities[problem.live].sum(axis=0)
@@ -189,11 +209,11 @@ class TargetUtilisation:
         wanted = max(math.ceil(float(short.max()) - SLACK), least - len(keep), 0)
         add = int(min(wanted, room - len(keep)))
         if not keep and not add:
-            reason += f", but there may be no more than {self.most} nodes"
+            reason += f", but the number of nodes is limited to {self.most}"
         return Scaling(add=add, keep=tuple(sorted(keep)), reason=reason)
 
     def _leaving(self, problem: PlacementProblem, bin: Ints, load: Floats, saved: float) -> tuple[int, ...]:
-        """Return the nodes to give up: those with least state, as many as target and balance allow."""
+        """Return the nodes to remove: those with least state, as many as target and balance allow."""
         live = np.flatnonzero(problem.live)
         state = np.bincount(bin, problem.state_bytes, problem.bins)[live]
         order = live[np.lexsort((-live, problem.shares(bin)[live], state))]
@@ -212,22 +232,22 @@ class TargetUtilisation:
 
 
 def _used(load: Floats, capacities: Floats) -> float:
-    """Return the load of the resource that is used most, as a share of its capacity."""
+    """Return the load of the most used resource, as a fraction of its capacity."""
     return float((load / capacities.sum(axis=0)).max())
 
 
 def _balanced(problem: PlacementProblem, bin: Ints) -> Ints:
-    """Return where balancing without a budget would lead from these bins."""
+    """Return the placement that balancing without a budget reaches from these bins."""
     return Flux().plan(replace(problem, current=bin, max_moves=None, max_cost=None)).bin
 
 
 def _peak(problem: PlacementProblem, bin: Ints) -> float:
-    """Return the greatest share of its capacity that any resource of a node has."""
+    """Return the greatest utilisation of any resource of any live node."""
     return float((problem.totals(bin) / problem.capacities)[problem.live].max())
 
 
 def _hot(problem: PlacementProblem, bin: Ints, saved: float) -> bool:
-    """Tell whether a node with several groups stays above its capacity however they are balanced."""
+    """Return whether a node with several groups stays above its capacity after balancing."""
     balanced = _balanced(problem, bin)
     shares = (problem.totals(balanced) / problem.capacities).max(axis=1) * saved
     loaded = problem.loads.any(axis=1)

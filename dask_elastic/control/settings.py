@@ -1,4 +1,4 @@
-"""What the control loop can be told."""
+"""Settings of the control loop."""
 
 from __future__ import annotations
 
@@ -10,46 +10,46 @@ from dask_elastic.vocab.errors import PlanningError
 
 @dataclass(frozen=True)
 class ControlSettings:
-    """How quickly, how boldly and how carefully cores follow the load.
+    """How fast and how cautiously cores follow the load.
 
     Parameters
     ----------
     cooldown : float
-        Seconds that an executor whose cores have changed is left alone, unless it is overloaded.
+        Seconds after a change of an executor's cores in which only urgent changes are allowed.
     budget_bytes : float
-        State that may leave its node in one period.
+        Bytes of state that may leave their node in one period.
     release_after : float
-        Seconds for which a surplus must last before its cores are given back.
+        Seconds for which a surplus must last before its cores are released.
     yield_after : float
         Seconds for which a surplus must last before other jobs may take it.
     headroom : float
-        Part of the arrivals that is planned for beyond those that are measured, before an executor gets cores.
+        Fraction added to the measured arrivals to decide whether an executor gets more cores.
     release_headroom : float
-        The same before it gives cores back; larger than `headroom`, so that noise falls into the gap between.
+        The same to decide whether it releases cores; larger than `headroom`, so that noise falls into the gap.
     growth : float
-        Factor by which an overloaded job's demand is taken to be above what its executors achieve.
+        Factor on the throughput of an overloaded job's executors, to estimate its demand.
     saturation : float
-        Part of the time that the cores of an executor must be busy on average for it to count as overloaded. With
-        tasks balanced to within a fifth, as they are by default, one of them is busy all the time then.
+        Utilisation from which on an executor may count as overloaded. If tasks are balanced to within a fifth, as by
+        default, one task is busy all the time then.
     backlog : float
-        Seconds of work that must wait at an executor to count as overloaded.
+        Seconds of work that must wait at an executor for it to count as overloaded.
     drain_within : float
-        Seconds within which waiting tuples are to be worked off.
+        Seconds within which a backlog is to be drained.
     exchange_gain : float
-        Part by which throughput must rise before cores change hands within a job that has all that it can get.
+        Fraction by which throughput must rise for an exchange of cores within a job that has all it can get.
     locality_threshold : float
         Data intensity, in bytes per second and core, above which an executor is to have all of its cores at home.
     settle : float
-        Seconds that a change of cores is given before its effect on throughput is judged.
+        Seconds between a change of cores and the measurement of its effect on throughput.
     bound_for : float
-        Seconds after which a finding that an operator's threads hold the GIL is put to the test again.
+        Seconds after which a finding that an operator is GIL-bound expires and is tested again.
     seed : int
-        For core planners that draw lots.
+        Seed of randomised core planners.
 
     Raises
     ------
     PlanningError
-        If a value is not a finite number, is out of range, or the two headrooms leave no gap.
+        If a value is not a finite number or is out of range, or `headroom` is not below `release_headroom`.
 
     Notes
     -----
@@ -89,9 +89,9 @@ class ControlSettings:
                 allowed = f"above {least:g}" if strict else "of 0 or more"
                 raise PlanningError(f"{field.name} is {value!r}: give a finite number {allowed}.")
         if self.saturation > 1:
-            raise PlanningError(f"saturation is {self.saturation!r}: it is a part of 1.")
+            raise PlanningError(f"saturation is {self.saturation!r}: give a fraction of at most 1.")
         if not self.headroom < self.release_headroom:
             raise PlanningError(
-                f"headroom is {self.headroom!r}, release_headroom {self.release_headroom!r}: the second has to be "
-                "larger, else cores are given back that are wanted again at once."
+                f"headroom is {self.headroom!r}, release_headroom {self.release_headroom!r}: give a release_headroom "
+                "above headroom, or cores are released that are needed again at once."
             )

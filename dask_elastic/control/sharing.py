@@ -1,11 +1,11 @@
-"""Several jobs, one cluster: who gets how many cores where not all that is needed can be had.
+"""Division of scarce cores among jobs, and of a job's share among its executors.
 
 Goal
-    Max-min fair: no job gets more than another that still needs some, except what it needs at least.
+    Max-min fairness: no job gets more cores, beyond its minimum, than another job that still needs some.
 Method
-    Every executor has one core. What is left goes core by core to the job with the fewest that still needs one. Within
-    its share a job puts its cores to the best use: where they lower its latency most, or, where queues grow anyhow, in
-    proportion to the loads.
+    Each executor gets one core. The remaining cores go one by one to the job with the fewest cores that needs more.
+    Within its share, a job gives cores to the executors where they lower its latency most or, if queues grow in any
+    case, in proportion to the loads.
 Not done
     Weights and priorities of jobs.
 """
@@ -22,46 +22,47 @@ from heapq import heapify, heappop, heappush
 import numpy as np
 from scipy.special import gammaincinv
 
-from dask_elastic.control.demand import Demand
+from dask_elastic.control.demand import JobDemand
 from dask_elastic.control.queues import Amounts, Cores, Queues
 from dask_elastic.control.settings import ControlSettings
 from dask_elastic.vocab.errors import PlanningError
 
 EAGER = 3.0
-"""An exchange that is judged by one moment, before it is known how noisy loads are, must gain so many times as much."""
+"""Factor on the gain required of an exchange based on one snapshot, while the noise of the loads is unknown."""
 
 FOLLOWS = 2.5
 """Seconds after such an exchange in which it may be corrected."""
 
 FOLLOW = 1.5
-"""The correction must gain so many times as much."""
+"""Factor on the gain required of the correction."""
 
 SURE = 5.0
-"""A gain counts from so many times the noise of the loads on that it is judged by."""
+"""A gain must be at least this many times the noise of the loads on which it is based."""
 
 CHANGES = 24
-"""So many of the last changes from moment to moment tell how noisy loads are, `KNOWN` of them at least."""
+"""Number of last changes between snapshots from which the noise of the loads is estimated."""
 
 KNOWN = 6
+"""Number of such changes required for an estimate."""
 
 
 def fair_shares(needed: Sequence[int], least: Sequence[int], available: int) -> list[int]:
-    """Share cores between jobs.
+    """Share cores among jobs.
 
     Parameters
     ----------
     needed : sequence of int
         Cores that each job needs.
     least : sequence of int
-        Cores that each job must have: one for each executor. It may exceed what is available.
+        Cores that each job must have: one per executor. Their sum may exceed `available`.
     available : int
-        Cores that there are.
+        Number of cores.
 
     Returns
     -------
     list of int
-        Cores of each job: at least `least`, at most `needed` where that is more, in all no more than `available` where
-        `least` allows. Raising one job's share would lower that of another which has no more.
+        Cores of each job: at least `least`, at most `needed` if that is more, and in total at most `available` unless
+        `least` requires more. Max-min fair: a larger share for one job would reduce that of a job with no more cores.
 
     Raises
     ------
@@ -70,7 +71,7 @@ def fair_shares(needed: Sequence[int], least: Sequence[int], available: int) -> 
 
     Notes
     -----
-    Ties go to the job that comes first.
+    Ties go to the earlier job.
 
     Examples
     --------
@@ -78,7 +79,9 @@ def fair_shares(needed: Sequence[int], least: Sequence[int], available: int) -> 
     [2, 7, 7]
     """
     if len(needed) != len(least) or min([*needed, *least, available], default=0) < 0:
-        raise PlanningError(f"needed is {needed!r}, least {least!r}, available {available!r}: give counts, as many.")
+        raise PlanningError(
+            f"needed is {needed!r}, least {least!r}, available {available!r}: give counts, and one of each per job."
+        )
     shares = list(least)
     spare = available - sum(shares)
     hungry = [(share, job) for job, share in enumerate(shares) if share < needed[job]]
@@ -94,18 +97,18 @@ def fair_shares(needed: Sequence[int], least: Sequence[int], available: int) -> 
 
 @dataclass(frozen=True, eq=False)
 class Portion:
-    """What a job gets of what it needs.
+    """The cores that a job gets.
 
     Parameters
     ----------
     cores : array of int
-        Cores of each executor that can be decided about.
+        Cores of each modelled executor.
     keep : array of int
-        Cores that each keeps where nobody else needs them.
+        Cores that each keeps unless other executors need them.
     starved : int
-        Cores that the job would need beyond those.
+        Number of cores that the job needs beyond these.
     exchanged : bool
-        Whether cores change hands within the job for the sake of more throughput.
+        Whether cores are exchanged between the job's executors to raise its throughput.
     """
 
     cores: Cores
@@ -115,7 +118,7 @@ class Portion:
 
 
 class Divider:
-    """Puts a job's share to use; remembers its loads, so that noise moves no cores.
+    """Divides a job's share among its executors; remembers the loads, so that noise exchanges no cores.
 
     Parameters
     ----------
@@ -124,38 +127,38 @@ class Divider:
 
     Notes
     -----
-    The best use of a share differs a little with each measurement, so a job that has all it can get could change cores
-    around at every moment. It changes only where its slowest executor gets faster, or its latency lower, by
-    `exchange_gain`, and by more than noise explains: loads are averaged over the last moments, as many as it takes, and
-    the mean of n moments has a noise that is √n times smaller. So a large shift is answered at once, a small one as
-    soon as it is sure, and loads that do not change exchange nothing, however close two allocations are.
+    The best division of a share differs slightly with each snapshot, so a job that has all the cores it can get could
+    exchange cores in every period. It does so only if its slowest executor gets faster, or its latency lower, by
+    `exchange_gain` and by more than noise explains. Loads are averaged over as many of the last snapshots as needed;
+    the mean of n snapshots has a noise √n times smaller. A large shift of load is thus answered at once, a small one
+    as soon as it is significant, and constant loads cause no exchange, however close two allocations are.
 
-    How noisy a moment is, tells the lower quartile of the last changes from one to the next: where the load itself
-    shifts every few seconds, most changes are more than noise. While that is not known, a gain is judged by the mean
-    over `cooldown` seconds, or at least half of them; and sooner, by the loads of one moment alone, where it is `EAGER`
-    times as much. Such a moment may lie partly before the shift of the load to which it answers: `FOLLOW` times
-    `exchange_gain` is enough for one correction within `FOLLOWS` seconds.
+    The noise of a snapshot is estimated from the lower quartile of the last changes between snapshots, since a load
+    that shifts every few seconds makes most changes larger than noise. Until there is an estimate, the gain is
+    determined from the mean over `cooldown` seconds, or at least half of them; or from a single snapshot if the gain is
+    `EAGER` times as large. That snapshot may cover time before the shift, so that one correction is allowed within
+    `FOLLOWS` seconds if it gains `FOLLOW` times `exchange_gain`.
     """
 
     def __init__(self, settings: ControlSettings):
         self._settings = settings
         self._loads: deque[tuple[float, Amounts]] = deque()
         self._changes: deque[float] = deque(maxlen=CHANGES)
-        self._places: tuple[int, ...] = ()
+        self._indices: tuple[int, ...] = ()
         self._exchanged = -math.inf
         self._eager = -math.inf
 
-    def divide(self, demand: Demand, share: int, now: float) -> Portion:
-        """Return what each executor of a job gets of so many cores.
+    def divide(self, demand: JobDemand, share: int, now: float) -> Portion:
+        """Divide a job's share among its executors.
 
         Parameters
         ----------
-        demand : Demand
-            What the job needs.
+        demand : JobDemand
+            The cores the job needs.
         share : int
-            Cores that it can have, at least one for each executor.
+            The cores it can have, at least one per executor.
         now : float
-            When, in seconds.
+            The time in seconds.
 
         Returns
         -------
@@ -175,21 +178,21 @@ class Divider:
             return Portion(demand.current, demand.current, starved)
         return self._exchange(better, starved, now)
 
-    def _surely_better(self, demand: Demand, share: int, noise: float) -> Cores | None:
-        """Return the best use by the mean of so few moments that it is beyond doubt; None if it never is."""
-        total = np.zeros(len(demand.places))
+    def _surely_better(self, demand: JobDemand, share: int, noise: float) -> Cores | None:
+        """Return the best division by the mean of the fewest snapshots that make it significant; None if none do."""
+        total = np.zeros(len(demand.indices))
         for count, (_, loads) in enumerate(reversed(self._loads), 1):
             total = total + loads
             if count & (count - 1):
-                # Means of 1, 2, 4, … moments are enough: each takes some time.
+                # Only means of 1, 2, 4, … snapshots are evaluated, since each evaluation takes time.
                 continue
             least = max(self._settings.exchange_gain, SURE * noise / math.sqrt(count))
             if (best := self._if_better(demand, total / count, share, least)) is not None:
                 return best
         return None
 
-    def _first_guess(self, demand: Demand, share: int, now: float) -> Cores | None:
-        """Return the best use while it is not known how noisy loads are; None if it gains too little."""
+    def _first_guess(self, demand: JobDemand, share: int, now: float) -> Cores | None:
+        """Return the best division while the noise is unknown; None if it gains too little."""
         gain, follows = self._settings.exchange_gain, now - self._eager <= FOLLOWS
         best = self._if_better(demand, demand.queues.loads, share, gain * (FOLLOW if follows else EAGER))
         if best is not None:
@@ -199,10 +202,10 @@ class Divider:
             return None
         return self._if_better(demand, np.mean([known for _, known in self._loads], axis=0), share, gain)
 
-    def _if_better(self, demand: Demand, loads: Amounts, share: int, least: float) -> Cores | None:
-        """Return the best use of a share under these loads if it gains enough."""
+    def _if_better(self, demand: JobDemand, loads: Amounts, share: int, least: float) -> Cores | None:
+        """Return the best division of a share under these loads if it gains at least `least`."""
         if math.isinf(_with_loads(demand, loads).latency(demand.current)):
-            # No use of the share is better than loads that are the same on every core.
+            # No division is better than equal load on every core.
             most = float((loads / demand.current).max()) * share / float(loads.sum()) - 1
             if most < least:
                 return None
@@ -210,11 +213,11 @@ class Divider:
         return best if self._gain(demand, loads, best) >= least else None
 
     def _noise(self) -> float | None:
-        """Return by which part shares change from moment to moment without a reason; None while it is not known."""
+        """Return the noise of loads between snapshots, as a fraction; None until there is an estimate."""
         if len(self._changes) < KNOWN:
             return None
-        free = max(len(self._places) - 1, 1)
-        # What a quarter of the changes would not exceed if they were normal, all shares together being 1.
+        free = max(len(self._indices) - 1, 1)
+        # The lower quartile of changes that are normally distributed, with shares that add up to 1.
         usual = math.sqrt(2 * float(gammaincinv(free / 2, 0.25)) / free)
         return statistics.quantiles(self._changes, n=4)[0] / usual
 
@@ -225,11 +228,11 @@ class Divider:
         self._loads.append(last)
         return Portion(cores, cores, starved, exchanged=True)
 
-    def _remember(self, demand: Demand, now: float) -> None:
-        """Note the loads, and how much the shares of the executors have changed."""
+    def _remember(self, demand: JobDemand, now: float) -> None:
+        """Record the loads, and how much the executors' shares of the load have changed."""
         loads = demand.queues.loads
-        if demand.places != self._places:
-            self._places = demand.places
+        if demand.indices != self._indices:
+            self._indices = demand.indices
             self._loads.clear()
             self._changes.clear()
         if self._loads and (self._loads[-1][1] > 0).all() and loads.sum() > 0:
@@ -240,16 +243,16 @@ class Divider:
         while self._loads[0][0] < now - self._settings.cooldown:
             self._loads.popleft()
 
-    def _best(self, demand: Demand, loads: Amounts, share: int) -> Cores:
-        """Return the best use of a share; an overloaded job uses all of it, since what it needs is a guess."""
+    def _best(self, demand: JobDemand, loads: Amounts, share: int) -> Cores:
+        """Return the best division of a share; an overloaded job uses all of it, since its demand is an estimate."""
         cores = _with_loads(demand, loads).fewest(demand.target, share, demand.most).cores
-        if demand.pressed and int(cores.sum()) < share:
+        if demand.can_relieve and int(cores.sum()) < share:
             filling = loads * (share / float(loads.sum()))
             cores = _with_loads(demand, filling).fewest(demand.target, share, demand.most).cores
         return cores
 
-    def _gain(self, demand: Demand, loads: Amounts, best: Cores) -> float:
-        """Return the part by which the slowest executor gets faster, or by which the latency falls."""
+    def _gain(self, demand: JobDemand, loads: Amounts, best: Cores) -> float:
+        """Return the fraction by which the slowest executor gets faster, or by which the latency falls."""
         queues = _with_loads(demand, loads)
         before, after = queues.latency(demand.current), queues.latency(best)
         if math.isinf(before) or math.isinf(after):
@@ -257,5 +260,5 @@ class Divider:
         return before / after - 1 if after > 0 else 0.0
 
 
-def _with_loads(demand: Demand, loads: Amounts) -> Queues:
+def _with_loads(demand: JobDemand, loads: Amounts) -> Queues:
     return demand.queues.with_arrival(loads * demand.queues.service, demand.queues.external)

@@ -1,4 +1,4 @@
-"""Cores for executors whose threads hold the GIL: few on each node, on many nodes."""
+"""Core assignment for GIL-bound executors: few cores per node, on many nodes."""
 
 from __future__ import annotations
 
@@ -20,35 +20,35 @@ def spread(
     hosts: Sequence[str],
     occupied: Cores,
 ) -> Cores:
-    """Give each executor its cores with no more than a few on a node.
+    """Assign cores to executors with a limit per node.
 
     Parameters
     ----------
     current : array of int, nodes × executors
         Cores that each executor has.
     granted, keep : array of int
-        Cores that each is to have, and that it keeps if it has them.
+        Cores that each executor is to have, and that it keeps if it has them.
     per_node : array of int
-        Cores of one node that help each executor.
+        Limit of each executor's cores on one node.
     capacity : array of int
-        Cores of each node, with those that others hold who can go elsewhere.
+        Cores of each node, including those of other executors that can move.
     home : array of int
         Node of each executor's home.
     hosts : sequence of str
-        The machine of each node.
+        The host of each node.
     occupied : array of int
-        Cores of each node that others hold.
+        Cores of each node that other executors hold.
 
     Returns
     -------
     numpy.ndarray of int, nodes × executors
-        An executor exceeds its limit on a node, or lacks cores, only where there is no other way to have one at all.
+        An executor exceeds its limit on a node, or gets fewer cores than granted, only if it would otherwise have none.
 
     Notes
     -----
-    A new core goes where the fewest other threads of such executors are, since they hold the same lock; then where a
-    core is free, on the home's host, on the node of lowest number. Cores beyond the limit of a node are given up, as
-    they do not help.
+    A new core is placed on the node with the fewest cores of GIL-bound executors, since these share one GIL; among
+    equals where a core is free, then on the home's host, then on the node of lowest number. Cores above the limit of a
+    node are released, since they bring no speedup.
 
     Examples
     --------
@@ -70,7 +70,7 @@ def spread(
     counts = np.maximum(granted, 1).tolist()
     for executor, count in enumerate(counts):
         _drop(cores[:, executor], max(count, int(keep[executor])), int(home[executor]), left)
-    # Everybody has a core before anybody has more.
+    # Each executor gets one core before any gets more.
     for wanted in ([1] * len(counts), counts):
         for executor, count in enumerate(wanted):
             while cores[:, executor].sum() < count:
@@ -83,7 +83,7 @@ def spread(
 
 
 def _drop(column: Cores, count: int, home: int, left: Cores) -> None:
-    """Take cores away, remote ones first, until so many are left."""
+    """Release cores, remote ones first, until `count` are left."""
     while column.sum() > count:
         remote = [node for node in np.flatnonzero(column).tolist() if node != home]
         node = remote[-1] if remote else home
@@ -100,11 +100,11 @@ def _next_node(
     home: Cores,
     hosts: Sequence[str],
 ) -> int | None:
-    """Return where the next core of an executor is best."""
-    place = int(home[executor])
+    """Return the best node for the next core of an executor, or None."""
+    own = int(home[executor])
     options = [
         (cores[node, executor] >= per_node[executor], int(cores[node].sum()), left[node] <= occupied[node],
-         node != place, hosts[node] != hosts[place], node)
+         node != own, hosts[node] != hosts[own], node)
         for node in np.flatnonzero(left > 0).tolist()
     ]  # fmt: skip
     if not options:

@@ -1,1 +1,1 @@
-"""Pages for the Dask dashboard, and figures of the papers drawn again."""
+"""Pages for the Dask dashboard, and metrics for Prometheus."""

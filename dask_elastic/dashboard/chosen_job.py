@@ -1,4 +1,4 @@
-"""Which job a viewer looks at."""
+"""The job that a viewer's page shows."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dask_elastic.dashboard.watched import JobCard
+    from dask_elastic.dashboard.cluster_view import JobCard
 
 
 class ChosenJob:
-    """Follows the newest job that runs, until the viewer picks one.
+    """Chooses the newest running job, until the viewer picks one.
 
     Parameters
     ----------
     picked : str or None
-        What was picked beforehand.
+        A job that is picked from the start.
 
     Attributes
     ----------
     name : str or None
-        The job to show; None while there is none.
+        The job to show; None while there are no jobs.
     """
 
     def __init__(self, picked: str | None = None):
@@ -28,16 +28,16 @@ class ChosenJob:
         self._picked = picked
 
     def pick(self, name: str) -> None:
-        """Stay with this job as long as it is known."""
+        """Show this job as long as the cluster knows it."""
         self.name = self._picked = name
 
     def update(self, cards: Mapping[str, JobCard]) -> None:
-        """Choose among the jobs that are known now, the one to be preferred first."""
+        """Choose among the jobs known now, which are sorted by preference."""
         if self._picked in cards:
             self.name = self._picked
             return
         best = next(iter(cards), None)
         shown = cards.get(self.name) if self.name is not None else None
-        # One that still runs is not left for a newer one: somebody may be looking at it.
+        # Do not switch from a running job to a newer one: the viewer may be reading its figures.
         if shown is None or (best is not None and cards[best].live and not shown.live):
             self.name = best

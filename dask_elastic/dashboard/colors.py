@@ -1,11 +1,11 @@
-"""Colours: an operator has a hue, its executors are shades of it; nodes have a ramp of their own."""
+"""Colours: each operator has a hue, its executors are shades of it; nodes have a separate palette."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 HUES = ("#3b82c4", "#e08e2b", "#2f9e77", "#c4609a", "#8f6fc0", "#c9513a", "#4fa8b8", "#8a8f3c")
-"""Told apart by people who see few colours, and by all on a light as on a dark page."""
+"""Distinguishable with colour blindness, and on light and dark backgrounds."""
 
 NODES = ("#34568b", "#7ca1c9", "#4f8a8b", "#a3c9a8", "#84739e", "#bfa5c9", "#6b7a8f", "#b4bdca")
 
@@ -14,7 +14,7 @@ THROUGHPUT, ARRIVAL = "#2f9e77", "#7d8590"
 QUEUE, STATE, MOVES, MARK = "#c4609a", "#4fa8b8", "#8f6fc0", "#7d8590"
 
 LIGHTEST = 0.55
-"""How far the last shade of a hue is from the hue towards white."""
+"""Lightness of the last shade of a hue: 0 is the hue, 1 is white."""
 
 
 def operator_of(executor: str) -> str:
@@ -29,12 +29,12 @@ def operator_of(executor: str) -> str:
 
 
 def operators_of(executors: Sequence[str]) -> list[str]:
-    """Return the operators of some executors, each once, in their order."""
+    """Return the distinct operators of executors, in order of first occurrence."""
     return list(dict.fromkeys(operator_of(name) for name in executors))
 
 
 def executor_colors(executors: Sequence[str]) -> list[str]:
-    """Return a colour for each executor: the hue of its operator, lighter from one to the next.
+    """Return a colour for each executor: the hue of its operator, lighter for each further executor.
 
     Parameters
     ----------
@@ -62,13 +62,13 @@ def executor_colors(executors: Sequence[str]) -> list[str]:
 
 
 def node_colors(nodes: Sequence[str]) -> list[str]:
-    """Return a colour for each node; they repeat after eight, a little lighter."""
+    """Return a colour for each node; after eight nodes the colours repeat, slightly lighter."""
     rounds = [place // len(NODES) for place in range(len(nodes))]
     return [lightened(NODES[place % len(NODES)], 0.3 * lap) for place, lap in enumerate(rounds)]
 
 
 def lightened(color: str, share: float) -> str:
-    """Return a colour that is so far on its way to white.
+    """Mix a colour with a share of white, from 0 to 1.
 
     Examples
     --------

@@ -12,15 +12,15 @@ from numpy.typing import NDArray
 from dask_elastic.dashboard.heat_map import HeatMap
 from dask_elastic.dashboard.quantities import plural
 from dask_elastic.dashboard.stack_figure import StackFigure
-from dask_elastic.dashboard.tape import Rows, Tape
 from dask_elastic.dashboard.time_figure import clock_milliseconds
+from dask_elastic.dashboard.time_series import Rows, TimeSeries
 
 STACKED_NAMES = 12
-"""More names than these make a heat map: nobody tells thirteen colours apart."""
+"""Largest number of names that are stacked; more colours cannot be distinguished, so more names make a heat map."""
 
 
 class CoresFigure:
-    """Cores of executors, or on nodes.
+    """Shows the cores of each executor, or on each node.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ class CoresFigure:
     Attributes
     ----------
     drawn : StackFigure or HeatMap or None
-        What is shown at the moment.
+        The figure shown at the moment.
     """
 
     def __init__(self, what: str, x_range: DataRange1d, colors: Callable[[Sequence[str]], list[str]], **options: Any):
@@ -47,16 +47,16 @@ class CoresFigure:
         self._colors = colors
         self._options = options
 
-    def begin(self, tape: Tape, rows: Rows) -> None:
-        """Draw another job, or other nodes than before."""
+    def begin(self, series: TimeSeries, rows: Rows) -> None:
+        """Draw another job, or a job whose executors or nodes changed."""
         previous = self.drawn
-        self.drawn = self._draw(tape, rows)
-        kept = [one for one in self._x_range.renderers if previous is None or one is not previous.moments]
-        self._x_range.renderers = [*kept, self.drawn.moments]
+        self.drawn = self._draw(series, rows)
+        kept = [one for one in self._x_range.renderers if previous is None or one is not previous.anchor]
+        self._x_range.renderers = [*kept, self.drawn.anchor]
         self.root.children = [self.drawn.figure]
 
-    def _draw(self, tape: Tape, rows: Rows) -> StackFigure | HeatMap:
-        names = tape.executors if self._what == "executor" else [name.rpartition("://")[2] for name in tape.nodes]
+    def _draw(self, series: TimeSeries, rows: Rows) -> StackFigure | HeatMap:
+        names = series.executors if self._what == "executor" else [name.rpartition("://")[2] for name in series.nodes]
         times, cores, title = clock_milliseconds(rows.times), self._cores(rows), f"Cores by {self._what}"
         if len(names) <= STACKED_NAMES:
             return StackFigure(names, self._colors(names), times, cores, title, self._x_range, **self._options)
@@ -64,7 +64,7 @@ class CoresFigure:
         return HeatMap(names, times, cores, title, self._x_range, **self._options)
 
     def extend(self, rows: Rows) -> None:
-        """Draw further rows of the same names."""
+        """Append rows of the same names."""
         if self.drawn is not None:
             self.drawn.extend(clock_milliseconds(rows.times), self._cores(rows))
 

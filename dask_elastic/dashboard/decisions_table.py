@@ -1,4 +1,4 @@
-"""Decisions as they happen: when, what changed, why, and what came of it."""
+"""The table of decisions: time, changes, reason, and latencies before and after."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from dask_elastic.dashboard.wording import changes_in_words
 from dask_elastic.vocab.plan import Decision
 
 SHOWN = 60
-"""Older decisions are not on the page; `job.decisions()` has them."""
+"""Number of decisions on the page; `job.decisions()` has older ones."""
 
 HEAD = """<h2>Decisions, newest first</h2><div class="scroll"><table><tr>
-<th>time</th><th>what changed</th><th>why</th><th class="number">measured</th><th class="number">target</th>
+<th>time</th><th>changes</th><th>reason</th><th class="number">measured</th><th class="number">target</th>
 <th class="number">predicted</th><th class="number">observed</th></tr>"""
 
 
 class DecisionsTable:
-    """The newest decisions in words, and marks in time for those that changed cores."""
+    """The newest decisions as text, and marks on the time axis for those that changed cores."""
 
     def __init__(self) -> None:
         self.root = Div(name="decisions", sizing_mode="stretch_width", stylesheets=text_style())
@@ -32,7 +32,7 @@ class DecisionsTable:
         self._rows: dict[tuple[int, int, float | None], str] | None = None
 
     def update(self, decisions: Sequence[Decision]) -> None:
-        """Show the newest of these, given oldest first; does nothing where nothing is new."""
+        """Show the newest of the decisions, which are sorted oldest first; do nothing if none is new."""
         newest = {(one.generation, one.number, one.observed): one for one in decisions[-SHOWN:]}
         known = self._rows
         if known is not None and newest.keys() == known.keys():
@@ -42,7 +42,7 @@ class DecisionsTable:
         none = '<p class="empty">None yet.</p>' if not newest else ""
         self.root.text = f"{HEAD}{rows}</table>{none}</div>"
         moments = np.array([one.time for one in decisions if one.changes and one.applied], dtype=np.float64)
-        # The more of them, the fainter each: together they never hide what they mark.
+        # The more marks, the fainter each, so that they never hide the figure.
         alpha = np.full(len(moments), min(0.5, 15 / max(1, len(moments))))
         self.marks.data = {"time": clock_milliseconds(moments), "alpha": alpha}
 

@@ -1,4 +1,4 @@
-"""Everything that a scheduler shows of its jobs, as far as what is installed allows."""
+"""The scheduler's dashboard pages and Prometheus metrics, as far as the installed libraries allow."""
 
 from __future__ import annotations
 
@@ -9,49 +9,49 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from distributed import Scheduler
 
-    from dask_elastic.dashboard.watched import Watched
+    from dask_elastic.dashboard.cluster_view import ClusterView
 
 logger = logging.getLogger("dask_elastic.scheduler")
 
 
 class Display:
-    """Pages in the dashboard and metrics for Prometheus, of one scheduler.
+    """The dashboard pages and Prometheus metrics of one scheduler.
 
     Parameters
     ----------
     scheduler : distributed.Scheduler
         The scheduler.
-    watched : Watched
-        What there is to see.
+    view : ClusterView
+        The cluster's jobs.
 
     Notes
     -----
     Bokeh and prometheus_client are imported when the display opens: a scheduler without them, or without a dashboard,
-    runs jobs as well.
+    can still run jobs.
     """
 
-    def __init__(self, scheduler: Scheduler, watched: Watched):
+    def __init__(self, scheduler: Scheduler, view: ClusterView):
         self._scheduler = scheduler
-        self._watched = watched
+        self._view = view
         self._closing: list[Callable[[], None]] = []
 
     def open(self) -> None:
-        """Show what can be shown; what cannot is said in the log."""
+        """Open the pages and the metrics; log those that cannot be opened."""
         for what, show in (("page", self._show_pages), ("metrics", self._show_metrics)):
             try:
                 show()
             except ImportError as error:
-                logger.info("no %s of elastic jobs: %s", what, error)
-            except Exception:  # a scheduler whose dashboard is not as we know it must still run jobs
-                logger.exception("no %s of elastic jobs", what)
+                logger.info("The scheduler serves no %s of elastic jobs: %s", what, error)
+            except Exception:  # an incompatible version of the dashboard must not stop the scheduler from running jobs
+                logger.exception("The scheduler serves no %s of elastic jobs because of an error", what)
 
     def _show_pages(self) -> None:
         if not self._scheduler.http_application.applications:
-            return  # neither is there Dask's own dashboard
+            return  # the scheduler serves no dashboard
         from dask_elastic.dashboard.pages import Pages, has_dashboard
 
         if has_dashboard(self._scheduler):
-            pages = Pages(self._scheduler, self._watched)
+            pages = Pages(self._scheduler, self._view)
             pages.open()
             self._closing.append(pages.close)
 
@@ -59,10 +59,10 @@ class Display:
         from dask_elastic.dashboard.prometheus import COLLECTOR
 
         name = self._scheduler.address
-        COLLECTOR.add(name, self._watched)
+        COLLECTOR.add(name, self._view)
         self._closing.append(lambda: COLLECTOR.remove(name))
 
     def close(self) -> None:
-        """Take everything away again."""
+        """Remove the pages and the metrics."""
         while self._closing:
             self._closing.pop()()

@@ -1,4 +1,4 @@
-"""What another engine hands over to a job, and how far that is."""
+"""The table of Spark handoffs to a job, and their progress."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ HEAD = ("newest epoch", "epochs", "rows", "rows per second", "waiting", "staged"
 
 
 class HandoffsTable:
-    """A row per source that takes epochs; nothing for a job without such sources."""
+    """One row for each source that Spark feeds; hidden for a job without such sources."""
 
     def __init__(self) -> None:
         self.root = Div(name="handoffs", sizing_mode="stretch_width", stylesheets=text_style())
 
     def update(self, handoffs: Sequence[HandoffProgress], live: bool) -> None:
-        """Say how far the hand-offs are.
+        """Show the progress of the handoffs.
 
         Parameters
         ----------
         handoffs : sequence of HandoffProgress
-            One a source.
+            One per source.
         live : bool
             Whether the job has not ended.
         """
@@ -43,7 +43,7 @@ class HandoffsTable:
 def _table(handoffs: Sequence[HandoffProgress], live: bool) -> str:
     head = "".join(f'<th class="number">{name}</th>' for name in HEAD)
     rows = "".join(_row(handoff, live) for handoff in handoffs)
-    return f'<h2>Hand-over</h2><div class="scroll"><table><tr><th>source</th>{head}</tr>{rows}</table></div>'
+    return f'<h2>Handoff</h2><div class="scroll"><table><tr><th>source</th>{head}</tr>{rows}</table></div>'
 
 
 def _row(handoff: HandoffProgress, live: bool) -> str:

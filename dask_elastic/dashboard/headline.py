@@ -1,4 +1,4 @@
-"""The job at a glance: its newest numbers, and what one should know about it."""
+"""The top of the page: the job's newest values, and notices about its conditions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dask_elastic.dashboard.wording import changes_in_words, conditions
 
 if TYPE_CHECKING:
     from dask_elastic.control.history import JobHistory
-    from dask_elastic.dashboard.watched import JobCard
+    from dask_elastic.dashboard.cluster_view import JobCard
     from dask_elastic.vocab.plan import Decision
 
 WELCOME = """
@@ -31,37 +31,38 @@ words = topology.source("words", de.sources.Arrow(table, rate=10_000))
 words.key_by("word").compute({"count": agg.Count()}, name="per_word")
 
 job = de.submit(topology, client, latency_target="50ms")</pre>
-<p>The job's <code>latency_target</code> becomes cores: an operator that is behind gets more of them, one that has too
-many gives some back. <code>job.decisions()</code> says why.</p></div>
+<p>The control loop chooses cores for the job's <code>latency_target</code>: an operator with a backlog gets more cores,
+one with too many releases some. <code>job.decisions()</code> lists the reasons.</p></div>
 """
 
 
 class Headline:
-    """Tiles with the newest numbers, and below them what is wrong."""
+    """Tiles with the newest values, and below them notices and the newest decision."""
 
     def __init__(self) -> None:
         self.root = Div(name="headline", sizing_mode="stretch_width", stylesheets=text_style())
 
     def update(self, card: JobCard, job: JobHistory | None, decisions: Sequence[Decision], problem: str | None) -> None:
-        """Say how a job is.
+        """Show the state of a job.
 
         Parameters
         ----------
         card : JobCard
-            What the cluster knows of it.
+            The job's status.
         job : JobHistory or None
-            What was measured of it; None before the first time.
+            The job's measures; None before the first one.
         decisions : sequence of Decision
-            What was decided about it, newest last.
+            The decisions about the job, newest last.
         problem : str or None
-            Why the control loop does not work.
+            The error that stops the control loop, if any.
         """
         tiles = _tiles(card, job) if job is not None else ""
-        waiting = "" if job is not None else '<p class="empty">Nothing was measured of this job.</p>'
-        said = [
-            f'<p class="condition {grave}">{escape(sentence)}</p>' for grave, sentence in conditions(card, job, problem)
+        waiting = "" if job is not None else '<p class="empty">This job has not been measured.</p>'
+        notices = [
+            f'<p class="condition {severity}">{escape(sentence)}</p>'
+            for severity, sentence in conditions(card, job, problem)
         ]
-        text = f'<div class="tiles">{tiles}</div>{waiting}{"".join(said)}{_newest(decisions)}'
+        text = f'<div class="tiles">{tiles}</div>{waiting}{"".join(notices)}{_newest(decisions)}'
         if text != self.root.text:
             self.root.text = text
 
@@ -78,28 +79,28 @@ def _tiles(card: JobCard, job: JobHistory) -> str:
     return "".join(
         [
             _tile("Cores" if card.live else "Cores at the end", count(newest["cores"]), where),
-            _tile("Throughput", rate(newest["throughput"]), f"arrives: {rate(newest['arrival'])}"),
+            _tile("Throughput", rate(newest["throughput"]), f"arriving: {rate(newest['arrival'])}"),
             _tile("Mean latency", duration(latest.latency), latency_note, latency_look),
-            _tile("99 % within", duration(latest.latency_p99), "of end-to-end latency"),
+            _tile("Latency p99", duration(latest.latency_p99), "end to end"),
             _tile("Predicted latency", duration(newest["predicted"]), _expectation(newest["predicted"])),
             _tile("Waiting tuples", count(newest["queue"]), "in queues of executors"),
             _tile("State", size(_last(job.series("state_bytes"))), "in all executors"),
-            _tile("Shard moves", count(newest["moves"]), "since it began"),
+            _tile("Shard moves", count(newest["moves"]), "since the job started"),
         ]
     )
 
 
 def _newest(decisions: Sequence[Decision]) -> str:
-    """Say the newest decision in a line; all of them are further down the page."""
+    """Format the newest decision in one line; the table below has all of them."""
     if not decisions:
         return ""
     newest = decisions[-1]
     words = changes_in_words(newest)[:1] if newest.changes else []
     if len(newest.changes) > 1:
         words.append(f"and {len(newest.changes) - 1} more")
-    said = " · ".join(filter(None, (", ".join(words), newest.reason)))
+    text = " · ".join(filter(None, (", ".join(words), newest.reason)))
     moment = time.strftime(CLOCK, time.localtime(newest.time))
-    return f'<p class="newest"><b>{moment}</b> {escape(said)}</p>'
+    return f'<p class="newest"><b>{moment}</b> {escape(text)}</p>'
 
 
 def _tile(label: str, value: str, note: str, look: str = "") -> str:
@@ -118,7 +119,7 @@ def _against_target(latency: float | None, target: float | None) -> tuple[str, s
 
 
 def _expectation(predicted: float | None) -> str:
-    return "by the model: queues grow" if predicted == math.inf else "by the model, mean"
+    return "model: queues grow" if predicted == math.inf else "mean, by the model"
 
 
 def _last(values: list[float]) -> float | None:

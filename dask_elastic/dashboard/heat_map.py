@@ -1,4 +1,4 @@
-"""Cores over time as colours, one line for each of many names."""
+"""A heat map of cores over time, one line per name."""
 
 from __future__ import annotations
 
@@ -29,28 +29,28 @@ from dask_elastic.dashboard.time_figure import CLOCK, SPAN_SECONDS, time_figure
 Cores = NDArray[np.float64]
 
 COLUMNS = 720
-"""Columns of the picture; it is begun again, shifted, when they are full."""
+"""Columns of the image; when they are full, the image is shifted."""
 
 LABELS = 14
-"""There is room for so many names beside the lines."""
+"""Largest number of labels on the axis."""
 
 PALETTE = interp_palette(["#d3e8ef", "#7fc0c9", "#3d8fb5", "#2b5a94", "#1b2452"], 128)
-"""Darker is more, and the eye rests."""
+"""From light (few cores) to dark (many cores)."""
 
 
 class HeatMap:
-    """A picture with a line for each name; only new columns are sent to the browser.
+    """An image with a line for each name; only new columns are sent to the browser.
 
     Parameters
     ----------
     names : sequence of str
-        What each line is, from the top.
+        The name of each line, from the top.
     times : array of float, shape (rows,)
-        Milliseconds, as Bokeh wants them.
+        Milliseconds, as `clock_milliseconds` returns them.
     cores : array of float, shape (rows, names)
-        How many each has.
+        Number of cores.
     title : str
-        What the figure shows.
+        Title of the figure.
     x_range : DataRange1d
         The time range.
     **options
@@ -74,7 +74,7 @@ class HeatMap:
         self.figure = time_figure(title, x_range, y_range=Range1d(len(names), 0), **options)
         self.source = ColumnDataSource()
         self._times = ColumnDataSource({"time": times})
-        self.moments = self.figure.add_glyph(self._times, Line(x="time", y=value(0), line_alpha=0.0))
+        self.anchor = self.figure.add_glyph(self._times, Line(x="time", y=value(0), line_alpha=0.0))
         self._paint(times, cores)
         self._show()
         self._add_picture(names)
@@ -96,7 +96,7 @@ class HeatMap:
         self.figure.add_tools(hover)
 
     def _label(self, names: Sequence[str]) -> None:
-        """Name lines where there is room for it, else their operators, else a few."""
+        """Label each line if there is room, else each operator, else every n-th line."""
         lines = range(len(names))
         starts = [line for line in lines if not line or operator_of(names[line]) != operator_of(names[line - 1])]
         labels = {line + 0.5: names[line] for line in lines}
@@ -112,7 +112,7 @@ class HeatMap:
         self.figure.ygrid.ticker = FixedTicker(ticks=starts if len(starts) <= LABELS else [])
 
     def extend(self, times: NDArray[np.float64], cores: Cores) -> None:
-        """Draw further rows."""
+        """Append rows."""
         self._times.stream({"time": times}, rollover=SPAN_SECONDS)
         if self._column(times[-1]) >= COLUMNS:
             self._shift(self._column(times[-1]) + 1 - SPAN_SECONDS)
@@ -126,7 +126,7 @@ class HeatMap:
             self.source.patch({"image": [((0, slice(None), slice(first, self._next)), fresh.ravel())]})
 
     def _paint(self, times: NDArray[np.float64], cores: Cores) -> None:
-        """Fill columns up to each moment; one that no row fell into looks as the row before it."""
+        """Fill the columns up to each time; a column without a row repeats the one before it."""
         for moment, line in zip(times, cores, strict=True):
             until = min(max(self._column(moment) + 1, self._next), COLUMNS)
             last = self._image[:, self._next - 1] if self._next else line
@@ -139,7 +139,7 @@ class HeatMap:
         return int((moment - self._left) / self._step + 0.5)
 
     def _shift(self, columns: int) -> None:
-        """Let the oldest columns go."""
+        """Drop the oldest columns."""
         self._image = np.roll(self._image, -columns, axis=1) if columns < COLUMNS else np.zeros_like(self._image)
         self._next = max(0, self._next - columns)
         self._image[:, self._next :] = 0

@@ -1,4 +1,4 @@
-"""The figures that there are of a job, on the page as alone in a panel."""
+"""Makes the figures of a job, for the page and for panels."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ Options = dict[str, Any]
 
 
 def cores_by_executor(x_range: DataRange1d, **options: Any) -> CoresFigure:
-    """Make the figure of which executor has how many cores."""
+    """Make the figure of cores by executor."""
     return CoresFigure("executor", x_range, colors.executor_colors, **options)
 
 
 def cores_by_node(x_range: DataRange1d, **options: Any) -> CoresFigure:
-    """Make the figure of where the cores are."""
+    """Make the figure of cores by node."""
     return CoresFigure("node", x_range, colors.node_colors, **options)
 
 
 def latency(source: ColumnDataSource, x_range: DataRange1d, **options: Any) -> LineFigure:
-    """Make the figure of latency: measured, predicted, wanted."""
+    """Make the figure of measured, predicted and target latency."""
     lines = [
-        Line("latency_p99", "99 % within", colors.TAIL, width=1.2),
+        Line("latency_p99", "p99", colors.TAIL, width=1.2),
         Line("predicted", "predicted mean", colors.PREDICTED, dash="dashed", width=1.6),
         Line("target", "target", colors.TARGET, width=1.4, step=True),
         Line("latency", "mean", colors.MEASURED, width=2.2),
@@ -36,22 +36,22 @@ def latency(source: ColumnDataSource, x_range: DataRange1d, **options: Any) -> L
 
 
 def throughput(source: ColumnDataSource, x_range: DataRange1d, **options: Any) -> LineFigure:
-    """Make the figure of tuples that arrive and that are processed."""
+    """Make the figure of processed and arriving tuples."""
     lines = [
         Line("throughput", "processed", colors.THROUGHPUT, width=2.0, filled=True),
-        Line("arrival", "arrives", colors.ARRIVAL, dash="dashed", width=1.4),
+        Line("arrival", "arriving", colors.ARRIVAL, dash="dashed", width=1.4),
     ]
     return LineFigure("Throughput, tuples per second", source, lines, x_range, COUNT_TICKS, **options)
 
 
 def queue(source: ColumnDataSource, x_range: DataRange1d, **options: Any) -> LineFigure:
-    """Make the figure of tuples that wait."""
+    """Make the figure of waiting tuples."""
     lines = [Line("queue", "waiting", colors.QUEUE, filled=True)]
     return LineFigure("Waiting tuples", source, lines, x_range, COUNT_TICKS, **options)
 
 
 def state(source: ColumnDataSource, x_range: DataRange1d, **options: Any) -> LineFigure:
-    """Make the figure of how large the state is."""
+    """Make the figure of state size."""
     lines = [Line("state_bytes", "state", colors.STATE, filled=True)]
     made = LineFigure("State", source, lines, x_range, SIZE_TICKS, **options)
     made.figure.yaxis.ticker = AdaptiveTicker(base=1024, mantissas=[1, 2, 4, 8, 16, 32, 64, 128, 256, 512])
@@ -59,6 +59,6 @@ def state(source: ColumnDataSource, x_range: DataRange1d, **options: Any) -> Lin
 
 
 def moves(source: ColumnDataSource, x_range: DataRange1d, **options: Any) -> LineFigure:
-    """Make the figure of shards that moved since the row before."""
+    """Make the figure of shard moves since the previous row."""
     lines = [Line("moved", "moved", colors.MOVES, step=True, filled=True)]
     return LineFigure("Shard moves", source, lines, x_range, COUNT_TICKS, **options)

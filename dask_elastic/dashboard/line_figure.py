@@ -1,4 +1,4 @@
-"""Lines over time, all of a page from one source."""
+"""Lines over time; all lines of a page share one data source."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from bokeh.models import (
 )
 
 from dask_elastic.dashboard.colors import MARK
-from dask_elastic.dashboard.tape import COLUMNS, Rows, Tape
 from dask_elastic.dashboard.time_figure import (
     SPAN_SECONDS,
     anchor,
@@ -27,43 +26,44 @@ from dask_elastic.dashboard.time_figure import (
     time_figure,
     time_hover,
 )
+from dask_elastic.dashboard.time_series import COLUMNS, Rows, TimeSeries
 
 
 class SeriesSource:
-    """What the lines of a page are drawn from."""
+    """The data source of a page's lines."""
 
     def __init__(self) -> None:
         self.source = ColumnDataSource({"time": [], **{name: [] for name in COLUMNS}})
 
-    def begin(self, tape: Tape, rows: Rows) -> None:
-        """Draw another job."""
+    def begin(self, series: TimeSeries, rows: Rows) -> None:
+        """Replace all rows, for another job."""
         self.source.data = {"time": clock_milliseconds(rows.times), **rows.series}
 
     def extend(self, rows: Rows) -> None:
-        """Draw further rows."""
+        """Append rows."""
         self.source.stream({"time": clock_milliseconds(rows.times), **rows.series}, rollover=SPAN_SECONDS)
 
 
 @dataclass(frozen=True)
 class Line:
-    """How a column is drawn.
+    """The style of a line.
 
     Parameters
     ----------
     column : str
-        Which one of `COLUMNS`.
+        The column drawn, one of `COLUMNS`.
     label : str
-        What the legend says.
+        Label in the legend.
     color : str
-        Its colour.
+        Colour, as ``"#rrggbb"``.
     dash : str
-        Bokeh's name of it.
+        Bokeh's name of the dash pattern.
     width : float
-        In pixels.
+        Width in pixels.
     filled : bool
-        Whether the area below is filled.
+        Whether to fill the area below.
     step : bool
-        Whether a value holds until the next.
+        Whether a value holds until the next one.
     """
 
     column: str
@@ -76,20 +76,20 @@ class Line:
 
 
 class LineFigure:
-    """Some lines with one axis.
+    """Lines with a common axis.
 
     Parameters
     ----------
     title : str
-        What they are, with the unit.
+        Title, with the unit.
     source : ColumnDataSource
-        Of `SeriesSource`.
+        The source of a `SeriesSource`.
     lines : sequence of Line
-        The lines, the hindmost first.
+        The lines, from back to front.
     x_range : DataRange1d
         The time range.
     ticks : str
-        JavaScript that writes a value, on the axis and beside the mouse.
+        JavaScript that formats a value, for the axis and the hover tool.
     log : bool
         Whether the axis is logarithmic.
     **options
@@ -136,6 +136,6 @@ class LineFigure:
         return self.figure.add_glyph(source, glyph)
 
     def mark(self, marks: ColumnDataSource) -> None:
-        """Draw a thin upright line wherever a decision changed cores."""
+        """Draw a thin vertical line at each decision that changed cores."""
         glyph = models.VSpan(x="time", line_color=MARK, line_alpha="alpha")
         self.figure.add_glyph(marks, glyph, level="underlay")

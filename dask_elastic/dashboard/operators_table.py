@@ -1,4 +1,4 @@
-"""The operators of a job and how each of them does."""
+"""The table of a job's operators and their load."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot
 if TYPE_CHECKING:
     from dask_elastic.control.history import JobHistory
 
-HEAD = ("executors", "cores", "arrives", "processed", "load", "waiting", "time in it", "state", "moves")
+HEAD = ("executors", "cores", "arriving", "processed", "load", "waiting", "mean time", "state", "moves")
 
 
 class OperatorsTable:
-    """A row per operator, its executors summed up."""
+    """One row per operator, summed over its executors."""
 
     def __init__(self) -> None:
         self.root = Div(name="operators", sizing_mode="stretch_width", stylesheets=text_style())
 
     def update(self, job: JobHistory | None) -> None:
-        """Say how the operators are."""
+        """Show the operators' newest values."""
         text = "" if job is None else _table(job.latest(), job.bound)
         if text != self.root.text:
             self.root.text = text
@@ -36,7 +36,7 @@ class OperatorsTable:
 
 @functools.lru_cache(maxsize=8)
 def _table(job: JobSnapshot, bound: tuple[str, ...]) -> str:
-    """Write the table; all viewers of a moment share it."""
+    """Format the table; cached, because all viewers show the same one."""
     by_operator: dict[str, list[ExecutorSnapshot]] = {}
     for executor in job.executors:
         by_operator.setdefault(executor.executor.component, []).append(executor)
@@ -52,7 +52,7 @@ def _table(job: JobSnapshot, bound: tuple[str, ...]) -> str:
 def _row(operator: str, executors: Sequence[ExecutorSnapshot], color: str, bound: bool) -> str:
     badges = '<span class="badge">GIL-bound</span>' if bound else ""
     if any(executor.pinned for executor in executors):
-        badges += '<span class="badge plain">cores set by hand</span>'
+        badges += '<span class="badge plain">cores pinned</span>'
     load = utilisation(executors)
     cells = (
         f"{len(executors)}",
@@ -71,12 +71,17 @@ def _row(operator: str, executors: Sequence[ExecutorSnapshot], color: str, bound
 
 
 def utilisation(executors: Sequence[ExecutorSnapshot]) -> float | None:
-    """Return the share of its cores' time that an operator needs for what arrives; None before it was measured.
+    """Return the arrival rate of an operator relative to the capacity of its cores; None before it was measured.
 
     Parameters
     ----------
     executors : sequence of ExecutorSnapshot
-        The operator's.
+        The operator's executors.
+
+    Returns
+    -------
+    float or None
+        1.0 means that the cores are fully used.
     """
     known = [(one.arrival_rate / one.service_rate, one.total_cores) for one in executors if one.service_rate]
     cores = sum(count for _, count in known)
@@ -84,7 +89,7 @@ def utilisation(executors: Sequence[ExecutorSnapshot]) -> float | None:
 
 
 def mean_sojourn(executors: Sequence[ExecutorSnapshot]) -> float | None:
-    """Return the mean seconds that a tuple spends in an operator, its executors weighted by their tuples."""
+    """Return the mean seconds that a tuple spends in an operator, weighted by the executors' arrival rates."""
     known = [(one.sojourn, one.arrival_rate) for one in executors if one.sojourn is not None]
     arrivals = math.fsum(rate for _, rate in known)
     return math.fsum(seconds * rate for seconds, rate in known) / arrivals if arrivals else None

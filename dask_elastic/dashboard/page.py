@@ -1,4 +1,4 @@
-"""The page: one job in numbers, figures and decisions, for as long as somebody looks."""
+"""The /elastic page: one job's values, figures and decisions."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from dask_elastic.dashboard.viewer import keep_up_to_date, wanted_job
 if TYPE_CHECKING:
     from bokeh.document import Document
 
-    from dask_elastic.dashboard.watched import JobCard, Watched
+    from dask_elastic.dashboard.cluster_view import ClusterView, JobCard
 
 TALL, LOW = 240, 160
 
 
 class ElasticPage:
-    """Everything on the page, for one viewer.
+    """The content of the page for one viewer.
 
     Parameters
     ----------
-    watched : Watched
-        The cluster.
+    view : ClusterView
+        The cluster's jobs.
     wanted : str or None
-        The job to begin with; else the newest one that runs.
+        The job to show first; by default the newest running job.
     """
 
-    def __init__(self, watched: Watched, wanted: str | None = None):
-        self._watched = watched
+    def __init__(self, view: ClusterView, wanted: str | None = None):
+        self._view = view
         self._chosen = ChosenJob(wanted)
         self.welcome = Div(text=WELCOME, name="welcome", sizing_mode="stretch_width", stylesheets=text_style())
         self.select = Select(name="job", width=320, options=[], value="")
@@ -74,28 +74,28 @@ class ElasticPage:
 
     @property
     def roots(self) -> list[Model]:
-        """What the template places."""
+        """The models that the template places."""
         texts = [self.headline.root, self.handoffs.root, self.operators.root, self.decisions.root]
         return [self.welcome, self.select, *texts, *self.figures]
 
     def update(self) -> None:
-        """Show what has happened since."""
-        cards = self._watched.cards()
+        """Show the newest values."""
+        cards = self._view.cards()
         self._chosen.update(cards)
         name = self._chosen.name
         self._offer(cards)
-        job = None if name is None else self._watched.job(name)
+        job = None if name is None else self._view.job(name)
         self._show(known=name is not None, measured=job is not None)
         if name is None:
             self.handoffs.update((), live=False)
             return
-        decisions = [] if job is None else self._watched.decisions(job)
-        self.headline.update(cards[name], job, decisions, self._watched.problem())
+        decisions = [] if job is None else self._view.decisions(job)
+        self.headline.update(cards[name], job, decisions, self._view.problem())
         self.handoffs.update(cards[name].handoffs(), cards[name].live)
         self.operators.update(job)
         self.decisions.update(decisions)
         if job is not None:
-            self._follower.update(self._watched.tapes.of(job))
+            self._follower.update(self._view.time_series.of(job))
 
     def _offer(self, cards: Mapping[str, JobCard]) -> None:
         options = [(card.name, self._label(card)) for card in cards.values()]
@@ -105,7 +105,7 @@ class ElasticPage:
             self.select.value = self._chosen.name
 
     def _label(self, card: JobCard) -> str:
-        job = self._watched.job(card.name)
+        job = self._view.job(card.name)
         starved = ", starved" if card.live and job is not None and job.starved else ""
         return f"{card.name} ({card.status}{starved})"
 
@@ -122,19 +122,19 @@ class ElasticPage:
             self.update()
 
 
-def page_document(watched: Watched, extra: Mapping[str, Any], doc: Document) -> None:
+def page_document(view: ClusterView, extra: Mapping[str, Any], doc: Document) -> None:
     """Fill a document with the page.
 
     Parameters
     ----------
-    watched : Watched
-        The cluster.
+    view : ClusterView
+        The cluster's jobs.
     extra : mapping
-        What Dask's template wants to know.
+        Variables of Dask's template.
     doc : Document
-        One viewer's.
+        The document of one viewer.
     """
-    page = ElasticPage(watched, wanted_job(doc))
+    page = ElasticPage(view, wanted_job(doc))
     for root in page.roots:
         doc.add_root(root)
     doc.title = "Dask: Elastic"

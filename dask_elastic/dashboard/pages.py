@@ -1,7 +1,7 @@
-"""Hangs the page and the panels into Dask's own dashboard, and takes them out again.
+"""Adds the page and the panels to Dask's dashboard, and removes them.
 
-Bokeh serves a fixed set of pages, so ours are an application of their own beside Dask's. Dask lists for JupyterLab what
-the first application has: ours goes before Dask's and lists the pages of both.
+A Bokeh application serves a fixed set of pages, so these pages are a second application beside Dask's. For JupyterLab,
+Dask lists only the pages of the first application; so this one is inserted first and lists the pages of both.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ if TYPE_CHECKING:
     from bokeh.document import Document
     from distributed import Scheduler
 
-    from dask_elastic.dashboard.watched import Watched
+    from dask_elastic.dashboard.cluster_view import ClusterView
 
 PAGE = "elastic"
 
 
 class ElasticTornado(DaskBokehTornado):  # type: ignore[misc]
-    """Serves our pages, and lists them together with those of other applications.
+    """Serves the elastic pages, and lists them together with those of the other applications.
 
     Parameters
     ----------
     applications : mapping of str to Application
-        Ours, by their paths.
+        The elastic pages, by path.
     others : callable
-        Returns the applications beside which it stands.
+        Returns all Bokeh applications of the server.
     **options
         For Bokeh.
     """
@@ -50,31 +50,31 @@ class ElasticTornado(DaskBokehTornado):  # type: ignore[misc]
 
     @property
     def app_paths(self) -> set[str]:
-        """Paths of all applications of the server."""
+        """The paths of all applications of the server."""
         others = (other.app_paths for other in self._others() if other is not self)
         return set(self.applications).union(*others)
 
 
 class Pages:
-    """Our pages in the dashboard of one scheduler.
+    """The elastic pages in the dashboard of one scheduler.
 
     Parameters
     ----------
     scheduler : distributed.Scheduler
-        The scheduler, which has a dashboard.
-    watched : Watched
-        What the pages show.
+        A scheduler with a dashboard.
+    view : ClusterView
+        The cluster's jobs.
     """
 
-    def __init__(self, scheduler: Scheduler, watched: Watched):
+    def __init__(self, scheduler: Scheduler, view: ClusterView):
         self._applications: list[Any] = scheduler.http_application.applications
         self._variables = template_variables(scheduler)
         self._links = [{"url": panel_path(which), "name": f"Elastic {which.title()}"} for which in PANELS]
         prefix = next(app.prefix for app in self._applications if isinstance(app, BokehTornado))
         extra = {"prefix": f"{prefix}/", **self._variables}
         documents: dict[str, Callable[[Document], None]] = {
-            f"/{PAGE}": functools.partial(page_document, watched, extra),
-            **{f"/{panel_path(which)}": functools.partial(panel_document, which, watched, extra) for which in PANELS},
+            f"/{PAGE}": functools.partial(page_document, view, extra),
+            **{f"/{panel_path(which)}": functools.partial(panel_document, which, view, extra) for which in PANELS},
         }
         options = dict(dask.config.get("distributed.scheduler.dashboard.bokeh-application"))
         origins = create_hosts_allowlist(options.pop("allow_websocket_origin"), scheduler.http_server.port)
@@ -89,17 +89,17 @@ class Pages:
         )
 
     def open(self) -> None:
-        """Serve the pages, and name them in the navigation bar and in JupyterLab's list."""
+        """Serve the pages, and add them to the navigation bar and to JupyterLab's list."""
         self._applications.insert(0, self._application)
         self._application.initialize(IOLoop.current())
         self._application.start()
-        # Dask's pages all read these very lists.
+        # All pages of Dask read these two lists.
         self._variables["pages"].append(PAGE)
         self._variables["plots"].extend(self._links)
         self._variables["plots"].sort(key=lambda plot: plot["name"])
 
     def close(self) -> None:
-        """Serve nothing any more: links vanish, and pages that are open come to rest."""
+        """Stop serving the pages, remove their links, and stop updating pages that are open."""
         if self._application not in self._applications:
             return
         self._applications.remove(self._application)
@@ -114,10 +114,10 @@ class Pages:
 
 
 def has_dashboard(scheduler: Scheduler) -> bool:
-    """Tell whether a scheduler serves Dask's own pages."""
+    """Return whether a scheduler serves Dask's dashboard."""
     return any(isinstance(app, BokehTornado) for app in scheduler.http_application.applications)
 
 
 def panel_path(which: str) -> str:
-    """Return the path of a panel; Dask lists those that begin like this for JupyterLab."""
+    """Return the path of a panel; Dask lists paths with this prefix for JupyterLab."""
     return f"individual-elastic-{which}"

@@ -1,4 +1,4 @@
-"""Single figures that fill their window, as JupyterLab places them beside a notebook."""
+"""Panels: single figures that fill their window, for JupyterLab."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from distributed.dashboard.components.scheduler import BOKEH_THEME
 
 from dask_elastic.dashboard import job_figures
 from dask_elastic.dashboard.chosen_job import ChosenJob
-from dask_elastic.dashboard.follower import Drawn, Follower
+from dask_elastic.dashboard.follower import Drawable, Follower
 from dask_elastic.dashboard.line_figure import SeriesSource
 from dask_elastic.dashboard.style_sheet import text_style
 from dask_elastic.dashboard.time_figure import shared_time_range
@@ -20,9 +20,9 @@ from dask_elastic.dashboard.viewer import keep_up_to_date, wanted_job
 if TYPE_CHECKING:
     from bokeh.document import Document
 
-    from dask_elastic.dashboard.watched import Watched
+    from dask_elastic.dashboard.cluster_view import ClusterView
 
-Made = tuple[Model, list[Drawn]]
+Made = tuple[Model, list[Drawable]]
 
 FILLS: dict[str, Any] = {"sizing_mode": "stretch_both"}
 
@@ -46,20 +46,20 @@ PANELS: dict[str, Callable[[], Made]] = {"cores": _cores, "latency": _latency, "
 
 
 class Panel:
-    """One figure of the newest job that runs, or of the one that the address names.
+    """One figure of the newest running job, or of the job named in the URL.
 
     Parameters
     ----------
-    watched : Watched
-        The cluster.
+    view : ClusterView
+        The cluster's jobs.
     make : callable
-        Makes the figure, and what draws it.
+        Returns the figure's model, and the objects that draw it.
     wanted : str or None
-        The job to begin with.
+        The job to show first.
     """
 
-    def __init__(self, watched: Watched, make: Callable[[], Made], wanted: str | None):
-        self._watched = watched
+    def __init__(self, view: ClusterView, make: Callable[[], Made], wanted: str | None):
+        self._view = view
         self._chosen = ChosenJob(wanted)
         self._figure, drawn = make()
         self._follower = Follower(drawn)
@@ -68,22 +68,22 @@ class Panel:
         self.update()
 
     def update(self) -> None:
-        """Show what has happened since."""
-        cards = self._watched.cards()
+        """Show the newest values."""
+        cards = self._view.cards()
         self._chosen.update(cards)
         name = self._chosen.name
-        job = None if name is None else self._watched.job(name)
+        job = None if name is None else self._view.job(name)
         self._figure.visible = job is not None
         caption = "No job yet." if name is None else f"Job {escape(name)} ({cards[name].status})"
         if caption != self._caption.text:
             self._caption.text = caption
         if job is not None:
-            self._follower.update(self._watched.tapes.of(job))
+            self._follower.update(self._view.time_series.of(job))
 
 
-def panel_document(which: str, watched: Watched, extra: Mapping[str, Any], doc: Document) -> None:
+def panel_document(which: str, view: ClusterView, extra: Mapping[str, Any], doc: Document) -> None:
     """Fill a document with one of `PANELS`."""
-    panel = Panel(watched, PANELS[which], wanted_job(doc))
+    panel = Panel(view, PANELS[which], wanted_job(doc))
     doc.add_root(panel.root)
     doc.title = f"Dask: Elastic {which}"
     doc.theme = BOKEH_THEME

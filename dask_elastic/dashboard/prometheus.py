@@ -1,4 +1,4 @@
-"""Metrics for Prometheus, beside Dask's own on ``/metrics``."""
+"""Prometheus metrics, served on ``/metrics`` together with Dask's own."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import dask.config
 from prometheus_client import REGISTRY
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from dask_elastic.dashboard.watched import STATUSES
+from dask_elastic.dashboard.cluster_view import STATUSES
 
 if TYPE_CHECKING:
     from dask_elastic.control.history import JobHistory
-    from dask_elastic.dashboard.watched import JobCard, Watched
+    from dask_elastic.dashboard.cluster_view import ClusterView, JobCard
     from dask_elastic.vocab.snapshot import ExecutorSnapshot
 
 logger = logging.getLogger("dask_elastic.scheduler")
@@ -23,30 +23,30 @@ JOB = ("job",)
 EXECUTOR = ("job", "operator", "executor")
 
 GAUGES = {
-    "jobs": ("Jobs that the cluster knows", ("status",)),
+    "jobs": ("Number of jobs on the cluster", ("status",)),
     "cores": ("Cores of an executor on a node", (*EXECUTOR, "node")),
     "arrival_rate": ("Tuples per second that arrive at an executor", EXECUTOR),
-    "service_rate": ("Tuples that one core of an executor processes in a busy second", EXECUTOR),
+    "service_rate": ("Tuples per second that one busy core of an executor processes", EXECUTOR),
     "throughput": ("Tuples per second that an executor processes", EXECUTOR),
-    "queue_tuples": ("Tuples that wait at an executor", EXECUTOR),
+    "queue_tuples": ("Tuples that wait in the queues of an executor", EXECUTOR),
     "state_bytes": ("Size of an executor's state", EXECUTOR),
-    "latency_seconds": ("Measured time from a job's source to the end of processing", (*JOB, "statistic")),
-    "latency_predicted_seconds": ("Mean latency that the model expects of a job's cores", JOB),
-    "latency_target_seconds": ("Mean latency that is wanted of a job", JOB),
+    "latency_seconds": ("Measured end-to-end latency of a job", (*JOB, "statistic")),
+    "latency_predicted_seconds": ("Mean latency that the model predicts for a job's cores", JOB),
+    "latency_target_seconds": ("Target of a job's mean latency", JOB),
     "recovery_seconds": (
-        "Time from the loss of remote tasks to the first row processed again",
+        "Time from the loss of remote tasks to the first row processed after it",
         (*EXECUTOR, "statistic"),
     ),
-    "starved_cores": ("Cores that a job lacks to reach its target", JOB),
+    "starved_cores": ("Cores that a job is short of to reach its target", JOB),
     "gil_bound": (
-        "Whether an operator holds the GIL, so that more cores on a node do not help it",
+        "Whether an operator is GIL-bound: more cores on one node do not make it faster",
         ("job", "operator"),
     ),
 }
 COUNTERS = {
-    "moves": ("Shards of an executor that have moved", EXECUTOR),
-    "recoveries": ("Workers of which an executor lost remote tasks, and went on", EXECUTOR),
-    "decisions": ("Decisions about a job, and whether they were carried out", (*JOB, "applied")),
+    "moves": ("Shard moves of an executor", EXECUTOR),
+    "recoveries": ("Lost workers whose remote tasks an executor has replaced", EXECUTOR),
+    "decisions": ("Decisions about a job, by whether they were carried out", (*JOB, "applied")),
 }
 
 
@@ -56,7 +56,7 @@ class Families:
     Parameters
     ----------
     schedulers : bool
-        Whether samples bear the name of their scheduler, since there are several in this process.
+        Whether samples have a label with their scheduler, because this process has several.
     """
 
     def __init__(self, schedulers: bool = False):
@@ -71,12 +71,12 @@ class Families:
         }
 
     def of(self, scheduler: str) -> Families:
-        """Let the following samples be of this scheduler."""
+        """Set the scheduler of the samples added next."""
         self._first = (scheduler,) if self._named else ()
         return self
 
     def add(self, name: str, labels: Iterable[str], value: float | None) -> None:
-        """Add a sample; what is not known has none."""
+        """Add a sample; do nothing if the value is None."""
         if value is not None:
             self._families[name].add_metric([*self._first, *labels], value)
 
@@ -85,19 +85,19 @@ class Families:
 
 
 class DecisionCounts:
-    """Counts decisions from a log that forgets old ones; it has to be asked before they are forgotten."""
+    """Counts decisions from a log that drops old ones; each scrape counts those added since the last one."""
 
     def __init__(self) -> None:
         self._counts: dict[str, tuple[int, int, dict[bool, int]]] = {}
 
-    def of(self, watched: Watched, job: JobHistory) -> dict[bool, int]:
-        """Return how many there were about a job, by whether they were carried out."""
+    def of(self, view: ClusterView, job: JobHistory) -> dict[bool, int]:
+        """Return the number of decisions about a job, by whether they were carried out."""
         latest = job.latest()
         generation, last, counts = self._counts.get(latest.name, (latest.generation, -1, {}))
         if generation != latest.generation:
             last, counts = -1, {}
         counts = {True: 0, False: 0, **counts}
-        for decision in watched.decisions(job):
+        for decision in view.decisions(job):
             if decision.number > last:
                 last = decision.number
                 counts[decision.applied] += 1
@@ -106,55 +106,55 @@ class DecisionCounts:
 
 
 class ElasticCollector:
-    """Gathers the metrics of all schedulers of this process when Prometheus asks."""
+    """Collects the metrics of all schedulers of this process when Prometheus scrapes them."""
 
     def __init__(self) -> None:
-        self._watched: dict[str, tuple[Watched, DecisionCounts]] = {}
+        self._view: dict[str, tuple[ClusterView, DecisionCounts]] = {}
 
-    def add(self, scheduler: str, watched: Watched) -> None:
-        """Gather the metrics of one more scheduler."""
-        if not self._watched:
+    def add(self, scheduler: str, view: ClusterView) -> None:
+        """Collect the metrics of a scheduler from now on."""
+        if not self._view:
             REGISTRY.register(self)
-        self._watched[scheduler] = watched, DecisionCounts()
+        self._view[scheduler] = view, DecisionCounts()
 
     def remove(self, scheduler: str) -> None:
-        """Gather them no more."""
-        if self._watched.pop(scheduler, None) is not None and not self._watched:
+        """Stop collecting the metrics of a scheduler."""
+        if self._view.pop(scheduler, None) is not None and not self._view:
             REGISTRY.unregister(self)
 
     def describe(self) -> Iterable[Metric]:
-        """Say what there is to gather, without gathering it."""
+        """Return the metrics without samples."""
         return Families()
 
     def collect(self) -> Iterable[Metric]:
-        """Gather it."""
-        families = Families(schedulers=len(self._watched) > 1)
-        for scheduler, (watched, decisions) in [*self._watched.items()]:
+        """Return the metrics with their samples."""
+        families = Families(schedulers=len(self._view) > 1)
+        for scheduler, (view, decisions) in [*self._view.items()]:
             try:
-                _gather(families.of(scheduler), watched, decisions)
-            except Exception:  # Dask's own metrics are asked for in the same breath, and must not suffer
-                logger.exception("metrics for Prometheus are not complete")
+                _gather(families.of(scheduler), view, decisions)
+            except Exception:  # the same scrape returns Dask's own metrics, which must not fail
+                logger.exception("The Prometheus metrics of elastic jobs at scheduler %s are incomplete", scheduler)
         return families
 
 
 COLLECTOR = ElasticCollector()
-"""The one of this process."""
+"""The collector of this process."""
 
 
-def _gather(families: Families, watched: Watched, decisions: DecisionCounts) -> None:
-    cards = watched.cards()
+def _gather(families: Families, view: ClusterView, decisions: DecisionCounts) -> None:
+    cards = view.cards()
     for status in STATUSES:
         families.add("jobs", [status], sum(card.status == status for card in cards.values()))
     for name, card in cards.items():
-        job = watched.job(name)
+        job = view.job(name)
         if job is None:
             continue
         for executor in job.latest().executors:
             families.add("moves", _labels(name, executor), executor.moves)
         _gather_recoveries(families, card)
-        for applied, count in decisions.of(watched, job).items():
+        for applied, count in decisions.of(view, job).items():
             families.add("decisions", [name, str(applied).lower()], count)
-        # What has ended has a past, which the counters tell, and no present.
+        # A job that has ended keeps its counters, but has no gauges.
         if card.live:
             _gather_job(families, name, job)
             _gather_executors(families, card, job)

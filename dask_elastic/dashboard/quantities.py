@@ -1,11 +1,11 @@
-"""Quantities as people read them: durations, sizes, rates, and JavaScript that writes the same on an axis."""
+"""Formats durations, sizes and rates as text, and in JavaScript for axes."""
 
 from __future__ import annotations
 
 import math
 
 UNKNOWN = "–"
-"""Stands where there is no number."""
+"""The text for a missing number."""
 
 _WRITE = """
     if (!isFinite(tick)) return "–";
@@ -17,11 +17,11 @@ _WRITE = """
 DURATION_TICKS = 'const units = [[1, "s"], [1e-3, "ms"], [1e-6, "µs"]];' + _WRITE
 COUNT_TICKS = 'const units = [[1e9, "G"], [1e6, "M"], [1e3, "k"], [1, ""]];' + _WRITE
 SIZE_TICKS = 'const units = [[2**40, "TiB"], [2**30, "GiB"], [2**20, "MiB"], [2**10, "KiB"], [1, "B"]];' + _WRITE
-"""JavaScript that writes `tick`."""
+"""JavaScript that formats `tick`."""
 
 
 def duration(seconds: float | None) -> str:
-    """Write a duration with three digits.
+    """Format a duration with three digits.
 
     Examples
     --------
@@ -39,7 +39,7 @@ def duration(seconds: float | None) -> str:
 
 
 def count(number: float | None) -> str:
-    """Write a number; from ten thousand on with three digits.
+    """Format a number; from ten thousand on with three digits.
 
     Examples
     --------
@@ -55,7 +55,7 @@ def count(number: float | None) -> str:
 
 
 def rate(per_second: float | None) -> str:
-    """Write tuples per second.
+    """Format a number of tuples per second.
 
     Examples
     --------
@@ -66,7 +66,7 @@ def rate(per_second: float | None) -> str:
 
 
 def size(number: float | None) -> str:
-    """Write a number of bytes.
+    """Format a number of bytes.
 
     Examples
     --------
@@ -82,7 +82,7 @@ def size(number: float | None) -> str:
 
 
 def plural(number: int, noun: str) -> str:
-    """Write a number of things.
+    """Format a number with a noun in the singular or plural.
 
     Examples
     --------
@@ -94,7 +94,7 @@ def plural(number: int, noun: str) -> str:
 
 
 def _digits(value: float) -> str:
-    """Three digits, without zeros at the end."""
+    """Format with three digits, without trailing zeros."""
     decimals = max(0, 2 - math.floor(math.log10(abs(value)))) if value else 0
     text = f"{value:,.{decimals}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text

@@ -1,4 +1,4 @@
-"""Cores over time as stacked steps, for as many names as the eye can tell apart."""
+"""A figure of cores over time as stacked steps, for few names."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ OUTLINE = "#5b6470"
 
 
 class StackFigure:
-    """Steps on top of each other, with a legend.
+    """Stacked steps with a legend.
 
     Parameters
     ----------
     names : sequence of str
-        What is stacked, the lowest first.
+        The names stacked, from the bottom.
     colors : sequence of str
-        A colour for each.
+        A colour for each name.
     times : array of float, shape (rows,)
-        Milliseconds, as Bokeh wants them.
+        Milliseconds, as `clock_milliseconds` returns them.
     cores : array of float, shape (rows, names)
-        How many each has.
+        Number of cores.
     title : str
-        What the figure shows.
+        Title of the figure.
     x_range : DataRange1d
         The time range.
     **options
@@ -63,12 +63,12 @@ class StackFigure:
         areas = [self._area(place, color) for place, color in enumerate(colors)]
         highest = {"x": "time", "y": f"top{len(names) - 1}"}
         self.figure.add_glyph(self.source, Step(**highest, mode="after", line_color=OUTLINE, line_width=1.2))
-        self.moments = self.figure.add_glyph(self.source, Line(**highest, line_alpha=0.0))
+        self.anchor = self.figure.add_glyph(self.source, Line(**highest, line_alpha=0.0))
         items = [LegendItem(label=value(name), renderers=[area]) for name, area in zip(names, areas, strict=True)]
-        # The legend is read from the top, as the stack is.
+        # The legend lists the names from the top, as in the stack.
         self.figure.add_layout(legend_of(location="center", items=items[::-1]), "right")
         rows = [(name, f"@count{place}") for place, name in enumerate(names)]
-        self.figure.add_tools(time_hover(self.moments, [*rows[::-1], ("all", f"@{highest['y']}")]))
+        self.figure.add_tools(time_hover(self.anchor, [*rows[::-1], ("total", f"@{highest['y']}")]))
 
     def _area(self, place: int, color: str) -> GlyphRenderer:
         below = f"top{place - 1}" if place else value(0)
@@ -76,7 +76,7 @@ class StackFigure:
         return self.figure.add_glyph(self.source, area)
 
     def extend(self, times: NDArray[np.float64], cores: Cores) -> None:
-        """Draw further rows."""
+        """Append rows."""
         self.source.stream(_columns(times, cores), rollover=SPAN_SECONDS)
 
 

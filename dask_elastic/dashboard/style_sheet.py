@@ -1,4 +1,4 @@
-"""How text on the page looks: it takes the colours of the page around it, light or dark."""
+"""The style of text on the page; it inherits colours from Dask's light or dark theme."""
 
 from __future__ import annotations
 
@@ -42,5 +42,5 @@ tr.held td { opacity: 0.62; }
 
 
 def text_style() -> list[InlineStyleSheet]:
-    """Return what a `Div` needs to look like this; a sheet belongs to one document, so it is a new one."""
+    """Return a new style sheet for a `Div`; Bokeh does not let documents share one."""
     return [InlineStyleSheet(css=TEXT)]

@@ -1,4 +1,4 @@
-"""A figure over time, as all of them here are."""
+"""The common parts of all figures with a time axis."""
 
 from __future__ import annotations
 
@@ -12,23 +12,28 @@ from bokeh.plotting import figure
 from numpy.typing import NDArray
 
 SPAN_SECONDS = 600
-"""How much of the past a figure shows until somebody moves it."""
+"""Seconds of the past that a figure shows, unless the viewer moves it."""
 
 CLOCK = "%H:%M:%S"
 
 
 def shared_time_range() -> DataRange1d:
-    """Make a range that follows the newest row; figures that share it move together. It knows anchors only."""
+    """Make a time range that follows the newest row of its anchors; figures that share it move together."""
     return DataRange1d(follow="end", follow_interval=SPAN_SECONDS * 1000, range_padding=0, renderers=[])
 
 
 def clock_milliseconds(seconds: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Turn moments into what Bokeh draws as the wall clock of the scheduler, as in Dask's own logs.
+    """Convert times to milliseconds that Bokeh draws in the scheduler's local time, as in Dask's logs.
 
     Parameters
     ----------
     seconds : array of float
-        Since the epoch.
+        Seconds since 1970.
+
+    Returns
+    -------
+    array of float
+        Milliseconds since 1970, plus the offset of the time zone.
     """
     offset = time.localtime(float(seconds[-1])).tm_gmtoff if len(seconds) else 0
     milliseconds: NDArray[np.float64] = (seconds + offset) * 1000.0
@@ -36,16 +41,16 @@ def clock_milliseconds(seconds: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def time_figure(title: str, x_range: DataRange1d, **options: Any) -> figure:
-    """Make an empty figure: time to the right, tools that appear with the mouse, a legend that one can see through.
+    """Make an empty figure with a time axis and tools that appear under the mouse.
 
     Parameters
     ----------
     title : str
-        What it shows, with its unit.
+        Title, with the unit.
     x_range : DataRange1d
-        Of `shared_time_range`.
+        The range of `shared_time_range`.
     **options
-        For Bokeh.
+        For Bokeh's figure.
     """
     made = figure(
         title=title,
@@ -69,7 +74,7 @@ def time_figure(title: str, x_range: DataRange1d, **options: Any) -> figure:
 
 
 def legend_of(**options: Any) -> Legend:
-    """Make a small legend that hides nothing."""
+    """Make a small transparent legend."""
     look: dict[str, Any] = {
         "label_text_font_size": "9pt",
         "background_fill_alpha": 0.0,
@@ -86,14 +91,14 @@ def legend_of(**options: Any) -> Legend:
 
 
 def time_hover(renderer: GlyphRenderer, rows: list[tuple[str, str]]) -> HoverTool:
-    """Make a tool that reads off one moment.
+    """Make a hover tool that shows the values at one time.
 
     Parameters
     ----------
     renderer : GlyphRenderer
-        Where moments are found.
+        The line on which the mouse finds times, such as an `anchor`.
     rows : list of (str, str)
-        Label and what Bokeh writes beside it.
+        Label and Bokeh's format of each value.
     """
     return HoverTool(
         renderers=[renderer],
@@ -106,7 +111,7 @@ def time_hover(renderer: GlyphRenderer, rows: list[tuple[str, str]]) -> HoverToo
 
 
 def anchor(made: figure, source: ColumnDataSource) -> GlyphRenderer:
-    """Draw an invisible line through all moments: the time range follows it, and the mouse finds moments on it."""
+    """Draw an invisible line through all times, for the time range and the hover tool."""
     line = made.add_glyph(source, Line(x="time", y=value(1), line_alpha=0.0), level="underlay")
     made.x_range.renderers = [*made.x_range.renderers, line]
     return line

@@ -1,4 +1,4 @@
-"""What a document knows of the one who looks at it."""
+"""The viewer of a document: the job in its URL, and whether it is connected."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PERIOD_MILLISECONDS = 1000
 
 
 def wanted_job(doc: Document) -> str | None:
-    """Return the job that the address names, as in ``/elastic?job=flights``."""
+    """Return the job named in the URL, as in ``/elastic?job=flights``; None if there is none."""
     context = doc.session_context
     request = getattr(context, "request", None)
     values = request.arguments.get("job") if request is not None else None
@@ -20,13 +20,13 @@ def wanted_job(doc: Document) -> str | None:
 
 
 def has_viewer(doc: Document) -> bool:
-    """Tell whether a browser is connected; Bokeh keeps a document for a while after the last one has left."""
+    """Return whether a browser is connected; Bokeh keeps a document for some time after the last one disconnects."""
     session = getattr(doc.session_context, "session", None)
     return session is not None and session.connection_count > 0
 
 
 def keep_up_to_date(doc: Document, update: Callable[[], None]) -> None:
-    """Call a function every second for as long as somebody looks."""
+    """Call a function every second while a browser is connected."""
 
     def tick() -> None:
         if has_viewer(doc):

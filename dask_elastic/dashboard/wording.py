@@ -1,4 +1,4 @@
-"""Decisions, changes and conditions of a job in words."""
+"""Formats decisions, core changes and conditions of a job as text."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from dask_elastic.vocab.plan import CoreChange, Decision
 
 if TYPE_CHECKING:
     from dask_elastic.control.history import JobHistory
-    from dask_elastic.dashboard.watched import JobCard
+    from dask_elastic.dashboard.cluster_view import JobCard
 
 NAMED_CHANGES = 4
-"""Further changes of one decision are counted, not named."""
+"""Number of changes of a decision that are listed; further ones are counted."""
 
 
 def change_in_words(change: CoreChange) -> str:
-    """Say which executor gets or gives what.
+    """Describe the change of an executor's cores.
 
     Examples
     --------
@@ -38,7 +38,7 @@ def change_in_words(change: CoreChange) -> str:
 
 
 def changes_in_words(decision: Decision) -> list[str]:
-    """Say what a decision changes: a line each, at most a few."""
+    """Describe the changes of a decision, one line each, at most a few lines."""
     named = [change_in_words(change) for change in decision.changes[:NAMED_CHANGES]]
     more = len(decision.changes) - len(named)
     if more > 0:
@@ -46,26 +46,26 @@ def changes_in_words(decision: Decision) -> list[str]:
     if not named:
         return ["no change"]
     if decision.moved_bytes:
-        named.append(f"{size(decision.moved_bytes)} of state leave their node")
+        named.append(f"{size(decision.moved_bytes)} of state move to another node")
     return named
 
 
 def conditions(card: JobCard, job: JobHistory | None, problem: str | None) -> list[tuple[str, str]]:
-    """Say what somebody who runs this job should know.
+    """List the conditions that the owner of a job should know.
 
     Parameters
     ----------
     card : JobCard
-        What the cluster knows of it.
+        The job's status.
     job : JobHistory or None
-        What was measured of it.
+        The job's measures.
     problem : str or None
-        Why the control loop does not work.
+        The error that stops the control loop, if any.
 
     Returns
     -------
     list of (str, str)
-        How grave (``"bad"``, ``"warning"`` or ``"hint"``), and a sentence.
+        Severity (``"bad"``, ``"warning"`` or ``"hint"``) and a sentence.
     """
     found = []
     if card.error:
@@ -73,24 +73,27 @@ def conditions(card: JobCard, job: JobHistory | None, problem: str | None) -> li
     if not card.live:
         return found
     if problem:
-        found.append(("bad", f"The control loop does not work, cores stay as they are: {problem}"))
+        found.append(("bad", f"The control loop has failed, so cores do not change: {problem}"))
     if job is not None:
         found += _starved(job.starved) + _bound(job.bound) + _infeasible(job) + _modes(job)
     if card.oversubscribed:
-        found.append(("warning", "Oversubscribed: there are more executors than cores, so executors share cores."))
+        found.append(
+            (
+                "warning",
+                "Oversubscribed: there are more executors than cores, so executors share cores.",
+            )
+        )
     return found
 
 
 def _starved(cores: int) -> list[tuple[str, str]]:
     if not cores:
         return []
-    return [("bad", f"Starved: it lacks {plural(cores, 'core')}. Add workers, or stop a job that matters less.")]
+    return [("bad", f"Starved: {plural(cores, 'core')} missing. Add workers, or stop another job.")]
 
 
 def _bound(operators: Sequence[str]) -> list[tuple[str, str]]:
-    advice = (
-        "more cores on one node do not make it faster, so it grows on other nodes only. Workers of one thread help."
-    )
+    advice = "more cores on one node do not make it faster, so it grows on other nodes. Use workers with one thread."
     return [
         ("warning", f"{name} is GIL-bound: its code holds Python's interpreter lock; {advice}") for name in operators
     ]
@@ -101,16 +104,16 @@ def _infeasible(job: JobHistory) -> list[tuple[str, str]]:
     if not decisions or decisions[-1].feasible or decisions[-1].target is None:
         return []
     target = duration(decisions[-1].target)
-    return [("warning", f"No allocation of the cores at hand reaches the target of {target}: this is the best effort.")]
+    return [("warning", f"No allocation of the available cores reaches the target of {target}; this one is the best.")]
 
 
 def _modes(job: JobHistory) -> list[tuple[str, str]]:
     latest = job.latest()
     found = []
     if latest.dry_run:
-        found.append(("hint", "Dry run: decisions are said, not carried out."))
+        found.append(("hint", "Dry run: decisions are logged, not carried out."))
     if latest.paradigm == "static":
-        found.append(("hint", "Paradigm static: neither cores nor shards ever move."))
+        found.append(("hint", "Paradigm static: cores and shards never move."))
     if latest.latency_target is None:
-        found.append(("hint", 'It has no latency target: submit with latency_target="50ms" to have one kept.'))
+        found.append(("hint", 'No latency target: submit the job with latency_target="50ms" to set one.'))
     return found

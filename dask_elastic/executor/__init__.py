@@ -1,1 +1,1 @@
-"""One elastic executor without I/O; the files in the order in which a batch flows."""
+"""One elastic executor, without I/O: its receiver, routing, tasks, moves, recovery and measures."""

@@ -1,4 +1,4 @@
-"""Cores of one executor: tasks come and go, and the shards are balanced over them."""
+"""Cores of one executor: starts and drains tasks, and balances the shards over them."""
 
 from __future__ import annotations
 
@@ -12,23 +12,24 @@ from dask_elastic.executor.moves import Moves
 from dask_elastic.executor.routes import Routes
 from dask_elastic.executor.task import PENDING_BYTES, Task
 from dask_elastic.executor.task_queue import StopItem
+from dask_elastic.executor.task_status import TaskEvent, TaskStatus
 from dask_elastic.planning.balance import balance
 from dask_elastic.vocab.errors import PlanningError
 
 MOVES_AT_ONCE = 4
-"""Moves that an executor begins of itself while others are under way: enough to hide the way to a remote node, few
-enough that a shard is not paused long before its turn."""
+"""Moves that an executor has in progress when it begins another by itself, at most: enough to hide the latency to a
+remote node, few enough that no shard is paused long before its state can be transferred."""
 
 
 class Cores:
-    """Which tasks an executor has; called by who holds the executor's lock.
+    """The tasks of an executor; the caller holds the executor's lock.
 
     Parameters
     ----------
     routes : Routes
         Table, tasks and queues.
     moves : Moves
-        Moves in flight.
+        Moves that have not ended.
     home : int
         The executor's home node.
     threshold : float
@@ -38,8 +39,8 @@ class Cores:
 
     Attributes
     ----------
-    gone : set of int
-        Nodes that were lost and have not come back.
+    lost_nodes : set of int
+        Nodes that are lost and have not returned.
     """
 
     def __init__(
@@ -50,17 +51,17 @@ class Cores:
         self.home = home
         self.threshold = threshold
         self.pending_bytes = pending_bytes
-        self.gone: set[int] = set()
+        self.lost_nodes: set[int] = set()
         self._next = max(routes.tasks) + 1
         self._planned: deque[tuple[int, int]] = deque()
 
     @property
     def active(self) -> list[Task]:
-        """Tasks that are to stay, by number."""
-        return sorted((t for t in self.routes.tasks.values() if not t.draining), key=lambda t: t.number)
+        """The active tasks, by number: those that are not draining."""
+        return sorted((t for t in self.routes.tasks.values() if t.status is TaskStatus.ACTIVE), key=lambda t: t.number)
 
     def by_node(self) -> dict[int, int]:
-        """Cores held on each node, those about to be given back not counted."""
+        """Return the cores held on each node, without those of draining tasks."""
         cores: dict[int, int] = {}
         for task in self.active:
             cores[task.node] = cores.get(task.node, 0) + 1
@@ -69,16 +70,32 @@ class Cores:
     def set(self, wanted: Mapping[int, int], loads: np.ndarray, now: float) -> list[Instruction]:
         """Start and drain tasks until each node has the wanted number of them.
 
+        Parameters
+        ----------
+        wanted : mapping of int to int
+            Cores by node; none on nodes that are not named.
+        loads : numpy.ndarray
+            Load of each shard, ``float64``.
+        now : float
+            The time in seconds.
+
+        Returns
+        -------
+        list of Instruction
+            What the driver carries out.
+
         Raises
         ------
         PlanningError
-            If no core would be left, a number is negative, or a node is lost.
+            If `wanted` leaves no core, has a negative number, or names a lost node.
         """
         if any(cores < 0 for cores in wanted.values()) or sum(wanted.values()) < 1:
-            raise PlanningError(f"an executor keeps at least one core: {dict(wanted)} was asked for")
-        lost = sorted(node for node in wanted if wanted[node] and node in self.gone)
+            raise PlanningError(f"an executor keeps at least one core, but {dict(wanted)} was requested")
+        lost = sorted(node for node in wanted if wanted[node] and node in self.lost_nodes)
         if lost:
-            raise PlanningError(f"node {lost[0]} is lost: ask for cores there when it is back, not {dict(wanted)}")
+            raise PlanningError(
+                f"node {lost[0]} is lost, but {dict(wanted)} was requested: request cores there when it has returned"
+            )
         held = self.by_node()
         instructions: list[Instruction] = []
         for node in sorted(wanted):
@@ -87,7 +104,7 @@ class Cores:
         for node in sorted(held):
             surplus = held[node] - wanted.get(node, 0)
             for task in self._least_loaded(node, loads)[: max(surplus, 0)]:
-                task.draining = True
+                task.handle(TaskEvent.CORE_RETURNED)
         return instructions + self.drain(loads, now) + self.balance(loads, now)
 
     def _start(self, node: int) -> Instruction:
@@ -105,39 +122,49 @@ class Cores:
         return {number: float(loads[owner == number].sum()) for number in self.routes.tasks}
 
     def balance(self, loads: np.ndarray, now: float) -> list[Instruction]:
-        """Even out the task loads by moving shards that are at rest.
+        """Even out the task loads by moving shards that have no move; the load of a moving shard counts for its target.
 
-        Load that is on its way counts for its target already.
+        Parameters
+        ----------
+        loads : numpy.ndarray
+            Load of each shard, ``float64``.
+        now : float
+            The time in seconds.
+
+        Returns
+        -------
+        list of Instruction
+            What the driver carries out.
         """
         active = self.active
         owner = self.routes.table.owner.astype(np.int64)
         for shard, target in self.moves.targets().items():
             owner[shard] = target
         numbers = [task.number for task in active]
-        mine = np.isin(owner, numbers)
-        if len(active) < 2 or not mine.any():
+        movable = np.isin(owner, numbers)
+        if len(active) < 2 or not movable.any():
             return []
         node_of_task = {task.number: task.node for task in active}
-        shards = np.flatnonzero(mine)
+        shards = np.flatnonzero(movable)
         plan = balance(loads[shards], owner[shards], numbers, self.threshold, node_of_task)
         self._planned = deque((int(shards[step.shard]), step.target) for step in plan)
         return self.proceed(now)
 
     def proceed(self, now: float) -> list[Instruction]:
-        """Begin planned moves while few are under way: those to come do not pause their shards meanwhile."""
+        """Begin planned moves while fewer than `MOVES_AT_ONCE` are in progress."""
         instructions: list[Instruction] = []
         while self._planned and len(self.moves) < MOVES_AT_ONCE:
             shard, target = self._planned.popleft()
             task = self.routes.tasks.get(target)
-            if shard not in self.moves and task is not None and not task.draining:
+            if shard not in self.moves and task is not None and task.status is TaskStatus.ACTIVE:
                 instructions += self.moves.begin(shard, target, now)
         return instructions
 
     def drain(self, loads: np.ndarray, now: float) -> list[Instruction]:
-        """Move what draining tasks own to the others, a few shards at a time; stop those that own nothing any more."""
+        """Move the shards of draining tasks to active ones, a few at a time; stop the tasks that own no shard."""
         instructions: list[Instruction] = []
         load = self._task_loads(loads)
-        for task in [t for t in self.routes.tasks.values() if t.draining and not t.stopping]:
+        for task in [t for t in self.routes.tasks.values() if t.status is TaskStatus.DRAINING]:
             shards = self.routes.table.shards_of(task.number)
             for shard in shards[np.argsort(-loads[shards], kind="stable")].tolist():
                 if shard in self.moves or len(self.moves) >= MOVES_AT_ONCE:
@@ -146,7 +173,7 @@ class Cores:
                 load[target.number] += max(float(loads[shard]), 1e-9)
                 instructions += self.moves.begin(shard, target.number, now)
             if not len(self.routes.table.shards_of(task.number)) and not self.moves.touches(task.number):
-                task.stopping = True
+                task.handle(TaskEvent.EMPTIED)
                 task.queue.put_control(StopItem())
                 instructions += [Wake(number) for number in self.routes.wake(task)]
         return instructions
@@ -155,20 +182,25 @@ class Cores:
         return min(self.active, key=lambda t: (load[t.number], t.node != node, t.number))
 
     def forget(self, task: int) -> None:
-        """Drop a task whose thread has ended; one that was lost is forgotten already."""
-        self.routes.tasks.pop(task, None)
+        """Drop a task whose thread has ended; does nothing when the task was lost before."""
+        ended = self.routes.tasks.get(task)
+        if ended is not None:
+            ended.handle(TaskEvent.THREAD_ENDED)
+            del self.routes.tasks[task]
 
     # losses
 
     def replace(self, replacements: Mapping[int, int]) -> list[Instruction]:
-        """Start tasks in place of lost ones; one at home if none would be left that stays."""
-        places = [node for node, cores in sorted(replacements.items()) for _ in range(cores) if node not in self.gone]
+        """Start tasks in place of lost ones; one at home if no active task is left."""
+        places = [
+            node for node, cores in sorted(replacements.items()) for _ in range(cores) if node not in self.lost_nodes
+        ]
         if not places and not self.active:
             places = [self.home]
         return [self._start(node) for node in places]
 
     def heirs(self, shards: Iterable[int], loads: np.ndarray) -> dict[int, int]:
-        """Give each shard a task that stays, the heaviest shards first, each to the task with the least load."""
+        """Return an active task for each shard: the heaviest shards first, each to the task with the least load."""
         load = self._task_loads(loads)
         heirs: dict[int, int] = {}
         for shard in sorted(shards, key=lambda s: (-loads[s], s)):

@@ -1,4 +1,4 @@
-"""The way out of a component: stateless operators by direct calls, then hashing and splitting for who comes next."""
+"""Emitter of a component: runs fused stateless operators, then hashes and splits rows for the next receivers."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from dask_elastic.vocab.batch import MAX_BATCH_ROWS, Batch, Delivery
 from dask_elastic.vocab.identity import ExecutorId
 
 MAX_BATCH_BYTES = 16 * 2**20
-"""Batches above this size are sliced, so that credit and memory stay fine-grained."""
+"""Larger batches are sliced, so that credit and memory stay fine-grained."""
 
 
 class Emitter:
-    """Routes what one thread of a component puts out; not shared between threads.
+    """Routes the outputs of one thread of a component; not shared between threads.
 
     Parameters
     ----------
     component : str
-        Name of the component, for messages.
+        Name of the component, for error messages.
     outputs : tuple of Branch or Exit
         What follows the component's operator.
     spaces : mapping of str to KeySpace
@@ -33,7 +33,7 @@ class Emitter:
     error_policy : ErrorPolicy
         Runs the user code of stateless operators.
     sink_instance : int
-        The instance of a sink that this component's rows go to: the one at its home.
+        The instance of each sink that gets the rows: the one at the executor's home.
     """
 
     def __init__(
@@ -52,24 +52,24 @@ class Emitter:
         self._schemas: dict[Exit, pa.Schema] = {}
 
     @property
-    def listened_to(self) -> bool:
-        """Whether anybody reads what the component puts out."""
+    def has_outputs(self) -> bool:
+        """Whether any operator or sink reads the component's outputs."""
         return bool(self.outputs)
 
     def emit(self, batches: Iterable[pa.RecordBatch], stamp: float) -> list[Delivery]:
-        """Route batches that the component's operator put out.
+        """Route output batches of the component's operator.
 
         Parameters
         ----------
         batches : iterable of pyarrow.RecordBatch
             Output, in order.
         stamp : float
-            When the oldest row that it came from was due to leave its source.
+            When the oldest input row of the outputs was due to leave its source.
 
         Returns
         -------
         list of Delivery
-            In order; rows of one executor stay in theirs.
+            In order; rows for one executor keep their order.
         """
         deliveries: list[Delivery] = []
         for rows in batches:
@@ -89,29 +89,39 @@ class Emitter:
                 for part in sliced(made):
                     self._follow(output.then, part, stamp, deliveries)
 
-    def _leave(self, way_out: Exit, rows: pa.RecordBatch, stamp: float, deliveries: list[Delivery]) -> None:
-        rows = self._checked(way_out, way_out.select(rows))
-        if not way_out.keys:
-            target = ExecutorId(way_out.target, self.sink_instance)
+    def _leave(self, exit_: Exit, rows: pa.RecordBatch, stamp: float, deliveries: list[Delivery]) -> None:
+        rows = self._checked(exit_, exit_.select(rows))
+        if not exit_.keys:
+            target = ExecutorId(exit_.target, self.sink_instance)
             deliveries.append(Delivery(target, Batch(rows, None, stamp)))
             return
-        hashes = hash_columns(rows, way_out.keys)
-        for executor, part, its_hashes in split_by_executor(rows, hashes, self.spaces[way_out.target]):
-            deliveries.append(Delivery(ExecutorId(way_out.target, executor), Batch(part, its_hashes, stamp)))
+        hashes = hash_columns(rows, exit_.keys)
+        for executor, part, part_hashes in split_by_executor(rows, hashes, self.spaces[exit_.target]):
+            deliveries.append(Delivery(ExecutorId(exit_.target, executor), Batch(part, part_hashes, stamp)))
 
-    def _checked(self, way_out: Exit, rows: pa.RecordBatch) -> pa.RecordBatch:
-        expected = self._schemas.get(way_out)
+    def _checked(self, exit_: Exit, rows: pa.RecordBatch) -> pa.RecordBatch:
+        expected = self._schemas.get(exit_)
         if expected is None:
-            # Plain values only: a slice of a dictionary column would carry the whole dictionary wherever it goes.
-            expected = self._schemas[way_out] = plain_schema(rows.schema)
-        # Metadata goes: pandas writes the number of rows into it, and a channel keeps every schema that it has seen.
+            # Plain values only: every slice of a dictionary column would be sent with the whole dictionary.
+            expected = self._schemas[exit_] = plain_schema(rows.schema)
+        # Metadata is dropped: pandas writes the row count into it, and a channel keeps every schema that it has sent.
         if rows.schema.equals(expected, check_metadata=True):
             return rows
-        return check_schema(expected, rows, f"the stream from {self.component!r} to {way_out.target!r}")
+        return check_schema(expected, rows, f"the stream from {self.component!r} to {exit_.target!r}")
 
 
 def sliced(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Cut a batch that is too large into even slices; an empty one yields nothing.
+    """Cut a batch that is too large into even slices; an empty batch yields none.
+
+    Parameters
+    ----------
+    rows : pyarrow.RecordBatch
+        The batch.
+
+    Yields
+    ------
+    pyarrow.RecordBatch
+        Slices of at most `MAX_BATCH_ROWS` rows and about `MAX_BATCH_BYTES` bytes, in order; no row is copied.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The border to user code: what it raises ends the job with a clear error, or sets single rows aside."""
+"""Runs user code: its exceptions fail the job with a clear error, or turn single rows into dead letters."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ OnError = Literal["fail", "skip"]
 
 @dataclass(frozen=True)
 class DeadLetter:
-    """A row that user code could not digest.
+    """A row for which user code raised.
 
     Parameters
     ----------
     operator : str
-        Whose code raised.
+        The operator whose code raised.
     error : str
         The exception as text, with its type.
     rows : pyarrow.RecordBatch
-        The row, as the operator got it.
+        The row, as the operator received it.
     """
 
     operator: str
@@ -40,42 +40,42 @@ class ErrorPolicy:
     Parameters
     ----------
     on_error : {"fail", "skip"}
-        Whether an exception ends the job, or its rows are set aside.
-    set_aside : callable
-        Takes the `DeadLetter` of each row that is skipped.
+        Whether an exception fails the job, or its row becomes a dead letter.
+    add_dead_letter : callable
+        Takes the `DeadLetter` of each skipped row.
 
     Notes
     -----
-    To find the rows at fault under "skip", a range that raised is run again by halves. Errors of dask_elastic itself,
-    such as a column that is missing, always end the job: no row is at fault.
+    To find the faulty rows under "skip", a range that raised is run again in halves. Errors of dask_elastic itself,
+    such as a missing column, always fail the job: no row is at fault.
     """
 
-    def __init__(self, on_error: OnError, set_aside: Callable[[DeadLetter], None]):
+    def __init__(self, on_error: OnError, add_dead_letter: Callable[[DeadLetter], None]):
         self.on_error = on_error
-        self.set_aside = set_aside
+        self.add_dead_letter = add_dead_letter
         self._batches: dict[str, int] = {}
 
     def run(self, operator: str, function: Callable[[int, int], list[Result]], rows: pa.RecordBatch) -> list[Result]:
-        """Call ``function(start, stop)`` for the whole batch, or for the parts of it that do not raise.
+        """Call ``function(start, stop)`` for the whole batch, or for those of its parts that do not raise.
 
         Parameters
         ----------
         operator : str
-            Name of the operator, for messages.
+            Name of the operator, for error messages.
         function : callable
             Processes the rows from `start` to `stop`.
         rows : pyarrow.RecordBatch
-            The rows as the operator gets them.
+            The rows, as the operator receives them.
 
         Returns
         -------
         list
-            What `function` returned, in the order of the rows.
+            The results of `function`, in the order of the rows.
 
         Raises
         ------
         UserCodeError
-            When user code raised and `on_error` is "fail".
+            If user code raises and `on_error` is "fail".
         """
         number = self._batches.get(operator, 0)
         self._batches[operator] = number + 1
@@ -100,7 +100,7 @@ class ErrorPolicy:
                 middle = (start + stop) // 2
                 first = self._halved(operator, function, rows, start, middle)
                 return first + self._halved(operator, function, rows, middle, stop)
-            self.set_aside(DeadLetter(operator, _one_line(error), rows.slice(start, stop - start)))
+            self.add_dead_letter(DeadLetter(operator, _one_line(error), rows.slice(start, stop - start)))
             return []
 
 

@@ -1,4 +1,4 @@
-"""What can happen to an executor besides the flow of batches; `ElasticExecutor.handle` takes one at a time."""
+"""Control events of an executor; `ElasticExecutor.handle` takes one at a time."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from dask_elastic.vocab.watermark import Watermark
 
 @dataclass(frozen=True, slots=True)
 class SetCores:
-    """The executor is to have so many cores on each node."""
+    """Command: have this many cores on each node."""
 
     by_node: Mapping[int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class MoveShard:
-    """A shard is to move to a task."""
+    """Command: move a shard to a task."""
 
     shard: int
     target: int
@@ -26,12 +26,12 @@ class MoveShard:
 
 @dataclass(frozen=True, slots=True)
 class BalanceDue:
-    """It is time to balance the shards over the tasks."""
+    """The shards are due to be balanced over the tasks."""
 
 
 @dataclass(frozen=True, slots=True)
 class LabelBack:
-    """A shard's label came back from its source task at home, behind the shard's last output."""
+    """A shard's label has returned from its source task at home, behind the shard's last output."""
 
     task: int
     shard: int
@@ -39,7 +39,7 @@ class LabelBack:
 
 @dataclass(frozen=True, slots=True)
 class StateInstalled:
-    """The shard's new node has been sent what `task` needs."""
+    """The shard's state or ownership has been sent to the node of `task`."""
 
     shard: int
     task: int
@@ -61,33 +61,33 @@ class InputEnded:
 
 @dataclass(frozen=True, slots=True)
 class InputWatermark:
-    """An upstream instance says how far its event time has come, behind the batches that it sent before."""
+    """An upstream instance has sent a watermark, behind its earlier batches."""
 
-    said: Watermark
+    watermark: Watermark
 
 
 @dataclass(frozen=True, slots=True)
 class FlushDue:
-    """The primary copy is to be brought up to date; `token` names the request."""
+    """Command: flush all remote tasks into the primary copy; `token` identifies the request."""
 
     token: int
 
 
 @dataclass(frozen=True, slots=True)
-class NodeGone:
-    """All remote tasks on a node are lost: it is dead, it hangs, or it cannot be reached.
+class NodeLeft:
+    """All remote tasks on a node are lost: the node has died, hangs, or cannot be reached.
 
-    The driver calls `Links.cut` at once. If it emits outputs of remote tasks in a thread of its own, it lets this event
-    queue behind them: those of the replay shall not overtake what is just leaving.
+    The driver calls `Links.cut` at once. If it emits outputs of remote tasks in a thread of its own, it queues this
+    event behind them: outputs of the replay must not overtake those that are just leaving.
 
     Parameters
     ----------
     node : int
         The node, never the executor's home.
     replacements : mapping of int to int
-        Tasks to start instead, by node. Without any those that are left take over, and one at home if none is.
+        Tasks to start instead, by node. If empty, the remaining tasks take over; if none remains, one starts at home.
     died : bool
-        Whether its process is known to have ended. If another dies of the same rows, that is an error (`PoisonBatch`).
+        Whether its process is known to have ended. If another node dies of the same rows, that is a `PoisonBatch`.
     """
 
     node: int
@@ -96,8 +96,8 @@ class NodeGone:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeBack:
-    """A node that was lost may be given tasks again; comes once for each `NodeGone`, and behind it."""
+class NodeReturned:
+    """A lost node may get tasks again; follows each `NodeLeft` once."""
 
     node: int
 
@@ -112,6 +112,6 @@ Event = (
     | InputEnded
     | InputWatermark
     | FlushDue
-    | NodeGone
-    | NodeBack
+    | NodeLeft
+    | NodeReturned
 )

@@ -1,4 +1,4 @@
-"""An elastic executor at its home: the single entrance, the tasks, and the state they share."""
+"""An elastic executor at its home: its receiver, its routing, its tasks, and the primary copy of its state."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from dask_elastic.executor.recovery import Recovery, RecoveryRecord
 from dask_elastic.executor.routes import Routes
 from dask_elastic.executor.task import REMOTE_WINDOW, Task
 from dask_elastic.executor.task_queue import Item, Work
+from dask_elastic.executor.task_status import TaskStatus
 from dask_elastic.executor.watermarks import Watermarks
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.vocab.batch import Batch
@@ -30,18 +31,19 @@ from dask_elastic.vocab.lock import MakeLock, NoLock
 from dask_elastic.vocab.messages import ALL_SHARDS, Done, Flush, LabelReturned
 
 FIRST_ROWS = 64
-"""Size of the first joined batch, before the service rate is known."""
+"""Rows of a joined batch while the service rate is unknown."""
 
 FINAL_FLUSH = -2
-"""Token of the flush that ends an executor."""
+"""Token of an executor's last flush."""
 
 
 class ElasticExecutor:
     """One of the fixed parts of a component's key space, on as many cores as it is given.
 
-    The data path is `offer` (called by whichever thread brings a batch), `take` and `done` (called by a task's
-    thread, or by the thread that feeds a remote task); control is `handle`. What remote tasks send goes through `admit`
-    as it arrives, then in this order through `leaves` or `take_back`. All return instructions for the driver.
+    The data path is `offer` (called by any thread that delivers a batch), `take` and `done` (called by a task's thread,
+    or by the thread that feeds a remote task); control is `handle`. The driver passes each message of a remote task to
+    `links.admit` when it arrives, then in the same order to `links.leaves` (outputs) or `take_back` (all else). Methods
+    of the data path, `handle` and `take_back` return instructions for the driver.
 
     Parameters
     ----------
@@ -54,13 +56,13 @@ class ElasticExecutor:
     cores : mapping of int to int
         Cores at the start, by node.
     inputs : iterable of ExecutorId
-        The upstream instances; when all have ended and nothing is left to do, the executor has finished.
+        The upstream instances; the executor has finished when all have ended and every row is processed and flushed.
     make_lock : callable
-        Makes the executor's one short lock.
+        Makes the executor's lock.
     limits : ExecutorLimits
         Bounds.
     timed : iterable of ExecutorId
-        Those of the inputs whose tuples have event time.
+        The inputs whose tuples have event time.
 
     Notes
     -----
@@ -95,7 +97,7 @@ class ElasticExecutor:
         self.inputs = Inputs(identity, inputs, timed)
         self.watermarks = Watermarks(self.inputs, self.lock)
         self._pending_rows = 0
-        self._final_flush_asked = False
+        self._final_flush_requested = False
         for shard, owner in enumerate(self.routes.table.owner.tolist()):
             if self.routes.tasks[owner].at_home:
                 self.store.grant(shard, owner)
@@ -107,7 +109,7 @@ class ElasticExecutor:
         return [Task(number, node, node == home, limit) for number, node in enumerate(places)]
 
     def start(self) -> list[do.Instruction]:
-        """Start the first tasks, each with the shards that it begins with."""
+        """Start the first tasks, each with its first shards."""
         with self.lock:
             table = self.routes.table
             return [
@@ -118,21 +120,27 @@ class ElasticExecutor:
     # data path
 
     def offer(self, origin: ExecutorId, batch: Batch, nbytes: int, now: float) -> list[do.Instruction]:
-        """Take a batch in. The sender got `nbytes` of credit for it, which come back when it is processed."""
+        """Accept a batch; its `nbytes` of credit are released to the sender when all of its rows are processed."""
         if batch.rows.num_rows == 0:
             return [do.Release(origin, nbytes)] if nbytes else []
         return self.accept(self.split(batch), origin, batch, nbytes, now)
 
     def split(self, batch: Batch) -> Block:
-        """Sort a batch for the tasks, without the lock: the first half of `offer`, for a batch that has rows."""
+        """Sort a batch by task, without the lock: the first half of `offer`, for a batch that has rows."""
         return self.routes.split(batch)
 
     def accept(self, block: Block, origin: ExecutorId, batch: Batch, nbytes: int, now: float) -> list[do.Instruction]:
-        """Put what `split` made of a batch where the table of this moment says: the second half of `offer`."""
+        """Enqueue a split batch as the current table says: the second half of `offer`.
+
+        Raises
+        ------
+        ProtocolError
+            If `origin` is no input of the executor, or has ended.
+        """
         receipt = Receipt(origin, nbytes, batch.rows.num_rows, batch.stamp, now)
         with self.lock:
             if origin not in self.inputs.open:
-                raise ProtocolError(f"{self.identity} got a batch of {origin}, which has ended or is no input of it")
+                raise ProtocolError(f"{self.identity} got a batch from {origin}, which has ended or is no input of it")
             self.store.note_input(batch.rows.schema)
             self._pending_rows += receipt.rows
             receipt.span = self.watermarks.arrived()
@@ -142,77 +150,87 @@ class ElasticExecutor:
             return wakes
 
     def _queued(self) -> int:
-        """Return how many items wait for tasks: what a batch adds is the number of sub-batches it was cut into."""
+        """Return how many items wait for tasks; a batch adds as many as the sub-batches that it was cut into."""
         return sum(len(task.queue) for task in self.routes.tasks.values())
 
     def take(self, task: int, now: float = 0.0) -> tuple[int, Item] | None:
-        """Return what the task does next, numbered; None when there is nothing, a `Wake` then follows when there is.
+        """Return a task's next item with its number, or None when there is none; a `Wake` follows when there is again.
 
-        There is never anything for a task that is lost.
+        A lost task gets no item.
         """
         with self.lock:
-            mine = self.routes.tasks.get(task)
-            if mine is None:
+            taker = self.routes.tasks.get(task)
+            if taker is None:
                 return None
-            item = mine.queue.take_control() if mine.is_full else mine.queue.take(self._limit(mine))
+            item = taker.queue.take_control() if taker.is_full else taker.queue.take(self._limit(taker))
             if item is None:
-                mine.sleeping = True
+                taker.sleeping = True
                 return None
             if not isinstance(item, Work):
-                return mine.sent, item
-            # Never back: a shard's rows are taken one after the other, by whichever tasks, so its time only goes on.
+                return taker.sent, item
+            # The processing time of a shard never goes back, whichever tasks take its rows.
             if (taken := item.pieces[0].taken) is not None:
                 item.now = taken
             else:
                 item.now = self._time = max(self._time, now)
-            return mine.send(item, now), item
+            return taker.send(item, now), item
 
     def _limit(self, task: Task) -> int:
         seconds = self.limits.inbox_time if task.at_home else self.limits.inbox_time / REMOTE_WINDOW
         return self.measures.cost.rows_within(seconds) or FIRST_ROWS
 
     def done(self, task: int, number: int, busy: float, now: float, waited: float = 0.0) -> list[do.Instruction]:
-        """Settle a unit of work whose outputs have left.
+        """Settle a sub-batch that is processed and whose outputs have left; ignored when its task is lost.
 
         Parameters
         ----------
         task, number : int
-            The task, and the number that `take` gave the unit.
+            The task, and the number that `take` gave the sub-batch.
         busy : float
             Seconds for which it kept the core busy.
         now : float
             The time in seconds.
         waited : float
             Seconds for which it waited for the core at a remote node.
+
+        Returns
+        -------
+        list of Instruction
+            What the driver carries out.
+
+        Raises
+        ------
+        ProtocolError
+            If the task has no such sub-batch in flight.
         """
-        mine = self.routes.tasks.get(task)
-        work = None if mine is None else mine.in_flight.get(number)
-        if mine is not None and work is None:
-            raise ProtocolError(f"{self.identity}: task {task} finished work {number}, which it does not have")
+        owner = self.routes.tasks.get(task)
+        work = None if owner is None else owner.in_flight.get(number)
+        if owner is not None and work is None:
+            raise ProtocolError(f"{self.identity}: task {task} settled sub-batch {number}, which is not in flight")
         by_shard = None if work is None else work.rows_by_shard(self.routes.space)
         with self.lock:
-            if work is None or by_shard is None or self.routes.tasks.get(task) is not mine or mine is None:
+            if work is None or by_shard is None or self.routes.tasks.get(task) is not owner or owner is None:
                 self.links.late += 1
                 return []
             self.measures.settled(work, by_shard, busy, now)
             instructions = self._receipts(work)
-            mine.settle(number, busy, waited, now, self.limits.inbox_time / REMOTE_WINDOW)
-            mine.busy.add(busy, now)
+            owner.settle(number, busy, waited, now, self.limits.inbox_time / REMOTE_WINDOW)
+            owner.busy.add(busy, now)
             self._pending_rows -= work.rows
             moves = len(self.moves)
             instructions += self.moves.work_done(task, now)
             if len(self.moves) < moves:
-                # A move came to nothing, since its target is about to go.
+                # A move has arrived at once, or was cancelled because its target is draining.
                 instructions += self._proceed(now)
-            if not mine.at_home:
-                instructions += [do.Wake(t) for t in self.routes.wake(mine)]
-                instructions += self._shorten(mine)
+            if not owner.at_home:
+                instructions += [do.Wake(t) for t in self.routes.wake(owner)]
+                instructions += self._trim_request(owner)
             if work.replay is not Replay.NONE and self.recovery.done(work.rows, now):
                 instructions += self._flush_progress(self.flushes.replayed(self.routes.tasks.values()))
             return instructions + self._finish()
 
     def emitted(self, nbytes: int, now: float) -> None:
-        """Note that outputs of so many bytes have left."""
+        """Count `nbytes` of outputs that have left."""
         with self.lock:
             self.measures.left(nbytes, now)
 
@@ -231,49 +249,49 @@ class ElasticExecutor:
     # remote tasks
 
     def take_back(self, message: Done | Flush | LabelReturned, now: float) -> list[do.Instruction]:
-        """Take what a remote task reports, and state into the primary copy; nothing of a task that was lost.
+        """Handle a report of a remote task and apply its state to the primary copy; ignored when the task is lost.
 
-        State is applied in the same order as events are handled, and not beside them.
+        The caller calls this and `handle` one after the other, never at the same time.
         """
         if isinstance(message, Done):
             return self.done(message.task, message.number, message.busy, now, message.waited)
         with self.lock:
-            mine = self.routes.tasks.get(message.task)
-            if mine is None or mine.pending is None:
+            sender = self.routes.tasks.get(message.task)
+            if sender is None or sender.pending is None:
                 self.links.late += 1
                 return []
         if message.state is not None:
-            # Not under the lock that every batch takes.
+            # Installing takes long: not under the lock that every batch takes.
             self.store.install(message.state)
         with self.lock:
             if isinstance(message, LabelReturned):
-                mine.pending.leave(message.shard, message.through)
+                sender.pending.leave(message.shard, message.through)
                 return self.moves.label_returned(message.task, message.shard, now) + self._proceed(now)
             if message.shard != ALL_SHARDS:
-                mine.pending.leave(message.shard, message.through)
-                return self.moves.brought_ahead(message.shard, now) + self._proceed(now)
-            mine.pending.trim(message.through)
+                sender.pending.leave(message.shard, message.through)
+                return self.moves.flush_arrived(message.shard, now) + self._proceed(now)
+            sender.pending.trim(message.through)
             if message.token == TRIM:
-                mine.pending.answered()
-            wakes: list[do.Instruction] = [do.Wake(task) for task in self.routes.wake(mine)]
+                sender.pending.flush_arrived()
+            wakes: list[do.Instruction] = [do.Wake(task) for task in self.routes.wake(sender)]
             progress = self._flush_progress(self.flushes.arrived(message.task, message.token))
-            return wakes + self._shorten(mine) + progress
+            return wakes + self._trim_request(sender) + progress
 
     @staticmethod
-    def _shorten(task: Task) -> list[do.Instruction]:
-        """Ask for a flush before the pending queue of a remote task is full."""
-        if task.pending is None or not task.pending.ask():
+    def _trim_request(task: Task) -> list[do.Instruction]:
+        """Request a flush before the pending queue of a remote task is full."""
+        if task.pending is None or not task.pending.request_flush():
             return []
         return [do.RequestFlush(task.number, task.node, TRIM)]
 
-    def _node_gone(self, event: events.NodeGone, now: float) -> list[do.Instruction]:
-        """Let other tasks do what those on a lost node had to do, and do again what they had not flushed."""
+    def _node_left(self, event: events.NodeLeft, now: float) -> list[do.Instruction]:
+        """Fail over the tasks of a lost node: other tasks get their shards and replay what was not flushed."""
         node = event.node
         if node == self.home:
-            raise ProtocolError(f"{self.identity} cannot outlive its home, node {node}")
+            raise ProtocolError(f"{self.identity} cannot lose its home, node {node}")
         if not self.links.is_cut(node):
-            raise ProtocolError(f"{self.identity}: node {node} is gone, but it was not cut off before")
-        self.cores.gone.add(node)
+            raise ProtocolError(f"{self.identity}: node {node} is lost, but its link was not cut before")
+        self.cores.lost_nodes.add(node)
         tasks = [task for task in self.routes.tasks.values() if task.node == node]
         if not tasks:
             return []
@@ -295,14 +313,14 @@ class ElasticExecutor:
     # control
 
     def handle(self, event: events.Event, now: float) -> list[do.Instruction]:
-        """Take an event.
+        """Handle an event and return what the driver carries out.
 
         Raises
         ------
         MoveRefused, PlanningError
-            If a command cannot be carried out; nothing is changed then.
+            If a command cannot be carried out; nothing is changed.
         ProtocolError
-            If the event is illegal at this point.
+            If the event is illegal now.
         """
         with self.lock:
             return self._handle(event, now) + self._finish()
@@ -325,42 +343,42 @@ class ElasticExecutor:
                 return self._flush_progress(self.flushes.ended(task))
             case events.FlushDue(token):
                 return self._flush(token)
-            case events.NodeGone():
-                return self._node_gone(event, now)
-            case events.NodeBack(node):
-                self.cores.gone.discard(node)
-                self.links.mend(node)
+            case events.NodeLeft():
+                return self._node_left(event, now)
+            case events.NodeReturned(node):
+                self.cores.lost_nodes.discard(node)
+                self.links.restore(node)
                 return []
             case events.InputEnded(origin):
                 self.inputs.end(origin)
-            case events.InputWatermark(said):
-                self.inputs.hear(said)
-        self.watermarks.heard()
+            case events.InputWatermark(watermark):
+                self.inputs.advance(watermark)
+        self.watermarks.inputs_advanced()
         return []
 
     def _flush(self, token: int) -> list[do.Instruction]:
         if self.recovery.rows:
-            # What a lost task had done may be missing in the primary copy until it is done again.
+            # Until the replay is done the primary copy may lack what a lost task had processed.
             self.flushes.hold(token)
             return []
         return self._flush_progress(self.flushes.request(token, self.routes.tasks.values()))
 
     def _loads(self, now: float) -> np.ndarray:
-        """Return the work that there is for each shard."""
+        """Return the work of each shard, in seconds; see `Measures.work_by_shard`."""
         return self.measures.work_by_shard(self.routes.backlog(), self.routes.in_flight(), now)
 
     def _proceed(self, now: float) -> list[do.Instruction]:
-        """Go on with draining and balancing after a move has come a step further."""
-        if any(task.draining and not task.stopping for task in self.routes.tasks.values()):
+        """Continue draining and balancing after the progress of a move."""
+        if any(task.status is TaskStatus.DRAINING for task in self.routes.tasks.values()):
             return self.cores.drain(self._loads(now), now) + self.cores.proceed(now)
         return self.cores.proceed(now)
 
     def _finish(self) -> list[do.Instruction]:
-        """Pass on what is due; once all inputs have ended and every row is processed, bring the state home."""
+        """Emit the watermark that is due; when all inputs have ended and no row is left, request the last flush."""
         due = self.watermarks.due()
-        if self.inputs.open or self._pending_rows or self._final_flush_asked:
+        if self.inputs.open or self._pending_rows or self._final_flush_requested:
             return due
-        self._final_flush_asked = True
+        self._final_flush_requested = True
         return due + self._flush(FINAL_FLUSH)
 
     def _flush_progress(self, instructions: Sequence[do.Instruction]) -> list[do.Instruction]:
@@ -373,8 +391,8 @@ class ElasticExecutor:
     # measures
 
     def measure(self, now: float) -> ExecutorMeasure:
-        """Return what there is to say of the executor at this moment."""
-        # Sizing the state waits for the tasks to finish their batch: not under the lock that every batch takes.
+        """Return the measures of the executor at this moment."""
+        # Measuring the state waits until the tasks finish their batches: not under the lock that every batch takes.
         shard_bytes = self.store.shard_bytes()
         with self.lock:
             measures = self.measures
@@ -419,6 +437,6 @@ class ElasticExecutor:
             return self.routes.table.owner.copy(), {t.number: t.node for t in self.routes.tasks.values()}
 
     def task_nodes(self) -> set[int]:
-        """Return the nodes of all tasks, those about to stop included."""
+        """Return the nodes of all tasks, draining ones included."""
         with self.lock:
             return {task.node for task in self.routes.tasks.values()}

@@ -1,4 +1,4 @@
-"""Flush requests in flight: which remote tasks have still to bring the primary copy up to date."""
+"""Flush requests in progress, and the remote tasks whose dirty state has not arrived."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from dask_elastic.executor.instructions import FlushComplete, Instruction, Reque
 from dask_elastic.executor.task import Task
 
 TRIM = -1
-"""Token of a flush that nobody waits for: it only makes a pending queue shorter."""
+"""Token of a flush that only trims a pending queue; no flush request waits for it."""
 
 
 class Flushes:
-    """Open flush requests of one executor.
+    """Flush requests of one executor that are not complete.
 
     Notes
     -----
-    Elasticutor, section 3.1. A request that waits for a task which is lost is not fulfilled by its loss: what the task
-    had done since its last flush is done again by others, and only when they have done it they are asked.
+    Elasticutor, section 3.1. The loss of a task does not complete the requests that wait for it: other tasks replay
+    what it had not flushed, and the request is sent to all remote tasks again when the replay is done.
     """
 
     def __init__(self) -> None:
@@ -25,37 +25,50 @@ class Flushes:
         self._held: list[int] = []
 
     def request(self, token: int, tasks: Iterable[Task]) -> list[Instruction]:
-        """Ask every remote task; complete at once where there is none."""
+        """Request a flush of every remote task.
+
+        Parameters
+        ----------
+        token : int
+            Identifies the request.
+        tasks : iterable of Task
+            All tasks of the executor.
+
+        Returns
+        -------
+        list of Instruction
+            A `RequestFlush` for each remote task, or `FlushComplete` if there is none.
+        """
         remote = [task for task in tasks if not task.at_home]
         self._open[token] = {task.number for task in remote}
-        asked: list[Instruction] = [RequestFlush(task.number, task.node, token) for task in remote]
-        return asked + self._completed()
+        requests: list[Instruction] = [RequestFlush(task.number, task.node, token) for task in remote]
+        return requests + self._completed()
 
     def hold(self, token: int) -> None:
-        """Keep a request until what was lost has been done again."""
+        """Hold a request until the replay is done."""
         self._held.append(token)
 
     def lost(self, tasks: Iterable[int]) -> None:
-        """Hold the requests that wait for tasks which are lost."""
-        gone = set(tasks)
-        for token in [token for token, waiting in self._open.items() if waiting & gone]:
+        """Hold the requests that wait for lost tasks."""
+        lost = set(tasks)
+        for token in [token for token, waiting in self._open.items() if waiting & lost]:
             del self._open[token]
             self.hold(token)
 
     def replayed(self, tasks: Iterable[Task]) -> list[Instruction]:
-        """Go on with the requests that were held."""
+        """Make the held requests, since the replay is done."""
         held, self._held = self._held, []
         remote = list(tasks)
         return [instruction for token in held for instruction in self.request(token, remote)]
 
     def arrived(self, task: int, token: int) -> list[Instruction]:
-        """Note that a task's state has been applied."""
+        """Count the flush of a task, whose state is in the primary copy."""
         if token in self._open:
             self._open[token].discard(task)
         return self._completed()
 
     def ended(self, task: int) -> list[Instruction]:
-        """Note that a task is gone; its labels have flushed everything before."""
+        """Wait no longer for a task that has ended: its labels have flushed all of its state."""
         for waiting in self._open.values():
             waiting.discard(task)
         return self._completed()

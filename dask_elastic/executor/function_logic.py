@@ -1,4 +1,4 @@
-"""Logic of a user's own, at its three levels: a function of a batch, of a key and its rows, or of a row."""
+"""Logic of user functions, at three levels: of a batch, of a key and its rows, or of a row."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dask_elastic.topology.logic_level import KeyLogic, RowLogic
 from dask_elastic.topology.operators import Compute, as_batches
 
 SWEPT_AFTER = 60.0
-"""Seconds for which expired state stays: what a lost node did is done again as of the time at which it was done."""
+"""Seconds for which expired state is kept: a replay after a loss runs at the processing time of the first run."""
 
 
 def schema_of_keys(schema: pa.Schema, keys: Iterable[str]) -> pa.Schema:
@@ -42,7 +42,7 @@ class FunctionLogic:
         self._declared = False
 
     def process(self, rows: pa.RecordBatch, hashes: np.ndarray, now: float) -> list[pa.RecordBatch]:
-        """Call the function; its writes to the state take effect once it has returned."""
+        """Call the function; its writes to the state take effect when it has returned."""
         keys = self.operator.keys
         if not self._declared:
             self.store.declare(schema_of_keys(rows.schema, keys), self.layout.fields)
@@ -55,7 +55,7 @@ class FunctionLogic:
         return outputs
 
     def outputs(self, rows: pa.RecordBatch, view: StateView) -> list[pa.RecordBatch]:
-        """Return what the function makes of the batch."""
+        """Return the output batches of the function."""
         return as_batches(self._function(rows, view), self.where)
 
 
@@ -125,14 +125,14 @@ class KeyFunctionLogic(FunctionLogic):
 
 
 class DictRows:
-    """Rows that user code returned as dicts, on their way to batches.
+    """Converts rows that user code returned as dicts into batches.
 
     Parameters
     ----------
     schema : Schema, optional
-        Their columns; without it those of the first ones, which all that follow must fit.
+        Columns of the rows; if None, those of the first rows, which all later rows must have.
     where : str
-        The operator, for messages.
+        The operator, for error messages.
     """
 
     def __init__(self, schema: pa.Schema | None, where: str):
@@ -141,7 +141,13 @@ class DictRows:
         self._where = where
 
     def listed(self, returned: Any) -> list[Any]:
-        """Return what is neither None nor rows as a list of rows, or say that it is none."""
+        """Return an iterable of rows as a list.
+
+        Raises
+        ------
+        TypeError
+            If user code returned something else.
+        """
         if isinstance(returned, str | bytes) or not isinstance(returned, Iterable):
             raise TypeError(
                 f"{self._where} returned {type(returned).__name__}; return a dict by column, an iterable of dicts, or "
@@ -150,23 +156,29 @@ class DictRows:
         return list(returned)
 
     def batches(self, rows: list[Any]) -> list[pa.RecordBatch]:
-        """Return the rows as one batch, none where there are none."""
+        """Return the rows as one batch, or no batch if there are none.
+
+        Raises
+        ------
+        TypeError
+            If the rows have other columns or types than declared, or than the first rows.
+        """
         if not rows:
             return []
         names = set(self._schema.names) if self._schema is not None else set(_dict(rows[0], self._where))
         for row in rows:
             if _dict(row, self._where).keys() != names and not (self._declared and row.keys() <= names):
                 raise TypeError(
-                    f"{self._where} returned a row with the columns {sorted(row)} where {sorted(names)} are put out; "
+                    f"{self._where} returned a row with the columns {sorted(row)} where {sorted(names)} are expected; "
                     "name the columns and their types, as in @de.per_row(output={'change': pa.float64()})"
                 )
         try:
             batch = pa.RecordBatch.from_pylist(rows, schema=self._schema)
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-            said = "declared" if self._declared else "returned first"
+            origin = "declared" if self._declared else "of the first rows"
             raise TypeError(
-                f"{self._where} returned rows that do not fit the columns {said} ({_text(self._schema)}): {error}. "
-                "Say what they are with output=, as in @de.per_row(output={'change': pa.float64()})"
+                f"{self._where} returned rows that do not fit the columns {origin} ({_text(self._schema)}): {error}. "
+                "Declare them with output=, as in @de.per_row(output={'change': pa.float64()})"
             ) from error
         self._schema = batch.schema
         return [batch]
@@ -189,6 +201,6 @@ def _text(schema: pa.Schema | None) -> str:
 
 
 def _note_row(error: Exception, number: int) -> None:
-    """Tell the error policy which row of the batch it was, unless the error says so itself."""
+    """Note the row in the error, for the error policy, unless the error has one."""
     if not hasattr(error, "row"):
         error.row = number  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""The inputs of an executor or a sink: which of them have not ended, and how far event time has come."""
+"""The inputs of an executor or a sink: which have not ended, and the minimum of their watermarks."""
 
 from __future__ import annotations
 
@@ -12,36 +12,35 @@ from dask_elastic.vocab.watermark import Watermark
 
 
 class Inputs:
-    """Upstream instances as their receiver knows them; called by who holds the receiver's lock.
+    """The upstream instances of one receiver; the caller holds the receiver's lock.
 
     Parameters
     ----------
     receiver : ExecutorId
-        Whose inputs they are.
+        The receiver.
     instances : iterable of ExecutorId
-        All of them.
+        All of its inputs.
     timed : iterable of ExecutorId
-        Those whose tuples have event time; the others say nothing of it, and nobody waits for them.
+        Those whose tuples have event time; the others send no watermarks and do not count for the minimum.
 
     Attributes
     ----------
     open : set of ExecutorId
-        Those that have not ended.
+        The inputs that have not ended.
     time : int or None
-        The oldest event time that can still come, microseconds since the epoch; None while that is not known.
+        The oldest event time that can still arrive, microseconds since the epoch; None while unknown.
 
     Notes
     -----
-    Enorm, section 6.2: the minimum over the inputs. One that has ended, or is idle, holds nobody up. Where all that
-    have not ended are idle, none of these holds up another, so the greatest of their times counts; the same goes for
-    those that have ended once all have.
+    Enorm, section 6.2: the time is the minimum over the inputs that are neither idle nor ended. If all that have not
+    ended are idle, it is the maximum of their times; if all have ended, the maximum over all.
 
     Examples
     --------
     >>> north, south = ExecutorId("readings", 0), ExecutorId("readings", 1)
     >>> inputs = Inputs(ExecutorId("per_station", 0), [north, south], timed=[north, south])
-    >>> for said in (Watermark(north, 70), Watermark(south, 20), Watermark(south, 20, idle=True)):
-    ...     inputs.hear(said)
+    >>> for watermark in (Watermark(north, 70), Watermark(south, 20), Watermark(south, 20, idle=True)):
+    ...     inputs.advance(watermark)
     ...     print(inputs.time)
     None
     20
@@ -57,52 +56,52 @@ class Inputs:
 
     @property
     def timed(self) -> bool:
-        """Whether any of them has event time."""
+        """Whether any input has event time."""
         return bool(self._times)
 
     @property
     def idle(self) -> bool:
-        """Whether all that have event time, and have not ended, are idle."""
+        """Whether all timed inputs that have not ended are idle."""
         waiting = self._times.keys() & self.open
         return bool(waiting) and waiting <= self._idle
 
     def is_idle(self, origin: ExecutorId) -> bool:
-        """Whether nobody waits for one of them for now."""
+        """Whether an input is idle."""
         return origin in self._idle
 
     def end(self, origin: ExecutorId) -> None:
-        """Note that an input has sent its last tuple.
+        """End an input, which has sent its last tuple.
 
         Raises
         ------
         ProtocolError
-            If it had ended, or is none.
+            If it has ended before, or is no input of the receiver.
         """
         if origin not in self.open:
-            raise ProtocolError(f"{self.receiver}: input {origin} ended twice, or is none of its inputs")
+            raise ProtocolError(f"{self.receiver}: {origin} ended twice, or is no input of it")
         self.open.discard(origin)
         self._idle.discard(origin)
-        self._advance()
+        self._update()
 
-    def hear(self, said: Watermark) -> None:
-        """Note what an input says of its event time.
+    def advance(self, watermark: Watermark) -> None:
+        """Take the watermark of an input.
 
         Raises
         ------
         ProtocolError
-            If it has ended, has no event time, or goes back in it.
+            If the input has ended, has no event time, or its event time goes back.
         """
-        origin = said.origin
+        origin = watermark.origin
         if origin not in self.open or origin not in self._times:
-            raise ProtocolError(f"{self.receiver}: {said} came, but {origin} has ended, or has no event time")
+            raise ProtocolError(f"{self.receiver}: {watermark} arrived, but {origin} has ended, or has no event time")
         before = self._times[origin]
-        if before is not None and (said.time is None or said.time < before):
-            raise ProtocolError(f"{self.receiver}: {said} came after time {before}: event time never goes back")
-        self._times[origin] = said.time
-        (self._idle.add if said.idle else self._idle.discard)(origin)
-        self._advance()
+        if before is not None and (watermark.time is None or watermark.time < before):
+            raise ProtocolError(f"{self.receiver}: {watermark} arrived after time {before}: event time never goes back")
+        self._times[origin] = watermark.time
+        (self._idle.add if watermark.idle else self._idle.discard)(origin)
+        self._update()
 
-    def _advance(self) -> None:
+    def _update(self) -> None:
         waiting = [origin for origin in self._times if origin in self.open]
         active = [self._times[origin] for origin in waiting if origin not in self._idle]
         known = [time for origin in waiting or self._times if (time := self._times[origin]) is not None]
@@ -115,12 +114,17 @@ class Inputs:
 
 
 def timed_components(components: Iterable[Component]) -> frozenset[str]:
-    """Return the names of the components whose tuples have event time: a source's of its own, others' from their input.
+    """Return the names of the components whose tuples have event time: from their own source, or from their input.
 
     Parameters
     ----------
     components : iterable of Component
-        Each behind those that it reads, as `build_components` returns them.
+        In topological order, as `build_components` returns them.
+
+    Returns
+    -------
+    frozenset of str
+        The names.
     """
     timed: set[str] = set()
     for component in components:

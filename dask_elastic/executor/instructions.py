@@ -1,10 +1,10 @@
-"""What an executor asks its driver to do; a driver carries the instructions out in order.
+"""Instructions of an executor to its driver, which carries them out in order.
 
 Notes
 -----
-The order counts between threads, too: a driver that calls the executor from several of them must carry out what one
-call returned, `Wake` and `Release` excepted, before it carries out what a later call returned. Otherwise a shard may
-reach a node before the task that it is for.
+The order also holds between threads: a driver that calls the executor from several threads carries out the instructions
+of one call, except `Wake` and `Release`, before those of a later call. Otherwise a shard may reach a node before the
+task that it is for.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from dask_elastic.vocab.messages import ALL_SHARDS
 
 @dataclass(frozen=True, slots=True)
 class Wake:
-    """A task that found nothing to do has something to do."""
+    """Wake a sleeping task: its queue has an item."""
 
     task: int
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Give credit back to an upstream instance."""
+    """Release credit to an upstream instance."""
 
     origin: ExecutorId
     nbytes: int
@@ -32,7 +32,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class StartTask:
-    """Start a task on a core of a node; it owns `shards` from the beginning."""
+    """Start a task on a core of a node; it owns `shards` from its start."""
 
     task: int
     node: int
@@ -41,7 +41,7 @@ class StartTask:
 
 @dataclass(frozen=True, slots=True)
 class InstallState:
-    """Send a shard's primary copy (or, without `copy`, the mere ownership) to the node of `task`, then say so."""
+    """Send a shard's primary copy, or without `copy` its ownership, to the node of `task`; `StateInstalled` follows."""
 
     shard: int
     task: int
@@ -51,7 +51,7 @@ class InstallState:
 
 @dataclass(frozen=True, slots=True)
 class RequestFlush:
-    """Ask a remote task for its dirty state, or for that of one `shard`."""
+    """Request the dirty state of a remote task, or of one `shard` of it."""
 
     task: int
     node: int
@@ -61,12 +61,12 @@ class RequestFlush:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """All inputs have ended and everything they brought is processed, emitted, and in the primary copy."""
+    """All inputs have ended; all their rows are processed, all outputs emitted, all state is in the primary copy."""
 
 
 @dataclass(frozen=True, slots=True)
 class EmitWatermark:
-    """There is a watermark to pass on: `Watermarks.take` it and send it, one after the other."""
+    """A watermark is due: take it with `Watermarks.take` and send it, before the next one is taken."""
 
 
 @dataclass(frozen=True, slots=True)

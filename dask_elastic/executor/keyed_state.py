@@ -17,25 +17,25 @@ from dask_elastic.topology.operators import Compute
 def read_state(
     operator: Compute, store: PrimaryState, shards: Iterable[int] | None = None, now: float | None = None
 ) -> pa.Table | None:
-    """Return the state that a store has at this moment.
+    """Return the current state of a store.
 
     Parameters
     ----------
     operator : Compute
-        Whose state it is.
+        The operator whose state it is.
     store : PrimaryState
-        The primary copy; flush remote tasks first to have their latest changes in it.
+        The primary copy; it lacks changes that remote tasks have not flushed.
     shards : iterable of int, optional
-        Only these; all of them if left out.
+        Only these shards; all shards by default.
     now : float, optional
-        The time by which state has expired, seconds since the epoch: of the home's clock, as that of the batches. If
-        left out, what has expired and was not swept yet is there.
+        The time at which state has expired, seconds since the epoch, on the home's clock. By default expired state that
+        was not swept yet is included.
 
     Returns
     -------
     Table or None
         One row per key: the key columns, then the result of each aggregate, or each declared value, list and map of a
-        function, null where the key has no value. A key of which all has expired is left out. None before the first
+        function, null where the key has no value. Keys whose whole state has expired are omitted. None before the first
         batch.
     """
     if store.input_schema is None or store.key_schema is None:

@@ -1,4 +1,4 @@
-"""What bounds an elastic executor: how far its tasks run ahead, when shards are balanced, and how long moves wait."""
+"""Bounds of an elastic executor: rows that tasks take at once, load imbalance, waiting of moves, pending bytes."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from dask_elastic.executor.task import PENDING_BYTES
 
 @dataclass(frozen=True)
 class ExecutorLimits:
-    """What bounds an executor.
+    """Bounds of an executor.
 
     Parameters
     ----------
     inbox_time : float
-        Seconds of work that a task may have taken; a label is never farther from the head than this.
+        Seconds of work that a task takes at once, at most; a label waits no longer than this.
     threshold : float
         Ratio of the largest to the mean task load above which shards are balanced.
     patience : float
-        Seconds for which a move waits, before it pauses its shard, until the source has nothing under way.
+        Seconds for which a move waits, before it pauses its shard, until its source is idle.
     pending_bytes : int
-        Bytes that a remote task may have been sent and not have brought home as state; half of it asks for a flush.
+        Bound of a remote task's pending queue, which requests a flush when it is half full.
     """
 
     inbox_time: float = 0.005

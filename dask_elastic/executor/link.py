@@ -1,4 +1,4 @@
-"""The fence between a home and its remote tasks on one node: what is stale or repeated does not get through."""
+"""Links between a home and its remote tasks on one node: they refuse stale and duplicate messages."""
 
 from __future__ import annotations
 
@@ -11,22 +11,23 @@ from dask_elastic.vocab.messages import Outputs, Stamp
 
 
 class Link:
-    """One end of the way between an executor's home and its remote tasks on one node.
+    """One end of the link between an executor's home and its remote tasks on one node.
 
     Parameters
     ----------
     incarnation : int
-        Which life of the link this is; a home that gives the node up begins the next one.
+        Incarnation of the link; a home that gives the node up begins the next one.
 
     Attributes
     ----------
     stale, repeated : int
-        Messages that were refused: of another life, and those that had come before.
+        Messages that were refused: those of an earlier incarnation, and duplicates.
 
     Notes
     -----
-    A channel is a FIFO, but it may bring a message twice, and a node that was given up may go on sending. Neither must
-    change anything (Elasticutor, section 3.1, recovers remote tasks; how their old selves are kept out it leaves open).
+    A channel is a FIFO, but it may deliver a message twice, and a node that was given up may keep sending. Neither must
+    change anything. Elasticutor, section 3.1, recovers remote tasks but leaves open how their stale messages are
+    refused.
 
     Examples
     --------
@@ -50,7 +51,7 @@ class Link:
 
     @property
     def refused(self) -> int:
-        """How many messages were refused."""
+        """Messages that were refused."""
         return self.stale + self.repeated
 
     def stamp(self) -> Stamp:
@@ -60,12 +61,17 @@ class Link:
         return Stamp(self.incarnation, number)
 
     def admit(self, stamp: Stamp) -> bool:
-        """Say whether a message that came may pass; called once for each, in the order in which they come.
+        """Whether an arriving message is accepted; called once for each, in the order of arrival.
+
+        Returns
+        -------
+        bool
+            False for a message of an earlier incarnation, and for a duplicate.
 
         Raises
         ------
         ProtocolError
-            If a message before this one is missing: a channel that drops messages is no channel.
+            If a message before this one is missing: the channel has lost it.
         """
         if stamp.incarnation < self.incarnation:
             self.stale += 1
@@ -73,31 +79,34 @@ class Link:
         if stamp.incarnation == self.incarnation and stamp.sequence < self._received:
             self.repeated += 1
             return False
-        if stamp != (self.incarnation, self._received):
-            raise ProtocolError(f"a message with {stamp} came where {Stamp(self.incarnation, self._received)} was due")
+        expected = Stamp(self.incarnation, self._received)
+        if stamp != expected:
+            raise ProtocolError(
+                f"a message with {stamp} arrived, but {expected} is next: the channel has lost a message"
+            )
         self._received += 1
         return True
 
     def renew(self) -> None:
-        """Begin the next life of the link: whatever the other end sent in this one is refused from here on."""
+        """Begin the next incarnation: messages that the other end sent in this one are refused from now on."""
         self.incarnation += 1
         self._sent = self._received = 0
 
 
 class Links:
-    """The home's ends of an executor's links, one for each node, and what else is known of messages that are too late.
+    """The home's ends of an executor's links, one for each node; they also refuse messages of tasks that are lost.
 
     Parameters
     ----------
     routes : Routes
-        The tasks that are alive.
+        The tasks that exist.
     lock : Lock
         The executor's.
 
     Attributes
     ----------
     late : int
-        Messages of tasks that were over, or lost, when it was their turn; changed by who holds the lock.
+        Messages whose task had ended or was lost when it was their turn; changed under the lock.
     """
 
     def __init__(self, routes: Routes, lock: Lock):
@@ -105,74 +114,79 @@ class Links:
         self.lock = lock
         self.late = 0
         self._links: dict[int, Link] = {}
-        # A node may be given up once more before it is known that it was back.
+        # A node may be given up again before its return is handled.
         self._cut: Counter[int] = Counter()
 
     def stamp(self, task: int) -> Stamp | None:
-        """Return the stamp of the next message to a remote task; None if nothing is to be sent to it.
+        """Return the stamp of the next message to a remote task; None if the task has ended or its node is cut off.
 
-        That is so when the task is lost or over, and when its node was cut off. Messages to one node are sent in the
-        order of their stamps.
+        Messages to one node are sent in the order of their stamps.
         """
         with self.lock:
-            mine = self.routes.tasks.get(task)
-            if mine is None or mine.node in self._cut:
+            target = self.routes.tasks.get(task)
+            if target is None or target.node in self._cut:
                 return None
-            return self._link(mine.node).stamp()
+            return self._link(target.node).stamp()
 
     def admit(self, node: int, stamp: Stamp) -> bool:
-        """Say whether a message of a remote node may pass; called for each of them, in the order in which they come."""
+        """Whether a message of a remote node is accepted; called for each of them, in the order of arrival."""
         with self.lock:
             return self._link(node).admit(stamp)
 
     def leaves(self, outputs: Outputs) -> bool:
-        """Say whether outputs of a remote task are to leave; they count as having left from here on."""
+        """Whether outputs of a remote task leave; they count as having left from now on.
+
+        Raises
+        ------
+        ProtocolError
+            If the task has sent these outputs before.
+        """
         with self.lock:
-            mine = self.routes.tasks.get(outputs.task)
-            if mine is None or mine.pending is None:
+            sender = self.routes.tasks.get(outputs.task)
+            if sender is None or sender.pending is None:
                 self.late += 1
                 return False
-            if outputs.number <= mine.pending.emitted:
-                raise ProtocolError(f"task {outputs.task} sent outputs {outputs.number} twice")
-            mine.pending.emitted = outputs.number
+            if outputs.number <= sender.pending.emitted:
+                raise ProtocolError(f"task {outputs.task} sent the outputs of sub-batch {outputs.number} twice")
+            sender.pending.emitted = outputs.number
             return True
 
     def incarnation(self, node: int) -> int:
-        """Return which life of the link to a node this is: how often the node was given up."""
+        """Return the incarnation of the link to a node: how often the node was given up."""
         return self._link(node).incarnation
 
     def cut(self, node: int) -> None:
-        """Exchange nothing with a node any more; called the moment that it is given up, before `NodeGone` is handled.
+        """Stop all exchange with a node; called at the moment it is given up, before `NodeLeft` is handled.
 
-        What was admitted before is still taken: it is in order.
+        Messages that were admitted before are still handled: they are in order.
         """
         with self.lock:
             self._link(node).renew()
             self._cut[node] += 1
 
     def is_cut(self, node: int) -> bool:
-        """Whether nothing is exchanged with a node."""
+        """Whether the link to a node is cut."""
         return node in self._cut
 
-    def mend(self, node: int) -> None:
-        """Begin to exchange messages with a node again; called by who holds the lock, once for each `cut`."""
+    def restore(self, node: int) -> None:
+        """Resume the exchange with a node; called under the lock, once for each `cut`."""
         self._cut[node] -= 1
         if not self._cut[node]:
             del self._cut[node]
 
     @property
     def stale(self) -> int:
-        """Messages of lives of a link that are over."""
+        """Messages of earlier incarnations of a link."""
         return sum(link.stale for link in self._links.values())
 
     @property
     def repeated(self) -> int:
-        """Messages that had come before."""
+        """Duplicate messages."""
         return sum(link.repeated for link in self._links.values())
 
     @property
     def refused(self) -> int:
-        """Messages that changed nothing: of tasks and nodes that were lost before, and those that came twice."""
+        """Messages that changed nothing: those of lost tasks and nodes, and duplicates."""
         return self.late + self.stale + self.repeated
 
     def _link(self, node: int) -> Link:

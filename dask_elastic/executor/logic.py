@@ -1,4 +1,4 @@
-"""What a stateful component does with a batch: mergeable aggregates, or a function of its own."""
+"""Logic of a stateful component: mergeable aggregates, or a user function."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Logic(Protocol):
     """Processes the rows of one task; not shared between threads."""
 
     def process(self, rows: pa.RecordBatch, hashes: np.ndarray, now: float) -> list[pa.RecordBatch]:
-        """Update the state and return the output; `now` is the time by which state expires."""
+        """Update the state and return the output batches; `now` is the time at which state expires."""
         ...
 
 
@@ -31,13 +31,18 @@ def make_logic(operator: Compute, store: KeyedStore, session: Session, emits: bo
     Parameters
     ----------
     operator : Compute
-        What the user wrote.
+        The operator, as the user declared it.
     store : KeyedStore
         The state of the executor in this process.
     session : Session
-        The task's access to it.
+        The task's session with the store.
     emits : bool
-        Whether anybody reads the output; if not it is not made.
+        Whether the output is read; otherwise aggregates make none.
+
+    Returns
+    -------
+    Logic
+        The logic.
     """
     if operator.aggregates is not None:
         return AggregateLogic(operator, store, session, emits)
@@ -49,7 +54,7 @@ def make_logic(operator: Compute, store: KeyedStore, session: Session, emits: bo
 
 
 class AggregateLogic:
-    """Running aggregates: for each batch, the new value of every key that it touched."""
+    """Running aggregates: for each batch, the new value of every key in it."""
 
     def __init__(self, operator: Compute, store: KeyedStore, session: Session, emits: bool):
         assert operator.aggregates is not None

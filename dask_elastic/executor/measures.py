@@ -1,4 +1,4 @@
-"""What is measured of one executor."""
+"""Measures of one executor, and the meters that they come from."""
 
 from __future__ import annotations
 
@@ -15,75 +15,75 @@ from dask_elastic.meters import (
     Rate,
     RecentMean,
     ServiceRate,
-    ShardDemand,
+    ShardArrivals,
     ShardLoad,
 )
 from dask_elastic.vocab.identity import ExecutorId
 
 RATE_SECONDS = 1.0
-"""Rates, and the loads of shards, are those of so many seconds (Elasticutor, section 3.1)."""
+"""Window of rates and of shard loads, seconds (Elasticutor, section 3.1)."""
 
 AHEAD_SECONDS = 2.0
-"""Shards are balanced for so many seconds to come: with fewer, what happens to wait would move them to and fro."""
+"""Seconds of future arrivals for which shards are balanced; with fewer, random queue lengths move shards to and fro."""
 
 RECENT_SECONDS = 2.0
-"""The means of the time that tuples take, which are held against the model, are those of so many seconds."""
+"""Window of the mean sojourn time and latency, which the model is compared to, seconds."""
 
 
 @dataclass(frozen=True)
 class ExecutorMeasure:
-    """An executor at one moment.
+    """Measures of an executor at one moment.
 
     Parameters
     ----------
     executor : ExecutorId
-        Which one.
+        The executor.
     node : int
-        Its home.
+        Its home node.
     cores : dict of int to int
         Cores held, by node.
     arrival_rate, throughput : float
-        Tuples per second that arrive, λ, and that are processed.
+        Tuples per second that arrive (λ), and that are processed.
     service_rate : float or None
-        Tuples per busy second of one core, μ; None before the first was processed.
+        Tuples per busy second of one core (μ); None before the first is processed.
     customer_rows : float
-        Mean number of tuples of a sub-batch as it reaches a task; 1 while nothing arrives.
+        Mean tuples of a sub-batch when it reaches a task; 1 while nothing arrives.
     bytes_in, bytes_out : float
-        Bytes per second that arrive, and that outputs have.
+        Bytes per second of arriving batches, and of outputs.
     queue_rows : int
-        Tuples that wait.
+        Backlog: tuples that have arrived and are not settled.
     sojourn : float or None
-        Mean seconds from a tuple's arrival to the end of its processing, over the last seconds; None without tuples.
+        Mean seconds from a tuple's arrival to the end of its processing, over `RECENT_SECONDS`; None without tuples.
     latency : LatencyHistogram
-        From the scheduled emission at the source to the end of processing, over the last ten seconds.
+        Seconds from the scheduled emission at the source to the end of processing, over the last ten seconds.
     latency_now : LatencyHistogram
-        The same over the last two or three.
+        The same over the last two or three seconds.
     latency_mean : float or None
-        Mean of the same over exactly the seconds of `sojourn`; None without tuples.
+        Mean of the same over `RECENT_SECONDS`; None without tuples.
     latency_rows : float
-        Tuples that this is the mean of.
+        Tuples in that mean.
     state_bytes : int
         Size of the primary copy.
     shard_load : numpy.ndarray
         Busy seconds per second of each shard.
     shard_bytes : numpy.ndarray
-        State of each shard.
+        Bytes of state of each shard.
     rows : int
         Tuples processed so far.
     moves, moves_across : int
-        Shards moved so far, and those of them that changed their node.
+        Shard moves so far, and those of them between nodes.
     pending_bytes : int
-        What was sent to remote tasks and is not part of the primary copy yet.
+        Bytes in the pending queues of remote tasks.
     refused : int
-        Messages of tasks and nodes that were lost before, and messages that came twice.
+        Messages refused: those of lost tasks and nodes, and duplicates.
     recovered : int
-        Nodes whose remote tasks were lost and replaced.
+        Lost nodes whose remote tasks were failed over.
     recovery : tuple of float or None
-        p50 and p99 of the time from such a loss to the first row processed again, seconds; None where there was none.
+        p50 and p99 of the seconds from such a loss to the first replayed row; None without one.
     event_time : int or None
-        What is older is processed, microseconds since the epoch; None while nothing is known of event time.
+        Event time before which all tuples are processed, microseconds since the epoch; None while unknown.
     jumps : int
-        How often the shares of the shards have jumped so far.
+        How often the distribution of arrivals over the shards has jumped so far.
     """
 
     executor: ExecutorId
@@ -116,7 +116,7 @@ class ExecutorMeasure:
 
 
 class Measures:
-    """The meters of one executor; written by who holds its lock."""
+    """The meters of one executor; the caller holds the executor's lock."""
 
     def __init__(self, shards: int):
         self.arrivals = Rate(window=RATE_SECONDS)
@@ -127,7 +127,7 @@ class Measures:
         self.service = ServiceRate()
         self.cost = BatchCost()
         self.loads = ShardLoad(shards, window=RATE_SECONDS)
-        self.demand = ShardDemand(shards)
+        self.demand = ShardArrivals(shards)
         self.latency = LatencyWindow()
         self.latency_mean = RecentMean(RECENT_SECONDS)
         self.sojourn = RecentMean(RECENT_SECONDS)
@@ -138,17 +138,39 @@ class Measures:
         return int(self.processed.count)
 
     def arrived(self, rows: int, nbytes: int, customers: int, now: float) -> None:
-        """Account for a batch that came in and was cut into sub-batches, one for each task that got a part of it."""
+        """Count an arriving batch.
+
+        Parameters
+        ----------
+        rows, nbytes : int
+            Its size.
+        customers : int
+            The sub-batches that it was cut into, one for each task that gets rows of it.
+        now : float
+            The time in seconds.
+        """
         self.arrivals.add(rows, now)
         self.bytes_in.add(nbytes, now)
         self.customers.add(customers, now)
 
     def left(self, nbytes: int, now: float) -> None:
-        """Account for outputs that have left."""
+        """Count outputs that have left."""
         self.bytes_out.add(nbytes, now)
 
     def settled(self, work: Work, rows_by_shard: NDArray[np.int64], busy: float, now: float) -> None:
-        """Account for one processed batch."""
+        """Count one settled sub-batch.
+
+        Parameters
+        ----------
+        work : Work
+            The sub-batch.
+        rows_by_shard : int64 array
+            Its rows of each shard.
+        busy : float
+            Seconds for which it kept the core busy.
+        now : float
+            The time in seconds.
+        """
         self.service.add(work.rows, busy)
         self.cost.add(work.rows, busy)
         self.loads.add(rows_by_shard, busy, now)
@@ -157,7 +179,7 @@ class Measures:
         for piece in work.pieces:
             receipt, rows = piece.receipt, piece.length
             if receipt.settled:
-                # Processed once more, after a loss: the first time counted.
+                # A replay: the rows were counted when they were settled first.
                 continue
             counted += rows
             latency = now - receipt.stamp
@@ -170,19 +192,19 @@ class Measures:
             self.sojourn.add(since_arrival / counted, counted, now)
 
     def customer_rows(self, now: float) -> float:
-        """Return the mean number of tuples of a sub-batch; 1 while nothing arrives."""
+        """Return the mean tuples of a sub-batch; 1 while nothing arrives."""
         customers = self.customers.total(now)
         return max(self.arrivals.total(now) / customers, 1.0) if customers > 0 else 1.0
 
     def work_by_shard(
         self, waiting: NDArray[np.int64], in_flight: NDArray[np.int64], now: float
     ) -> NDArray[np.float64]:
-        """Return what the tuples of each shard will take that wait now, and of those that come soon.
+        """Return the work of each shard: its waiting tuples, and those expected in the next `AHEAD_SECONDS`.
 
         Parameters
         ----------
         waiting, in_flight : int array
-            Tuples of each shard that wait, and that tasks have taken.
+            Tuples of each shard that wait, and that are in flight.
         now : float
             The time in seconds.
 
@@ -193,10 +215,10 @@ class Measures:
 
         Notes
         -----
-        As long as nothing is known of what comes, it is taken to be what was done in the last second.
+        Until arrivals are known, the work of the last second stands for the work to come.
 
-        A saturated task measures a busy time of 1 however much it lags behind; what arrives and waits tells by how
-        much. All that has arrived is what is done, taken or waits: nothing is counted as rows come in.
+        A saturated task measures a busy time of 1 whatever its backlog; arrivals and waiting tuples show the load
+        beyond. Arrivals need no counter of their own: they are the tuples that are processed, in flight or waiting.
         """
         rate = self.service.per_second()
         if not rate:

@@ -1,25 +1,27 @@
-"""Shard moves of one executor: the labelled protocol carried out on its routes and its store."""
+"""Shard moves of one executor: carries out the labelled protocol on the routes and the store."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from dask_elastic.executor.instructions import InstallState, Instruction, RequestFlush, Wake
 from dask_elastic.executor.routes import Routes
+from dask_elastic.executor.task import Task
 from dask_elastic.executor.task_queue import LabelItem
+from dask_elastic.executor.task_status import TaskStatus
 from dask_elastic.migration.labelled import Action, LabelledMove, MoveEvent, Phase, Route
 from dask_elastic.state.store import KeyedStore
 from dask_elastic.vocab.errors import MoveRefused, ProtocolError
 
 UNREQUESTED = -1
-"""Token of a flush that no request waits for."""
+"""Token of the flush of one shard ahead of its label; no flush request waits for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class MoveRecord:
-    """A finished move: what moved, when it ended, and for how many seconds the shard was paused."""
+    """A finished move: what moved, when it ended, and for how many seconds its shard was paused."""
 
     shard: int
     source: int
@@ -29,179 +31,237 @@ class MoveRecord:
     pause: float
 
 
-@dataclass(frozen=True, slots=True)
-class DeferredMove:
-    """A move that begins when its source has finished its work, or at the deadline.
-
-    One from a remote task begins when what changed in the shard has been brought home `ahead` of its label.
-    """
-
-    source: int
-    target: int
-    deadline: float
-    ahead: bool = True
-
-
 class Moves:
-    """The moves in flight; called by who holds the executor's lock.
+    """The shard moves of one executor that have not ended; the caller holds the executor's lock.
 
     Parameters
     ----------
     routes : Routes
         Table, tasks and queues.
     store : KeyedStore
-        The primary copy; only its ownership marks are touched here.
+        The primary copy; only its ownership marks are changed here.
     patience : float
-        Seconds for which a move waits until its source has nothing under way; a saturated source always has.
+        Seconds for which a move waits until its source is idle; a saturated source never is.
+
+    Attributes
+    ----------
+    by_shard : dict of int to LabelledMove
+        The moves, by shard.
+    finished, finished_across : int
+        Moves that have arrived, recoveries not counted: all of them, and those between nodes.
+    recent : deque of MoveRecord
+        The newest of these, oldest first.
     """
 
     def __init__(self, routes: Routes, store: KeyedStore, patience: float = 0.0):
         self.routes = routes
         self.store = store
         self.patience = patience
-        self.active: dict[int, LabelledMove] = {}
-        self.deferred: dict[int, DeferredMove] = {}
+        self.by_shard: dict[int, LabelledMove] = {}
         self.finished = 0
         self.finished_across = 0
         self.recent: deque[MoveRecord] = deque(maxlen=1_000)
 
     def __contains__(self, shard: int) -> bool:
-        return shard in self.active or shard in self.deferred
+        return shard in self.by_shard
 
     def __len__(self) -> int:
-        return len(self.active) + len(self.deferred)
+        return len(self.by_shard)
+
+    @property
+    def paused(self) -> set[int]:
+        """The shards whose routing is paused."""
+        return {shard for shard, move in self.by_shard.items() if move.paused}
 
     def targets(self) -> dict[int, int]:
-        """Return where each shard that moves, or is about to, is going."""
-        under_way = {shard: move.target for shard, move in self.active.items()}
-        return under_way | {shard: move.target for shard, move in self.deferred.items()}
+        """Return the target task of each shard that has a move."""
+        return {shard: move.target for shard, move in self.by_shard.items()}
 
     def begin(self, shard: int, target: int, now: float) -> list[Instruction]:
-        """Move a shard; nothing to do when `target` has it already.
+        """Move a shard to `target`; does nothing if `target` owns it already.
+
+        Parameters
+        ----------
+        shard, target : int
+            The shard, and the task that shall own it.
+        now : float
+            The time in seconds.
+
+        Returns
+        -------
+        list of Instruction
+            What the driver carries out.
+
+        Raises
+        ------
+        MoveRefused
+            If the shard has a move already, or `target` cannot take it.
 
         Notes
         -----
-        While the source is busy the label would only wait behind its work, and the shard's tuples with it. So the
-        shard is paused when the source has finished what it has, or when its patience ends. A remote source first
-        brings the shard's state home while it goes on; the label then brings only what has changed since.
+        The label would wait behind the sub-batches in flight, and the shard's tuples behind the label. So the shard is
+        paused only when the source is idle or `patience` has passed. A remote source first flushes the shard's dirty
+        state and keeps processing the shard meanwhile; the label then brings only what changed since.
         """
-        if shard in self.deferred:
+        move = self.by_shard.get(shard)
+        if move is not None and not move.paused:
             raise MoveRefused(f"shard {shard} is about to move already: wait until it has arrived")
         self.routes.check_move(shard, target)
-        source = self.routes.tasks[int(self.routes.table.owner[shard])]
-        if source.number == target:
+        source, destination = self.routes.tasks[int(self.routes.table.owner[shard])], self.routes.tasks[target]
+        if source is destination:
             return []
-        if self.patience > 0 and not source.at_home:
-            self.deferred[shard] = DeferredMove(source.number, target, now + self.patience, ahead=False)
-            return [RequestFlush(source.number, source.node, UNREQUESTED, shard)]
-        if self.patience > 0 and source.in_flight:
-            self.deferred[shard] = DeferredMove(source.number, target, now + self.patience)
-            return []
-        return self._pause(shard, target, now)
+        route = Route(source.node == destination.node, destination.at_home)
+        move = self.by_shard[shard] = LabelledMove(shard, source.number, target, route, now + self.patience)
+        return self._act(move, move.handle(self._first_event(source)), now)
 
-    def brought_ahead(self, shard: int, now: float) -> list[Instruction]:
-        """Go on with a move whose shard's state has been brought home ahead of the label."""
-        move = self.deferred.get(shard)
+    def _first_event(self, source: Task) -> MoveEvent:
+        if self.patience <= 0:
+            return MoveEvent.DEADLINE_PASSED
+        if not source.at_home:
+            return MoveEvent.SOURCE_REMOTE
+        return MoveEvent.SOURCE_BUSY if source.in_flight else MoveEvent.SOURCE_IDLE
+
+    def flush_arrived(self, shard: int, now: float) -> list[Instruction]:
+        """Continue the move of a shard whose dirty state its remote source has flushed."""
+        move = self.by_shard.get(shard)
         if move is None:
             return []
-        self.deferred[shard] = replace(move, ahead=True)
-        return self.work_done(move.source, now)
+        move.handle(MoveEvent.FLUSH_ARRIVED)
+        return self.work_done(move.source, now) if move.phase is Phase.WAITING else []
 
     def work_done(self, task: int, now: float) -> list[Instruction]:
-        """Begin what waited for a task to finish its work."""
-        if not self.deferred:
+        """Continue the moves that wait for a task, after it has finished a unit of work."""
+        if not self.by_shard:
             return []
         idle = not self.routes.tasks[task].in_flight
         ready = [
-            shard
-            for shard, move in self.deferred.items()
-            if move.source == task and move.ahead and (idle or now >= move.deadline)
+            move
+            for move in self.by_shard.values()
+            if move.phase is Phase.WAITING and move.source == task and (idle or now >= move.deadline)
         ]
         instructions: list[Instruction] = []
-        for shard in ready:
-            target = self.routes.tasks.get(self.deferred.pop(shard).target)
-            if target is not None and not target.draining:
-                instructions += self._pause(shard, target.number, now)
+        for move in ready:
+            if self.routes.tasks[move.target].status is not TaskStatus.ACTIVE:
+                event = MoveEvent.TARGET_DRAINING
+            else:
+                event = MoveEvent.SOURCE_IDLE if idle else MoveEvent.DEADLINE_PASSED
+            instructions += self._act(move, move.handle(event), now)
         return instructions
 
-    def _pause(self, shard: int, target: int, now: float) -> list[Instruction]:
-        source = self.routes.tasks[int(self.routes.table.owner[shard])]
-        destination = self.routes.tasks[target]
-        route = Route(source.node == destination.node, destination.at_home)
-        self.active[shard] = LabelledMove(shard, source.number, target, route, now)
-        self.routes.pause(shard)
-        if source.at_home and not source.in_flight:
-            # Whatever it took is processed and its outputs have left: a label would be the next that it takes.
-            return self.label_returned(source.number, shard, now)
-        return _wakes(self.routes.send_label(source, LabelItem(shard, target, route.same_node)))
-
     def label_returned(self, task: int, shard: int, now: float) -> list[Instruction]:
-        """Go on with a move whose label came back behind the shard's last output."""
-        move = self.active.get(shard)
+        """Continue the move of a shard whose label has returned behind the shard's last output.
+
+        Raises
+        ------
+        ProtocolError
+            If no move of the shard from this task waits for a label.
+        """
+        move = self.by_shard.get(shard)
         if move is None or move.source != task:
-            raise ProtocolError(f"a label of shard {shard} came back from task {task}, which no move waits for")
+            raise ProtocolError(f"task {task} returned a label of shard {shard}, but the shard has no move from there")
+        action = move.handle(MoveEvent.LABEL_RETURNED)
         if self.routes.tasks[task].at_home:
             self.store.revoke(shard)
-        return self._act(move, move.handle(MoveEvent.LABEL_RETURNED), now)
+        return self._act(move, action, now)
 
     def installed(self, shard: int, task: int, now: float) -> list[Instruction]:
-        """Go on with a move whose target's node has been sent the shard."""
+        """Continue the move of a shard that has been sent to its target's node.
+
+        Raises
+        ------
+        ProtocolError
+            If the shard is not being installed at this task.
+        """
         if task not in self.routes.tasks:
             # The task was lost meanwhile, and the shard is being installed at another.
             return []
-        move = self.active.get(shard)
+        move = self.by_shard.get(shard)
         if move is None or move.target != task:
-            raise ProtocolError(f"shard {shard} was installed at task {task}, to which it does not move")
+            raise ProtocolError(f"shard {shard} was installed at task {task}, but it has no move to there")
         return self._act(move, move.handle(MoveEvent.INSTALLED), now)
 
     # losses
 
     def orphans(self, lost: Collection[int]) -> set[int]:
-        """Return the shards that need another target, since lost tasks owned them or were about to; all are paused."""
-        for shard in [s for s, move in self.deferred.items() if move.source in lost or move.target in lost]:
-            del self.deferred[shard]
-        found = {shard for shard, move in self.active.items() if move.target in lost}
+        """Return the shards that need another target because their owner or target is lost; all are paused.
+
+        Moves of lost tasks that have not paused their shard are cancelled.
+        """
+        for move in [m for m in self.by_shard.values() if not m.paused and (m.source in lost or m.target in lost)]:
+            move.handle(MoveEvent.SOURCE_LOST if move.source in lost else MoveEvent.TARGET_LOST)
+            del self.by_shard[move.shard]
+        found = {shard for shard, move in self.by_shard.items() if move.target in lost}
         for task in sorted(lost):
             for shard in self.routes.table.shards_of(task).tolist():
-                if shard not in self.active:
+                if shard not in self.by_shard:
                     self.routes.orphan(shard)
                     found.add(shard)
         return found
 
     def inherit(self, heirs: Mapping[int, int], now: float) -> list[Instruction]:
-        """Let the shards that `orphans` returned go to their heirs, and expect no label of a task that is lost.
+        """Move the shards that `orphans` returned to other tasks, and wait for no label of a lost task.
 
         Parameters
         ----------
         heirs : mapping of int to int
             A task for each of the shards.
         now : float
-            The time.
+            The time in seconds.
+
+        Returns
+        -------
+        list of Instruction
+            What the driver carries out.
         """
         instructions: list[Instruction] = []
         for shard in sorted(heirs):
             heir = self.routes.tasks[heirs[shard]]
-            move = self.active.get(shard)
+            move = self.by_shard.get(shard)
             if move is None:
                 source, route = int(self.routes.table.owner[shard]), Route(False, heir.at_home)
-                self.active[shard] = LabelledMove(shard, source, heir.number, route, now)
+                self.by_shard[shard] = LabelledMove(shard, source, heir.number, route, now)
             else:
                 instructions += self._act(move, move.replace_target(heir.number, heir.at_home), now)
-        for move in [self.active[shard] for shard in sorted(self.active)]:
-            if move.source not in self.routes.tasks and move.phase is Phase.LABELLED:
+        for move in [self.by_shard[shard] for shard in sorted(self.by_shard)]:
+            if move.source not in self.routes.tasks and move.phase in (Phase.REQUESTED, Phase.LABELLED):
+                action = move.handle(MoveEvent.SOURCE_LOST)
                 move.recovers = True
-                instructions += self._act(move, move.handle(MoveEvent.SOURCE_LOST), now)
+                instructions += self._act(move, action, now)
         return instructions
 
+    # actions
+
     def _act(self, move: LabelledMove, action: Action, now: float) -> list[Instruction]:
-        if action is Action.WAIT:
-            return []
-        target = self.routes.tasks[move.target]
-        if action is not Action.RESUME:
-            return [InstallState(move.shard, move.target, target.node, copy=action is Action.INSTALL)]
-        if target.at_home:
+        match action:
+            case Action.WAIT:
+                return []
+            case Action.FLUSH:
+                source = self.routes.tasks[move.source]
+                return [RequestFlush(source.number, source.node, UNREQUESTED, move.shard)]
+            case Action.LABEL:
+                return self._pause(move, now)
+            case Action.INSTALL | Action.GRANT:
+                node = self.routes.tasks[move.target].node
+                return [InstallState(move.shard, move.target, node, copy=action is Action.INSTALL)]
+            case Action.RESUME:
+                return self._resume(move, now)
+            case Action.CANCEL:
+                del self.by_shard[move.shard]
+                return []
+
+    def _pause(self, move: LabelledMove, now: float) -> list[Instruction]:
+        source = self.routes.tasks[move.source]
+        move.paused_at = now
+        self.routes.pause(move.shard)
+        if source.at_home and not source.in_flight:
+            # Everything that it took is processed and its outputs have left: it would take the label next.
+            return self.label_returned(source.number, move.shard, now)
+        return _wakes(self.routes.send_label(source, LabelItem(move.shard, move.target, move.route.same_node)))
+
+    def _resume(self, move: LabelledMove, now: float) -> list[Instruction]:
+        if self.routes.tasks[move.target].at_home:
             self.store.grant(move.shard, move.target)
-        del self.active[move.shard]
+        del self.by_shard[move.shard]
         if not move.recovers:
             self._record(move, now)
         return _wakes(self.routes.resume(move.shard, move.target))
@@ -210,12 +270,11 @@ class Moves:
         across = not move.route.same_node
         self.finished += 1
         self.finished_across += across
-        self.recent.append(MoveRecord(move.shard, move.source, move.target, across, now, now - move.began))
+        self.recent.append(MoveRecord(move.shard, move.source, move.target, across, now, now - move.paused_at))
 
     def touches(self, task: int) -> bool:
-        """Return whether a move leaves or heads for the task."""
-        moves: list[LabelledMove | DeferredMove] = [*self.active.values(), *self.deferred.values()]
-        return any(task in (move.source, move.target) for move in moves)
+        """Whether the task is the source or the target of a move."""
+        return any(task in (move.source, move.target) for move in self.by_shard.values())
 
 
 def _wakes(tasks: list[int]) -> list[Instruction]:

@@ -1,4 +1,4 @@
-"""What was sent to a remote task and would be lost with it: its pending queue."""
+"""The pending queue of a remote task: what was sent to it and is not in the primary copy."""
 
 from __future__ import annotations
 
@@ -21,41 +21,41 @@ class Sent:
 
 
 class Pending:
-    """The pending queue of one remote task: sub-batches, by number, whose effect is not in the primary copy yet.
+    """The pending queue of one remote task: the sub-batches, by number, whose effect the primary copy lacks.
 
     Parameters
     ----------
     limit : int
-        Bytes that it may hold; the last sub-batch may overshoot.
+        Bytes that it may hold; the last sub-batch may exceed it.
 
     Attributes
     ----------
     nbytes : int
         Bytes that it holds.
     emitted : int
-        The last sub-batch of which outputs have left.
+        Number of the last sub-batch whose outputs have left.
     left : dict of int to int
-        The last sub-batch that is in the primary copy of a shard that a label took away from the task.
-    asked : bool
-        Whether a flush was asked for so that the queue gets shorter.
+        For each shard that was flushed alone, the number of the last sub-batch in its primary copy.
+    flush_requested : bool
+        Whether a flush that trims the queue is in progress.
 
     Notes
     -----
-    Elasticutor, section 3.1. The paper's t_s, up to which the state is part of the primary copy, is kept for each
-    shard: a flush brings all shards of the task up to a number, a label only the one that leaves. What all shards have
-    in common is trimmed; `left` says more of those that left.
+    Elasticutor, section 3.1. The paper's t_s, up to which the state is in the primary copy, is kept for each shard: a
+    flush of the task raises it for all of its shards, a label or the flush ahead of it for one. Sub-batches that the
+    primary copies of all shards have are trimmed; `left` has the higher numbers of single shards.
 
-    The queue holds on to batches that were built to be sent, and copies nothing.
+    The queue keeps the batches that were built to be sent, and copies nothing.
     """
 
-    __slots__ = ("_sent", "asked", "emitted", "left", "limit", "nbytes")
+    __slots__ = ("_sent", "emitted", "flush_requested", "left", "limit", "nbytes")
 
     def __init__(self, limit: int):
         self.limit = limit
         self.nbytes = 0
         self.emitted = -1
         self.left: dict[int, int] = {}
-        self.asked = False
+        self.flush_requested = False
         self._sent: deque[Sent] = deque()
 
     def __len__(self) -> int:
@@ -66,50 +66,52 @@ class Pending:
 
     @property
     def has_room(self) -> bool:
-        """Whether one more sub-batch may be sent."""
+        """Whether another sub-batch may be sent."""
         return self.nbytes < self.limit
 
-    def ask(self) -> bool:
-        """Say whether it is time to ask for a flush; one is under way then until `answered`."""
-        if self.asked or 2 * self.nbytes < self.limit:
+    def request_flush(self) -> bool:
+        """Whether to request a flush now: the queue is half full; True again only after `flush_arrived`."""
+        if self.flush_requested or 2 * self.nbytes < self.limit:
             return False
-        self.asked = True
+        self.flush_requested = True
         return True
 
-    def answered(self) -> None:
-        """Note that a flush came."""
-        self.asked = False
+    def flush_arrived(self) -> None:
+        """Mark the flush as arrived."""
+        self.flush_requested = False
 
     def add(self, number: int, work: Work) -> None:
-        """Append a sub-batch that is about to be sent."""
+        """Append a sub-batch before it is sent."""
         work.keeps = True
         nbytes = work.nbytes
         self._sent.append(Sent(number, work, nbytes))
         self.nbytes += nbytes
 
     def settle(self, number: int) -> None:
-        """Note that a sub-batch is processed and its outputs have left."""
+        """Mark a sub-batch as processed, its outputs as having left."""
         sent = self._sent[number - self._sent[0].number]
         sent.settled = True
         sent.work.settle()
 
     def trim(self, through: int) -> None:
-        """Forget what has become part of the primary copy.
+        """Drop the sub-batches up to `through`, which are in the primary copy.
 
         Raises
         ------
         ProtocolError
-            If that would include work that is not done yet.
+            If one of them is not settled.
         """
         while self._sent and self._sent[0].number <= through:
             if not self._sent[0].settled:
-                raise ProtocolError(f"state came up to sub-batch {through}, but {self._sent[0].number} is not done")
+                raise ProtocolError(
+                    f"a flush covers sub-batch {through}, but sub-batch {self._sent[0].number} is not settled"
+                )
             self.nbytes -= self._sent.popleft().nbytes
 
     def leave(self, shard: int, through: int) -> None:
-        """Note up to which sub-batch the primary copy of a shard is, which a label took away."""
+        """Note the last sub-batch in the primary copy of one shard, which was flushed alone."""
         self.left[shard] = through
 
     def lacks(self, shard: int, number: int) -> bool:
-        """Say whether the effect of a sub-batch on a shard is missing in the primary copy."""
+        """Whether the primary copy of a shard lacks the effect of a sub-batch."""
         return number > self.left.get(shard, -1)

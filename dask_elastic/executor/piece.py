@@ -1,4 +1,4 @@
-"""Rows that wait for a task: a routed block, and the pieces it is cut into without copying."""
+"""Rows that wait for a task: a routed block, and the pieces into which it is cut without copying."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from dask_elastic.vocab.identity import ExecutorId
 
 
 class Receipt:
-    """What is owed to the sender of a batch once all of its rows are processed.
+    """Accounting of one received batch: the credit to release when all of its rows are settled.
 
     Parameters
     ----------
     origin : ExecutorId
         The upstream instance that sent it.
     nbytes : int
-        Credit to give back.
+        Credit to release.
     rows : int
-        Rows not processed yet.
+        Rows that are not settled.
     stamp, arrived : float
         When the oldest row was due to leave its source, and when the batch reached the receiver.
 
@@ -36,9 +36,9 @@ class Receipt:
     row_bytes : float
         Bytes of one row.
     settled : bool
-        Whether the rows have been processed and accounted for once, and are only processed again.
+        Whether the rows were settled before a loss, and are only replayed.
     span : Span or None
-        Which watermarks wait for the rows.
+        The span of watermarks in which the batch counts.
     """
 
     __slots__ = ("arrived", "nbytes", "origin", "row_bytes", "rows", "settled", "span", "stamp")
@@ -55,7 +55,7 @@ class Receipt:
 
     @classmethod
     def for_replay(cls, origin: ExecutorId, nbytes: int, rows: int, stamp: float, now: float) -> Receipt:
-        """Return the receipt of rows that were settled before: nothing is owed for them any more."""
+        """Return the receipt of rows that were settled before a loss: no credit is released for them."""
         receipt = cls(origin, nbytes, rows, stamp, now)
         receipt.nbytes = 0
         receipt.settled = True
@@ -63,16 +63,16 @@ class Receipt:
 
 
 class Block(NamedTuple):
-    """Rows as the receiver routed them: in the order of their shards, or as they came where one task owns every shard.
+    """Rows as the receiver routed them: sorted by shard, or in order of arrival if one task owns every shard.
 
     Parameters
     ----------
     rows, hashes
         Rows and key hashes.
     order : numpy.ndarray or None
-        Row numbers in sorted order; None where the rows are in order themselves.
+        Row numbers in sorted order; None if the rows themselves are in it.
     shards, bounds : numpy.ndarray or None
-        As in `ShardOrder`; None where the rows are not sorted.
+        As in `ShardOrder`; None if the rows are not sorted.
     """
 
     rows: pa.RecordBatch
@@ -82,10 +82,10 @@ class Block(NamedTuple):
     bounds: np.ndarray | None = None
 
     def part(self, start: int, stop: int) -> tuple[pa.RecordBatch, np.ndarray]:
-        """Return the rows `start` to `stop` in sorted order, and their hashes; those of one shard as they arrived."""
+        """Return rows `start` to `stop` of the sorted order, and their hashes; rows of a shard in order of arrival."""
         if self.order is None:
             return self.rows.slice(start, stop - start), self.hashes[start:stop]
-        # Read from front to back the rows take half as long to copy as in the order of their shards.
+        # Copying rows in order of arrival takes half as long as in the order of their shards.
         chosen = np.zeros(len(self.order), dtype=np.bool_)
         chosen[self.order[start:stop]] = True
         order = chosen.nonzero()[0]
@@ -93,7 +93,7 @@ class Block(NamedTuple):
 
 
 SMALL_BLOCK = 8_192
-"""Most rows that the receiver brings in order itself; those of a larger block are taken by its tasks, in parallel."""
+"""Rows of the largest block that the receiver sorts itself; tasks copy the rows of larger blocks, in parallel."""
 
 
 def sorted_block(rows: pa.RecordBatch, hashes: np.ndarray, space: KeySpace, table: ShardTable) -> Block:
@@ -105,17 +105,17 @@ def sorted_block(rows: pa.RecordBatch, hashes: np.ndarray, space: KeySpace, tabl
 
 
 class Replay(Enum):
-    """Whether rows were on a lost node, and what became of what they put out."""
+    """Whether rows are replayed after the loss of their task, and whether their outputs have left before."""
 
-    NONE = "no task that had taken them was lost"
-    LOUD = "they were with a lost task, and nothing that they put out has left"
-    SILENT = "they were with a lost task, and what they put out has left"
+    NONE = "not replayed"
+    LOUD = "replayed, and the outputs have not left before"
+    SILENT = "replayed, and the outputs have left before"
 
 
 class Piece(NamedTuple):
-    """The rows `start` to `stop` of a block; `suspect` once a node died while it processed them.
+    """The rows `start` to `stop` of a block; `suspect` if a node has died while it processed them.
 
-    Rows that were taken before keep the processing time `taken` of then: state ends for them when it ended first.
+    Replayed rows keep the processing time `taken` of the first run, so that state expires as it did then.
     """
 
     block: Block
@@ -132,7 +132,7 @@ class Piece(NamedTuple):
         return self.stop - self.start
 
     def cut(self, rows: int) -> tuple[Piece, Piece]:
-        """Return the first `rows` rows, and the rest."""
+        """Return a piece of the first `rows` rows, and one of the rest."""
         middle = self.start + rows
         return self._replace(stop=middle), self._replace(start=middle)
 
@@ -144,7 +144,7 @@ class Piece(NamedTuple):
         return self._replace(block=sorted_block(rows, hashes, space, table), start=0, stop=self.length)
 
     def without(self, shard: int) -> tuple[list[Piece], Piece | None]:
-        """Cut one shard out of a sorted piece: what stays, and the shard's rows."""
+        """Cut one shard out of a sorted piece: the remaining pieces, and the shard's rows or None."""
         shards, bounds = self.block.shards, self.block.bounds
         assert shards is not None
         assert bounds is not None
@@ -168,7 +168,7 @@ class Piece(NamedTuple):
 def pieces_by_route(block: Block, receipt: Receipt, table: ShardTable) -> Iterator[tuple[int, int, Piece]]:
     """Cut a sorted block where the route changes: (task or `PAUSED`, first shard of the run, piece).
 
-    The block may have been sorted under an older table: a shard that changed its task since ends a run.
+    The block may have been sorted under an older table: a shard whose task has changed since ends a run.
     """
     assert block.shards is not None
     assert block.bounds is not None

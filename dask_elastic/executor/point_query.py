@@ -1,4 +1,4 @@
-"""One key's results, looked up in the one shard that can have it."""
+"""Point query: the results of one key, from the only shard that can have it."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ def find_key(
     Parameters
     ----------
     operator : Compute
-        Whose state it is.
+        The operator whose state it is.
     store : PrimaryState
         The primary copy of one of its executors.
     space : KeySpace
         The operator's key space.
     executor : int
-        Which executor the store belongs to.
+        Index of the store's executor.
     key : sequence
         A value for each key column.
     now : float, optional
-        The time by which state has expired, as for `read_state`.
+        The time at which state has expired, as for `read_state`.
 
     Returns
     -------
     pyarrow.Table or None
-        One row, or None when this executor has not seen the key.
+        One row, or None if this executor has no state of the key.
 
     Raises
     ------
@@ -53,8 +53,8 @@ def find_key(
     """
     if store.key_schema is None:
         return None
-    wanted = _row(operator, store.key_schema, key)
-    hashes = hash_columns(wanted, operator.keys)
+    query = _row(operator, store.key_schema, key)
+    hashes = hash_columns(query, operator.keys)
     if int(space.executor_of(hashes)[0]) != executor:
         return None
     table = read_state(operator, store, shards=space.shard_of(hashes).tolist(), now=now)
@@ -62,14 +62,16 @@ def find_key(
         return None
     rows = table.select(list(operator.keys)).combine_chunks().to_batches()[0]
     same = hash_columns(rows, operator.keys) == hashes[0]
-    same &= _checks(rows, operator) == _checks(wanted, operator)[0]
+    same &= _checks(rows, operator) == _checks(query, operator)[0]
     found = np.flatnonzero(same)
     return table.slice(int(found[0]), 1) if len(found) else None
 
 
 def _row(operator: Compute, schema: pa.Schema, key: Sequence[Any]) -> pa.RecordBatch:
     if len(key) != len(operator.keys):
-        raise StateError(f"operator {operator.name!r} has the key columns {operator.keys}: give one value for each")
+        raise StateError(
+            f"operator {operator.name!r} has the key columns {operator.keys}: pass one value for each, not {len(key)}"
+        )
     columns = []
     for name, value in zip(operator.keys, key, strict=True):
         try:

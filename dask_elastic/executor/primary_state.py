@@ -1,4 +1,4 @@
-"""The primary copy of an executor's state, and what the rows looked like from which it was made."""
+"""The primary copy of an executor's state, with the schema of the executor's input."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class PrimaryState(KeyedStore):
     Attributes
     ----------
     input_schema : Schema or None
-        Schema of the executor's input; None before the first batch. State is kept as plain numbers, so only the input's
-        types say what they stand for.
+        Schema of the executor's input; None before the first batch. State is stored as plain numbers; reading it as
+        values needs the types of the input.
     """
 
     input_schema: pa.Schema | None = None
 
     def note_input(self, schema: pa.Schema) -> None:
-        """Remember the schema of the first batch; called by who holds the executor's lock."""
+        """Remember the schema of the first batch; the caller holds the executor's lock."""
         if self.input_schema is None:
             self.input_schema = schema

@@ -1,4 +1,4 @@
-"""One task's work on one batch, wherever the task runs: logic, then the way out."""
+"""How a task processes a batch, at home or remote: the logic, then the emitter."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ class Processor:
     component : Component
         The component.
     task : int
-        The task, whose shards alone it may touch.
+        The task; only its shards are accessed.
     store : KeyedStore
-        The state shared by the executor's tasks in this process.
+        The store of the executor's tasks in this process.
     spaces : mapping of str to KeySpace
         Key space of each stateful component.
     error_policy : ErrorPolicy
         Runs user code.
     home : int
-        The executor's home, where its rows leave to sinks.
+        The executor's home, whose sink instances get its rows.
     """
 
     def __init__(
@@ -50,10 +50,10 @@ class Processor:
         self.error_policy = error_policy
         self.emitter = Emitter(component.name, component.outputs, spaces, error_policy, home)
         self.session = store.session(task)
-        self.logic = make_logic(operator, store, self.session, self.emitter.listened_to)
+        self.logic = make_logic(operator, store, self.session, self.emitter.has_outputs)
 
     def process(self, batch: Batch) -> list[Delivery]:
-        """Process one batch as a unit and route what comes out of it."""
+        """Process one batch as a unit and route its outputs."""
         rows, hashes = batch.rows, batch.hashes
         assert hashes is not None
 
@@ -65,5 +65,5 @@ class Processor:
         return self.emitter.emit(self.error_policy.run(self.name, run, rows), batch.stamp)
 
     def close(self) -> None:
-        """End the task's access to the state, and with it its cache of the keys."""
+        """End the task's session with the store, and its cache of keys."""
         self.session.close()

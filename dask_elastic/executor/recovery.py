@@ -1,12 +1,12 @@
-"""The loss of a node: what its tasks had and the primary copy lacks goes to other tasks, once more.
+"""Failover of a lost node's tasks: other tasks replay the rows whose effect the primary copy lacks.
 
 Notes
 -----
-Elasticutor, section 3.1: the primary copy says what a lost task had done up to its last flush, its pending queue what
-it was sent since. Here the rows of the pending queue go back to where they came from, to the front of the rows that
-wait for their shard, and the shard moves without a label to a task that is left. Sub-batches are emitted in the order
-of their numbers, so every row knows from then on whether what it put out has left; a sub-batch may fall apart by
-shards, and its parts may be joined with others of their kind.
+Elasticutor, section 3.1: the primary copy has what a lost task did up to its last flush, its pending queue what it was
+sent since. Here the rows of the pending queue return to the front of the rows that wait for their shard, and the shard
+moves without a label to another task. Sub-batches are emitted in the order of their numbers, so each row is marked with
+whether its outputs have left; a sub-batch may be split by shards, and its parts may be joined with others of the same
+mark.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from dask_elastic.executor.pending import Sent
 from dask_elastic.executor.piece import Block, Piece, Receipt, Replay, pieces_by_route, sorted_block
 from dask_elastic.executor.routes import Routes
 from dask_elastic.executor.task import Task
+from dask_elastic.executor.task_status import TaskEvent
 from dask_elastic.vocab.errors import PoisonBatch
 from dask_elastic.vocab.identity import ExecutorId
 
@@ -29,18 +30,18 @@ RECORDS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class RecoveryRecord:
-    """What became of the tasks of one lost node.
+    """The failover of the tasks of one lost node.
 
     Parameters
     ----------
     node, tasks, shards : int
         The node, and how many tasks and shards were lost with it.
     rows : int
-        Rows that have to be processed once more.
+        Rows to replay.
     lost : float
         When the loss was noticed, seconds.
     first, ended : float or None
-        When the first and the last of those rows were processed; None before, and `first` also where there are none.
+        When the first and the last of these rows were processed again; None before, and `first` also without rows.
     """
 
     node: int
@@ -53,19 +54,19 @@ class RecoveryRecord:
 
 
 class Recovery:
-    """Rows that are processed once more, since a node was lost; called by who holds the executor's lock.
+    """The replays of one executor after lost nodes; the caller holds the executor's lock.
 
     Parameters
     ----------
     executor : ExecutorId
-        Whose rows.
+        The executor.
     routes : Routes
         Table, tasks and queues.
 
     Attributes
     ----------
     rows : int
-        Those that have not been processed again yet.
+        Rows still to replay.
     losses : int
         Nodes lost so far.
     records : deque of RecoveryRecord
@@ -80,23 +81,28 @@ class Recovery:
         self.records: deque[RecoveryRecord] = deque(maxlen=RECORDS)
 
     def lose(self, node: int, tasks: Sequence[Task], now: float, died: bool = False) -> int:
-        """Forget lost tasks, and let what they had wait again; the shards that they owned are paused.
+        """Drop lost tasks, and return their rows to the waiting rows of their shards, which are paused.
 
         Parameters
         ----------
         node : int
-            The node that they were on.
+            The lost node.
         tasks : sequence of Task
-            The tasks.
+            Its tasks.
         now : float
-            The time.
+            The time in seconds.
         died : bool
-            Whether the node is known to have died, so that what it had at hand may be what it died of.
+            Whether the node is known to have died, perhaps of the sub-batches that it was processing.
 
         Returns
         -------
         int
-            Rows that had been settled and are to be settled once more.
+            Rows that had been settled and will be settled again.
+
+        Raises
+        ------
+        PoisonBatch
+            If the node died of rows that another node had died of.
         """
         for task in tasks if died else ():
             self._check_suspects(task)
@@ -104,6 +110,7 @@ class Recovery:
         shards = sum(len(self.routes.table.shards_of(task.number)) for task in tasks)
         settled = 0
         for task in tasks:
+            task.handle(TaskEvent.NODE_LOST)
             del self.routes.tasks[task.number]
             settled += self._put_back(task, now, died)
         rows = self.rows - before
@@ -112,38 +119,32 @@ class Recovery:
         return settled
 
     def _check_suspects(self, task: Task) -> None:
-        """Stop where the rows that a lost task had at hand are those that another died of before.
-
-        Raises
-        ------
-        PoisonBatch
-            Naming them.
-        """
-        sent = at_hand(task)
+        """Raise `PoisonBatch` if another node had died of rows that the lost task was processing."""
+        sent = sent_in_process(task)
         if sent is not None and any(piece.suspect for piece in sent.work.pieces):
             raise PoisonBatch(self.executor.component, sent.number)
 
     def _put_back(self, task: Task, now: float, died: bool) -> int:
         assert task.pending is not None
         settled = 0
-        back: dict[int, list[Piece]] = {}
-        suspect = at_hand(task) if died else None
+        returned: dict[int, list[Piece]] = {}
+        suspect = sent_in_process(task) if died else None
         for sent in task.pending:
             for shard, piece in self._lacking(task, sent, now):
-                back.setdefault(shard, []).append(piece._replace(suspect=piece.suspect or sent is suspect))
+                returned.setdefault(shard, []).append(piece._replace(suspect=piece.suspect or sent is suspect))
                 if sent.settled or sent.work.replay is Replay.NONE:
                     self.rows += piece.length
                 if sent.settled:
                     settled += piece.length
         for waiting in task.queue.pieces:
             for shard, piece in self._by_shard(waiting):
-                back.setdefault(shard, []).append(piece)
-        for shard, pieces in back.items():
+                returned.setdefault(shard, []).append(piece)
+        for shard, pieces in returned.items():
             self.routes.put_back(shard, pieces)
         return settled
 
     def _lacking(self, task: Task, sent: Sent, now: float) -> Iterator[tuple[int, Piece]]:
-        """Cut a sub-batch into the rows of each shard of which the primary copy lacks it."""
+        """Cut out of a sub-batch the rows of each shard whose effect the primary copy lacks."""
         assert task.pending is not None
         left = sent.settled or sent.number <= task.pending.emitted or sent.work.silent
         replay = Replay.SILENT if left else Replay.LOUD
@@ -160,14 +161,14 @@ class Recovery:
         return Piece(Block(batch.rows, batch.hashes), 0, rows, receipt)
 
     def _by_shard(self, piece: Piece) -> Iterator[tuple[int, Piece]]:
-        """Cut a piece into those of its shards that wait for an owner; the others have one, and had left the task."""
+        """Cut out of a piece the rows of each paused shard; its other shards had left the task before."""
         block = sorted_block(*piece.block.part(piece.start, piece.stop), self.routes.space, self.routes.table)
         for route, shard, part in pieces_by_route(block, piece.receipt, self.routes.table):
             if route < 0:
                 yield shard, part._replace(replay=piece.replay, suspect=piece.suspect, taken=piece.taken)
 
     def has_suspects(self) -> bool:
-        """Say whether rows that a node may have died of are at home: they wait, or a task at home has them."""
+        """Whether rows that a node may have died of are at home: they wait, or a task at home processes them."""
         return self.rows > 0 and any(piece.suspect for piece in self._at_home())
 
     def _at_home(self) -> Iterator[Piece]:
@@ -179,16 +180,29 @@ class Recovery:
                 yield from work.pieces
 
     def seconds_to_first(self) -> tuple[float, float] | None:
-        """Return p50 and p99 of the time from a loss to the first row processed again; None where there was none."""
-        took = [record.first - record.lost for record in self.records if record.first is not None]
-        if not took:
+        """Return p50 and p99 of the seconds from a loss to the first replayed row; None without such a row."""
+        seconds = [record.first - record.lost for record in self.records if record.first is not None]
+        if not seconds:
             return None
-        # Of a few the largest counts, not something below it.
-        p50, p99 = np.quantile(took, [0.5, 0.99], method="higher").tolist()
+        # No interpolation: p99 of a few values is the largest of them.
+        p50, p99 = np.quantile(seconds, [0.5, 0.99], method="higher").tolist()
         return p50, p99
 
     def done(self, rows: int, now: float) -> bool:
-        """Note rows that were processed once more; returns whether they were the last."""
+        """Count replayed rows.
+
+        Parameters
+        ----------
+        rows : int
+            Rows that were processed again.
+        now : float
+            The time in seconds.
+
+        Returns
+        -------
+        bool
+            Whether they were the last ones.
+        """
         self.rows -= rows
         over = self.rows == 0
         for position, record in enumerate(self.records):
@@ -198,7 +212,7 @@ class Recovery:
         return over
 
 
-def at_hand(task: Task) -> Sent | None:
-    """Return what a task was processing, or about to begin with, as far as its home knows."""
+def sent_in_process(task: Task) -> Sent | None:
+    """Return the sub-batch that a remote task processes, or processes next, as far as its home knows."""
     assert task.pending is not None
     return next((sent for sent in task.pending if not sent.settled), None)

@@ -1,4 +1,4 @@
-"""The part of an executor that runs on a remote node: its tasks, and the state of the shards that they own there."""
+"""The part of an executor on a remote node: its tasks there, and the state of their shards."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from dask_elastic.vocab.messages import (
 
 
 class RemoteTask:
-    """A task on a remote node: a FIFO of what its home sent."""
+    """A task on a remote node: a FIFO of messages of its home."""
 
     __slots__ = ("number", "processed", "queue", "sleeping", "waited")
 
@@ -45,14 +45,14 @@ class RemoteTask:
 
 
 class RemotePart:
-    """All tasks of one executor on one remote node; they share the state of their shards as tasks at home do.
+    """All tasks of one executor on one remote node; they share one store, as the tasks at home do.
 
-    The driver calls `admit` and then `receive` for each message from the home, in order, and for each task in a thread
-    `take`; a `SubBatch` it processes and then calls `processed`, for anything else `control`. What these return goes
-    home in order, each message with its `stamp`.
+    The driver calls `admit` and then `receive` for each message of the home, in order. In the thread of each task it
+    calls `take`, processes a `SubBatch` and then calls `processed`, or calls `control` for any other message. It sends
+    the messages that these return home in order, each with its `stamp`.
 
-    A home that gave the node up and comes back to it says so by a higher incarnation. The part that it knew then is
-    closed, and another begins with an empty store.
+    A home that gave the node up and returns to it uses a higher incarnation. The part of the earlier incarnation is
+    closed then, and another one starts with an empty store.
 
     Parameters
     ----------
@@ -63,17 +63,17 @@ class RemotePart:
     make_lock : callable
         Makes locks.
     incarnation : int
-        Which life of the link to the home this is; the first message, a `StartTask`, tells.
+        Incarnation of the link to the home, from the stamp of its first message, a `StartTask`.
 
     Attributes
     ----------
     closed : bool
-        Whether the home has begun another life: the tasks are to end, and nothing goes home any more.
+        Whether the home has begun another incarnation: the tasks end, and nothing is sent home.
 
     Notes
     -----
-    Elasticutor, section 3.1. Dirty marks never move: a label sends everything before it home, and the target is
-    installed from the primary copy.
+    Elasticutor, section 3.1. Dirty marks never move: a label flushes the shard's state, and the target is installed
+    from the primary copy.
     """
 
     def __init__(self, identity: ExecutorId, space: KeySpace, make_lock: MakeLock = NoLock, incarnation: int = 0):
@@ -85,21 +85,21 @@ class RemotePart:
         self.tasks: dict[int, RemoteTask] = {}
         self._link = Link(incarnation)
         self._leaving: set[int] = set()
-        # Installing and forgetting state takes its time, and `receive` must not: it runs on an event loop.
+        # Installing and dropping state takes long, and `receive` must not: it runs on an event loop.
         self._moving = make_lock()
 
     @property
     def incarnation(self) -> int:
-        """Which life of the link to the home this is."""
+        """Incarnation of the link to the home."""
         return self._link.incarnation
 
     @property
     def refused(self) -> int:
-        """Messages that did not pass."""
+        """Messages that were refused."""
         return self._link.refused
 
     def admit(self, stamp: Stamp) -> bool:
-        """Say whether a message of the home may pass; called for each of them, in the order in which they come."""
+        """Whether a message of the home is accepted; called for each of them, in the order of arrival."""
         with self.lock:
             return self._link.admit(stamp)
 
@@ -109,16 +109,34 @@ class RemotePart:
             return self._link.stamp()
 
     def close(self) -> None:
-        """End all tasks as they are; the home does not know them any more."""
+        """End all tasks at once; the home has given them up."""
         with self.lock:
             self.closed = True
             self.tasks.clear()
 
     def receive(self, message: ToRemote, now: float = 0.0) -> bool:
-        """Put a message in its task's FIFO; returns whether the task sleeps and must be woken."""
+        """Put a message in its task's FIFO; a `StartTask` starts the task instead.
+
+        Parameters
+        ----------
+        message : ToRemote
+            A message of the home that `admit` has accepted.
+        now : float
+            The time of its arrival, seconds.
+
+        Returns
+        -------
+        bool
+            Whether the task sleeps and must be woken.
+
+        Raises
+        ------
+        ProtocolError
+            If the message needs a task that does not exist here.
+        """
         with self.lock:
             if self.closed:
-                # On its way when the end came; the home will notice, if it has not.
+                # The home sent it before it gave the node up.
                 return False
             if isinstance(message, StartTask):
                 self.tasks[message.task] = RemoteTask(message.task)
@@ -127,16 +145,18 @@ class RemotePart:
                 return False
             task = self.tasks.get(message.task)
             if task is None and isinstance(message, FlushRequest):
-                # The task was drained while the request was on its way; its labels have flushed everything.
+                # The task was drained before the request arrived; its labels have flushed everything.
                 return False
             if task is None:
-                raise ProtocolError(f"{self.identity}: a message for task {message.task}, which is not here")
+                raise ProtocolError(
+                    f"{self.identity}: a message for task {message.task}, which does not exist on this node"
+                )
             task.queue.append((now, message))
             wake, task.sleeping = task.sleeping, False
             return wake
 
     def take(self, number: int, now: float = 0.0) -> ToRemote | None:
-        """Return the next message of a task; None when there is none, and then `receive` says when to wake it."""
+        """Return a task's next message; None when there is none, and `receive` tells when to wake the task."""
         with self.lock:
             if self.closed:
                 return None
@@ -149,29 +169,57 @@ class RemotePart:
             return None
 
     def processed(self, message: SubBatch, deliveries: list[Delivery], busy: float) -> list[ToHome]:
-        """Return what goes home of a sub-batch that was processed as one unit; `deliveries` are all of its outputs."""
+        """Return the messages to the home about a processed sub-batch.
+
+        Parameters
+        ----------
+        message : SubBatch
+            The sub-batch.
+        deliveries : list of Delivery
+            All of its outputs.
+        busy : float
+            Seconds for which it kept the core busy.
+
+        Returns
+        -------
+        list of ToHome
+            The outputs, unless the sub-batch is silent, then `Done`; nothing if the part is closed.
+        """
         task = self.tasks.get(message.task)
         if task is None:
-            return self._nothing(message.task)
+            return self._no_reply(message.task)
         task.processed = message.number
         sent: list[ToHome] = []
         if deliveries and not message.silent:
             sent.append(Outputs(message.task, message.number, tuple(deliveries)))
         return [*sent, Done(message.task, message.number, busy, task.waited)]
 
-    def _nothing(self, task: int) -> list[ToHome]:
+    def _no_reply(self, task: int) -> list[ToHome]:
         if not self.closed:
-            raise ProtocolError(f"{self.identity}: something was done for task {task}, which is not here")
+            raise ProtocolError(
+                f"{self.identity}: a message of task {task} was carried out, but the task does not exist on this node"
+            )
         return []
 
     def control(self, message: Label | Install | FlushRequest | StopTask) -> list[ToHome]:
-        """Carry out a control record when it is the task's turn."""
-        mine = self.tasks.get(message.task)
-        if mine is None:
-            return self._nothing(message.task)
+        """Carry out a control record when `take` has returned it.
+
+        Parameters
+        ----------
+        message : Label, Install, FlushRequest or StopTask
+            The control record.
+
+        Returns
+        -------
+        list of ToHome
+            The messages to the home.
+        """
+        target = self.tasks.get(message.task)
+        if target is None:
+            return self._no_reply(message.task)
         match message:
             case Label(_, shard, stays):
-                return [self._label(mine, shard, stays)]
+                return [self._label(target, shard, stays)]
             case Install(task, shard, state):
                 with self._moving:
                     self._leaving.discard(shard)
@@ -181,7 +229,7 @@ class RemotePart:
                     self.store.grant(shard, task)
                 return []
             case FlushRequest(_, token, shard):
-                return [self._flush(mine, token, shard)]
+                return [self._flush(target, token, shard)]
             case StopTask(task):
                 with self.lock:
                     self.tasks.pop(task, None)
@@ -193,18 +241,18 @@ class RemotePart:
         if not stays:
             with self._moving:
                 self._leaving.add(shard)
-        # Only this shard is brought home, so the task's other shards are not flushed through here.
+        # Only this shard is flushed: `processed` is no flush of the task's other shards.
         return LabelReturned(task.number, shard, task.processed, state)
 
     def settle(self) -> None:
-        """Forget the shards that have left; called once what `control` returned has been sent, which must not wait."""
+        """Drop the state of shards that have left; called after `control`'s messages are sent, which must not wait."""
         with self._moving:
             if self._leaving:
                 self.store.drop(self._leaving)
                 self._leaving.clear()
 
     def flush_due(self, number: int) -> FlushRequest:
-        """Return the request that a periodic flush puts in a task's FIFO."""
+        """Return the request of a periodic flush, for a task's FIFO."""
         return FlushRequest(number, -1)
 
     def _flush(self, task: RemoteTask, token: int, shard: int) -> Flush:

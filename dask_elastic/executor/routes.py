@@ -1,4 +1,4 @@
-"""Where an executor's rows go: the shard table, the tasks with their queues, and the rows of paused shards."""
+"""Second tier of routing: the shard table, the tasks with their queues, and the rows of paused shards."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from dask_elastic.executor.piece import Block, Piece, Receipt, pieces_by_route, sorted_block
 from dask_elastic.executor.task import Task
 from dask_elastic.executor.task_queue import LabelItem
+from dask_elastic.executor.task_status import TaskStatus
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.routing.table import ShardTable
 from dask_elastic.vocab.batch import Batch
@@ -17,16 +18,16 @@ from dask_elastic.vocab.errors import MoveRefused
 
 
 class Routes:
-    """Second tier of routing, of one executor.
+    """Second tier of routing of one executor: from shards to tasks.
 
-    `split` may be called by any thread; everything else only by who holds the executor's lock.
+    Any thread may call `split`; for all else the caller holds the executor's lock.
 
     Parameters
     ----------
     space : KeySpace
         The component's key space.
     tasks : iterable of Task
-        The first tasks; the shards are dealt to them in turn.
+        The first tasks; the shards are assigned to them round-robin.
     """
 
     def __init__(self, space: KeySpace, tasks: Iterable[Task]):
@@ -36,7 +37,7 @@ class Routes:
         self.waiting: dict[int, deque[Piece]] = {}
 
     def split(self, batch: Batch) -> Block:
-        """Sort a batch for the tasks, against the table of this moment; without a lock."""
+        """Sort a batch by task, as the current table says; needs no lock."""
         table = self.table
         assert batch.hashes is not None
         if table.single is not None:
@@ -44,7 +45,20 @@ class Routes:
         return sorted_block(batch.rows, batch.hashes, self.space, table)
 
     def enqueue(self, block: Block, receipt: Receipt) -> list[int]:
-        """Put a split batch where the table of now says; returns the tasks to wake."""
+        """Enqueue a split batch as the current table says; rows of paused shards join their waiting rows.
+
+        Parameters
+        ----------
+        block : Block
+            The batch as `split` returned it, perhaps against an older table.
+        receipt : Receipt
+            Accounting of the batch.
+
+        Returns
+        -------
+        list of int
+            The tasks to wake.
+        """
         single = self.table.single
         if block.bounds is None and single is not None:
             return self._put(single, Piece(block, 0, block.rows.num_rows, receipt))
@@ -65,14 +79,14 @@ class Routes:
 
     @staticmethod
     def wake(task: Task) -> list[int]:
-        """Return the task if it sleeps, and take it for awake from here on."""
+        """Return the task's number if it sleeps, and mark it as awake."""
         if not task.sleeping:
             return []
         task.sleeping = False
         return [task.number]
 
     def pause(self, shard: int) -> None:
-        """Stop routing a shard, and set its waiting rows aside."""
+        """Stop routing a shard, and cut its rows out of the queue of its task."""
         source = self.tasks[int(self.table.owner[shard])]
         self.table = self.table.pause(shard)
         self.waiting[shard] = deque(source.queue.extract(shard, self.space, self.table))
@@ -83,7 +97,7 @@ class Routes:
         return self.wake(source)
 
     def resume(self, shard: int, target: int) -> list[int]:
-        """Give a paused shard to `target` and release its rows in order."""
+        """Route a paused shard to `target` and release its waiting rows in order; returns the tasks to wake."""
         self.table = self.table.moved(shard, target)
         pieces = self.waiting.pop(shard)
         if not pieces:
@@ -99,28 +113,28 @@ class Routes:
         self.waiting[shard] = deque()
 
     def put_back(self, shard: int, pieces: Iterable[Piece]) -> None:
-        """Let rows of a paused shard wait once more, before those that came after them."""
+        """Return rows to the waiting rows of a paused shard, before the later ones."""
         self.waiting[shard].extendleft(reversed([*pieces]))
 
     def check_move(self, shard: int, target: int) -> None:
-        """Refuse a move that cannot be begun.
+        """Refuse a move that cannot begin.
 
         Raises
         ------
         MoveRefused
-            If the shard moves already, or `target` is no task that can take it.
+            If the shard does not exist or moves already, or `target` is no active task.
         """
         if not 0 <= shard < self.space.shards:
-            raise MoveRefused(f"shard {shard} does not exist: shards go from 0 to {self.space.shards - 1}")
+            raise MoveRefused(f"shard {shard} does not exist: the shards are 0 to {self.space.shards - 1}")
         if self.table.paused[shard]:
-            raise MoveRefused(f"shard {shard} is on the move already: wait until it has arrived")
+            raise MoveRefused(f"shard {shard} is moving already: wait until it has arrived")
         task = self.tasks.get(target)
-        if task is None or task.draining:
-            active = sorted(t.number for t in self.tasks.values() if not t.draining)
-            raise MoveRefused(f"task {target} cannot take shard {shard}: the executor's tasks are {active}")
+        if task is None or task.status is not TaskStatus.ACTIVE:
+            active = sorted(t.number for t in self.tasks.values() if t.status is TaskStatus.ACTIVE)
+            raise MoveRefused(f"task {target} cannot take shard {shard}: the executor's active tasks are {active}")
 
     def backlog(self) -> np.ndarray:
-        """Return the rows of each shard that wait, for a task or for the end of a move."""
+        """Return the rows of each shard that wait for a task or for the end of a move, ``int64``."""
         rows = np.zeros(self.space.shards, dtype=np.int64)
         for task in self.tasks.values():
             for piece in task.queue.pieces:
@@ -130,7 +144,7 @@ class Routes:
         return rows
 
     def in_flight(self) -> np.ndarray:
-        """Return the rows of each shard that tasks have taken and not done yet."""
+        """Return the rows of each shard that are in flight: tasks have taken and not settled them, ``int64``."""
         rows = np.zeros(self.space.shards, dtype=np.int64)
         for task in self.tasks.values():
             for work in task.in_flight.values():
@@ -138,16 +152,6 @@ class Routes:
         return rows
 
     @property
-    def waiting_rows(self) -> int:
-        """Rows that wait for paused shards."""
-        return sum(piece.length for pieces in self.waiting.values() for piece in pieces)
-
-    @property
-    def queued_rows(self) -> int:
-        """Rows that wait for a task."""
-        return sum(task.queue.rows for task in self.tasks.values())
-
-    @property
     def pending_bytes(self) -> int:
-        """Bytes that remote tasks were sent and that are not part of the primary copy yet."""
+        """Bytes in the pending queues of all remote tasks."""
         return sum(task.pending.nbytes for task in self.tasks.values() if task.pending is not None)

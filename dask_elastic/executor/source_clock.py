@@ -1,4 +1,4 @@
-"""Event time of one instance of a source: what its rows say, and when that is to be said to others."""
+"""Watermarks of one source instance: from the event times of its rows, at intervals."""
 
 from __future__ import annotations
 
@@ -10,37 +10,37 @@ from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.watermark import Watermark
 
 _LEAST, _MOST = -(2**63), 2**63 - 1
-"""What a channel carries of a time; beyond it a watermark says less than it could, and nothing wrong."""
+"""The times that a channel can carry; a watermark is cut to this range, which keeps it true."""
 
 _DAY = 86_400 * 10**6
 _UNITS = {"s": (10**6, 1), "ms": (1_000, 1), "us": (1, 1), "ns": (1, 1_000)}
 
 
 class SourceClock:
-    """Makes watermarks of the rows that an instance sends; called by one thread at a time.
+    """Makes the watermarks of a source instance from the rows that it sends; called by one thread at a time.
 
-    Before a batch is sent, `begin` is; behind it, `sent`. Both return what is to be said then, if anything.
+    The instance calls `begin` before it sends a batch, and `sent` after it. Both return a watermark to send then, or
+    None.
 
     Parameters
     ----------
     origin : ExecutorId
-        The instance.
+        The source instance.
     column : str
-        Its column of event time: timestamps or dates. A row without a time is as it were of any time.
+        Its column of event time: timestamps or dates. Rows where it is null do not count.
     slack : float
-        How much older than the newest row one that comes later may be, seconds.
+        Seconds by which a row may be older than the newest row before it.
     interval : float
-        Seconds between two watermarks, at least.
+        Least seconds between two watermarks.
     idle_after : float or None
-        Seconds without a row after which nobody is to wait for it; None is never.
+        Seconds without a row after which the instance is idle; None is never.
     now : float
         The time on the caller's clock, seconds.
 
     Attributes
     ----------
     late : int
-        Rows that came later than the slack allows: older than what had been said before them. They are sent all the
-        same.
+        Late rows: older than the watermark before them. They are sent nevertheless.
 
     Notes
     -----
@@ -51,8 +51,8 @@ class SourceClock:
     >>> clock = SourceClock(ExecutorId("readings", 0), "at", slack=10)
     >>> for seconds in ([100, 97], [95, 80], [105]):
     ...     rows = pa.record_batch({"at": pa.array(seconds, pa.timestamp("s"))})
-    ...     said = clock.sent(rows, now=0.0)
-    ...     print(said and said.time, clock.late)
+    ...     watermark = clock.sent(rows, now=0.0)
+    ...     print(watermark and watermark.time, clock.late)
     90000000 0
     None 1
     95000000 1
@@ -74,62 +74,74 @@ class SourceClock:
         self.late = 0
         self._slack = round(slack * 1e6)
         self._newest: int | None = None
-        self._said: int | None = None
-        self._said_at = -float("inf")
+        self._last: int | None = None
+        self._sent_watermark_at = -float("inf")
         self._sent_at = now
         self._idle = False
 
     @property
     def time(self) -> int | None:
-        """What was said last, microseconds since the epoch."""
-        return self._said
+        """Time of the last watermark, microseconds since the epoch."""
+        return self._last
 
     def begin(self) -> Watermark | None:
-        """Return what is to be said before the next batch: that the instance is not idle any more."""
+        """Return the watermark to send before the next batch: one that ends the idle state, if the instance is idle."""
         if not self._idle:
             return None
         self._idle = False
-        return Watermark(self.origin, self._said)
+        return Watermark(self.origin, self._last)
 
     def sent(self, rows: pa.RecordBatch, now: float) -> Watermark | None:
-        """Note rows that were sent, and return what is to be said behind them.
+        """Count rows that were sent, and return the watermark to send behind them.
+
+        Parameters
+        ----------
+        rows : pyarrow.RecordBatch
+            The rows.
+        now : float
+            The time in seconds.
+
+        Returns
+        -------
+        Watermark or None
+            None before the interval has passed, or without progress.
 
         Raises
         ------
         SourceError
-            If they lack the column, or it has no times.
+            If they lack the column of event time, or it is neither timestamps nor dates.
         """
         self._sent_at = now
         times = self._times(rows)
         found = pc.min_max(times)
         if found["max"].is_valid:
             unit = _unit(times.type)
-            if self._said is not None and _microseconds(found["min"].value, unit) < self._said:
-                self.late += _count_below(times, -(-self._said * unit[1] // unit[0]))
+            if self._last is not None and _microseconds(found["min"].value, unit) < self._last:
+                self.late += _count_below(times, -(-self._last * unit[1] // unit[0]))
             newest = _microseconds(found["max"].value, unit)
             self._newest = newest if self._newest is None else max(newest, self._newest)
-        return self._advanced(now) if now - self._said_at >= self.interval else None
+        return self._advanced(now) if now - self._sent_watermark_at >= self.interval else None
 
     def quiet(self, now: float) -> Watermark | None:
-        """Return what is to be said now that there is nothing to send for a while."""
+        """Return the watermark to send while the source has no rows."""
         if self.idle_after is None or self._idle or now - self._sent_at < self.idle_after:
-            return self._advanced(now) if now - self._said_at >= self.interval else None
+            return self._advanced(now) if now - self._sent_watermark_at >= self.interval else None
         self._advanced(now)
         self._idle = True
-        return Watermark(self.origin, self._said, idle=True)
+        return Watermark(self.origin, self._last, idle=True)
 
     def end(self) -> Watermark | None:
-        """Return what is to be said behind the last row: nothing older comes any more, whatever the slack."""
+        """Return the watermark to send behind the last row, without slack: no older row follows."""
         self._slack = 0
-        return self._advanced(self._said_at)
+        return self._advanced(self._sent_watermark_at)
 
     def _advanced(self, now: float) -> Watermark | None:
         if self._newest is None:
             return None
         time = min(max(self._newest - self._slack, _LEAST), _MOST)
-        if self._said is not None and time <= self._said:
+        if self._last is not None and time <= self._last:
             return None
-        self._said, self._said_at = time, now
+        self._last, self._sent_watermark_at = time, now
         return Watermark(self.origin, time, self._idle)
 
     def _times(self, rows: pa.RecordBatch) -> pa.Array:
@@ -148,7 +160,7 @@ class SourceClock:
 
 
 def _unit(kind: pa.DataType) -> tuple[int, int]:
-    """Return how many microseconds one is, as a fraction."""
+    """Return the microseconds of one unit, as a fraction."""
     if pa.types.is_date(kind):
         return (_DAY, 1) if pa.types.is_date32(kind) else _UNITS["ms"]
     return _UNITS[kind.unit]

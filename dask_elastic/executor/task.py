@@ -1,4 +1,4 @@
-"""One task of an executor as its home sees it."""
+"""One task of an executor, as its home sees it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from collections import deque
 
 from dask_elastic.executor.pending import Pending
 from dask_elastic.executor.task_queue import TaskQueue, Work
+from dask_elastic.executor.task_status import TaskEvent, TaskStatus, next_status
 from dask_elastic.meters import Rate
 
 PENDING_BYTES = 32 * 2**20
-"""Most bytes that a remote task may have been sent and not have brought home as state."""
+"""Bytes that may be sent to a remote task before their effect is flushed to the primary copy, at most."""
 
 REMOTE_WINDOW = 2
-"""Sub-batches in flight to a remote task that is no time away: one is processed while the next travels."""
+"""Sub-batches in flight to a remote task without network latency: one is processed while the next travels."""
 
 MOST_IN_FLIGHT = 32
 HOPS = 16
@@ -31,12 +32,12 @@ class Task:
     at_home : bool
         Whether that is the executor's home.
     pending_bytes : int
-        What bounds its pending queue; a task at home has none.
+        Bound of its pending queue; a task at home has none.
     """
 
     __slots__ = (
-        "_hops", "at_home", "busy", "draining", "in_flight", "node", "number", "pending", "queue", "sent", "sent_at",
-        "sleeping", "stopping", "window",
+        "_hops", "at_home", "busy", "in_flight", "node", "number", "pending", "queue", "sent", "sent_at", "sleeping",
+        "status", "window",
     )  # fmt: skip
 
     def __init__(self, task: int, node: int, at_home: bool, pending_bytes: int = PENDING_BYTES):
@@ -45,8 +46,7 @@ class Task:
         self.at_home = at_home
         self.queue = TaskQueue()
         self.sleeping = False
-        self.draining = False
-        self.stopping = False
+        self.status = TaskStatus.ACTIVE
         self.sent = 0
         self.in_flight: dict[int, Work] = {}
         self.pending = None if at_home else Pending(pending_bytes)
@@ -55,8 +55,18 @@ class Task:
         self._hops: deque[float] = deque(maxlen=HOPS)
         self.busy = Rate(window=1.0)
 
+    def handle(self, event: TaskEvent) -> None:
+        """Change the status as the table of `task_status` says.
+
+        Raises
+        ------
+        ProtocolError
+            If the event is illegal in this status.
+        """
+        self.status = next_status(self.number, self.status, event)
+
     def send(self, work: Work, now: float) -> int:
-        """Note a unit of work as under way; returns its number."""
+        """Mark a sub-batch as in flight; returns its number."""
         number = self.sent
         self.sent += 1
         self.in_flight[number] = work
@@ -67,26 +77,26 @@ class Task:
 
     @property
     def is_full(self) -> bool:
-        """Whether as much is on its way to it, or unflushed, as may be."""
+        """Whether no further sub-batch may be sent: the window or the pending queue is full."""
         return self.pending is not None and (len(self.in_flight) >= self.window or not self.pending.has_room)
 
     def settle(self, number: int, busy: float, waited: float, now: float, unit: float) -> None:
-        """Note a unit of work as done, and fit the window to the way there and back.
+        """Mark a sub-batch as done, and fit the window to the round-trip time.
 
         Parameters
         ----------
         number : int
-            The unit.
+            The sub-batch.
         busy, waited : float
             Seconds for which it kept the core busy, and for which it waited for the core at its node.
         now : float
-            The time.
+            The time in seconds.
         unit : float
-            Seconds of work that one unit may be.
+            Seconds of work in one sub-batch, at most.
 
         Notes
         -----
-        The core idles unless what travels there and back lasts for as long as the way takes.
+        The core idles unless the work in flight lasts for as long as the round trip.
         """
         del self.in_flight[number]
         if self.pending is not None:
@@ -94,8 +104,3 @@ class Task:
         self._hops.append(now - self.sent_at.pop(number) - busy - waited)
         hop = sorted(self._hops)[len(self._hops) // 2]
         self.window = min(REMOTE_WINDOW + max(0, math.ceil(hop / unit)), MOST_IN_FLIGHT)
-
-    @property
-    def idle(self) -> bool:
-        """Whether nothing waits for it and nothing is being processed."""
-        return not self.in_flight and len(self.queue) == 0

@@ -1,4 +1,4 @@
-"""What waits for one task, in order: pieces of batches, labels, and the sign to stop."""
+"""The queue of one task: pieces of batches, labels, and a stop item."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LARGE_PIECE = 4_096
 
 
 class LabelItem(NamedTuple):
-    """A label in a task's queue; the shard goes to `target`, which is on the same node when `stays`."""
+    """A label in a task's queue; the shard moves to `target`, which is on the same node when `stays`."""
 
     shard: int
     target: int
@@ -38,12 +38,12 @@ class Work:
     Parameters
     ----------
     pieces : list of Piece
-        At least one; all of one kind of replay.
+        At least one; all of the same kind of replay.
 
     Attributes
     ----------
     now : float
-        The processing time at which a task took it, as its home gave it.
+        The processing time that the home gave it when a task took it.
     """
 
     __slots__ = ("_built", "keeps", "now", "pieces", "replay", "rows")
@@ -61,18 +61,18 @@ class Work:
 
     @property
     def silent(self) -> bool:
-        """Whether what comes out of it has left already and is to be dropped."""
+        """Whether its outputs have left before the replay, and are dropped."""
         return self.replay is Replay.SILENT
 
     @property
     def nbytes(self) -> int:
-        """Size in bytes, by the mean size of the rows of each batch that it has a part of."""
+        """Size in bytes, from the mean row size of each batch that it has rows of."""
         return int(sum(piece.receipt.row_bytes * piece.length for piece in self.pieces))
 
     def batch(self) -> Batch:
-        """Return the rows as one batch; copies only where there are several pieces.
+        """Return the rows as one batch; copies only if there are several pieces.
 
-        Work that `keeps` its batch, since a remote task may be lost with it, gives the same one again.
+        Work of a remote task `keeps` its batch for a replay: it returns the same one again.
         """
         if self._built is not None:
             return self._built
@@ -82,7 +82,7 @@ class Work:
         return built
 
     def settle(self) -> None:
-        """Let the pieces go, and with them blocks that others share; the batch stays."""
+        """Drop the pieces, and with them the blocks that others share; keep the batch."""
         self._built = self.batch()
         self.pieces = []
 
@@ -106,9 +106,9 @@ Item = Work | LabelItem | StopItem
 
 
 class TaskQueue:
-    """FIFO of one task. Rows in it can still be routed elsewhere; what `take` returned cannot.
+    """FIFO of one task. Rows in it can still be routed to another task; items that `take` has returned cannot.
 
-    A piece is large and immutable, so cutting a shard out of everything that waits touches no row.
+    A piece is large and immutable, so cutting a shard out of the whole queue copies no row.
     """
 
     def __init__(self) -> None:
@@ -129,7 +129,7 @@ class TaskQueue:
         self.rows += piece.length
 
     def put_control(self, item: LabelItem | StopItem) -> None:
-        """Put a control record before all rows that wait; they belong to other shards or, at a stop, do not exist."""
+        """Put a control record before all waiting rows: none of them is of the label's shard; at a stop none waits."""
         self._items.appendleft(item)
 
     def take_control(self) -> LabelItem | StopItem | None:
@@ -141,7 +141,18 @@ class TaskQueue:
         return item
 
     def take(self, limit: int) -> Item | None:
-        """Return the next item: a control record, or rows joined up to `limit`; None when nothing waits."""
+        """Return the next item.
+
+        Parameters
+        ----------
+        limit : int
+            Rows to return, at most.
+
+        Returns
+        -------
+        Work, LabelItem, StopItem or None
+            A control record, or waiting pieces joined up to `limit` rows; None if the queue is empty.
+        """
         if not self._items:
             return None
         first = self._items.popleft()
@@ -155,7 +166,7 @@ class TaskQueue:
             if not isinstance(following, Piece) or following.length > LARGE_PIECE:
                 break
             if following.replay is not first.replay or following.taken != first.taken:
-                # Outputs that left already must not leave again, and those of other rows must.
+                # The outputs of one batch leave all or not at all, and it has one processing time.
                 break
             self._items.popleft()
             pieces.append(self._cut(following, limit - rows))
@@ -171,7 +182,7 @@ class TaskQueue:
         return head
 
     def extract(self, shard: int, space: KeySpace, table: ShardTable) -> list[Piece]:
-        """Cut the rows of a shard out, in order."""
+        """Cut the rows of a shard out of the queue, in order."""
         kept: deque[Piece | LabelItem | StopItem] = deque()
         taken: list[Piece] = []
         for item in self._items:

@@ -1,4 +1,4 @@
-"""How watermarks pass an executor: behind all outputs of the tuples that came before them, wherever these are."""
+"""How watermarks pass an executor: behind the outputs of all tuples that arrived before them."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from dask_elastic.vocab.watermark import Watermark
 
 
 class Standing(NamedTuple):
-    """How far event time has come, and whether nothing comes for now; as in `Watermark`."""
+    """Event time reached, and whether the instance is idle; as in `Watermark`."""
 
     time: int | None = None
     idle: bool = False
 
 
 class Span:
-    """The batches that came between two watermarks.
+    """The batches that arrived between two watermarks.
 
     Attributes
     ----------
     open : int
-        How many of them are not wholly processed.
+        How many of them are not settled.
     then : Standing
-        What holds once they are, and those before them; of the last span, which is still growing, it is not read.
+        The standing once they and all earlier batches are settled; not read of the last span, which still grows.
     """
 
     __slots__ = ("open", "then")
@@ -37,14 +37,14 @@ class Span:
 
 
 class Watermarks:
-    """Event time of one executor, from its inputs to what it says to those behind it.
+    """Event time of one executor: takes the watermarks of its inputs and emits its own.
 
-    `take` is for the driver; all else is called by who holds the executor's lock.
+    The driver calls `take`; for all else the caller holds the executor's lock.
 
-    Each batch that comes in is counted in the span of its time, until its last row is settled: until a task has
-    processed it and what came out has left. A watermark ends a span, and passes once this and all spans before are
-    settled. So it does not matter where a row is meanwhile: in a task's queue, waiting for a shard that moves, on its
-    way to a remote task, or once more at the beginning after that was lost.
+    Each arriving batch counts in the last span until its last row is settled: a task has processed it and its outputs
+    have left. A watermark closes the last span, and passes once this and all earlier spans have no open batch. So it
+    does not matter where a row is meanwhile: in a task's queue, waiting for a moving shard, in flight to a remote task,
+    or in a replay.
 
     Parameters
     ----------
@@ -56,13 +56,13 @@ class Watermarks:
     Attributes
     ----------
     now : Standing
-        What may be said: every older tuple is processed, and what came out of it has left.
+        The standing that may be emitted: every older tuple is processed, and its outputs have left.
 
     Notes
     -----
-    Enorm, section 6.2. A task that is lost with rows of which nothing has left keeps their span open until they are
-    processed again; rows that were settled before the loss are processed again without outputs, so what was said
-    remains true.
+    Enorm, section 6.2. Rows of a lost task whose outputs have not left keep their span open until the replay has
+    processed them. Rows that were settled before the loss are replayed without outputs, so the emitted watermarks
+    remain true.
     """
 
     def __init__(self, inputs: Inputs, lock: Lock):
@@ -70,12 +70,12 @@ class Watermarks:
         self.lock = lock
         self.timed = inputs.timed
         self.now = Standing()
-        self._said = Standing()
+        self._emitted = Standing()
         self._spans = deque([Span()])
         self._last = Standing()
 
     def arrived(self) -> Span | None:
-        """Count a batch that came in; it is to be `settled`."""
+        """Count an arriving batch; the caller passes its span to `settled` later."""
         if not self.timed:
             return None
         span = self._spans[-1]
@@ -84,45 +84,46 @@ class Watermarks:
 
     @staticmethod
     def settled(span: Span | None) -> None:
-        """Count a batch as processed, and what came out of it as gone."""
+        """Count a batch as settled: all of its rows are processed, and their outputs have left."""
         if span is not None:
             span.open -= 1
 
-    def heard(self) -> None:
-        """Let what the inputs say from now on pass behind the batches that came before."""
-        heard = Standing(self.inputs.time, self.inputs.idle)
-        if self.now.idle and not heard.idle:
-            # Before anything else leaves: who does not wait for us has to begin to.
+    def inputs_advanced(self) -> None:
+        """Let the new standing of the inputs pass behind the batches that arrived before."""
+        reached = Standing(self.inputs.time, self.inputs.idle)
+        if self.now.idle and not reached.idle:
+            # Receivers must count this instance again before any further output reaches them.
             self.now = self.now._replace(idle=False)
-        if not heard.idle:
+        if not reached.idle:
             for span in self._spans:
                 span.then = span.then._replace(idle=False)
-        if heard == self._last:
+        if reached == self._last:
             return
-        self._last = heard
+        self._last = reached
         if self._spans[-1].open:
-            self._spans[-1].then = heard
+            self._spans[-1].then = reached
             self._spans.append(Span())
         elif len(self._spans) > 1:
-            self._spans[-2].then = heard
+            self._spans[-2].then = reached
         else:
-            self.now = heard
+            self.now = reached
 
     def due(self) -> list[Instruction]:
-        """Return whether there is something to say, as an instruction."""
+        """Return `EmitWatermark` if the standing differs from the one emitted last."""
         if not self.timed:
             return []
         while len(self._spans) > 1 and not self._spans[0].open:
             self.now = self._spans.popleft().then
-        return [EmitWatermark()] if self.now != self._said else []
+        return [EmitWatermark()] if self.now != self._emitted else []
 
     def take(self) -> Watermark | None:
-        """Return what is to be said, once.
+        """Return the watermark that is due, or None.
 
-        Called to carry out `EmitWatermark`, and before the end; the caller sends it before the next one is taken.
+        The driver calls this to carry out `EmitWatermark`, and before the end; it sends each watermark before it takes
+        the next one.
         """
         with self.lock:
             if not self.due():
                 return None
-            self._said = self.now
-            return Watermark(self.inputs.receiver, *self._said)
+            self._emitted = self.now
+            return Watermark(self.inputs.receiver, *self._emitted)

@@ -1,7 +1,7 @@
-"""Meters: counters and histograms fed ``(value, now)`` by the data path and read by the control loop.
+"""Meters: counters and histograms that the data path updates with ``(value, now)`` and the control loop reads.
 
-A meter takes no lock. Its writer is the thread that holds the batch, its reader any other thread. What a reader sees
-beside a running writer may lack the newest values; it never raises and is never older than one slot of the meter.
+Meters take no locks. The thread that processes a batch writes, any other thread reads. A read concurrent with a write
+may miss the newest values, but never raises and is never older than one slot of the meter.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dask_elastic.meters.rate import Rate
 from dask_elastic.meters.recent_mean import RecentMean
 from dask_elastic.meters.ring import MeterError, SlotRing
 from dask_elastic.meters.service import ServiceRate
-from dask_elastic.meters.shard_demand import ShardDemand
+from dask_elastic.meters.shard_arrivals import ShardArrivals
 from dask_elastic.meters.shard_load import ShardLoad
 
 __all__ = [
@@ -26,7 +26,7 @@ __all__ = [
     "Rate",
     "RecentMean",
     "ServiceRate",
-    "ShardDemand",
+    "ShardArrivals",
     "ShardLoad",
     "SlotRing",
 ]

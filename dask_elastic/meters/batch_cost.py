@@ -1,25 +1,25 @@
-"""What a batch costs by its size, and so how large a batch may be."""
+"""Processing time of a batch as a function of its rows, to limit the size of batches."""
 
 from __future__ import annotations
 
 KEPT = 0.95
-"""Share of its weight that a batch keeps when the next one comes: the last twenty or so count."""
+"""Factor on the weight of a batch with each later batch; about the last twenty batches count."""
 
 GROWTH = 2
-"""No batch may be more than this many times as large as the largest of late: beyond that nothing is known."""
+"""Limit of a batch's size as a multiple of the largest recent batch, since the cost of larger ones is unknown."""
 
 FEW = 3
-"""Before this many batches, their mean is all there is to go by."""
+"""Number of batches before which the fixed cost is not estimated."""
 
 
 class BatchCost:
-    """Fits ``busy = fixed + rows · each`` to the batches of late.
+    """Fits ``busy = fixed + rows · each`` to recent batches.
 
     Notes
     -----
-    A batch has a fixed cost, that of the calls, beside the cost of its rows. If the size of a batch followed from the
-    mean cost of a row, a fixed cost above the time that a batch may take would make batches ever smaller, each row
-    ever dearer, and a single row the end of it. What counts is what one row more costs.
+    A batch has a fixed cost, that of its calls, in addition to the cost of its rows. If the size of batches were
+    derived from the mean cost per row, a fixed cost above the allowed time would make batches smaller, which raises the
+    mean cost per row, down to batches of a single row. The size is therefore derived from the marginal cost of a row.
 
     Examples
     --------
@@ -41,14 +41,14 @@ class BatchCost:
         self._largest = 0.0
 
     def add(self, rows: int, busy: float) -> None:
-        """Note a batch.
+        """Add the measurement of one batch.
 
         Parameters
         ----------
         rows : int
-            Its rows.
+            The number of its rows.
         busy : float
-            Seconds for which it kept a core busy.
+            Its processing time in seconds.
         """
         self._weight = self._weight * KEPT + 1
         self._rows = self._rows * KEPT + rows
@@ -58,7 +58,7 @@ class BatchCost:
         self._largest = max(self._largest * KEPT, rows)
 
     def rows_within(self, seconds: float) -> int | None:
-        """Return how many rows may cost so many seconds beside the fixed cost; None before the first batch.
+        """Return how many rows can be processed in a time, without the fixed cost.
 
         Parameters
         ----------
@@ -68,7 +68,7 @@ class BatchCost:
         Returns
         -------
         int or None
-            At least 1, and at most twice the largest batch of late.
+            At least 1 and at most twice the largest recent batch; None before the first batch.
         """
         if self._weight == 0 or self._busy <= 0:
             return None
@@ -77,11 +77,12 @@ class BatchCost:
         return most if each * most <= seconds else max(1, round(seconds / each))
 
     def _each(self) -> float:
-        """Return the seconds that one row more costs; at most the mean of a row, which knows of no fixed cost."""
+        """Return the marginal cost of a row in seconds; at most the mean cost, which includes the fixed cost."""
         mean = self._busy / self._rows
         spread = self._weight * self._rows_squared - self._rows * self._rows
         if spread <= 1e-9 * self._weight * self._rows_squared:
-            # Batches of one size say nothing of the fixed cost; once there are several, a larger one has to.
+            # From batches of equal size the fixed cost cannot be estimated. After a few of them, 0 makes the next batch
+            # larger, so that it can.
             return mean if self._weight < FEW else 0.0
         slope = (self._weight * self._rows_busy - self._rows * self._busy) / spread
         return min(max(slope, 0.0), mean)

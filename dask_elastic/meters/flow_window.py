@@ -1,4 +1,4 @@
-"""How much a sender may have unprocessed: enough to keep the receiver busy, little enough to keep the queue short."""
+"""Flow control window: large enough to keep the receiver busy, small enough to keep its queue short."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections import deque
 
 FIRST_BYTES = 64 * 2**10
 SPANS = 5
-"""So many of the last spans count."""
+"""Number of last spans that are kept."""
 
 SHRINK = 0.25
-"""A window shrinks by no more than such a part of what is processed meanwhile, so that the sender is never stopped."""
+"""The window shrinks by at most this fraction of the bytes processed meanwhile, so that the sender never stops."""
 
 
 class FlowWindow:
@@ -18,21 +18,26 @@ class FlowWindow:
     Parameters
     ----------
     limit : int
-        The window is never larger than this many bytes.
+        The maximum of the window in bytes.
     queue_time : float
-        Seconds of the receiver's work that may wait.
+        Seconds of the receiver's work that may be queued.
+
+    Attributes
+    ----------
+    nbytes : int
+        The window: bytes that the sender may have in flight.
 
     Notes
     -----
-    The window is the most that came back within `queue_time` seconds of late. A window that is too small to keep the
-    receiver busy grows and grows, since what it lets through comes back in less than `queue_time`; one that is too
-    large shrinks to what the receiver gets done. Without it, a byte bound that suits ten million rows a second would be
-    minutes of work for an operator that needs a millisecond a row.
+    The window is the maximum of recent bytes processed within `queue_time` seconds. A window that is too small to keep
+    the receiver busy grows repeatedly, since its bytes are processed in less than `queue_time`; a window that is too
+    large shrinks to what the receiver processes. A fixed bound in bytes would not do: one that suits ten million rows
+    per second would be minutes of work for an operator that needs a millisecond per row.
 
-    Credit comes back in bursts: a batch is done when its last row is, and while a shard moves, every batch with a row
-    of it waits. Rates of short moments would take a burst for speed, and let so much wait that a sender with several
-    receivers is held up by one of them for seconds. Spans as long as `queue_time` do not: what comes back in a burst
-    was under way, and that is the window already.
+    Credit returns in bursts: a batch is processed when its last row is, and while a shard moves, each batch with a row
+    of that shard waits. Rates over short spans would mistake a burst for throughput and admit so much that one receiver
+    blocks a sender with several receivers for seconds. Spans as long as `queue_time` avoid this, since a burst is at
+    most what was in flight, which is the window.
 
     Examples
     --------
@@ -54,17 +59,17 @@ class FlowWindow:
         self._bytes = 0
 
     def released(self, nbytes: int, now: float) -> None:
-        """Credit came back.
+        """Update the window with returned credit.
 
         Parameters
         ----------
         nbytes : int
-            How much.
+            The returned credit in bytes.
         now : float
-            The time in seconds, on a clock that never goes back.
+            The time in seconds, on a monotonic clock.
         """
         if self._since is None:
-            # What was under way before the first span began would count as if it took no time.
+            # Credit of bytes sent before the first span would count as processed in no time.
             self._since = now
             return
         self._bytes += nbytes
@@ -72,7 +77,7 @@ class FlowWindow:
         if took < self.queue_time:
             self._grow_to(released)
             return
-        # The first window was a guess: what is measured first replaces it.
+        # The initial window is a guess, which the first measured span replaces.
         self.nbytes = max(self.nbytes - int(SHRINK * released), 1) if self._spans else 1
         self._spans.append(released * self.queue_time / took)
         self._since, self._bytes = now, 0

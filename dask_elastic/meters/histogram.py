@@ -1,4 +1,4 @@
-"""Latencies in logarithmic buckets: small, quick to record, mergeable, right to two per cent."""
+"""Histogram of latencies in logarithmic buckets: small, fast to update, mergeable, accurate to 2 %."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _GROWTH = (1 + ERROR) / (1 - ERROR)
 _STEPS = math.ceil(math.log(LONGEST / SHORTEST) / math.log(_GROWTH))
 _EDGES: NDArray[np.float64] = SHORTEST * _GROWTH ** np.arange(_STEPS + 1, dtype=np.float64)
 _EDGE_TUPLE: tuple[float, ...] = tuple(_EDGES.tolist())
-# Bucket 0 is all up to the first edge, the last bucket all beyond the last edge.
+# Bucket 0 holds all durations up to the first edge, the last bucket all beyond the last edge.
 _BUCKETS = _STEPS + 2
-# The point of a bucket from which both its edges are away by the same relative error.
+# The value of a bucket has the same relative distance from both of its edges.
 _VALUES: NDArray[np.float64] = np.concatenate(([SHORTEST], 2 * _EDGES[1:] / (1 + _GROWTH), [_EDGES[-1]]))
 _HEADER = struct.Struct("<4sI")
 _MAGIC = b"dlh1"
@@ -31,13 +31,13 @@ _MAGIC = b"dlh1"
 class LatencyHistogram:
     """Counts of durations in buckets that grow by a constant factor.
 
-    Quantiles are within 2 % of the true ones for durations from one microsecond to 1,000 seconds. A shorter one counts
-    as one microsecond, and so does one that is negative or not a number; a longer one counts as 1,000 seconds.
+    Quantiles are within 2 % of the exact ones for durations from one microsecond to 1,000 seconds. Shorter durations,
+    negative ones and NaN count as one microsecond; longer ones count as 1,000 seconds.
 
     Notes
     -----
     The buckets are those of DDSketch (Masson, Rim, Lee, 2019) over a fixed range: bucket `i` ends at
-    ``1e-6 * growth ** i`` with ``growth = 1.02 / 0.98``, which makes 520 of them.
+    ``1e-6 * growth ** i`` with ``growth = 1.02 / 0.98``, which gives 520 buckets.
 
     Examples
     --------
@@ -61,38 +61,38 @@ class LatencyHistogram:
 
     @property
     def count(self) -> int:
-        """How many durations were recorded, by weight."""
+        """The sum of the weights of all recorded durations."""
         return int(self._counts.sum())
 
     def record(self, seconds: float, weight: int = 1) -> None:
-        """Count one duration.
+        """Record one duration.
 
         Parameters
         ----------
         seconds : float
             The duration.
         weight : int
-            How many times to count it: the rows of a batch that shared it.
+            How often it counts, such as the number of rows in a batch.
         """
         self._counts[bisect_left(_EDGE_TUPLE, seconds)] += weight
 
     def record_many(self, seconds: ArrayLike, weights: ArrayLike | None = None) -> None:
-        """Count many durations at once.
+        """Record many durations at once.
 
         Parameters
         ----------
         seconds : array of float
             The durations.
         weights : array of int, optional
-            How many times to count each; once if not given.
+            How often each counts; once if not given.
         """
-        # fmax takes the number where the other is none, and so sends NaN where `record` sends it.
+        # fmax replaces NaN by 0, and so puts it into the same bucket as `record` does.
         buckets = np.searchsorted(_EDGES, np.fmax(np.asarray(seconds, dtype=np.float64), 0.0), side="left")
         added = np.bincount(buckets, None if weights is None else np.asarray(weights), minlength=_BUCKETS)
         self._counts += added.astype(np.int64)
 
     def quantile(self, q: float) -> float | None:
-        """Return the duration that the share `q` of all recorded ones do not exceed.
+        """Return a quantile of the recorded durations.
 
         Parameters
         ----------
@@ -102,7 +102,7 @@ class LatencyHistogram:
         Returns
         -------
         float or None
-            Seconds; None while nothing was recorded.
+            Seconds; None if nothing was recorded.
 
         Raises
         ------
@@ -112,7 +112,7 @@ class LatencyHistogram:
         return self.quantiles((q,))[0]
 
     def quantiles(self, qs: Iterable[float]) -> list[float | None]:
-        """Return several quantiles of one and the same state of the histogram.
+        """Return several quantiles of the same state of the histogram.
 
         Parameters
         ----------
@@ -122,7 +122,7 @@ class LatencyHistogram:
         Returns
         -------
         list of (float or None)
-            Seconds, in the order of `qs`; None while nothing was recorded.
+            Seconds, in the order of `qs`; None if nothing was recorded.
 
         Raises
         ------
@@ -147,24 +147,24 @@ class LatencyHistogram:
         Returns
         -------
         float or None
-            Seconds, right to 2 %; None while nothing was recorded.
+            Seconds, within 2 %; None if nothing was recorded.
         """
         counts = self._counts.copy()
         total = int(counts.sum())
         return float(counts @ _VALUES) / total if total > 0 else None
 
     def merge(self, other: LatencyHistogram) -> None:
-        """Add all that another histogram has counted.
+        """Add the counts of another histogram.
 
         Parameters
         ----------
         other : LatencyHistogram
-            Left as it is.
+            The other histogram; not modified.
         """
         self._counts += other._counts
 
     def snapshot(self) -> LatencyHistogram:
-        """Return a copy that later recording does not change.
+        """Return a copy that is independent of later recording.
 
         Returns
         -------
@@ -174,7 +174,7 @@ class LatencyHistogram:
         return _with_counts(self._counts.copy())
 
     def since(self, earlier: LatencyHistogram) -> LatencyHistogram:
-        """Return what was recorded after an earlier snapshot.
+        """Return a histogram of the durations recorded since an earlier snapshot.
 
         Parameters
         ----------
@@ -184,17 +184,17 @@ class LatencyHistogram:
         Returns
         -------
         LatencyHistogram
-            The difference, never below zero.
+            The difference; no count is negative.
         """
         return _with_counts(np.maximum(self._counts - earlier._counts, 0))
 
     def to_bytes(self) -> bytes:
-        """Return the histogram as bytes: the buckets that are not empty.
+        """Serialise the histogram.
 
         Returns
         -------
         bytes
-            10 for each bucket in use, and 8 more; the same on every machine.
+            The nonempty buckets: 10 bytes each, and a header of 8 bytes; independent of the platform.
         """
         counts = self._counts.copy()
         used = np.flatnonzero(counts)
@@ -202,29 +202,33 @@ class LatencyHistogram:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> LatencyHistogram:
-        """Return the histogram that `to_bytes` wrote.
+        """Deserialise a histogram.
 
         Parameters
         ----------
         data : bytes
-            What `to_bytes` returned.
+            A histogram serialised by `to_bytes`.
 
         Returns
         -------
         LatencyHistogram
-            Its equal.
+            The histogram.
 
         Raises
         ------
         MeterError
-            If the bytes are no histogram, or one of another version.
+            If the bytes are not a histogram of this version.
         """
         magic, used = _HEADER.unpack_from(data) if len(data) >= _HEADER.size else (b"", 0)
         if magic != _MAGIC or len(data) != _HEADER.size + 10 * used:
-            raise MeterError(f"{len(data)} bytes that are no latency histogram of this version: run one version only.")
+            raise MeterError(
+                f"{len(data)} bytes are not a latency histogram of this version: run the same version on all nodes."
+            )
         buckets = np.frombuffer(data, dtype="<u2", count=used, offset=_HEADER.size)
         if used and int(buckets.max()) >= _BUCKETS:
-            raise MeterError(f"bucket {buckets.max()} in a latency histogram of {_BUCKETS}: run one version only.")
+            raise MeterError(
+                f"bucket {buckets.max()} in a latency histogram of {_BUCKETS}: run the same version on all nodes."
+            )
         counts = np.zeros(_BUCKETS, dtype=np.int64)
         counts[buckets] = np.frombuffer(data, dtype="<i8", count=used, offset=_HEADER.size + 2 * used)
         return _with_counts(counts)

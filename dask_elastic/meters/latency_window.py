@@ -1,4 +1,4 @@
-"""The latencies of the last seconds."""
+"""Histogram of latencies over a sliding window."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ class LatencyWindow:
     Parameters
     ----------
     window : float
-        How far back it looks, in seconds.
+        The length of the window in seconds.
     slots : int
-        Into how many slots the window is cut; one more may be seen, as the oldest counts whole.
+        Number of slots of the window; a read may include one more, since the oldest slot counts as a whole.
 
     Attributes
     ----------
     overall : LatencyHistogram
-        All that was ever recorded.
+        All durations since the start.
 
     Examples
     --------
@@ -38,11 +38,11 @@ class LatencyWindow:
 
     @property
     def window(self) -> float:
-        """How far back the meter looks, in seconds."""
+        """The length of the window in seconds."""
         return self._ring.window
 
     def record(self, seconds: float, now: float, weight: int = 1) -> None:
-        """Count one duration at the time `now`.
+        """Record one duration.
 
         Parameters
         ----------
@@ -51,7 +51,7 @@ class LatencyWindow:
         now : float
             The time in seconds.
         weight : int
-            How many times to count it: the rows of a batch that shared it.
+            How often it counts, such as the number of rows in a batch.
         """
         self._ring.at(now).record(seconds, weight)
         self.overall.record(seconds, weight)
@@ -64,12 +64,12 @@ class LatencyWindow:
         now : float
             The time in seconds.
         window : float, optional
-            A shorter window, in seconds; the meter's own if left out.
+            A shorter window in seconds; by default the whole one.
 
         Returns
         -------
         LatencyHistogram
-            A histogram of its own, which later recording does not change.
+            A histogram that is independent of later recording.
         """
         total = LatencyHistogram()
         for slot, share in self._ring.read(now, window):

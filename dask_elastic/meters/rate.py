@@ -1,4 +1,4 @@
-"""How much per second: arrivals, rows, bytes."""
+"""Rate per second of arrivals, rows or bytes over a sliding window."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from dask_elastic.meters.ring import SlotRing
 
 
 class Rate:
-    """Counts over the last seconds.
+    """A counter over a sliding window.
 
     Parameters
     ----------
     window : float
-        How far back it looks, in seconds.
+        The length of the window in seconds.
     slots : int
-        Into how many slots the window is cut. The oldest counts by the share of it that is still in the window.
+        Number of slots of the window. The oldest slot is weighted by the part of it that is within the window.
 
     Attributes
     ----------
     count : float
-        All that was ever added.
+        The total since the start.
 
     Examples
     --------
@@ -39,16 +39,16 @@ class Rate:
 
     @property
     def window(self) -> float:
-        """How far back the meter looks, in seconds."""
+        """The length of the window in seconds."""
         return self._ring.window
 
     def add(self, amount: float, now: float) -> None:
-        """Count `amount` at the time `now`.
+        """Add an amount.
 
         Parameters
         ----------
         amount : float
-            Rows, bytes, or whatever is counted.
+            Rows, bytes, or other units.
         now : float
             The time in seconds.
         """
@@ -81,8 +81,8 @@ class Rate:
         Returns
         -------
         float
-            Amount per second. Until a whole window has passed since the first value, the mean is taken over the time
-            that has passed, so that a job that has just begun does not look idle.
+            Amount per second. Until a whole window has passed since the first value, the mean is over the time that
+            has passed, so that a new job does not appear idle.
         """
         return self.total(now) / self._ring.span(now)
 

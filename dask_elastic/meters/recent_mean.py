@@ -1,4 +1,4 @@
-"""The mean of what was measured in the last seconds, each value with its weight."""
+"""Weighted mean of measurements over a sliding window."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from dask_elastic.meters.ring import SlotRing
 
 
 class RecentMean:
-    """A weighted mean over the last seconds.
+    """A weighted mean over a sliding window.
 
     Parameters
     ----------
     window : float
-        How far back it looks, in seconds.
+        The length of the window in seconds.
     slots : int
-        Into how many slots the window is cut. The oldest counts by the share of it that is still in the window.
+        Number of slots of the window. The oldest slot is weighted by the part of it that is within the window.
 
     Examples
     --------
@@ -27,22 +27,22 @@ class RecentMean:
     """
 
     def __init__(self, window: float = 2.0, slots: int = 10):
-        self._ring: SlotRing[list[float]] = SlotRing(window, slots, _nothing)
+        self._ring: SlotRing[list[float]] = SlotRing(window, slots, _zeros)
 
     @property
     def window(self) -> float:
-        """How far back the meter looks, in seconds."""
+        """The length of the window in seconds."""
         return self._ring.window
 
     def add(self, value: float, weight: float, now: float) -> None:
-        """Note a value that so many things had in the mean.
+        """Add a measurement.
 
         Parameters
         ----------
         value : float
-            What was measured.
+            The measured value.
         weight : float
-            How many times it counts: the rows of a batch that shared it.
+            How often it counts, such as the number of rows in a batch.
         now : float
             The time in seconds.
         """
@@ -61,7 +61,7 @@ class RecentMean:
         Returns
         -------
         float or None
-            The mean; None when nothing was noted within the window.
+            The mean; None if nothing was added within the window.
         """
         total, weight = self._sums(now)
         return total / weight if weight > 0 else None
@@ -77,7 +77,7 @@ class RecentMean:
         Returns
         -------
         float
-            What to weigh this mean by, where it is joined with others.
+            The weight of this mean when it is combined with others.
         """
         return self._sums(now)[1]
 
@@ -89,5 +89,5 @@ class RecentMean:
         return total, weight
 
 
-def _nothing() -> list[float]:
+def _zeros() -> list[float]:
     return [0.0, 0.0]

@@ -1,4 +1,4 @@
-"""The ring of time slots under every meter that looks at the last few seconds."""
+"""Ring of time slots, the storage of all meters with a sliding window."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ T = TypeVar("T")
 
 
 class MeterError(ElasticError):
-    """A meter was made or fed with something that it cannot measure; names the value and the limit."""
+    """A meter got an invalid argument; the message names the value and the limit."""
 
 
 class SlotRing(Generic[T]):
-    """A sliding window of time, cut into slots that each hold one value.
+    """A sliding window of time, divided into slots that each hold one value.
 
     Parameters
     ----------
     window : float
         The length of the window in seconds.
     slots : int
-        How many slots the window has. The ring holds one more, because the window's start lies within a slot.
+        Number of slots in the window. The ring holds one more, because the window starts within a slot.
     make : callable
-        Makes the value of a fresh slot.
+        Makes the value of a new slot.
 
     Raises
     ------
@@ -34,8 +34,8 @@ class SlotRing(Generic[T]):
 
     Notes
     -----
-    A slot is a pair of its number and its value, and is replaced as a whole. A reader beside the writer therefore
-    sees an old slot or a new one, never the value of one under the number of the other.
+    A slot is a pair of number and value and is replaced as a whole. A concurrent reader therefore sees the old slot or
+    the new one, never the number of one with the value of the other.
 
     Examples
     --------
@@ -61,12 +61,12 @@ class SlotRing(Generic[T]):
         self._first: float | None = None
 
     def at(self, now: float) -> T:
-        """Return the value of the slot that `now` falls into, made afresh when time has reached a new slot.
+        """Return the value of the slot at time `now`; a new slot replaces the oldest one.
 
         Parameters
         ----------
         now : float
-            The time in seconds. A time older than the whole window counts for the slot that took its place.
+            The time in seconds. A time before the window counts for the slot that replaced its own.
 
         Returns
         -------
@@ -74,17 +74,17 @@ class SlotRing(Generic[T]):
             The value, to be changed in place.
         """
         number = math.floor(now / self._width)
-        place = number % self._size
-        cell = self._cells[place]
+        position = number % self._size
+        cell = self._cells[position]
         if cell is None or cell[0] < number:
             if self._first is None:
                 self._first = now
             cell = (number, self._make())
-            self._cells[place] = cell
+            self._cells[position] = cell
         return cell[1]
 
     def read(self, now: float, window: float | None = None) -> list[tuple[T, float]]:
-        """Return the values within the window that ends at `now`, oldest first, each with its share.
+        """Return the values within the window that ends at `now`, oldest first, with their shares.
 
         Parameters
         ----------
@@ -96,17 +96,17 @@ class SlotRing(Generic[T]):
         Returns
         -------
         list of (T, float)
-            Each value and how much of its slot lies within the window: 1, but for the oldest slot.
+            Each value and the fraction of its slot that is within the window: 1 except for the oldest slot.
         """
         start = now / self._width - (self._size - 1 if window is None else min(window / self._width, self._size - 1))
         oldest = math.floor(start)
         share = min(1.0, max(0.0, oldest + 1 - start))
         cells = sorted((cell for cell in list(self._cells) if cell is not None), key=_number)
-        # A writer may be ahead of the reader's `now` by a slot; what it wrote is as current as can be.
+        # A writer may be one slot ahead of the reader's `now`; its values are included.
         return [(value, share if number == oldest else 1.0) for number, value in cells if number >= oldest]
 
     def span(self, now: float) -> float:
-        """Return how many seconds the window covers so far: less than `window` only just after the first value.
+        """Return how many seconds the window covers; less than `window` only shortly after the first value.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""The service rate: how many tuples one core does in a second that it is busy."""
+"""The service rate: tuples that one core processes per busy second."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class ServiceRate:
     Parameters
     ----------
     horizon : float
-        The mean age of the work it judges by, in *busy* seconds; 1 s is as sharp as a plain window of 2 s. Idle time
-        does not age the work, so an executor that was idle for an hour still knows its rate.
+        The mean age of the measured work, in *busy* seconds; 1 s is comparable to a sliding window of 2 s. Idle time
+        does not count, so the rate of an executor that was idle for an hour is still available.
 
     Raises
     ------
@@ -23,8 +23,8 @@ class ServiceRate:
 
     Notes
     -----
-    The :math:`\mu_j` of Elasticutor, section 4.1. It is the quotient of two decayed sums, never a mean of quotients,
-    so that many small batches and few large ones with the same cost per tuple give the same rate.
+    The :math:`\mu_j` of Elasticutor, section 4.1. It is the quotient of two exponentially decayed sums, not a mean of
+    quotients, so that many small batches and few large ones with the same cost per tuple give the same rate.
 
     Examples
     --------
@@ -40,18 +40,18 @@ class ServiceRate:
         if not (math.isfinite(horizon) and horizon > 0):
             raise MeterError(f"horizon is {horizon!r}: give a positive number of busy seconds.")
         self._horizon = horizon
-        # One tuple, replaced as a whole, so that a reader never pairs new rows with old seconds.
+        # One tuple that is replaced as a whole, so that a reader never combines new rows with old seconds.
         self._sums = (0.0, 0.0)
 
     def add(self, rows: float, busy_seconds: float) -> None:
-        """Note that `rows` tuples took `busy_seconds`.
+        """Add measured work.
 
         Parameters
         ----------
         rows : float
-            How many tuples were done.
+            Number of processed tuples.
         busy_seconds : float
-            How long the task worked on them. A negative time, as a clock that was set back gives it, counts as none.
+            Their processing time. A negative time, from a clock that was set back, counts as 0.
         """
         busy = max(0.0, busy_seconds)
         kept = math.exp(-busy / self._horizon)

@@ -1,4 +1,4 @@
-"""The load of each shard: the busy time of the tasks, shared out by rows."""
+"""Load of each shard: the busy time of tasks, attributed to shards by their rows."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ Floats: TypeAlias = NDArray[np.float64]
 
 
 class ShardLoad:
-    """Busy seconds per second for every shard of an executor, over the last seconds.
+    """Busy seconds per second of each shard of an executor, over a sliding window.
 
     Parameters
     ----------
     shards : int
-        How many shards the executor has.
+        The number of shards of the executor.
     window : float
-        How far back it looks, in seconds.
+        The length of the window in seconds.
     slots : int
-        Into how many slots the window is cut.
+        Number of slots of the window.
 
     Raises
     ------
@@ -33,12 +33,12 @@ class ShardLoad:
     Attributes
     ----------
     rows : float64 array
-        Rows of each shard so far.
+        Rows of each shard since the start.
 
     Notes
     -----
-    Elasticutor, section 3.1, balances on the loads of the last second. The rows of one batch are taken to cost the
-    same each. Let each task have its own meter and add the vectors up: two writers of one meter may lose counts.
+    Elasticutor, section 3.1, balances on the loads of the last second. All rows of one batch are assumed to cost the
+    same. Use one meter per task and add the vectors: concurrent writers of one meter may lose counts.
 
     Examples
     --------
@@ -61,28 +61,28 @@ class ShardLoad:
 
     @property
     def window(self) -> float:
-        """How far back the meter looks, in seconds."""
+        """The length of the window in seconds."""
         return self._ring.window
 
     def add(self, rows: Integers, busy_seconds: float, now: float, shards: Integers | None = None) -> None:
-        """Attribute the time that one batch took to the shards that its rows belong to.
+        """Attribute the processing time of one batch to the shards of its rows.
 
         Parameters
         ----------
         rows : int array
-            How many rows each shard had in the batch: one number for every shard of the executor, or, with `shards`,
-            one for each shard named there.
+            Number of rows per shard in the batch: one entry per shard of the executor or, with `shards`, one entry per
+            shard listed there.
         busy_seconds : float
-            How long the task worked on the batch. It is not attributed if the batch has no rows.
+            The processing time of the batch; ignored if the batch has no rows.
         now : float
             The time in seconds.
         shards : int array, optional
-            The shards that `rows` belong to. A shard may be named more than once.
+            The shards of the entries of `rows`; a shard may occur more than once.
 
         Raises
         ------
         MeterError
-            If the lengths do not fit or a shard is not one of the executor's.
+            If the lengths differ or the executor has no such shard.
         """
         counts = self._dense(rows, shards)
         total = float(counts.sum())
@@ -103,25 +103,25 @@ class ShardLoad:
         Returns
         -------
         float64 array
-            Busy seconds per second, one number for each shard; the sum is how many cores were busy.
+            Busy seconds per second, one number per shard; the sum is the mean number of busy cores.
         """
         busy: Floats = self._sums(now)[0] / self._ring.span(now)
         return busy
 
     def seconds_per_row(self, now: float, otherwise: float) -> Floats:
-        """Return what a row of each shard has cost over the window that ends at `now`.
+        """Return the mean processing time per row of each shard over the window that ends at `now`.
 
         Parameters
         ----------
         now : float
             The time in seconds.
         otherwise : float
-            What a row is taken to cost in a shard that had none.
+            The value for shards without rows in the window.
 
         Returns
         -------
         float64 array
-            Busy seconds per row, one number for each shard.
+            Busy seconds per row, one number per shard.
         """
         busy, rows = self._sums(now)
         cost: Floats = np.divide(busy, rows, out=np.full(self.shards, otherwise), where=rows > 0)
@@ -140,11 +140,11 @@ class ShardLoad:
     def _dense(self, rows: Integers, shards: Integers | None) -> Integers | Floats:
         expected = self.shards if shards is None else len(shards)
         if len(rows) != expected:
-            raise MeterError(f"{len(rows)} row counts for {expected} shards: give one for each.")
+            raise MeterError(f"{len(rows)} row counts for {expected} shards: give one per shard.")
         if shards is None:
             return rows
         if len(shards) and (int(shards.min()) < 0 or int(shards.max()) >= self.shards):
             named = f"shards {shards.min()} to {shards.max()}"
-            raise MeterError(f"{named} were fed: they go from 0 to {self.shards - 1}.")
+            raise MeterError(f"{named} are out of range: shards are numbered from 0 to {self.shards - 1}.")
         counts = np.bincount(shards.astype(np.intp), weights=rows.astype(np.float64), minlength=self.shards)
         return counts.astype(np.float64, copy=False)

@@ -1,1 +1,1 @@
-"""How state changes its place: protocols as tables, `handle(event) -> action`, without I/O."""
+"""Migration protocols as tables: `handle(event) -> action`, without I/O."""

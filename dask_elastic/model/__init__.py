@@ -1,4 +1,4 @@
-"""The queueing model: how long tuples stay in a topology, and how many cores they need.
+"""The queueing model: the latency of a topology, and the number of cores that a latency target requires.
 
 Notes
 -----

@@ -1,13 +1,13 @@
-"""A topology as a Jackson network of M/M/k queues: its latency, its rates, the cores it needs.
+"""A topology as a Jackson network of M/M/k queues: its latency, its arrival rates, and the cores it needs.
 
 Goal
-    The fewest cores with which tuples spend no more than the target in the topology.
+    The fewest cores for which the expected latency is within the target.
 Method
-    Elasticutor, section 4.1: from the smallest stable allocation on, one core at a time to the executor where it lowers
-    the latency most. Latency is convex in the cores of each executor, so this is optimal. The start is ⌊λ/μ⌋+1; the
-    paper's ⌈λ/μ⌉+1 is not the smallest stable one (first erratum).
+    Elasticutor, section 4.1: starting from the smallest stable allocation, give one core at a time to the executor
+    where it lowers the latency most. Latency is convex in the cores of each executor, so this is optimal. The start is
+    ⌊λ/μ⌋+1; the paper's ⌈λ/μ⌉+1 is not the smallest stable allocation (first erratum).
 Not done
-    Anything about where cores are: that is `planning.cores`.
+    The placement of cores on nodes: `planning.cores`.
 """
 
 from __future__ import annotations
@@ -24,24 +24,29 @@ from dask_elastic.vocab.errors import PlanningError
 from dask_elastic.vocab.numbers import as_floats, is_number
 
 _SURELY_ABOVE = 1 + 1e-9
-"""A running sum is as exact as that; nearer to the target the latency is summed afresh."""
+"""Relative accuracy of a running sum; closer to the target than this, the latency is summed anew."""
 
 _LEAST_LOSS = 1e-12
-"""A loop that keeps all of its tuples seems, by rounding, to lose so many."""
+"""The fraction of tuples that a loop without any loss can appear to lose, due to rounding."""
 
 
 @dataclass(frozen=True, eq=False)
 class Allocation:
-    """How many cores each executor should have.
+    """Number of cores per executor, and the latency they give.
 
     Parameters
     ----------
     cores : numpy.ndarray of int
         Cores of each executor.
     latency : float
-        The mean latency that the model expects of them, in seconds; ``inf`` when an executor is unstable.
+        The expected mean latency in seconds; ``inf`` if an executor is unstable.
     feasible : bool
-        Whether that is within the target.
+        Whether the latency is within the target.
+
+    Raises
+    ------
+    PlanningError
+        If `cores` are not integers of 0 or more, or the latency is negative or NaN.
     """
 
     cores: NDArray[np.int64]
@@ -50,7 +55,7 @@ class Allocation:
 
     def __post_init__(self) -> None:
         if self.cores.ndim != 1 or self.cores.dtype.kind not in "iu" or (self.cores < 0).any():
-            raise PlanningError(f"cores is {self.cores!r}: give one whole number of 0 or more for each executor.")
+            raise PlanningError(f"cores is {self.cores!r}: give one whole number of 0 or more per executor.")
         if not self.latency >= 0:
             raise PlanningError(f"latency is {self.latency!r}: give 0 or more.")
 
@@ -58,7 +63,7 @@ class Allocation:
 def expected_latency(
     external: float, arrival: ArrayLike, service: ArrayLike, cores: ArrayLike, *, weight: ArrayLike | None = None
 ) -> float:
-    """Return the mean time that an input tuple and what follows from it spend in the topology.
+    """Return the mean total time that an input tuple and the tuples derived from it spend in the topology.
 
     Parameters
     ----------
@@ -71,14 +76,14 @@ def expected_latency(
     cores : array of int
         Cores k_j of each executor.
     weight : array of float, optional
-        How many tuples a customer of each executor stands for; 1 if left out. Where the customers are sub-batches,
-        `arrival` and `service` count these, and `external` counts tuples all the same.
+        Tuples per customer of each executor; 1 by default. If the customers are sub-batches, `arrival` and `service`
+        are rates of sub-batches, while `external` is still a rate of tuples.
 
     Returns
     -------
     float
-        Seconds; ``inf`` when an executor is unstable, 0 when nothing enters or arrives anywhere. An executor at which
-        nothing arrives adds nothing, whatever its cores.
+        Seconds; ``inf`` if an executor is unstable, 0 if no tuples enter or arrive. An executor without arrivals adds
+        nothing, whatever its cores.
 
     Raises
     ------
@@ -88,9 +93,9 @@ def expected_latency(
 
     Notes
     -----
-    Elasticutor, section 4.1, eq. (1): E[T] = (1/λ₀) Σ λ_j E[T_j](k_j). By Little's law λ_j E[T_j] is the mean number of
-    tuples in executor j, which is what is summed. A customer that stands for r tuples makes r of them wait, so with
-    weights it is (1/λ₀) Σ r_j λ_j E[T_j](k_j).
+    Elasticutor, section 4.1, eq. (1): E[T] = (1/λ₀) Σ λ_j E[T_j](k_j). By Little's law, the terms λ_j E[T_j] are the
+    mean numbers of tuples in the executors. When a customer of r tuples waits, r tuples wait; with weights the sum is
+    therefore (1/λ₀) Σ r_j λ_j E[T_j](k_j).
 
     Examples
     --------
@@ -103,12 +108,12 @@ def expected_latency(
     weights = _weights(weight, len(loads))
     counts = _vector("cores", cores)
     if len(counts) != len(loads):
-        raise PlanningError(f"cores has {len(counts)} entries for {len(loads)} executors: give one for each.")
+        raise PlanningError(f"cores has {len(counts)} entries for {len(loads)} executors: give one per executor.")
     present = []
     for load, tuples, count in zip(loads, weights, counts.tolist(), strict=True):
         servers = whole("cores", count)
         stable = load < servers
-        present.append(_present(load, tuples, servers, erlang_b(load, servers)) if stable else _without_place(load))
+        present.append(_present(load, tuples, servers, erlang_b(load, servers)) if stable else _unstable(load))
     return _latency(external, present)
 
 
@@ -132,18 +137,18 @@ def allocate(
     service : array of float
         Service rate μ_j of one core of each executor.
     latency_target : float
-        The mean latency to keep, in seconds.
+        The largest acceptable mean latency in seconds.
     available : int
-        How many cores there are.
+        Number of cores.
     weight : array of float, optional
-        How many tuples a customer of each executor stands for; 1 if left out. See `expected_latency`.
+        Tuples per customer of each executor; 1 by default. See `expected_latency`.
 
     Returns
     -------
     Allocation
-        At least one core for each executor, no more than `available` in all. If the target cannot be met, all cores
-        that lower the latency are given out where they lower it most. If not even stability can be had, cores are
-        shared in proportion to λ_j/μ_j, such that the highest load per core is lowest, and the latency is ``inf``.
+        At least one core per executor, at most `available` in total. If the target cannot be met, all cores that lower
+        the latency are allocated, where they lower it most. If the cores are too few for stability, they are allocated
+        in proportion to λ_j/μ_j, which minimises the largest load per core, and the latency is ``inf``.
 
     Raises
     ------
@@ -179,7 +184,7 @@ def allocate(
 def _add_cores(
     external: float, loads: list[float], weights: list[float], cores: list[int], target: float, limit: int
 ) -> list[float]:
-    """Raise `cores` until the target or the limit is reached; returns the mean number of tuples at each executor."""
+    """Add to `cores` until the target or the limit is reached; return the mean number of tuples at each executor."""
     queues = list(zip(loads, weights, cores, strict=True))
     blocking = [erlang_b(load, count) for load, _, count in queues]
     present = [_present(*queue, b) for queue, b in zip(queues, blocking, strict=True)]
@@ -210,16 +215,16 @@ def _add_cores(
 
 
 def _gain(load: float, tuples: float, servers: int, blocking: float, after: float) -> float:
-    """Return the change in waiting tuples by one more server, negative; from the waiting alone, so that it is exact."""
+    """Return the (negative) change in the number of waiting tuples by one more server, without cancellation errors."""
     return tuples * (waiting_customers(load, servers + 1, after) - waiting_customers(load, servers, blocking))
 
 
 def _present(load: float, tuples: float, servers: int, blocking: float) -> float:
-    """Return the mean number of tuples at a stable executor, of whose customers each stands for so many."""
+    """Return the mean number of tuples at a stable executor with `tuples` tuples per customer."""
     return tuples * (load + waiting_customers(load, servers, blocking))
 
 
-def _without_place(load: float) -> float:
+def _unstable(load: float) -> float:
     return math.inf if load > 0 else 0.0
 
 
@@ -229,7 +234,7 @@ def _latency(external: float, present: list[float]) -> float:
 
 
 def _share(loads: list[float], available: int) -> list[int]:
-    """Share too few cores: one each, every other one where the load per core is highest."""
+    """Allocate too few cores: one per executor, each further one where the load per core is highest."""
     cores = [1] * len(loads)
     heap = [(-load, executor) for executor, load in enumerate(loads)]
     heapify(heap)
@@ -246,10 +251,10 @@ def arrivals(external_by_operator: ArrayLike, routing: ArrayLike) -> NDArray[np.
     Parameters
     ----------
     external_by_operator : array of float
-        Rate at which tuples reach each operator from outside.
+        Rate at which tuples enter each operator from outside.
     routing : array of float, operators × operators
-        ``routing[i, j]``: how many tuples operator j gets for each tuple that operator i takes. Rows may sum to more
-        than 1, loops are allowed.
+        ``routing[i, j]``: tuples sent to operator j per tuple processed by operator i. Rows may sum to more than 1, and
+        loops are allowed.
 
     Returns
     -------
@@ -259,14 +264,14 @@ def arrivals(external_by_operator: ArrayLike, routing: ArrayLike) -> NDArray[np.
     Raises
     ------
     PlanningError
-        If an entry is negative or not finite, the shapes disagree, or a loop returns as many tuples as it takes or
-        more, so that the rates grow without bound (the spectral radius of `routing` is 1 or more).
+        If an entry is negative or not finite, the shapes disagree, or a loop returns at least as many tuples as enter
+        it, so that the rates grow without bound (the spectral radius of `routing` is 1 or more).
 
     Notes
     -----
     Traffic equations of an open Jackson network (Elasticutor, section 4.1). I − routingᵀ is eliminated without
-    pivoting: all pivots are positive exactly when the spectral radius is below 1, nothing cancels outside of loops, and
-    a pivot tells what share of its tuples an operator does not get back.
+    pivoting: all pivots are positive if and only if the spectral radius is below 1, there is no cancellation outside of
+    loops, and a pivot is the fraction of an operator's tuples that do not return to it.
 
     Examples
     --------
@@ -297,8 +302,8 @@ def _solve(matrix: NDArray[np.float64], rates: NDArray[np.float64]) -> None:
         pivot = float(matrix[k, k])
         if pivot <= _LEAST_LOSS:
             raise PlanningError(
-                f"operator {k} gets back {1 - pivot:.6g} tuples for each one that it takes: a loop must return less "
-                "than 1, else its rates grow without bound."
+                f"operator {k} gets {1 - pivot:.6g} tuples back for each tuple it processes: a loop must return fewer "
+                "than 1, or its rates grow without bound."
             )
         factor = matrix[k + 1 :, k] / pivot
         matrix[k + 1 :, k + 1 :] -= np.outer(factor, matrix[k, k + 1 :])
@@ -308,10 +313,10 @@ def _solve(matrix: NDArray[np.float64], rates: NDArray[np.float64]) -> None:
 
 
 def _loads(external: float, arrival: ArrayLike, service: ArrayLike) -> list[float]:
-    """Check the rates; returns λ/μ of each executor."""
+    """Check the rates; return λ/μ of each executor."""
     arriving, serving = _vector("arrival", arrival), _vector("service", service)
     if len(arriving) != len(serving):
-        raise PlanningError(f"arrival has {len(arriving)} entries, service {len(serving)}: give one for each executor.")
+        raise PlanningError(f"arrival has {len(arriving)} entries, service {len(serving)}: give one per executor.")
     slow = np.flatnonzero(serving == 0)
     if slow.size:
         raise PlanningError(f"service[{int(slow[0])}] is 0.0: give a rate above 0.")
@@ -329,19 +334,19 @@ def _loads(external: float, arrival: ArrayLike, service: ArrayLike) -> list[floa
 
 
 def _weights(weight: ArrayLike | None, executors: int) -> list[float]:
-    """Check how many tuples a customer stands for; 1 each where nothing is said."""
+    """Check and return the tuples per customer of each executor, 1 by default."""
     if weight is None:
         return [1.0] * executors
     weights: list[float] = _vector("weight", weight).tolist()
     if len(weights) != executors:
-        raise PlanningError(f"weight has {len(weights)} entries for {executors} executors: give one for each.")
+        raise PlanningError(f"weight has {len(weights)} entries for {executors} executors: give one per executor.")
     return weights
 
 
 def _vector(name: str, values: ArrayLike) -> NDArray[np.float64]:
     vector = as_floats(name, values)
     if vector.ndim != 1:
-        raise PlanningError(f"{name} has shape {vector.shape}: give one number for each.")
+        raise PlanningError(f"{name} has shape {vector.shape}: give a vector with one number per executor or operator.")
     wrong = np.flatnonzero(~(np.isfinite(vector) & (vector >= 0)))
     if wrong.size:
         value = float(vector[wrong[0]])

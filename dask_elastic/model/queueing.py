@@ -1,7 +1,7 @@
-"""One executor as an M/M/k queue: Poisson arrivals, exponential service times, k cores (Elasticutor, section 4.1).
+"""An executor as an M/M/k queue: Poisson arrivals, exponential service times, k cores (Elasticutor, section 4.1).
 
-Probabilities come from the Erlang-B recursion, which is stable for any number of servers; the factorials of the
-textbook formula of Erlang C overflow (first erratum to Elasticutor).
+Probabilities are computed by the Erlang-B recursion, which is numerically stable for any number of servers; the
+factorials of the textbook formula of Erlang C overflow (first erratum to Elasticutor).
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from dask_elastic.vocab.numbers import is_number
 
 
 def erlang_b(load: float, servers: int) -> float:
-    """Return the probability that all servers are busy when nobody waits.
+    """Return Erlang B: the probability that all servers are busy in a system without a queue.
 
     Parameters
     ----------
     load : float
-        Arrival rate over the service rate of one server.
+        Arrival rate divided by the service rate of one server.
     servers : int
-        How many servers.
+        Number of servers.
 
     Returns
     -------
@@ -40,7 +40,21 @@ def erlang_b(load: float, servers: int) -> float:
 
 
 def next_erlang_b(load: float, servers: int, blocking: float) -> float:
-    """Return Erlang B of `servers` servers, given that of one server less.
+    """Return Erlang B by one step of its recursion in the number of servers.
+
+    Parameters
+    ----------
+    load : float
+        Arrival rate divided by the service rate of one server.
+    servers : int
+        Number of servers.
+    blocking : float
+        Erlang B of the same load and one server fewer.
+
+    Returns
+    -------
+    float
+        Between 0 and 1.
 
     Examples
     --------
@@ -52,7 +66,21 @@ def next_erlang_b(load: float, servers: int, blocking: float) -> float:
 
 
 def erlang_c(load: float, servers: int, blocking: float) -> float:
-    """Return the probability that a customer must wait, given Erlang B; the load must be below the number of servers.
+    """Return Erlang C: the probability that a customer must wait. The load must be below the number of servers.
+
+    Parameters
+    ----------
+    load : float
+        Arrival rate divided by the service rate of one server.
+    servers : int
+        Number of servers.
+    blocking : float
+        Erlang B of the same load and servers.
+
+    Returns
+    -------
+    float
+        Between 0 and 1.
 
     Examples
     --------
@@ -63,21 +91,21 @@ def erlang_c(load: float, servers: int, blocking: float) -> float:
 
 
 def waiting_customers(load: float, servers: int, blocking: float) -> float:
-    """Return the mean number of customers that wait, given Erlang B.
+    """Return the mean number of waiting customers.
 
     Parameters
     ----------
     load : float
-        Arrival rate over the service rate of one server.
+        Arrival rate divided by the service rate of one server.
     servers : int
-        How many servers.
+        Number of servers.
     blocking : float
-        Erlang B of that load and so many servers.
+        Erlang B of the same load and servers.
 
     Returns
     -------
     float
-        ``inf`` when the load is not below the number of servers.
+        ``inf`` if the load is not below the number of servers.
 
     Examples
     --------
@@ -91,7 +119,7 @@ def waiting_customers(load: float, servers: int, blocking: float) -> float:
 
 
 def mmk_sojourn(arrival: float, service: float, servers: int) -> float:
-    """Return the mean time that a customer of an M/M/k queue spends waiting and being served.
+    """Return the mean sojourn time of a customer in an M/M/k queue: waiting plus service.
 
     Parameters
     ----------
@@ -105,7 +133,7 @@ def mmk_sojourn(arrival: float, service: float, servers: int) -> float:
     Returns
     -------
     float
-        Seconds; ``inf`` when λ ≥ k·μ, so always without a server.
+        Seconds; ``inf`` if λ ≥ k·μ, and always without servers.
 
     Raises
     ------
@@ -114,7 +142,7 @@ def mmk_sojourn(arrival: float, service: float, servers: int) -> float:
 
     Notes
     -----
-    Elasticutor, section 4.1: E[T_j](k_j), with Erlang C from the Erlang-B recursion as its first erratum asks.
+    Elasticutor, section 4.1: E[T_j](k_j), with Erlang C from the Erlang-B recursion (first erratum).
 
     Examples
     --------
@@ -138,10 +166,22 @@ def mmk_sojourn(arrival: float, service: float, servers: int) -> float:
 def whole(name: str, value: object) -> int:
     """Return a count as an integer.
 
+    Parameters
+    ----------
+    name : str
+        Name of the value, for the error message.
+    value : object
+        The value.
+
+    Returns
+    -------
+    int
+        The value as an integer.
+
     Raises
     ------
     PlanningError
-        If it is negative or not a whole number; tells its name.
+        If it is negative or not a whole number; the message contains its name.
 
     Examples
     --------

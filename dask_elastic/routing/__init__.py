@@ -1,1 +1,1 @@
-"""From a key to its place: hashing, shards and the split of a batch by destination."""
+"""Routing: key hashing, the first and second tier, and the split of a batch by destination."""

@@ -1,4 +1,4 @@
-"""Rows of a batch in a new order: by NumPy where all values of a column have one size, else by Arrow."""
+"""Gathering rows in a new order: by NumPy for columns whose values all have one size, else by Arrow."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 Order = npt.NDArray[np.integer[Any]]
 
 MANY_ROWS = 4_096
-"""From so many rows on NumPy is faster; below, what each of its calls costs is more than it saves."""
+"""NumPy is faster than Arrow from this many rows on; below, its overhead per call dominates."""
 
 _OFFSETS: dict[int, npt.DTypeLike] = {
     type_.id: offsets
@@ -21,14 +21,14 @@ _OFFSETS: dict[int, npt.DTypeLike] = {
 
 
 def take_rows(rows: pa.RecordBatch, order: Order) -> pa.RecordBatch:
-    """Return chosen rows in a new order.
+    """Return the rows with the given numbers, in the given order.
 
     Parameters
     ----------
     rows : pyarrow.RecordBatch
         The rows.
     order : numpy.ndarray of int
-        The numbers of the rows that are wanted, from 0, in the order in which they are wanted.
+        Row numbers, from 0.
 
     Returns
     -------
@@ -38,12 +38,12 @@ def take_rows(rows: pa.RecordBatch, order: Order) -> pa.RecordBatch:
     Raises
     ------
     IndexError
-        If a number is beyond the last row.
+        If there is no row of such a number.
 
     Notes
     -----
-    Arrow appends values one by one. NumPy copies those of a known size, which is faster from some thousand rows on:
-    numbers, times and decimals, and also texts and binaries when all values of the column happen to be equally long.
+    Arrow appends values one by one. NumPy copies values of a fixed size, which is faster for some thousand rows and
+    more: numbers, times and decimals, and strings and binaries if all values of the column have the same length.
 
     Examples
     --------
@@ -62,7 +62,7 @@ def take_rows(rows: pa.RecordBatch, order: Order) -> pa.RecordBatch:
 
 
 def _take_sized(column: pa.Array, order: Order) -> pa.Array | None:
-    """Return the chosen values of a column if they have one size and none is null, else None."""
+    """Return the chosen values of a column, or None if their size is not fixed or one is null."""
     if column.null_count or not len(column):
         return None
     type_ = column.type
@@ -84,11 +84,11 @@ def _is_sized(type_: pa.DataType) -> bool:
 
 
 def _take_bytes(column: pa.Array, order: Order, offset_type: npt.DTypeLike) -> pa.Array | None:
-    """Return the chosen texts or binaries if all of the column are equally long, and not empty, else None."""
+    """Return the chosen strings or binaries, or None unless all in the column have the same length above 0."""
     _, ends, data = column.buffers()
     offsets = np.frombuffer(ends, offset_type)[column.offset : column.offset + len(column) + 1]
     start, width = int(offsets[0]), int(offsets[1] - offsets[0])
-    # The sum is looked at first: it gives most columns of varying lengths away at once.
+    # The total length is compared first: that check is cheap and excludes most columns of varying lengths.
     if not width or int(offsets[-1]) - start != width * len(column) or (np.diff(offsets) != width).any():
         return None
     if width * len(order) > np.iinfo(offset_type).max:

@@ -1,4 +1,4 @@
-"""Stable hashes of keys: what decides a row's place, and by what keyed state knows a key."""
+"""Stable hashes of keys, which determine a row's route and identify a key in keyed state."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NANOSECONDS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 
 
 class _Kind(Enum):
-    """The types of one treatment."""
+    """Arrow types that are hashed in the same way."""
 
     INTEGER = auto()
     BOOL = auto()
@@ -46,7 +46,7 @@ _TYPES: dict[_Kind, list[pa.DataType]] = {
     _Kind.FLOAT: [pa.float16(), pa.float32(), pa.float64()],
     _Kind.DAYS: [pa.date32()],
     _Kind.TIME: [pa.time32("s"), pa.time64("us"), pa.timestamp("s"), pa.duration("s")],
-    # PyArrow has the narrow decimals since version 19.
+    # PyArrow has decimal32 and decimal64 since version 19.
     _Kind.DECIMAL: [
         getattr(pa, name)(1) for name in ("decimal32", "decimal64", "decimal128", "decimal256") if hasattr(pa, name)
     ],
@@ -66,14 +66,14 @@ _LARGE = {pa.large_string().id, pa.large_binary().id}
 
 
 def hash_columns(rows: pa.RecordBatch, columns: Sequence[str]) -> Words:
-    """Hash the key of each row, the same in every process, on every machine, in every version.
+    """Hash the key of each row, identically in every process, on every machine, in every version.
 
     Parameters
     ----------
     rows : pyarrow.RecordBatch
         The rows.
     columns : sequence of str
-        The key columns; their order counts.
+        The key columns; their order matters.
 
     Returns
     -------
@@ -83,13 +83,13 @@ def hash_columns(rows: pa.RecordBatch, columns: Sequence[str]) -> Words:
     Raises
     ------
     SchemaMismatch
-        If the batch does not have exactly one column of such a name.
+        If a key column is missing from the batch or occurs more than once.
     TopologyError
-        If no column is named, or one's type cannot be part of a key.
+        If no column is named, or a column's type cannot be part of a key.
 
     See Also
     --------
-    check_columns : What tells apart keys that share a hash.
+    check_columns : A second hash, which distinguishes keys that share the first.
 
     Examples
     --------
@@ -101,32 +101,32 @@ def hash_columns(rows: pa.RecordBatch, columns: Sequence[str]) -> Words:
     -----
     Equal values hash alike whatever their encoding: integers of any width; strings and binaries, plain, large, as views
     or of fixed size; dictionaries and run-ends; timestamps and durations of any unit and zone; dates and floats of both
-    widths; decimals of any precision and scale. -0.0 equals 0.0, all NaN are one key, null is another.
+    widths; decimals of any precision and scale. -0.0 equals 0.0; all NaN are one key and null is another.
     """
     return _hashes(_key_arrays(rows, columns), HASH)
 
 
 def check_columns(rows: pa.RecordBatch, columns: Sequence[str]) -> Words | None:
-    """Hash the key of each row a second time, such that hash and check together are the key's identity.
+    """Hash the key of each row a second time; hash and check together are the key's identity.
 
     Parameters
     ----------
     rows : pyarrow.RecordBatch
         The rows.
     columns : sequence of str
-        The key columns; their order counts.
+        The key columns; their order matters.
 
     Returns
     -------
     numpy.ndarray of uint64 or None
-        One check per row; None stands for zeros, when `hash_columns` alone tells all keys of the batch apart.
+        One check per row; None stands for zeros, if `hash_columns` alone identifies every key of the batch.
 
     Raises
     ------
     SchemaMismatch
-        If the batch does not have exactly one column of such a name.
+        If a key column is missing from the batch or occurs more than once.
     TopologyError
-        If no column is named, or one's type cannot be part of a key.
+        If no column is named, or a column's type cannot be part of a key.
 
     Examples
     --------
@@ -139,8 +139,9 @@ def check_columns(rows: pa.RecordBatch, columns: Sequence[str]) -> Words | None:
     Notes
     -----
     The hash of a single integer, bool, float, date, time, timestamp or duration, or of a string of up to seven bytes,
-    is a bijection of the value: its check is 0, and that of a null is 1. A key's check never depends on the rest of its
-    batch. Keys are compared within one column type: the unsigned 2**64 - 1 and the signed -1 share an identity.
+    is a bijection of the value: its check is 0, and that of a null is 1. A key's check does not depend on the other
+    rows of its batch. Keys of different column types are not distinguished: the unsigned 2**64 - 1 and the signed -1
+    share an identity.
     """
     arrays = _key_arrays(rows, columns)
     if len(arrays) == 1:
@@ -149,7 +150,7 @@ def check_columns(rows: pa.RecordBatch, columns: Sequence[str]) -> Words | None:
 
 
 def column_words(array: pa.Array) -> Words:
-    """Turn the values of a column into words that are as different as the values, but not mixed.
+    """Map the values of a column to 64-bit words that differ as the values do; the words are not hashes yet.
 
     Parameters
     ----------
@@ -159,12 +160,12 @@ def column_words(array: pa.Array) -> Words:
     Returns
     -------
     numpy.ndarray of uint64
-        One word per value, perhaps a view of the column's memory. A null is what it is in `hash_columns`.
+        One word per value, possibly a view of the column's memory. The word of a null is its hash in `hash_columns`.
 
     Raises
     ------
     TopologyError
-        If there are no hashes of the type.
+        If the type cannot be hashed.
 
     Examples
     --------
@@ -180,7 +181,7 @@ def column_words(array: pa.Array) -> Words:
 
 def _key_arrays(rows: pa.RecordBatch, columns: Sequence[str]) -> list[pa.Array]:
     if isinstance(columns, str):
-        raise TopologyError(f"the key columns are the single text {columns!r}. Give a sequence: [{columns!r}].")
+        raise TopologyError(f"the key columns are the single string {columns!r}. Give a sequence: [{columns!r}].")
     if not columns:
         raise TopologyError("a key needs at least one column. Name the key columns in key_by.")
     return [_plain(_column(rows, name), name) for name in columns]
@@ -193,16 +194,16 @@ def _column(rows: pa.RecordBatch, name: str) -> pa.Array:
     present = ", ".join(map(repr, rows.schema.names)) or "none"
     if found:
         raise SchemaMismatch(
-            f"the key column {name!r} is in the batch {len(found)} times; it has {present}. Rename one."
+            f"the key column {name!r} occurs {len(found)} times in the batch with the columns {present}. Rename one."
         )
     raise SchemaMismatch(
-        f"the batch has no key column {name!r}; it has {present}. Name one of these in key_by,"
-        f" or keep {name!r} in the operator before."
+        f"the batch has no key column {name!r}; its columns are {present}. Name one of these in key_by,"
+        f" or keep {name!r} in the previous operator's output."
     )
 
 
 def _plain(array: pa.Array, name: str) -> pa.Array:
-    """Undo encodings, except for a dictionary that saves work."""
+    """Decode an array, except for a dictionary with fewer entries than rows, which is cheaper to hash encoded."""
     kind = _KINDS.get(array.type.id)
     if kind is _Kind.DICTIONARY:
         return _plain_dictionary(array, name)
@@ -215,8 +216,8 @@ def _plain(array: pa.Array, name: str) -> pa.Array:
     if isinstance(array.type, pa.BaseExtensionType):
         return _plain(array.storage, name)
     raise TopologyError(
-        f"the key column {name!r} has type {array.type}, which cannot be part of a key. Key by its parts,"
-        " or by integers, floats, decimals, strings, binaries, bools, dates or times that map derives from it."
+        f"the key column {name!r} has type {array.type}, which cannot be part of a key. Use map to derive columns of"
+        " integers, floats, decimals, strings, binaries, bools, dates or times from it, and key by these."
     )
 
 
@@ -225,7 +226,7 @@ def _plain_dictionary(array: pa.DictionaryArray, name: str) -> pa.Array:
     if _KINDS.get(values.type.id) is _Kind.VIEW:
         values = _offset_strings(values)
     if not 0 < len(values) <= len(array):
-        # A slice of a batch keeps the whole dictionary: then its rows are fewer to hash.
+        # A slice of a batch keeps the whole dictionary; hashing its rows is cheaper then.
         return _plain(values.take(array.indices), name)
     values = _plain(values, name)
     if values.type == array.type.value_type:
@@ -238,7 +239,7 @@ def _offset_strings(array: pa.Array) -> pa.Array:
     try:
         return array.cast(target)
     except pa.ArrowNotImplementedError:
-        # Early versions of PyArrow that know views cannot cast them.
+        # Early versions of PyArrow with view types cannot cast them.
         return pa.array(array.to_pylist(), target)
 
 
@@ -280,7 +281,7 @@ def _single_check(array: pa.Array) -> Words | None:
 def _spread(array: pa.DictionaryArray, of_values: Words, null: np.uint64) -> Words:
     indices = array.indices
     if indices.null_count:
-        # What lies under a null is undefined and need not be within the dictionary.
+        # The index under a null is undefined and may be outside the dictionary.
         return _mark_nulls(indices, of_values.take(_buffer_values(indices.fill_null(0))), null)
     return of_values.take(_buffer_values(indices))
 
@@ -292,7 +293,7 @@ def _mark_nulls(array: pa.Array, hashes: Words, null: np.uint64) -> Words:
 
 
 def _words(array: pa.Array, family: Family) -> Words:
-    """Turn values into words that are equal exactly if the values are (but for long strings and wide decimals)."""
+    """Map values to words that are equal if and only if the values are (except long strings and wide decimals)."""
     kind = _KINDS[array.type.id]
     if kind is _Kind.INTEGER:
         return _integer_words(_buffer_values(array))
@@ -319,7 +320,7 @@ def _integer_words(values: NDArray[Any]) -> Words:
 
 def _float_words(values: NDArray[Any]) -> Words:
     with np.errstate(invalid="ignore"):
-        # Adding 0.0 turns -0.0 into 0.0 and leaves all else alone.
+        # Adding 0.0 turns -0.0 into 0.0 and changes no other value.
         numbers = values.astype(np.float64, copy=False) + 0.0
         nan = numbers != numbers
     words: Words = numbers.view(np.uint64)
@@ -338,27 +339,28 @@ def _time_words(array: pa.Array, family: Family) -> Words:
 
 
 def _excess(array: pa.Array) -> Words | None:
-    """Say by how many times 2**64 ns each time leaves the range of int64 nanoseconds; None if none does.
+    """Return by how many times 2**64 ns each time exceeds the range of int64 nanoseconds; None if none does.
 
-    A hash takes the time in nanoseconds modulo 2**64, and this is what the modulus drops.
+    The hash uses the time in nanoseconds modulo 2**64; the check includes the excess that the modulus drops.
     """
     unit = _NANOSECONDS[array.type.unit]
     values = _buffer_values(array)
     limit = (2**63 - 1) // unit
     if unit == 1 or values.itemsize < 8 or len(values) == 0 or (values.max() <= limit and values.min() >= -limit):
         return None
-    # The upper half of the product of 128 bits, from the halves of the time.
+    # The upper half of the 128-bit product, from the upper and lower half of the time.
     upper = (values >> 32) * unit + ((values & 0xFFFFFFFF) * unit >> 32) >> 32
     wrapped = values.view(np.uint64) * np.uint64(unit)
     excess: Words = (upper + (wrapped >> np.uint64(63)).view(np.int64)).view(np.uint64)
-    # Twice, so that no excess is the check of a null.
+    # Doubled, so that no excess equals the check of a null, which is odd.
     return excess << np.uint64(1)
 
 
 def _decimal_words(array: pa.Array, family: Family) -> Words:
-    """Take the values modulo two primes; there a division by a power of ten is exact, so the scale drops out.
+    """Return the values modulo two primes, packed in one word, independent of their scale.
 
-    All four primes of hash and check together tell any two decimals of 38 digits and one scale apart.
+    Modulo a prime, division by a power of ten is exact. The four primes of hash and check together distinguish any two
+    decimals of up to 38 digits and equal scale.
     """
     width = array.type.bit_width // 32
     if len(array) == 0:
@@ -406,7 +408,7 @@ def _bytes(buffer: pa.Buffer | None) -> NDArray[np.uint8]:
 
 
 def _buffer_values(array: pa.Array) -> NDArray[Any]:
-    """View the values of a fixed-width column; what lies under a null is undefined."""
+    """Return a view of the values of a fixed-width column; the value under a null is undefined."""
     dtype = np.dtype(f"<{_CODES.get(array.type.id, 'i')}{array.type.bit_width // 8}")
     if len(array) == 0:
         return np.empty(0, dtype=dtype)

@@ -1,4 +1,4 @@
-"""The static tier of routing: key hash -> group -> executor and shard, fixed for the life of the state."""
+"""The first tier of routing: key hash -> group -> executor and shard, fixed for the life of the state."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dask_elastic.vocab.errors import TopologyError
 
 @dataclass(frozen=True)
 class KeySpace:
-    """How the keys of one component are split among its executors, and those of an executor among its shards.
+    """The partition of a component's keys among its executors and, within each executor, among its shards.
 
     Parameters
     ----------
@@ -23,11 +23,11 @@ class KeySpace:
     Raises
     ------
     TopologyError
-        If either is below 1, or more than 65,536 of either are asked for.
+        If either is below 1 or above 65,536.
 
     Notes
     -----
-    A hash h is in group ``h mod G`` with ``G = y·z``; groups are dealt to executors in whole ranges (Elasticutor,
+    A hash h is in group ``h mod G`` with ``G = y·z``; each executor has a contiguous range of z groups (Elasticutor,
     section 3.1: the first tier is a static hash).
 
     Examples
@@ -44,7 +44,7 @@ class KeySpace:
     def __post_init__(self) -> None:
         for name, value in (("executors", self.executors), ("shards", self.shards)):
             if not 1 <= value <= 65_536:
-                raise TopologyError(f"{name}={value} is out of range: choose from 1 to 65,536")
+                raise TopologyError(f"{name}={value} is out of range: choose a number from 1 to 65,536")
 
     @property
     def groups(self) -> int:
@@ -52,18 +52,51 @@ class KeySpace:
         return self.executors * self.shards
 
     def group_of(self, hashes: np.ndarray) -> np.ndarray:
-        """Group of each hash, ``uint64``."""
+        """Return the group of each hash, ``uint64``.
+
+        Parameters
+        ----------
+        hashes : numpy.ndarray
+            Key hashes, ``uint64``.
+
+        Returns
+        -------
+        numpy.ndarray
+            One group per hash.
+        """
         return _modulo(hashes, self.groups)
 
     def executor_of(self, hashes: np.ndarray) -> np.ndarray:
-        """Executor of each hash, of the smallest unsigned type that holds it."""
+        """Return the executor of each hash, ``uint8`` or ``uint16`` by the number of executors.
+
+        Parameters
+        ----------
+        hashes : numpy.ndarray
+            Key hashes, ``uint64``.
+
+        Returns
+        -------
+        numpy.ndarray
+            One executor per hash.
+        """
         if self.executors == 1:
             return np.zeros(len(hashes), dtype=np.uint8)
         return _narrow(_divide(self.group_of(hashes), self.shards), self.executors)
 
     def shard_of(self, hashes: np.ndarray) -> np.ndarray:
-        """Shard of each hash within its executor, of the smallest unsigned type that holds it."""
-        # The number of groups is a multiple of that of shards: (h mod G) mod z = h mod z.
+        """Return the shard of each hash within its executor, ``uint8`` or ``uint16`` by the number of shards.
+
+        Parameters
+        ----------
+        hashes : numpy.ndarray
+            Key hashes, ``uint64``.
+
+        Returns
+        -------
+        numpy.ndarray
+            One shard per hash.
+        """
+        # G is a multiple of z, so (h mod G) mod z = h mod z.
         if _power_of_two(self.shards):
             return _narrow(hashes, self.shards) & (self.shards - 1)
         return _narrow(_modulo(hashes, self.shards), self.shards)
@@ -84,5 +117,5 @@ def _divide(values: np.ndarray, divisor: int) -> np.ndarray:
 
 
 def _narrow(values: np.ndarray, limit: int) -> np.ndarray:
-    """Of 8 or 16 bits, which NumPy's stable argsort handles by radix."""
+    """Cast to 8 or 16 bits, for which NumPy's stable argsort is a radix sort."""
     return values.astype(np.uint8 if limit <= 256 else np.uint16)

@@ -1,4 +1,4 @@
-"""A digest of many rows that does not depend on their order, nor on how they are cut into batches."""
+"""A digest of rows that depends neither on their order nor on their division into batches."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ _NO_ROWS = np.zeros(0, dtype=np.uint64)
 _MASKS = np.array([(1 << 8 * length) - 1 for length in range(_LANE + 1)], dtype=np.uint64)
 _LENGTH = np.uint64(0xA24BAED4963EE407)
 _ITEM = np.uint64(0xD1342543DE82EF95)
-# Strings that have from one to the next so many whole lanes are worked on together: 0, 1, 2, ..., 16, 24, 32, 48, ...
+# Strings are processed in classes by their number of whole lanes; class boundaries: 0, 1, 2, ..., 16, 24, 32, 48, ...
 _CLASSES = [*range(16), *sorted(part << doubling for doubling in range(3, 60) for part in (2, 3))]
 
 
 class RowDigest:
     """The sum of the hashes of rows, modulo 2**64.
 
-    Two deliveries of the same rows have one digest, whatever their partitions and order; rows that differ in any
-    column, or that are there more or less often, have another (but for one chance in 2**64).
+    Two deliveries of the same rows have equal digests, whatever their partitions and order. Rows that differ in any
+    column or in their multiplicity have different digests, except with probability 2**-64.
 
     Attributes
     ----------
     rows : int
-        How many rows were added.
+        The number of rows added.
     value : int
-        The digest, 0 <= value < 2**64; 0 where there are no rows.
+        The digest, 0 <= value < 2**64; 0 without rows.
 
     Examples
     --------
@@ -59,12 +59,12 @@ class RowDigest:
         self.value = 0
 
     def add(self, rows: pa.RecordBatch) -> None:
-        """Add rows of any types, nested ones included.
+        """Add rows with columns of any type, nested types included.
 
         Parameters
         ----------
         rows : pyarrow.RecordBatch
-            The rows. The order of the columns counts, their names do not.
+            The rows. The order of the columns matters, their names do not.
         """
         hashes = row_hashes(rows)
         self.rows += rows.num_rows
@@ -82,19 +82,19 @@ def row_hashes(rows: pa.RecordBatch) -> Words:
     Returns
     -------
     numpy.ndarray of uint64
-        One hash a row; equal rows have equal hashes.
+        One hash per row; equal rows have equal hashes.
 
     Notes
     -----
-    The values of a row are added up, each times an odd number of its column, and the sum is mixed. So a column costs
-    four passes of NumPy, and a text of some hundred bytes hardly more: its lanes of eight bytes are one product of
-    matrices. Whoever chooses values with care finds two rows of one hash; chance does not.
+    The hash is the mixed sum of the row's values, each multiplied by an odd number that depends on its column. A column
+    thus costs four passes of NumPy, and a string of some hundred bytes hardly more: its lanes of eight bytes are summed
+    by one matrix product. The hash resists chance, not an attacker: collisions can be constructed.
     """
     return _combined(rows.columns, rows.num_rows, _LENGTH)
 
 
 def _combined(columns: Sequence[pa.Array], count: int, start: np.uint64) -> Words:
-    """Hash the rows that columns make; the order of the columns counts."""
+    """Hash the rows of several columns; the order of the columns matters."""
     totals = np.full(count, start, dtype=np.uint64)
     for column, factor in zip(columns, _factors(len(columns)), strict=True):
         totals += _folded(_words(column)) * factor
@@ -102,10 +102,10 @@ def _combined(columns: Sequence[pa.Array], count: int, start: np.uint64) -> Word
 
 
 def _folded(words: Words) -> Words:
-    """Bring the upper half of words into the lower one, too.
+    """Combine the upper half of each word into its lower half.
 
-    Of what is multiplied by a power of two, a product keeps few bits: without this, two signs that change, or two
-    letters at the ends of lanes, would often leave a sum as it is.
+    A difference in high bits only keeps few bits when it is multiplied. Without this step, two changed signs, or two
+    changed letters at the ends of lanes, would often leave the sum unchanged.
     """
     folded = words >> _HALF
     folded ^= words
@@ -113,7 +113,7 @@ def _folded(words: Words) -> Words:
 
 
 def _words(array: pa.Array) -> Words:
-    """Turn each value into a word; equal values have equal ones."""
+    """Map each value to a word; equal values have equal words."""
     kind = array.type
     if len(array) == 0:
         return _NO_ROWS
@@ -128,7 +128,7 @@ def _words(array: pa.Array) -> Words:
     if pa.types.is_struct(kind):
         return _with_nulls(array, _combined(array.flatten(), len(array), _ITEM))
     if pa.types.is_map(kind):
-        # The entries of a map have no order.
+        # A map's entries are unordered.
         return _with_nulls(array, _list_hashes(array, ordered=False))
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return _with_nulls(array, _list_hashes(array, ordered=True))
@@ -142,7 +142,7 @@ def _with_nulls(array: pa.Array, words: Words) -> Words:
 
 
 def _list_hashes(array: Any, ordered: bool) -> Words:
-    """Add up the hashes of the items of each list, which know their places where the order counts."""
+    """Sum the hashes of each list's items; if the list is ordered, an item's hash depends on its position."""
     offsets = array.offsets.to_numpy().astype(np.int64)
     begin, end = int(offsets[0]), int(offsets[-1])
     if pa.types.is_map(array.type):
@@ -162,10 +162,9 @@ def _list_hashes(array: Any, ordered: bool) -> Words:
 
 
 def _string_words(array: pa.Array, offset_type: str) -> Words:
-    """Fold each string into one word: the sum of its lanes of eight bytes, each times an odd number of its place.
+    """Fold each string into one word: the sum of its lanes of eight bytes, each times an odd number of its position.
 
-    The hashes of keys fold more thoroughly, which long strings pay for; a digest need not tell single rows apart when
-    somebody chooses them with care.
+    Key hashes use a stronger folding, which costs more for long strings; a digest need not resist constructed rows.
     """
     _, offset_buffer, data_buffer = array.buffers()
     offsets = np.frombuffer(offset_buffer, offset_type, len(array) + 1, array.offset * np.dtype(offset_type).itemsize)
@@ -187,14 +186,14 @@ def _string_words(array: pa.Array, offset_type: str) -> Words:
 
 
 class _Strings(NamedTuple):
-    """Strings that lie one behind the other.
+    """Contiguous strings.
 
     Parameters
     ----------
     data : numpy.ndarray of uint8
-        Their bytes.
+        The bytes of all strings.
     begins, lengths : numpy.ndarray of int32 or int64
-        Where each of them is.
+        The position and length of each string.
     """
 
     data: Bytes
@@ -202,7 +201,7 @@ class _Strings(NamedTuple):
     lengths: Places
 
     def equal_sums(self) -> Words:
-        """Add up the lanes of each string; all have one length, of a lane or more."""
+        """Sum the lanes of each string; all strings have the same length, of at least one lane."""
         begin, length = int(self.begins[0]), int(self.lengths[0])
         span = length * (len(self.lengths) - 1) + 1
         index = bisect.bisect_right(_CLASSES, length // _LANE)
@@ -211,33 +210,33 @@ class _Strings(NamedTuple):
         return self._sums(slice(begin, begin + span, length), slice(end, end + span, length), lanes, after)
 
     def sums(self, rows: Places, lanes: int, after: int) -> Words:
-        """Add up the lanes of those strings that have at least `lanes` and less than `after` whole ones."""
+        """Sum the lanes of the given strings, which have at least `lanes` and fewer than `after` whole lanes."""
         if lanes == 0:
             return self._short_words(rows)
         begins = self.begins[rows]
         return self._sums(begins, begins + self.lengths[rows] - (after - lanes) * _LANE, lanes, after)
 
     def _sums(self, begins: Places | slice, ends: Places | slice, lanes: int, after: int) -> Words:
-        """Add up the first lanes and the last ones, which overlap: so nothing beyond a string is read."""
+        """Sum the first and the last lanes; they overlap, so that no byte beyond a string is read."""
         factors = _factors(after)
         sums = self._lanes(begins, lanes) @ factors[:lanes]
         sums += self._lanes(ends, after - lanes) @ factors[lanes:]
         return sums
 
     def _lanes(self, places: Places | slice, count: int) -> Words:
-        """Return so many lanes from each place on, a row each."""
+        """Return `count` lanes from each position on, one row per position."""
         width = count * _LANE
-        # A window begins at every byte, so that what lies at any place is fetched at once.
+        # A window begins at every byte, so that one indexing fetches the lanes of all positions.
         windows = np.ndarray((len(self.data) - width + 1,), dtype=f"V{width}", buffer=self.data.data, strides=(1,))
         return _folded(np.ascontiguousarray(windows[places]).view("<u8").reshape(-1, count))
 
     def _short_words(self, rows: Places) -> Words:
-        """Return the bytes of strings that are shorter than a lane."""
+        """Return each string's bytes as one word; the strings are shorter than a lane."""
         begins, data = self.begins[rows], self.data
         if len(data) < _LANE:
             data = np.concatenate([data, np.zeros(_LANE, dtype=np.uint8)])
         windows = np.ndarray((len(data) - _LANE + 1,), dtype="<u8", buffer=data.data, strides=(1,))
-        # Close to the end of the data, a lane begins before its string.
+        # Near the end of the data the window begins before its string.
         places = np.minimum(begins, len(windows) - 1)
         words: Words = windows[places] >> ((begins - places).astype(np.uint64) * _BITS)
         return words & _MASKS[self.lengths[rows]]

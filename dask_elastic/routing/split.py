@@ -15,7 +15,7 @@ from dask_elastic.routing.table import ShardTable
 def split_by_executor(
     rows: pa.RecordBatch, hashes: np.ndarray, space: KeySpace
 ) -> list[tuple[int, pa.RecordBatch, np.ndarray]]:
-    """Split rows among the executors of a component, each executor's rows in their order of arrival.
+    """Split rows among the executors of a component; each executor's rows keep their order.
 
     Parameters
     ----------
@@ -29,7 +29,7 @@ def split_by_executor(
     Returns
     -------
     list of (int, pyarrow.RecordBatch, numpy.ndarray)
-        Executor, its rows, their hashes; executors without rows are left out.
+        Executor, its rows, their hashes; executors without rows are omitted.
 
     Examples
     --------
@@ -57,14 +57,14 @@ def split_by_executor(
 
 
 class ShardOrder(NamedTuple):
-    """How rows are sorted by the shard order of one table.
+    """Rows sorted by the shard order of one table.
 
     Parameters
     ----------
     order : numpy.ndarray
         Row numbers in sorted order.
     shards : numpy.ndarray
-        The shards in that order.
+        The shards in the table's order.
     bounds : numpy.ndarray
         Shard ``shards[i]`` has the sorted rows ``bounds[i]`` to ``bounds[i + 1]``.
     """
@@ -75,7 +75,21 @@ class ShardOrder(NamedTuple):
 
 
 def order_by_shard(hashes: np.ndarray, space: KeySpace, table: ShardTable) -> ShardOrder:
-    """Order rows so that those of a task, and within it those of a shard, are contiguous; stable per shard.
+    """Order rows so that each task's rows, and within them each shard's, are contiguous and keep their order.
+
+    Parameters
+    ----------
+    hashes : numpy.ndarray
+        The rows' key hashes, ``uint64``.
+    space : KeySpace
+        The component's key space.
+    table : ShardTable
+        The executor's current table.
+
+    Returns
+    -------
+    ShardOrder
+        The sorted row numbers, and where each shard's rows are among them.
 
     Examples
     --------
@@ -91,5 +105,18 @@ def order_by_shard(hashes: np.ndarray, space: KeySpace, table: ShardTable) -> Sh
 
 
 def count_by_shard(hashes: np.ndarray, space: KeySpace) -> np.ndarray:
-    """Rows per shard, ``int64``."""
+    """Return the number of rows per shard, ``int64``.
+
+    Parameters
+    ----------
+    hashes : numpy.ndarray
+        The rows' key hashes, ``uint64``.
+    space : KeySpace
+        The component's key space.
+
+    Returns
+    -------
+    numpy.ndarray
+        One number per shard.
+    """
     return np.bincount(space.shard_of(hashes), minlength=space.shards)

@@ -1,4 +1,4 @@
-"""The arithmetic of hashing: mixing 64-bit words, and folding byte strings into such words."""
+"""Arithmetic of hashing: mixing 64-bit words, and folding byte strings into words."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 Words = NDArray[np.uint64]
 
-# Temporaries of this many words stay in the second-level cache, and just below the 128 KiB from which on the C library
-# gives memory back to the system at once; beyond either limit NumPy is up to four times slower.
+# Temporaries of this many words fit into the second-level cache and stay below 128 KiB, from which size on the C
+# library returns memory to the system at once; beyond either limit NumPy is up to four times slower.
 BLOCK = 15 * 1024
-# Where nothing is allocated block by block, larger ones are as fast, and let threads take turns less often.
+# Loops that allocate nothing per block are as fast with larger blocks, and release the GIL less often.
 MIXED = 64 * 1024
 # A string of up to this many bytes fits into one word together with its length.
 SHORT = 7
@@ -28,7 +28,7 @@ _COMBINE = np.uint64(0x9FB21C651E98DF25)
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One hash function out of several that know nothing of each other.
+    """The constants of one hash function out of several independent ones.
 
     Parameters
     ----------
@@ -41,11 +41,11 @@ class Family:
     null : numpy.uint64
         The hash of a null.
     primes : tuple of int
-        Two primes below 2**32: decimals are told apart by their residues.
+        Two primes below 2**32; decimals are hashed by their residues.
 
     Notes
     -----
-    The constants are part of the format of checkpoints: to change one is to lose all keyed state.
+    The constants are part of the checkpoint format: changing one makes all stored keyed state unreadable.
     """
 
     offset: np.uint64
@@ -61,12 +61,12 @@ class Family:
         Parameters
         ----------
         words : numpy.ndarray of uint64
-            What to hash; it is left as it is.
+            The words to hash; not modified.
 
         Returns
         -------
         numpy.ndarray of uint64
-            A new array; equal hashes mean equal words.
+            A new array; hashes are equal if and only if the words are.
 
         Examples
         --------
@@ -88,7 +88,7 @@ class Family:
         return mixed
 
     def lane_keys(self, lanes: NDArray[np.int64]) -> Words:
-        """Give each position of a lane in a string a random word of its own.
+        """Return a pseudorandom word for each position of a lane in a string.
 
         Parameters
         ----------
@@ -103,21 +103,21 @@ class Family:
         return self.mix(lanes.view(np.uint64) + self.lane)
 
     def fold(self, lanes: Words, keys: Words | np.uint64) -> Words:
-        """Turn the lanes of strings into terms whose sum over a string stands for it.
+        """Map the lanes of strings to terms whose sum over a string represents the string.
 
         Parameters
         ----------
         lanes : numpy.ndarray of uint64
             Eight bytes of a string each.
         keys : numpy.ndarray of uint64 or numpy.uint64
-            What `lane_keys` gives for their positions.
+            The `lane_keys` of their positions.
 
         Returns
         -------
         numpy.ndarray of uint64
             A new array of terms.
         """
-        # The second multiplier depends on the position; with a fixed one, swapping two lanes could keep the sum.
+        # The second multiplier depends on the position; otherwise swapping two lanes could keep the sum.
         terms = lanes ^ keys
         terms *= self.lane
         terms ^= terms >> _HALF
@@ -152,17 +152,17 @@ _LOOPED_KEYS = {family: family.lane_keys(np.arange(_LOOPED_LANES, dtype=np.int64
 
 
 def combine(left: Words, right: Words) -> Words:
-    """Combine the hashes of two columns; the order of the columns counts.
+    """Combine the hashes of two columns; the order of the columns matters.
 
     Parameters
     ----------
     left, right : numpy.ndarray of uint64
-        Hashes that are mixed already; `left` is overwritten.
+        Mixed hashes; `left` is overwritten.
 
     Returns
     -------
     numpy.ndarray of uint64
-        `left`, which holds the hashes of the pairs now.
+        `left`, which then holds the hashes of the pairs.
 
     Examples
     --------
@@ -182,21 +182,21 @@ def combine(left: Words, right: Words) -> Words:
 
 
 def string_words(data: NDArray[np.uint8], offsets: NDArray[np.signedinteger], family: Family) -> Words:
-    """Fold each byte string into one word, which `Family.mix` makes a hash.
+    """Fold each byte string into one word; `Family.mix` turns the word into a hash.
 
     Parameters
     ----------
     data : numpy.ndarray of uint8
         The bytes of all strings.
     offsets : numpy.ndarray of int32 or int64
-        Where each string begins in `data`, and, as one entry more, where the last one ends.
+        The start of each string in `data`, and one more entry: the end of the last string.
     family : Family
-        Which hash function.
+        The hash function.
 
     Returns
     -------
     numpy.ndarray of uint64
-        One word per string. Strings of up to `SHORT` bytes have the same word in all families, and each its own.
+        One word per string. Distinct strings of up to `SHORT` bytes have distinct words, the same in all families.
 
     Examples
     --------
@@ -206,9 +206,9 @@ def string_words(data: NDArray[np.uint8], offsets: NDArray[np.signedinteger], fa
 
     Notes
     -----
-    A string is read in lanes of eight bytes, the last of which overlaps the one before where the length is no multiple
-    of eight. The word is the sum of the first lane and of one term per further lane, so the lanes of all strings can be
-    worked on at once, however unequal the strings are.
+    A string is read in lanes of eight bytes; the last lane overlaps the previous one if the length is not a multiple
+    of eight. The word is the sum of the first lane and one term per further lane, so that the lanes of all strings can
+    be processed together even if their lengths differ.
     """
     count = len(offsets) - 1
     words = np.empty(count, dtype=np.uint64)
@@ -217,7 +217,7 @@ def string_words(data: NDArray[np.uint8], offsets: NDArray[np.signedinteger], fa
     origin, end = int(offsets[0]), int(offsets[-1])
     padded = np.zeros(end - origin + _LANE, dtype=np.uint8)
     padded[: end - origin] = data[origin:end]
-    # Entry i is the eight bytes from byte i on, so that a lane is one load wherever it begins.
+    # Entry i is the eight bytes from byte i on, so that a lane at any offset is one load.
     windows: Words = np.ndarray((end - origin + 1,), dtype=np.dtype("<u8"), buffer=padded.data, strides=(1,))
     for start in range(0, count, BLOCK):
         block = offsets[start : start + BLOCK + 1]
@@ -244,7 +244,7 @@ def _block_words(
 
 
 def _equal_words(windows: Words, begin: int, count: int, length: int, family: Family) -> Words:
-    """Fold strings of one length that lie one behind the other: their lanes are slices, no row is looked up."""
+    """Fold contiguous strings of one length; their lanes are slices, so rows need no indexing."""
     span = length * (count - 1) + 1
     words: Words = windows[begin : begin + span : length] & _LANE_MASKS[min(length, _LANE)]
     words += np.uint64(length) << _LENGTH_SHIFT
@@ -265,7 +265,7 @@ def _add_lanes(
     lengths: NDArray[np.signedinteger],
     family: Family,
 ) -> None:
-    """Add to `words[rows]` all lanes but the first."""
+    """Add the terms of all lanes but the first to `words[rows]`."""
     words[rows] += lengths.astype(np.uint64) * family.lane
     keys = _LOOPED_KEYS[family]
     for lane in range(1, _LOOPED_LANES):
@@ -287,7 +287,7 @@ def _add_far_lanes(
     lengths: NDArray[np.int64],
     family: Family,
 ) -> None:
-    """Add the lanes from `_LOOPED_LANES` on, all strings' in one sequence: one huge string costs no round per lane."""
+    """Add the terms of the lanes from `_LOOPED_LANES` on, for all strings together instead of one pass per lane."""
     ends = np.cumsum(-(-lengths // _LANE) - _LOOPED_LANES)
     starts = np.concatenate(([0], ends[:-1]))
     for low in range(0, int(ends[-1]), BLOCK):

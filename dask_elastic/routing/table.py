@@ -1,4 +1,4 @@
-"""The dynamic tier of routing: an immutable, versioned table from shard to task."""
+"""The second tier of routing: an immutable, versioned table from shard to task."""
 
 from __future__ import annotations
 
@@ -10,28 +10,37 @@ import numpy as np
 from dask_elastic.vocab.errors import MoveRefused, ProtocolError
 
 PAUSED = -1
-"""In place of a task: the shard is on the move, its rows wait in the receiver."""
+"""The route of a paused shard: the shard is moving and the receiver buffers its rows."""
 
 
 @dataclass(frozen=True)
 class ShardTable:
-    """Which task each shard of an executor belongs to.
+    """The task that owns each shard of an executor.
 
-    A table never changes; every change makes the next version, so that a batch may be split against it without a lock.
+    A table is immutable: each change returns a new version, so that a batch can be split against a table without a
+    lock.
 
     Parameters
     ----------
     version : int
-        Counts the changes.
+        The number of changes since the first table.
     owner : numpy.ndarray
         Task of each shard, ``int32``; the source task while the shard is paused.
     paused : numpy.ndarray
-        Whether each shard is on the move, ``bool``.
+        Whether each shard is moving, ``bool``.
+
+    Attributes
+    ----------
+    order : numpy.ndarray
+        The shards ordered by task, paused shards last.
+    rank : numpy.ndarray
+        The position of each shard in `order`.
+    routes : numpy.ndarray
+        The task of each shard in `order`, or `PAUSED`.
 
     Notes
     -----
-    `order` lists the shards so that those of one task are neighbours, paused ones at the end; `rank` is its inverse.
-    Rows sorted by rank are therefore contiguous per task and, within it, per shard: a shard is cut out by slicing.
+    Rows sorted by rank are contiguous per task and, within a task, per shard: one slice holds a shard's rows.
 
     Examples
     --------
@@ -60,38 +69,90 @@ class ShardTable:
 
     @classmethod
     def initial(cls, shards: int, tasks: Iterable[int]) -> ShardTable:
-        """Deal the shards to the tasks in turn."""
+        """Return the first table, with the shards assigned to the tasks round-robin.
+
+        Parameters
+        ----------
+        shards : int
+            The number of shards.
+        tasks : iterable of int
+            The tasks.
+
+        Returns
+        -------
+        ShardTable
+            The table of version 0.
+        """
         dealt = np.resize(np.fromiter(tasks, dtype=np.int32), shards)
         return cls(0, dealt, np.zeros(shards, dtype=bool))
 
     @property
     def single(self) -> int | None:
-        """The one task that owns every shard while none is paused, else None."""
+        """The task that owns all shards, or None if there are several or a shard is paused."""
         first = int(self.routes[0])
         return first if first != PAUSED and first == int(self.routes[-1]) else None
 
     def shards_of(self, task: int) -> np.ndarray:
-        """Shards that a task owns, those on their way from it included."""
+        """Return the shards that a task owns, including those that are moving away from it.
+
+        Parameters
+        ----------
+        task : int
+            The task.
+
+        Returns
+        -------
+        numpy.ndarray
+            The shards in ascending order.
+        """
         return np.flatnonzero(self.owner == task)
 
     def pause(self, shard: int) -> ShardTable:
-        """Stop routing a shard.
+        """Return the next table, in which a shard is paused.
+
+        Parameters
+        ----------
+        shard : int
+            The shard.
+
+        Returns
+        -------
+        ShardTable
+            The next table.
 
         Raises
         ------
         MoveRefused
-            If it is paused already: a second move of a moving shard.
+            If the shard is already moving.
         """
         if self.paused[shard]:
-            raise MoveRefused(f"shard {shard} is on the move already: wait until it has arrived")
+            raise MoveRefused(f"shard {shard} is already moving: wait until the move has finished")
         paused = self.paused.copy()
         paused[shard] = True
         return ShardTable(self.version + 1, self.owner, paused)
 
     def moved(self, shard: int, task: int) -> ShardTable:
-        """Give a paused shard to `task` and resume its routing."""
+        """Return the next table, in which a paused shard is owned by `task` and no longer paused.
+
+        Parameters
+        ----------
+        shard : int
+            The shard.
+        task : int
+            Its new owner.
+
+        Returns
+        -------
+        ShardTable
+            The next table.
+
+        Raises
+        ------
+        ProtocolError
+            If the shard is not paused.
+        """
         if not self.paused[shard]:
-            raise ProtocolError(f"shard {shard} changed owner without a pause")
+            raise ProtocolError(f"shard {shard} cannot change its owner: it is not paused")
         owner, paused = self.owner.copy(), self.paused.copy()
         owner[shard] = task
         paused[shard] = False

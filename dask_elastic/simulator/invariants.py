@@ -9,7 +9,8 @@ import numpy as np
 from dask_elastic.executor.executor import ElasticExecutor
 from dask_elastic.executor.pending import Pending
 from dask_elastic.executor.remote import RemotePart
-from dask_elastic.state.store import NO_OWNER, KeyedStore
+from dask_elastic.state.shard_owners import NO_OWNER
+from dask_elastic.state.store import KeyedStore
 from dask_elastic.vocab.errors import ProtocolError
 from dask_elastic.vocab.identity import ExecutorId
 
@@ -26,10 +27,10 @@ def check_executor(executor: ElasticExecutor, remotes: Iterable[RemotePart]) -> 
     _check_owners(executor, [executor.store, *(part.store for part in remotes)])
     routes = executor.routes
     paused = set(np.flatnonzero(routes.table.paused).tolist())
-    if routes.waiting.keys() != paused or executor.moves.active.keys() != paused:
+    if routes.waiting.keys() != paused or executor.moves.paused != paused:
         raise ProtocolError(
             f"{executor.identity}: the shards {sorted(paused)} are paused, rows wait for {sorted(routes.waiting)}, and "
-            f"{sorted(executor.moves.active)} move"
+            f"the moves of {sorted(executor.moves.paused)} have paused them"
         )
     for task in routes.tasks.values():
         if not task.at_home and len(task.in_flight) > task.window:

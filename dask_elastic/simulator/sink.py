@@ -61,7 +61,7 @@ class SimulatedSink:
                     self.inputs.end(origin)
                 case Watermark():
                     self.world.event_times.note(self.inputs, what)
-                    self.inputs.hear(what)
+                    self.inputs.advance(what)
                 case Batch():
                     self.world.event_times.check(self.inputs, origin, what.rows)
                     self.received.append((self.world.schedule.steps, what.rows))

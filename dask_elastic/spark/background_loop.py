@@ -1,4 +1,4 @@
-"""An event loop on a thread of its own, one a process: what Spark calls blocks, what Dask offers does not."""
+"""An event loop in a background thread, one per process: lets Spark's blocking calls run Dask's coroutines."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ T = TypeVar("T")
 
 
 class BackgroundLoop:
-    """Runs coroutines for threads that have no loop."""
+    """Runs coroutines for threads without an event loop."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
         threading.Thread(target=self.loop.run_forever, name="elastic-spark", daemon=True).start()
 
     def begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Begin something, and return at once."""
+        """Start a coroutine, and return its future at once."""
         return asyncio.run_coroutine_threadsafe(work, self.loop)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run something to its end."""
+        """Run a coroutine to its end, and return its result."""
         return self.begin(work).result()
 
 
-# By process: Spark forks its Python workers, and a thread does not survive that.
+# By process: Spark forks its Python workers, and threads do not survive a fork.
 _LOOPS: dict[int, BackgroundLoop] = {}
 
 

@@ -1,4 +1,4 @@
-"""How Spark's Python workers reach a Dask cluster: its address and credentials as environment variables of Dask."""
+"""Gives Spark's Python workers the address and credentials of a Dask cluster, as environment variables of Dask."""
 
 from __future__ import annotations
 
@@ -23,14 +23,19 @@ REQUIRED = "DASK_DISTRIBUTED__COMM__REQUIRE_ENCRYPTION"
 
 
 def grant_access(environment: dict[str, str], client: Any) -> None:
-    """Put the way to a client's cluster into an environment, in place of that to another cluster.
+    """Set the address and credentials of a client's cluster in an environment, replacing those of another cluster.
 
     Parameters
     ----------
     environment : dict of str to str
         The environment of Spark's Python workers.
     client : distributed.Client
-        Connected to the cluster.
+        A client of the cluster.
+
+    Raises
+    ------
+    SparkFailed
+        As `access`.
     """
     found = access(client)
     for variable in (REQUIRED, *VARIABLES.values()):
@@ -39,12 +44,12 @@ def grant_access(environment: dict[str, str], client: Any) -> None:
 
 
 def access(client: Any) -> dict[str, str]:
-    """Return the environment in which `dask.config` knows a client's cluster.
+    """Return the environment variables from which `dask.config` reads a cluster's address and credentials.
 
     Parameters
     ----------
     client : distributed.Client
-        Connected to the cluster.
+        A client of the cluster.
 
     Returns
     -------
@@ -54,19 +59,19 @@ def access(client: Any) -> dict[str, str]:
     Raises
     ------
     SparkFailed
-        If the cluster lives in this process alone.
+        If the cluster runs inside this process.
 
     Notes
     -----
-    Credentials that exist in memory only, as those of ``Security.temporary()``, are written to files that only this
-    user can read, and that are removed when this process ends. They are of no use to Spark's workers on other hosts;
-    clusters of several hosts need credentials in files that all of them have.
+    Credentials in memory, such as those of ``Security.temporary()``, are written to files that only this user can read
+    and that are removed when this process ends. Spark's workers on other hosts cannot read these files; clusters of
+    several hosts need credentials in files that exist on every host.
     """
     address = client.scheduler.address
     if address.startswith("inproc:"):
         raise SparkFailed(
-            f"the Dask cluster at {address} lives in this process, where Spark's workers cannot reach it: start it "
-            "with Client(processes=True), or give the client of a cluster elsewhere."
+            f"the Dask cluster at {address} runs inside this process, where Spark's workers cannot reach it: start it "
+            "with Client(processes=True), or use a client of another cluster."
         )
     found = {"DASK_SCHEDULER_ADDRESS": address}
     security = client.security

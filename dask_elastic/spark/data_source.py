@@ -1,4 +1,4 @@
-"""The format "dask_elastic" of Spark: what a query writes is staged at a job's source, and committed by epochs."""
+"""Spark's format "dask_elastic": writers stage rows at a job's source, and the driver commits them by epochs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 COMMIT_SECONDS = 2.0
-"""How long one question waits for room in the job's queue; it is asked until there is."""
+"""Seconds that one commit call waits for room in the job's queue; the commit is retried until there is room."""
 
 BATCH_ID = "streaming.sql.batchId"
 QUERY_ID = "sql.streaming.queryId"
@@ -34,31 +34,31 @@ QUERY_ID = "sql.streaming.queryId"
 
 @dataclass
 class Staged(WriterCommitMessage):
-    """What a task of Spark says of its partition.
+    """The commit message of a Spark task for its partition.
 
     Parameters
     ----------
     query : str
-        Who wrote.
+        The query that wrote the rows.
     epoch : int
-        Which micro-batch.
-    run : int
-        Which run of the job took the rows.
+        The number of the micro-batch.
+    generation : int
+        The generation of the job at which the rows are staged.
     source : str
-        Which source of it.
+        The source of the job.
     part : StagedPart
-        The attempt.
+        The staged attempt.
     """
 
     query: str
     epoch: int
-    run: int
+    generation: int
     source: str
     part: StagedPart
 
 
 class DaskElasticSource(DataSource):
-    """The data source that `register` makes known to Spark.
+    """The data source that `register` registers with Spark.
 
     Parameters
     ----------
@@ -72,11 +72,11 @@ class DaskElasticSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return what Spark calls the format."""
+        """Return the name of the format."""
         return FORMAT
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Return what writes a batch.
+        """Return the writer of a batch; Spark calls it on the driver.
 
         Raises
         ------
@@ -87,7 +87,7 @@ class DaskElasticSource(DataSource):
         return BatchWriter(self.target)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
-        """Return what writes the micro-batches of a query; Spark calls it on the driver, and for each commit again.
+        """Return the writer of a query's micro-batches; Spark calls it on the driver, and again for each commit.
 
         Raises
         ------
@@ -104,7 +104,7 @@ class BatchWriter(DataSourceArrowWriter):
     Parameters
     ----------
     target : Target
-        Where to. Without the option `query` each batch is a query of its own.
+        The job and source. Without the option `query`, each batch is a separate query.
     """
 
     def __init__(self, target: Target):
@@ -117,13 +117,13 @@ class BatchWriter(DataSourceArrowWriter):
         return _staged(self.target, self.query, self.epoch, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Commit the batch; waits while the job's queue is full. The last batch ends the source."""
+        """Commit the batch, waiting while the job's queue is full; end the source if the option `end` is set."""
         _commit(self.target, messages)
         if self.target.end:
             end_source(self.target)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Drop what was staged."""
+        """Drop the staged rows."""
         _abort(self.target, messages)
 
 
@@ -133,36 +133,42 @@ class StreamWriter(DataSourceStreamArrowWriter):
     Parameters
     ----------
     target : Target
-        Where to.
+        The job and source.
     """
 
     def __init__(self, target: Target):
         self.target = target
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
-        """Stage a partition; called in Spark's Python workers."""
+        """Stage a partition; called in Spark's Python workers.
+
+        Raises
+        ------
+        HandoffError
+            If Spark did not set the query and micro-batch of the task, or the job accepts no more rows.
+        """
         context = _context()
         query = self.target.query or context.getLocalProperty(QUERY_ID)
         epoch = context.getLocalProperty(BATCH_ID)
         if query is None or epoch is None:
             raise HandoffError(
-                "Spark does not say which micro-batch of which query this is: use handoff in foreachBatch."
+                "Spark did not set the query and micro-batch of this task: use handoff in foreachBatch instead."
             )
         return _staged(self.target, query, int(epoch), iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Commit a micro-batch; waits while the job's queue is full, and Spark's source with it."""
+        """Commit a micro-batch, waiting while the job's queue is full, which blocks Spark's source."""
         _commit(self.target, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Drop what was staged."""
+        """Drop the staged rows."""
         _abort(self.target, messages)
 
 
 def _staged(target: Target, query: str, epoch: int, batches: Iterator[pa.RecordBatch]) -> Staged:
     context = _context()
     places = ask(target, "handoff_places", job=target.job, source=target.source)
-    # Spark numbers attempts anew when it is started anew: the rest tells them apart.
+    # Spark restarts the numbers of attempts with the application: the random part keeps them unique.
     attempt = AttemptId(query, epoch, context.partitionId(), f"{context.taskAttemptId()}-{uuid.uuid4().hex[:12]}")
     part = stage(target, attempt, places, batches)
     return Staged(query, epoch, places["run"], places["source"], part)
@@ -175,24 +181,24 @@ def _commit(target: Target, messages: list[WriterCommitMessage | None]) -> None:
     first = staged[0]
     arguments = {
         "job": target.job,
-        "run": first.run,
+        "run": first.generation,
         "source": first.source,
         "query": first.query,
         "epoch": first.epoch,
         "parts": [message.part.to_message() for message in staged if message.part.rows],
     }
     while not ask(target, "commit_epoch", wait=COMMIT_SECONDS, **arguments):
-        pass  # each question waits for room; a job that has ended raises
+        pass  # each call waits for room; it raises if the job has ended
 
 
 def _abort(target: Target, messages: list[WriterCommitMessage | None]) -> None:
-    """Drop what finished tasks staged; that of the others went with their connections."""
+    """Drop the rows that finished tasks staged; rows of other tasks were dropped when their connections closed."""
     for message in _of_one_epoch(messages)[:1]:
         ask(
             target,
             "abort_epoch",
             job=target.job,
-            run=message.run,
+            run=message.generation,
             source=message.source,
             query=message.query,
             epoch=message.epoch,
@@ -201,22 +207,24 @@ def _abort(target: Target, messages: list[WriterCommitMessage | None]) -> None:
 
 def _of_one_epoch(messages: list[WriterCommitMessage | None]) -> list[Staged]:
     staged = [message for message in messages if isinstance(message, Staged)]
-    epochs = {(message.query, message.epoch, message.run, message.source) for message in staged}
+    epochs = {(message.query, message.epoch, message.generation, message.source) for message in staged}
     if len(epochs) > 1:
-        raise HandoffError(f"one micro-batch was written as several, {sorted(epochs)}: the job was started anew.")
+        raise HandoffError(
+            f"the tasks of one micro-batch wrote to different generations of the job, {sorted(epochs)}: the job was "
+            "submitted again meanwhile. Start the query again."
+        )
     return staged
 
 
 def _context() -> Any:
     context = TaskContext.get()
     if context is None:
-        raise HandoffError("rows are written in tasks of Spark only.")
+        raise HandoffError("rows can only be written within a Spark task.")
     return context
 
 
 def _refuse_overwriting(overwrite: bool) -> None:
     if overwrite:
         raise HandoffError(
-            f'format {FORMAT!r} adds rows to a stream and overwrites nothing: use .mode("append"), and for a streaming '
-            'query .outputMode("append").'
+            f'format {FORMAT!r} only appends rows: use .mode("append"), or .outputMode("append") for a stream.'
         )

@@ -1,4 +1,4 @@
-"""Spark's errors as their cause: without the stack of the JVM, the plans of the query and the frames of PySpark."""
+"""Reduces Spark's errors to their cause, without JVM stacks, query plans and PySpark frames."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ JVM_FRAME = re.compile(r"^\s+(at [\w.$/<>]+.*\(.*\)|\.\.\. \d+ more)$|^(Driver s
 PYTHON_FRAME = re.compile(r'^\s*File "(?P<path>[^"]*)", line \d+')
 FOREIGN = re.compile(r"[/\\](pyspark|py4j|pyspark\.zip|py4j-[^/\\]*\.zip)[/\\]")
 CAUSED_BY = re.compile(r"^Caused by: ", re.MULTILINE)
-# What Spark puts around the cause: where a stream stood, and calls by their number.
+# Text that Spark adds around the cause: the state of a stream, and numbered calls.
 AFTERWARDS = re.compile(r"\n+(JVM stacktrace:|=== Streaming Query ===).*", re.DOTALL)
 CALL = re.compile(r"^An error occurred while calling [\w.$]+\n: ")
 QUERY = re.compile(r"^\[STREAM_FAILED\] Query \[id = [^\]]*\] terminated with exception: ")
@@ -25,23 +25,23 @@ JAVA_CLASS = re.compile(r"^([\w$]+\.)+(?=[A-Z][\w$]*(Exception|Error)\b)")
 
 
 class SparkFailed(ElasticError):
-    """Spark failed; says in doing what, and the cause.
+    """Spark failed; the message names the operation and the cause.
 
     Parameters
     ----------
     message : str
-        What was done, and the cause.
+        The operation, and the cause.
     """
 
 
 @contextmanager
 def spark_errors(doing: str) -> Iterator[None]:
-    r"""Turn every error of Spark within a block into `SparkFailed` with its cause.
+    r"""Convert an error of Spark within a block to `SparkFailed` with its cause.
 
     Parameters
     ----------
     doing : str
-        What is done within, for the message.
+        The operation within the block, for the message.
 
     Raises
     ------
@@ -63,25 +63,25 @@ def spark_errors(doing: str) -> Iterator[None]:
 
 
 def cause(error: BaseException) -> str:
-    """Return why Spark failed, in as few lines as that takes.
+    """Return the cause of an error of Spark, in few lines.
 
     Parameters
     ----------
     error : exception
-        What PySpark or its gateway raised; others are told as they are.
+        An error of PySpark or its gateway; the text of other errors is returned unchanged.
 
     Returns
     -------
     str
-        The innermost cause. A traceback of Python keeps the frames of the user's code.
+        The innermost cause. A Python traceback keeps the frames of the user's code.
     """
     if isinstance(error, Py4JNetworkError):
-        return f"the JVM of Spark does not answer, it has probably ended ({error}). Start a new Python process."
+        return f"Spark's JVM does not answer; it has probably ended ({error}). Start a new Python process."
     return innermost(str(error))
 
 
 def innermost(text: str) -> str:
-    r"""Return the cause from the text of an error of Spark.
+    r"""Extract the cause from the text of an error of Spark.
 
     Examples
     --------
@@ -103,7 +103,7 @@ def innermost(text: str) -> str:
 
 
 def _own_frames(lines: list[str]) -> Iterator[str]:
-    """Leave out the frames of PySpark and of its gateway from tracebacks of Python."""
+    """Remove the frames of PySpark and its gateway from Python tracebacks."""
     left_out = False
     for line in lines:
         frame = PYTHON_FRAME.match(line)

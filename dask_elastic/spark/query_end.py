@@ -1,4 +1,4 @@
-"""When a streaming query that writes to a job has ended, so has the job's source: what listens in Spark's driver."""
+"""A listener in Spark's driver that ends a job's source when the streaming query that writes to it ends."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 logger = logging.getLogger("dask_elastic.spark")
 
 WRITES = "WriteToMicroBatchDataSource"
-"""What Spark calls the plan of a query that writes with a data source, and not with a function."""
+"""The class name of the plan of a query that writes to a data source, not to a function."""
 
 _FOLLOWED: weakref.WeakSet[SparkSession] = weakref.WeakSet()
-_BY_HAND: dict[str, set[Target]] = {}
+_FOREACH_BATCH: dict[str, set[Target]] = {}
 
 
-class QueryEnds(StreamingQueryListener):
+class QueryEndListener(StreamingQueryListener):
     """Ends the sources that a query wrote to when the query ends, unless it failed or has the option `end` "false".
 
     Parameters
     ----------
     spark : pyspark.sql.SparkSession
-        The session whose queries are followed.
+        The session of the queries.
     """
 
     def __init__(self, spark: SparkSession):
@@ -40,7 +40,7 @@ class QueryEnds(StreamingQueryListener):
         self.running: dict[str, Any] = {}
 
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802
-        """Keep hold of the query: Spark lets go of it before it says that it has ended."""
+        """Keep a reference to the query: Spark drops its own before it calls `onQueryTerminated`."""
         query = self._spark.streams.get(str(event.id))
         if query is not None:
             self.running[str(event.runId)] = query._jsq
@@ -52,8 +52,8 @@ class QueryEnds(StreamingQueryListener):
         """Do nothing."""
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
-        """End the sources that the query wrote to; a query that failed will be started again."""
-        targets = _BY_HAND.pop(str(event.id), set())
+        """End the sources that the query wrote to, unless it failed: a failed query may be restarted."""
+        targets = _FOREACH_BATCH.pop(str(event.id), set())
         query = self.running.get(str(event.runId))
         try:
             if event.exception is None:
@@ -64,53 +64,56 @@ class QueryEnds(StreamingQueryListener):
 
 
 def follow_queries(spark: SparkSession) -> None:
-    """Let the end of a session's queries end the sources that they write to.
+    """Add a listener to a session that ends sources when the queries that write to them end.
 
     Parameters
     ----------
     spark : pyspark.sql.SparkSession
-        The session that starts the queries. It is followed once, however often this is called.
+        The session that starts the queries. Further calls for the same session have no effect.
     """
     if spark not in _FOLLOWED:
         _FOLLOWED.add(spark)
-        spark.streams.addListener(QueryEnds(spark))
+        spark.streams.addListener(QueryEndListener(spark))
 
 
-def follow_by_hand(spark: SparkSession, query: str, target: Target) -> None:
-    """Remember that a function of `foreachBatch` hands over to a source, which ends with its query.
+def follow_foreach_batch(spark: SparkSession, query: str, target: Target) -> None:
+    """Register the target of a query's `foreachBatch` function, so that its source ends with the query.
 
     Parameters
     ----------
     spark : pyspark.sql.SparkSession
-        The session that has started the query.
+        The session that started the query.
     query : str
         Spark's id of the query.
     target : Target
-        Where the rows go.
+        The job and source to which the function sends rows.
     """
-    _BY_HAND.setdefault(query, set()).add(target)
+    _FOREACH_BATCH.setdefault(query, set()).add(target)
     follow_queries(spark)
 
 
 def _end(query: str, target: Target) -> None:
-    """End a source, or say who has to: an error of a listener would be lost in Spark's log."""
+    """End a source; if that fails, log how to end it, because Spark hides a listener's error."""
     try:
         end_source(target)
     except (ElasticError, OSError) as error:
         logger.warning(
-            "query %s has ended, but the source that it wrote to could not be ended (%s): end it with "
-            "job.end_of_input(), or job %r waits for ever.",
+            "query %s has ended, but the source that it wrote to could not be ended (%s): call "
+            "job.end_of_input(), otherwise job %r waits for more input.",
             query, error, target.job,
         )  # fmt: skip
 
 
 def _written(query: str, running: Any) -> set[Target]:
-    """Return where a query wrote to with our format and ends what it wrote to; nothing for other queries."""
+    """Return the target of a query in the format "dask_elastic" whose source must end; else an empty set."""
     try:
         options = None if running is None else _options(running)
     except Py4JError as error:
-        # It was stopped before Spark had made its plan.
-        logger.warning("query %s has ended before it was clear where it writes to: %s", query, innermost(str(error)))
+        # The query was stopped before Spark had planned it.
+        logger.warning(
+            "query %s ended before Spark had planned it, so its target is unknown and no source is ended: %s",
+            query, innermost(str(error)),
+        )  # fmt: skip
         return set()
     if options is None:
         return set()
@@ -119,7 +122,7 @@ def _written(query: str, running: Any) -> set[Target]:
 
 
 def _options(running: Any) -> dict[str, str] | None:
-    """Return the options with which a query of the JVM writes with our format, None if it has another."""
+    """Return the writer options of a JVM query in the format "dask_elastic"; None for another format."""
     plan = running.streamingQuery().logicalPlan()
     if plan.getClass().getSimpleName() != WRITES or plan.table().name() != FORMAT:
         return None

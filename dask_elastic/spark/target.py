@@ -1,4 +1,4 @@
-"""Where a hand-off goes: cluster, job and source, as the text options that Spark passes to its Python workers."""
+"""The target of a handoff: cluster, job and source, as text options that Spark passes to its Python workers."""
 
 from __future__ import annotations
 
@@ -12,35 +12,34 @@ from distributed.security import Security
 from dask_elastic.vocab.errors import HandoffError
 
 FORMAT = "dask_elastic"
-"""What Spark calls the format."""
+"""The name of the Spark format."""
 
 TLS_OPTIONS = ("tls_ca_file", "tls_client_cert", "tls_client_key")
-OPTIONS = ("job", "source", "address", "query", "epoch", "end", "run", *TLS_OPTIONS)
+OPTIONS = ("job", "source", "address", "query", "epoch", "end", "generation", *TLS_OPTIONS)
 SPARKS_OWN = ("path", "checkpointlocation")
 
 
 @dataclass(frozen=True)
 class Target:
-    """Where rows go.
+    """The job and source to which Spark writes.
 
     Parameters
     ----------
     address : str
-        Of the Dask scheduler.
+        Address of the Dask scheduler.
     job : str
         Name of the job.
     source : str or None
-        Name of its source; None for the only one that takes epochs.
+        Name of its source; None if only one source takes epochs.
     query : str or None
-        What to call the writer, instead of the id that Spark gives a streaming query.
+        Name of the writing query, in place of Spark's id of a streaming query.
     epoch : int or None
-        Which epoch a batch writes, for those who repeat them.
+        The epoch that a batch writes, for programs that repeat batches.
     end : bool or None
-        Whether the source ends: for a batch, with its commit, and None means it does not; for a streaming query, with
-        the query, and None means it does.
-    run : int or None
-        Which run of the job; a job that is submitted again under its name is another run, and is not ended by what
-        wrote to the one before.
+        Whether the source ends: for a batch, after its commit (None: no); for a streaming query, when the query ends
+        (None: yes).
+    generation : int or None
+        The generation of the job. A query that wrote to an earlier generation does not end the source of a later one.
     tls : tuple of (str, str)
         Files with the credentials, by the names of `distributed.Security`.
     """
@@ -51,23 +50,29 @@ class Target:
     query: str | None = None
     epoch: int | None = None
     end: bool | None = None
-    run: int | None = None
+    generation: int | None = None
     tls: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> Target:
-        """Read the options of a writer.
+        """Parse the options of a writer.
 
         Parameters
         ----------
         options : mapping of str to str
-            ``job``, and perhaps ``source``, ``address``, ``query``, ``epoch``, ``end``, ``tls_ca_file``,
-            ``tls_client_cert``, ``tls_client_key``. What is not said of the cluster comes from Dask's configuration.
+            ``job``, and optionally ``source``, ``address``, ``query``, ``epoch``, ``end``, ``generation``,
+            ``tls_ca_file``, ``tls_client_cert``, ``tls_client_key``. The default of ``address`` is
+            ``scheduler-address`` in Dask's configuration.
+
+        Returns
+        -------
+        Target
+            The target.
 
         Raises
         ------
         HandoffError
-            If an option is missing, unknown or makes no sense.
+            If an option is missing, unknown or invalid.
 
         Examples
         --------
@@ -81,13 +86,13 @@ class Target:
         job = given.get("job") or given.get("path")
         if not job:
             raise HandoffError(
-                f'format {FORMAT!r} needs to know the job: .option("job", name), or .options(**into(job)).'
+                f'format {FORMAT!r} needs the name of the job: .option("job", name), or .options(**into(job)).'
             )
         address = given.get("address") or dask.config.get("scheduler-address", None)
         if not address:
             raise HandoffError(
-                f"format {FORMAT!r} does not know the Dask scheduler: .options(**into(job)) says it, as do "
-                '.option("address", "tcp://host:8786") and the environment variable DASK_SCHEDULER_ADDRESS.'
+                f"format {FORMAT!r} needs the address of the Dask scheduler: set it with .options(**into(job)), with "
+                '.option("address", "tcp://host:8786"), or with the environment variable DASK_SCHEDULER_ADDRESS.'
             )
         tls = tuple((name, given[name]) for name in TLS_OPTIONS if given.get(name))
         return cls(
@@ -97,12 +102,12 @@ class Target:
             query=given.get("query"),
             epoch=_number(given, "epoch", "the number of the micro-batch"),
             end=_flag(given),
-            run=_number(given, "run", "what `into` says of the job"),
+            generation=_number(given, "generation", "the job's generation, as `into` returns it"),
             tls=tls,
         )
 
     def connection_args(self) -> dict[str, Any]:
-        """Return how to dial: Dask's arguments of a connection, with the credentials read."""
+        """Return Dask's connection arguments, with the credentials loaded."""
         if not self.address.startswith("tls"):
             return dict(Security().get_connection_args("client"))
         security = Security(**dict(self.tls), require_encryption=True)

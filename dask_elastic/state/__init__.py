@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dask_elastic.state.codec import StateRows, decode, encode
 from dask_elastic.state.index import KeyIndex, NumpyIndex, PandasIndex, make_index
-from dask_elastic.state.layout import StateLayout, value_fields, value_result
+from dask_elastic.state.layout import StateLayout
 from dask_elastic.state.session import Located, Session
-from dask_elastic.state.store import NO_OWNER, KeyedStore
+from dask_elastic.state.shard_owners import NO_OWNER
+from dask_elastic.state.store import KeyedStore
 from dask_elastic.state.view import StateView
 from dask_elastic.topology.state_kind import List, Map, Value
 
@@ -27,6 +28,4 @@ __all__ = [
     "decode",
     "encode",
     "make_index",
-    "value_fields",
-    "value_result",
 ]

@@ -1,4 +1,4 @@
-"""Keyed state as logic per row and per key sees it: one key's values, lists and maps as Python has them."""
+"""The state view of logic per row and per key: one key's values, lists and maps as Python objects."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dask_elastic.vocab.errors import StateError
 
 
 class Cells:
-    """The state of a batch's keys, key by key.
+    """The state of a batch's keys, one key at a time.
 
     Parameters
     ----------
@@ -28,8 +28,8 @@ class Cells:
 
     Notes
     -----
-    Whole columns are read at first use and written back, converted, at `commit`; between the two each key's cell is
-    plain Python. What logic does to a cell becomes state when the logic of all the batch has returned.
+    A column is converted to Python at its first use and written back at `commit`. The engine commits after the logic
+    has returned for the whole batch, so a batch that fails changes no state.
     """
 
     def __init__(self, view: StateView) -> None:
@@ -37,18 +37,18 @@ class Cells:
         self._opened: dict[str, _ValueCells | _ListCells | _MapCells] = {}
 
     def key(self, position: int) -> KeyState:
-        """Return the state of one of `view.keys`."""
+        """Return the state of the key at a position of `view.keys`."""
         return KeyState(self, position)
 
     def opened(self, name: str) -> _ValueCells | _ListCells | _MapCells:
-        """Return the cells of a declared name."""
+        """Return the cells of a declared name, opened at first use."""
         found = self._opened.get(name)
         if found is None:
             found = self._opened[name] = _cells_of(self.view, name)
         return found
 
     def commit(self) -> None:
-        """Hand what has changed to the view."""
+        """Write the changed cells to the view."""
         for cells in self._opened.values():
             cells.commit()
 
@@ -56,8 +56,28 @@ class Cells:
 class KeyState:
     """The state of one key, for logic per row and per key.
 
-    `state["name"]` is a value, or None where the key has none; of a declared list or map it is the list or map, which
-    is changed in place. `state["name"] = value` sets a value, and None or `del` takes it away.
+    Notes
+    -----
+    `state["name"]` returns the declared value, or None if the key has none. For a declared `List` or `Map` it returns
+    a `ListCell` or `MapCell`, which is changed in place. `state["name"] = value` sets a value or replaces a list or
+    map; `del state["name"]`, or setting None, deletes it. `"name" in state` tests for a value or a nonempty list or
+    map. An undeclared name raises `StateError`.
+
+    Examples
+    --------
+    >>> import dask_elastic as de
+    >>> import pyarrow as pa
+    >>> @de.per_row(output={"key": pa.string(), "change": pa.int64()})
+    ... def change(row, state):
+    ...     before = state.get("last", 0)
+    ...     state["last"] = row["value"]
+    ...     return {"key": row["key"], "change": row["value"] - before}
+    >>> topology = de.Topology("changes")
+    >>> table = pa.table({"key": ["a", "a"], "value": [5, 7]})
+    >>> rows = topology.source("rows", de.sources.Arrow(table)).key_by("key")
+    >>> stream = rows.compute(change, state={"last": pa.int64()}, name="change")
+    >>> de.testing.run(topology).state["change"].to_pylist()
+    [{'key': 'a', 'last': 7}]
     """
 
     __slots__ = ("_cells", "_position")
@@ -81,11 +101,45 @@ class KeyState:
 
     @property
     def now(self) -> float:
-        """The time by which state expires, seconds since the epoch: one for a whole batch, and the same in a replay."""
+        """The batch's time, in seconds since 1970, by which state expires; a replay uses the same time.
+
+        Returns
+        -------
+        float
+            Seconds, equal for all rows of a batch.
+
+        Examples
+        --------
+        >>> def stamp(row, state):
+        ...     state["seen_at"] = state.now
+        """
         return self._cells.view.now
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return a value, or the default where the key has none."""
+        """Return a value, or the default if the key has none.
+
+        Parameters
+        ----------
+        name : str
+            The declared name.
+        default : object, optional
+            Returned if the key has no value; None by default.
+
+        Returns
+        -------
+        object
+            The value; a `ListCell` or `MapCell` of a declared list or map.
+
+        Raises
+        ------
+        StateError
+            If the name is not declared.
+
+        Examples
+        --------
+        >>> def count(row, state):
+        ...     state["count"] = state.get("count", 0) + 1
+        """
         found = self[name]
         return default if found is None else found
 
@@ -116,31 +170,40 @@ class _ValueCells:
             return
         where = np.zeros(self._count, np.bool_)
         where[list(self._new)] = True
-        # None takes a Python value away, too, as it does any other one.
+        # None deletes the value of an `object` kind too, as it does for every other type.
         self._column.write([self._new.get(position) for position in range(self._count)], where, none_is_null=True)
         self._new = {}
 
 
 class ListCell(Sequence[Any]):
-    """One key's list: `append`, `extend`, `keep_newest`, `replace`, `clear`, and all that one can read of a list."""
+    """One key's list: a read-only Python sequence with methods that change it.
+
+    Examples
+    --------
+    >>> def remember(row, state):
+    ...     recent = state["recent"]
+    ...     recent.append(row["value"])
+    ...     recent.keep_newest(10)
+    ...     return {"mean": sum(recent) / len(recent)}
+    """
 
     def __init__(self, column: ListColumn, position: int) -> None:
         self._column = column
         self._position = position
         self._old: list[Any] | None = None
-        self._ends: list[float] = []
+        self._expiries: list[float] = []
         self.rewritten = False
         self.added: list[Any] = []
 
     def _read(self) -> list[Any]:
         if self._old is None:
-            self._old, self._ends = self._column.python(self._position)
+            self._old, self._expiries = self._column.python(self._position)
         return self._old
 
     @property
     def kept(self) -> tuple[list[Any], list[float]]:
-        """What is left of what there was, and when each element ends."""
-        return self._read(), self._ends
+        """The stored elements that were not removed, and their expiry times."""
+        return self._read(), self._expiries
 
     def __len__(self) -> int:
         return len(self._read()) + len(self.added)
@@ -166,31 +229,82 @@ class ListCell(Sequence[Any]):
         return repr(list(self))
 
     def append(self, element: Any) -> None:
-        """Put an element behind all others."""
+        """Append an element.
+
+        Parameters
+        ----------
+        element : object
+            A value of the declared type; None is refused when the batch is committed.
+
+        Examples
+        --------
+        >>> def remember(row, state):
+        ...     state["recent"].append(row["value"])
+        """
         self.added.append(private_copy(element))
 
     def extend(self, elements: Iterable[Any]) -> None:
-        """Put elements behind all others."""
+        """Append several elements, in their order.
+
+        Parameters
+        ----------
+        elements : iterable
+            Values of the declared type.
+
+        Examples
+        --------
+        >>> def remember(key, batch, state):
+        ...     state["recent"].extend(batch["value"].to_pylist())
+        """
         self.added.extend(map(private_copy, elements))
 
     def keep_newest(self, most: int) -> None:
-        """Shorten the list to its last elements, at most so many."""
+        """Remove all but the last elements.
+
+        Parameters
+        ----------
+        most : int
+            How many elements to keep, at most.
+
+        Examples
+        --------
+        >>> def remember(row, state):
+        ...     state["recent"].append(row["value"])
+        ...     state["recent"].keep_newest(10)
+        """
         surplus = len(self) - most
         if surplus > 0:
             old = self._read()
-            self._old, self._ends = old[surplus:], self._ends[surplus:]
+            self._old, self._expiries = old[surplus:], self._expiries[surplus:]
             self.added = self.added[max(0, surplus - len(old)) :]
             self.rewritten = True
 
     def replace(self, elements: Iterable[Any]) -> None:
-        """Put other elements in place of all."""
+        """Replace all elements.
+
+        Parameters
+        ----------
+        elements : iterable
+            Values of the declared type.
+
+        Examples
+        --------
+        >>> def sort(row, state):
+        ...     state["best"].replace(sorted([*state["best"], row["value"]])[-3:])
+        """
         after = [private_copy(element) for element in elements]
         self.clear()
         self.added = after
 
     def clear(self) -> None:
-        """Empty the list."""
-        self._old, self._ends, self.added, self.rewritten = [], [], [], True
+        """Remove all elements.
+
+        Examples
+        --------
+        >>> def restart(row, state):
+        ...     state["recent"].clear()
+        """
+        self._old, self._expiries, self.added, self.rewritten = [], [], [], True
 
 
 class _ListCells:
@@ -215,8 +329,8 @@ class _ListCells:
             kept = {position: elements for position, (elements, _) in rewritten.items()}
             parts = [_ragged(kept, self._count, kind.type, name)]
             if kind.ttl is not None:
-                ends = [end for position in sorted(rewritten) for end in rewritten[position][1]]
-                parts.append(Ragged(np.array(ends, np.float64), parts[0].offsets))
+                expiries = [expiry for position in sorted(rewritten) for expiry in rewritten[position][1]]
+                parts.append(Ragged(np.array(expiries, np.float64), parts[0].offsets))
             self._column.replace(parts, _mask(rewritten, self._count))
         added = {position: cell.added for position, cell in self._cells.items() if cell.added}
         if added:
@@ -226,25 +340,32 @@ class _ListCells:
 
 
 class MapCell(MutableMapping[Any, Any]):
-    """One key's map, used as a dict."""
+    """One key's map, used as a dict.
+
+    Examples
+    --------
+    >>> def count_words(row, state):
+    ...     counts = state["counts"]
+    ...     counts[row["word"]] = counts.get(row["word"], 0) + 1
+    """
 
     def __init__(self, column: MapColumn, position: int, now: float) -> None:
-        self.entries, self.ends = column.python(position)
+        self.entries, self.expiries = column.python(position)
         self.changed = False
-        self._end = None if column.kind.ttl is None else now + column.kind.ttl
+        self._expiry = None if column.kind.ttl is None else now + column.kind.ttl
 
     def __getitem__(self, key: Any) -> Any:
         return private_copy(self.entries[key])
 
     def __setitem__(self, key: Any, value: Any) -> None:
         self.entries[key] = private_copy(value)
-        if self._end is not None:
-            self.ends[key] = self._end
+        if self._expiry is not None:
+            self.expiries[key] = self._expiry
         self.changed = True
 
     def __delitem__(self, key: Any) -> None:
         del self.entries[key]
-        self.ends.pop(key, None)
+        self.expiries.pop(key, None)
         self.changed = True
 
     def __iter__(self) -> Iterator[Any]:
@@ -285,8 +406,8 @@ class _MapCells:
             keys = {position: list(cell.entries) for position, cell in changed.items()}
             parts = [_ragged(values, self._count, kind.type, name), _ragged(keys, self._count, kind.key, name)]
             if kind.ttl is not None:
-                ends = [changed[position].ends[key] for position in sorted(changed) for key in keys[position]]
-                parts.append(Ragged(np.array(ends, np.float64), parts[0].offsets))
+                expiries = [changed[position].expiries[key] for position in sorted(changed) for key in keys[position]]
+                parts.append(Ragged(np.array(expiries, np.float64), parts[0].offsets))
             self._column.replace(parts, _mask(changed, self._count))
         self._cells = {}
 
@@ -301,7 +422,7 @@ def _cells_of(view: StateView, name: str) -> _ValueCells | _ListCells | _MapCell
 
 
 def _ragged(lists: dict[int, list[Any]], count: int, kind: Element, name: str) -> Ragged:
-    """Return the lists of some of the keys as stored, the others empty."""
+    """Return the given lists in stored form; positions without one get an empty list."""
     lengths = np.zeros(count, np.int64)
     elements: list[Any] = []
     for position in sorted(lists):
@@ -309,7 +430,7 @@ def _ragged(lists: dict[int, list[Any]], count: int, kind: Element, name: str) -
         elements += lists[position]
     stored, known = stored_elements(elements, kind, name)
     if not known.all():
-        raise StateError(f"the state {name!r} was given None; lists and maps keep no nulls, so leave it out")
+        raise StateError(f"the state {name!r} was given None; lists and maps hold no nulls, so leave it out")
     return Ragged.of_lengths(stored, lengths)
 
 

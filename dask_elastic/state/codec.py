@@ -1,4 +1,4 @@
-"""Keyed state as a record batch, and back: for moves between nodes, flushes and checkpoints."""
+"""Encoding of keyed state as a record batch, for moves between nodes, flushes and checkpoints."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dask_elastic.topology.aggregates.field import Field
 from dask_elastic.topology.aggregates.ragged import Ragged
 from dask_elastic.vocab.errors import SchemaMismatch
 
-IDENTITY = ("__hash", "__check", "__shard", "__gone")
+IDENTITY = ("__hash", "__check", "__shard", "__deleted")
 """The first columns of encoded state."""
 
 _FIELDS = b"dask_elastic.fields"
@@ -28,9 +28,9 @@ _FIELDS = b"dask_elastic.fields"
 
 @dataclass(frozen=True)
 class StateRows:
-    """State of some keys: identities, shards, key columns and fields, in one order.
+    """State of some keys, one row per key: identity, shard, key columns and fields.
 
-    A key that is `gone` had state when it was last told of and has none any more.
+    A row with `deleted` set is a tombstone: the key had state in the previous extract and has none now.
     """
 
     hashes: Words
@@ -39,14 +39,14 @@ class StateRows:
     keys: pa.RecordBatch
     fields: tuple[Field, ...]
     values: Sequence[Column]
-    gone: npt.NDArray[np.bool_]
+    deleted: npt.NDArray[np.bool_]
 
     def __len__(self) -> int:
         return len(self.hashes)
 
 
 def encode(state: StateRows) -> pa.RecordBatch:
-    """Return state as a record batch that says all that is needed to install it.
+    """Encode state as a record batch that contains all that `KeyedStore.install` needs.
 
     Parameters
     ----------
@@ -56,10 +56,11 @@ def encode(state: StateRows) -> pa.RecordBatch:
     Returns
     -------
     RecordBatch
-        The columns `IDENTITY`, the key columns, then the fields; the fields' types are in the schema's metadata, and
-        Python objects are pickled. A ragged field is a list column; its objects are pickled list by list, text is not.
+        The columns `IDENTITY`, the key columns, then the fields; the fields' types are in the schema's metadata.
+        Python objects are pickled. A ragged field is a list column; lists of objects are pickled one by one, lists of
+        strings are not.
     """
-    identity = state.hashes, state.checks, state.shards, state.gone
+    identity = state.hashes, state.checks, state.shards, state.deleted
     columns = [*(pa.array(part) for part in identity), *state.keys.columns]
     columns += [_lists_to_arrow(v) if isinstance(v, Ragged) else _to_arrow(v) for v in state.values]
     names = [*IDENTITY, *state.keys.schema.names, *(field.name for field in state.fields)]
@@ -71,17 +72,28 @@ def encode(state: StateRows) -> pa.RecordBatch:
 
 
 def decode(batch: pa.RecordBatch) -> StateRows:
-    """Return the state that `encode` made a batch of.
+    """Decode the state in a batch that `encode` made.
+
+    Parameters
+    ----------
+    batch : RecordBatch
+        Encoded state.
+
+    Returns
+    -------
+    StateRows
+        The state.
 
     Raises
     ------
     SchemaMismatch
-        If the batch is no encoded state.
+        If the batch is not encoded state.
     """
     metadata = batch.schema.metadata or {}
     if _FIELDS not in metadata or tuple(batch.schema.names[: len(IDENTITY)]) != IDENTITY:
         raise SchemaMismatch(
-            f"a batch with the columns {batch.schema.names!r} is no encoded state; install what KeyedStore.extract gave"
+            f"a batch with the columns {batch.schema.names!r} is not encoded state; install only batches that "
+            "KeyedStore.extract returned"
         )
     fields = _fields(metadata[_FIELDS])
     columns = batch.columns
@@ -92,11 +104,11 @@ def decode(batch: pa.RecordBatch) -> StateRows:
         _lists_from_arrow(column, field) if field.ragged else _from_arrow(column, field)
         for column, field in zip(columns[split:], fields, strict=True)
     ]
-    hashes, checks, shards, gone = (column.to_numpy(zero_copy_only=False) for column in columns[:first])
-    return StateRows(hashes, checks, shards, keys, fields, values, gone)
+    hashes, checks, shards, deleted = (column.to_numpy(zero_copy_only=False) for column in columns[:first])
+    return StateRows(hashes, checks, shards, keys, fields, values, deleted)
 
 
-# A shard on the move waits for what follows, and the fields are always the same few.
+# The next two are cached: they run while a moving shard is paused, and an operator's fields never change.
 
 
 @functools.lru_cache(64)
@@ -141,7 +153,7 @@ def _lists_from_arrow(column: pa.Array, field: Field) -> Ragged:
         lengths = np.array([len(values) for values in listed], np.int64)
         return Ragged.of_lengths(as_objects([value for values in listed for value in values]), lengths)
     offsets = column.offsets.to_numpy()
-    # Not `values`, which would have what a slice leaves out.
+    # Not `values`, which would include elements outside of a slice.
     elements = column.flatten()
     values = as_objects(elements.to_pylist()) if field.is_object else _from_arrow(elements, field)
     return Ragged(values, offsets - offsets[:1])

@@ -1,4 +1,4 @@
-"""From 64-bit hashes to slots: a hash table that looks up whole batches."""
+"""Index from 64-bit hashes to slots: hash tables that look up whole batches."""
 
 from __future__ import annotations
 
@@ -16,31 +16,50 @@ _BYTES_PER_BUCKET = 17
 
 
 class KeyIndex(Protocol):
-    """A map from uint64 to slot numbers, read and written by whole arrays; it never forgets an entry."""
+    """A map from uint64 to slot numbers, read and written in whole arrays; entries are never removed."""
 
     def lookup(self, hashes: Words) -> Slots:
-        """Return each hash's slot, or -1 where it has none."""
+        """Return each hash's slot, or -1 if it has none.
+
+        Parameters
+        ----------
+        hashes : ndarray of uint64
+            Hashes, in any order; the array may be read-only.
+
+        Returns
+        -------
+        ndarray of intp
+            One slot per hash.
+        """
         ...
 
     def insert(self, hashes: Words, slots: Slots) -> None:
-        """Add hashes, which must differ from one another and from those that are in already."""
+        """Add hashes, which must be distinct and not in the index yet.
+
+        Parameters
+        ----------
+        hashes : ndarray of uint64
+            The new hashes.
+        slots : ndarray of intp
+            Their slots.
+        """
         ...
 
     def __len__(self) -> int: ...
 
     @property
     def nbytes(self) -> int:
-        """The memory it takes, roughly."""
+        """The approximate memory, in bytes."""
         ...
 
 
 class NumpyIndex:
-    """Open addressing with linear probing, in NumPy alone.
+    """A `KeyIndex` in NumPy alone: open addressing with linear probing.
 
     Notes
     -----
-    A hash's home bucket is in the upper bits of its product with 2**64 over the golden ratio, which spreads runs of
-    hashes evenly. At most half of the buckets are in use.
+    A hash's first bucket is given by the upper bits of its product with 2**64 divided by the golden ratio, which
+    spreads consecutive hashes evenly. At most half of the buckets are in use.
 
     Examples
     --------
@@ -59,12 +78,12 @@ class NumpyIndex:
         self._hashes: Words = np.zeros(1 << bits, np.uint64)
         self._slots: Slots = np.full(1 << bits, -1, np.intp)
 
-    def _home(self, hashes: Words) -> Slots:
+    def _first_bucket(self, hashes: Words) -> Slots:
         return ((hashes * _SPREAD) >> np.uint64(64 - self._bits)).astype(np.intp)
 
     def lookup(self, hashes: Words) -> Slots:
-        """Return each hash's slot, or -1 where it has none."""
-        buckets = self._home(hashes)
+        """Return each hash's slot, or -1 if it has none."""
+        buckets = self._first_bucket(hashes)
         slots = self._slots.take(buckets)
         pending = np.flatnonzero((self._hashes.take(buckets) != hashes) & (slots >= 0))
         buckets = buckets[pending]
@@ -72,12 +91,12 @@ class NumpyIndex:
             buckets = (buckets + 1) & (len(self._slots) - 1)
             found = self._slots.take(buckets)
             slots[pending] = found
-            on = (self._hashes.take(buckets) != hashes[pending]) & (found >= 0)
-            pending, buckets = pending[on], buckets[on]
+            other = (self._hashes.take(buckets) != hashes[pending]) & (found >= 0)
+            pending, buckets = pending[other], buckets[other]
         return slots
 
     def insert(self, hashes: Words, slots: Slots) -> None:
-        """Add hashes, which must differ from one another and from those that are in already."""
+        """Add hashes, which must be distinct and not in the index yet."""
         self._reserve(self._count + len(hashes))
         self._place(hashes, slots)
         self._count += len(hashes)
@@ -93,32 +112,32 @@ class NumpyIndex:
             self._place(hashes, slots)
 
     def _place(self, hashes: Words, slots: Slots) -> None:
-        buckets = self._home(hashes)
+        buckets = self._first_bucket(hashes)
         while len(hashes):
             free = np.flatnonzero(self._slots.take(buckets) < 0)
-            # Where several want one free bucket, the last to write has it and the others go on.
+            # If several hashes want one free bucket, the last write wins it and the others probe on.
             self._slots[buckets[free]] = slots[free]
             won = free[self._slots.take(buckets[free]) == slots[free]]
             self._hashes[buckets[won]] = hashes[won]
-            on = np.ones(len(hashes), dtype=np.bool_)
-            on[won] = False
-            hashes, slots, buckets = hashes[on], slots[on], (buckets[on] + 1) & (len(self._slots) - 1)
+            lost = np.ones(len(hashes), dtype=np.bool_)
+            lost[won] = False
+            hashes, slots, buckets = hashes[lost], slots[lost], (buckets[lost] + 1) & (len(self._slots) - 1)
 
     def __len__(self) -> int:
         return self._count
 
     @property
     def nbytes(self) -> int:
-        """The memory it takes."""
+        """The memory, in bytes."""
         return int(self._hashes.nbytes + self._slots.nbytes)
 
 
 class PandasIndex:
-    """The hash table inside pandas, which looks up without the GIL.
+    """A `KeyIndex` over the hash table inside pandas, which looks up without the GIL.
 
     Notes
     -----
-    The table is no public part of pandas; `make_index` uses it only if it behaves as here expected.
+    The table is not public API of pandas; `make_index` uses it only if it passes a check at import.
     """
 
     def __init__(self) -> None:
@@ -127,12 +146,12 @@ class PandasIndex:
         self._table: Any = Int64HashTable()
 
     def lookup(self, hashes: Words) -> Slots:
-        """Return each hash's slot, or -1 where it has none."""
+        """Return each hash's slot, or -1 if it has none."""
         slots: Slots = self._table.lookup(hashes.view(np.int64))
         return slots
 
     def insert(self, hashes: Words, slots: Slots) -> None:
-        """Add hashes, which must differ from one another and from those that are in already."""
+        """Add hashes, which must be distinct and not in the index yet."""
         self._table.map_keys_to_values(hashes.view(np.int64), slots.astype(np.int64, copy=False))
 
     def __len__(self) -> int:
@@ -140,7 +159,7 @@ class PandasIndex:
 
     @property
     def nbytes(self) -> int:
-        """The memory it takes, roughly."""
+        """The approximate memory, in bytes."""
         return _BYTES_PER_BUCKET * (1 << max(_FIRST_BITS, (4 * len(self) // 3).bit_length()))
 
 
@@ -161,7 +180,7 @@ _HAS_PANDAS_INDEX = _pandas_behaves()
 
 
 def make_index() -> KeyIndex:
-    """Return an empty index, the fastest that works here.
+    """Return an empty index of the fastest kind that works with the installed pandas.
 
     Examples
     --------

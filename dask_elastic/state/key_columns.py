@@ -1,4 +1,4 @@
-"""The key columns of all slots, in the order of the slots."""
+"""The key columns of all slots, in slot order."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _CHUNKS = 128
 
 
 class KeyColumns:
-    """Keys as users wrote them; appended to as slots are given out.
+    """The users' key values, appended as slots are allocated.
 
     Parameters
     ----------
     schema : Schema
-        The key columns' names and types; dictionary-encoded ones are kept decoded.
+        The key columns' names and types; dictionary-encoded columns are stored decoded.
 
     Examples
     --------
@@ -34,25 +34,25 @@ class KeyColumns:
         self._chunks: list[pa.RecordBatch] = []
 
     def fit(self, rows: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
-        """Return the key columns of rows in the declared types."""
+        """Return the key columns of rows, cast to the declared types; raise SchemaMismatch if they do not fit."""
         missing = [name for name in columns if name not in rows.schema.names]
         if missing or list(columns) != self.schema.names:
             raise SchemaMismatch(
-                f"keys have the columns {self.schema.names!r}, {list(columns)!r} were asked for, "
-                f"and the batch has {rows.schema.names!r}"
+                f"the state is keyed by the columns {self.schema.names!r}; the key columns {list(columns)!r} of a "
+                f"batch with the columns {rows.schema.names!r} do not match. Key the stream by the declared columns"
             )
         return pa.RecordBatch.from_arrays(
             [_cast(rows.column(field.name), field) for field in self.schema], schema=self.schema
         )
 
     def append(self, keys: pa.RecordBatch) -> None:
-        """Add the keys of the next slots; they have the declared schema."""
+        """Add the keys of the next slots, in the declared schema."""
         self._chunks.append(keys)
         if len(self._chunks) >= _CHUNKS:
             self._join_tail()
 
     def _join_tail(self) -> None:
-        # Joining only chunks that are not much larger than what follows keeps the copying at n log n.
+        # Only chunks at most twice as large as all later ones are joined, which limits copying to O(n log n).
         first, rows = len(self._chunks) - 1, self._chunks[-1].num_rows
         while first > 0 and self._chunks[first - 1].num_rows <= 2 * rows:
             first -= 1
@@ -69,12 +69,12 @@ class KeyColumns:
 
     @property
     def nbytes(self) -> int:
-        """The memory they take."""
+        """The memory of the keys, in bytes."""
         return sum(chunk.nbytes for chunk in self._chunks)
 
 
 def plain(schema: pa.Schema) -> pa.Schema:
-    """Return a schema of names and types alone, dictionary types replaced by those of their values."""
+    """Return a schema without metadata and nullability, dictionary types replaced by their value types."""
     fields = []
     for field in schema:
         encoded = pa.types.is_dictionary(field.type)
@@ -89,5 +89,5 @@ def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
         return column.cast(field.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise SchemaMismatch(
-            f"the key column {field.name!r} is {column.type} where {field.type} was declared: {error}"
+            f"the key column {field.name!r} is {column.type}, but {field.type} was declared: {error}"
         ) from error

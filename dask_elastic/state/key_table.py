@@ -1,4 +1,4 @@
-"""From keys to slots, exactly: a key is a 64-bit hash and a second, independent one that tells collisions apart."""
+"""Exact lookup from keys to slots; a key is a pair of independent 64-bit hashes, `hash` and `check`."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ MakeIndex = Callable[[], KeyIndex]
 
 
 class Identity(Protocol):
-    """Whose keys the slots are."""
+    """The two hashes of each slot's key."""
 
     hashes: Words
     checks: Words
 
 
 class KeyTable:
-    """An index of keys whose entries are verified against the slots' identities.
+    """An index from keys to slots that verifies each hit against the slot's identity.
 
     Parameters
     ----------
     make_index : callable
-        Makes the index beneath.
+        Makes the index from single hashes to slots.
 
     Notes
     -----
-    Two keys are equal if and only if both of their hashes are. A key whose first hash is taken by another one is filed
-    under a hash derived from both of its hashes, and so on until a place is free.
+    Two keys are equal if and only if their hashes and their checks are. A key whose hash another key occupies is
+    inserted under a hash derived from both of its hashes, repeatedly until one is free.
     """
 
     def __init__(self, make_index: MakeIndex = make_index) -> None:
@@ -43,18 +43,33 @@ class KeyTable:
 
     @property
     def nbytes(self) -> int:
-        """The memory it takes, roughly."""
+        """The approximate memory, in bytes."""
         return self._index.nbytes
 
     def find(self, hashes: Words, checks: Words | None, identity: Identity, verify: bool) -> Slots:
-        """Return each key's slot, or -1; without `verify` all second hashes are known to be zero."""
+        """Return each key's slot, or -1; pass `verify=False` only if all checks, stored and given, are zero.
+
+        Parameters
+        ----------
+        hashes, checks : ndarray of uint64
+            Both hashes of each key; no checks if all are zero.
+        identity : Identity
+            The hashes and checks of all slots.
+        verify : bool
+            Whether to compare the keys with those of the slots.
+
+        Returns
+        -------
+        ndarray of intp
+            One slot per key.
+        """
         slots = self._index.lookup(hashes)
         if not verify or len(self._index) == 0:
             return slots
         wrong = self._differs(slots, hashes, 0 if checks is None else checks, identity)
         if wrong.any():
             checks = np.zeros_like(hashes) if checks is None else checks
-            self._search_on(slots, np.flatnonzero(wrong), hashes, checks, identity)
+            self._find_derived(slots, np.flatnonzero(wrong), hashes, checks, identity)
         return slots
 
     def _differs(self, slots: Slots, hashes: Words, checks: Words | int, identity: Identity) -> npt.NDArray[np.bool_]:
@@ -65,17 +80,25 @@ class KeyTable:
             wrong &= slots >= 0
         return wrong
 
-    def _search_on(self, slots: Slots, rows: Slots, hashes: Words, checks: Words, identity: Identity) -> None:
+    def _find_derived(self, slots: Slots, rows: Slots, hashes: Words, checks: Words, identity: Identity) -> None:
         probes = hashes[rows]
         while len(rows):
             probes = derived(probes, checks[rows])
             found = self._index.lookup(probes)
             slots[rows] = found
-            on = self._differs(found, hashes[rows], checks[rows], identity)
-            rows, probes = rows[on], probes[on]
+            wrong = self._differs(found, hashes[rows], checks[rows], identity)
+            rows, probes = rows[wrong], probes[wrong]
 
     def add(self, hashes: Words, checks: Words, slots: Slots) -> None:
-        """File keys that differ from one another and that `find` does not find."""
+        """Insert distinct keys, none of which `find` returns a slot for.
+
+        Parameters
+        ----------
+        hashes, checks : ndarray of uint64
+            Both hashes of each key.
+        slots : ndarray of intp
+            Their slots.
+        """
         probes = hashes
         while len(slots):
             distinct, first = _distinct(probes)
@@ -85,10 +108,10 @@ class KeyTable:
             if len(placed) == len(slots):
                 return
             self._derived = True
-            on = np.ones(len(slots), dtype=np.bool_)
-            on[placed] = False
-            checks, slots = checks[on], slots[on]
-            probes = derived(probes[on], checks)
+            occupied = np.ones(len(slots), dtype=np.bool_)
+            occupied[placed] = False
+            checks, slots = checks[occupied], slots[occupied]
+            probes = derived(probes[occupied], checks)
 
 
 def _distinct(hashes: Words) -> tuple[Words, Slots]:
@@ -98,7 +121,7 @@ def _distinct(hashes: Words) -> tuple[Words, Slots]:
 
 
 def derived(probes: Words, checks: Words) -> Words:
-    """Return where to look for keys next, whose place under `probes` another one has."""
+    """Return the next hashes to try for keys whose hashes in `probes` other keys occupy."""
     words = (probes ^ checks) + np.uint64(0x9E3779B97F4A7C15)
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -106,7 +129,19 @@ def derived(probes: Words, checks: Words) -> Words:
 
 
 def distinct_keys(hashes: Words, checks: Words | None) -> tuple[Slots, Slots]:
-    """Return one row of each distinct key, and for each row which of those is its key; keys are in the order of hashes.
+    """Group rows by key: return one row of each distinct key, in hash order, and each row's key number.
+
+    Parameters
+    ----------
+    hashes, checks : ndarray of uint64
+        Both hashes of each row; no checks if all are zero.
+
+    Returns
+    -------
+    first : ndarray of intp
+        One row of each distinct key, in the order of hashes.
+    ordinals : ndarray of intp
+        For each row, the position of its key in `first`.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What is declared of a function's state, as fields: where each name's lie, what has expired, what users see."""
+"""Mapping of declared state names to stored fields, and the rules of expiry."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from dask_elastic.state.stored_values import Known, dtype_of, to_arrow
 from dask_elastic.topology.aggregates.field import Field
 from dask_elastic.topology.state_kind import Declared, List, Map, StateKind, Value, kind_of
 
-KNOWN, KEYS, ENDS = "?", "#", "@"
-"""What the names of further fields end in: whether a key has a value, a map's keys, and when each thing ends."""
+KNOWN, KEYS, EXPIRIES = "?", "#", "@"
+"""Suffixes of the names of additional fields: whether a key has a value; a map's keys; expiry times."""
 
 
 class StateLayout:
-    """The fields of some declared names.
+    """The stored fields of an operator's declared state.
 
     Parameters
     ----------
     declared : mapping of str to StateKind, DataType or object
-        What an operator declares.
+        The operator's `state=` declaration.
 
     Attributes
     ----------
     kinds : dict of str to StateKind
-        What each name is.
+        The kind of each name.
     fields : tuple of Field
-        Of a value: it and whether there is one. Of a list: its elements. Of a map: its values and its keys. Where there
-        is a time to live, when each of these ends, in seconds since the epoch.
+        For a value: the value and whether it is set. For a list: its elements. For a map: its values and its keys.
+        With a time to live, one more: the expiry times, in seconds since 1970.
     spans : dict of str to range
-        The positions of each name's fields.
+        The positions of each name's fields in `fields`.
     expires : bool
-        Whether anything has a time to live.
+        Whether any name has a time to live.
 
     Examples
     --------
@@ -56,7 +56,20 @@ class StateLayout:
         self.expires = any(kind.ttl is not None for kind in self.kinds.values())
 
     def unexpired(self, values: Sequence[Column], now: float) -> list[Column]:
-        """Return the state that is left at a time; columns from which nothing is taken are the very ones given."""
+        """Return the columns without the state that has expired by `now`; unchanged columns are the same objects.
+
+        Parameters
+        ----------
+        values : sequence of (ndarray or Ragged)
+            One column per field.
+        now : float
+            The time in seconds since 1970.
+
+        Returns
+        -------
+        list of (ndarray or Ragged)
+            One column per field.
+        """
         left = list(values)
         if self.expires:
             for name, kind in self.kinds.items():
@@ -66,7 +79,20 @@ class StateLayout:
         return left
 
     def has_any(self, values: Sequence[Column], count: int) -> Known:
-        """Return which keys have anything at all."""
+        """Return which keys have any state, as an array of bool.
+
+        Parameters
+        ----------
+        values : sequence of (ndarray or Ragged)
+            One column per field.
+        count : int
+            The number of keys.
+
+        Returns
+        -------
+        ndarray of bool
+            One element per key.
+        """
         found = np.zeros(count, np.bool_)
         for name, kind in self.kinds.items():
             start = self.spans[name].start
@@ -74,7 +100,18 @@ class StateLayout:
         return found
 
     def results(self, values: Sequence[Column]) -> dict[str, pa.Array]:
-        """Return what users see: by name a column of values, lists or maps; Python objects are pickled."""
+        """Return the users' form of the state: an Arrow array per name; Python objects are pickled.
+
+        Parameters
+        ----------
+        values : sequence of (ndarray or Ragged)
+            One column per field.
+
+        Returns
+        -------
+        dict of str to Array
+            One element per key in each array; null where a key has no value.
+        """
         return {name: _result(kind, values[self.spans[name].start :]) for name, kind in self.kinds.items()}
 
 
@@ -86,7 +123,7 @@ def _fields_of(name: str, kind: StateKind) -> list[Field]:
     if isinstance(kind, Map):
         fields.append(_field(name + KEYS, dtype_of(kind.key), ragged))
     if kind.ttl is not None:
-        fields.append(Field(name + ENDS, np.dtype(np.float64), 0.0, ragged))
+        fields.append(Field(name + EXPIRIES, np.dtype(np.float64), 0.0, ragged))
     return fields
 
 
@@ -96,18 +133,18 @@ def _field(name: str, dtype: np.dtype[Any], ragged: bool) -> Field:
 
 
 def unexpired_part(kind: StateKind, values: Sequence[Column], now: float) -> Sequence[Column]:
-    """Return what is left of one name's fields at a time; something ends at its end, not after it."""
+    """Return one name's fields without the state that has expired by `now`; an expiry time equal to `now` counts."""
     if kind.ttl is None:
         return values
     if not isinstance(kind, Value):
         kept = values[-1].values > now
         return values if kept.all() else [column.filtered(kept) for column in values]
-    stored, known, ends = values
-    ended = known & (ends <= now)
-    if not ended.any():
+    stored, known, expiries = values
+    expired = known & (expiries <= now)
+    if not expired.any():
         return values
     blank = _field("", stored.dtype, False).fresh(1)
-    return [np.where(ended, blank, stored), known & ~ended, ends]
+    return [np.where(expired, blank, stored), known & ~expired, expiries]
 
 
 def _result(kind: StateKind, values: Sequence[Column]) -> pa.Array:
@@ -119,25 +156,3 @@ def _result(kind: StateKind, values: Sequence[Column]) -> pa.Array:
         return pa.ListArray.from_arrays(offsets, elements)
     assert isinstance(kind, Map)
     return pa.MapArray.from_arrays(offsets, to_arrow(values[1].values, kind.key), elements)
-
-
-def value_fields(declared: Mapping[str, Declared]) -> tuple[Field, ...]:
-    """Return the fields that hold what is declared.
-
-    Examples
-    --------
-    >>> value_fields({"last": pa.float64()})
-    (Field('last', float64, initial=0.0), Field('last?', bool, initial=False))
-    """
-    return StateLayout(declared).fields
-
-
-def value_result(declared: Mapping[str, Declared], fields: Sequence[Column]) -> list[pa.Array]:
-    """Return what is declared as Arrow arrays, null where a key has no value; what is declared `object` is pickled.
-
-    Examples
-    --------
-    >>> value_result({"name": pa.string()}, [np.array(["a", None]), np.array([True, False])])[0].to_pylist()
-    ['a', None]
-    """
-    return list(StateLayout(declared).results(fields).values())

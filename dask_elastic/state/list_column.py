@@ -1,4 +1,4 @@
-"""One named list of the keys in a batch."""
+"""One declared list, for all keys of a batch."""
 
 from __future__ import annotations
 
@@ -19,27 +19,40 @@ from dask_elastic.vocab.errors import StateError
 
 
 class ListColumn:
-    """A list per key of a batch, for vectorised logic; made by `StateView.list`.
+    """The lists of a batch's keys, for vectorised logic; made by `StateView.list`.
 
     Parameters
     ----------
     name : str
-        Its name, for messages.
+        The declared name, for error messages.
     kind : List
-        What it is.
+        The declared kind.
     ordinals : ndarray of intp
-        For each row of the batch the number of its key.
+        For each row of the batch, the position of its key in `state.keys`.
     count : int
-        How many keys there are.
+        The number of keys.
     now : float
-        The batch's time, seconds since the epoch.
+        The batch's time, in seconds since 1970.
     load : callable
-        Reads its fields.
+        Reads the list's fields from the store.
 
     Notes
     -----
-    What it was told to do is state once the logic has returned. Where there is a time to live, each element has its
-    own: it ends so long after it was appended.
+    Changes become state when the logic has returned for the whole batch. With a time to live, each element expires
+    that long after it was appended.
+
+    Examples
+    --------
+    >>> import dask_elastic as de
+    >>> def remember(batch, state):
+    ...     state.list("values").append(batch["value"])
+    ...     state.list("values").keep_newest(2)
+    >>> topology = de.Topology("recent")
+    >>> table = pa.table({"key": ["a", "b", "a", "a"], "value": [1, 2, 3, 4]})
+    >>> rows = topology.source("rows", de.sources.Arrow(table)).key_by("key")
+    >>> stream = rows.compute(remember, state={"values": de.List(pa.int64())}, name="remember")
+    >>> sorted((row["key"], row["values"]) for row in de.testing.run(topology).state["remember"].to_pylist())
+    [('a', [3, 4]), ('b', [2])]
     """
 
     def __init__(
@@ -55,13 +68,25 @@ class ListColumn:
         self._changed = False
 
     def _parts(self) -> list[Ragged]:
-        """Return the elements and, where there is a time to live, their ends."""
+        """Return the elements and, with a time to live, their expiry times."""
         if self._current is None:
             self._current = list(unexpired_part(self.kind, self._load(), self._now))
         return self._current
 
     def get(self) -> pa.ListArray:
-        """Return the lists, one per key of `state.keys`; what is declared `object` is pickled."""
+        """Return the lists.
+
+        Returns
+        -------
+        ListArray
+            One list per key of `state.keys`; elements declared `object` are pickled.
+
+        Examples
+        --------
+        >>> def spans(batch, state):
+        ...     lists = state.list("values").get()
+        ...     return state.keys.append_column("values", lists)
+        """
         lists = self._parts()[0]
         return pa.ListArray.from_arrays(
             pa.array(lists.offsets.astype(np.int32)), to_arrow(lists.values, self.kind.type)
@@ -69,7 +94,18 @@ class ListColumn:
 
     @property
     def lengths(self) -> npt.NDArray[np.int64]:
-        """How many elements each key has."""
+        """The number of elements of each key's list.
+
+        Returns
+        -------
+        ndarray of int64
+            One length per key of `state.keys`.
+
+        Examples
+        --------
+        >>> def full(batch, state):
+        ...     return state.keys.filter(pa.array(state.list("values").lengths >= 10))
+        """
         return self._parts()[0].lengths
 
     def append(self, values: Any, where: Any = None) -> None:
@@ -78,19 +114,25 @@ class ListColumn:
         Parameters
         ----------
         values : array-like
-            One element per row of the batch; no nulls where it is appended.
+            One element per row of the batch; an element that is appended must not be null.
         where : array of bool, optional
-            Which rows to append; all by default.
+            The rows whose elements are appended; all by default.
 
         Raises
         ------
         StateError
-            If length or type do not fit, or a value is null.
+            If length or type do not fit, or an appended value is null.
+
+        Examples
+        --------
+        >>> def remember(batch, state):
+        ...     values = batch["value"].to_numpy()
+        ...     state.list("large").append(values, where=values > 100)
         """
         stored, known = stored_elements(values, self.kind.type, self.name)
         if len(stored) != len(self._ordinals):
             raise StateError(
-                f"state list {self.name!r}: {len(stored)} values came for {len(self._ordinals)} rows; give one per row"
+                f"state list {self.name!r}: {len(stored)} values for {len(self._ordinals)} rows; give one per row"
             )
         ordinals = self._ordinals
         if where is not None:
@@ -100,9 +142,9 @@ class ListColumn:
         self.append_at(stored, ordinals)
 
     def append_at(self, stored: Values, ordinals: npt.NDArray[np.intp]) -> None:
-        """Append stored elements to the lists of the numbered keys, in order."""
+        """Append elements in stored form, in order, to the lists of the keys at the given positions."""
         more = Ragged.grouped(stored, ordinals, self._count)
-        self._change([part.joined(new) for part, new in zip(self._parts(), self._with_ends(more), strict=True)])
+        self._change([part.joined(new) for part, new in zip(self._parts(), self._with_expiries(more), strict=True)])
 
     def set(self, lists: Any, where: Any = None) -> None:
         """Replace lists.
@@ -110,46 +152,89 @@ class ListColumn:
         Parameters
         ----------
         lists : ListArray or sequence of sequences
-            One list per key of `state.keys`; no nulls in them. A null for a list stands for an empty one.
+            One list per key of `state.keys`, without null elements. A null in place of a list is an empty list.
         where : array of bool, optional
-            Which keys to change; all by default.
+            The keys whose lists are replaced; all by default.
+
+        Raises
+        ------
+        StateError
+            If length or type do not fit, or an element is null.
+
+        Examples
+        --------
+        >>> def sort(batch, state):
+        ...     state.list("values").set([sorted(values) for values in state.list("values").get().to_pylist()])
         """
         new = ragged_of(lists, self.kind.type, self.name)
         if len(new) != self._count:
             raise StateError(
-                f"state list {self.name!r}: {len(new)} lists came for {self._count} keys; give one per key of "
-                "state.keys"
+                f"state list {self.name!r}: {len(new)} lists for {self._count} keys; give one per key of state.keys"
             )
-        self.replace(self._with_ends(new), None if where is None else require_mask(where, self._count, self.name))
+        self.replace(self._with_expiries(new), None if where is None else require_mask(where, self._count, self.name))
 
     def replace(self, parts: Sequence[Ragged], where: Known | None) -> None:
-        """Replace stored lists, and their ends where there is a time to live, of all keys or some."""
+        """Replace lists given in stored form (with expiry times if there is a time to live), of all keys or some."""
         if where is None:
             self._change(list(parts))
         else:
             self._change([old.replaced(where, new) for old, new in zip(self._parts(), parts, strict=True)])
 
     def keep_newest(self, most: int) -> None:
-        """Shorten each list to its last elements, at most so many."""
+        """Remove all but the last elements of each list.
+
+        Parameters
+        ----------
+        most : int
+            How many elements to keep per list, at most.
+
+        Raises
+        ------
+        StateError
+            If `most` is negative.
+
+        Examples
+        --------
+        >>> def remember(batch, state):
+        ...     state.list("values").append(batch["value"])
+        ...     state.list("values").keep_newest(10)
+        """
         if most < 0:
-            raise StateError(f"state list {self.name!r}: keep_newest({most}) keeps less than nothing; give 0 or more")
+            raise StateError(f"state list {self.name!r}: keep_newest({most}) is negative; give 0 or more")
         parts = self._parts()
         if len(parts[0].values) and int(parts[0].lengths.max()) > most:
             kept = parts[0].ranks_from_end() < most
             self._change([part.filtered(kept) for part in parts])
 
     def clear(self, where: Any = None) -> None:
-        """Empty the lists of all keys, or of those where `where` is true."""
+        """Empty lists.
+
+        Parameters
+        ----------
+        where : array of bool, optional
+            The keys of `state.keys` whose lists are emptied; all by default.
+
+        Raises
+        ------
+        StateError
+            If `where` is not one boolean per key.
+
+        Examples
+        --------
+        >>> def restart(batch, state):
+        ...     state.list("values").clear(where=state.list("values").lengths >= 10)
+        """
         mask = np.ones(self._count, np.bool_) if where is None else require_mask(where, self._count, self.name)
         self._change([part.filtered(~mask[part.owners]) for part in self._parts()])
 
     def python(self, position: int) -> tuple[list[Any], list[float]]:
-        """Return one key's elements as Python's, and when each ends; no ends where there is no time to live."""
-        lists, *ends = self._parts()
+        """Return one key's elements as Python objects, and their expiry times (empty without a time to live)."""
+        lists, *expiries = self._parts()
         start, stop = int(lists.offsets[position]), int(lists.offsets[position + 1])
-        return to_python(lists.values[start:stop], self.kind.type), ends[0].values[start:stop].tolist() if ends else []
+        elements = to_python(lists.values[start:stop], self.kind.type)
+        return elements, expiries[0].values[start:stop].tolist() if expiries else []
 
-    def _with_ends(self, lists: Ragged) -> list[Ragged]:
+    def _with_expiries(self, lists: Ragged) -> list[Ragged]:
         if self.kind.ttl is None:
             return [lists]
         return [lists, Ragged(np.full(len(lists.values), self._now + self.kind.ttl), lists.offsets)]
@@ -159,13 +244,13 @@ class ListColumn:
         self._changed = True
 
     def changes(self) -> Sequence[Column] | None:
-        """Return the fields to write, None if nothing has changed since it was last asked."""
+        """Return the fields to write, or None if nothing has changed since the previous call."""
         changed, self._changed = self._changed, False
         return self._current if changed else None
 
 
 def stored_elements(values: Any, kind: Element, name: str) -> tuple[Values, Known]:
-    """Return elements as they are stored and which are not null, or say why they do not fit."""
+    """Return elements in stored form and which are not null; raise StateError if they do not fit the type."""
     try:
         return to_stored(values, kind)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
@@ -173,21 +258,21 @@ def stored_elements(values: Any, kind: Element, name: str) -> tuple[Values, Know
 
 
 def require_known(known: Known, what: str) -> None:
-    """Refuse nulls."""
+    """Raise StateError if a value is null."""
     if not known.all():
         raise StateError(
-            f"{what}: row {int(np.argmin(known))} is null, and lists and maps keep no nulls; leave such rows out with "
+            f"{what}: row {int(np.argmin(known))} is null, and lists and maps hold no nulls; exclude such rows with "
             "where="
         )
 
 
 def ragged_of(lists: Any, kind: Element, name: str) -> Ragged:
-    """Return lists as they are stored."""
+    """Return lists in stored form; raise StateError if they do not fit the type or contain nulls."""
     if isinstance(lists, pa.ChunkedArray):
         lists = lists.combine_chunks()
     if isinstance(lists, pa.Array):
         if not (pa.types.is_list(lists.type) or pa.types.is_large_list(lists.type)):
-            raise StateError(f"state list {name!r}: values of type {lists.type} came; give one list per key")
+            raise StateError(f"state list {name!r}: values of type {lists.type} are not lists; give one list per key")
         lengths = np.nan_to_num(lists.value_lengths().to_numpy(zero_copy_only=False)).astype(np.int64)
         elements: Any = lists.flatten()
     else:

@@ -1,4 +1,4 @@
-"""One named map of the keys in a batch."""
+"""One declared map, for all keys of a batch."""
 
 from __future__ import annotations
 
@@ -24,28 +24,40 @@ _UNSET = object()
 
 
 class MapColumn:
-    """A map per key of a batch, for vectorised logic; made by `StateView.map`.
+    """The maps of a batch's keys, for vectorised logic; made by `StateView.map`.
 
     Parameters
     ----------
     name : str
-        Its name, for messages.
+        The declared name, for error messages.
     kind : Map
-        What it is.
+        The declared kind.
     ordinals : ndarray of intp
-        For each row of the batch the number of its key.
+        For each row of the batch, the position of its key in `state.keys`.
     count : int
-        How many keys there are.
+        The number of keys.
     now : float
-        The batch's time, seconds since the epoch.
+        The batch's time, in seconds since 1970.
     load : callable
-        Reads its fields.
+        Reads the map's fields from the store.
 
     Notes
     -----
-    Each row asks for, or puts, one entry of its own key's map. A pair of key and map's key is found by search among the
-    sorted pairs of all keys in the batch: the cost is that of the maps that the batch touches, whole. Where there is a
-    time to live, each entry has its own: it ends so long after it was last put.
+    Each row reads or writes one entry in the map of its own key. Entries are looked up by sorting all entries of the
+    batch's maps, so a call costs time proportional to the whole size of these maps. With a time to live, each entry
+    expires that long after it was last put.
+
+    Examples
+    --------
+    >>> import dask_elastic as de
+    >>> def remember(batch, state):
+    ...     state.map("last").put(batch["place"], batch["value"])
+    >>> topology = de.Topology("places")
+    >>> table = pa.table({"key": ["a", "a", "a"], "place": ["x", "y", "x"], "value": [1, 2, 3]})
+    >>> rows = topology.source("rows", de.sources.Arrow(table)).key_by("key")
+    >>> stream = rows.compute(remember, state={"last": de.Map(pa.string(), pa.int64())}, name="remember")
+    >>> de.testing.run(topology).state["remember"].to_pylist()
+    [{'key': 'a', 'last': [('x', 3), ('y', 2)]}]
     """
 
     def __init__(self, name: str, kind: Map, ordinals: Ordinals, count: int, now: float, load: Load) -> None:
@@ -59,18 +71,40 @@ class MapColumn:
         self._changed = False
 
     def _parts(self) -> list[Ragged]:
-        """Return the values, the map's keys and, where there is a time to live, the ends."""
+        """Return the values, the map keys and, with a time to live, the expiry times."""
         if self._current is None:
             self._current = list(unexpired_part(self.kind, self._load(), self._now))
         return self._current
 
     @property
     def lengths(self) -> npt.NDArray[np.int64]:
-        """How many entries each key has."""
+        """The number of entries of each key's map.
+
+        Returns
+        -------
+        ndarray of int64
+            One number per key of `state.keys`.
+
+        Examples
+        --------
+        >>> def count_places(batch, state):
+        ...     return state.keys.append_column("places", pa.array(state.map("last").lengths))
+        """
         return self._parts()[0].lengths
 
     def entries(self) -> pa.MapArray:
-        """Return the maps, one per key of `state.keys`; values declared `object` are pickled."""
+        """Return the whole maps.
+
+        Returns
+        -------
+        MapArray
+            One map per key of `state.keys`; values declared `object` are pickled.
+
+        Examples
+        --------
+        >>> def all_places(batch, state):
+        ...     return state.keys.append_column("last", state.map("last").entries())
+        """
         values, keys = self._parts()[:2]
         offsets = pa.array(values.offsets.astype(np.int32))
         return pa.MapArray.from_arrays(
@@ -78,26 +112,58 @@ class MapColumn:
         )
 
     def contains(self, keys: Any) -> Known:
-        """Return for each row whether its key's map has an entry of the row's map key."""
-        found: Known = self._find(*self._asked(keys, None)) >= 0
-        return found
-
-    def get(self, keys: Any, default: object = _UNSET) -> Values:
-        """Return an entry for each row.
+        """Return for each row whether the map of its key has an entry under the row's map key.
 
         Parameters
         ----------
         keys : array-like
-            A map's key for each row of the batch.
+            One map key per row of the batch.
+
+        Returns
+        -------
+        ndarray of bool
+            One element per row.
+
+        Raises
+        ------
+        StateError
+            If length or type do not fit, or a map key is null.
+
+        Examples
+        --------
+        >>> def new_places(batch, state):
+        ...     return batch.filter(pa.array(~state.map("last").contains(batch["place"])))
+        """
+        found: Known = self._find(*self._wanted(keys, None)) >= 0
+        return found
+
+    def get(self, keys: Any, default: object = _UNSET) -> Values:
+        """Return one entry's value for each row.
+
+        Parameters
+        ----------
+        keys : array-like
+            One map key per row of the batch.
         default : object, optional
-            What rows get whose entry is not there; without it zero, False, NaT or None.
+            The value for rows whose entry does not exist; if not given, zero, False, NaT or None by type.
 
         Returns
         -------
         ndarray
-            One element per row, the caller's own.
+            One element per row; a copy, which the caller may change.
+
+        Raises
+        ------
+        StateError
+            If length or type do not fit, or a map key is null.
+
+        Examples
+        --------
+        >>> def changes(batch, state):
+        ...     before = state.map("last").get(batch["place"], default=0)
+        ...     return batch.append_column("change", pa.array(batch["value"].to_numpy() - before))
         """
-        found = self._find(*self._asked(keys, None))
+        found = self._find(*self._wanted(keys, None))
         missing = found < 0
         stored = self._parts()[0].values
         values = np.zeros(len(found), stored.dtype) if stored.dtype != object else np.full(len(found), None, object)
@@ -108,51 +174,56 @@ class MapColumn:
         return values if default is _UNSET else filled(values, missing, default)
 
     def put(self, keys: Any, values: Any, where: Any = None) -> None:
-        """Put one entry for each row; of several rows with one entry, the last one counts.
+        """Put one entry per row; if several rows put the same entry, the last row wins.
 
         Parameters
         ----------
         keys, values : array-like
-            A map's key and a value for each row of the batch, no nulls where they are put.
+            One map key and one value per row of the batch; those that are put must not be null.
         where : array of bool, optional
-            Which rows to put; all by default.
+            The rows to put; all by default.
 
         Raises
         ------
         StateError
-            If lengths or types do not fit, or something is null.
+            If lengths or types do not fit, or a map key or value that is put is null.
+
+        Examples
+        --------
+        >>> def remember(batch, state):
+        ...     state.map("last").put(batch["place"], batch["value"])
         """
         mask = None if where is None else require_mask(where, len(self._ordinals), self.name, "row")
-        asked, ordinals = self._asked(keys, mask)
+        wanted, ordinals = self._wanted(keys, mask)
         stored, known = stored_elements(values, self.kind.type, self.name)
         if len(stored) != len(self._ordinals):
             raise StateError(
-                f"state map {self.name!r}: {len(stored)} values came for {len(self._ordinals)} rows; give one per row"
+                f"state map {self.name!r}: {len(stored)} values for {len(self._ordinals)} rows; give one per row"
             )
         if mask is not None:
             stored, known = stored[mask], known[mask]
         require_known(known, f"state map {self.name!r}")
-        self._put(asked, ordinals, stored)
+        self._put(wanted, ordinals, stored)
 
-    def _put(self, asked: Values, ordinals: Ordinals, stored: Values) -> None:
-        pairs, entries = self._pairs(asked, ordinals)
+    def _put(self, wanted: Values, ordinals: Ordinals, stored: Values) -> None:
+        pairs, entries = self._pairs(wanted, ordinals)
         found = _positions(entries, pairs)
         old = found >= 0
-        # Of equal pairs NumPy keeps what is written last; they come in at the place of the first one.
+        # Equal new pairs become one entry: at the place of the first, with the value of the last (NumPy's last write).
         _, first, group = np.unique(pairs[~old], return_index=True, return_inverse=True)
         rank = np.empty(len(first), np.intp)
         rank[np.argsort(first)] = np.arange(len(first))
         at = np.sort(first)
         new = np.empty(len(first), stored.dtype)
         new[rank[group]] = stored[~old]
-        fresh = [new, asked[~old][at]]
+        fresh = [new, wanted[~old][at]]
         changed = [self._parts()[0].values.copy()]
         changed[0][found[old]] = stored[old]
         parts = [Ragged(changed[0], self._parts()[0].offsets), *self._parts()[1:]]
         if self.kind.ttl is not None:
-            ends = parts[2].values.copy()
-            ends[found[old]] = self._now + self.kind.ttl
-            parts[2] = Ragged(ends, parts[2].offsets)
+            expiries = parts[2].values.copy()
+            expiries[found[old]] = self._now + self.kind.ttl
+            parts[2] = Ragged(expiries, parts[2].offsets)
             fresh.append(np.full(len(first), self._now + self.kind.ttl))
         owners = ordinals[~old][at]
         self._change(
@@ -160,54 +231,88 @@ class MapColumn:
         )
 
     def remove(self, keys: Any, where: Any = None) -> None:
-        """Take an entry away for each row, or each one where `where` is true; one that is not there is no error."""
+        """Remove one entry per row; an entry that does not exist is no error.
+
+        Parameters
+        ----------
+        keys : array-like
+            One map key per row of the batch.
+        where : array of bool, optional
+            The rows whose entries are removed; all by default.
+
+        Raises
+        ------
+        StateError
+            If length or type do not fit, or a map key is null.
+
+        Examples
+        --------
+        >>> def forget(batch, state):
+        ...     state.map("last").remove(batch["place"])
+        """
         mask = None if where is None else require_mask(where, len(self._ordinals), self.name, "row")
-        found = self._find(*self._asked(keys, mask))
+        found = self._find(*self._wanted(keys, mask))
         kept = np.ones(len(self._parts()[0].values), np.bool_)
         kept[found[found >= 0]] = False
         if not kept.all():
             self._change([part.filtered(kept) for part in self._parts()])
 
     def clear(self, where: Any = None) -> None:
-        """Empty the maps of all keys, or of those where `where` is true."""
+        """Empty maps.
+
+        Parameters
+        ----------
+        where : array of bool, optional
+            The keys of `state.keys` whose maps are emptied; all by default.
+
+        Raises
+        ------
+        StateError
+            If `where` is not one boolean per key.
+
+        Examples
+        --------
+        >>> def restart(batch, state):
+        ...     state.map("last").clear(where=state.map("last").lengths > 100)
+        """
         mask = np.ones(self._count, np.bool_) if where is None else require_mask(where, self._count, self.name)
         self._change([part.filtered(~mask[part.owners]) for part in self._parts()])
 
     def replace(self, parts: Sequence[Ragged], where: Known) -> None:
-        """Replace stored values, map's keys and, where there is a time to live, ends of some keys."""
+        """Replace maps of some keys, given in stored form: values, map keys and, with a time to live, expiry times."""
         self._change([old.replaced(where, new) for old, new in zip(self._parts(), parts, strict=True)])
 
     def python(self, position: int) -> tuple[dict[Any, Any], dict[Any, float]]:
-        """Return one key's map as Python's, and when each entry ends; no ends where there is no time to live."""
-        values, keys, *ends = self._parts()
+        """Return one key's map as a dict, and the expiry time by map key (empty without a time to live)."""
+        values, keys, *expiries = self._parts()
         start, stop = int(values.offsets[position]), int(values.offsets[position + 1])
         listed = to_python(keys.values[start:stop], self.kind.key)
         entries = dict(zip(listed, to_python(values.values[start:stop], self.kind.type), strict=True))
-        return entries, dict(zip(listed, ends[0].values[start:stop].tolist(), strict=True)) if ends else {}
+        return entries, dict(zip(listed, expiries[0].values[start:stop].tolist(), strict=True)) if expiries else {}
 
-    def _asked(self, keys: Any, mask: Known | None) -> tuple[Values, Ordinals]:
-        """Return the rows' map keys as they are stored, and the rows' ordinals; only rows that are chosen."""
+    def _wanted(self, keys: Any, mask: Known | None) -> tuple[Values, Ordinals]:
+        """Return the chosen rows' map keys in stored form, and these rows' ordinals."""
         stored, known = stored_elements(keys, self.kind.key, self.name)
         if len(stored) != len(self._ordinals):
             raise StateError(
-                f"state map {self.name!r}: {len(stored)} keys came for {len(self._ordinals)} rows; give one per row"
+                f"state map {self.name!r}: {len(stored)} keys for {len(self._ordinals)} rows; give one per row"
             )
         ordinals = self._ordinals
         if mask is not None:
             stored, known, ordinals = stored[mask], known[mask], ordinals[mask]
-        require_known(known, f"state map {self.name!r}: a map's key in")
+        require_known(known, f"state map {self.name!r}: map keys")
         return stored.astype(dtype_of(self.kind.key), copy=False), ordinals
 
-    def _pairs(self, asked: Values, ordinals: Ordinals) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return a number for each row's pair of key and map's key, and for each entry's."""
+    def _pairs(self, wanted: Values, ordinals: Ordinals) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return a number per row and one per entry that identifies its pair of key and map key."""
         keys = self._parts()[1]
-        codes = pd.factorize(np.concatenate([keys.values, asked]))[0].astype(np.int64)
+        codes = pd.factorize(np.concatenate([keys.values, wanted]))[0].astype(np.int64)
         distinct = int(codes.max(initial=0)) + 1
         entries = keys.owners * distinct + codes[: len(keys.values)]
         return ordinals * distinct + codes[len(keys.values) :], entries
 
-    def _find(self, asked: Values, ordinals: Ordinals) -> Ordinals:
-        pairs, entries = self._pairs(asked, ordinals)
+    def _find(self, wanted: Values, ordinals: Ordinals) -> Ordinals:
+        pairs, entries = self._pairs(wanted, ordinals)
         return _positions(entries, pairs)
 
     def _change(self, parts: list[Ragged]) -> None:
@@ -215,13 +320,13 @@ class MapColumn:
         self._changed = True
 
     def changes(self) -> Sequence[Column] | None:
-        """Return the fields to write, None if nothing has changed since it was last asked."""
+        """Return the fields to write, or None if nothing has changed since the previous call."""
         changed, self._changed = self._changed, False
         return self._current if changed else None
 
 
 def _positions(entries: npt.NDArray[np.int64], pairs: npt.NDArray[np.int64]) -> Ordinals:
-    """Return where each pair is among the entries, -1 where it is not."""
+    """Return the position of each pair among the entries, or -1."""
     if not len(entries):
         return np.full(len(pairs), -1, np.intp)
     order = np.argsort(entries, kind="stable")

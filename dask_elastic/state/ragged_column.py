@@ -1,4 +1,4 @@
-"""A ragged field of all slots: one list per slot, the elements of all of them in one buffer."""
+"""Storage of a ragged field: one list per slot, the elements of all slots in one buffer."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ _WORTH_ROWS = 16
 
 
 class RaggedColumn:
-    """Lists that are read and replaced by whole arrays of slots.
+    """One list per slot, read and replaced for whole arrays of slots.
 
     Parameters
     ----------
     dtype : dtype
-        What the elements are.
+        The type of the elements.
     capacity : int
-        How many slots there are; all have empty lists.
+        The number of slots; all start with empty lists.
     make_lock : callable, optional
-        Makes the lock that is held for each reading and writing.
+        Makes the lock that is held during each read and write.
 
     Notes
     -----
-    A list that keeps its length is overwritten in place; one that does not is written anew behind all others. When the
-    buffer is full, what is still in use is copied to one twice as large as that: so the copying costs no more, in the
-    long run, than the writing, and at most about half of the buffer is unused. The lock is needed although each slot
-    has one owner: the buffer is everyone's. It is taken last, and nothing else is asked for under it.
+    A list that keeps its length is overwritten in place; any other is written at the end of the buffer. When the
+    buffer is full, the elements in use are copied to a new one of twice their size: copying thus costs no more than
+    writing, amortised, and about half of the buffer is unused at most. The lock is needed although each slot has one
+    owner, because all slots share the buffer. It is the last lock in the lock order: no other is taken under it.
 
     Examples
     --------
@@ -51,24 +51,43 @@ class RaggedColumn:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """What the elements are."""
+        """The type of the elements."""
         dtype: np.dtype[Any] = self._data.dtype
         return dtype
 
     def grow(self, more: int) -> None:
-        """Make room for more slots, with empty lists."""
+        """Add slots with empty lists."""
         none = np.zeros(more, np.int64)
         starts, lengths = np.concatenate([self._starts, none]), np.concatenate([self._lengths, none])
         self._starts, self._lengths = starts, lengths
 
     def take(self, slots: Slots) -> Ragged:
-        """Return copies of the slots' lists."""
+        """Return copies of the slots' lists.
+
+        Parameters
+        ----------
+        slots : ndarray of intp
+            The slots.
+
+        Returns
+        -------
+        Ragged
+            One list per slot.
+        """
         with self._lock:
             lengths = self._lengths.take(slots)
             return Ragged(_gathered(self._data, self._starts.take(slots), lengths), offsets_of(lengths))
 
     def write(self, slots: Slots, lists: Ragged) -> None:
-        """Replace the slots' lists; a slot must not be named twice."""
+        """Replace the slots' lists; the slots must be distinct.
+
+        Parameters
+        ----------
+        slots : ndarray of intp
+            The slots.
+        lists : Ragged
+            One list per slot.
+        """
         lengths = lists.lengths
         with self._lock:
             same = lengths == self._lengths.take(slots)
@@ -108,11 +127,11 @@ class RaggedColumn:
             self._lengths[slots] = 0
 
     def lengths(self, slots: Slots) -> npt.NDArray[np.int64]:
-        """Return how long the slots' lists are."""
+        """Return the lengths of the slots' lists."""
         return self._lengths.take(slots)
 
     def sample(self, most: int) -> list[Any]:
-        """Return some of the elements."""
+        """Return the first elements of up to about `most` nonempty lists."""
         with self._lock:
             kept = np.flatnonzero(self._lengths)
             chosen = kept[:: max(1, len(kept) // most)]
@@ -122,8 +141,8 @@ class RaggedColumn:
 def _gathered(data: npt.NDArray[Any], starts: Slots, lengths: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
     starts, width = _uniform(starts, lengths)
     if width:
-        # A copy per list instead of one per element: lists as long as one another are common, and long ones slow else.
-        # Not by `take`, which would make the overlapping rows an array of their own first.
+        # Equally long lists are common, and one copy per list is faster than one per element.
+        # Indexing instead of `take`: `take` would first copy the overlapping rows to an array.
         return _rows(data, width)[starts].reshape(-1)
     return data.take(spans(starts, lengths))
 
@@ -137,7 +156,7 @@ def _scatter(data: npt.NDArray[Any], starts: Slots, lengths: npt.NDArray[np.int6
 
 
 def _uniform(starts: Slots, lengths: npt.NDArray[np.int64]) -> tuple[Slots, int]:
-    """Return where the lists that are not empty start and their one length; all starts and 0 if that does not pay."""
+    """Return the starts of the nonempty lists and their common length; all starts and 0 if they have none."""
     if not len(lengths):
         return starts, 0
     width = int(lengths.max())
@@ -150,6 +169,6 @@ def _uniform(starts: Slots, lengths: npt.NDArray[np.int64]) -> tuple[Slots, int]
 
 
 def _rows(data: npt.NDArray[Any], width: int) -> npt.NDArray[Any]:
-    """Return a view whose row i is the `width` elements from place i on."""
+    """Return a view whose row i is the elements i to i + `width`."""
     step = data.strides[0]
     return np.lib.stride_tricks.as_strided(data, (len(data) - width + 1, width), (step, step))

@@ -1,43 +1,39 @@
-"""One task's way into the keyed state: it finds the slots of a batch's keys, reads them and writes them."""
+"""A task's access to the keyed state: it locates the slots of a batch's keys, reads and writes them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from dask_elastic.state.index import Slots, Words
-from dask_elastic.state.key_table import KeyTable, distinct_keys
-from dask_elastic.state.slots import DIRTY, EMPTY, GONE, LIVE, Column
+from dask_elastic.state.key_table import KeyTable, MakeIndex, distinct_keys
+from dask_elastic.state.slots import DIRTY, EMPTY, LIVE, TOMBSTONE, Column, SlotArrays
 from dask_elastic.topology.aggregates.grouping import Grouping
 from dask_elastic.topology.aggregates.ragged import Ragged
 from dask_elastic.vocab.errors import StateError
 from dask_elastic.vocab.lock import Lock
 
-if TYPE_CHECKING:
-    from dask_elastic.state.store import KeyedStore
-
-Values: TypeAlias = Column
 Batch = tuple[pa.RecordBatch, Sequence[str], Words, Words | None]
-"""Rows, key columns, hashes and second hashes."""
-Update = Callable[[list[Values]], list[Values]]
-LeftOf = Callable[[list[Values], int, float], tuple[list[Values], npt.NDArray[np.bool_]]]
+"""Rows, names of the key columns, hashes, and checks (second hashes; None if all are zero)."""
+Update = Callable[[list[Column]], list[Column]]
+RemainingOf = Callable[[list[Column], int, float], tuple[list[Column], npt.NDArray[np.bool_]]]
 
 
 class Located:
-    """The keys of one batch, found in the store.
+    """The slots of one batch's keys.
 
     Attributes
     ----------
     slots : ndarray of intp
         The slot of each distinct key.
     grouping : Grouping
-        The rows by key; group i is the key in `slots[i]`.
+        The rows by key; group i is the key of `slots[i]`.
     first : ndarray of intp
-        A row of each group.
+        One row of each group.
     """
 
     __slots__ = ("_checks", "_hashes", "_key_columns", "_layout", "_rows", "first", "grouping", "slots")
@@ -53,7 +49,7 @@ class Located:
         self.slots = slots
         self.grouping = grouping
         self.first = first
-        # What it takes to find the keys again, should the store be packed meanwhile.
+        # Needed to locate the keys again if the store is packed in the meantime.
         self._rows, self._key_columns, self._hashes, self._checks = batch
         self._layout = layout
 
@@ -61,19 +57,55 @@ class Located:
         return len(self.slots)
 
 
+class SharedStore(Protocol):
+    """The store that sessions share, as they use it; see `KeyedStore`."""
+
+    make_index: MakeIndex
+    owner: npt.NDArray[np.intp]
+    owner_version: object
+    track_dirty: bool
+    layout: int
+    slots: SlotArrays
+    has_checks: bool
+
+    def admit(
+        self,
+        task: int,
+        rows: pa.RecordBatch,
+        key_columns: Sequence[str],
+        picked: Slots,
+        hashes: Words,
+        check: Words | None,
+    ) -> tuple[int, Slots]:
+        """Return the layout's number and the slots of the keys in the picked rows; new keys get new slots."""
+        ...
+
+    def not_owned(self, shard: int, task: int) -> StateError:
+        """Return the error for a task that accessed a shard that it does not own."""
+        ...
+
+    def tidy(self) -> None:
+        """Free the slots of keys without state, if there are many."""
+        ...
+
+    def close_session(self, session: Session) -> None:
+        """Close a session."""
+        ...
+
+
 class Session:
-    """A task's private access to the store of its executor; made by `KeyedStore.session` and used by one thread.
+    """A task's access to its executor's store; made by `KeyedStore.session`, used by one thread.
 
     Notes
     -----
-    Hits are found in a private cache of the index without the store's lock. The session holds its gate, a lock of its
-    own, whenever it touches the store's arrays; whoever replaces these or wants to see them at rest holds the store's
-    lock and all gates. The order is store lock, then gates: a session never asks for the store's lock while it holds
-    its gate. User code runs under neither.
+    Known keys are found in the session's own copy of the index, without the store's lock. The session holds its gate,
+    a lock of its own, while it accesses the store's arrays; the store holds its lock and all gates to replace the
+    arrays or to read a consistent copy. The lock order is store, then gates: a session never takes the store's lock
+    while it holds its gate. User code runs under neither.
     """
 
-    def __init__(self, store: KeyedStore, name: int, gate: Lock) -> None:
-        self.name = name
+    def __init__(self, store: SharedStore, task: int, gate: Lock) -> None:
+        self.task = task
         self.gate = gate
         self.closed = False
         self._store = store
@@ -81,7 +113,7 @@ class Session:
         self._layout = -1
         self._owner_version: object = None
         self._has_all = False
-        self._strange: npt.NDArray[np.bool_] = np.empty(0, np.bool_)
+        self._foreign: npt.NDArray[np.bool_] = np.empty(0, np.bool_)
         self._scratch: Slots = np.empty(0, np.intp)
         self._counting: Slots = np.empty(0, np.intp)
         self._found: Slots = np.empty(0, np.intp)
@@ -89,7 +121,7 @@ class Session:
     def locate(
         self, rows: pa.RecordBatch, key_columns: Sequence[str], hashes: Words, check: Words | None = None
     ) -> Located:
-        """Find the keys of a batch, making room for those that are new.
+        """Find the slots of a batch's keys; new keys get new slots.
 
         Parameters
         ----------
@@ -100,7 +132,7 @@ class Session:
         hashes : ndarray of uint64
             The keys' hashes.
         check : ndarray of uint64, optional
-            The keys' second, independent hashes; None where all are zero.
+            The keys' second, independent hashes; None if all are zero.
 
         Returns
         -------
@@ -110,11 +142,13 @@ class Session:
         Raises
         ------
         StateError
-            If a key's shard is not this task's, or nothing is declared yet.
+            If another task, or none, owns a key's shard; if nothing is declared yet; or if the session is closed.
         """
         for what, words in ("hashes", hashes), ("check", check):
             if words is not None and len(words) != rows.num_rows:
-                raise StateError(f"{rows.num_rows} rows came with {what} of {len(words)} rows; hash the very batch")
+                raise StateError(
+                    f"a batch of {rows.num_rows} rows was passed with {what} of {len(words)} rows; hash the same batch"
+                )
         batch = (rows, key_columns, hashes, check)
         while True:
             with self.gate:
@@ -123,16 +157,16 @@ class Session:
                     return self._located(slots, batch)
             self._admit(np.flatnonzero(slots < 0), batch)
 
-    def apply(self, located: Located, update: Update) -> list[Values]:
-        """Replace the state of located keys by what `update` makes of it.
+    def apply(self, located: Located, update: Update) -> list[Column]:
+        """Replace the state of located keys by the result of `update`.
 
         Parameters
         ----------
         located : Located
             The keys, as `locate` gave them.
         update : callable
-            Gets the keys' values, one array a field, and returns new ones; it must not change the arrays it gets. An
-            array that it returns as it came is not written. If it raises, nothing changes.
+            Gets the keys' values, one array per field, and returns new ones; it must not change the arrays it gets.
+            An array that is returned as the same object is not written. If `update` raises, nothing changes.
 
         Returns
         -------
@@ -145,8 +179,21 @@ class Session:
         self.scatter(located, [None if after is before else after for before, after in zip(current, new, strict=True)])
         return new
 
-    def gather(self, located: Located, fields: Sequence[int] | None = None) -> list[Values]:
-        """Return copies of the located keys' values, of all fields or of those at the given positions."""
+    def gather(self, located: Located, fields: Sequence[int] | None = None) -> list[Column]:
+        """Return copies of the located keys' values, for all fields or those at the given positions.
+
+        Parameters
+        ----------
+        located : Located
+            The keys, as `locate` returned them.
+        fields : sequence of int, optional
+            Positions of fields; all by default.
+
+        Returns
+        -------
+        list of ndarray or Ragged
+            Copies of the values, one array per field.
+        """
         while True:
             with self.gate:
                 self._require_open()
@@ -156,8 +203,21 @@ class Session:
                     return [column.take(located.slots) for column in chosen]
             self._relocate(located)
 
-    def scatter(self, located: Located, values: Sequence[Values | None]) -> None:
-        """Write values of located keys, one array a field; a field whose array is None stays as it is."""
+    def scatter(self, located: Located, values: Sequence[Column | None]) -> None:
+        """Write values of located keys, one array per field; a field given as None stays unchanged.
+
+        Parameters
+        ----------
+        located : Located
+            The keys, as `locate` returned them.
+        values : sequence of (ndarray, Ragged or None)
+            One array per field.
+
+        Raises
+        ------
+        StateError
+            If an array does not fit its field or the number of keys, or the session is closed.
+        """
         self._check_values(values, len(located.slots))
         while True:
             with self.gate:
@@ -168,25 +228,25 @@ class Session:
                     return
             self._relocate(located)
 
-    def sweep(self, start: int, count: int, left_of: LeftOf, now: float) -> tuple[int, bool]:
-        """Take away what is over of the keys in some slots, as far as their shards are this task's.
+    def sweep(self, start: int, count: int, remaining_of: RemainingOf, now: float) -> tuple[int, bool]:
+        """Remove expired state from a range of slots, for keys whose shards this task owns.
 
         Parameters
         ----------
         start, count : int
-            The slots.
-        left_of : callable
-            Gets keys' values, their count and the time; returns the values that are left, a column that is left as it
-            is being the very one, and which keys have anything left.
+            The range of slots.
+        remaining_of : callable
+            Gets keys' values, their number and the time; returns the values without expired state (an unchanged column
+            is the same object), and which keys have any state left.
         now : float
-            The time.
+            The time, in seconds since 1970.
 
         Returns
         -------
         next : int
-            Where to go on, 0 after the last slot.
-        any_gone : bool
-            Whether a key has nothing left now.
+            The slot at which to continue; 0 after the last slot.
+        any_deleted : bool
+            Whether a key has no state left.
         """
         with self.gate:
             self._require_open()
@@ -194,29 +254,29 @@ class Session:
             stop = min(start + count, arrays.used)
             window = np.arange(start, stop)
             live = (arrays.marks[start:stop] & LIVE) != 0
-            slots = window[live & (self._store.owner.take(arrays.shards[start:stop]) == self.name)]
-            gone = self._swept(slots, left_of, now) if len(slots) else False
-            return (0 if stop >= arrays.used else stop), gone
+            slots = window[live & (self._store.owner.take(arrays.shards[start:stop]) == self.task)]
+            any_deleted = self._swept(slots, remaining_of, now) if len(slots) else False
+            return (0 if stop >= arrays.used else stop), any_deleted
 
-    def _swept(self, slots: Slots, left_of: LeftOf, now: float) -> bool:
+    def _swept(self, slots: Slots, remaining_of: RemainingOf, now: float) -> bool:
         arrays, tracked = self._store.slots, self._store.track_dirty
         values = [column.take(slots) for column in arrays.values]
-        left, has_any = left_of(values, len(slots), now)
+        left, has_any = remaining_of(values, len(slots), now)
         changes = [None if after is before else after for before, after in zip(values, left, strict=True)]
         if any(change is not None for change in changes):
-            # What has expired needs no telling: whoever has it knows by the time that it has.
+            # Not marked as changed: other copies of the state derive from the time that it has expired.
             arrays.write(slots, changes, arrays.marks[slots])
-        gone = slots[~has_any]
-        if len(gone):
-            arrays.reset(gone, GONE if tracked else EMPTY)
-        return len(gone) > 0
+        deleted = slots[~has_any]
+        if len(deleted):
+            arrays.reset(deleted, TOMBSTONE if tracked else EMPTY)
+        return len(deleted) > 0
 
     def tidy(self) -> None:
-        """Give the room of keys that have no state any more back, if there are many."""
+        """Free the slots of keys without state, if there are many."""
         self._store.tidy()
 
     def close(self) -> None:
-        """End the session; a later use of it raises StateError."""
+        """Close the session; later calls raise StateError."""
         self._store.close_session(self)
 
     def _cached(self, hashes: Words, check: Words | None) -> Slots:
@@ -233,7 +293,7 @@ class Session:
         return Located(distinct, Grouping(ordinals, len(distinct)), first, batch, self._layout)
 
     def _group(self, slots: Slots) -> tuple[Slots, Slots, Slots]:
-        """Return distinct slots, the number of each row's, and a row of each; no sort, one write per row."""
+        """Return the distinct slots, each row's position among them, and one row of each; needs no sort."""
         capacity = self._store.slots.capacity
         if len(self._scratch) < capacity:
             self._scratch = np.empty(capacity, np.intp)
@@ -242,9 +302,9 @@ class Session:
             self._counting.flags.writeable = False
             self._found = np.empty(2 * len(slots), np.intp)
         scratch, rows = self._scratch, self._counting[: len(slots)]
-        # Of the rows of one slot, the one whose number is left in the slot's place stands for it.
+        # Of the rows of one slot, the one whose number the last write left at the slot represents it.
         scratch[slots] = rows
-        # Into an array of the session's own: fresh memory of that size costs more than the look-up.
+        # Into a reused array: allocating one of this size costs more than the lookup.
         found = scratch.take(slots, out=self._found[: len(slots)], mode="clip")
         first = (found == rows).nonzero()[0]
         if len(first) == len(slots):
@@ -256,20 +316,20 @@ class Session:
     def _require_owned(self, slots: Slots) -> None:
         version = self._store.owner_version
         if version is not self._owner_version:
-            self._strange = self._store.owner != self.name
-            self._has_all = not self._strange.any()
+            self._foreign = self._store.owner != self.task
+            self._has_all = not self._foreign.any()
             self._owner_version = version
         if self._has_all:
             return
         shards = self._store.slots.shards.take(slots)
-        strange = self._strange.take(shards)
-        if np.count_nonzero(strange):
-            raise self._store.not_owned(int(shards[strange.argmax()]), self.name)
+        foreign = self._foreign.take(shards)
+        if np.count_nonzero(foreign):
+            raise self._store.not_owned(int(shards[foreign.argmax()]), self.task)
 
     def _require_open(self) -> None:
         if self.closed:
             raise StateError(
-                f"the session of task {self.name} is closed, or a newer one took its place; open one with "
+                f"the session of task {self.task} is closed, or a newer session replaced it; open one with "
                 "KeyedStore.session"
             )
 
@@ -277,7 +337,7 @@ class Session:
         rows, key_columns, hashes, check = batch
         keys, _ = distinct_keys(hashes[missing], None if check is None else check[missing])
         picked = missing[keys]
-        layout, slots = self._store.admit(self.name, rows, key_columns, picked, hashes, check)
+        layout, slots = self._store.admit(self.task, rows, key_columns, picked, hashes, check)
         with self.gate:
             if layout == self._layout == self._store.layout:
                 checks = np.zeros(len(picked), np.uint64) if check is None else check[picked]
@@ -285,27 +345,29 @@ class Session:
 
     def _relocate(self, located: Located) -> None:
         located._layout, located.slots = self._store.admit(
-            self.name, located._rows, located._key_columns, located.first, located._hashes, located._checks
+            self.task, located._rows, located._key_columns, located.first, located._hashes, located._checks
         )
 
-    def _check_count(self, values: Sequence[Values | None]) -> None:
+    def _check_count(self, values: Sequence[Column | None]) -> None:
         fields = self._store.slots.fields
         if len(values) != len(fields):
             raise StateError(f"an update returned {len(values)} arrays for the {len(fields)} fields {_names(fields)}")
 
-    def _check_values(self, values: Sequence[Values | None], count: int) -> None:
+    def _check_values(self, values: Sequence[Column | None], count: int) -> None:
         self._check_count(values)
         for field, new in zip(self._store.slots.fields, values, strict=True):
             if new is None:
                 continue
             if field.ragged != isinstance(new, Ragged):
-                wanted = "lists, as a Ragged" if field.ragged else "one value a key, as an array"
-                raise StateError(f"state field {field.name!r} holds {wanted}; {type(new).__name__} came")
+                wanted = "lists, as a Ragged" if field.ragged else "one value per key, as an array"
+                raise StateError(f"state field {field.name!r} holds {wanted}, not {type(new).__name__}")
             if len(new) != count or (not field.ragged and new.ndim != 1):
                 shape = (len(new),) if field.ragged else new.shape
-                raise StateError(f"state field {field.name!r}: an array of shape {shape} came for {count} keys")
+                raise StateError(
+                    f"state field {field.name!r}: an array of shape {shape} for {count} keys; give one each"
+                )
             if new.dtype is not field.dtype and not np.can_cast(new.dtype, field.dtype, "safe"):
-                raise StateError(f"state field {field.name!r} is {field.dtype.name}; {new.dtype.name} does not fit it")
+                raise StateError(f"state field {field.name!r} is {field.dtype.name}; {new.dtype.name} does not fit")
 
 
 def _names(fields: Sequence[Any]) -> str:

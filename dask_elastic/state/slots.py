@@ -1,4 +1,4 @@
-"""The columnar store of slots: arrays that are grown, packed and read, without any locking."""
+"""Columnar storage of slots: arrays that are grown, packed and read, without locks."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ from dask_elastic.state.ragged_column import RaggedColumn
 from dask_elastic.topology.aggregates.field import Field
 from dask_elastic.vocab.lock import MakeLock, NoLock
 
-EMPTY, LIVE, GONE, DIRTY = 0, 1, 2, 3
-"""A slot's mark: it has a key but no state; it has state; its state has ended, or changed, since it was last extracted.
+EMPTY, LIVE, TOMBSTONE, DIRTY = 0, 1, 2, 3
+"""A slot's mark.
 
-The lower bit says whether there is state, the upper one whether something has yet to be told.
+EMPTY: a key without state. LIVE: state that has not changed since the last extract. TOMBSTONE: state deleted since the
+last extract. DIRTY: state changed since then. The lower bit is set if there is state, the upper one if the next extract
+of changes must include the slot.
 """
 
 Column: TypeAlias = Any
-"""The values of one field: an ndarray; a `Ragged` where the field is ragged."""
+"""The values of one field: an ndarray, or a `Ragged` for a ragged field."""
 
 _FIRST_CAPACITY = 1024
 _SAMPLE = 32
@@ -35,22 +37,22 @@ class SlotArrays:
     Parameters
     ----------
     fields : sequence of Field
-        The columns of state.
+        The fields of state.
     make_lock : callable, optional
         Makes the locks of ragged columns.
 
     Attributes
     ----------
     hashes, checks : ndarray of uint64
-        The keys' two hashes.
+        The keys' hashes and their second, independent hashes.
     shards : ndarray of int32
         The keys' shards.
     marks : ndarray of uint8
-        `EMPTY`, `LIVE`, `GONE` or `DIRTY`.
+        `EMPTY`, `LIVE`, `TOMBSTONE` or `DIRTY`.
     values : list of ndarray or RaggedColumn
-        The state, one column per field. What an empty slot has is its initial state.
+        The state, one column per field. An empty slot holds the initial values.
     used : int
-        How many slots have been given out; the arrays are longer.
+        The number of allocated slots; the arrays are longer.
     """
 
     def __init__(self, fields: Sequence[Field], make_lock: MakeLock = NoLock) -> None:
@@ -68,11 +70,11 @@ class SlotArrays:
 
     @property
     def capacity(self) -> int:
-        """How many slots there is room for."""
+        """The number of slots for which there is memory."""
         return len(self.marks)
 
     def bytes_to_grow(self, needed: int) -> int:
-        """Return the bytes that `grow` takes before it gives the old arrays back, with those of an index over them."""
+        """Return the bytes that `grow` allocates before it frees the old arrays, including an index over the slots."""
         fixed = 8 + 8 + 4 + 1 + sum(field.dtype.itemsize for field in self.fields)
         return self._grown(needed) * (fixed + _INDEX_BYTES)
 
@@ -83,9 +85,9 @@ class SlotArrays:
         return capacity
 
     def grow(self, needed: int) -> None:
-        """Make room for `needed` slots, doubling so that copying stays proportional to what is stored."""
+        """Allocate memory for `needed` slots; the capacity doubles, so copying stays proportional to the slots used."""
         more = self._grown(needed) - self.capacity
-        # All are made before any is replaced, so that running out of memory leaves the arrays as they were.
+        # All arrays are made before any is replaced, so that running out of memory changes nothing.
         values = [
             old if field.ragged else np.concatenate([old, field.fresh(more)])
             for old, field in zip(self.values, self.fields, strict=True)
@@ -100,7 +102,7 @@ class SlotArrays:
         self.values, self.hashes, self.checks, self.shards, self.marks = values, hashes, checks, shards, marks
 
     def give_out(self, hashes: Words, checks: Words, shards: npt.NDArray[np.integer[Any]]) -> Slots:
-        """Return new slots for keys; there must be room."""
+        """Allocate slots for new keys; the capacity must suffice."""
         slots = np.arange(self.used, self.used + len(hashes))
         self.hashes[slots] = hashes
         self.checks[slots] = checks
@@ -109,7 +111,7 @@ class SlotArrays:
         return slots
 
     def write(self, slots: Slots, values: Sequence[Column | None], mark: Any) -> None:
-        """Set the values of slots, except for fields where None is given, and their mark, or each one's."""
+        """Set values and marks of slots; fields given as None stay unchanged, `mark` is one mark or one per slot."""
         for column, new in zip(self.values, values, strict=True):
             if new is None:
                 continue
@@ -120,7 +122,7 @@ class SlotArrays:
         self.marks[slots] = mark
 
     def reset(self, slots: Slots, mark: int = EMPTY) -> None:
-        """Take slots' state back to the initial one."""
+        """Set slots to their initial state."""
         for column, field in zip(self.values, self.fields, strict=True):
             if isinstance(column, RaggedColumn):
                 column.clear(slots)
@@ -129,7 +131,7 @@ class SlotArrays:
         self.marks[slots] = mark
 
     def pack(self, kept: Slots) -> None:
-        """Keep only these slots, renumbered in their order."""
+        """Keep only the given slots, renumbered from 0 in the given order."""
         packed = SlotArrays(self.fields, self._make_lock)
         packed.grow(len(kept))
         packed.give_out(self.hashes[kept], self.checks[kept], self.shards[kept])
@@ -140,7 +142,7 @@ class SlotArrays:
         self.marks, self.values = packed.marks, packed.values
 
     def slot_bytes(self) -> float:
-        """Return the mean memory of one live slot without its lists; objects are measured on a sample."""
+        """Return the mean bytes of one live slot without its lists; objects are measured on a sample."""
         fixed = 8 + 8 + 4 + 1 + sum(16 if field.ragged else field.dtype.itemsize for field in self.fields)
         pairs = zip(self.values, self.fields, strict=True)
         objects = [column for column, field in pairs if field.is_object and not field.ragged]
@@ -152,7 +154,7 @@ class SlotArrays:
         return fixed + pickled / max(1, len(sample))
 
     def list_bytes(self, slots: Slots) -> npt.NDArray[np.float64]:
-        """Return the memory of each slot's lists; objects are measured on a sample."""
+        """Return the bytes of each slot's lists; objects are measured on a sample."""
         total = np.zeros(len(slots))
         for column in self.values:
             if not isinstance(column, RaggedColumn):
@@ -167,5 +169,5 @@ class SlotArrays:
 def _size(value: object) -> int:
     try:
         return len(cloudpickle.dumps(value))
-    except Exception:  # any object may fail to pickle in any way of its own; a size is no reason to stop
+    except Exception:  # pickling user objects may raise anything; a size estimate must not stop the job
         return sys.getsizeof(value)

@@ -1,4 +1,4 @@
-"""The keyed state of one executor on one node, shared by all of its task threads there."""
+"""The keyed state of one executor on one node, shared by the executor's task threads there."""
 
 from __future__ import annotations
 
@@ -11,43 +11,42 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dask_elastic.state.codec import StateRows, decode, encode
+from dask_elastic.state.declaration import difference
 from dask_elastic.state.index import Slots, Words, make_index
 from dask_elastic.state.key_columns import KeyColumns, plain
 from dask_elastic.state.key_table import KeyTable, MakeIndex, distinct_keys
 from dask_elastic.state.session import Session
-from dask_elastic.state.slots import DIRTY, EMPTY, GONE, LIVE, Column, SlotArrays
+from dask_elastic.state.shard_owners import ShardOwners
+from dask_elastic.state.slots import DIRTY, EMPTY, LIVE, TOMBSTONE, Column, SlotArrays
 from dask_elastic.topology.aggregates.field import Field
 from dask_elastic.vocab.errors import SchemaMismatch, StateError
 from dask_elastic.vocab.lock import MakeLock, NoLock
 
-NO_OWNER = -1
 _WORTH_PACKING = 4096
 
 
-class KeyedStore:
-    """Columnar state per key, cut into shards that each have one owner.
+class KeyedStore(ShardOwners):
+    """Columnar state per key, in shards that each have one owner.
 
     Parameters
     ----------
     shards : int
-        How many shards there are.
+        The number of shards.
     shard_of : callable
-        Gives the shards of an array of hashes.
+        Maps an array of hashes to shards.
     make_lock : callable, optional
-        Makes a lock: `threading.Lock` where threads run.
+        Makes a lock; `threading.Lock` if several threads use the store.
     track_dirty : bool, optional
-        Whether to remember which keys changed since they were last extracted.
+        Whether to mark the keys that changed since they were last extracted.
     make_index : callable, optional
         Makes an index from hashes to slots.
 
     Attributes
     ----------
-    owner : ndarray of intp
-        Which task owns each shard, -1 for none; to be read only.
-    owner_version : object
-        Another one whenever `owner` has changed.
     track_dirty : bool
         Whether changes are marked.
+    reserve : callable
+        Called with a number of bytes before the store allocates them; it may raise to refuse.
 
     Examples
     --------
@@ -72,14 +71,11 @@ class KeyedStore:
         track_dirty: bool = False,
         make_index: MakeIndex = make_index,
     ) -> None:
-        self._owner: npt.NDArray[np.intp] = np.full(shards, NO_OWNER, np.intp)
-        self.owner: npt.NDArray[np.intp] = self._owner.view()
-        self.owner.flags.writeable = False
-        self.owner_version = object()
+        super().__init__(shards)
         self.track_dirty = track_dirty
         self.make_index = make_index
-        self.reserve: Callable[[int], None] = _always
-        # What follows is for sessions, which read it under their gates; it changes under the lock and all gates.
+        self.reserve: Callable[[int], None] = _unlimited
+        # Sessions read the next three attributes under their gates; they change under the lock and all gates.
         self.layout = 0
         self.slots = SlotArrays((), make_lock)
         self.has_checks = False
@@ -91,62 +87,69 @@ class KeyedStore:
         self._keys: KeyColumns | None = None
 
     @property
-    def shards(self) -> int:
-        """How many shards there are."""
-        return len(self.owner)
-
-    @property
     def fields(self) -> tuple[Field, ...]:
-        """The declared fields; none before `declare`."""
+        """The declared fields; empty before `declare`."""
         return self.slots.fields
 
     @property
     def key_schema(self) -> pa.Schema | None:
-        """The declared key columns, dictionary types replaced by their values'; None before `declare`."""
+        """The declared key columns, dictionary types replaced by their value types; None before `declare`."""
         return None if self._keys is None else self._keys.schema
 
     def declare(self, key_schema: pa.Schema, fields: Sequence[Field]) -> None:
-        """Say what keys and state look like; saying the same again does nothing.
+        """Declare the key columns and the fields of the state; repeating the same declaration does nothing.
+
+        Parameters
+        ----------
+        key_schema : Schema
+            The key columns.
+        fields : sequence of Field
+            The fields of the state.
 
         Raises
         ------
         SchemaMismatch
-            If something else was declared before; the message names the difference.
+            If the store was declared differently before; the message names the difference.
         """
         with self._lock:
             self._declare(plain(key_schema), tuple(fields))
 
     def _declare(self, key_schema: pa.Schema, fields: tuple[Field, ...]) -> None:
         if self._keys is not None:
-            difference = _difference(self._keys.schema, key_schema, self.fields, fields)
-            if difference:
+            changed = difference(self._keys.schema, key_schema, self.fields, fields)
+            if changed:
                 raise SchemaMismatch(
-                    f"the state is declared already, and differently: {difference}. State of another shape needs an "
-                    "operator of another name"
+                    f"the state is already declared with a different shape: {changed}. Give an operator whose state "
+                    "has another shape another name"
                 )
             return
         names = [field.name for field in fields]
         if len(set(names)) < len(names):
-            raise SchemaMismatch(f"state fields need different names, not {names!r}")
+            raise SchemaMismatch(f"state fields need distinct names, not {names!r}")
         with self._all_gates():
             self.slots = SlotArrays(fields, self._make_lock)
             self._keys = KeyColumns(key_schema)
 
-    def session(self, name: int) -> Session:
-        """Open a session for a task; one that the name had before is closed.
+    def session(self, task: int) -> Session:
+        """Open a session for a task; the task's previous session is closed.
 
         Parameters
         ----------
-        name : int
-            The task's number, as used in `grant`.
+        task : int
+            The task's number, as in `grant`.
+
+        Returns
+        -------
+        Session
+            The task's access to the store.
         """
-        session = Session(self, name, self._make_lock())
+        session = Session(self, task, self._make_lock())
         with self._lock:
-            before = self._sessions.get(name)
+            before = self._sessions.get(task)
             if before is not None:
                 with before.gate:
                     before.closed = True
-            self._sessions[name] = session
+            self._sessions[task] = session
         return session
 
     def close_session(self, session: Session) -> None:
@@ -154,50 +157,40 @@ class KeyedStore:
         with self._lock:
             with session.gate:
                 session.closed = True
-            if self._sessions.get(session.name) is session:
-                del self._sessions[session.name]
-
-    def grant(self, shard: int, name: int) -> None:
-        """Give a shard to a task.
-
-        Raises
-        ------
-        StateError
-            If another task has it.
-        """
-        self._require_shards([shard])
-        if self.owner[shard] not in (NO_OWNER, name):
-            raise StateError(
-                f"shard {shard} is owned by task {self.owner[shard]}; revoke it before task {name} gets it"
-            )
-        self._set_owner(shard, name)
-
-    def revoke(self, shard: int) -> None:
-        """Take a shard from whoever has it."""
-        self._require_shards([shard])
-        self._set_owner(shard, NO_OWNER)
-
-    def _set_owner(self, shard: int, name: int) -> None:
-        # In this order: a session that sees the new version sees the new owner. A count could be raised by two at once.
-        self._owner[shard] = name
-        self.owner_version = object()
-
-    def not_owned(self, shard: int, asker: int) -> StateError:
-        """Return the error for a task that touches a shard that is not its own."""
-        owner = int(self.owner[shard])
-        whose = "no task" if owner == NO_OWNER else f"task {owner}"
-        return StateError(f"task {asker} touched shard {shard}, which {whose} owns; route its rows to the owner")
+            if self._sessions.get(session.task) is session:
+                del self._sessions[session.task]
 
     def admit(
         self,
-        asker: int,
+        task: int,
         rows: pa.RecordBatch,
         key_columns: Sequence[str],
         picked: Slots,
         hashes: Words,
         check: Words | None,
     ) -> tuple[int, Slots]:
-        """Return the layout, and the slots of the distinct keys in the picked rows; new keys get new slots."""
+        """Return the layout's number and the slots of the keys in the picked rows; new keys get new slots.
+
+        Parameters
+        ----------
+        task : int
+            The task, which must own the shards of new keys.
+        rows : RecordBatch
+            A batch.
+        key_columns : sequence of str
+            Its key columns.
+        picked : ndarray of intp
+            One row of each distinct key.
+        hashes, check : ndarray of uint64
+            The hashes and checks of all rows; no checks if all are zero.
+
+        Returns
+        -------
+        layout : int
+            The layout for which the slots are valid; packing starts a new one.
+        slots : ndarray of intp
+            One slot per picked row.
+        """
         hashes = hashes[picked]
         checks = np.zeros_like(hashes) if check is None else check[picked]
         with self._lock:
@@ -206,23 +199,23 @@ class KeyedStore:
             def keys_of(new: Slots) -> pa.RecordBatch:
                 return keys.fit(rows.take(pa.array(picked[new])), key_columns)
 
-            return self.layout, self._find_or_add(hashes, checks, keys_of, asker)
+            return self.layout, self._find_or_add(hashes, checks, keys_of, task)
 
     def _find_or_add(
-        self, hashes: Words, checks: Words, keys_of: Callable[[Slots], pa.RecordBatch], asker: int | None
+        self, hashes: Words, checks: Words, keys_of: Callable[[Slots], pa.RecordBatch], task: int | None
     ) -> Slots:
         slots = self._table.find(hashes, checks, self.slots, verify=True)
         new = np.flatnonzero(slots < 0)
         if len(new):
-            slots[new] = self._add(hashes[new], checks[new], keys_of(new), asker)
+            slots[new] = self._add(hashes[new], checks[new], keys_of(new), task)
         return slots
 
-    def _add(self, hashes: Words, checks: Words, keys: pa.RecordBatch, asker: int | None) -> Slots:
+    def _add(self, hashes: Words, checks: Words, keys: pa.RecordBatch, task: int | None) -> Slots:
         shards = np.asarray(self._shard_of(hashes))
-        if asker is not None:
-            strange = self.owner[shards] != asker
-            if strange.any():
-                raise self.not_owned(int(shards[strange.argmax()]), asker)
+        if task is not None:
+            foreign = self.owner[shards] != task
+            if foreign.any():
+                raise self.not_owned(int(shards[foreign.argmax()]), task)
         needed = self.slots.used + len(hashes)
         if needed > self.slots.capacity:
             self.reserve(self.slots.bytes_to_grow(needed))
@@ -237,21 +230,26 @@ class KeyedStore:
     def extract(
         self, shards: Iterable[int] | None = None, dirty_only: bool = False, clear: bool | None = None
     ) -> pa.RecordBatch | None:
-        """Return a copy of the state of shards that `install` takes.
+        """Return an encoded copy of the state of shards, for `install`.
 
         Parameters
         ----------
         shards : iterable of int, optional
-            Which shards; all by default.
+            The shards; all by default.
         dirty_only : bool, optional
-            Only keys that changed since they were last extracted and cleared.
+            Whether to extract a delta: only keys that changed since their marks were last cleared.
         clear : bool, optional
-            Whether to clear the marks of what is extracted; by default if `dirty_only`.
+            Whether to clear the marks of the extracted keys; by default the value of `dirty_only`.
 
         Returns
         -------
         RecordBatch or None
             Identities, key columns and fields, see `codec.encode`; None if nothing is declared yet.
+
+        Raises
+        ------
+        StateError
+            If there is no such shard.
         """
         with self._lock:
             if self._keys is None:
@@ -260,7 +258,19 @@ class KeyedStore:
         return encode(state)
 
     def rows(self, shards: Iterable[int] | None = None) -> tuple[pa.RecordBatch, list[Column]]:
-        """Return a consistent copy of the keys and their values, one array a field, a `Ragged` of a ragged one.
+        """Return a consistent copy of the keys and their values, one array (or `Ragged`) per field.
+
+        Parameters
+        ----------
+        shards : iterable of int, optional
+            The shards; all by default.
+
+        Returns
+        -------
+        keys : RecordBatch
+            The key columns.
+        values : list of ndarray or Ragged
+            The values, one array per field.
 
         Raises
         ------
@@ -276,48 +286,53 @@ class KeyedStore:
         candidates = self._of_shards(shards)
         with self._all_gates():
             marks = self.slots.marks.take(candidates)
-            # Those that are gone have to be told of where the others are only what changed; a whole copy lacks them.
-            chosen = candidates[(marks & (GONE if dirty_only else LIVE)) != 0]
+            # A delta carries tombstones for deleted keys; a full copy omits them.
+            chosen = candidates[(marks & (TOMBSTONE if dirty_only else LIVE)) != 0]
             values = [column.take(chosen) for column in self.slots.values]
-            gone = self.slots.marks.take(chosen) == GONE
+            deleted = self.slots.marks.take(chosen) == TOMBSTONE
             if clear:
                 self.slots.marks[candidates] = marks & LIVE
         arrays = self.slots
         identity = arrays.hashes.take(chosen), arrays.checks.take(chosen), arrays.shards.take(chosen)
-        return StateRows(*identity, self._require_declared().take(chosen), arrays.fields, values, gone)
+        return StateRows(*identity, self._require_declared().take(chosen), arrays.fields, values, deleted)
 
     def install(self, batch: pa.RecordBatch, dirty: bool = False) -> None:
-        """Take over state that `extract` gave; keys that are there already are overwritten.
+        """Install state that `extract` returned; it overwrites keys that exist.
 
         Parameters
         ----------
         batch : RecordBatch
-            The state. It declares the store, if nothing has yet.
+            The state. It declares the store if nothing did before.
         dirty : bool, optional
-            Whether the keys count as changed here.
+            Whether to mark the keys as changed.
+
+        Raises
+        ------
+        SchemaMismatch
+            If the batch is not encoded state, or its fields differ from the declared ones.
 
         Notes
         -----
-        The keys' shards must be at rest: owned by nobody, or by the caller.
+        No other task may access the keys' shards meanwhile: they have no owner, or the caller is their owner.
         """
         state = decode(batch)
         with self._lock:
             if not self._declared_as(state.keys.schema, state.fields):
                 self._declare(plain(state.keys.schema), state.fields)
             slots = self._table.find(state.hashes, state.checks, self.slots, verify=True)
-            # A shard that returns brings keys that are known here: only others need to be told apart.
+            # The keys of a shard that returns already have slots; only new keys have to be deduplicated.
             if (slots < 0).any():
                 slots = self._slots_of(state)
             self.slots.write(slots, state.values, DIRTY if dirty else LIVE)
-            if state.gone.any():
-                self.slots.reset(slots[state.gone], GONE if dirty else EMPTY)
+            if state.deleted.any():
+                self.slots.reset(slots[state.deleted], TOMBSTONE if dirty else EMPTY)
 
     def _slots_of(self, state: StateRows) -> Slots:
-        """Return the slot of each row; keys that are not here yet get new ones."""
+        """Return the slot of each row; new keys get new slots."""
         first, ordinals = distinct_keys(state.hashes, state.checks)
         keys = self._require_declared().fit(state.keys, state.keys.schema.names)
         slots = self._find_or_add(
-            state.hashes[first], state.checks[first], lambda new: keys.take(pa.array(first[new])), asker=None
+            state.hashes[first], state.checks[first], lambda new: keys.take(pa.array(first[new])), task=None
         )
         return slots[ordinals]
 
@@ -325,14 +340,20 @@ class KeyedStore:
         return self._keys is not None and self.fields == fields and self._keys.schema.equals(key_schema)
 
     def drop(self, shards: Iterable[int]) -> None:
-        """Forget the state of shards, which must be at rest; their keys start anew if they come again."""
+        """Delete the state of shards, without tombstones; no task may access these shards meanwhile.
+
+        Parameters
+        ----------
+        shards : iterable of int
+            The shards.
+        """
         with self._lock:
             dropped = self._of_shards(shards)
             self.slots.reset(dropped)
             self._pack_if_worth_it()
 
     def tidy(self) -> None:
-        """Give the room of keys that have no state any more back, if there are many."""
+        """Free the slots of keys without state, if there are many."""
         with self._lock:
             self._pack_if_worth_it()
 
@@ -354,7 +375,13 @@ class KeyedStore:
             self.layout += 1
 
     def shard_bytes(self) -> npt.NDArray[np.int64]:
-        """Return the memory that each shard's live keys take, roughly; objects are measured on a sample."""
+        """Return the approximate bytes of each shard's live keys; objects are measured on a sample.
+
+        Returns
+        -------
+        ndarray of int64
+            Bytes per shard.
+        """
         with self._lock:
             used = self.slots.used
             if used == 0 or self._keys is None:
@@ -368,41 +395,45 @@ class KeyedStore:
             return (keys * (per_slot + self._keys.nbytes / used) + lists).astype(np.int64)
 
     def state_bytes(self, shards: Iterable[int] | None = None) -> int:
-        """Return the memory that the live keys of shards, or of all, take, roughly."""
+        """Return the approximate bytes of the live keys of some shards, or of all.
+
+        Parameters
+        ----------
+        shards : iterable of int, optional
+            The shards; all by default.
+
+        Returns
+        -------
+        int
+            Bytes.
+        """
         sizes = self.shard_bytes()
-        return int(sizes.sum() if shards is None else sizes[self._require_shards(shards)].sum())
+        return int(sizes.sum() if shards is None else sizes[self.require_shards(shards)].sum())
 
     def __len__(self) -> int:
         with self._lock:
             return int(np.count_nonzero(self.slots.marks[: self.slots.used] & LIVE))
 
     def _of_shards(self, shards: Iterable[int] | None) -> Slots:
-        """Return the slots of shards, live or not."""
+        """Return all slots of shards, with state or without."""
         used = self.slots.used
         if shards is None:
             return np.arange(used)
-        chosen = self._require_shards(shards)
+        chosen = self.require_shards(shards)
         if len(chosen) == 1:
             return np.flatnonzero(self.slots.shards[:used] == chosen[0])
         wanted = np.zeros(self.shards, np.bool_)
         wanted[chosen] = True
         return np.flatnonzero(wanted.take(self.slots.shards[:used]))
 
-    def _require_shards(self, shards: Iterable[int]) -> list[int]:
-        chosen = [int(shard) for shard in shards]
-        for shard in chosen:
-            if not 0 <= shard < self.shards:
-                raise StateError(f"there is no shard {shard}: the store has the shards 0 to {self.shards - 1}")
-        return chosen
-
     def _require_declared(self) -> KeyColumns:
         if self._keys is None:
-            raise StateError("the store has no keys and fields yet; call declare, or install state, before using it")
+            raise StateError("the store has no declared keys and fields; call declare or install before using it")
         return self._keys
 
     @contextmanager
     def _all_gates(self) -> Iterator[None]:
-        """Hold every session's gate, so that nobody touches the arrays; the caller holds the store's lock."""
+        """Hold every session's gate, so that no session accesses the arrays; the caller holds the store's lock."""
         with ExitStack() as held:
             for name in sorted(self._sessions):
                 gate = self._sessions[name].gate
@@ -411,28 +442,5 @@ class KeyedStore:
             yield
 
 
-def _always(nbytes: int) -> None:
-    """Let the state grow as far as it wants to."""
-
-
-def _difference(
-    keys: pa.Schema, other_keys: pa.Schema, fields: tuple[Field, ...], other_fields: tuple[Field, ...]
-) -> str:
-    if fields == other_fields and keys.equals(other_keys):
-        return ""
-    parts = []
-    if not keys.equals(other_keys):
-        parts.append(f"key columns {_text(keys)} against {_text(other_keys)}")
-    missing = [repr(field) for field in fields if field not in other_fields]
-    added = [repr(field) for field in other_fields if field not in fields]
-    if missing:
-        parts.append(f"fields that are no longer there: {', '.join(missing)}")
-    if added:
-        parts.append(f"new fields: {', '.join(added)}")
-    if not parts and fields != other_fields:
-        parts.append("the same fields in another order")
-    return "; ".join(parts)
-
-
-def _text(schema: pa.Schema) -> str:
-    return "(" + ", ".join(f"{field.name}: {field.type}" for field in schema) + ")"
+def _unlimited(nbytes: int) -> None:
+    """Let the state grow without a limit."""

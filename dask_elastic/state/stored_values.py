@@ -1,4 +1,4 @@
-"""Values as users give them and as NumPy stores them: checking, converting and copying."""
+"""Conversion between the values users give and the NumPy arrays that are stored."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Known = npt.NDArray[np.bool_]
 
 
 def dtype_of(kind: Element) -> np.dtype[Any]:
-    """Return the NumPy type in which values are stored: numbers, booleans and times as such, all else as objects.
+    """Return the NumPy type for values of a declared type: native for numbers, booleans and times, else object.
 
     Examples
     --------
@@ -39,7 +39,22 @@ def dtype_of(kind: Element) -> np.dtype[Any]:
 
 
 def to_stored(values: Any, kind: Element) -> tuple[Values, Known]:
-    """Return values as they are stored and which are not null; Arrow refuses what does not fit the type."""
+    """Return values in stored form and which are not null; Arrow raises if they do not fit the type.
+
+    Parameters
+    ----------
+    values : array-like
+        Arrow, NumPy or Python values.
+    kind : DataType or object
+        The declared type.
+
+    Returns
+    -------
+    stored : ndarray
+        The values in the type of `dtype_of`.
+    known : ndarray of bool
+        Which values are not null.
+    """
     if not isinstance(kind, pa.DataType):
         return _objects_of(values)
     array = to_array(values, kind)
@@ -58,17 +73,32 @@ def to_stored(values: Any, kind: Element) -> tuple[Values, Known]:
 
 
 def to_array(values: Any, kind: pa.DataType) -> pa.Array:
-    """Return values as an Arrow array of a type, without loss or not at all."""
+    """Return values as an Arrow array of a type; raise an Arrow error if a value cannot be converted without loss."""
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
     if pa.types.is_integer(kind) and isinstance(values, list | tuple):
-        # Arrow would cut the fraction off a list's floats without a word, but not off an array's.
+        # From a list Arrow would truncate floats silently; from an array it refuses to.
         values = pa.array(values)
     return values.cast(kind) if isinstance(values, pa.Array) else pa.array(values, type=kind)
 
 
 def to_arrow(values: Values, kind: Element, known: Known | None = None) -> pa.Array:
-    """Return stored values as an Arrow array, null where they are not known; those kept as `object` are pickled."""
+    """Return stored values as an Arrow array, null where `known` is false; values declared `object` are pickled.
+
+    Parameters
+    ----------
+    values : ndarray
+        Stored values.
+    kind : DataType or object
+        The declared type.
+    known : ndarray of bool, optional
+        Which values are not null; all by default.
+
+    Returns
+    -------
+    Array
+        One element per value.
+    """
     if not isinstance(kind, pa.DataType):
         has = np.ones(len(values), np.bool_) if known is None else known
         pickled = [cloudpickle.dumps(value) if is_known else None for value, is_known in zip(values, has, strict=True)]
@@ -78,7 +108,7 @@ def to_arrow(values: Values, kind: Element, known: Known | None = None) -> pa.Ar
 
 
 def to_python(values: Values, kind: Element, known: Known | None = None) -> list[Any]:
-    """Return stored values as Python's, None where they are not known; those kept as `object` are no copies."""
+    """Return stored values as Python objects, None where `known` is false; values declared `object` are not copied."""
     listed: list[Any]
     if values.dtype.kind in "Mm":
         listed = to_arrow(values, kind, known).to_pylist()
@@ -90,20 +120,35 @@ def to_python(values: Values, kind: Element, known: Known | None = None) -> list
 
 
 def as_objects(values: list[Any]) -> Values:
-    """Return a list as an array of objects, whatever the objects are."""
-    # Not by `np.array`, which would take equally long lists for a matrix.
+    """Return a list as a one-dimensional array of objects."""
+    # Not `np.array`, which would make a matrix of equally long lists.
     return np.fromiter(values, dtype=object, count=len(values))
 
 
 def private(values: Values) -> Values:
-    """Return the values for a user to change: arrays and objects of their own."""
+    """Return deep copies of the values, which a user may change."""
     if values.dtype != object:
         return values.copy()
     return as_objects([private_copy(value) for value in values])
 
 
 def filled(values: Values, missing: Known, default: object) -> Values:
-    """Return the values with a default where they are missing; the array may be the one given."""
+    """Return the values with a default where they are missing; may change the given array.
+
+    Parameters
+    ----------
+    values : ndarray
+        The values.
+    missing : ndarray of bool
+        Which elements to replace.
+    default : object
+        The default, of which each element gets its own copy.
+
+    Returns
+    -------
+    ndarray
+        The values; float64 if an integer column gets a fractional default.
+    """
     if values.dtype == object:
         for place in np.flatnonzero(missing):
             values[place] = private_copy(default)

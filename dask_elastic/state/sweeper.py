@@ -1,4 +1,4 @@
-"""Giving the memory of expired state back, some keys at a time."""
+"""Incremental removal of expired state, to free its memory."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ LEAST_KEYS = 256
 
 
 class Sweeper:
-    """Takes away what has expired of one task's shards; belongs to the task's thread.
+    """Removes expired state of one task's shards; used by the task's thread.
 
     Parameters
     ----------
     session : Session
         The task's session.
     layout : StateLayout
-        What is declared.
+        The declared state.
 
     Notes
     -----
-    What has expired is not seen any more, whether swept or not, so it does not matter when a key's turn comes. A step
-    looks at twice as many keys as the batch had (256 at least), so that the round through all of them keeps up with
-    the keys that come in. The time is the batch's, which the home gave it: a replay of the batch sweeps the same.
+    Reads never return expired state, so the time of its removal does not matter. Each step visits twice as many keys
+    as the batch had (at least 256), so that rounds over all keys keep up with new keys. The time is the batch's, which
+    the home assigned: a replay of the batch sweeps the same state.
     """
 
     def __init__(self, session: Session, layout: StateLayout) -> None:
@@ -35,15 +35,23 @@ class Sweeper:
         self._swept = False
 
     def step(self, now: float, keys: int) -> None:
-        """Look at some more keys after a batch that had so many."""
+        """Sweep the next keys.
+
+        Parameters
+        ----------
+        now : float
+            The batch's time, in seconds since 1970.
+        keys : int
+            The number of distinct keys in the batch.
+        """
         if not self._layout.expires:
             return
-        self._next, swept = self._session.sweep(self._next, max(LEAST_KEYS, 2 * keys), self._left, now)
+        self._next, swept = self._session.sweep(self._next, max(LEAST_KEYS, 2 * keys), self._unexpired, now)
         self._swept |= swept
         if self._next == 0 and self._swept:
             self._swept = False
             self._session.tidy()
 
-    def _left(self, values: list[Column], count: int, now: float) -> tuple[list[Column], np.ndarray]:
+    def _unexpired(self, values: list[Column], count: int, now: float) -> tuple[list[Column], np.ndarray]:
         left = self._layout.unexpired(values, now)
         return left, self._layout.has_any(left, count)

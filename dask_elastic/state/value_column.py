@@ -1,4 +1,4 @@
-"""One named value of the keys in a batch."""
+"""One declared value, for all keys of a batch."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ import pyarrow as pa
 
 from dask_elastic.state.layout import unexpired_part
 from dask_elastic.state.slots import Column
-from dask_elastic.state.stored_values import Known, Values, dtype_of, to_stored
+from dask_elastic.state.stored_values import Known, Values, to_stored
 from dask_elastic.topology.state_kind import Value
 from dask_elastic.vocab.errors import StateError
 
 Load = Callable[[], Sequence[Column]]
-"""Reads one name's fields of the batch's keys."""
+"""Reads one name's fields, for the batch's keys, from the store."""
 
 
 class ValueColumn:
-    """A value per key: read when it is asked for, and written back if it has changed.
+    """One value per key: read from the store at first use, written back if changed.
 
     Parameters
     ----------
     name : str
-        Its name, for messages.
+        The declared name, for error messages.
     kind : Value
-        What it is.
+        The declared kind.
     count : int
-        How many keys there are.
+        The number of keys.
     now : float
-        The batch's time, seconds since the epoch.
+        The batch's time, in seconds since 1970.
     load : callable
-        Reads its fields.
+        Reads the value's fields from the store.
     """
 
     def __init__(self, name: str, kind: Value, count: int, now: float, load: Load) -> None:
@@ -45,7 +45,15 @@ class ValueColumn:
         self._changed = False
 
     def read(self) -> tuple[Values, Known]:
-        """Return the values, and which keys have one; neither is to be changed."""
+        """Return the values and which keys have one; callers must not change either.
+
+        Returns
+        -------
+        values : ndarray
+            One element per key.
+        known : ndarray of bool
+            Which keys have a value.
+        """
         values, known = self._fields()[:2]
         return values, known
 
@@ -55,9 +63,23 @@ class ValueColumn:
         return self._current
 
     def write(self, values: Any, where: Known | None, none_is_null: bool = False) -> None:
-        """Give the keys new values, those where `where` is true; a null takes a value away.
+        """Set the values of all keys, or of those where `where` is true; a null deletes a key's value.
 
-        With `none_is_null` None is a null among Python objects, too; it is a value else.
+        In a column declared `object`, None is a value unless `none_is_null` is true.
+
+        Parameters
+        ----------
+        values : array-like
+            One element per key.
+        where : ndarray of bool, optional
+            The keys to set; all by default.
+        none_is_null : bool, optional
+            Whether None deletes a value that is declared `object`.
+
+        Raises
+        ------
+        StateError
+            If length or type do not fit.
         """
         try:
             new, known = to_stored(values, self.kind.type)
@@ -65,8 +87,7 @@ class ValueColumn:
             raise StateError(f"the state value {self.name!r} is declared as {self.kind.type}: {error}") from error
         if new.shape != (self._count,):
             raise StateError(
-                f"state value {self.name!r}: {len(new)} values came for {self._count} keys; give one per key of "
-                "state.keys"
+                f"state value {self.name!r}: {len(new)} values for {self._count} keys; give one per key of state.keys"
             )
         if none_is_null and new.dtype == object:
             known &= np.array([value is not None for value in new], np.bool_)
@@ -80,18 +101,13 @@ class ValueColumn:
         self._changed = True
 
     def changes(self) -> Sequence[Column] | None:
-        """Return the fields to write, None if nothing has changed since it was last asked."""
+        """Return the fields to write, or None if nothing has changed since the previous call."""
         changed, self._changed = self._changed, False
         return self._current if changed else None
 
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """What its values are stored as."""
-        return dtype_of(self.kind.type)
-
 
 def require_mask(where: Any, count: int, name: str, unit: str = "key of state.keys") -> Known:
-    """Return a mask as an array, or say what is wrong with it."""
+    """Return a mask as an array; raise StateError if it is not `count` booleans."""
     mask = where.to_numpy(zero_copy_only=False) if isinstance(where, pa.Array) else np.asarray(where)
     if mask.shape != (count,) or mask.dtype != np.bool_:
         raise StateError(f"state value {name!r}: where must be {count} booleans, one per {unit}")

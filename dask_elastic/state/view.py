@@ -1,4 +1,4 @@
-"""Keyed state as users' batch logic sees it: named values, lists and maps of the keys in one batch."""
+"""The state view of vectorised user logic: the declared values, lists and maps of one batch's keys."""
 
 from __future__ import annotations
 
@@ -38,25 +38,35 @@ class StateView:
     rows : RecordBatch
         The batch.
     key_columns : sequence of str
-        Its key columns.
+        The names of the key columns.
     declared : mapping or StateLayout
-        What the operator declares by name: a `Value`, `List` or `Map`; an Arrow type or `object` is a value's.
+        The operator's declaration by name: a `Value`, `List` or `Map`; an Arrow type or `object` declares a value.
     now : float, optional
-        The batch's time in seconds since the epoch, by which state expires; given by the executor's home.
+        The batch's time in seconds since 1970, by which state expires; assigned by the executor's home.
+
+    Attributes
+    ----------
+    now : float
+        The batch's time, as above.
 
     Notes
     -----
-    What is set becomes state at `commit`, which the engine calls when the logic has returned.
+    Changes become state at `commit`, which the engine calls after the logic has returned for the whole batch.
 
     Examples
     --------
-    A difference to the value before, per key:
+    The sum of all values per key:
 
-    >>> def change(batch, state):
-    ...     last = batch["price"].to_numpy()[state.first]
-    ...     before = state.get("last", default=np.nan)
-    ...     state.set("last", last)
-    ...     return state.keys.append_column("change", pa.array(last - before))
+    >>> import dask_elastic as de
+    >>> def add(batch, state):
+    ...     sums = np.bincount(state.ordinals, batch["value"].to_numpy(), len(state))
+    ...     state.set("sum", state.get("sum") + sums)
+    >>> topology = de.Topology("sums")
+    >>> table = pa.table({"key": ["a", "b", "a"], "value": [1.0, 2.0, 3.0]})
+    >>> rows = topology.source("rows", de.sources.Arrow(table)).key_by("key")
+    >>> stream = rows.compute(add, state={"sum": pa.float64()}, name="add")
+    >>> sorted(tuple(row.values()) for row in de.testing.run(topology).state["add"].to_pylist())
+    [('a', 4.0), ('b', 2.0)]
     """
 
     def __init__(
@@ -78,42 +88,99 @@ class StateView:
 
     @property
     def keys(self) -> pa.RecordBatch:
-        """The distinct keys of the batch; every array of state is in their order."""
+        """The distinct keys of the batch.
+
+        Returns
+        -------
+        RecordBatch
+            The key columns, one row per key; all arrays of state are in this order.
+
+        Examples
+        --------
+        >>> def counts(batch, state):
+        ...     return state.keys.append_column("rows", pa.array(np.bincount(state.ordinals)))
+        """
         return self._rows.select(self._key_columns).take(pa.array(self.first))
 
     @property
     def first(self) -> npt.NDArray[np.intp]:
-        """A row of each key."""
+        """One row of the batch per key.
+
+        Returns
+        -------
+        ndarray of intp
+            Row numbers, in the order of `keys`.
+
+        Examples
+        --------
+        >>> def remember(batch, state):
+        ...     state.set("sample", batch["value"].to_numpy()[state.first])
+        """
         return self._located.first
 
     @property
     def ordinals(self) -> npt.NDArray[np.intp]:
-        """For each row the number of its key within `keys`; `values[state.ordinals]` spreads values over the rows."""
+        """For each row of the batch, the position of its key in `keys`.
+
+        Returns
+        -------
+        ndarray of intp
+            One position per row; `values[state.ordinals]` turns values per key into values per row.
+
+        Examples
+        --------
+        >>> def with_total(batch, state):
+        ...     return batch.append_column("total", pa.array(state.get("total")[state.ordinals]))
+        """
         return self._located.grouping.ordinals
 
     @property
     def grouping(self) -> Grouping:
-        """The rows by key."""
+        """The rows of the batch grouped by key.
+
+        Returns
+        -------
+        Grouping
+            Sizes, ordinals and order of the groups; group i is the key at position i of `keys`.
+
+        Examples
+        --------
+        >>> def count(batch, state):
+        ...     state.set("count", state.get("count") + state.grouping.sizes)
+        """
         return self._located.grouping
 
     def __len__(self) -> int:
         return len(self._located)
 
     def get(self, name: str, default: object = _UNSET) -> Values:
-        """Return a value of every key.
+        """Return a declared value of every key.
 
         Parameters
         ----------
         name : str
             The value's declared name.
         default : object, optional
-            What keys have that have no value yet; without it zero, False, NaT or None.
+            The value of keys that have none; if not given, zero, False, NaT or None by type.
 
         Returns
         -------
         ndarray
-            One element per key, the caller's own; timestamps, dates and durations as NumPy's, other types than numbers
-            and booleans as Python objects.
+            One element per key; a copy, which the caller may change. Numbers, booleans, timestamps, dates and
+            durations have NumPy types; all others are Python objects.
+
+        Raises
+        ------
+        StateError
+            If the name is not declared as a value, or the default does not fit its type.
+
+        Examples
+        --------
+        >>> def change(batch, state):
+        ...     last = batch["price"].to_numpy()[state.first]
+        ...     before = state.get("last", default=np.nan)
+        ...     state.set("last", last)
+        ...     return state.keys.append_column("change", pa.array(last - before))
         """
         column = self._value(name)
         stored, known = column.read()
@@ -128,30 +195,59 @@ class StateView:
         return values
 
     def known(self, name: str) -> Known:
-        """Return which keys have a value."""
+        """Return which keys have a value.
+
+        Parameters
+        ----------
+        name : str
+            The value's declared name.
+
+        Returns
+        -------
+        ndarray of bool
+            One element per key.
+
+        Raises
+        ------
+        StateError
+            If the name is not declared as a value.
+
+        Examples
+        --------
+        >>> def first_seen(batch, state):
+        ...     new = ~state.known("last")
+        ...     state.set("last", batch["price"].to_numpy()[state.first])
+        ...     return state.keys.filter(pa.array(new))
+        """
         return self._value(name).read()[1].copy()
 
     def set(self, name: str, values: Any, where: Known | None = None) -> None:
-        """Give every key, or those chosen, a value.
+        """Set a declared value of all or some keys.
 
         Parameters
         ----------
         name : str
             The value's declared name.
         values : array-like
-            One element per key. A null takes the key's value away.
+            One element per key. A null deletes the key's value.
         where : ndarray of bool, optional
-            Which keys to change; all by default.
+            The keys to change; all by default.
 
         Raises
         ------
         StateError
-            If the name is not declared, or length or type do not fit.
+            If the name is not declared as a value, or length or type do not fit.
+
+        Examples
+        --------
+        >>> def remember(batch, state):
+        ...     last = batch["price"].to_numpy()[state.first]
+        ...     state.set("last", last, where=last > 0)
         """
         self._value(name).write(values, where)
 
     def list(self, name: str) -> ListColumn:
-        """Return a declared list of every key.
+        """Return access to a declared list of every key.
 
         Parameters
         ----------
@@ -161,14 +257,24 @@ class StateView:
         Returns
         -------
         ListColumn
-            What it is read and changed by.
+            Reads and changes the lists.
+
+        Raises
+        ------
+        StateError
+            If the name is not declared as a list.
+
+        Examples
+        --------
+        >>> def remember(batch, state):
+        ...     state.list("values").append(batch["value"])
         """
         column = self.column(name, List)
         assert isinstance(column, ListColumn)
         return column
 
     def map(self, name: str) -> MapColumn:
-        """Return a declared map of every key.
+        """Return access to a declared map of every key.
 
         Parameters
         ----------
@@ -178,7 +284,17 @@ class StateView:
         Returns
         -------
         MapColumn
-            What it is read and changed by.
+            Reads and changes the maps.
+
+        Raises
+        ------
+        StateError
+            If the name is not declared as a map.
+
+        Examples
+        --------
+        >>> def remember(batch, state):
+        ...     state.map("last").put(batch["place"], batch["value"])
         """
         column = self.column(name, Map)
         assert isinstance(column, MapColumn)
@@ -190,15 +306,31 @@ class StateView:
         return column
 
     def column(self, name: str, wanted: type | None = None) -> AnyColumn:
-        """Return what is declared under a name; with `wanted`, only if it is of that kind."""
+        """Return the column of a declared name; with `wanted`, raise StateError unless it is of that kind.
+
+        Parameters
+        ----------
+        name : str
+            The declared name.
+        wanted : type, optional
+            `Value`, `List` or `Map`.
+
+        Returns
+        -------
+        ValueColumn, ListColumn or MapColumn
+            The column, read at its first use.
+
+        Raises
+        ------
+        StateError
+            If the name is not declared, or declared as another kind.
+        """
         kind = self._layout.kinds.get(name)
         if kind is None:
             names = ", ".join(map(repr, self._layout.kinds)) or "none"
-            raise StateError(f"the state value {name!r} is not declared in state={{...}}; declared are: {names}")
+            raise StateError(f"the state {name!r} is not declared in state={{...}}; the declared names are: {names}")
         if wanted is not None and type(kind) is not wanted:
-            raise StateError(
-                f"the state {name!r} is declared as {kind!r}, which is used by state.{_METHODS[type(kind)]}"
-            )
+            raise StateError(f"the state {name!r} is declared as {kind!r}; access it with state.{_METHODS[type(kind)]}")
         if name not in self._columns:
             self._columns[name] = self._opened(name)
         return self._columns[name]
@@ -215,7 +347,7 @@ class StateView:
         return made
 
     def commit(self) -> None:
-        """Write what has changed to the store."""
+        """Write the changes to the store; called by the engine, not by user logic."""
         arrays: list[Column | None] = [None] * len(self._layout.fields)
         changed = False
         for name, column in self._columns.items():

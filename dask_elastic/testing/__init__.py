@@ -1,4 +1,4 @@
-"""Kits for tests: of topologies without a cluster."""
+"""Tools for users' tests: run a topology without a cluster."""
 
 from __future__ import annotations
 

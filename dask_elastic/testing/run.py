@@ -1,4 +1,4 @@
-"""Running a topology without a cluster: for unit tests of what users write."""
+"""Running a topology in one thread without a cluster, for unit tests of topologies."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dask_elastic.topology.topology import Topology
 from dask_elastic.vocab.errors import ElasticError, SourceError, SubmitError, TopologyError, UnknownOperator
 
 SLOTS = (2, 2)
-"""Cores of the nodes that a test pretends to have."""
+"""Cores of the simulated nodes."""
 
 Rows: TypeAlias = pa.Table | pa.RecordBatch | pd.DataFrame
 Given: TypeAlias = Rows | Sequence[Rows]
@@ -29,21 +29,31 @@ Given: TypeAlias = Rows | Sequence[Rows]
 
 @dataclass(frozen=True)
 class Result:
-    """What a topology made of its input.
+    """The outputs and final state of a topology run.
 
     Parameters
     ----------
     outputs : dict of str to Table
-        What each sink received, by the sink's name, and by the name of the operator before it where the sink reads that
-        one alone. The rows of one key are in order. A sink that received nothing is left out.
+        The rows that each sink received, by the sink's name, and also by the name of the operator before it if the sink
+        has only that input. The rows of one key are in order. A sink that received no batch is left out.
     state : dict of str to Table
-        The state of each stateful operator in the end: key columns, then results. An operator that received nothing is
-        left out.
+        The final state of each stateful operator: key columns, then results. An operator that received no batch is left
+        out.
     dead_letters : dict of str to Table
-        With ``on_error="skip"``, the rows that each operator could not digest, their errors in the column ``__error``.
+        With ``on_error="skip"``, the rows that each operator failed on, with their errors in the column ``__error``.
     late : dict of str to int
-        How many rows of each source with event time were later than its slack allows. They were processed like all
-        others.
+        For each source with event time, the number of rows that were later than its slack allows. They were processed
+        like all others.
+
+    Examples
+    --------
+    >>> from dask_elastic import Topology, sinks, sources
+    >>> topology = Topology("squares")
+    >>> numbers = topology.source("numbers", sources.Arrow(pa.table({"n": [1, 2]})))
+    >>> numbers.sink(sinks.Collect(), name="out")
+    >>> result = run(topology)
+    >>> result.outputs["out"].to_pydict(), result.state, result.dead_letters
+    ({'n': [1, 2]}, {}, {})
     """
 
     outputs: dict[str, pa.Table] = field(default_factory=dict)
@@ -62,38 +72,44 @@ def run(
 ) -> Result:
     """Run a topology to its end in this thread, without a cluster and without writing to its sinks.
 
-    The engine's own code runs, on a clock and on nodes that are only pretended: keys are split among executors and
-    tasks, batches are cut and joined, and what may happen in any order happens in an order that the seed decides.
-    Sources are read as fast as possible, whatever their rate.
+    It runs the engine's own code on a virtual clock and simulated nodes: keys are split among executors and tasks,
+    batches are split and joined, and the seed decides the order of concurrent events. Sources are read as fast as
+    possible, whatever their rate.
 
     Parameters
     ----------
     topology : Topology
-        What to run.
+        The topology to run.
     inputs : mapping of str to rows, optional
         Rows to read in place of a source, by the source's name: a table, a record batch, a pandas frame, or a list of
-        these, each of which the source then yields by itself. A source that is not named reads what it always reads.
-        Rows without the source's column of event time have none.
+        these, which the source yields one by one. A source that is not named here is read itself. If the rows lack the
+        source's column of event time, they have no event time.
     executors : int, optional
-        Into how many executors the keys of each stateful operator are cut; by default as the operators say.
+        Number of executors of each stateful operator; by default as the operators define.
     seed : int
-        Runs of one seed are alike; other seeds interleave what is concurrent in other ways.
+        Decides how concurrent events interleave. Runs with the same seed are identical.
     on_error : {"fail", "skip"}
-        Whether an exception in a function of the topology ends the run, or sets the rows that caused it aside.
+        Whether an exception in a user function ends the run, or the rows that caused it become dead letters.
 
     Returns
     -------
     Result
-        Outputs, final state, and rows set aside.
+        Outputs, final state, and dead letters.
 
     Raises
     ------
     TopologyError
-        If the topology cannot run, or the rows given are none.
+        If the topology cannot run, `executors` is below 1, or the value of an input is not rows.
+    SubmitError
+        If `on_error` is neither "fail" nor "skip".
     UnknownOperator
-        If `inputs` names something that is no source of the topology.
+        If `inputs` names something that is not a source of the topology.
+    SourceError
+        If a source cannot be read, or one that is fed by a program is not in `inputs`.
+    SchemaMismatch
+        If rows do not have the columns that an operator needs.
     UserCodeError
-        If a function of the topology raised.
+        If a user function raised and `on_error` is "fail".
 
     Examples
     --------
@@ -113,7 +129,7 @@ def run(
     if on_error not in ("fail", "skip"):
         raise SubmitError(f'on_error is {on_error!r}; give "fail" or "skip".')
     if executors is not None and executors < 1:
-        raise TopologyError(f"executors is {executors!r}; give 1 or more, or None for what the operators say.")
+        raise TopologyError(f"executors is {executors!r}; give 1 or more, or None for the operators' own numbers.")
     given = dict(inputs or {})
     components = [_with_rows(component, given) for component in build_components(topology)]
     if given:
@@ -125,7 +141,7 @@ def run(
 
 
 class _GivenRows(Source):
-    """A source that yields batches as they were given."""
+    """A source that yields the given batches unchanged."""
 
     def __init__(self, batches: Sequence[pa.RecordBatch]):
         self._batches = batches
@@ -137,14 +153,14 @@ class _GivenRows(Source):
 
 
 def _with_rows(component: Component, given: dict[str, Given]) -> Component:
-    """Put the rows given for a source in its place, and take them out of `given`."""
+    """Replace a source by the rows given for it, which are removed from `given`."""
     operator = component.operator
     if not isinstance(operator, SourceOperator):
         return component
     if operator.name not in given:
         if operator.source.pushed:
             name = operator.name
-            raise SourceError(f"nobody sends rows to source {name!r} here: give them as inputs={{{name!r}: rows}}.")
+            raise SourceError(f"source {name!r} is fed by a program; give its rows as inputs={{{name!r}: rows}}.")
         return component
     batches = _batches(operator.name, given.pop(operator.name))
     source = _GivenRows(batches)
@@ -158,7 +174,7 @@ def _batches(source: str, rows: Any) -> list[pa.RecordBatch]:
     parts = list(rows) if isinstance(rows, list | tuple) else [rows]
     if not parts:
         raise TopologyError(
-            f"the list of rows for source {source!r} is empty; give an empty table, so that it has columns."
+            f"the list of rows for source {source!r} is empty; give an empty table instead, which has columns."
         )
     return [batch for part in parts for batch in _table(source, part).to_batches()]
 
@@ -170,7 +186,7 @@ def _table(source: str, rows: object) -> pa.Table:
         rows = pa.Table.from_batches([rows])
     if not isinstance(rows, pa.Table):
         raise TopologyError(
-            f"the rows for source {source!r} are of type {type(rows).__name__}; give a pyarrow Table or RecordBatch, a "
+            f"the rows for source {source!r} have type {type(rows).__name__}; give a pyarrow Table or RecordBatch, a "
             "pandas DataFrame, or a list of these."
         )
     return rows.replace_schema_metadata(None).unify_dictionaries()
@@ -180,7 +196,7 @@ def _unknown(topology: Topology, names: Sequence[str]) -> ElasticError:
     sources = ", ".join(operator.name for operator in topology.operators if isinstance(operator, SourceOperator))
     wrong = ", ".join(map(repr, names))
     return UnknownOperator(
-        f"inputs names {wrong}, which is no source of topology {topology.name!r}; its sources are: {sources}."
+        f"inputs names {wrong}, which is not a source of topology {topology.name!r}; its sources are: {sources}."
     )
 
 

@@ -1,1 +1,1 @@
-"""How Dask hosts dask_elastic: a plugin for the scheduler, one for the workers, and what registers them."""
+"""How Dask hosts dask_elastic: a scheduler plugin, a worker plugin, and functions that register them."""

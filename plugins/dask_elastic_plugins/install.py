@@ -18,7 +18,7 @@ from dask_elastic.runtime.config.job_options import load_defaults
 if TYPE_CHECKING:
     from distributed import Client
 
-# A preload comes before anything else has imported dask_elastic.
+# When this module is a preload, nothing else has imported dask_elastic and its defaults yet.
 load_defaults()
 
 
@@ -28,24 +28,29 @@ def _plugin(option: str) -> Any:
 
 
 def install(client: Client) -> None:
-    """Register both plugins on a client's cluster; harmless where they are there already.
+    """Register both plugins on a client's cluster; has no effect if they are already registered.
 
     Parameters
     ----------
     client : distributed.Client
-        The cluster. Workers that join later get the plugin, too.
+        A client of the cluster. Workers that join later get the plugin, too.
     """
     client.register_plugin(_plugin("scheduler-plugin"))
     client.register_plugin(_plugin("worker-plugin"))
 
 
 def uninstall(client: Client) -> None:
-    """Stop every job and leave the cluster as if dask_elastic had never been there.
+    """Stop all jobs, and remove both plugins from a client's cluster.
 
     Parameters
     ----------
     client : distributed.Client
-        The cluster.
+        A client of the cluster.
+
+    Raises
+    ------
+    RuntimeError
+        If the scheduler does not host dask_elastic.
     """
     client.sync(_uninstall_scheduler, client)
     for option, unregister in (
@@ -55,7 +60,7 @@ def uninstall(client: Client) -> None:
         try:
             unregister(_plugin(option).name)
         except ValueError:
-            continue  # it was not registered
+            continue  # the plugin was not registered
 
 
 async def _uninstall_scheduler(client: Client) -> None:
@@ -64,10 +69,10 @@ async def _uninstall_scheduler(client: Client) -> None:
 
 
 async def dask_setup(server: Scheduler | Worker) -> None:
-    """Set up a scheduler or worker that was started with ``--preload``."""
+    """Register the plugin on a scheduler or worker that was started with ``--preload``."""
     if isinstance(server, Scheduler):
         await server.register_scheduler_plugin(_plugin("scheduler-plugin"), idempotent=True)
-        # So that a client's `install` finds it and leaves what runs on the workers alone.
+        # Idempotent: a client's `install` then finds the plugin registered and does not replace it on the workers.
         plugin = _plugin("worker-plugin")
         await server.register_worker_plugin(None, dumps(plugin), plugin.name, idempotent=True)
     elif isinstance(server, Worker):

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from distributed.diagnostics.plugin import SchedulerPlugin
 from tornado.ioloop import PeriodicCallback
 
+from dask_elastic.dashboard.cluster_view import ClusterView, JobCard
 from dask_elastic.dashboard.display import Display
-from dask_elastic.dashboard.watched import JobCard, Watched
 from dask_elastic.runtime.protocol.remote_errors import load_error
 from dask_elastic.runtime.scheduler.coordinator import Coordinator, hold
 
@@ -26,7 +26,7 @@ HOLD_MILLISECONDS = 200
 
 
 class ElasticSchedulerPlugin(SchedulerPlugin):
-    """Hosts the jobs' coordinator in a Dask scheduler."""
+    """Hosts the coordinator of all jobs in a Dask scheduler."""
 
     name = "dask-elastic-scheduler"
     idempotent = True
@@ -37,7 +37,7 @@ class ElasticSchedulerPlugin(SchedulerPlugin):
         self._display: Display | None = None
 
     async def start(self, scheduler: Scheduler) -> None:
-        """Take up the scheduler's handlers."""
+        """Start the coordinator, register its handlers with the scheduler, and open the display."""
         try:
             coordinator = Coordinator(scheduler)
             scheduler.handlers.update(coordinator.handlers())
@@ -45,13 +45,13 @@ class ElasticSchedulerPlugin(SchedulerPlugin):
             self._holding = PeriodicCallback(hold(scheduler, coordinator), HOLD_MILLISECONDS)
             self._holding.start()
             self.coordinator = coordinator
-            self._display = Display(scheduler, watched(coordinator))
+            self._display = Display(scheduler, cluster_view(coordinator))
             self._display.open()
-        except Exception:  # a scheduler that cannot host us must still run
+        except Exception:  # a scheduler that cannot host dask_elastic must still run
             logger.exception("dask_elastic could not be set up on the scheduler")
 
     async def uninstall(self) -> None:
-        """Forget every job and give the handlers back; Dask itself never tells a plugin that it is removed."""
+        """Forget all jobs and unregister the handlers; clients call this, as Dask does not notify a removed plugin."""
         if self.coordinator is None:
             return
         coordinator, self.coordinator = self.coordinator, None
@@ -64,29 +64,29 @@ class ElasticSchedulerPlugin(SchedulerPlugin):
             coordinator.scheduler.handlers.pop(name, None)
 
     async def before_close(self) -> None:
-        """Stop what the plugin runs by itself."""
+        """Close the display and stop the periodic callback."""
         if self._display is not None:
             self._display.close()
         if self._holding is not None:
             self._holding.stop()
 
     def remove_worker(self, scheduler: Scheduler, worker: str, *, stimulus_id: str, **kwargs: Any) -> None:
-        """Fail the jobs that ran on a worker that has left."""
+        """Report the removal of a worker to the coordinator."""
         if self.coordinator is not None:
             self.coordinator.node_lost(worker)
 
     def valid_workers_downscaling(self, scheduler: Scheduler, workers: list[WorkerState]) -> list[WorkerState]:
-        """Keep the workers of running jobs out of any scaling down."""
+        """Return the workers that no running job uses, so that scaling down keeps the others."""
         if self.coordinator is None:
             return workers
         needed = {address for record in self.coordinator.running for address in record.nodes}
         return [worker for worker in workers if worker.address not in needed]
 
 
-def watched(coordinator: Coordinator) -> Watched:
-    """Return what the dashboard may see of a coordinator."""
+def cluster_view(coordinator: Coordinator) -> ClusterView:
+    """Return the dashboard's view of a coordinator."""
     controller = coordinator.controller
-    return Watched(
+    return ClusterView(
         history=controller.history,
         list_cards=lambda: (_card(record, coordinator) for record in coordinator.jobs.values()),
         list_decisions=controller.log.of,
@@ -108,7 +108,7 @@ def _card(record: JobRecord, coordinator: Coordinator) -> JobCard:
 
 
 def _cores(record: JobRecord) -> dict[tuple[str, int], dict[str, int]]:
-    """Return cores by executor and by the address of the node."""
+    """Return the cores of each executor, by node address."""
     nodes = record.nodes
     return {
         executor: {nodes[node]: count for node, count in by_node.items()} for executor, by_node in record.cores.items()
@@ -116,7 +116,7 @@ def _cores(record: JobRecord) -> dict[tuple[str, int], dict[str, int]]:
 
 
 def _recoveries(record: JobRecord) -> dict[tuple[str, int], tuple[int, float | None, float | None]]:
-    """Return by executor how many losses it recovered from, and how long that took."""
+    """Return, for each executor, its number of recoveries, and p50 and p99 of their seconds."""
     measures = [measure for report in record.reports.values() for measure in report["executors"]]
     return {
         (measure["operator"], measure["executor"]): (
@@ -128,9 +128,9 @@ def _recoveries(record: JobRecord) -> dict[tuple[str, int], tuple[int, float | N
 
 @functools.lru_cache(maxsize=64)
 def _text(error: bytes) -> str:
-    """Return the last line of an error; its class may be one that only the client and the workers have."""
+    """Return the text of a pickled error, whose class may exist only at the client and the workers."""
     try:
         found = load_error(error)
-    except Exception as reason:  # whatever unpickling raises; `job.wait()` raises the error itself
-        return f"its error cannot be read here ({reason}); job.wait() raises it"
+    except Exception as reason:  # unpickling may raise anything
+        return f"the scheduler cannot unpickle the error ({reason}); job.wait() raises it"
     return f"{type(found).__name__}: {found}"

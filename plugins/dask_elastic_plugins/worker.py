@@ -25,16 +25,16 @@ class ElasticWorkerPlugin(WorkerPlugin):
         self.runtime: NodeRuntime | None = None
 
     async def setup(self, worker: Worker) -> None:
-        """Start the node's own threads and take up the worker's handlers."""
+        """Start the node's runtime, which registers its handlers with the worker."""
         try:
             runtime = NodeRuntime(worker)
             await runtime.start()
             self.runtime = runtime
-        except Exception:  # a worker that cannot host us must still run
+        except Exception:  # a worker that cannot host dask_elastic must still run
             logger.exception("dask_elastic could not be set up on worker %s", worker.address)
 
     async def teardown(self, worker: Worker) -> None:
-        """End everything that runs here."""
+        """Close the node's runtime."""
         if self.runtime is not None:
             runtime, self.runtime = self.runtime, None
             await runtime.close()

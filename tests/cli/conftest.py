@@ -1,4 +1,4 @@
-"""A small cluster inside of the test's process, and commands that are run against it."""
+"""An in-process cluster, and fixtures that run commands against it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def address(cluster: LocalCluster) -> str:
 
 @pytest.fixture
 def invoke() -> Callable[..., Result]:
-    """Return a function that runs ``dask elastic`` with some arguments, as Dask's own command line does."""
+    """Return a function that runs ``dask elastic`` with arguments, as Dask's command line does."""
 
     @click.group()
     def dask() -> None:
@@ -66,7 +66,7 @@ def wait_until() -> Callable[..., None]:
 
 @pytest.fixture
 def endless(client: Client, wait_until: Callable[..., None]) -> Callable[[str], de.Job]:
-    """Return a function that starts a job of some name which does not end by itself."""
+    """Return a function that starts an endless job of a given name."""
 
     def numbers() -> Iterator[dict[str, np.ndarray]]:
         while True:

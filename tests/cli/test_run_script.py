@@ -37,7 +37,7 @@ def change(batch):
 
 @pytest.fixture
 def script(tmp_path):
-    """Return a function that writes a script: what makes a topology, then what is given."""
+    """Return a function that writes a script: the definition of `topology`, then the given body."""
 
     def write(body, name="script.py"):
         path = tmp_path / name
@@ -49,7 +49,7 @@ def script(tmp_path):
 
 @pytest.fixture
 def run(invoke, address, client):
-    """Return a function that runs a script on the cluster that the tests share."""
+    """Return a function that runs a script on the shared cluster."""
 
     def run_there(*arguments):
         return invoke("run", "--scheduler", address, *arguments)
@@ -57,7 +57,7 @@ def run(invoke, address, client):
     return run_there
 
 
-def test_a_script_needs_no_more_than_submit(run, script, client):
+def test_script_that_only_submits_runs_its_job_to_the_end(run, script, client):
     ended = run(script("de.submit(topology('short'))"))
     assert ended.exit_code == 0, ended.output
     assert ended.stdout == ""
@@ -68,7 +68,7 @@ def test_a_script_needs_no_more_than_submit(run, script, client):
     assert counts.sum() == 1000
 
 
-def test_a_script_runs_as_python_would_run_it(run, script, tmp_path):
+def test_script_runs_as_main_with_arguments_and_import_path(run, script, tmp_path):
     (tmp_path / "beside_the_script.py").write_text("VALUE = 42\n")
     before = [*sys.argv], [*sys.path]
     ended = run(script("import beside_the_script as b\nprint(__name__, __file__, sys.argv[1:], b.VALUE)"), "a", "b c")
@@ -76,12 +76,12 @@ def test_a_script_runs_as_python_would_run_it(run, script, tmp_path):
     assert ([*sys.argv], [*sys.path]) == before
 
 
-def test_options_that_are_not_ours_go_to_the_script(run, script):
+def test_unknown_options_are_passed_to_the_script(run, script):
     ended = run(script("print(sys.argv[1:])"), "--rate", "5", "-v", "--", "--workers", "3")
     assert ended.stdout == "['--rate', '5', '-v', '--workers', '3']\n"
 
 
-def test_a_script_that_raises_shows_its_own_lines_only(run, script):
+def test_traceback_of_script_has_only_its_own_frames(run, script):
     path = script("def divide():\n    1 / 0\ndivide()")
     ended = run(path)
     assert ended.exit_code == 1
@@ -91,14 +91,14 @@ def test_a_script_that_raises_shows_its_own_lines_only(run, script):
     assert ended.stderr.endswith("ZeroDivisionError: division by zero\n")
 
 
-def test_a_script_that_cannot_be_read_as_python_is_shown(run, script):
+def test_script_with_syntax_error_shows_it(run, script):
     ended = run(script("def"))
     assert ended.exit_code == 1
     assert "SyntaxError" in ended.stderr
     assert "runpy" not in ended.stderr
 
 
-def test_an_error_of_ours_is_one_line_with_its_place(run, script):
+def test_elastic_error_in_script_is_one_line_with_its_location(run, script):
     path = script("de.submit(topology('short'), inboxtime='2ms')")
     line = len(path.read_text().splitlines())
     ended = run(path)
@@ -107,14 +107,14 @@ def test_an_error_of_ours_is_one_line_with_its_place(run, script):
     assert "Traceback" not in ended.stderr
 
 
-@pytest.mark.parametrize(("argument", "code", "said"), [("3", 3, ""), ("'no data'", 1, "no data\n"), ("", 0, "")])
-def test_a_scripts_own_exit_code_is_kept(run, script, argument, code, said):
+@pytest.mark.parametrize(("argument", "code", "message"), [("3", 3, ""), ("'no data'", 1, "no data\n"), ("", 0, "")])
+def test_exit_code_of_script_is_kept(run, script, argument, code, message):
     ended = run(script(f"sys.exit({argument})"))
     assert ended.exit_code == code
-    assert ended.stderr.partition("\n")[2] == said
+    assert ended.stderr.partition("\n")[2] == message
 
 
-def test_a_job_that_fails_is_told(run, script):
+def test_failed_job_is_reported(run, script):
     body = """
     def change(batch):
         raise ValueError("a bad row")
@@ -126,7 +126,7 @@ def test_a_job_that_fails_is_told(run, script):
     assert error.startswith("Error: job 'fails' failed: operator 'change', batch 0: ValueError: a bad row")
 
 
-def test_what_a_script_did_to_its_jobs_itself_is_no_failure(run, script, client):
+def test_jobs_stopped_or_forgotten_by_the_script_are_not_failures(run, script, client):
     body = """
     de.submit(topology("stopped", rate=10)).stop()
     de.submit(topology("forgotten", rate=10)).forget()
@@ -135,7 +135,7 @@ def test_what_a_script_did_to_its_jobs_itself_is_no_failure(run, script, client)
     assert {job.name: job.status for job in de.jobs(client)} == {"stopped": "stopped"}
 
 
-def test_a_job_that_others_stop_is_a_failure(run, script, client, wait_until):
+def test_job_stopped_by_another_client_is_a_failure(run, script, client, wait_until):
     def stop():
         wait_until(lambda: [job for job in de.jobs(client) if job.status == "running"], "a running job")
         de.job("victim", client).stop()
@@ -148,22 +148,22 @@ def test_a_job_that_others_stop_is_a_failure(run, script, client, wait_until):
     assert ended.stderr.splitlines()[-1] == "Error: job 'victim' was stopped"
 
 
-def test_jobs_of_others_are_not_waited_for(run, script, endless):
+def test_run_does_not_wait_for_jobs_of_other_clients(run, script, endless):
     other = endless("others")
     assert run(script("de.submit(topology('own'))")).exit_code == 0
     assert other.status == "running"
 
 
-def test_detached_the_job_goes_on(run, script, client, address):
+def test_detach_leaves_the_job_running(run, script, client, address):
     ended = run(script("de.submit(topology('long', rate=10))"), "--detach")
     assert ended.exit_code == 0
-    assert "Job 'long' goes on" in ended.stderr
+    assert "Job 'long' continues" in ended.stderr
     assert f"dask elastic stop long --scheduler {address}" in ended.stderr
     assert de.job("long", client).status == "running"
 
 
 @pytest.mark.parametrize("where", ["script", "command"])
-def test_after_ctrl_c_the_job_goes_on_and_how_to_stop_it_is_said(run, script, client, address, monkeypatch, where):
+def test_ctrl_c_leaves_the_job_running_and_prints_how_to_stop_it(run, script, client, address, monkeypatch, where):
     body = "de.submit(topology('long', rate=10))\n"
     if where == "script":
         body += "raise KeyboardInterrupt\n"
@@ -171,7 +171,7 @@ def test_after_ctrl_c_the_job_goes_on_and_how_to_stop_it_is_said(run, script, cl
         monkeypatch.setattr("dask_elastic.cli.run._wait", interrupt)
     ended = run(script(body))
     assert ended.exit_code == 130
-    assert f"Job 'long' goes on at {address}" in ended.stderr
+    assert f"Job 'long' continues at {address}" in ended.stderr
     assert f"dask elastic stop long --scheduler {address}" in ended.stderr
     assert "Traceback" not in ended.stderr
     assert de.job("long", client).status == "running"
@@ -182,19 +182,19 @@ def interrupt(*arguments):
 
 
 @pytest.mark.parametrize("own", ["--workers", "--threads"])
-def test_an_address_and_a_cluster_of_its_own_exclude_each_other(run, script, own):
+def test_options_of_local_cluster_with_scheduler_are_refused(run, script, own):
     refused = run(script(""), own, 2)
     assert refused.exit_code == 2
     assert own in refused.output
 
 
-def test_a_cluster_of_its_own_cannot_go_on(invoke, script):
+def test_detach_without_scheduler_is_refused(invoke, script):
     refused = invoke("run", script(""), "--detach")
     assert refused.exit_code == 2
-    assert "--detach needs a scheduler" in refused.output
+    assert "--detach needs a running scheduler" in refused.output
 
 
-def test_no_such_script_is_a_wrong_use(run, tmp_path):
+def test_missing_script_is_wrong_usage(run, tmp_path):
     assert run(tmp_path / "none.py").exit_code == 2
 
 
@@ -219,7 +219,7 @@ def alive(group):
     return [stat for pgid, stat in members if int(pgid) == group and not stat.startswith("Z")]
 
 
-def gone_soon(group):
+def ends_soon(group):
     deadline = time.monotonic() + 10
     while alive(group) and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -234,7 +234,7 @@ def change(batch):
 """
 
 
-def test_a_cluster_of_its_own_finds_modules_beside_the_script(script, tmp_path):
+def test_local_cluster_imports_modules_beside_the_script(script, tmp_path):
     (tmp_path / "beside_it.py").write_text(MODULE)
     body = """
     import beside_it
@@ -244,18 +244,18 @@ def test_a_cluster_of_its_own_finds_modules_beside_the_script(script, tmp_path):
     print(job.state("per_key").to_pandas()["count"].sum(), len(job.client.nthreads()))
     """
     process = start(script(body), "--workers", "2", "--threads", "1", "--dashboard-address", ":0")
-    said, errors = process.communicate(timeout=60)
+    output, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
-    assert said == "143 2\n"
-    assert gone_soon(process.pid)
+    assert output == "143 2\n"
+    assert ends_soon(process.pid)
 
 
-def test_interrupted_a_cluster_of_its_own_leaves_no_process(script):
+def test_ctrl_c_ends_all_processes_of_the_local_cluster(script):
     path = script("de.submit(topology('long', rate=10))\nprint('submitted')")
     process = start(path, "--workers", "1", "--threads", "1", "--dashboard-address", ":0")
     assert process.stdout.readline() == "submitted\n"
     os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
-    assert errors.splitlines()[-1] == "Job 'long' ended with the cluster, which was this command's own."
-    assert gone_soon(process.pid)
+    assert errors.splitlines()[-1] == "Job 'long' was stopped with the local cluster of this command."
+    assert ends_soon(process.pid)

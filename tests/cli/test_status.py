@@ -13,7 +13,7 @@ from dask_elastic.runtime.client.job_view import one_line, summary
 from dask_elastic.vocab.epoch import HandoffProgress
 
 
-def test_all_jobs(invoke, address, endless):
+def test_status_lists_all_jobs(invoke, address, endless):
     endless("first")
     endless("second").stop()
     shown = invoke("status", "--scheduler", address)
@@ -26,7 +26,7 @@ def test_all_jobs(invoke, address, endless):
     assert second.split()[:2] == ["second", "stopped"]
 
 
-def test_one_job_in_detail(invoke, address, endless):
+def test_status_of_one_job_lists_its_executors(invoke, address, endless):
     endless("detailed")
     shown = invoke("status", "detailed", "--scheduler", address)
     assert shown.exit_code == 0
@@ -34,14 +34,14 @@ def test_one_job_in_detail(invoke, address, endless):
     assert address.partition("://")[0] in shown.output
 
 
-def test_an_unknown_job_lists_those_that_are_known(invoke, address, endless):
+def test_status_of_unknown_job_lists_known_jobs(invoke, address, endless):
     endless("here")
     refused = invoke("status", "ther", "--scheduler", address)
     assert refused.exit_code == 1
     assert refused.output == "Error: no job 'ther': the cluster knows ['here']\n"
 
 
-def test_json_has_what_the_table_has(invoke, address, endless):
+def test_status_as_json_has_the_values_of_the_table(invoke, address, endless):
     endless("measured")
     shown = invoke("status", "--json", "--scheduler", address)
     whole = json.loads(shown.stdout)
@@ -55,11 +55,11 @@ def test_json_has_what_the_table_has(invoke, address, endless):
     assert job["cores"] == executor["cores"] >= 1
 
 
-def test_json_without_jobs(invoke, address, client):
+def test_status_as_json_without_jobs_is_an_empty_list(invoke, address, client):
     assert json.loads(invoke("status", "--json", "--scheduler", address).stdout)["jobs"] == []
 
 
-def test_watching_one_job_ends_with_it(invoke, address, endless, client):
+def test_watch_of_one_job_ends_when_the_job_ends(invoke, address, endless, client):
     job = endless("watched")
     client.loop.call_later(0.5, lambda: client.loop.add_callback(stop, client, job.name))
     shown = invoke("status", "watched", "--watch", "--every", "0.1", "--json", "--scheduler", address)
@@ -91,7 +91,7 @@ def described(**changes):
     }  # fmt: skip
 
 
-def test_measures_of_a_job_are_those_of_its_executors_together():
+def test_overview_aggregates_values_of_executors():
     values = overview(described())
     assert (values["cores"], values["queue"], values["moves"], values["arrival_rate"]) == (4, 6, 2, 20.0)
     assert (values["latency_p50"], values["latency_p99"]) == (0.5, None)
@@ -99,29 +99,29 @@ def test_measures_of_a_job_are_those_of_its_executors_together():
     assert json.loads(json.dumps(values)) == values
 
 
-def test_executors_are_in_the_order_of_their_numbers():
+def test_overview_sorts_executors_by_operator_and_number():
     given = described()["executors"][1]
     shuffled = [{**given, "operator": name, "executor": number} for name in "ba" for number in (10, 2, 0)]
     ids = [executor["id"] for executor in overview(described(executors=shuffled))["executors"]]
     assert ids == ["a[0]", "a[2]", "a[10]", "b[0]", "b[2]", "b[10]"]
 
 
-def test_a_hand_over_is_a_line_of_its_own():
-    told = HandoffProgress("arrived", 7, 8, 8_000, 1_000.0, 1, 2, 2**20, 2**10).to_message()
-    shown = detail(overview(described(handoffs=[told])))
+def test_handoff_is_shown_on_its_own_line():
+    progress = HandoffProgress("arrived", 7, 8, 8_000, 1_000.0, 1, 2, 2**20, 2**10).to_message()
+    shown = detail(overview(described(handoffs=[progress])))
     line = "arrived ← epoch 7, 8,000 rows, 1,000 rows/s, 1 of 2 wait, 1.00 MiB staged, 1.00 kiB on disk"
-    assert f"Hand-over: {line}" in shown
-    assert f" · {line} · " in one_line({**described(handoffs=[told], executors=[]), "began": time.time()})
-    shown = detail(overview(described(handoffs=[told], status="finished", ended=130.0)))
-    assert "Hand-over: arrived ← epoch 7, 8,000 rows\n" in shown
+    assert f"Handoff: {line}" in shown
+    assert f" · {line} · " in one_line({**described(handoffs=[progress], executors=[]), "began": time.time()})
+    shown = detail(overview(described(handoffs=[progress], status="finished", ended=130.0)))
+    assert "Handoff: arrived ← epoch 7, 8,000 rows\n" in shown
 
 
-def test_a_job_that_has_ended_has_a_length_and_no_rate():
+def test_overview_of_ended_job_has_its_duration_and_no_rate():
     values = overview(described(status="finished", ended=130.0))
     assert (values["seconds"], values["arrival_rate"]) == (30.0, 0.0)
 
 
-def test_what_a_job_failed_with_and_what_it_set_aside_is_shown():
+def test_detail_shows_error_and_dead_letters():
     failed = overview(described(status="failed", ended=130.0, error=pickle.dumps(ValueError("a bad row"))))
     assert failed["error"] == "a bad row"
     assert "Error: a bad row" in detail(failed)
@@ -129,11 +129,11 @@ def test_what_a_job_failed_with_and_what_it_set_aside_is_shown():
     assert "Dead letters of strict: 1,234 rows" in detail(skipping)
 
 
-def test_sharing_of_slots_is_shown():
+def test_detail_shows_oversubscription():
     assert "running, oversubscribed  " in detail(overview(described(oversubscribed=True)))
 
 
-def test_a_starved_job_is_told_apart_in_the_list():
+def test_list_marks_running_starved_job():
     assert "running, starved  " in detail(overview(described(starved=1)))
     assert "starved  " not in detail(overview(described(starved=1, status="stopped", ended=130.0)))
     line = one_line({**described(starved=1, executors=[]), "began": time.time()})
@@ -144,38 +144,41 @@ def test_a_starved_job_is_told_apart_in_the_list():
     ("changes", "line"),
     [
         ({}, "Latency target: 50.00 ms; predicted 40.00 ms"),
-        ({"feasible": False, "predicted": None}, "Latency target: 50.00 ms, which no allocation reaches; predicted –"),
-        ({"starved": 3}, "Starved: 3 cores are lacking"),
-        ({"starved": 1}, "Starved: 1 core is lacking"),
-        ({"bound": ["counts"]}, "Threads hold the GIL: counts"),
-        ({"dry_run": True}, "Dry run: decisions are only said"),
+        (
+            {"feasible": False, "predicted": None},
+            "Latency target: 50.00 ms, which no allocation reaches; predicted –",
+        ),
+        ({"starved": 3}, "Starved: 3 cores missing"),
+        ({"starved": 1}, "Starved: 1 core missing"),
+        ({"bound": ["counts"]}, "GIL-bound operators: counts"),
+        ({"dry_run": True}, "Dry run: decisions are not carried out"),
         ({"paradigm": "static"}, "Paradigm: static"),
         ({"decided": "It was too slow.", "decided_at": 60.5}, f"Last decision, {clock(60.5)}: It was too slow."),
-        ({"control_error": "KeyError: 3"}, "The control loop fails: KeyError: 3"),
+        ({"control_error": "KeyError: 3"}, "Error in the control loop: KeyError: 3"),
     ],
 )
-def test_what_the_control_loop_says_is_a_line_each(changes, line):
+def test_detail_shows_each_control_value_on_a_line(changes, line):
     assert line in detail(overview(described(**changes))).splitlines()
 
 
-def test_a_job_without_a_target_has_no_line_for_it():
+def test_detail_without_target_has_no_line_for_it():
     assert "target" not in detail(overview(described(latency_target=None)))
 
 
-def test_numbers_that_json_does_not_have_are_null(invoke):
+def test_infinite_numbers_are_null_in_json(invoke):
     from dask_elastic.cli.json_text import json_text
 
     assert json.loads(json_text(overview(described(predicted=float("inf")))))["predicted"] is None
 
 
-def test_an_error_whose_class_is_not_here_is_still_told():
-    data = pickle.dumps(ValueError("x")).replace(b"ValueError", b"GoneErrors")
+def test_error_of_missing_class_names_the_class():
+    data = pickle.dumps(ValueError("x")).replace(b"ValueError", b"MissingErr")
     with pytest.raises(AttributeError):
         pickle.loads(data)
-    assert "GoneErrors" in error_text(data)
+    assert "MissingErr" in error_text(data)
 
 
-def test_a_job_of_many_executors_stays_readable():
+def test_summary_of_many_executors_is_shortened():
     given = described()["executors"][1]
     many = described(executors=[{**given, "executor": number} for number in range(100)], began=time.time())
     assert "counts 200 cores of 100 executors" in one_line(many).split(" · ")

@@ -16,7 +16,7 @@ class Terminal(io.StringIO):
 
 @pytest.fixture
 def terminal_size(monkeypatch):
-    """Return a function that makes the terminal so large."""
+    """Return a function that sets the size of the terminal."""
 
     def resize(columns, rows):
         monkeypatch.setenv("COLUMNS", str(columns))
@@ -25,7 +25,7 @@ def terminal_size(monkeypatch):
     return resize
 
 
-def test_outside_of_a_terminal_texts_follow_each_other():
+def test_screen_outside_terminal_prints_texts_one_after_the_other():
     stream = io.StringIO()
     screen = Screen(stream)
     screen.show("a\nb")
@@ -33,7 +33,7 @@ def test_outside_of_a_terminal_texts_follow_each_other():
     assert stream.getvalue() == "a\nb\nc\n"
 
 
-def test_in_a_terminal_a_text_takes_the_place_of_the_one_before(terminal_size):
+def test_screen_in_terminal_overwrites_the_previous_text(terminal_size):
     terminal_size(80, 24)
     stream = Terminal()
     screen = Screen(stream)
@@ -43,7 +43,7 @@ def test_in_a_terminal_a_text_takes_the_place_of_the_one_before(terminal_size):
     assert stream.getvalue() == "a\nb\n\x1b[2A\x1b[Jc\n\x1b[1A\x1b[Jd\n"
 
 
-def test_what_does_not_fit_is_cropped_so_that_it_can_be_written_over(terminal_size):
+def test_screen_crops_text_to_the_terminal(terminal_size):
     terminal_size(21, 4)
     stream = Terminal()
     Screen(stream).show("\n".join(f"line {number} " + "x" * 40 for number in range(9)))
@@ -53,7 +53,7 @@ def test_what_does_not_fit_is_cropped_so_that_it_can_be_written_over(terminal_si
     assert max(map(len, shown)) <= 20
 
 
-def test_columns_line_up():
+def test_table_aligns_columns():
     shown = table(["job", "where", "rows"], [["a", "tcp://b:1", "1"], ["longer", "c", "1,000"]], left=2)
     assert shown.splitlines() == [
         "job     where       rows",
@@ -62,7 +62,7 @@ def test_columns_line_up():
     ]
 
 
-def test_prose_is_wrapped_and_examples_are_not():
+def test_help_text_marks_examples_only():
     text = help_text("""First.
 
         Prose that

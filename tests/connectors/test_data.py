@@ -14,7 +14,7 @@ NAMES = (
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_stand_in_has_the_schema_of_the_recording(name, stand_in, recording, data_path):
+def test_stand_in_has_schema_of_recording(name, stand_in, recording, data_path):
     real = recording(name)
     path = data_path(name)
     assert real is None or real == path
@@ -22,7 +22,7 @@ def test_a_stand_in_has_the_schema_of_the_recording(name, stand_in, recording, d
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_stand_in_is_the_same_each_time_and_in_order_of_time(name, stand_in):
+def test_stand_in_is_deterministic_and_sorted_by_time(name, stand_in):
     table = stand_in(name)
     table.validate(full=True)
     assert table.equals(stand_in(name))
@@ -35,7 +35,7 @@ def test_cancelled_flights_have_no_delay(stand_in):
     assert 0 < table["dep_delay"].null_count == table["air_time"].null_count < table.num_rows / 10
 
 
-def test_without_recordings_a_stand_in_is_written(tmp_path, monkeypatch, data_path, recording):
+def test_stand_in_is_written_when_recording_is_missing(tmp_path, monkeypatch, data_path, recording):
     monkeypatch.setenv("ELASTIC_TEST_DATA", str(tmp_path))
     assert recording(NAMES[3]) is None
     path = data_path(NAMES[3])
@@ -43,7 +43,7 @@ def test_without_recordings_a_stand_in_is_written(tmp_path, monkeypatch, data_pa
     assert data_path(NAMES[3]) == path
 
 
-def test_recordings_are_found_where_the_environment_says(tmp_path, monkeypatch, data_path):
+def test_recordings_are_found_in_directory_of_environment_variable(tmp_path, monkeypatch, data_path):
     (tmp_path / "wiki_edits").mkdir()
     (tmp_path / NAMES[2]).write_bytes(b"")
     monkeypatch.setenv("ELASTIC_TEST_DATA", str(tmp_path))

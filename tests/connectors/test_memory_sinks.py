@@ -23,7 +23,7 @@ def test_collect_keeps_batches_in_order():
     assert [batch["n"].to_pylist() for batch in writer.collected()] == [[1, 2], [3]]
 
 
-def test_collect_says_how_to_raise_its_limit():
+def test_collect_over_limit_raises_error_that_shows_how_to_raise_it():
     writer = sinks.Collect(limit=100).open(HERE)
     writer.write(numbers(*range(12)))
     with pytest.raises(SinkError) as caught:
@@ -35,7 +35,7 @@ def test_collect_says_how_to_raise_its_limit():
     assert len(writer.collected()) == 1
 
 
-def test_a_dictionary_that_batches_share_counts_once():
+def test_collect_counts_shared_dictionary_once():
     words = pa.array([f"a long word {n % 50}" for n in range(1000)]).dictionary_encode()
     whole = pa.RecordBatch.from_arrays([words], ["word"])
     writer = sinks.Collect(limit=whole.nbytes + 500).open(HERE)
@@ -44,7 +44,7 @@ def test_a_dictionary_that_batches_share_counts_once():
     assert sum(batch.num_rows for batch in writer.collected()) == 1000
 
 
-def test_an_aborted_collect_keeps_nothing():
+def test_collect_drops_rows_when_aborted():
     writer = sinks.Collect().open(HERE)
     writer.write(numbers(1))
     writer.abort()
@@ -52,17 +52,17 @@ def test_an_aborted_collect_keeps_nothing():
 
 
 @pytest.mark.parametrize("limit", ["a lot", 0, -1, None, "0 MiB"])
-def test_collect_needs_a_size(limit):
+def test_collect_refuses_invalid_limit(limit):
     with pytest.raises(TopologyError, match=r"sinks\.Collect: limit is"):
         sinks.Collect(limit)
 
 
-def test_collect_takes_sizes_as_dask_does():
+def test_collect_parses_limit_like_dask():
     assert sinks.Collect("1.5 kiB").limit == sinks.Collect(1536).limit == 1536
     assert repr(sinks.Collect()) == "Collect(limit='256.00MiB')"
 
 
-def test_call_hands_each_batch_to_the_function():
+def test_call_calls_function_with_each_batch():
     seen: list[object] = []
     writer = sinks.Call(seen.append, close=lambda: seen.append("closed")).open(HERE)
     writer.write(numbers(1, 2))
@@ -80,20 +80,20 @@ def test_call_does_not_close_after_a_failure():
     sinks.Call(seen.append).open(HERE).close()
 
 
-def test_call_lets_the_users_exception_through():
+def test_call_raises_the_users_exception_unchanged():
     def broken(rows: pa.RecordBatch) -> None:
-        raise ZeroDivisionError("mine")
+        raise ZeroDivisionError("user error")
 
-    with pytest.raises(ZeroDivisionError, match="mine"):
+    with pytest.raises(ZeroDivisionError, match="user error"):
         sinks.Call(broken).open(HERE).write(numbers(1))
 
 
-def test_call_keeps_nothing_to_collect():
+def test_collecting_from_call_is_refused():
     with pytest.raises(SinkError, match=r"use sinks\.Collect"):
         sinks.Call(print).open(HERE).collected()
 
 
-def test_call_needs_functions():
+def test_call_refuses_what_is_not_callable():
     with pytest.raises(TopologyError, match="takes a function of a batch, not str"):
         sinks.Call("print")
     with pytest.raises(TopologyError, match="close is 'now'"):

@@ -28,7 +28,7 @@ def column(source: Source, name: str = "n", **context: object) -> list[object]:
 
 
 def assert_resumes_anywhere(source: Source, instances: int = 1) -> None:
-    """Reading on from each offset yields exactly the rows that follow."""
+    """Assert that a read resumed from any offset yields exactly the rows after it."""
     for instance in range(instances):
         share = {"instance": instance, "instances": instances}
         whole = column(source, **share)
@@ -39,7 +39,7 @@ def assert_resumes_anywhere(source: Source, instances: int = 1) -> None:
             assert column(source, offset=again, **share) == whole[done:]
 
 
-def test_the_package_offers_both():
+def test_package_exports_sources_and_sinks():
     assert connectors.sources is sources
     assert connectors.sinks.Parquet is not sources.Parquet
 
@@ -55,7 +55,7 @@ def test_arrow_reads_tables_and_batches(rows):
     parallel=st.integers(1, 4),
     rate=st.none() | st.floats(1, 1000),
 )
-def test_arrow_instances_share_the_rows_and_resume_anywhere(sizes, batch_rows, parallel, rate):
+def test_arrow_instances_share_rows_and_resume_from_any_offset(sizes, batch_rows, parallel, rate):
     count = sum(sizes)
     whole = pa.RecordBatch.from_pydict({"n": list(range(count))})
     starts = np.cumsum([0, *sizes[:-1]])
@@ -77,50 +77,50 @@ def test_arrow_sends_only_the_columns_that_are_read():
     assert sources.Arrow(TABLE).columns_read(()).table.schema.names == ["n"]
 
 
-def test_arrow_offers_the_columns_it_was_told_to():
+def test_arrow_offers_only_the_given_columns():
     source = sources.Arrow(TABLE, columns=["word", "n"])
     assert read(source)[0][0].schema.names == ["word", "n"]
     with pytest.raises(SourceError, match="has no column 'at'; it has 'word', 'n'"):
         source.columns_read(("at",)).check()
 
 
-def test_a_column_that_is_not_there_is_named_with_those_that_are():
+def test_missing_column_is_named_with_the_existing_ones():
     pruned = sources.Arrow(TABLE).columns_read(("n", "delay"))
     for act in (pruned.check, lambda: read(pruned)):
         with pytest.raises(SourceError, match="has no column 'delay'; it has 'n', 'word', 'at'"):
             act()
 
 
-def test_event_time_must_be_a_time():
+def test_event_time_of_other_type_is_refused():
     sources.Arrow(TABLE, event_time="at").check()
     sources.Arrow(pa.table({"day": [datetime.date(2013, 1, 1)]}), event_time="day").check()
     with pytest.raises(SourceError, match="no column 'when' for event_time; choose one of 'n', 'word', 'at'"):
         sources.Arrow(TABLE, event_time="when").check()
     with pytest.raises(SourceError, match="event_time 'n' is int64, not a timestamp or date; choose one of 'at'"):
         sources.Arrow(TABLE, event_time="n").check()
-    with pytest.raises(SourceError, match="no column is; cast one"):
+    with pytest.raises(SourceError, match="no column is a time; cast one"):
         sources.Arrow(TABLE.select(["n"]), event_time="n").check()
 
 
-def test_with_a_rate_batches_are_short():
+def test_rate_limits_rows_per_batch():
     source = sources.Arrow(pa.table({"n": range(1000)}), rate=200, parallel=2)
     assert {rows.num_rows for rows, _ in read(source, instances=2)} == {10}
 
 
-def test_arrow_stops_when_told():
+def test_arrow_stops_when_job_is_stopping():
     answers = iter([False, True])
     source = sources.Arrow(TABLE, batch_rows=2)
     assert column(source, stopping=lambda: next(answers)) == [0, 1]
 
 
-def test_batches_that_disagree_are_refused():
+def test_arrow_batches_with_different_schemas_are_refused():
     other = pa.RecordBatch.from_pydict({"n": ["x"]})
     with pytest.raises(SchemaMismatch, match="batch 1: column 'n': string instead of int64"):
         sources.Arrow([pa.RecordBatch.from_pydict({"n": [1]}), other])
 
 
 @pytest.mark.parametrize(
-    ("make", "told"),
+    ("make", "message"),
     [
         (lambda: sources.Arrow({"n": [1]}), "takes a pyarrow Table"),
         (lambda: sources.Arrow([]), "takes a pyarrow Table"),
@@ -138,11 +138,11 @@ def test_batches_that_disagree_are_refused():
         (lambda: sources.Iterable(lambda: [], parallel=2), r"parallel=2 needs .*\(instance, instances\)"),
         (lambda: sources.Iterable(lambda one: []), r"cannot be called; it must take no arguments"),
         (lambda: sources.Push({"n": "int"}), "takes a pyarrow Schema"),
-        (lambda: sources.Push(pa.schema([("n", pa.int8()), ("n", pa.int8())])), "twice"),
+        (lambda: sources.Push(pa.schema([("n", pa.int8()), ("n", pa.int8())])), "occurs twice"),
     ],
 )
-def test_options_that_cannot_be_meant_are_refused(make, told):
-    with pytest.raises(TopologyError, match=told):
+def test_invalid_options_are_refused(make, message):
+    with pytest.raises(TopologyError, match=message):
         make()
 
 
@@ -158,7 +158,7 @@ def items() -> list[object]:
 
 
 @pytest.mark.parametrize("batch_rows", [1, 2, 100])
-def test_iterable_makes_batches_of_one_schema_and_resumes_anywhere(batch_rows):
+def test_iterable_yields_one_schema_and_resumes_from_any_offset(batch_rows):
     source = sources.Iterable(items, batch_rows=batch_rows)
     assert column(source) == list(range(10))
     assert {str(rows.schema) for rows, _ in read(source)} == {"n: int64\nx: double"}
@@ -175,38 +175,38 @@ def test_iterable_instances_yield_their_own_rows():
     assert column(sources.Iterable(share)) == list(range(10))
 
 
-def test_iterable_calls_a_factory_with_defaults_bare():
+def test_iterable_calls_factory_with_defaults_without_arguments():
     def numbers(count: int = 3):
         yield {"n": range(count)}
 
     assert column(sources.Iterable(numbers)) == [0, 1, 2]
 
 
-def test_iterable_takes_a_builtin_without_signature():
+def test_iterable_accepts_builtin_without_signature():
     assert read(sources.Iterable(dict)) == []
 
 
 @pytest.mark.parametrize(
-    ("yielded", "told"),
+    ("yielded", "message"),
     [
-        ([[1, 2]], "yielded list as item 0; let it yield a pyarrow"),
+        ([[1, 2]], "yielded list as item 0; make it yield a pyarrow"),
         ([{"n": [1]}, "row"], "yielded str as item 1"),
-        ([{"n": [1], "x": [1, 2]}], "item 0 of .* makes no rows"),
-        ([{"n": 5}], "item 0 of .* makes no rows"),
-        (5, "returned int, nothing to iterate over"),
+        ([{"n": [1], "x": [1, 2]}], "item 0 of .* cannot become rows"),
+        ([{"n": 5}], "item 0 of .* cannot become rows"),
+        (5, "returned int, which is not iterable"),
         (None, "returned NoneType"),
     ],
 )
-def test_iterable_names_the_factory_and_what_it_yielded(yielded, told):
+def test_iterable_error_names_factory_and_yielded_item(yielded, message):
     def my_rows():
         return yielded
 
-    with pytest.raises(SourceError, match=told) as caught:
+    with pytest.raises(SourceError, match=message) as caught:
         read(sources.Iterable(my_rows))
     assert "my_rows" in str(caught.value)
 
 
-def test_iterable_holds_to_the_schema():
+def test_iterable_refuses_items_of_another_schema():
     rows = [{"n": [1]}, {"n": ["x"]}]
     with pytest.raises(SchemaMismatch, match=r"item 1: column 'n': string instead of int64.*The first item sets"):
         read(sources.Iterable(lambda: rows))
@@ -216,7 +216,7 @@ def test_iterable_holds_to_the_schema():
     assert column(source, offset=(1, 0)) == [1]
 
 
-def test_iterable_checks_event_time_as_soon_as_it_can():
+def test_iterable_checks_event_time_when_schema_is_known():
     with pytest.raises(SourceError, match="no column 'at' for event_time"):
         read(sources.Iterable(items, event_time="at"))
     with pytest.raises(SourceError, match="event_time 'n' is int64"):
@@ -224,16 +224,16 @@ def test_iterable_checks_event_time_as_soon_as_it_can():
     sources.Iterable(items, event_time="at").check()
 
 
-def test_iterable_stops_when_told():
+def test_iterable_stops_when_job_is_stopping():
     assert column(sources.Iterable(items), stopping=lambda: True) == []
 
 
-def test_iterable_lets_the_users_exception_through():
+def test_iterable_raises_the_users_exception_unchanged():
     def broken():
         yield {"n": [1]}
-        raise ZeroDivisionError("mine")
+        raise ZeroDivisionError("user error")
 
-    with pytest.raises(ZeroDivisionError, match="mine"):
+    with pytest.raises(ZeroDivisionError, match="user error"):
         read(sources.Iterable(broken))
 
 
@@ -254,12 +254,12 @@ def test_push_reads_its_mailbox():
     assert read(source, mailbox=iter(batches), stopping=lambda: True) == []
 
 
-def test_push_tells_how_rows_differ():
+def test_push_names_differing_columns():
     with pytest.raises(SchemaMismatch, match=r"sources\.Push: missing: 'word'; unexpected: 'w'"):
         read(sources.Push(PUSHED), mailbox=iter([pa.RecordBatch.from_pydict({"n": [1], "w": ["a"]})]))
 
 
-def test_push_needs_a_job():
+def test_push_without_mailbox_is_refused():
     with pytest.raises(SourceError, match="no mailbox"):
         read(sources.Push(PUSHED))
     with pytest.raises(SourceError, match="event_time 'n' is int64"):

@@ -43,7 +43,7 @@ def run(sink: Parquet, start: int, stop: int, where: SinkContext | None = None) 
     return writer
 
 
-def test_what_is_written_is_visible_after_close_and_not_before(tmp_path):
+def test_file_is_visible_only_after_close(tmp_path):
     writer = Parquet(tmp_path / "new" / "out").open(context())
     writer.write(numbers(0, 200_000))
     writer.write(numbers(200_000, 200_010))
@@ -57,7 +57,7 @@ def test_what_is_written_is_visible_after_close_and_not_before(tmp_path):
     assert pq.ParquetFile(directory / visible(directory)[0]).num_row_groups == 2
 
 
-def test_an_aborted_writer_keeps_full_files_and_drops_the_rest(tmp_path):
+def test_aborted_writer_keeps_full_files_and_drops_the_rest(tmp_path):
     writer = Parquet(tmp_path, rows_per_file=10).open(context())
     writer.write(numbers(0, 25))
     writer._write_group()
@@ -68,7 +68,7 @@ def test_an_aborted_writer_keeps_full_files_and_drops_the_rest(tmp_path):
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_an_aborted_writer_that_wrote_nothing_leaves_nothing(tmp_path):
+def test_aborted_writer_without_full_file_leaves_no_file(tmp_path):
     writer = Parquet(tmp_path).open(context())
     writer.write(numbers(0, 5))
     writer.abort()
@@ -78,7 +78,7 @@ def test_an_aborted_writer_that_wrote_nothing_leaves_nothing(tmp_path):
 
 @settings(max_examples=20, deadline=None)
 @given(sizes=st.lists(st.integers(0, 30), max_size=6), rows_per_file=st.integers(1, 25), group_rows=st.integers(1, 25))
-def test_files_roll_and_keep_every_row(tmp_path_factory, sizes, rows_per_file, group_rows):
+def test_writer_rolls_files_and_keeps_every_row(tmp_path_factory, sizes, rows_per_file, group_rows):
     directory = tmp_path_factory.mktemp("roll")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(parquet_sink, "GROUP_ROWS", group_rows)
@@ -94,21 +94,21 @@ def test_files_roll_and_keep_every_row(tmp_path_factory, sizes, rows_per_file, g
     assert sum(counts) == done
 
 
-def test_no_rows_make_no_file(tmp_path):
+def test_writer_without_rows_writes_no_file(tmp_path):
     run(Parquet(tmp_path), 0, 0)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_by_default_rows_that_are_there_are_not_mixed_with_new_ones(tmp_path):
+def test_mode_error_refuses_directory_with_files(tmp_path):
     run(Parquet(tmp_path), 0, 5)
     for where in (context(), context(3), context(job="another")):
-        with pytest.raises(SinkError, match=r"holds 1 Parquet files already, such as part-job-planes.*overwrite"):
+        with pytest.raises(SinkError, match=r"already holds 1 Parquet files, such as part-job-planes.*overwrite"):
             Parquet(tmp_path).open(where)
     (tmp_path / "notes.txt").write_text("kept")
     assert written(tmp_path) == list(range(5))
 
 
-def test_append_writes_beside_what_is_there(tmp_path):
+def test_mode_append_keeps_existing_files(tmp_path):
     sink = Parquet(tmp_path, mode="append", rows_per_file=3)
     run(sink, 0, 5)
     run(sink, 5, 10)
@@ -117,7 +117,7 @@ def test_append_writes_beside_what_is_there(tmp_path):
     assert len(visible(tmp_path)) == 5
 
 
-def test_overwrite_clears_what_such_sinks_wrote(tmp_path):
+def test_mode_overwrite_deletes_files_of_parquet_sinks(tmp_path):
     run(Parquet(tmp_path, rows_per_file=2), 0, 5)
     dead = Parquet(tmp_path, mode="append").open(context(7))
     dead.write(numbers(90, 95))
@@ -130,15 +130,15 @@ def test_overwrite_clears_what_such_sinks_wrote(tmp_path):
     assert written(tmp_path) == [7, 8]
 
 
-def test_overwrite_leaves_files_of_others_alone(tmp_path):
-    pq.write_table(pa.table({"n": [1]}), tmp_path / "mine.parquet")
-    with pytest.raises(SinkError, match=r"mine\.parquet was written by something else and is not overwritten"):
+def test_mode_overwrite_refuses_foreign_files(tmp_path):
+    pq.write_table(pa.table({"n": [1]}), tmp_path / "foreign.parquet")
+    with pytest.raises(SinkError, match=r"foreign\.parquet was not written by sinks.Parquet"):
         Parquet(tmp_path, mode="overwrite").open(context())
     assert written(tmp_path) == [1]
 
 
 @pytest.mark.parametrize("mode", ["error", "overwrite"])
-def test_a_late_writer_takes_no_file_of_its_job_for_an_old_one(tmp_path, mode):
+def test_late_writer_keeps_files_of_early_writer(tmp_path, mode):
     sink = Parquet(tmp_path, mode=mode, rows_per_file=2)
     early = sink.open(context(0))
     early.write(numbers(0, 5))
@@ -149,7 +149,7 @@ def test_a_late_writer_takes_no_file_of_its_job_for_an_old_one(tmp_path, mode):
     assert sorted(written(tmp_path)) == list(range(10))
 
 
-def test_writers_that_open_at_once_clear_the_directory_together(tmp_path):
+def test_concurrent_writers_clear_directory_once(tmp_path):
     run(Parquet(tmp_path, rows_per_file=1), 0, 40)
     sink = Parquet(tmp_path, mode="overwrite", rows_per_file=5)
     failures: list[BaseException] = []
@@ -171,14 +171,14 @@ def test_writers_that_open_at_once_clear_the_directory_together(tmp_path):
     assert sorted(written(tmp_path)) == list(range(60))
 
 
-def test_names_of_jobs_and_operators_may_hold_anything(tmp_path):
+def test_special_characters_in_names_are_escaped(tmp_path):
     sink = Parquet(tmp_path)
     run(sink, 0, 2, context(job="a/b c", operator="out→../x"))
     assert written(tmp_path) == [0, 1]
     assert visible(tmp_path)[0].startswith("part-a%2Fb%20c-out%E2%86%92..%2Fx-")
 
 
-def test_batches_of_one_stream_may_differ_in_their_dictionaries(tmp_path, monkeypatch):
+def test_batches_with_different_dictionaries_are_written(tmp_path, monkeypatch):
     monkeypatch.setattr(parquet_sink, "GROUP_ROWS", 3)
     words = ["a", "b", "c", "d", "b", None]
     writer = Parquet(tmp_path).open(context())
@@ -188,7 +188,7 @@ def test_batches_of_one_stream_may_differ_in_their_dictionaries(tmp_path, monkey
     assert written(tmp_path) == words
 
 
-def test_a_batch_of_another_schema_is_refused(tmp_path):
+def test_batch_of_another_schema_is_refused(tmp_path):
     writer = Parquet(tmp_path).open(context())
     writer.write(numbers(0, 1))
     with pytest.raises(SchemaMismatch, match=r"sink 'planes' of job 'job'.*column 'n': string instead of int64"):
@@ -196,7 +196,7 @@ def test_a_batch_of_another_schema_is_refused(tmp_path):
     writer.abort()
 
 
-def test_a_directory_that_cannot_be_made_is_named(tmp_path):
+def test_directory_that_cannot_be_created_is_named(tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(SinkError, match=r"directory .*file/out: cannot be opened"):
         Parquet(tmp_path / "file" / "out").open(context())
@@ -204,7 +204,7 @@ def test_a_directory_that_cannot_be_made_is_named(tmp_path):
         Parquet("nonsense://x").open(context())
 
 
-def test_a_directory_that_vanishes_is_told(tmp_path):
+def test_write_fails_when_directory_was_deleted(tmp_path):
     directory = tmp_path / "out"
     writer = Parquet(directory).open(context())
     writer.write(numbers(0, 3))
@@ -214,7 +214,7 @@ def test_a_directory_that_vanishes_is_told(tmp_path):
     writer.abort()
 
 
-def test_a_file_that_vanishes_before_it_is_finished_is_told(tmp_path):
+def test_close_fails_when_file_was_deleted(tmp_path):
     writer = Parquet(tmp_path).open(context())
     writer.write(numbers(0, 3))
     writer._write_group()
@@ -224,7 +224,7 @@ def test_a_file_that_vanishes_before_it_is_finished_is_told(tmp_path):
     writer.abort()
 
 
-def test_other_file_systems_are_reached_through_fsspec():
+def test_sink_writes_to_fsspec_file_systems():
     try:
         run(Parquet("memory://out/planes"), 0, 3)
         assert written("memory://out/planes") == [0, 1, 2]
@@ -236,7 +236,7 @@ def test_other_file_systems_are_reached_through_fsspec():
         fsspec.filesystem("memory").rm("/out", recursive=True)
 
 
-def test_a_recording_goes_through_unchanged(tmp_path, data_path):
+def test_recording_is_written_unchanged(tmp_path, data_path):
     table = pq.read_table(data_path("wiki_edits/edits.parquet"))
     writer = Parquet(tmp_path, rows_per_file=7_000).open(context())
     for batch in table.to_batches(max_chunksize=1000):
@@ -250,15 +250,15 @@ def test_a_recording_goes_through_unchanged(tmp_path, data_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"mode": "replace"}, "mode is 'replace'; give one of error, overwrite, append"),
         ({"compression": "zip"}, "compression is 'zip'; give one of zstd"),
         ({"rows_per_file": 0}, "rows_per_file is 0"),
     ],
 )
-def test_options_that_cannot_be_meant_are_refused(options, told):
-    with pytest.raises(TopologyError, match=told):
+def test_invalid_sink_options_are_refused(options, message):
+    with pytest.raises(TopologyError, match=message):
         Parquet("out", **options)
     with pytest.raises(TopologyError, match="takes the path of a directory"):
         Parquet(None)

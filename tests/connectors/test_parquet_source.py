@@ -39,7 +39,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_directory_a_glob_and_a_list_of_files_read_alike(folder):
+def test_directory_glob_and_list_of_files_read_the_same_rows(folder):
     names = [folder / f"{name}.parquet" for name in "abc"]
     for path in (
         folder,
@@ -56,7 +56,7 @@ def test_a_directory_a_glob_and_a_list_of_files_read_alike(folder):
 
 @pytest.mark.parametrize("batch_rows", [1, 3, 100])
 @pytest.mark.parametrize("instances", [1, 2, 3, 5, 9])
-def test_instances_share_the_rows_and_resume_anywhere(folder, batch_rows, instances):
+def test_parquet_instances_share_rows_and_resume_from_any_offset(folder, batch_rows, instances):
     source = Parquet(folder, batch_rows=batch_rows, parallel=instances)
     everything = []
     for instance in range(instances):
@@ -72,25 +72,25 @@ def test_instances_share_the_rows_and_resume_anywhere(folder, batch_rows, instan
     assert sorted(everything) == list(range(20))
 
 
-def test_few_files_are_shared_by_row_group(folder):
+def test_instances_share_row_groups_when_files_are_few(folder):
     source = Parquet(folder / "a.parquet", parallel=2)
     assert column(source, instance=0, instances=2) == [0, 1, 2, 3, 8, 9]
     assert column(source, instance=1, instances=2) == [4, 5, 6, 7]
 
 
-def test_a_job_does_not_go_on_over_other_files(folder):
+def test_offset_of_other_files_is_refused(folder):
     source = Parquet(folder)
     _, offset = read(source)[0]
     with pytest.raises(SourceError, match="number of instances"):
         read(source, offset=offset, instances=2)
     write(folder / "0.parquet", 30, 35)
-    with pytest.raises(SourceError, match="not those that the job began with"):
+    with pytest.raises(SourceError, match="changed since the job started"):
         read(source, offset=offset)
-    with pytest.raises(SourceError, match="no offset of this source"):
+    with pytest.raises(SourceError, match="not an offset of this source"):
         read(source, offset=7)
 
 
-def test_only_the_columns_that_are_needed_are_read(folder):
+def test_only_used_columns_are_read(folder):
     source = Parquet(folder, event_time="at")
     assert read(source)[0][0].schema.names == ["n", "word", "at"]
     assert read(source.columns_read(("n",)))[0][0].schema.names == ["n", "at"]
@@ -99,7 +99,7 @@ def test_only_the_columns_that_are_needed_are_read(folder):
     assert sum(rows.num_rows for rows, _ in read(counted)) == 20
 
 
-def test_what_is_wrong_with_columns_is_known_at_submit(folder):
+def test_check_names_invalid_columns(folder):
     with pytest.raises(SourceError, match="no column 'sched_dep' for event_time; choose one of 'n', 'word', 'at'"):
         Parquet(folder, event_time="sched_dep").check()
     with pytest.raises(SourceError, match="event_time 'word' is string, not a timestamp or date; choose one of 'at'"):
@@ -111,34 +111,34 @@ def test_what_is_wrong_with_columns_is_known_at_submit(folder):
     Parquet(folder, event_time="at").check()
 
 
-def test_files_that_only_workers_see_are_found_missing_there(tmp_path):
+def test_missing_files_are_reported_by_read_not_by_check(tmp_path):
     for path in (tmp_path / "away.parquet", tmp_path, f"{tmp_path}/*.parquet"):
         source = Parquet(path)
         source.check()
-        with pytest.raises(SourceError, match="no Parquet file there, seen from this worker"):
+        with pytest.raises(SourceError, match="this worker finds no Parquet file there"):
             read(source)
 
 
-def test_urls_are_left_to_the_workers(tmp_path):
+def test_urls_are_checked_by_read_not_by_check(tmp_path):
     Parquet("s3://no-such-bucket/x.parquet").check()
     with pytest.raises(SourceError, match="cannot be opened"):
         read(Parquet("nonsense://x/y.parquet"))
 
 
-def test_a_file_that_is_no_parquet_is_named(tmp_path):
+def test_file_of_another_format_is_named(tmp_path):
     (tmp_path / "x.parquet").write_bytes(b"not at all parquet")
     with pytest.raises(SourceError, match=r"cannot be opened: .*x\.parquet"):
         Parquet(tmp_path).check()
 
 
-def test_a_file_that_breaks_off_is_named(folder):
+def test_damaged_file_is_named(folder):
     whole = (folder / "a.parquet").read_bytes()
     (folder / "a.parquet").write_bytes(whole[:4] + b"\0" * 200 + whole[204:])
     with pytest.raises(SourceError, match=r"cannot read .*a\.parquet"):
         read(Parquet(folder / "a.parquet"))
 
 
-def test_other_file_systems_are_reached_through_fsspec(folder):
+def test_source_reads_from_fsspec_file_systems(folder):
     memory = fsspec.filesystem("memory")
     for name in "ab":
         memory.pipe(f"/flights/2013/{name}.parquet", (folder / f"{name}.parquet").read_bytes())
@@ -152,7 +152,7 @@ def test_other_file_systems_are_reached_through_fsspec(folder):
         memory.rm("/flights", recursive=True)
 
 
-def test_directories_named_key_equals_value_are_columns(tmp_path):
+def test_hive_directories_become_columns(tmp_path):
     write(tmp_path / "year=2013" / "x.parquet", 0, 3)
     write(tmp_path / "year=2014" / "x.parquet", 3, 6)
     rows = [rows for rows, _ in read(Parquet(tmp_path).columns_read(("n", "year")))]
@@ -160,16 +160,16 @@ def test_directories_named_key_equals_value_are_columns(tmp_path):
     assert read(Parquet(tmp_path / "year=2013" / "x.parquet"))[0][0].schema.names == ["n", "word", "at"]
 
 
-def test_with_a_rate_batches_are_short(folder):
+def test_rate_limits_rows_per_parquet_batch(folder):
     assert {rows.num_rows for rows, _ in read(Parquet(folder, rate=20))} <= {1, 2}
 
 
-def test_it_stops_when_told(folder):
+def test_parquet_stops_when_job_is_stopping(folder):
     answers = iter([False, True])
     assert column(Parquet(folder), stopping=lambda: next(answers)) == [0, 1, 2, 3]
 
 
-def test_relative_paths_mean_the_same_on_every_worker(folder, monkeypatch):
+def test_relative_paths_are_resolved_when_the_source_is_created(folder, monkeypatch):
     monkeypatch.chdir(folder)
     source = Parquet("a.parquet")
     monkeypatch.chdir("/")
@@ -177,7 +177,7 @@ def test_relative_paths_mean_the_same_on_every_worker(folder, monkeypatch):
     assert full_path("~/x").startswith("/")
 
 
-def test_globs_stop_at_a_directory_unless_doubled(tmp_path):
+def test_single_star_does_not_match_directories(tmp_path):
     for name in ("x1.parquet", "in/x2.parquet", "in/deep/x3.parquet", "in/y[1].parquet"):
         write(tmp_path / name, 0, 1)
 
@@ -191,7 +191,7 @@ def test_globs_stop_at_a_directory_unless_doubled(tmp_path):
     assert found("in/**") == ["x3.parquet", "x2.parquet", "y[1].parquet"]
 
 
-def test_a_recording_is_read_whole(data_path):
+def test_recording_is_read_completely(data_path):
     path = data_path("flights_nyc2013/flights.parquet")
     source = Parquet(path, event_time="sched_dep").columns_read(("tailnum", "arr_delay"))
     source.check()
@@ -202,7 +202,7 @@ def test_a_recording_is_read_whole(data_path):
 
 
 @pytest.mark.parametrize(
-    ("make", "told"),
+    ("make", "message"),
     [
         (lambda: Parquet([]), "at least one"),
         (lambda: Parquet(3), "takes a path"),
@@ -210,6 +210,6 @@ def test_a_recording_is_read_whole(data_path):
         (lambda: Parquet("x", batch_rows=0), "batch_rows is 0"),
     ],
 )
-def test_options_that_cannot_be_meant_are_refused(make, told):
-    with pytest.raises(TopologyError, match=told):
+def test_invalid_parquet_source_options_are_refused(make, message):
+    with pytest.raises(TopologyError, match=message):
         make()

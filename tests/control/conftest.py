@@ -1,4 +1,4 @@
-"""A small model of a cluster under load, to close the control loop with."""
+"""A small simulated cluster under load that carries out the plans of a control loop."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ START = 0.4
 
 @dataclass
 class Machine:
-    """One executor: a fluid queue with bounded credit, whose cores take a while to start."""
+    """One executor: a fluid queue with bounded credit, whose cores take `START` seconds to start."""
 
     name: ExecutorId
     home: int
@@ -60,7 +60,7 @@ class Machine:
 
 @dataclass
 class Load:
-    """A job: what enters, how it is shared between the executors of its stages, and what it is to keep."""
+    """A job: its input rate, the shares of its executors per stage, and its latency target."""
 
     name: str
     rate: Callable[[float], float]
@@ -79,7 +79,7 @@ class Load:
 
 
 class Plant:
-    """Runs jobs on nodes under a control loop; one tick of the loop a second."""
+    """Runs jobs on nodes under a control loop with one tick per second."""
 
     def __init__(self, nodes: Sequence[NodeSnapshot], loads: Sequence[Load], seed: int = 0, noise: float = 0.0):
         self.nodes = list(nodes)
@@ -221,7 +221,7 @@ def nodes(count: int, cores: int, hosts: Sequence[str] | None = None) -> list[No
 
 
 class Kit:
-    """What tests of the control loop build clusters from."""
+    """The classes and functions from which tests build clusters and loads."""
 
     Load, Machine, Plant = Load, Machine, Plant
     machines, nodes = staticmethod(machines), staticmethod(nodes)
@@ -234,5 +234,5 @@ class Kit:
 
 @pytest.fixture(scope="session")
 def kit() -> type[Kit]:
-    """Return what clusters and loads are made of."""
+    """Return the classes and functions from which tests build clusters and loads."""
     return Kit

@@ -30,14 +30,14 @@ def decision(number=1, name="job", generation=1):
     return Decision(number, 0.0, name, generation, None, None, None, True, {}, (), False, "because")
 
 
-def seen(history, now, *jobs, plan=None, nodes=NODES):
+def add(history, now, *jobs, plan=None, nodes=NODES):
     history.add(Snapshot(now, nodes, jobs), plan or Plan())
     return history
 
 
-def test_what_is_measured_becomes_series():
+def test_history_series_contain_measurements():
     plan = Plan((), (decision(),), {"job": Outlook(0.04, True, 3, ("op",))})
-    history = seen(History(), 5.0, job(latency_target=0.05, latency=0.03, latency_p99=0.2), plan=plan).job("job")
+    history = add(History(), 5.0, job(latency_target=0.05, latency=0.03, latency_p99=0.2), plan=plan).job("job")
     known = {name: history.series(name) for name in SERIES}
     assert known == {
         "throughput": [90.0], "arrival": [100.0], "latency": [0.03], "latency_p99": [0.2], "predicted": [0.04],
@@ -50,72 +50,72 @@ def test_what_is_measured_becomes_series():
     assert history.latest().name == "job"
 
 
-def test_what_is_not_known_is_not_a_number():
-    history = seen(History(), 1.0, job()).job("job")
+def test_history_series_of_unknown_values_are_nan():
+    history = add(History(), 1.0, job()).job("job")
     for name in ("latency", "latency_p99", "predicted", "target"):
         assert math.isnan(history.series(name)[0])
     assert (history.bound, history.starved) == ((), 0)
 
 
-def test_cores_over_time():
-    history = seen(History(), 1.0, job())
-    seen(history, 2.0, job(cores={1: 3}))
+def test_history_returns_cores_by_executor_and_node():
+    history = add(History(), 1.0, job())
+    add(history, 2.0, job(cores={1: 3}))
     assert history.job("job").cores_by_executor() == {"op[0]": [3, 3], "op[1]": [1, 1]}
     assert history.job("job").cores_by_node() == {"tcp://a:1": [2, 0], "tcp://b:1": [2, 4]}
 
 
-def test_a_node_that_leaves_keeps_its_name_in_the_past():
-    history = seen(History(), 1.0, job(cores={0: 3}))
-    seen(history, 2.0, replace(job(), executors=(executor(0, {0: 3}),)), nodes=NODES[1:])
+def test_history_with_removed_node_keeps_its_address():
+    history = add(History(), 1.0, job(cores={0: 3}))
+    add(history, 2.0, replace(job(), executors=(executor(0, {0: 3}),)), nodes=NODES[1:])
     assert history.job("job").cores_by_node() == {"tcp://a:1": [3, 0], "tcp://b:1": [1, 3]}
 
 
-def test_only_the_last_moments_are_kept():
+def test_history_keeps_only_last_snapshots():
     history = History(length=3)
     for second in range(10):
-        seen(history, float(second), job(), plan=Plan((), (decision(second),)))
+        add(history, float(second), job(), plan=Plan((), (decision(second),)))
     kept = history.job("job")
     assert kept.times == [7.0, 8.0, 9.0]
     assert [each.number for each in kept.decisions] == [7, 8, 9]
     assert len(kept.series("cores")) == len(kept.cores_by_node()["tcp://a:1"]) == 3
 
 
-def test_a_new_run_begins_anew_and_decisions_go_to_their_run():
-    history = seen(History(), 1.0, job())
-    seen(history, 2.0, job(generation=2), plan=Plan((), (decision(1), decision(2, generation=2))))
+def test_history_of_new_generation_starts_empty():
+    history = add(History(), 1.0, job())
+    add(history, 2.0, job(generation=2), plan=Plan((), (decision(1), decision(2, generation=2))))
     assert history.job("job").times == [2.0]
     assert [each.number for each in history.job("job").decisions] == [2]
 
 
-def test_jobs_that_have_ended_stay_until_they_are_forgotten():
-    history = seen(History(), 1.0, job("b"), job("a"))
-    seen(history, 2.0, job("a"))
+def test_history_keeps_ended_jobs_until_forgotten():
+    history = add(History(), 1.0, job("b"), job("a"))
+    add(history, 2.0, job("a"))
     assert history.jobs() == ["a", "b"]
     assert history.job("b").times == [1.0]
     history.forget("b")
     history.forget("never seen")
     assert history.jobs() == ["a"]
-    with pytest.raises(UnknownJob, match="named 'b': there is a"):
+    with pytest.raises(UnknownJob, match=r"named 'b'\. Jobs with a history: a"):
         history.job("b")
 
 
-def test_the_oldest_ended_jobs_are_dropped():
+def test_history_drops_oldest_ended_jobs():
     history = History(ended=2)
     for second in range(6):
-        seen(history, float(second), job(f"j{second}"), job("stays"))
+        add(history, float(second), job(f"j{second}"), job("stays"))
     assert history.jobs() == ["j3", "j4", "j5", "stays"]
 
 
-def test_names_and_lengths_that_make_no_sense_are_refused():
-    with pytest.raises(PlanningError, match="no series is named 'speed'"):
-        seen(History(), 1.0, job()).job("job").series("speed")
+def test_history_with_invalid_name_or_length_raises():
+    with pytest.raises(PlanningError, match="there is no series named 'speed'"):
+        add(History(), 1.0, job()).job("job").series("speed")
     with pytest.raises(PlanningError, match="length is 0"):
         History(length=0)
-    with pytest.raises(UnknownJob, match="none at all"):
+    with pytest.raises(UnknownJob, match="Jobs with a history: none"):
         History().job("job")
 
 
-def test_adding_200_executors_is_cheap():
+def test_history_adds_200_executors_within_a_millisecond():
     executors = tuple(executor(i, {i % 2: 2}) for i in range(200))
     snapshot, history = Snapshot(0.0, NODES, (JobSnapshot("job", 1, executors),)), History()
     spent = []

@@ -6,12 +6,12 @@ from dask_elastic.control.settings import ControlSettings
 from dask_elastic.vocab.errors import PlanningError
 
 
-def test_the_defaults_are_allowed():
+def test_control_settings_defaults_are_valid():
     assert ControlSettings().headroom < ControlSettings().release_headroom
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"cooldown": -1.0}, "cooldown is -1.0: give a finite number of 0 or more"),
         ({"cooldown": float("nan")}, "cooldown is nan"),
@@ -19,14 +19,14 @@ def test_the_defaults_are_allowed():
         ({"growth": 1.0}, "growth is 1.0: give a finite number above 1"),
         ({"drain_within": 0.0}, "drain_within is 0.0: give a finite number above 0"),
         ({"budget_bytes": 0}, "budget_bytes is 0"),
-        ({"saturation": 1.5}, "saturation is 1.5: it is a part of 1"),
+        ({"saturation": 1.5}, "saturation is 1.5: give a fraction of at most 1"),
         ({"headroom": 0.5}, "headroom is 0.5, release_headroom 0.2"),
     ],
 )
-def test_what_is_out_of_range_is_named(change, said):
-    with pytest.raises(PlanningError, match=said.replace(".", r"\.")):
+def test_control_settings_out_of_range_raise_with_name(change, message):
+    with pytest.raises(PlanningError, match=message.replace(".", r"\.")):
         ControlSettings(**change)
 
 
-def test_zero_is_allowed_where_it_means_something():
+def test_control_settings_accept_zero_times_and_headroom():
     assert ControlSettings(cooldown=0.0, release_after=0.0, headroom=0.0).cooldown == 0

@@ -1,4 +1,4 @@
-"""Whatever the noise, a steady load moves no cores, and loads that move make cores move once."""
+"""Stability under noise: a steady load changes no cores, and a shift of load changes them once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ seeds = st.integers(0, 10_000)
 
 
 def steady(kit, seed, noise, saturated=False):
-    """A cluster of random size under a load that does not change."""
+    """Return a cluster of random size under a constant load."""
     random = np.random.default_rng(seed)
     count = int(random.integers(1, 5))
     service = float(random.choice([200.0, 1000.0, 5000.0]))
@@ -31,13 +31,13 @@ def steady(kit, seed, noise, saturated=False):
 
 @settings(max_examples=12, deadline=None)
 @given(seeds, st.sampled_from([0.02, 0.05]))
-def test_a_steady_load_moves_no_cores(kit, seed, noise):
+def test_steady_load_with_noise_changes_cores_at_most_four_times(kit, seed, noise):
     plant = steady(kit, seed, noise).run(SECONDS, ControlLoop())
-    # A load right at the border between two numbers of cores may be given one back, and get it again, once or twice.
+    # A load at the border between two numbers of cores may release a core and get it again, once or twice.
     assert plant.changes("job", since=SETTLED) <= 4
 
 
-def test_most_steady_loads_move_no_core_at_all(kit):
+def test_most_steady_loads_change_no_cores(kit):
     changes = [steady(kit, seed, noise=0.04).run(SECONDS, ControlLoop()).changes("job", SETTLED) for seed in range(12)]
     assert sorted(changes)[9] == 0
     assert sum(changes) <= 5
@@ -45,7 +45,7 @@ def test_most_steady_loads_move_no_core_at_all(kit):
 
 @settings(max_examples=10, deadline=None)
 @given(seeds)
-def test_without_noise_nothing_moves_at_all(kit, seed):
+def test_steady_load_without_noise_changes_no_cores(kit, seed):
     plant = steady(kit, seed, noise=0.0).run(45, ControlLoop())
     assert plant.changes("job", since=SETTLED) == 0
 
@@ -55,7 +55,7 @@ def test_without_noise_nothing_moves_at_all(kit, seed):
 @example(19)
 @example(269)
 @example(804)
-def test_a_source_that_is_faster_than_the_cluster_moves_no_cores(kit, seed):
+def test_saturated_cluster_changes_cores_at_most_twice(kit, seed):
     plant = steady(kit, seed, noise=0.02, saturated=True).run(50, ControlLoop())
     assert plant.total("job") == 24
     assert plant.changes("job", since=SETTLED) <= 2
@@ -63,7 +63,7 @@ def test_a_source_that_is_faster_than_the_cluster_moves_no_cores(kit, seed):
 
 @settings(max_examples=8, deadline=None)
 @given(seeds)
-def test_jobs_that_compete_come_to_rest(kit, seed):
+def test_competing_jobs_reach_a_stable_division(kit, seed):
     random = np.random.default_rng(seed)
     loads = []
     for name in "abc":
@@ -78,7 +78,7 @@ def test_jobs_that_compete_come_to_rest(kit, seed):
 
 @settings(max_examples=10, deadline=None)
 @given(seeds, st.floats(1.6, 3.0))
-def test_a_shift_is_answered_soon_and_not_undone(kit, seed, factor):
+def test_load_shift_is_answered_once_without_flapping(kit, seed, factor):
     plant = steady(kit, seed, noise=0.03)
     load = plant.loads[0]
     before, at = load.rate(0.0) / factor, 25 + seed / 10_000
@@ -90,13 +90,13 @@ def test_a_shift_is_answered_soon_and_not_undone(kit, seed, factor):
     total = [sum(cores) for cores in plant.cores["job"]]
     grown = [i for i in range(26, 60) if total[i] > total[i - 1]]
     released = [i for i in range(26, 60) if total[i] < total[i - 1]]
-    # A release that turns out to be a mistake brings a late growth; more of them would be flapping.
+    # A premature release causes one late growth; more of them would be flapping.
     assert len([i for i in grown if i > 30]) <= 2
     assert len(released) <= 4
 
 
-def test_a_release_that_was_a_mistake_is_made_more_rarely(kit):
-    """A load in bursts: releasing between them is a mistake, and the time until the next release doubles."""
+def test_premature_release_is_repeated_less_often(kit):
+    """Under bursts, releasing between them is premature, and the time until the next release doubles."""
     executors = kit.machines("op", [0], [6], 1000.0)
     load = kit.Load("job", lambda now: 5000 if now % 15 < 3 else 2000, [(executors, kit.even(1))], target=0.03)
     plant = kit.Plant(kit.nodes(2, 8), [load], noise=0.02).run(200, ControlLoop(ControlSettings(release_after=8.0)))

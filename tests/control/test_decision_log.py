@@ -15,7 +15,7 @@ def decision(number, time, job="job", generation=1, applied=True):
     return Decision(number, time, job, generation, 0.1, 0.2, 0.05, True, {}, (CHANGE,), applied, "because")
 
 
-def moment(now, latency=0.05, job="job", generation=1):
+def snapshot_at(now, latency=0.05, job="job", generation=1):
     return Snapshot(now, (), (JobSnapshot(job, generation, (), latency=latency),))
 
 
@@ -23,51 +23,51 @@ def observed(log, job="job"):
     return [each.observed for each in log.of(job)]
 
 
-def test_the_effect_is_read_off_after_a_while():
+def test_decision_log_observes_effect_after_delay():
     log = DecisionLog(after=5.0)
     log.add([decision(1, 10.0)])
-    log.observe(moment(14.0, 0.2))
+    log.observe(snapshot_at(14.0, 0.2))
     assert observed(log) == [None]
-    log.observe(moment(15.0, 0.06))
-    log.observe(moment(16.0, 0.9))
+    log.observe(snapshot_at(15.0, 0.06))
+    log.observe(snapshot_at(16.0, 0.9))
     assert observed(log) == [0.06]
 
 
-def test_it_is_read_off_before_the_next_change():
+def test_decision_log_observes_effect_before_next_change():
     log = DecisionLog(after=5.0)
     log.add([decision(1, 10.0)])
-    log.observe(moment(12.0, 0.07))
+    log.observe(snapshot_at(12.0, 0.07))
     log.add([decision(2, 12.0)])
-    log.observe(moment(13.0, 0.08))
+    log.observe(snapshot_at(13.0, 0.08))
     assert observed(log) == [0.08, None]
-    log.observe(moment(17.0, 0.09))
+    log.observe(snapshot_at(17.0, 0.09))
     assert observed(log) == [0.08, 0.09]
 
 
-def test_what_was_not_applied_changes_nothing():
+def test_decision_log_ignores_decisions_that_were_not_applied():
     log = DecisionLog(after=5.0)
     log.add([decision(1, 10.0), decision(2, 11.0, applied=False)])
-    log.observe(moment(12.0))
+    log.observe(snapshot_at(12.0))
     assert observed(log) == [None, None]
 
 
-def test_it_waits_for_a_measurement():
+def test_decision_log_waits_for_a_measured_latency():
     log = DecisionLog(after=5.0)
     log.add([decision(1, 10.0)])
-    log.observe(moment(15.0, None))
-    log.observe(moment(16.0, 0.3))
+    log.observe(snapshot_at(15.0, None))
+    log.observe(snapshot_at(16.0, 0.3))
     assert observed(log) == [0.3]
 
 
-def test_a_run_that_has_ended_is_not_observed_by_the_next():
+def test_decision_log_does_not_observe_earlier_generation():
     log = DecisionLog(after=5.0)
     log.add([decision(1, 10.0)])
-    log.observe(moment(15.0, generation=2))
-    log.observe(moment(16.0))
+    log.observe(snapshot_at(15.0, generation=2))
+    log.observe(snapshot_at(16.0))
     assert observed(log) == [None]
 
 
-def test_jobs_have_their_own():
+def test_decision_log_returns_decisions_by_job():
     log = DecisionLog()
     log.add([decision(1, 0.0, "a"), decision(2, 0.0, "b"), decision(3, 1.0, "a")])
     assert [each.number for each in log.of("a")] == [1, 3]
@@ -75,16 +75,16 @@ def test_jobs_have_their_own():
     assert log.of("c") == []
 
 
-def test_the_oldest_are_dropped():
+def test_decision_log_drops_oldest_decisions():
     log = DecisionLog(length=3)
     log.add(decision(number, float(number)) for number in range(10))
     assert [each.number for each in log.of("job")] == [7, 8, 9]
     assert len(log) == 3
-    log.observe(moment(100.0))
+    log.observe(snapshot_at(100.0))
     assert None not in observed(log)
 
 
 @pytest.mark.parametrize("wrong", [{"length": 0}, {"after": 0.0}])
-def test_lengths_that_make_no_sense_are_refused(wrong):
+def test_decision_log_with_invalid_length_raises(wrong):
     with pytest.raises(PlanningError, match="give numbers above 0"):
         DecisionLog(**wrong)

@@ -6,8 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dask_elastic.control.demand import CALM, JobModel, no_limits
-from dask_elastic.control.hop import ENOUGH
+from dask_elastic.control.calibration import ENOUGH
+from dask_elastic.control.demand import CALM, JobModel
+from dask_elastic.control.queues import NO_LIMIT
 from dask_elastic.control.settings import ControlSettings
 from dask_elastic.model.queueing import mmk_sojourn
 from dask_elastic.vocab.identity import ExecutorId
@@ -27,28 +28,30 @@ def job(*executors, target=0.05, **more):
 
 
 def demand(model, what, now=0.0, available=MANY, most=None):
-    return model.demand(what, now, available, no_limits(what) if most is None else np.array(most))
+    return model.demand(
+        what, now, available, np.full(len(what.executors), NO_LIMIT) if most is None else np.array(most)
+    )
 
 
 def overloaded(index=0, cores=2, **more):
     return executor(index, cores, arrival=1000.0 * cores, queue=100 * cores, **more)
 
 
-def test_a_job_that_keeps_its_target_keeps_its_cores():
+def test_job_that_meets_its_target_keeps_its_cores():
     found = demand(JobModel(SETTINGS), job(executor(cores=4)))
     assert found.satisfied
     assert found.keep.tolist() == [4]
-    assert found.needed.tolist() == [4], "that fewer would do is not known for long enough"
+    assert found.needed.tolist() == [4], "the surplus has not lasted long enough"
 
 
-def test_a_surplus_is_first_for_others_and_then_given_back():
+def test_surplus_is_yielded_to_other_jobs_before_it_is_released():
     model, what = JobModel(SETTINGS), job(executor(cores=6))
     seen = [demand(model, what, float(second)) for second in range(11)]
     assert [found.needed.tolist() for found in (seen[2], seen[3])] == [[6], [2]]
     assert [found.keep.tolist() for found in (seen[9], seen[10])] == [[6], [2]]
 
 
-def test_without_a_target_a_surplus_is_for_others_only():
+def test_surplus_without_target_is_only_yielded_to_other_jobs():
     model, what = JobModel(SETTINGS), job(executor(cores=6), target=None)
     seen = [demand(model, what, float(second)) for second in range(30)]
     assert seen[-1].needed.tolist() == [2]
@@ -56,8 +59,8 @@ def test_without_a_target_a_surplus_is_for_others_only():
     assert seen[-1].feasible
 
 
-def test_between_growing_and_giving_back_is_a_gap():
-    """Cores that are enough with a tenth more, but not with a fifth more, are neither added nor given back."""
+def test_load_between_headrooms_neither_adds_nor_releases_cores():
+    """Cores sufficient for 10 % more load, but not for 20 % more, are neither added nor released."""
     what = job(executor(cores=3, arrival=2600.0), target=None)
     model = JobModel(SETTINGS)
     for second in range(20):
@@ -67,26 +70,26 @@ def test_between_growing_and_giving_back_is_a_gap():
     assert demand(JobModel(SETTINGS), job(executor(cores=3, arrival=2800.0))).needed.tolist() == [4]
 
 
-def test_arrivals_tell_how_an_overloaded_job_is_shared_and_throughput_how_much_it_is():
-    """One executor works off its queue, so it achieves more than arrives there; that is no share of the load."""
+def test_overloaded_demand_has_arrivals_proportions_and_throughputs_level():
+    """One executor drains its queue, so its throughput exceeds its arrivals and does not show its share of the load."""
     first = executor(0, cores=4, arrival=3000.0, throughput=4000.0, queue=400)
     second = executor(1, cores=4, arrival=3000.0, throughput=2600.0)
     found = demand(JobModel(SETTINGS), job(first, second, target=None))
-    assert found.pressed
+    assert found.can_relieve
     assert found.queues.loads.tolist() == pytest.approx([1.5 * 3.3, 1.5 * 3.3])
 
 
-def test_an_overloaded_job_wants_more_than_it_achieves_from_all_executors():
+def test_overloaded_job_demands_growth_for_all_executors():
     what = job(overloaded(0, cores=4), executor(1, cores=4, arrival=2000.0), target=None)
     found = demand(JobModel(SETTINGS), what)
     assert found.overloaded == (0,)
-    assert found.pressed
+    assert found.can_relieve
     assert not found.satisfied
     assert found.queues.loads == pytest.approx([6.0, 3.0])
     assert found.needed.tolist() == [7, 4]
 
 
-def test_it_grows_by_a_factor_each_period_until_the_backlog_is_gone():
+def test_overloaded_job_grows_by_factor_each_period_until_backlog_is_drained():
     model, cores, seen = JobModel(SETTINGS), 2, []
     for second in range(6):
         found = demand(model, job(overloaded(cores=cores), target=None), float(second))
@@ -97,22 +100,22 @@ def test_it_grows_by_a_factor_each_period_until_the_backlog_is_gone():
     assert calm.satisfied
 
 
-def test_what_waits_is_worked_off_in_time():
-    """A third of a second's work beyond what may wait, to be drained in 3 s, is a ninth of the cores more."""
+def test_backlog_adds_cores_to_drain_it_in_time():
+    """A backlog of a third of a second beyond the allowed one, drained in 3 s, needs a ninth more cores."""
     quiet = executor(cores=10, arrival=5000.0)
     waiting = replace(quiet, queue=round(10_000 * (0.05 + 1 / 3)))
     loads = [demand(JobModel(SETTINGS), job(one, target=None)).queues.loads[0] for one in (quiet, waiting)]
     assert loads[1] - loads[0] == pytest.approx(10 / 9, rel=1e-3)
 
 
-def test_only_measured_and_unpinned_executors_are_decided_about():
+def test_demand_covers_only_measured_unpinned_executors():
     what = job(executor(0, service=None), executor(1, pinned=True), executor(2), executor(3, cores=3))
     found = demand(JobModel(SETTINGS), what)
-    assert found.places == (2, 3)
+    assert found.indices == (2, 3)
     assert len(found.needed) == len(found.keep) == len(found.current) == 2
 
 
-def test_what_pinned_executors_take_of_the_target_is_gone():
+def test_target_is_reduced_by_sojourn_in_pinned_executors():
     free = executor(0, cores=1, arrival=800.0)
     alone = demand(JobModel(SETTINGS), job(free, target=0.02))
     pinned = executor(1, cores=1, arrival=900.0, operator="next", entry=False, pinned=True)
@@ -123,14 +126,14 @@ def test_what_pinned_executors_take_of_the_target_is_gone():
     assert demand(JobModel(SETTINGS), job(free, overfull, target=0.02)).target == alone.target
 
 
-def test_an_overloaded_pinned_executor_presses_nobody_else():
+def test_overloaded_pinned_executor_does_not_raise_demand_of_others():
     found = demand(JobModel(SETTINGS), job(overloaded(0, pinned=True), executor(1, cores=4), target=None))
     assert found.overloaded == (0,)
-    assert not found.pressed
+    assert not found.can_relieve
     assert found.satisfied
 
 
-def taught(hop, error, target=0.05, arrival=1000.0, cores=2):
+def calibrated(hop, error, target=0.05, arrival=1000.0, cores=2):
     model, modelled = JobModel(SETTINGS), mmk_sojourn(arrival, 1000.0, cores)
     what = job(
         executor(cores=cores, arrival=arrival, sojourn=error * modelled), target=target, latency=hop + error * modelled
@@ -140,28 +143,28 @@ def taught(hop, error, target=0.05, arrival=1000.0, cores=2):
     return model, what, found, modelled
 
 
-def test_the_hop_and_the_error_of_the_model_are_taken_off_the_target():
-    _, _, found, _ = taught(hop=0.02, error=2.0)
+def test_target_is_corrected_by_hop_and_model_error():
+    _, _, found, _ = calibrated(hop=0.02, error=2.0)
     assert found.hop == pytest.approx(0.02)
     assert found.error == pytest.approx(2.0)
     assert found.target == pytest.approx((0.05 - 0.02) / 2)
 
 
-def test_what_is_predicted_is_what_is_measured_where_nothing_changes():
-    model, what, _, modelled = taught(hop=0.02, error=1.5)
+def test_predicted_latency_without_change_equals_measured_latency():
+    model, what, _, modelled = calibrated(hop=0.02, error=1.5)
     assert model.predicted(what, np.array([2])) == pytest.approx(0.02 + 1.5 * modelled)
     assert model.predicted(what, np.array([4])) < 0.02 + 1.5 * modelled
     assert model.predicted(what, np.array([1])) == math.inf
 
 
-def test_nothing_is_predicted_where_nothing_is_known():
+def test_prediction_without_measurements_or_under_overload_is_none():
     model = JobModel(SETTINGS)
     for what in (job(executor(service=None)), job(executor(arrival=0.0)), job(overloaded())):
         demand(model, what)
         assert model.predicted(what, np.array([2])) is None
 
 
-def test_nothing_is_learned_while_an_overload_or_a_change_is_fresh():
+def test_calibration_ignores_measurements_shortly_after_overload_or_change():
     model = JobModel(SETTINGS)
     calm = job(executor(cores=4, sojourn=0.001), latency=0.4)
     demand(model, job(overloaded(cores=4)), 0.0)
@@ -175,13 +178,13 @@ def test_nothing_is_learned_while_an_overload_or_a_change_is_fresh():
         assert demand(model, changed, now).hop == pytest.approx(0.399)
 
 
-def test_a_hop_beyond_the_target_is_a_best_effort_with_few_cores():
-    _, _, found, _ = taught(hop=0.2, error=1.0)
+def test_hop_above_target_gives_best_effort_with_few_cores():
+    _, _, found, _ = calibrated(hop=0.2, error=1.0)
     assert not found.feasible
     assert found.keep.max() <= 5
 
 
-def test_more_than_there_is_is_not_feasible():
+def test_demand_above_available_cores_is_not_feasible():
     what = job(executor(cores=2, arrival=9000.0, throughput=2000.0))
     found = demand(JobModel(SETTINGS), what, available=8)
     assert not found.feasible
@@ -189,13 +192,13 @@ def test_more_than_there_is_is_not_feasible():
     assert demand(JobModel(SETTINGS), what, available=12).feasible
 
 
-def test_a_limit_is_kept_even_where_it_is_too_low():
+def test_limit_below_load_is_respected():
     found = demand(JobModel(SETTINGS), job(executor(0, cores=2, arrival=5000.0), executor(1)), most=[3, 9])
     assert found.needed.tolist()[0] == 3
     assert not found.feasible
 
 
-def test_executors_that_come_to_be_measured_begin_a_new_time_and_others_do_not():
+def test_newly_measured_executor_starts_its_own_release_time():
     model = JobModel(SETTINGS)
     for second in range(12):
         demand(model, job(executor(0, cores=6), executor(1, cores=6, service=None)), float(second))
@@ -203,60 +206,60 @@ def test_executors_that_come_to_be_measured_begin_a_new_time_and_others_do_not()
     assert found.keep.tolist() == [2, 6]
 
 
-def test_silent_sources_are_no_trouble():
+def test_demand_with_idle_sources_is_satisfied():
     found = demand(JobModel(SETTINGS), job(executor(arrival=0.0), executor(1, arrival=50.0, entry=False)))
     assert found.satisfied
-    assert demand(JobModel(SETTINGS), job(executor(service=None))).places == ()
+    assert demand(JobModel(SETTINGS), job(executor(service=None))).indices == ()
 
 
-BEHIND = {"cores": 5, "arrival": 3900.0, "queue": 30, "sojourn": 0.002}
+LAGGING = {"cores": 5, "arrival": 3900.0, "queue": 30, "sojourn": 0.002}
 
 
-def test_tuples_that_wait_at_their_source_are_planned_for():
-    """Credits keep what the cores do not manage at the source, where no queue of an executor shows it."""
-    found = demand(JobModel(SETTINGS), job(executor(**BEHIND), latency=0.9))
-    assert found.behind == pytest.approx(0.9 - 0.002 - SETTINGS.backlog)
+def test_source_lag_raises_demand():
+    """Credits keep excess tuples at the source, where no executor's queue shows them."""
+    found = demand(JobModel(SETTINGS), job(executor(**LAGGING), latency=0.9))
+    assert found.source_lag == pytest.approx(0.9 - 0.002 - SETTINGS.backlog)
     assert not found.overloaded
     assert found.needed.tolist() == [6]
-    in_time = demand(JobModel(SETTINGS), job(executor(**BEHIND), latency=0.03))
+    in_time = demand(JobModel(SETTINGS), job(executor(**LAGGING), latency=0.03))
     assert in_time.satisfied
-    assert in_time.behind == 0
+    assert in_time.source_lag == 0
 
 
-def test_no_more_than_growth_is_planned_for_tuples_that_wait():
-    found = demand(JobModel(SETTINGS), job(executor(**BEHIND), latency=60.0))
+def test_demand_for_source_lag_is_limited_by_growth():
+    found = demand(JobModel(SETTINGS), job(executor(**LAGGING), latency=60.0))
     assert found.queues.arrival.sum() == pytest.approx(3900 * (SETTINGS.headroom + SETTINGS.growth))
 
 
 @pytest.mark.parametrize(
     ("what", "available"),
     [
-        (executor(**BEHIND | {"arrival": 2000.0}), MANY),  # its cores are not what tuples wait for
-        (executor(**BEHIND), 5),  # it has all cores
-        (executor(**BEHIND | {"sojourn": None}), MANY),
+        (executor(**LAGGING | {"arrival": 2000.0}), MANY),  # its cores are not busy
+        (executor(**LAGGING), 5),  # it has all available cores
+        (executor(**LAGGING | {"sojourn": None}), MANY),
     ],
 )
-def test_tuples_that_wait_for_something_else_are_not(what, available):
-    assert demand(JobModel(SETTINGS), job(what, latency=0.9), available=available).behind == 0
+def test_source_lag_without_lack_of_cores_is_ignored(what, available):
+    assert demand(JobModel(SETTINGS), job(what, latency=0.9), available=available).source_lag == 0
 
 
-def test_a_lag_that_grows_tells_what_the_sources_are_held_back_by():
-    """Credits let 300 tuples a second through; each second the lag grows by a quarter of one, so 400 are due."""
+def test_growing_source_lag_scales_arrivals_to_offered_rate():
+    """Credits admit 300 tuples/s and the lag grows by 0.25 s per second, so the offered rate is 400 tuples/s."""
     model = JobModel(SETTINGS)
     what = job(executor(cores=4, arrival=300.0, service=100.0, sojourn=0.02), target=0.1)
     for second in range(15):
         steady = demand(model, replace(what, latency=0.02), float(second))
-    assert steady.behind == 0
+    assert steady.source_lag == 0
     assert steady.queues.arrival.tolist() == pytest.approx([330.0])
     demand(model, replace(what, latency=0.12), 15.0)
     found = demand(model, replace(what, latency=0.37), 16.0)
-    assert found.behind == pytest.approx(0.3)
+    assert found.source_lag == pytest.approx(0.3)
     assert found.queues.arrival.tolist() == pytest.approx([400 * (1.1 + 0.3 / SETTINGS.drain_within)])
     shrinking = demand(model, replace(what, latency=0.3), 17.0)
     assert shrinking.queues.arrival.tolist() == pytest.approx([300 * (1.1 + 0.23 / SETTINGS.drain_within)])
 
 
-def test_a_lag_within_a_short_burst_is_no_reason_for_more_cores():
+def test_source_lag_within_a_short_burst_is_ignored():
     model = JobModel(SETTINGS)
     what = job(executor(cores=4, arrival=300.0, service=100.0, sojourn=0.02), target=0.1)
     for second, latency in enumerate([0.02, 0.02, 0.02, 0.02, 0.065]):

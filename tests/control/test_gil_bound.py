@@ -18,7 +18,7 @@ OPERATOR = ExecutorId("op", 0)
 
 
 class Bench:
-    """One executor under backlog whose cores are changed by hand; a measurement a second."""
+    """One executor with a backlog and given cores; one measurement per second."""
 
     def __init__(self, running, noise=0.0, seed=0, **options):
         self.bound = GilBound(ControlSettings(**options))
@@ -55,39 +55,39 @@ def locked(most):
     return lambda cores: sum(min(count, most) for count in cores.values())
 
 
-def test_a_second_core_that_does_not_help_is_found():
+def test_second_core_without_speedup_is_detected_as_gil_bound():
     bench = Bench(locked(1)).hold({0: 1}, 3).hold({0: 2}, 5)
     assert bench.most == 1
     assert bench.bound.operators(bench.job) == ("op",)
 
 
-def test_another_node_is_no_second_core_of_a_node():
+def test_cores_on_other_nodes_are_not_detected_as_gil_bound():
     bench = Bench(locked(1)).hold({0: 1}, 3).hold({0: 1, 1: 1}, 8).hold({0: 1, 1: 1, 2: 1}, 8)
     assert bench.most is None
 
 
-def test_cores_added_here_and_elsewhere_are_told_apart():
+def test_cores_added_on_same_and_other_node_are_distinguished():
     assert Bench(locked(1)).hold({0: 1}, 3).hold({0: 2, 1: 1}, 5).most == 1
     assert Bench(perfect).hold({0: 1}, 3).hold({0: 2, 1: 1}, 8).most is None
 
 
-def test_one_core_elsewhere_that_does_as_much_as_four_here_tells_it_too():
+def test_remote_core_with_throughput_of_four_local_cores_reveals_gil():
     assert Bench(locked(1)).hold({0: 4}, 3).hold({0: 4, 1: 1}, 5).most == 1
 
 
 @pytest.mark.parametrize("most", [1, 2, 3, 4])
-def test_the_number_of_threads_that_help_is_found(most):
+def test_number_of_effective_threads_per_node_is_detected(most):
     bench = Bench(locked(most))
     for count in range(1, most + 2):
         bench.hold({0: count}, 6)
     assert bench.most == most
 
 
-def test_taking_a_core_that_did_not_help_tells_it_too():
+def test_released_core_without_slowdown_reveals_gil():
     assert Bench(locked(1)).hold({0: 2}, 3).hold({0: 1}, 5).most == 1
 
 
-def test_less_than_a_fifth_is_bound_and_more_is_not():
+def test_speedup_below_a_fifth_is_gil_bound_and_above_is_not():
     def partly(share):
         return lambda cores: 1 + share * (sum(cores.values()) - 1)
 
@@ -97,7 +97,7 @@ def test_less_than_a_fifth_is_bound_and_more_is_not():
 
 @settings(max_examples=150, deadline=None)
 @given(st.integers(1, 40), st.integers(1, 8), st.sampled_from([0.0, 0.01, 0.03]), st.integers(0, 10_000))
-def test_perfect_scaling_is_never_taken_for_it(before, more, noise, seed):
+def test_perfect_scaling_is_never_detected_as_gil_bound(before, more, noise, seed):
     bench = Bench(perfect, noise, seed).hold({0: before}, 4).hold({0: before + more}, 12)
     assert bench.most is None
     assert bench.hold({0: before}, 12).most is None
@@ -105,68 +105,68 @@ def test_perfect_scaling_is_never_taken_for_it(before, more, noise, seed):
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 6), st.sampled_from([0.0, 0.01, 0.02]), st.integers(0, 10_000))
-def test_it_is_found_under_noise(most, noise, seed):
+def test_gil_is_detected_under_noise(most, noise, seed):
     bench = Bench(locked(most), noise, seed).hold({0: most}, 6).hold({0: most + 1}, 10)
     assert bench.most == most
 
 
-def test_what_is_not_overloaded_says_nothing():
+def test_executor_without_overload_gives_no_finding():
     bench = Bench(locked(1)).hold({0: 1}, 4, queue=False).hold({0: 2}, 8, queue=False)
     assert bench.most is None
     assert not bench.in_doubt
 
 
-def test_a_load_that_was_met_in_between_says_nothing():
+def test_experiment_interrupted_by_sufficient_cores_gives_no_finding():
     bench = Bench(locked(1)).hold({0: 1}, 3).hold({0: 2}, 4, queue=False).hold({0: 2}, 8)
     assert bench.most is None
 
 
-def test_what_one_shard_limits_is_not_bound():
+def test_executor_limited_by_one_shard_is_not_gil_bound():
     shards = np.array([0.97, 0.01, 0.02])
     assert Bench(locked(1)).hold({0: 1}, 3).hold({0: 2}, 8, shards=shards).most is None
 
 
-def test_while_it_is_not_seen_to_help_it_is_in_doubt():
+def test_executor_is_in_doubt_until_added_core_shows_effect():
     bench = Bench(locked(1)).hold({0: 1}, 3).hold({0: 2}, 1)
     assert bench.in_doubt
     assert not Bench(perfect).hold({0: 1}, 3).hold({0: 2}, 1).in_doubt
     assert not Bench(locked(1)).hold({0: 1}, 3).hold({0: 1, 1: 1}, 1).in_doubt
 
 
-def test_doubt_ends():
+def test_doubt_ends_without_visible_effect():
     bench = Bench(locked(20), noise=0.0).hold({0: 20}, 3).hold({0: 21}, 6)
     assert not bench.in_doubt
 
 
-def test_a_finding_is_forgotten_after_a_while():
+def test_finding_expires():
     bench = Bench(locked(1), bound_for=60.0).hold({0: 1}, 3).hold({0: 2}, 5)
     assert bench.most == 1
     assert bench.hold({0: 2}, 70).most is None
 
 
-def test_a_finding_is_dropped_when_other_nodes_do_not_help_either():
+def test_finding_is_revoked_if_other_nodes_bring_no_speedup_either():
     bench = Bench(lambda cores: 1.0).hold({0: 1}, 3).hold({0: 2}, 5)
     assert bench.most == 1
     bench.hold({0: 1, 1: 1}, 8)
     assert bench.most is None
-    assert bench.hold({0: 2}, 8).hold({0: 3}, 8).most is None, "it was refuted not long ago"
+    assert bench.hold({0: 2}, 8).hold({0: 3}, 8).most is None, "it was revoked recently"
 
 
-def test_a_finding_is_confirmed_on_other_nodes():
+def test_finding_is_renewed_by_speedup_on_other_nodes():
     bench = Bench(locked(1), bound_for=20.0).hold({0: 1}, 3).hold({0: 2}, 5).hold({0: 1, 1: 1}, 8)
-    assert bench.hold({0: 1, 1: 1}, 10).most == 1, "the time begins anew"
+    assert bench.hold({0: 1, 1: 1}, 10).most == 1, "the expiry restarts"
 
 
-def test_another_run_of_the_job_starts_without_findings():
+def test_new_generation_starts_without_findings():
     bench = Bench(locked(1)).hold({0: 1}, 3).hold({0: 2}, 5)
     again = replace(bench.job, generation=2)
     bench.bound.observe(Snapshot(bench.now + 1, NODES, (again,)))
     assert bench.bound.most(again, OPERATOR) is None
-    assert bench.most is None, "the run is gone"
+    assert bench.most is None, "the earlier generation has ended"
 
 
-def test_nodes_are_known_by_their_address():
-    """A worker leaves, and all others get another place in the snapshot: no core has changed."""
+def test_node_renumbering_is_no_change_of_cores():
+    """When a worker leaves, the others get other numbers in the snapshot, but no core has changed."""
     bench = Bench(locked(1)).hold({1: 1}, 4)
     bench.hold({0: 1}, 4, nodes=NODES[1:])
     assert bench.hold({0: 2}, 5, nodes=NODES[1:]).most == 1

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from dask_elastic.control.hysteresis import MOST_DOUBLINGS, REGRET, Hysteresis
 
 
-def test_nothing_is_known_before_the_time_is_over():
+def test_hysteresis_before_full_time_returns_current_cores():
     hysteresis = Hysteresis(10.0)
     for second in range(10):
         hysteresis.add(float(second), np.array([1, 2]))
@@ -18,7 +18,7 @@ def test_nothing_is_known_before_the_time_is_over():
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.integers(1, 9), min_size=12, max_size=60))
-def test_it_is_the_most_of_the_last_seconds(needs):
+def test_hysteresis_returns_maximum_of_last_seconds(needs):
     hysteresis = Hysteresis(10.0)
     for second, need in enumerate(needs):
         hysteresis.add(float(second), np.array([need]))
@@ -31,20 +31,20 @@ def mistaken(hysteresis, start, load=4.0, later=4.0):
     hysteresis.calm(start + 6, later)
 
 
-def test_a_mistake_doubles_the_time_up_to_eightfold():
+def test_hysteresis_premature_release_doubles_time_up_to_eightfold():
     hysteresis = Hysteresis(10.0)
     for turn in range(5):
         mistaken(hysteresis, 100.0 * turn)
         assert hysteresis.seconds == 10.0 * 2 ** min(turn + 1, MOST_DOUBLINGS)
 
 
-def test_a_load_that_has_risen_is_no_mistake():
+def test_hysteresis_release_before_risen_load_is_not_premature():
     hysteresis = Hysteresis(10.0)
     mistaken(hysteresis, 0.0, later=8.0)
     assert hysteresis.seconds == 10.0
 
 
-def test_cores_that_are_wanted_much_later_were_not_given_back_by_mistake():
+def test_hysteresis_growth_long_after_release_is_not_premature():
     hysteresis = Hysteresis(10.0)
     hysteresis.released(0.0, 4.0)
     hysteresis.grown(REGRET * 10 + 1)
@@ -52,14 +52,14 @@ def test_cores_that_are_wanted_much_later_were_not_given_back_by_mistake():
     assert hysteresis.seconds == 10.0
 
 
-def test_growing_without_a_release_is_no_mistake():
+def test_hysteresis_growth_without_release_keeps_time():
     hysteresis = Hysteresis(10.0)
     hysteresis.grown(5.0)
     hysteresis.calm(6.0, 1.0)
     assert hysteresis.seconds == 10.0
 
 
-def test_a_long_time_without_mistakes_is_rewarded():
+def test_hysteresis_time_halves_after_long_time_without_premature_release():
     hysteresis = Hysteresis(10.0)
     mistaken(hysteresis, 0.0)
     hysteresis.calm(100.0, 4.0)

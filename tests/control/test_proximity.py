@@ -17,28 +17,28 @@ def moved(before, planned, capacity, state, home, hosts=HOSTS, fixed=None):
     )  # fmt: skip
 
 
-def test_a_new_core_comes_to_a_free_one_of_the_homes_host():
+def test_nearer_moves_added_core_to_free_core_on_homes_host():
     assert moved([[2], [0], [0], [0]], [[2], [2], [0], [0]], [2, 4, 1, 4], [9.0], [0]).ravel().tolist() == [2, 1, 1, 0]
 
 
-def test_the_home_itself_is_nearest():
+def test_nearer_prefers_the_home_node():
     assert moved([[1], [0], [0], [0]], [[1], [1], [0], [0]], [2, 4, 4, 4], [0.0], [0]).ravel().tolist() == [2, 0, 0, 0]
 
 
-def test_two_executors_change_places():
+def test_nearer_exchanges_added_cores_of_two_executors():
     before = [[2, 0], [0, 2], [0, 0], [0, 0]]
     planned = [[2, 0], [0, 2], [0, 1], [1, 0]]
     assert moved(before, planned, [2, 2, 1, 1], [5.0, 5.0], [0, 1]).tolist() == [[2, 0], [0, 2], [1, 0], [0, 1]]
 
 
-def test_old_cores_and_fixed_executors_stay():
+def test_nearer_keeps_old_cores_and_fixed_executors():
     before = [[1], [1], [0], [0]]
     assert moved(before, before, [4] * 4, [1.0], [0]).tolist() == before
     planned = [[1], [2], [0], [0]]
     assert moved(before, planned, [1, 4, 4, 4], [1.0], [0], fixed=np.array([True])).tolist() == planned
 
 
-def test_no_state_moves_for_it():
+def test_nearer_moves_no_additional_state():
     before, planned = [[1], [2], [0], [0]], [[1], [3], [0], [0]]
     assert moved(before, planned, [1, 4, 4, 4], [100.0], [0]).tolist() == planned
     assert moved(before, planned, [1, 4, 4, 4], [0.0], [0]).ravel().tolist() == [1, 2, 1, 0]
@@ -51,7 +51,7 @@ def distance(cores, home, hosts):
 
 @settings(max_examples=200, deadline=None)
 @given(st.integers(0, 100_000))
-def test_it_is_never_worse(seed):
+def test_nearer_is_never_worse_than_the_plan(seed):
     random = np.random.default_rng(seed)
     nodes, executors = int(random.integers(2, 7)), int(random.integers(1, 6))
     hosts = [f"h{i}" for i in random.integers(0, 3, nodes)]

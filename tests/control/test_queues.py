@@ -25,7 +25,7 @@ def unlimited(count):
     return np.full(count, NO_LIMIT)
 
 
-def test_it_is_made_from_executors():
+def test_queues_of_executors_have_their_rates():
     executor = ExecutorSnapshot(ExecutorId("op", 0), 0, {0: 2}, 900.0, 500.0, customer_rows=0.5)
     made = Queues.of([executor], 900.0)
     assert made.loads.tolist() == [1.8]
@@ -34,12 +34,12 @@ def test_it_is_made_from_executors():
     assert not made.is_stable(np.array([1]))
 
 
-def test_lengths_that_differ_are_named():
+def test_queues_with_different_lengths_raise():
     with pytest.raises(PlanningError, match=r"\(2, 1, 2\)"):
         Queues(1.0, np.ones(2), np.ones(1), np.ones(2))
 
 
-def test_customers_are_sub_batches():
+def test_queues_latency_counts_sub_batches_as_customers():
     made = queues([1000.0, 500.0], [700.0, 400.0], rows=[10.0, 4.0])
     cores = np.array([3, 2])
     weighed = expected_latency(1500.0, [100.0, 125.0], [70.0, 100.0], cores, weight=[10.0, 4.0])
@@ -47,13 +47,13 @@ def test_customers_are_sub_batches():
     assert made.latency(cores) > queues([1000.0, 500.0], [700.0, 400.0]).latency(cores)
 
 
-def test_scaling_keeps_the_shares():
+def test_scaled_queues_keep_proportions():
     made = queues([10.0, 30.0], [10.0, 10.0]).scaled(1.5)
     assert made.loads.tolist() == [1.5, 4.5]
     assert made.external == 60.0
 
 
-def test_without_limits_it_is_the_model():
+def test_fewest_without_limits_equals_jackson_allocation():
     made = queues([10.0, 30.0], [10.0, 10.0])
     found, model = made.fewest(0.15, 20, unlimited(2)), allocate(40.0, [10.0, 30.0], [10.0, 10.0], 0.15, 20)
     assert found.cores.tolist() == model.cores.tolist()
@@ -62,7 +62,7 @@ def test_without_limits_it_is_the_model():
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 100_000))
-def test_with_limits_it_equals_brute_force(seed):
+def test_fewest_with_limits_equals_brute_force(seed):
     random = np.random.default_rng(seed)
     count = int(random.integers(1, 4))
     made = queues(random.uniform(0.2, 2.5, count), np.ones(count), rows=random.integers(1, 4, count))
@@ -79,7 +79,7 @@ def test_with_limits_it_equals_brute_force(seed):
         assert int(found.cores.sum()) == best
 
 
-def test_a_limit_below_the_load_is_kept_and_the_others_get_theirs():
+def test_fewest_with_limit_below_load_respects_limit():
     made = queues([5.0, 1.5], [1.0, 1.0])
     for target in (math.inf, 3.0):
         found = made.fewest(target, 10, np.array([2, NO_LIMIT]))
@@ -89,12 +89,12 @@ def test_a_limit_below_the_load_is_kept_and_the_others_get_theirs():
         assert math.isinf(found.latency)
 
 
-def test_two_limits_below_the_loads_are_kept_without_a_target():
+def test_fewest_with_two_limits_below_loads_and_no_target_respects_limits():
     found = queues([5.0, 6.0, 1.5], [1.0, 1.0, 1.0]).fewest(math.inf, 12, np.array([2, 3, NO_LIMIT]))
     assert found.cores.tolist() == [2, 3, 2]
 
 
-def test_a_target_that_is_used_up_is_a_best_effort():
+def test_best_effort_with_exhausted_target_is_near_best_latency():
     made = queues([1.0], [1.0])
     best, effort = made.fewest(-1.0, 30, unlimited(1)), made.best_effort(-1.0, 30, unlimited(1))
     assert not best.feasible
@@ -103,17 +103,17 @@ def test_a_target_that_is_used_up_is_a_best_effort():
     assert effort.cores[0] < 10
 
 
-def test_nothing_arrives():
+def test_fewest_without_arrivals_is_one_core_each():
     made = queues([0.0, 0.0], [1.0, 1.0])
     assert made.fewest(0.1, 5, unlimited(2)).cores.tolist() == [1, 1]
     assert made.fewest(math.inf, 5, unlimited(2)).feasible
 
 
-def test_queues_are_worked_off_while_sources_are_silent():
+def test_fewest_with_idle_sources_covers_draining_queues():
     made = queues([0.0, 3.0], [1.0, 1.0], external=0.0)
     assert made.fewest(2.0, 10, unlimited(2)).cores[1] >= 4
 
 
-def test_no_executors_need_no_cores():
+def test_fewest_without_executors_is_empty():
     none = queues([], [])
     assert none.fewest(1.0, 0, unlimited(0)).cores.tolist() == []

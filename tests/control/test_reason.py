@@ -1,4 +1,4 @@
-"""What people read of a decision, case by case."""
+"""The reasons of decisions, one test per kind."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def executor(index=0, cores=None, arrival=1000.0, queue=0, **more):
     return ExecutorSnapshot(ExecutorId("op", index), 0, held, arrival, 1000.0, done, queue=queue, **more)
 
 
-def said(*executors, nodes=((8, False), (8, False)), ticks=1, settings=None, **more):
-    """What is said at the last of some ticks with the same measurements; the decisions of the first are carried out."""
+def reason_of(*executors, nodes=((8, False), (8, False)), ticks=1, settings=None, **more):
+    """Return the last reason after some ticks with the same measurements."""
     made = tuple(NodeSnapshot(f"n{i}", f"h{i}", cores, retiring) for i, (cores, retiring) in enumerate(nodes))
     loop, decisions = ControlLoop(settings or ControlSettings()), ()
     for second in range(ticks):
@@ -31,96 +31,97 @@ def said(*executors, nodes=((8, False), (8, False)), ticks=1, settings=None, **m
     return decision.reason
 
 
-def test_an_overload():
-    assert said(executor(queue=300, arrival=2000.0)) == (
-        "op[0] is overloaded (up to 150 ms of work wait, cores 100 % busy), so cores are planned for 1.5 times what "
-        "they achieve."
+def test_reason_of_overload():
+    assert reason_of(executor(queue=300, arrival=2000.0)) == (
+        "op[0] is overloaded (backlog up to 150 ms, cores 100 % busy), so cores are planned for 1.5 times the current "
+        "throughput."
     )
 
 
-def test_many_overloads_are_counted():
+def test_reason_of_many_overloads_counts_executors():
     executors = [executor(i, {i % 2: 1}, 1000.0, 200) for i in range(6)]
-    assert said(*executors).startswith("op[0], op[1], op[2] and 3 more are overloaded (up to 200 ms of work wait")
+    assert reason_of(*executors).startswith("op[0], op[1], op[2] and 3 more are overloaded (backlog up to 200 ms")
 
 
-def test_a_latency_that_is_expected():
-    assert said(executor(arrival=1700.0), latency_target=0.004) == (
-        "7.95 ms are expected of the cores held, the target is 4 ms."
+def test_reason_of_predicted_latency_above_target():
+    assert reason_of(executor(arrival=1700.0), latency_target=0.004) == (
+        "the predicted latency with its current cores is 7.95 ms, the target 4 ms."
     )
 
 
-def test_too_few_cores():
-    reason = said(executor(arrival=2100.0), latency_target=None)
-    assert reason == "the cores held are too few for 2,310 tuples/s, which is with headroom."
+def test_reason_of_too_few_cores():
+    reason = reason_of(executor(arrival=2100.0), latency_target=None)
+    assert reason == "its cores are too few for 2,310 tuples/s (headroom included)."
 
 
-def test_a_surplus():
-    assert said(executor(cores={0: 8}), ticks=11) == "a surplus of cores has lasted 10 s or longer."
+def test_reason_of_surplus():
+    assert reason_of(executor(cores={0: 8}), ticks=11) == "it has had surplus cores for at least 10 s."
 
 
-def test_a_node_that_retires():
-    assert said(executor(), nodes=((8, True), (8, False))) == "n0 retires."
+def test_reason_of_retiring_node():
+    assert reason_of(executor(), nodes=((8, True), (8, False))) == "n0 is retiring."
 
 
-def test_data_that_comes_home():
-    reason = said(executor(cores={1: 2}, bytes_in=1e9))
-    assert reason == "cores change their nodes, for data to travel less or to make room."
+def test_reason_of_cores_that_move_home():
+    reason = reason_of(executor(cores={1: 2}, bytes_in=1e9))
+    assert reason == "cores move to other nodes, to reduce network traffic or to free cores."
 
 
-def test_a_shard_that_limits():
-    reason = said(executor(queue=300, arrival=2000.0, shard_load=np.array([1.0, 0.5, 0.5])), ticks=1)
-    assert reason.endswith("one shard is 50 % of the load of op[0]: beyond 3 cores none helps.")
+def test_reason_of_limiting_shard():
+    reason = reason_of(executor(queue=300, arrival=2000.0, shard_load=np.array([1.0, 0.5, 0.5])), ticks=1)
+    assert reason.endswith("one shard is 50 % of the load of op[0], so more than 3 cores would not speed it up.")
 
 
-def test_what_is_lacking_and_out_of_reach():
-    reason = said(executor(cores={0: 8}, arrival=8000.0, queue=900), nodes=((8, False),))
-    assert "no allocation of 8 cores reaches 50 ms: this is the best effort; " in reason
-    assert reason.endswith("5 more cores would be needed than it can have.")
+def test_reason_of_missing_cores_and_unreachable_target():
+    reason = reason_of(executor(cores={0: 8}, arrival=8000.0, queue=900), nodes=((8, False),))
+    assert "no allocation of 8 cores reaches 50 ms, so this is the best effort; " in reason
+    assert reason.endswith("it needs 5 more cores than it can get.")
 
 
-def test_a_target_below_the_hop():
-    reason = said(executor(cores={0: 4}, sojourn=0.001), latency=0.3, ticks=9)
-    assert "no allocation of 16 cores reaches 50 ms, 299 ms are spent outside of its executors" in reason
+def test_reason_of_target_below_the_hop():
+    reason = reason_of(executor(cores={0: 4}, sojourn=0.001), latency=0.3, ticks=9)
+    assert "no allocation of 16 cores reaches 50 ms (299 ms are spent outside of its executors)" in reason
 
 
 @pytest.mark.parametrize(
     ("feasible", "text"),
     [
-        (True, "nothing is amiss any more."),
+        (True, "all earlier problems are resolved."),
         (
             False,
-            "no allocation of 6 cores reaches 50 ms, 6 s are spent outside of its executors: this is the best effort.",
+            "no allocation of 6 cores reaches 50 ms (6 s are spent outside of its executors), so this is the best "
+            "effort.",
         ),
     ],
 )
-def test_nothing_is_amiss_only_where_nothing_is(feasible, text):
+def test_reason_without_problem_reports_resolution_only_if_feasible(feasible, text):
     none = np.empty(0, dtype=np.int64)
     job = JobSnapshot("job", 1, (), latency_target=0.05)
     demand = SimpleNamespace(
-        overloaded=(), satisfied=True, feasible=feasible, hop=6.0, places=(), most=none, needed=none
+        overloaded=(), satisfied=True, feasible=feasible, hop=6.0, indices=(), most=none, needed=none
     )
     portion = SimpleNamespace(exchanged=False, starved=0)
     assert reason(job, demand, portion, (), {}, (), {}, 6, ControlSettings()) == text
 
 
-def test_what_is_held_back():
+def test_reason_of_deferred_change():
     settings = ControlSettings(budget_bytes=10.0)
     executors = [executor(i, state_bytes=20 + i) for i in range(2)]
-    reason = said(*executors, nodes=((8, True), (8, False)), settings=settings)
-    assert "held back: op[1], because it moves" in reason
+    reason = reason_of(*executors, nodes=((8, True), (8, False)), settings=settings)
+    assert "the change of op[1] is deferred, because it moves" in reason
 
 
-def test_a_dry_run():
-    assert said(executor(arrival=2100.0), dry_run=True).endswith("a dry run: nothing is carried out.")
+def test_reason_of_dry_run():
+    assert reason_of(executor(arrival=2100.0), dry_run=True).endswith("dry run, so nothing is carried out.")
 
 
-def test_slots_that_are_shared():
-    reason = said(executor(0, {0: 1}), executor(1, {0: 1}), executor(2, {0: 1}, 3000.0), nodes=((2, False),))
-    assert "executors outnumber the cores and share them" in reason
+def test_reason_of_shared_cores():
+    reason = reason_of(executor(0, {0: 1}), executor(1, {0: 1}), executor(2, {0: 1}, 3000.0), nodes=((2, False),))
+    assert "there are fewer cores than executors, so executors share cores" in reason
 
 
 @pytest.mark.parametrize(
     ("seconds", "text"), [(0.05, "50 ms"), (1.0, "1 s"), (0.0, "0 us"), (0.0123456, "12.3 ms"), (90, "90 s")]
 )
-def test_durations(seconds, text):
+def test_duration_has_three_digits_and_a_unit(seconds, text):
     assert duration(seconds) == text

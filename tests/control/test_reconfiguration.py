@@ -20,7 +20,7 @@ CAPACITY = 10.0
 
 
 class Cluster:
-    """Nodes that come when they are asked for and are ended when they may be; it carries plans out."""
+    """A cluster that adds and stops nodes as requested and carries plans out."""
 
     def __init__(self, loop, nodes, groups, refuses=False):
         self.loop = loop
@@ -43,7 +43,7 @@ class Cluster:
 
     def period(self, load, **budget):
         proposal = self.loop.begin(self.problem(load, **budget), self.names)
-        assert not {*proposal.release} & {*self.place.values()}, "a node is released that has groups"
+        assert not {*proposal.release} & {*self.place.values()}, "a released node still has groups"
         self.names = [name for name in self.names if name not in proposal.release]
         if proposal.add and not self.refuses:
             self.names += [f"node-{self.born + number}" for number in range(proposal.add)]
@@ -62,7 +62,7 @@ def loop(**options):
     return Reconfigurer(planner("flux"), TargetUtilisation(patience=2, **options))
 
 
-def test_nodes_come_before_the_plan_that_uses_them():
+def test_reconfigurer_adds_nodes_before_final_plan():
     cluster = Cluster(loop(), nodes=4, groups=40)
     _, done = cluster.period(np.full(40, 0.9))
     assert len(cluster.names) == 6
@@ -70,7 +70,7 @@ def test_nodes_come_before_the_plan_that_uses_them():
     assert {*cluster.place.values()} == {*cluster.names}
 
 
-def test_without_a_change_of_nodes_the_potential_plan_is_the_plan():
+def test_reconfigurer_without_scaling_uses_potential_plan():
     calls = []
 
     class Counting(Milp):
@@ -88,7 +88,7 @@ def test_without_a_change_of_nodes_the_potential_plan_is_the_plan():
     assert len(calls) == 3
 
 
-def test_nodes_are_drained_within_the_budget_and_released_when_empty():
+def test_reconfigurer_drains_nodes_within_budget_and_releases_empty_ones():
     cluster = Cluster(loop(), nodes=8, groups=40)
     load = np.full(40, 0.5)
     for _ in range(20):
@@ -99,13 +99,13 @@ def test_nodes_are_drained_within_the_budget_and_released_when_empty():
     assert removed == released == 5
     assert len(cluster.names) == 3
     first, last = ([i for i, row in enumerate(cluster.history) if row[column]] for column in (2, 0))
-    # Five nodes of five groups each, three groups a period.
+    # Five nodes with five groups each; three groups move per period.
     assert first == [1]
     assert last[-1] >= 1 + 25 // 3
     assert cluster.loop.marked == set()
 
 
-def test_a_load_that_rises_while_nodes_drain_takes_them_back():
+def test_reconfigurer_keeps_draining_nodes_when_load_rises():
     cluster = Cluster(loop(), nodes=8, groups=40)
     for _ in range(3):
         cluster.period(np.full(40, 0.5), max_moves=2)
@@ -116,7 +116,7 @@ def test_a_load_that_rises_while_nodes_drain_takes_them_back():
     assert cluster.loop.marked == set()
 
 
-def test_what_balancing_solves_needs_no_node():
+def test_reconfigurer_balances_without_adding_nodes():
     machine = loop()
     problem = PlacementProblem([4, 4, 4, 1, 1], [0, 0, 0, 1, 2], 3, capacity=[CAPACITY] * 3)
     assert problem.shares(problem.current).max() > 1
@@ -125,8 +125,8 @@ def test_what_balancing_solves_needs_no_node():
     assert machine.finish(proposal).moves
 
 
-def test_an_overloaded_node_comes_before_one_that_drains():
-    # Node 0 is full, node 3 is to go; the budget pays for one of the two.
+def test_reconfigurer_relieves_overloaded_node_before_draining_another():
+    # Node 0 is full and node 3 is marked for removal; the budget covers one move.
     class Removes:
         def decide(self, problem, plan, marked, last):
             return Scaling(remove=() if marked.any() else (3,))
@@ -138,7 +138,7 @@ def test_an_overloaded_node_comes_before_one_that_drains():
     assert [move.source for move in done.moves] == ["a"]
 
 
-def test_nodes_that_do_not_come_are_done_without():
+def test_reconfigurer_plans_without_nodes_that_were_not_added():
     cluster = Cluster(loop(), nodes=2, groups=10, refuses=True)
     load = np.linspace(1.0, 3.0, 10)
     proposal, done = cluster.period(load)
@@ -150,7 +150,7 @@ def test_nodes_that_do_not_come_are_done_without():
     assert without.finish(proposal).nodes == tuple(cluster.names)
 
 
-def test_what_others_drain_is_emptied_but_neither_released_nor_taken_back():
+def test_reconfigurer_drains_foreign_draining_nodes_without_releasing_or_keeping_them():
     machine = loop()
     problem = PlacementProblem([9, 9, 9], [0, 1, 2], 3, capacity=[CAPACITY] * 3, draining=[2])
     proposal = machine.begin(problem, "abc")
@@ -161,27 +161,27 @@ def test_what_others_drain_is_emptied_but_neither_released_nor_taken_back():
     assert machine.begin(empty, "abcde").release == ()
 
 
-def test_nodes_stay_where_others_drain_all_that_would_have_stayed():
+def test_reconfigurer_keeps_marked_node_if_all_others_drain():
     machine = Reconfigurer(planner("flux"), TargetUtilisation(patience=1))
     problem = PlacementProblem([1, 1, 1], [0, 1, 2], 3, capacity=[CAPACITY] * 3)
     assert machine.begin(problem, "abc").remove == ("b", "c")
     proposal = machine.begin(replace(problem, draining=np.array([True, False, False])), "abc")
-    # One of the two is to go again, now that the other stays.
+    # One of the two is marked again, now that the other stays.
     assert proposal.keep == ("b",)
     assert machine.marked == {"c"}
     assert {move.target for move in machine.finish(proposal).moves} == {"b"}
 
 
-def test_a_node_that_is_gone_is_no_longer_marked():
+def test_reconfigurer_unmarks_absent_nodes():
     machine = Reconfigurer(planner("flux"), TargetUtilisation(patience=1))
     machine.begin(PlacementProblem([1, 1], [0, 1], 2, capacity=[CAPACITY] * 2), ["a", "b"])
     assert machine.marked == {"b"}
-    # It left by itself, and another one has come under its name since.
+    # Node b left by itself; a later node of the same name must not inherit the mark.
     machine.begin(PlacementProblem([6, 1], [0, 0], 1, capacity=[CAPACITY]), ["a"])
     assert machine.marked == set()
 
 
-def test_new_groups_have_no_source():
+def test_reconfiguration_moves_of_new_groups_have_no_source():
     machine = Reconfigurer(planner("flux"), TargetUtilisation())
     done = machine.finish(machine.begin(PlacementProblem([6, 6], [-1, 1], 2, capacity=[CAPACITY] * 2), "ab"))
     assert done.moves == (GroupMove(0, None, "a"),)
@@ -189,7 +189,7 @@ def test_new_groups_have_no_source():
 
 @settings(max_examples=15, deadline=None)
 @given(st.integers(0, 10_000))
-def test_a_steady_load_comes_to_rest(seed):
+def test_reconfigurer_under_steady_load_reaches_fixed_point(seed):
     random = np.random.default_rng(seed)
     nodes = int(random.integers(1, 7))
     groups = int(random.integers(2 * nodes, 40))
@@ -204,7 +204,7 @@ def test_a_steady_load_comes_to_rest(seed):
 
 @settings(max_examples=15, deadline=None)
 @given(st.integers(0, 10_000))
-def test_a_changing_load_never_breaks_a_rule(seed):
+def test_reconfigurer_under_changing_load_keeps_invariants(seed):
     random = np.random.default_rng(seed)
     groups = int(random.integers(4, 30))
     cluster = Cluster(Reconfigurer(planner("flux"), TargetUtilisation(patience=1, most=9)), 3, groups)
@@ -235,17 +235,17 @@ class Wrong:
         (Scaling(keep=(2,)), "keeps bin 2"),
     ],
 )
-def test_a_policy_that_names_a_wrong_bin_is_refused(scaling, message):
+def test_reconfigurer_with_policy_naming_wrong_bin_raises(scaling, message):
     problem = PlacementProblem([1, 1], [0, 1], 3, draining=[2])
     with pytest.raises(PlanningError, match=message):
         Reconfigurer(planner("flux"), Wrong(scaling)).begin(problem, "abc")
 
 
-def test_names_are_checked():
+def test_reconfigurer_with_wrong_node_names_raises():
     machine = loop()
     problem = PlacementProblem([7, 7], [0, 1], 2, capacity=[CAPACITY] * 2)
     for names in ("a", "aa", "abc"):
-        with pytest.raises(PlanningError, match="give 2 different names"):
+        with pytest.raises(PlanningError, match="give 2 distinct names"):
             machine.begin(problem, names)
     proposal = machine.begin(problem, "ab")
     with pytest.raises(PlanningError, match="belong together"):

@@ -69,7 +69,7 @@ def snapshots(draw):
 
 
 def same(one, other):
-    """Whether two records of the vocabulary have the same values, arrays included."""
+    """Return whether two records have the same values, arrays included."""
     if isinstance(one, np.ndarray):
         return isinstance(other, np.ndarray) and one.dtype == other.dtype and np.array_equal(one, other)
     if isinstance(one, tuple) and not isinstance(one, ExecutorId):
@@ -83,18 +83,18 @@ def same(one, other):
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(snapshots(), max_size=3))
-def test_nothing_is_lost(recorded):
+def test_recording_round_trip_is_lossless(recorded):
     assert same(tuple(loads(dumps(recorded))), tuple(recorded))
 
 
 @settings(max_examples=50, deadline=None)
 @given(snapshots())
-def test_snapshots_are_plain_enough_for_any_wire(snapshot):
+def test_snapshot_dict_survives_msgpack(snapshot):
     plain = msgpack.unpackb(msgpack.packb(snapshot_to_dict(snapshot)))
     assert same(snapshot_from_dict(plain), snapshot)
 
 
-def test_numbers_of_numpy_become_plain():
+def test_recording_converts_numpy_numbers():
     executor = ExecutorSnapshot(
         ExecutorId("op", np.int64(1)), np.int64(0), {np.int64(0): np.int64(2)}, np.float64(1.5), None, queue=np.int64(3)
     )
@@ -104,7 +104,7 @@ def test_numbers_of_numpy_become_plain():
     msgpack.packb(snapshot_to_dict(snapshot))
 
 
-def test_decisions_survive_the_wire():
+def test_decision_dict_survives_msgpack_and_json():
     change = CoreChange("job", 2, ExecutorId("op", 1), {0: 1}, {0: 1, 3: 2}, 5.5)
     decision = Decision(
         7, 1.25, "job", 2, None, 0.1, float("inf"), False, {ExecutorId("op", 1): 3}, (change,), True, "why", 2, ("op",),
@@ -115,7 +115,7 @@ def test_decisions_survive_the_wire():
     assert decision_from_dict(json.loads(json.dumps(decision_to_dict(decision)))) == decision
 
 
-def test_decisions_of_the_loop_survive_the_wire(kit):
+def test_decision_dicts_of_the_loop_survive_msgpack(kit):
     load = kit.Load("job", lambda now: 4000, [(kit.machines("op", [0], [1], 1000.0), kit.even(1))], target=0.05)
     plant = kit.Plant(kit.nodes(2, 4), [load]).run(3, ControlLoop())
     assert plant.decisions("job")
@@ -127,18 +127,18 @@ LINES = dumps([Snapshot(1.0, (), ()), Snapshot(2.0, (), ())]).splitlines()
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "message"),
     [
         (b"", "line 1 is damaged"),
         (b"hello", "line 1 is damaged"),
-        (b"[]", "line 1: these are no snapshots"),
-        (b'{"format":"other"}', "line 1: these are no snapshots"),
-        (LINES[0].replace(b"1", b"9"), "line 1: version 9"),
+        (b"[]", "line 1: this is not a recording"),
+        (b'{"format":"other"}', "line 1: this is not a recording"),
+        (LINES[0].replace(b"1", b"9"), "line 1: the recording has version 9"),
         (b"\n".join([*LINES[:2], LINES[2][:9]]), "line 3 is damaged"),
-        (b"\n".join([LINES[0], b"{}"]), "line 2 is no snapshot: KeyError"),
-        (b"\n".join([LINES[0], b'{"now":1,"nodes":[{"x":1}],"jobs":[]}']), "line 2 is no snapshot: TypeError"),
+        (b"\n".join([LINES[0], b"{}"]), "line 2 is not a snapshot: KeyError"),
+        (b"\n".join([LINES[0], b'{"now":1,"nodes":[{"x":1}],"jobs":[]}']), "line 2 is not a snapshot: TypeError"),
     ],
 )
-def test_what_is_no_recording_is_named_by_its_line(data, said):
-    with pytest.raises(PlanningError, match=said):
+def test_damaged_recording_raises_with_line(data, message):
+    with pytest.raises(PlanningError, match=message):
         loads(data)

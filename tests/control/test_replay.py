@@ -16,35 +16,35 @@ def recorded(kit):
     return kit.Plant(kit.nodes(4, 6), [load], seed=1, noise=0.04).run(40, ControlLoop())
 
 
-def said(plans):
+def decided(plans):
     return [(decision.time, decision.changes, decision.reason) for plan in plans for decision in plan.decisions]
 
 
-def test_a_recording_is_decided_as_it_was(recorded):
+def test_replay_of_recording_repeats_its_decisions(recorded):
     plans = replay(loads(dumps(recorded.snapshots)))
     assert [plan.changes for plan in plans] == [plan.changes for plan in recorded.plans]
-    assert said(plans) == said(recorded.plans)
+    assert decided(plans) == decided(recorded.plans)
     assert any(plan.changes for plan in plans)
 
 
-def test_another_planner_wants_the_same_cores_on_other_nodes(recorded):
+def test_replay_with_another_planner_wants_same_number_of_cores(recorded):
     first = replay(recorded.snapshots, planner="naive")
-    assert said(first) != said(recorded.plans)
+    assert decided(first) != decided(recorded.plans)
     for own, other in zip(recorded.plans, first, strict=True):
         assert sum(sum(c.after.values()) for c in own.changes) == sum(sum(c.after.values()) for c in other.changes)
         break
 
 
-def test_other_settings_decide_otherwise(recorded):
+def test_replay_with_other_settings_decides_differently(recorded):
     bold = replay(recorded.snapshots, ControlSettings(growth=3.0))
     grown = next(i for i, plan in enumerate(recorded.plans) if plan.changes)
     assert sum(bold[grown].decisions[0].wanted.values()) > sum(recorded.plans[grown].decisions[0].wanted.values())
 
 
-def test_a_planner_that_does_not_exist_is_named(recorded):
+def test_replay_with_unknown_planner_raises(recorded):
     with pytest.raises(UnknownPlanner, match="did you mean 'elasticutor'"):
         replay(recorded.snapshots[:1], planner="elasticator")
 
 
-def test_no_snapshots_no_plans():
+def test_replay_without_snapshots_returns_no_plans():
     assert replay([]) == []

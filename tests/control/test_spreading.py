@@ -22,41 +22,41 @@ def spread_all(current, granted, capacity, home, per_node=1, keep=None, hosts=No
     )
 
 
-def test_cores_beyond_what_helps_on_a_node_go_elsewhere():
+def test_spread_moves_cores_above_limit_to_other_nodes():
     assert spread_all([[3], [0], [0]], [3], [4, 4, 4], [0]).ravel().tolist() == [1, 1, 1]
 
 
-def test_two_threads_of_a_node_may_help():
+def test_spread_allows_limit_of_two_per_node():
     assert spread_all([[3], [0]], [3], [4, 4], [0], per_node=2).ravel().tolist() == [2, 1]
 
 
-def test_executors_keep_out_of_each_others_way():
+def test_spread_places_executors_on_separate_nodes():
     cores = spread_all([[1, 0], [0, 1], [0, 0], [0, 0]], [2, 2], [4] * 4, [0, 1])
     assert cores.sum(axis=1).tolist() == [1, 1, 1, 1]
 
 
-def test_free_cores_come_before_those_of_others_and_near_ones_before_far_ones():
+def test_spread_prefers_free_then_near_cores():
     assert spread_all([[1], [0], [0]], [2], [4] * 3, [0], occupied=[0, 4, 0]).ravel().tolist() == [1, 0, 1]
     assert spread_all([[1], [0], [0]], [2], [4] * 3, [0], hosts=["a", "b", "a"]).ravel().tolist() == [1, 0, 1]
 
 
-def test_a_surplus_within_the_limits_is_kept_and_one_beyond_given_up_remote_first():
+def test_spread_keeps_allowed_surplus_and_releases_rest_remote_first():
     assert spread_all([[1], [1], [1]], [1], [4] * 3, [0], keep=[3]).ravel().tolist() == [1, 1, 1]
     assert spread_all([[1], [1], [1]], [1], [4] * 3, [0], keep=[2]).ravel().tolist() == [1, 1, 0]
 
 
-def test_a_node_that_retires_is_left():
+def test_spread_leaves_retiring_node():
     assert spread_all([[1], [1], [0]], [2], [4, 0, 4], [0]).ravel().tolist() == [1, 0, 1]
 
 
-def test_an_executor_has_a_core_even_where_all_are_full():
+def test_spread_gives_each_executor_a_core_on_full_nodes():
     cores = spread_all([[1, 0, 0], [0, 0, 0]], [1, 1, 1], [3, 0], [0, 0, 0])
     assert cores.sum(axis=0).tolist() == [1, 1, 1]
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.integers(0, 100_000))
-def test_it_keeps_the_rules(seed):
+def test_spread_keeps_invariants(seed):
     random = np.random.default_rng(seed)
     nodes, executors = int(random.integers(1, 6)), int(random.integers(1, 5))
     capacity = random.integers(0, 5, nodes)

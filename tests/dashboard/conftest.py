@@ -1,4 +1,4 @@
-"""A scheduler with a dashboard, and jobs whose numbers are known."""
+"""A scheduler with a dashboard, and jobs with known values."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import pytest
 from distributed import LocalCluster
 
 from dask_elastic.control.history import History
+from dask_elastic.dashboard.cluster_view import ClusterView, JobCard
 from dask_elastic.dashboard.display import Display
 from dask_elastic.dashboard.prometheus import COLLECTOR
-from dask_elastic.dashboard.watched import JobCard, Watched
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.plan import CoreChange, Decision, Outlook, Plan
 from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot, NodeSnapshot, Snapshot
@@ -24,7 +24,7 @@ START = 1_800_000_000.0
 
 @dataclass
 class KnownCluster:
-    """What a display watches, said by hand: as many nodes as asked for, and jobs of our making."""
+    """A cluster defined by the test: a number of nodes, and jobs with known values."""
 
     nodes: int = 3
     history: History = field(default_factory=History)
@@ -39,7 +39,7 @@ class KnownCluster:
     def addresses(self) -> list[str]:
         return [f"tcp://10.0.0.{node}:4000" for node in range(self.nodes)]
 
-    def watched(self) -> Watched:
+    def view(self) -> ClusterView:
         def list_cards() -> list[JobCard]:
             self.asked += 1
             return list(self.cards.values())
@@ -47,12 +47,12 @@ class KnownCluster:
         def list_decisions(job: str) -> list[Decision]:
             return [decision for decision in self.decided if decision.job == job]
 
-        return Watched(self.history, list_cards, list_decisions, lambda: self.problem)
+        return ClusterView(self.history, list_cards, list_decisions, lambda: self.problem)
 
     def add(
         self, *jobs: JobSnapshot, outlook: dict[str, Outlook] | None = None, decisions: tuple[Decision, ...] = ()
     ) -> None:
-        """Let a second pass, after which the cluster looks like this."""
+        """Advance by one second, and record these jobs."""
         nodes = tuple(NodeSnapshot(address, "host", 8) for address in self.addresses)
         self.outlook |= outlook or {}
         plan = Plan(decisions=decisions, outlook=self.outlook)
@@ -70,7 +70,7 @@ class KnownCluster:
             self.cards[job.name] = replace(self.cards[job.name], cores=lambda known=cores: known)
 
     def job(self, cores: dict[str, list[dict[int, int]]], name: str = "flights", **options: Any) -> JobSnapshot:
-        """Make a job of these cores by operator, executor and node; each core has the same to do."""
+        """Make a job with these cores by operator, executor and node; each core has the same load."""
         executors = tuple(
             self.executor(ExecutorId(operator, index), by_node, entry=place == 0)
             for place, (operator, parts) in enumerate(cores.items())
@@ -97,7 +97,7 @@ class KnownCluster:
         )
 
     def decision(self, number: int, **options: Any) -> Decision:
-        """Make a decision that gives per_route[0] a core of another node."""
+        """Make a decision that gives per_route[0] a core on another node."""
         executor = ExecutorId("per_route", 0)
         change = CoreChange("flights", 1, executor, before={0: 2}, after={0: 2, 1: 1}, moved_bytes=2048.0)
         known: dict[str, Any] = {
@@ -120,7 +120,7 @@ class KnownCluster:
 
 @pytest.fixture
 def known() -> KnownCluster:
-    """A cluster that is said by hand."""
+    """A cluster defined by the test."""
     return KnownCluster()
 
 
@@ -133,21 +133,21 @@ def scheduler_host() -> Iterator[LocalCluster]:
 
 @pytest.fixture
 def display(scheduler_host: LocalCluster, known: KnownCluster) -> Iterator[Display]:
-    """The known cluster, displayed by the real scheduler."""
-    made = Display(scheduler_host.scheduler, known.watched())
+    """The display of the known cluster, on the real scheduler."""
+    made = Display(scheduler_host.scheduler, known.view())
     on_loop(scheduler_host, made.open)
-    # Schedulers of other tests may live in this process, too.
-    others = {name: entry for name, entry in COLLECTOR._watched.items() if name != scheduler_host.scheduler.address}
+    # This process may still have schedulers of other tests.
+    others = {name: entry for name, entry in COLLECTOR._view.items() if name != scheduler_host.scheduler.address}
     for name in others:
-        del COLLECTOR._watched[name]
+        del COLLECTOR._view[name]
     yield made
-    COLLECTOR._watched.update(others)
+    COLLECTOR._view.update(others)
     on_loop(scheduler_host, made.close)
 
 
 @pytest.fixture
 def address(scheduler_host: LocalCluster, display: Display) -> str:
-    """Where the real scheduler serves its pages."""
+    """The URL of the real scheduler's dashboard."""
     return address_of(scheduler_host)
 
 
@@ -170,7 +170,7 @@ def call_on_loop() -> Callable[..., Any]:
 
 @pytest.fixture(scope="session")
 def wait_until() -> Callable[..., Any]:
-    """Return a function that asks again until the answer is true, and fails loudly when that takes too long."""
+    """Return a function that waits until a condition is true, and fails after a timeout."""
 
     def wait(condition: Callable[[], Any], what: str, timeout: float = 30) -> Any:
         deadline = time.monotonic() + timeout

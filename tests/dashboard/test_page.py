@@ -1,4 +1,4 @@
-"""What the page draws, as a browser gets it from a real scheduler, from a history with known numbers."""
+"""Tests of the page as a browser receives it from a real scheduler, for a history with known values."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from dask_elastic.dashboard.display import Display
 from dask_elastic.dashboard.heat_map import COLUMNS, HeatMap
 from dask_elastic.dashboard.page import ElasticPage, page_document
 from dask_elastic.dashboard.prometheus import COLLECTOR
-from dask_elastic.dashboard.tape import Tape
 from dask_elastic.dashboard.time_figure import clock_milliseconds, shared_time_range
+from dask_elastic.dashboard.time_series import TimeSeries
 from dask_elastic.vocab.epoch import HandoffProgress
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.plan import Outlook, Plan
@@ -36,7 +36,7 @@ from dask_elastic_plugins.install import install, uninstall
 
 
 class Page:
-    """What is on a page.
+    """The content of a page.
 
     Parameters
     ----------
@@ -54,12 +54,12 @@ class Page:
         return self.model(name).text
 
     def lines(self, name: str) -> dict[str, list[float]]:
-        """Return what each line of a figure shows, by its column."""
+        """Return the values of each line of a figure, by column."""
         drawn = {column(getattr(one.glyph, "y", None)): one.data_source for one in self.model(name).renderers}
         return {name: list(source.data[name]) for name, source in drawn.items() if name in (*SERIES, "moved")}
 
     def stacked(self, name: str) -> dict[str, list[float]]:
-        """Return how high each area of a stack is, by its name in the legend."""
+        """Return the height of each area of a stack, by its label in the legend."""
         [figure] = self.model(name).children
         found = {}
         for item in figure.legend[0].items:
@@ -73,7 +73,7 @@ class Page:
 
 
 class Browser(Page):
-    """A browser that is connected; it shows the page as it was at first, or when it last looked."""
+    """A connected browser; it holds the page as first received, or as of the last `look`."""
 
     def __init__(self, cluster: LocalCluster, path: str, **arguments: str):
         self._url = f"http://127.0.0.1:{cluster.scheduler.http_server.port}/{path}"
@@ -83,14 +83,14 @@ class Browser(Page):
         super().__init__(self._session.document)
 
     def look(self) -> None:
-        """Receive the page as it is now."""
-        # Bokeh's client passes a message by when it waits for another, so this is a second look at the same page.
+        """Receive the current page."""
+        # Bokeh's client drops messages while it waits for another one, so pull the same session again.
         again = pull_session(url=self._url, session_id=self._session.id)
         self.document = again.document
         again.close()
 
     def choose(self, job: str) -> None:
-        """Pick a job as somebody with a mouse would."""
+        """Select a job in the field."""
         self._session.document.get_model_by_name("job").value = job
         self._session.force_roundtrip()
 
@@ -99,7 +99,7 @@ class Browser(Page):
 
 
 def column(spec) -> str | None:
-    """Return the column from which a glyph takes something, None where it is a value."""
+    """Return the column of a glyph's property; None if the property is a constant."""
     return spec if isinstance(spec, str) else getattr(spec, "field", None)
 
 
@@ -118,7 +118,7 @@ def browse(scheduler_host, display):
 
 @pytest.fixture
 def flights(known):
-    """Three moments; at the last one per_route[0] has a core of another node."""
+    """Three snapshots; in the last one, per_route[0] has a core on another node."""
     outlook = {"flights": Outlook(predicted=0.031, starved=2, bound=("per_plane",))}
     for per_route in ({0: 1}, {0: 2}, {0: 2, 1: 1}):
         job = known.job({"per_plane": [{1: 1}, {2: 2}], "per_route": [per_route]})
@@ -133,7 +133,7 @@ def draw(known):
 
     def draw_page() -> Page:
         document = Document()
-        page_document(known.watched(), {}, document)
+        page_document(known.view(), {}, document)
         return Page(document)
 
     return draw_page
@@ -156,7 +156,7 @@ def test_cores_are_stacked_by_executor_and_by_node(flights, browse):
     }
 
 
-def test_lines_are_the_series_of_the_history(flights, browse):
+def test_lines_show_the_series_of_the_history(flights, browse):
     page = browse()
     assert page.lines("latency") == {
         "latency": [0.02] * 3,
@@ -170,7 +170,7 @@ def test_lines_are_the_series_of_the_history(flights, browse):
     assert page.lines("moves") == {"moved": [0.0, 11.0, 11.0]}
 
 
-def test_figures_share_the_wall_clock_of_the_scheduler(flights, draw):
+def test_figures_share_time_range_in_local_time_of_scheduler(flights, draw):
     page = draw()
     source = page.model("latency").renderers[0].data_source
     np.testing.assert_allclose(source.data["time"], clock_milliseconds(np.array(flights.history.job("flights").times)))
@@ -178,22 +178,22 @@ def test_figures_share_the_wall_clock_of_the_scheduler(flights, draw):
     assert cores.x_range is page.model("latency").x_range is page.model("queue").x_range
 
 
-def test_the_headline_has_the_newest_numbers(flights, draw):
+def test_headline_shows_newest_values(flights, draw):
     text = draw().text("headline")
-    for expected in ("6", "3 executors, 3 nodes", "1,500/s", "arrives: 1,800/s", "20 ms", "within 50 ms", "80 ms"):
+    for expected in ("6", "3 executors, 3 nodes", "1,500/s", "arriving: 1,800/s", "20 ms", "within 50 ms", "80 ms"):
         assert f">{expected}<" in text, expected
     for expected in ("31 ms", "42", "6 KiB", "66"):
         assert f">{expected}<" in text, expected
 
 
-def test_gil_bound_and_starved_are_said_plainly(flights, draw):
+def test_headline_has_notices_for_gil_bound_and_starved(flights, draw):
     text = draw().text("headline")
     assert "per_plane is GIL-bound" in text
     assert "per_route is GIL-bound" not in text
-    assert "Starved: it lacks 2 cores" in text
+    assert "Starved: 2 cores missing" in text
 
 
-def test_a_missed_target_and_queues_that_would_grow_are_said(known, draw):
+def test_headline_shows_missed_target_and_infinite_prediction(known, draw):
     known.add(known.job({"a": [{0: 1}]}, latency=0.2), outlook={"flights": Outlook(predicted=float("inf"))})
     page = draw()
     assert "above 50 ms" in page.text("headline")
@@ -202,33 +202,33 @@ def test_a_missed_target_and_queues_that_would_grow_are_said(known, draw):
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "notice"),
     [
         ({"dry_run": True}, "Dry run"),
         ({"paradigm": "static"}, "Paradigm static"),
-        ({"latency_target": None}, "no latency target"),
+        ({"latency_target": None}, "No latency target"),
     ],
 )
-def test_modes_of_a_job_are_said(known, draw, options, said):
+def test_headline_has_notices_for_modes(known, draw, options, notice):
     known.add(known.job({"a": [{0: 1}]}, **options))
-    assert said in draw().text("headline")
+    assert notice in draw().text("headline")
 
 
-def test_troubles_of_a_job_are_said(known, draw):
+def test_headline_has_notices_for_problems(known, draw):
     known.add(known.job({"a": [{0: 1}]}), decisions=(known.decision(0, feasible=False),))
     known.cards["flights"] = replace(known.cards["flights"], oversubscribed=True)
     known.problem = "ValueError: no way"
     text = draw().text("headline")
     assert "Oversubscribed" in text
-    assert "No allocation of the cores at hand reaches the target of 50 ms" in text
-    assert "The control loop does not work" in text
+    assert "No allocation of the available cores reaches the target of 50 ms" in text
+    assert "The control loop has failed" in text
 
 
-def test_decisions_are_told_in_words(flights, draw):
+def test_decisions_table_shows_changes_reason_and_latencies(flights, draw):
     page = draw()
     text = page.text("decisions")
     assert "per_route[0]: 2 → 3 cores, now on 2 nodes" in text
-    assert "2 KiB of state leave their node" in text
+    assert "2 KiB of state move to another node" in text
     assert "per_route[0] is behind" in text
     assert [f">{number}<" in text for number in ("110 ms", "50 ms", "31 ms", "29 ms")] == [True] * 4
     assert "not carried out" not in text
@@ -236,14 +236,14 @@ def test_decisions_are_told_in_words(flights, draw):
     assert list(marks.data["time"]) == list(clock_milliseconds(np.array([flights.decided[0].time])))
 
 
-def test_the_newest_decision_is_in_the_headline(known, draw):
+def test_headline_shows_newest_decision(known, draw):
     known.add(known.job({"a": [{0: 1}]}), decisions=(known.decision(0), known.decision(1, changes=())))
     assert "</b> per_route[0] is behind</p>" in draw().text("headline")
     known.add(known.job({"a": [{0: 1}]}), decisions=(known.decision(2),))
     assert "</b> per_route[0]: 2 → 3 cores, now on 2 nodes · per_route[0] is" in draw().text("headline")
 
 
-def test_a_decision_that_was_held_back_is_no_mark(known, draw):
+def test_decision_not_applied_has_no_mark(known, draw):
     known.add(known.job({"a": [{0: 1}]}), decisions=(known.decision(0, applied=False),))
     page = draw()
     assert "not carried out" in page.text("decisions")
@@ -251,7 +251,7 @@ def test_a_decision_that_was_held_back_is_no_mark(known, draw):
     assert len(marks.data["time"]) == 0
 
 
-def test_operators_are_summed_up(flights, draw):
+def test_operators_table_sums_over_executors(flights, draw):
     text = draw().text("operators")
     plane, route = text.split("<tr>")[2:]
     assert "per_plane" in plane
@@ -261,12 +261,14 @@ def test_operators_are_summed_up(flights, draw):
     assert cells == ["2", "3", "1,800/s", "1,500/s", "60%", "21", "4 ms", "3 KiB", "33"]
 
 
-def test_a_hand_over_is_told_of_jobs_that_another_engine_feeds(flights, browse, wait_until):
+def test_handoffs_table_shows_progress_of_spark_handoff(flights, browse, wait_until):
     page = browse()
     assert not page.model("handoffs").visible
-    told = HandoffProgress("<arrived>", 16, 17, 1_234_567, 12_300.0, waiting=1, limit=2, staged=12_900_000, spilled=512)
-    flights.cards["flights"] = replace(flights.cards["flights"], handoffs=lambda: [told])
-    wait_until(lambda: page.served.model("handoffs").visible, "the hand-over")
+    progress = HandoffProgress(
+        "<arrived>", 16, 17, 1_234_567, 12_300.0, waiting=1, limit=2, staged=12_900_000, spilled=512
+    )
+    flights.cards["flights"] = replace(flights.cards["flights"], handoffs=lambda: [progress])
+    wait_until(lambda: page.served.model("handoffs").visible, "the handoff")
     page.look()
     text = page.text("handoffs")
     cells = [cell.split("</td>")[0] for cell in text.split('<td class="number">')[1:]]
@@ -275,7 +277,7 @@ def test_a_hand_over_is_told_of_jobs_that_another_engine_feeds(flights, browse, 
     assert "queue is full" not in text
 
 
-def test_a_full_queue_is_said_and_the_end_has_none(flights, draw):
+def test_handoffs_table_marks_full_queue_of_running_job(flights, draw):
     full = HandoffProgress("arrived", 16, 17, 10, 0.0, waiting=2, limit=2)
     flights.cards["flights"] = replace(flights.cards["flights"], handoffs=lambda: [full])
     assert "queue is full" in draw().text("handoffs")
@@ -283,7 +285,7 @@ def test_a_full_queue_is_said_and_the_end_has_none(flights, draw):
     assert "queue is full" not in draw().text("handoffs")
 
 
-def test_names_and_reasons_cannot_be_markup(known, draw):
+def test_names_and_reasons_are_escaped(known, draw):
     known.add(known.job({"<i>a": [{0: 1}]}), decisions=(known.decision(0, reason="<script>"),))
     known.cards["flights"] = replace(known.cards["flights"], status="failed", error="<b>bold</b>")
     page = draw()
@@ -298,7 +300,7 @@ def test_names_and_reasons_cannot_be_markup(known, draw):
 # sizes
 
 
-def test_two_hundred_executors_are_a_heat_map(known, browse):
+def test_cores_of_many_executors_are_a_heat_map(known, browse):
     known.nodes = 32
     counts = np.random.default_rng(5).integers(1, 9, (4, 200))
     for row in counts:
@@ -317,7 +319,7 @@ def test_two_hundred_executors_are_a_heat_map(known, browse):
 
 @given(data=st.data())
 @settings(max_examples=40, deadline=None)
-def test_a_heat_map_shows_at_every_moment_what_there_was(data):
+def test_heat_map_shows_the_cores_of_every_row(data):
     gaps = data.draw(st.lists(st.integers(1, 400), min_size=2, max_size=14))
     times = 1000.0 * np.cumsum([0, 1, *gaps])
     cores = np.random.default_rng(len(gaps)).integers(0, 9, (len(times), 3)).astype(float)
@@ -339,7 +341,7 @@ def test_a_heat_map_shows_at_every_moment_what_there_was(data):
 # time passes
 
 
-def test_only_what_is_new_is_sent(flights, display, browse, wait_until, call_on_loop, scheduler_host):
+def test_update_sends_only_new_rows(flights, display, browse, wait_until, call_on_loop, scheduler_host):
     page = browse()
     sent = []
     call_on_loop(scheduler_host, page.served.document.on_change, sent.append)
@@ -354,7 +356,7 @@ def test_only_what_is_new_is_sent(flights, display, browse, wait_until, call_on_
     assert {event.attr for event in sent if event.kind == "ModelChanged"} == {"text"}
 
 
-def test_a_node_that_joins_is_drawn(flights, browse, wait_until):
+def test_new_node_is_drawn(flights, browse, wait_until):
     page = browse()
     flights.nodes = 4
     flights.add(flights.job({"per_plane": [{1: 1}, {2: 2}], "per_route": [{0: 2, 3: 1}]}))
@@ -363,16 +365,16 @@ def test_a_node_that_joins_is_drawn(flights, browse, wait_until):
     assert page.stacked("cores_node")["10.0.0.3:4000"] == [0, 0, 0, 1]
 
 
-def test_a_new_run_of_a_job_is_drawn_from_its_beginning(flights, browse, wait_until):
+def test_new_generation_of_job_is_drawn_from_its_beginning(flights, browse, wait_until):
     page = browse()
     flights.add(flights.job({"per_plane": [{0: 5}]}, generation=2))
-    wait_until(lambda: page.served.stacked("cores_executor") == {"per_plane[0]": [5]}, "the new run")
+    wait_until(lambda: page.served.stacked("cores_executor") == {"per_plane[0]": [5]}, "the new generation")
     page.look()
     assert page.lines("queue") == {"queue": [35.0]}
     assert "None yet" in page.text("decisions")
 
 
-def test_the_page_begins_to_show_a_job_when_one_comes(known, browse, wait_until):
+def test_page_shows_first_job_when_it_is_submitted(known, browse, wait_until):
     page = browse()
     assert page.model("welcome").visible
     assert "de.submit(topology, client" in page.text("welcome")
@@ -384,7 +386,7 @@ def test_the_page_begins_to_show_a_job_when_one_comes(known, browse, wait_until)
     assert page.model("job").value == "flights"
 
 
-def test_a_job_that_was_never_measured_is_known_nevertheless(known, draw):
+def test_page_shows_error_of_job_that_was_never_measured(known, draw):
     known.add(known.job({"a": [{0: 1}]}))
     known.history.forget("flights")
     known.cards["flights"] = replace(known.cards["flights"], status="failed", error="KeyError: 'x'")
@@ -393,7 +395,7 @@ def test_a_job_that_was_never_measured_is_known_nevertheless(known, draw):
     assert not page.model("latency").visible
 
 
-def test_an_ended_job_stays_to_be_seen(flights, draw):
+def test_page_still_shows_ended_job(flights, draw):
     flights.cards["flights"] = replace(flights.cards["flights"], status="finished")
     page = draw()
     assert page.model("job").options == [("flights", "flights (finished)")]
@@ -402,7 +404,7 @@ def test_an_ended_job_stays_to_be_seen(flights, draw):
     assert page.stacked("cores_executor")["per_route[0]"] == [1, 2, 3]
 
 
-def test_one_of_several_jobs_is_chosen(flights, browse, wait_until):
+def test_page_shows_the_selected_job(flights, browse, wait_until):
     flights.add(flights.job({"per_word": [{0: 3}]}, name="words"), outlook={"words": Outlook(starved=1)})
     page = browse()
     assert page.model("job").value == "words"
@@ -418,12 +420,12 @@ def test_one_of_several_jobs_is_chosen(flights, browse, wait_until):
     assert "per_route[0]" in browse(job="flights").stacked("cores_executor")
 
 
-def test_viewers_share_what_is_read_of_the_history(flights, monkeypatch):
+def test_viewers_share_one_read_of_the_history(flights, monkeypatch):
     calls = []
     original = JobHistory.cores_by_node
     monkeypatch.setattr(JobHistory, "cores_by_node", lambda job: calls.append(job) or original(job))
-    watched = flights.watched()
-    pages = [ElasticPage(watched) for _ in range(5)]
+    view = flights.view()
+    pages = [ElasticPage(view) for _ in range(5)]
     assert len(calls) == 1
     flights.add(flights.job({"per_plane": [{1: 1}, {2: 2}], "per_route": [{0: 4}]}))
     for page in pages:
@@ -431,7 +433,7 @@ def test_viewers_share_what_is_read_of_the_history(flights, monkeypatch):
     assert len(calls) == 2
 
 
-def test_nothing_is_done_for_a_viewer_who_has_left(flights, display, browse, wait_until, call_on_loop, scheduler_host):
+def test_page_of_disconnected_viewer_is_not_updated(flights, display, browse, wait_until, call_on_loop, scheduler_host):
     page = browse()
     [callback] = page.served.document.session_callbacks
     asked = flights.asked
@@ -439,7 +441,7 @@ def test_nothing_is_done_for_a_viewer_who_has_left(flights, display, browse, wai
     assert flights.asked > asked
     page.close()
     session = page.served.document.session_context.session
-    wait_until(lambda: session.connection_count == 0, "the viewer has left")
+    wait_until(lambda: session.connection_count == 0, "the viewer has disconnected")
     asked = flights.asked
     call_on_loop(scheduler_host, callback.callback)
     assert flights.asked == asked
@@ -447,35 +449,35 @@ def test_nothing_is_done_for_a_viewer_who_has_left(flights, display, browse, wai
 
 @given(lengths=st.lists(st.integers(1, 30), min_size=1, max_size=12), kept=st.integers(2, 20))
 @settings(max_examples=40, deadline=None)
-def test_a_tape_has_the_newest_rows_of_the_history(lengths, kept):
-    history, tape = History(length=25), Tape(kept)
+def test_time_series_has_newest_rows_of_history(lengths, kept):
+    history, series = History(length=25), TimeSeries(kept)
     node, moment, seen = NodeSnapshot("tcp://a:1", "a", 99), 0, 0
     for length in lengths:
         for _ in range(length):
             moment += 1
             one = ExecutorSnapshot(ExecutorId("a", 0), 0, {0: moment}, 1.0, None, queue=2 * moment, moves=moment**2)
             history.add(Snapshot(float(moment), (node,), (JobSnapshot("job", 1, (one,)),)), Plan())
-        tape.take(history.job("job"))
-        rows = tape.since(seen)
+        series.update(history.job("job"))
+        rows = series.since(seen)
         expected = range(moment + 1 - min(length, kept, 25), moment + 1)
         assert list(rows.times) == list(expected)
         assert list(rows.executors[:, 0]) == list(rows.nodes[:, 0]) == list(expected)
         assert list(rows.series["queue"]) == [2 * at for at in expected]
         assert list(rows.series["moved"][1:]) == [at**2 - (at - 1) ** 2 for at in expected][1:]
-        seen = tape.end
+        seen = series.end
 
 
 # in Dask's dashboard
 
 
-def test_the_page_is_in_the_navigation_of_all_pages(display, get, address):
+def test_navigation_of_all_pages_links_the_page(display, get, address):
     for path in ("status", "elastic"):
         text = get(f"{address}/{path}")
         assert '<a href="elastic">Elastic</a>' in text, path
         assert '<a href="individual-elastic-cores">Elastic Cores</a>' in text, path
 
 
-def test_panels_are_listed_for_jupyterlab_beside_those_of_dask(display, get, address):
+def test_panels_are_listed_for_jupyterlab(display, get, address):
     plots = json.loads(get(f"{address}/individual-plots.json"))
     assert plots["Individual Elastic Latency"] == "/individual-elastic-latency"
     assert plots["Individual Elastic Throughput"] == "/individual-elastic-throughput"
@@ -483,7 +485,7 @@ def test_panels_are_listed_for_jupyterlab_beside_those_of_dask(display, get, add
     assert plots["Individual Task Stream"] == "/individual-task-stream"
 
 
-def test_a_panel_shows_the_newest_job(flights, browse):
+def test_panel_shows_newest_job(flights, browse):
     assert browse("individual-elastic-cores").stacked("cores_executor")["per_route[0]"] == [1, 2, 3]
     assert browse("individual-elastic-latency").lines("latency")["latency"] == [0.02] * 3
     throughput = browse("individual-elastic-throughput")
@@ -492,7 +494,7 @@ def test_a_panel_shows_the_newest_job(flights, browse):
     assert throughput.model("throughput").sizing_mode == "stretch_both"
 
 
-def test_a_panel_waits_for_a_job(known, browse, wait_until):
+def test_panel_shows_first_job_when_it_is_submitted(known, browse, wait_until):
     panel = browse("individual-elastic-cores")
     assert "No job" in panel.text("caption")
     known.add(known.job({"a": [{0: 2}]}))
@@ -501,7 +503,7 @@ def test_a_panel_waits_for_a_job(known, browse, wait_until):
     assert panel.stacked("cores_executor") == {"a[0]": [2]}
 
 
-def test_nothing_is_left_when_the_display_closes(flights, display, browse, get, address, call_on_loop, scheduler_host):
+def test_pages_are_removed_when_display_closes(flights, display, browse, get, address, call_on_loop, scheduler_host):
     page = browse()
     assert page.model("latency").visible
     call_on_loop(scheduler_host, display.close)
@@ -515,38 +517,36 @@ def test_nothing_is_left_when_the_display_closes(flights, display, browse, get, 
 
 
 @pytest.mark.parametrize("module", ["dask_elastic.dashboard.pages", "dask_elastic.dashboard.prometheus"])
-def test_a_scheduler_without_a_library_shows_the_rest(known, module, monkeypatch, caplog, call_on_loop, scheduler_host):
+def test_display_without_library_opens_the_rest(known, module, monkeypatch, caplog, call_on_loop, scheduler_host):
     monkeypatch.setitem(sys.modules, module, None)
-    display = Display(scheduler_host.scheduler, known.watched())
+    display = Display(scheduler_host.scheduler, known.view())
     with caplog.at_level(logging.INFO, logger="dask_elastic.scheduler"):
         call_on_loop(scheduler_host, display.open)
     call_on_loop(scheduler_host, display.close)
     assert module in caplog.text
 
 
-def test_a_scheduler_without_dashboard_has_no_page(known, call_on_loop):
+def test_scheduler_without_dashboard_has_no_page(known, call_on_loop):
     with LocalCluster(n_workers=0, processes=False, dashboard_address=None) as cluster:
-        display = Display(cluster.scheduler, known.watched())
+        display = Display(cluster.scheduler, known.view())
         call_on_loop(cluster, display.open)
         assert cluster.scheduler.http_application.applications == []
         call_on_loop(cluster, display.close)
 
 
-def test_a_dashboard_that_is_not_as_we_know_it_leaves_the_rest(
-    known, monkeypatch, caplog, call_on_loop, scheduler_host
-):
+def test_display_with_incompatible_dashboard_opens_the_rest(known, monkeypatch, caplog, call_on_loop, scheduler_host):
     monkeypatch.setattr("dask_elastic.dashboard.pages.create_hosts_allowlist", None)
-    display = Display(scheduler_host.scheduler, known.watched())
+    display = Display(scheduler_host.scheduler, known.view())
     call_on_loop(scheduler_host, display.open)
-    assert "no page of elastic jobs" in caplog.text
+    assert "serves no page of elastic jobs" in caplog.text
     monkeypatch.undo()
     call_on_loop(scheduler_host, display.close)
 
 
-def test_pages_are_where_dask_has_its_own(known, get, call_on_loop):
+def test_pages_use_the_prefix_of_the_dashboard(known, get, call_on_loop):
     options = {"n_workers": 0, "processes": False, "dashboard_address": "127.0.0.1:0"}
     with LocalCluster(**options, scheduler_kwargs={"http_prefix": "/clusters/a"}) as cluster:
-        display = Display(cluster.scheduler, known.watched())
+        display = Display(cluster.scheduler, known.view())
         call_on_loop(cluster, display.open)
         address = f"http://127.0.0.1:{cluster.scheduler.http_server.port}/clusters/a"
         assert '<a href="elastic">' in get(f"{address}/elastic")
@@ -557,7 +557,7 @@ def test_pages_are_where_dask_has_its_own(known, get, call_on_loop):
 # with the engine
 
 
-def test_a_real_job_is_on_the_page_until_everything_is_uninstalled(get, wait_until):
+def test_page_shows_real_job_until_uninstall(get, wait_until):
     with LocalCluster(n_workers=1, threads_per_worker=2, processes=False, dashboard_address="127.0.0.1:0") as cluster:
         address = f"http://127.0.0.1:{cluster.scheduler.http_server.port}"
         with Client(cluster) as client:
@@ -578,5 +578,5 @@ def test_a_real_job_is_on_the_page_until_everything_is_uninstalled(get, wait_unt
             uninstall(client)
             with pytest.raises(HTTPError, match="404"):
                 get(f"{address}/elastic")
-            # Schedulers of other tests may live in this process, too.
-            assert cluster.scheduler.address not in COLLECTOR._watched
+            # This process may still have schedulers of other tests.
+            assert cluster.scheduler.address not in COLLECTOR._view

@@ -1,4 +1,4 @@
-"""What Prometheus gets to read, parsed by its own parser."""
+"""Tests of the Prometheus metrics, parsed by Prometheus's own parser."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import pytest
 from distributed import LocalCluster
 from prometheus_client.parser import text_string_to_metric_families
 
+from dask_elastic.dashboard.cluster_view import JobCard
 from dask_elastic.dashboard.display import Display
-from dask_elastic.dashboard.watched import JobCard
 from dask_elastic.vocab.plan import Outlook
 
 Labels = frozenset[tuple[str, str]]
 
 
 def parsed(text: str) -> dict[str, dict[Labels, float]]:
-    """Return our samples by name and labels; each of them must be there once only."""
+    """Return the elastic samples by name and labels; assert that each occurs once."""
     found: dict[str, dict[Labels, float]] = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             if sample.name.startswith("dask_elastic_"):
                 samples = found.setdefault(sample.name.removeprefix("dask_elastic_"), {})
                 labels = frozenset(sample.labels.items())
-                assert labels not in samples, f"{sample} is there twice"
+                assert labels not in samples, f"{sample} occurs twice"
                 samples[labels] = sample.value
     return found
 
@@ -47,7 +47,7 @@ def flights(known):
     return known
 
 
-def test_numbers_of_executors_are_those_of_the_snapshot(flights, metrics):
+def test_executor_metrics_have_values_of_snapshot(flights, metrics):
     found = metrics()
     executor = {"job": "flights", "operator": "per_plane", "executor": "1"}
     assert value(found, "cores", **executor, node="tcp://10.0.0.1:4000") == 1
@@ -62,9 +62,9 @@ def test_numbers_of_executors_are_those_of_the_snapshot(flights, metrics):
     assert len(found["throughput"]) == 3
 
 
-def test_recoveries_are_those_that_the_homes_report(flights, metrics):
-    told = {("per_plane", 0): (3, 0.2, 1.5), ("per_plane", 1): (0, None, None)}
-    flights.cards["flights"] = replace(flights.cards["flights"], recoveries=lambda: told)
+def test_recovery_metrics_have_values_of_reports(flights, metrics):
+    recoveries = {("per_plane", 0): (3, 0.2, 1.5), ("per_plane", 1): (0, None, None)}
+    flights.cards["flights"] = replace(flights.cards["flights"], recoveries=lambda: recoveries)
     found = metrics()
     executor = {"job": "flights", "operator": "per_plane"}
     assert value(found, "recoveries_total", **executor, executor="0") == 3
@@ -74,7 +74,7 @@ def test_recoveries_are_those_that_the_homes_report(flights, metrics):
     assert len(found["recovery_seconds"]) == 2
 
 
-def test_numbers_of_a_job_are_those_of_the_snapshot(flights, metrics):
+def test_job_metrics_have_values_of_snapshot(flights, metrics):
     found = metrics()
     assert value(found, "latency_seconds", job="flights", statistic="mean") == 0.02
     assert value(found, "latency_seconds", job="flights", statistic="p99") == 0.08
@@ -87,14 +87,14 @@ def test_numbers_of_a_job_are_those_of_the_snapshot(flights, metrics):
     assert value(found, "jobs", status="failed") == 0
 
 
-def test_what_is_not_known_has_no_sample(known, metrics):
+def test_unknown_values_have_no_sample(known, metrics):
     known.add(known.job({"per_word": [{0: 1}]}, name="words", latency=None, latency_p99=None, latency_target=None))
     found = metrics()
     assert value(found, "cores", job="words", operator="per_word", executor="0", node="tcp://10.0.0.0:4000") == 1
     assert not found.keys() & {"latency_seconds", "latency_predicted_seconds", "latency_target_seconds"}
 
 
-def test_an_ended_job_leaves_its_counters_only(flights, metrics):
+def test_ended_job_keeps_only_its_counters(flights, metrics):
     flights.cards["flights"] = replace(flights.cards["flights"], status="finished")
     found = metrics()
     assert found.keys() == {"jobs", "moves_total", "decisions_total"}
@@ -102,7 +102,7 @@ def test_an_ended_job_leaves_its_counters_only(flights, metrics):
     assert sum(found["moves_total"].values()) == 77
 
 
-def test_decisions_are_counted_also_those_that_the_log_has_forgotten(flights, metrics):
+def test_decisions_dropped_by_the_log_stay_counted(flights, metrics):
     flights.decided = [flights.decision(number, applied=number != 1) for number in range(3)]
     assert value(metrics(), "decisions_total", job="flights", applied="true") == 2
     flights.decided = [flights.decision(number) for number in range(2, 5)]
@@ -111,7 +111,7 @@ def test_decisions_are_counted_also_those_that_the_log_has_forgotten(flights, me
     assert value(found, "decisions_total", job="flights", applied="false") == 1
 
 
-def test_decisions_of_a_new_run_are_counted_anew(flights, metrics):
+def test_decision_counter_restarts_with_new_generation(flights, metrics):
     flights.decided = [flights.decision(number) for number in range(3)]
     metrics()
     flights.add(flights.job({"per_plane": [{0: 1}]}, generation=2))
@@ -119,13 +119,13 @@ def test_decisions_of_a_new_run_are_counted_anew(flights, metrics):
     assert value(metrics(), "decisions_total", job="flights", applied="true") == 1
 
 
-def test_names_can_hold_anything(known, metrics):
-    name = 'a "job"\\ of\nmine'
+def test_special_characters_in_job_names_are_escaped(known, metrics):
+    name = 'a "job"\\ of\nlines'
     known.add(known.job({"per {x}": [{0: 1}]}, name=name))
     assert value(metrics(), "starved_cores", job=name) == 0
 
 
-def test_every_metric_says_what_it_is(flights, get, address):
+def test_every_metric_has_help_text_and_type(flights, get, address):
     families = {family.name: family for family in text_string_to_metric_families(get(f"{address}/metrics"))}
     ours = {name: family for name, family in families.items() if name.startswith("dask_elastic_")}
     assert len(ours) == 16
@@ -138,9 +138,9 @@ def test_every_metric_says_what_it_is(flights, get, address):
     assert "dask_scheduler_workers" in families
 
 
-def test_two_schedulers_of_one_process_are_told_apart(flights, metrics, call_on_loop, scheduler_host):
+def test_metrics_of_two_schedulers_have_a_scheduler_label(flights, metrics, call_on_loop, scheduler_host):
     with LocalCluster(n_workers=0, processes=False, dashboard_address="127.0.0.1:0") as other:
-        second = Display(other.scheduler, flights.watched())
+        second = Display(other.scheduler, flights.view())
         call_on_loop(other, second.open)
         found = metrics()
         addresses = {dict(labels)["scheduler"] for labels in found["starved_cores"]}
@@ -149,7 +149,7 @@ def test_two_schedulers_of_one_process_are_told_apart(flights, metrics, call_on_
     assert value(metrics(), "starved_cores", job="flights") == 2
 
 
-def test_nothing_is_left_when_the_display_closes_and_it_can_open_again(
+def test_metrics_are_removed_when_display_closes_and_return_when_it_opens(
     flights, metrics, display, call_on_loop, scheduler_host
 ):
     call_on_loop(scheduler_host, display.close)
@@ -158,12 +158,12 @@ def test_nothing_is_left_when_the_display_closes_and_it_can_open_again(
     assert value(metrics(), "starved_cores", job="flights") == 2
 
 
-def test_an_error_of_ours_spares_the_metrics_of_dask(known, get, address, caplog, monkeypatch):
+def test_error_in_elastic_metrics_keeps_metrics_of_dask(known, get, address, caplog, monkeypatch):
     def fail(*arguments: Any) -> list[JobCard]:
-        raise ArithmeticError("no cards today")
+        raise ArithmeticError("broken cards")
 
-    monkeypatch.setattr("dask_elastic.dashboard.watched.Watched.cards", fail)
+    monkeypatch.setattr("dask_elastic.dashboard.cluster_view.ClusterView.cards", fail)
     with caplog.at_level(logging.ERROR, logger="dask_elastic.scheduler"):
         text = get(f"{address}/metrics")
     assert "dask_scheduler_workers" in text
-    assert "no cards today" in caplog.text
+    assert "broken cards" in caplog.text

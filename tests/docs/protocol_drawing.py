@@ -1,38 +1,74 @@
-"""The picture of the labelled shard move in the architecture page, made from the protocol's own table.
+"""The drawings of the protocols' tables in the architecture page: a shard move, a task's life, a job's status.
 
-``python tests/docs/protocol_drawing.py`` writes it into the page.
+``python tests/docs/protocol_drawing.py`` writes them into the page.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from dask_elastic.migration.labelled import TABLE, Action, Phase
+from dask_elastic.executor import task_status
+from dask_elastic.executor.task_status import TaskStatus
+from dask_elastic.migration import labelled
+from dask_elastic.migration.labelled import Action, Phase
+from dask_elastic.runtime.protocol import job_status
+from dask_elastic.runtime.protocol.job_status import Status
 
 PAGE = Path(__file__).parents[2] / "docs" / "architecture.md"
-PLACE = re.compile(r"(<!-- protocol: [^\n]*-->\n)(.*?)(<!-- end of protocol -->)", re.DOTALL)
+PLACE = re.compile(r"(<!-- (protocol|task|job): made by [^\n]*-->\n)(.*?)(<!-- end of \2 -->)", re.DOTALL)
 
 
-def drawing() -> str:
-    """Return the protocol as a Mermaid state diagram, and its actions as a table."""
-    lines = ["```mermaid", "stateDiagram-v2", f"    [*] --> {Phase.LABELLED.value}: pause the shard, send the label"]
+def diagram(first: str, arrows: Iterable[tuple[str, str, str]], last: Iterable[str]) -> list[str]:
+    """Return a Mermaid state diagram from arrows (state, following state, label); equal arrows are drawn once."""
+    lines = [f"    {state} --> {following}: {label}" for state, following, label in arrows]
+    ends = [f"    {state} --> [*]" for state in last]
+    return ["```mermaid", "stateDiagram-v2", f"    [*] --> {first}", *dict.fromkeys(lines), *ends, "```"]
+
+
+def move() -> list[str]:
+    """Draw the move of a shard, and list its actions."""
+    phases = list(Phase)
     arrows = (
-        f"    {phase.value} --> {following.value}: {event.value} / {action.name}"
-        for (phase, event, _), (following, action) in TABLE.items()
+        (phase.value, following.value, f"{event.value} / {action.name}")
+        for (phase, event, _), (following, action) in sorted(
+            labelled.TABLE.items(), key=lambda row: phases.index(row[0][0])
+        )
     )
-    lines += dict.fromkeys(arrows)
-    lines += [f"    {Phase.ARRIVED.value} --> [*]", "```", "", "| action | what the executor does |", "|---|---|"]
-    lines += [f"| `{action.name}` | {action.value} |" for action in Action]
-    return "\n" + "\n".join(lines) + "\n\n"
+    ends = [phase.value for phase in Phase if phase in labelled.ENDED]
+    actions = [f"| `{action.name}` | {action.value} |" for action in Action]
+    return [
+        *diagram(Phase.REQUESTED.value, arrows, ends), "", "| action | what the executor does |", "|---|---|", *actions
+    ]  # fmt: skip
 
 
-def drawn() -> str:
-    """Return what the page shows."""
-    found = PLACE.search(PAGE.read_text(encoding="utf-8"))
-    assert found is not None, f"{PAGE} has no place for the protocol"
-    return found[2]
+def task() -> list[str]:
+    """Draw the life of a task."""
+    arrows = ((status.value, after.value, event.value) for (status, event), after in task_status.TABLE.items())
+    return diagram(TaskStatus.ACTIVE.value, arrows, [TaskStatus.ENDED.value, TaskStatus.LOST.value])
+
+
+def job() -> list[str]:
+    """Draw the status of a job."""
+    arrows = ((status.value, after.value, event.value) for (status, event), after in job_status.TABLE.items())
+    return diagram(Status.STARTING.value, arrows, [status.value for status in Status if status in job_status.ENDED])
+
+
+DRAWINGS: dict[str, Callable[[], list[str]]] = {"protocol": move, "task": task, "job": job}
+
+
+def drawings() -> dict[str, str]:
+    """Return what the page is to show, by the name of its place."""
+    return {name: "\n" + "\n".join(draw()) + "\n\n" for name, draw in DRAWINGS.items()}
+
+
+def drawn() -> dict[str, str]:
+    """Return what the page shows, by the name of its place."""
+    return {found[2]: found[3] for found in PLACE.finditer(PAGE.read_text(encoding="utf-8"))}
 
 
 if __name__ == "__main__":
-    PAGE.write_text(PLACE.sub(lambda found: found[1] + drawing() + found[3], PAGE.read_text(encoding="utf-8")))
+    current = drawings()
+    page = PLACE.sub(lambda found: found[1] + current[found[2]] + found[4], PAGE.read_text(encoding="utf-8"))
+    PAGE.write_text(page, encoding="utf-8")

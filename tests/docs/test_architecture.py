@@ -4,7 +4,11 @@ import importlib.util
 import re
 from pathlib import Path
 
-from dask_elastic.migration.labelled import TABLE
+import pytest
+
+from dask_elastic.executor import task_status
+from dask_elastic.migration import labelled
+from dask_elastic.runtime.protocol import job_status
 
 ROOT = Path(__file__).parents[2]
 
@@ -16,13 +20,23 @@ def module(path):
     return loaded
 
 
-def test_the_drawing_of_the_protocol_is_that_of_its_table():
+@pytest.mark.parametrize("name", ["protocol", "task", "job"])
+def test_drawing_on_page_is_made_from_its_table(name):
     drawing = module(ROOT / "tests" / "docs" / "protocol_drawing.py")
-    assert drawing.drawn() == drawing.drawing(), "run python tests/docs/protocol_drawing.py"
-    assert all(action.name in drawing.drawn() for _, action in TABLE.values())
+    assert drawing.drawn().get(name) == drawing.drawings()[name], "run python tests/docs/protocol_drawing.py"
 
 
-def test_the_layers_are_those_that_are_enforced():
+def test_drawings_show_every_row_of_the_tables():
+    drawn = module(ROOT / "tests" / "docs" / "protocol_drawing.py").drawn()
+    for (phase, event, _), (following, action) in labelled.TABLE.items():
+        assert f"    {phase.value} --> {following.value}: {event.value} / {action.name}\n" in drawn["protocol"]
+        assert f"| `{action.name}` |" in drawn["protocol"]
+    for name, table in (("task", task_status.TABLE), ("job", job_status.TABLE)):
+        for (status, event), after in table.items():
+            assert f"    {status.value} --> {after.value}: {event.value}\n" in drawn[name]
+
+
+def test_layers_on_page_are_those_that_are_enforced():
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     shown = re.search(r"<!-- layers: .*-->\n```\n(.*?)```", page, re.DOTALL)
     layers = [set(line.split(" | ")) for line in shown[1].splitlines()]

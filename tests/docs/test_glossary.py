@@ -16,10 +16,19 @@ CLEAN = [
     "Makefile",
     "README.md",
     "benchmarks",
+    "dask_elastic/cli",
+    "dask_elastic/connectors",
+    "dask_elastic/spark",
+    "dask_elastic/testing",
     "docs",
     "examples",
+    "plugins",
+    "tests/cli",
+    "tests/connectors",
+    "tests/dashboard",
     "tests/docs",
     "tests/simulator",
+    "tests/testing",
 ]
 """Files and folders without banned idioms."""
 

@@ -38,18 +38,31 @@ def offer(executor, *hashes, nbytes=100):
 
 
 def keep_busy(executor, task, key):
-    """Have a task take a row, so that what it is to pass on has to wait."""
+    """Have a task take a row, so that its label has to wait."""
     offer(executor, key)
     number, work = executor.take(task)
     assert keys(work) == [key]
     return number
 
 
+def waiting_rows(executor):
+    """Return how many rows wait for paused shards."""
+    return sum(piece.length for pieces in executor.routes.waiting.values() for piece in pieces)
+
+
+def drain(executor, task, cores):
+    """Return the core of an idle remote task, and have it answer labels until it takes its stop item."""
+    executor.handle(events.SetCores(cores), 0.0)
+    while isinstance(item := executor.take(task)[1], LabelItem):
+        executor.take_back(m.LabelReturned(task, item.shard, -1, None), 0.0)
+    assert isinstance(item, StopItem)
+
+
 def keys(work):
     return work.batch().rows["key"].to_pylist()
 
 
-def test_the_first_tasks_share_the_shards_and_those_at_home_own_state():
+def test_first_tasks_share_shards_and_only_home_tasks_own_state_at_home():
     executor = make({0: 1, 1: 2})
     assert executor.start() == [
         do.StartTask(0, 0, (0, 3, 6)),
@@ -60,7 +73,7 @@ def test_the_first_tasks_share_the_shards_and_those_at_home_own_state():
     assert (executor.store.owner != -1).sum() == 3
 
 
-def test_rows_go_to_the_tasks_of_their_shards_and_credit_comes_back_once_all_are_processed():
+def test_rows_go_to_tasks_of_their_shards_and_credit_is_released_when_all_are_processed():
     executor = make()
     assert executor.take(0) is None
     assert executor.take(1) is None
@@ -74,25 +87,25 @@ def test_rows_go_to_the_tasks_of_their_shards_and_credit_comes_back_once_all_are
     assert executor.measure(1.0).rows == 5
 
 
-def test_an_empty_batch_gives_its_credit_back_at_once():
+def test_empty_batch_releases_its_credit_at_once():
     assert offer(make(), nbytes=5) == [do.Release(SOURCE, 5)]
 
 
-def test_a_task_takes_no_more_than_its_inbox_holds():
+def test_task_takes_no_more_rows_than_its_limit():
     executor = make({0: 1})
     offer(executor, *range(FIRST_ROWS + 5))
     assert executor.take(0)[1].rows == FIRST_ROWS
     assert executor.take(0)[1].rows == 5
 
 
-def test_a_moving_shard_waits_alone_and_arrives_in_order():
+def test_only_rows_of_moving_shard_wait_and_they_arrive_in_order():
     executor = make()
     offer(executor, 0, 2, 0)
     number, taken = executor.take(0)
     offer(executor, 0, 2)
     executor.handle(events.MoveShard(0, 1), 1.0)
     offer(executor, 8, 2, 1)
-    assert executor.routes.waiting_rows == 2
+    assert waiting_rows(executor) == 2
     assert keys(executor.take(1)[1]) == [1]
     executor.done(0, number, 0.0001, 1.0)
     assert executor.take(0)[1] == LabelItem(0, 1, True)
@@ -106,7 +119,7 @@ def test_a_moving_shard_waits_alone_and_arrives_in_order():
     assert executor.finished_moves()[0].pause == 1.0
 
 
-def test_a_move_waits_for_what_its_source_has_under_way_before_it_pauses_the_shard():
+def test_move_pauses_its_shard_when_source_has_nothing_in_flight():
     executor = make(patience=1.0)
     offer(executor, 0, 2)
     number, _ = executor.take(0)
@@ -114,27 +127,27 @@ def test_a_move_waits_for_what_its_source_has_under_way_before_it_pauses_the_sha
     assert executor.handle(events.MoveShard(0, 1), 1.0) == []
     with pytest.raises(MoveRefused, match="about to move"):
         executor.handle(events.MoveShard(0, 1), 1.0)
-    assert executor.routes.waiting_rows == 0
+    assert waiting_rows(executor) == 0
     executor.done(0, number, 0.0001, 1.5)
     assert executor.finished_moves()[0].pause == 0.0
     assert executor.take(0) is None
     assert keys(executor.take(1)[1]) == [0, 0]
 
 
-def test_a_shard_whose_task_at_home_has_nothing_under_way_moves_at_once():
+def test_shard_of_idle_home_task_moves_at_once():
     executor = make({0: 2, 1: 1})
     executor.take(1)
     offer(executor, 0, 3)
     assert executor.handle(events.MoveShard(0, 1), 1.0) == [do.Wake(1)]
     assert executor.handle(events.MoveShard(3, 2), 1.0) == [do.InstallState(3, 2, 1, True)]
     assert keys(executor.take(1)[1]) == [0]
-    assert executor.routes.waiting_rows == 1
+    assert waiting_rows(executor) == 1
     executor.handle(events.StateInstalled(3, 2), 1.5)
     assert keys(executor.take(2)[1]) == [3]
     assert [move.pause for move in executor.finished_moves()] == [0.0, 0.5]
 
 
-def test_a_move_from_a_source_that_is_never_idle_begins_when_its_patience_ends():
+def test_move_from_busy_source_pauses_its_shard_at_the_deadline():
     executor = make({1: 1, 0: 1}, home=0, patience=1.0)
     remote = next(t.number for t in executor.routes.tasks.values() if not t.at_home)
     home = 1 - remote
@@ -143,32 +156,32 @@ def test_a_move_from_a_source_that_is_never_idle_begins_when_its_patience_ends()
     for _ in range(REMOTE_WINDOW):
         offer(executor, shard)
         numbers.append(executor.take(remote)[0])
-    [asked] = executor.handle(events.MoveShard(shard, home), 0.0)
-    assert asked == do.RequestFlush(remote, 1, UNREQUESTED, shard)
+    [request] = executor.handle(events.MoveShard(shard, home), 0.0)
+    assert request == do.RequestFlush(remote, 1, UNREQUESTED, shard)
     executor.take_back(m.Flush(remote, -1, None, UNREQUESTED, shard), 0.1)
     executor.done(remote, numbers[0], 0.1, 0.5)
-    assert not executor.moves.active
+    assert not executor.moves.paused
     offer(executor, shard)
     numbers.append(executor.take(remote)[0])
     executor.done(remote, numbers[1], 0.1, 1.0)
-    assert shard in executor.moves.active
+    assert shard in executor.moves.paused
 
 
-def test_a_batch_that_was_split_before_a_move_is_routed_by_the_table_of_now():
+def test_batch_split_before_a_move_is_routed_by_the_current_table():
     executor = make()
     keep_busy(executor, 0, 4)
     given = batch(0, 1, 2)
     block = executor.split(given)
     executor.handle(events.MoveShard(0, 1), 0.0)
     executor.accept(block, SOURCE, given, 1, 0.0)
-    assert executor.routes.waiting_rows == 1
+    assert waiting_rows(executor) == 1
     assert executor.take(0)[1] == LabelItem(0, 1, True)
     executor.handle(events.LabelBack(0, 0), 0.0)
     assert keys(executor.take(0)[1]) == [2]
     assert sorted(keys(executor.take(1)[1])) == [0, 1]
 
 
-def test_a_move_to_another_node_installs_before_it_releases():
+def test_move_to_another_node_installs_state_before_it_releases_rows():
     executor = make({0: 1, 1: 1})
     executor.take(1)
     keep_busy(executor, 0, 2)
@@ -177,13 +190,13 @@ def test_a_move_to_another_node_installs_before_it_releases():
     assert executor.take(0)[1] == LabelItem(0, 1, False)
     assert executor.handle(events.LabelBack(0, 0), 0.0) == [do.InstallState(0, 1, 1, True)]
     assert executor.store.owner[0] == -1
-    assert executor.routes.waiting_rows == 1
+    assert waiting_rows(executor) == 1
     assert executor.handle(events.StateInstalled(0, 1), 0.0) == [do.Wake(1)]
     assert keys(executor.take(1)[1]) == [0]
     assert executor.moves.finished_across == 1
 
 
-def test_only_so_much_is_on_its_way_to_a_remote_task_but_labels_pass():
+def test_window_bounds_sub_batches_in_flight_but_not_labels():
     executor = make({1: 1})
     for number in range(3):
         offer(executor, *range(number * FIRST_ROWS, (number + 1) * FIRST_ROWS))
@@ -198,7 +211,7 @@ def test_only_so_much_is_on_its_way_to_a_remote_task_but_labels_pass():
     assert isinstance(executor.take(0)[1], Work)
 
 
-def test_a_task_that_must_go_is_drained_then_stopped():
+def test_task_of_returned_core_is_drained_then_stopped():
     executor = make({0: 2})
     keep_busy(executor, 1, 1)
     executor.handle(events.SetCores({0: 1}), 0.0)
@@ -235,7 +248,7 @@ def test_a_task_that_must_go_is_stopped_when_a_move_to_it_has_come_to_nothing():
     assert executor.assignment()[0].tolist() == [0, 1] * (SHARDS // 2)
 
 
-def test_balancing_gives_a_new_task_shards_that_have_load():
+def test_balance_gives_new_task_loaded_shards():
     executor = make({0: 1})
     offer(executor, *range(SHARDS))
     executor.done(0, executor.take(0)[0], 0.1, 0.5)
@@ -245,7 +258,7 @@ def test_balancing_gives_a_new_task_shards_that_have_load():
 
 
 @pytest.mark.parametrize("cores", [{}, {0: 0}, {0: -1, 1: 2}])
-def test_an_executor_keeps_a_core(cores):
+def test_cores_below_one_are_refused(cores):
     executor = make()
     with pytest.raises(PlanningError, match="at least one core"):
         executor.handle(events.SetCores(cores), 0.0)
@@ -253,7 +266,7 @@ def test_an_executor_keeps_a_core(cores):
 
 
 @pytest.mark.parametrize(("shard", "target"), [(SHARDS, 1), (-1, 1), (0, 9), (2, 1)])
-def test_a_move_that_cannot_be_is_refused_and_changes_nothing(shard, target):
+def test_impossible_move_is_refused_and_changes_nothing(shard, target):
     executor = make()
     keep_busy(executor, 0, 0)
     executor.handle(events.MoveShard(2, 1), 0.0)
@@ -263,13 +276,13 @@ def test_a_move_that_cannot_be_is_refused_and_changes_nothing(shard, target):
     assert executor.routes.table is before
 
 
-def test_a_move_to_where_the_shard_is_does_nothing():
+def test_move_to_owner_does_nothing():
     executor = make()
     assert executor.handle(events.MoveShard(0, 0), 0.0) == []
-    assert executor.moves.active == {}
+    assert executor.moves.by_shard == {}
 
 
-def test_it_finishes_when_its_input_is_processed_and_the_state_is_home():
+def test_executor_finishes_when_input_is_processed_and_state_is_flushed():
     executor = make({0: 1, 1: 1})
     offer(executor, 1)
     assert executor.handle(events.InputEnded(SOURCE), 0.0) == []
@@ -280,9 +293,10 @@ def test_it_finishes_when_its_input_is_processed_and_the_state_is_home():
     assert executor.finished
 
 
-def test_a_flush_does_not_wait_for_tasks_that_have_ended():
+def test_flush_does_not_wait_for_ended_tasks():
     executor = make({0: 1, 1: 1})
     assert executor.handle(events.FlushDue(5), 0.0) == [do.RequestFlush(1, 1, 5)]
+    drain(executor, 1, {0: 1})
     assert executor.handle(events.TaskEnded(1), 0.0) == [do.FlushComplete(5)]
     assert executor.handle(events.FlushDue(6), 0.0) == [do.FlushComplete(6)]
 
@@ -295,38 +309,38 @@ def test_a_flush_does_not_wait_for_tasks_that_have_ended():
         events.InputEnded(ExecutorId("stranger", 0)),
     ],
 )
-def test_what_the_protocol_does_not_allow_is_an_error(event):
+def test_illegal_event_raises(event):
     with pytest.raises(ProtocolError):
         make().handle(event, 0.0)
 
 
-def test_rows_after_the_end_of_an_input_are_an_error():
+def test_batch_of_ended_input_raises():
     executor = make()
     executor.handle(events.InputEnded(SOURCE), 0.0)
     with pytest.raises(ProtocolError, match="has ended or is no input"):
         offer(executor, 1)
 
 
-def test_work_that_was_not_taken_cannot_be_done():
-    with pytest.raises(ProtocolError, match="which it does not have"):
+def test_settling_work_that_was_not_taken_raises():
+    with pytest.raises(ProtocolError, match="which is not in flight"):
         make().done(0, 3, 0.1, 0.0)
 
 
-def test_a_remote_task_ignores_a_flush_that_comes_after_its_end():
+def test_remote_part_ignores_flush_request_of_ended_task_but_no_other_message():
     part = RemotePart(ME, KeySpace(1, SHARDS))
     part.receive(m.StartTask(4, (1, 2)))
     part.control(m.StopTask(4))
     assert part.receive(m.FlushRequest(4, 9)) is False
-    with pytest.raises(ProtocolError, match="task 4, which is not here"):
+    with pytest.raises(ProtocolError, match="task 4, which does not exist"):
         part.receive(m.Label(4, 1, True))
 
 
-def test_a_shard_leaves_a_remote_task_once_its_state_has_been_brought_home_ahead_of_the_label():
+def test_move_from_remote_source_pauses_its_shard_after_the_flush_ahead():
     executor = make({1: 1, 0: 1}, home=0, patience=1.0)
     remote = next(t.number for t in executor.routes.tasks.values() if not t.at_home)
     shard = int(executor.routes.table.shards_of(remote)[0])
     assert executor.handle(events.MoveShard(shard, 1 - remote), 0.0) == [do.RequestFlush(remote, 1, UNREQUESTED, shard)]
-    assert not executor.moves.active, "the shard's rows go on to the remote task meanwhile"
+    assert not executor.moves.paused, "the shard's rows still go to the remote task"
     executor.take_back(m.Flush(remote, -1, None, UNREQUESTED, shard), 0.1)
-    assert shard in executor.moves.active
-    assert executor.take_back(m.Flush(remote, -1, None, UNREQUESTED, shard), 0.2) == [], "it has begun already"
+    assert shard in executor.moves.paused
+    assert executor.take_back(m.Flush(remote, -1, None, UNREQUESTED, shard), 0.2) == [], "the move has begun before"

@@ -1,4 +1,4 @@
-"""What leaves a component."""
+"""Outputs of a component."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dask_elastic.executor.error_policy import ErrorPolicy
 from dask_elastic.topology.component import Exit
 
 
-def test_metadata_that_changes_with_each_batch_does_not_leave():
+def test_schema_metadata_is_dropped_from_outputs():
     emitter = Emitter("rows", (Exit("out"),), {}, ErrorPolicy("fail", print), sink_instance=0)
     rows = pa.record_batch({"k": [1, 2]})
     schemas = set()

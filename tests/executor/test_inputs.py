@@ -1,4 +1,4 @@
-"""Event time of a receiver: the minimum over the inputs for which somebody waits."""
+"""Event time of a receiver: the minimum over its active inputs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ step = st.tuples(st.integers(0, 2), st.sampled_from(["advance", "idle", "active"
 
 
 class Rows(Source):
-    """Nothing."""
+    """A source without rows."""
 
     def __init__(self, event_time=None):
         self.event_time = event_time
@@ -31,14 +31,14 @@ class Rows(Source):
 
 
 class Nowhere(Sink):
-    """Nothing."""
+    """A sink that is never opened."""
 
     def open(self, context):
         raise AssertionError("never opened")
 
 
 def expected(times, idle, ended):
-    """The rule, as the documentation has it, of one moment."""
+    """Return the event time of one moment, by the documented rule."""
     waiting = {origin: time for origin, time in times.items() if origin not in ended}
     active = [time for origin, time in waiting.items() if origin not in idle]
     if active:
@@ -48,20 +48,20 @@ def expected(times, idle, ended):
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(step, max_size=30))
-def test_the_time_of_a_receiver_is_the_least_of_those_it_waits_for_and_never_goes_back(steps):
+def test_event_time_of_receiver_is_minimum_of_active_inputs_and_never_goes_back(steps):
     inputs = Inputs(ME, [*ORIGINS, UNTIMED], ORIGINS)
     times, idle, ended, reached = dict.fromkeys(ORIGINS), set(), set(), None
-    for which, what, amount in steps:
+    for which, action, amount in steps:
         origin = ORIGINS[which]
         if origin in ended:
             continue
-        if what == "end":
+        if action == "end":
             inputs.end(origin)
             ended.add(origin)
         else:
-            times[origin] = (times[origin] or 0) + amount if what == "advance" else times[origin]
-            (idle.add if what == "idle" else idle.discard)(origin)
-            inputs.hear(Watermark(origin, times[origin], what == "idle"))
+            times[origin] = (times[origin] or 0) + amount if action == "advance" else times[origin]
+            (idle.add if action == "idle" else idle.discard)(origin)
+            inputs.advance(Watermark(origin, times[origin], action == "idle"))
         found = expected(times, idle, ended)
         reached = found if reached is None else max(reached, found if found is not None else reached)
         assert inputs.time == reached
@@ -70,7 +70,7 @@ def test_the_time_of_a_receiver_is_the_least_of_those_it_waits_for_and_never_goe
 
 
 @pytest.mark.parametrize(
-    ("said", "message"),
+    ("watermark", "message"),
     [
         (Watermark(ORIGINS[0], 4), "event time never goes back"),
         (Watermark(ORIGINS[0], None), "event time never goes back"),
@@ -78,17 +78,17 @@ def test_the_time_of_a_receiver_is_the_least_of_those_it_waits_for_and_never_goe
         (Watermark(UNTIMED, 9), "has no event time"),
     ],
 )
-def test_what_cannot_be_said_is_refused(said, message):
+def test_illegal_watermark_raises(watermark, message):
     inputs = Inputs(ME, [*ORIGINS, UNTIMED], ORIGINS)
-    inputs.hear(Watermark(ORIGINS[0], 5))
+    inputs.advance(Watermark(ORIGINS[0], 5))
     inputs.end(ORIGINS[1])
     with pytest.raises(ProtocolError, match=message):
-        inputs.hear(said)
+        inputs.advance(watermark)
     with pytest.raises(ProtocolError, match="ended twice"):
         inputs.end(ORIGINS[1])
 
 
-def test_a_component_has_event_time_if_anything_before_it_has():
+def test_component_has_event_time_if_any_upstream_has():
     topology = Topology("mixed")
     timed, untimed = topology.source("timed", Rows("at")), topology.source("untimed", Rows())
     joined = timed.union(untimed).key_by("k").compute({"n": agg.Count()}, name="joined")

@@ -1,4 +1,4 @@
-"""What passes the fence between a home and its remote tasks."""
+"""Messages that a link between a home and its remote tasks accepts."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from dask_elastic.vocab.messages import Stamp
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.integers(0, 20), max_size=60))
-def test_whatever_comes_again_each_message_passes_once_and_in_order(repeats):
+def test_each_message_is_admitted_once_and_in_order_despite_duplicates(repeats):
     sender, receiver = Link(), Link()
-    sent, passed = [], []
+    sent, admitted = [], []
     for choice in repeats:
         sent.append(sender.stamp())
-        passed += [stamp for stamp in (sent[-1], sent[choice % len(sent)]) if receiver.admit(stamp)]
-    assert passed == sent
+        admitted += [stamp for stamp in (sent[-1], sent[choice % len(sent)]) if receiver.admit(stamp)]
+    assert admitted == sent
     assert receiver.refused == receiver.repeated == len(repeats)
 
 
-def test_another_life_begins_at_nought_and_the_old_one_is_refused():
+def test_new_incarnation_counts_from_zero_and_refuses_the_old_one():
     home, zombie = Link(), Link()
     assert home.admit(zombie.stamp())
     home.renew()
@@ -34,6 +34,6 @@ def test_another_life_begins_at_nought_and_the_old_one_is_refused():
 
 
 @pytest.mark.parametrize("stamp", [Stamp(0, 1), Stamp(1, 0)])
-def test_a_message_that_is_missing_is_noticed(stamp):
-    with pytest.raises(ProtocolError, match=r"where .* was due"):
+def test_missing_message_raises(stamp):
+    with pytest.raises(ProtocolError, match=r"arrived, but .* is next"):
         Link().admit(stamp)

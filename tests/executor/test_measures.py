@@ -1,4 +1,4 @@
-"""What an executor says of itself: rates, bytes, sub-batches, the time that tuples take, loads and sizes of shards."""
+"""Measures of an executor: rates, bytes, sub-batches, latencies, loads and sizes of shards."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def process(executor, task, busy, now):
     return work.rows
 
 
-def test_an_executor_without_tuples_knows_nothing():
+def test_executor_without_tuples_has_empty_measures():
     measure = make(1).measure(10.0)
     assert measure.service_rate is None
     assert measure.sojourn is None
@@ -44,14 +44,14 @@ def test_an_executor_without_tuples_knows_nothing():
 
 
 @pytest.mark.parametrize(("tasks", "customer"), [(1, 16.0), (2, 8.0), (4, 4.0)])
-def test_a_batch_counts_as_one_customer_for_each_task_that_gets_a_part(tasks, customer):
+def test_batch_counts_as_one_customer_per_task_that_gets_rows(tasks, customer):
     executor = make(tasks)
     for tenth in range(10):
         offer(executor, range(16), 0.0, tenth / 10)
     assert executor.measure(1.0).customer_rows == customer
 
 
-def test_rows_of_a_moving_shard_reach_no_task():
+def test_rows_of_moving_shard_count_as_no_customer():
     limits = ExecutorLimits(patience=0.0)
     executor = ElasticExecutor(ME, KeySpace(1, SHARDS), 0, {0: 2}, [SOURCE], limits=limits)
     offer(executor, [0], 0.0, 0.0)
@@ -62,7 +62,7 @@ def test_rows_of_a_moving_shard_reach_no_task():
     assert executor.measure(0.5).queue_rows == 3
 
 
-def test_what_arrives_and_what_leaves_are_measured_apart():
+def test_arrivals_and_outputs_are_measured_separately():
     executor = make(1)
     for tenth in range(10):
         offer(executor, range(20), 0.0, tenth / 10, nbytes=500)
@@ -77,7 +77,7 @@ def test_what_arrives_and_what_leaves_are_measured_apart():
     assert measure.queue_rows == 200 - rows
 
 
-def test_the_time_in_the_executor_is_part_of_the_time_since_the_source():
+def test_sojourn_counts_from_arrival_and_latency_from_source():
     executor = make(1)
     offer(executor, [1, 2, 3], stamp=9.0, now=10.0)
     offer(executor, [4], stamp=9.8, now=10.2)
@@ -92,7 +92,7 @@ def test_the_time_in_the_executor_is_part_of_the_time_since_the_source():
     assert executor.measure(15.0).latency.count == 4
 
 
-def test_shards_are_told_apart():
+def test_shard_loads_are_measured_separately():
     executor = make(1)
     offer(executor, [1, 1, 1, 6], 0.0, 0.0)
     process(executor, 0, 0.4, 0.5)
@@ -102,12 +102,12 @@ def test_shards_are_told_apart():
     assert measure.state_bytes == measure.shard_bytes.sum()
 
 
-def test_shards_are_balanced_on_the_keys_of_now_once_these_have_changed():
+def test_balance_follows_arrivals_after_their_distribution_jumps():
     executor = make(2)
     shard_of = executor.routes.space.shard_of(np.arange(1000, dtype=np.uint64))
     key_of = [int(np.flatnonzero(shard_of == shard)[0]) for shard in range(SHARDS)]
     owner = executor.routes.table.owner.tolist()
-    mine, other = ([shard for shard in range(SHARDS) if owner[shard] == task] for task in (0, 1))
+    first, second = ([shard for shard in range(SHARDS) if owner[shard] == task] for task in (0, 1))
 
     def quarter(number, hot):
         keys = [key_of[shard] for shard in range(SHARDS) for _ in range(40 if shard in hot else 4)]
@@ -119,14 +119,14 @@ def test_shards_are_balanced_on_the_keys_of_now_once_these_have_changed():
         executor.handle(events.BalanceDue(), now + 0.01)
 
     for number in range(12):
-        quarter(number, {mine[0], other[0]})
+        quarter(number, {first[0], second[0]})
     assert len(executor.moves) == executor.moves.finished == 0
-    quarter(12, {mine[0], mine[1]})
+    quarter(12, {first[0], first[1]})
     assert executor.measures.demand.jumps == 1
     assert executor.moves.finished >= 1
 
 
-def test_work_is_what_waits_and_comes_at_what_a_row_of_the_shard_costs():
+def test_work_of_shard_is_its_waiting_and_expected_rows_times_its_cost():
     measures = make(1).measures
     nothing = np.zeros(SHARDS, dtype=np.int64)
     assert measures.work_by_shard(nothing, nothing, 0.0).tolist() == [0.0] * SHARDS

@@ -1,4 +1,4 @@
-"""The loss of remote tasks: what is done again, by whom, in which order, and what leaves."""
+"""Failover of remote tasks: the rows of the replay, their tasks, their order, and their outputs."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from dask_elastic.executor.executor import FINAL_FLUSH, ElasticExecutor
 from dask_elastic.executor.flushes import TRIM
 from dask_elastic.executor.limits import ExecutorLimits
 from dask_elastic.executor.task_queue import LabelItem, Work
+from dask_elastic.executor.task_status import TaskStatus
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.vocab import messages as m
 from dask_elastic.vocab.batch import Batch
@@ -36,12 +37,12 @@ def offer(executor, *hashes, nbytes=100, now=0.0):
 
 
 def send(executor, task, *hashes, **given):
-    """Bring rows and have a remote task be sent all that it may be; returns the numbers of the sub-batches."""
+    """Offer rows and send a remote task all that its window allows; returns the numbers of the sub-batches."""
     offer(executor, *hashes, **given)
     numbers = []
     while (taken := executor.take(task)) is not None:
         numbers.append(taken[0])
-        assert taken[1].batch() is taken[1].batch(), "what is kept for a replay is what was sent, not a copy"
+        assert taken[1].batch() is taken[1].batch(), "the batch kept for a replay is the one that was sent, not a copy"
     return numbers
 
 
@@ -53,11 +54,11 @@ def settle(executor, task, number, outputs=True, now=0.0):
 
 def lose(executor, node, now=1.0, **given):
     executor.links.cut(node)
-    return executor.handle(events.NodeGone(node, **given), now)
+    return executor.handle(events.NodeLeft(node, **given), now)
 
 
 def install_all(executor, instructions, now=1.0):
-    """Do what the driver does with the shards that are to be installed; returns the instructions that follow."""
+    """Install shards as the driver does; returns the instructions that follow."""
     following = []
     for instruction in instructions:
         if isinstance(instruction, do.InstallState):
@@ -66,7 +67,7 @@ def install_all(executor, instructions, now=1.0):
 
 
 def processed(executor, task):
-    """Let a task do all that waits for it: [(key, silent)], a list for each unit of work."""
+    """Let a task process its queue; returns [(key, silent)] for each sub-batch."""
     units = []
     while (taken := executor.take(task)) is not None:
         number, work = taken
@@ -76,7 +77,7 @@ def processed(executor, task):
     return units
 
 
-def test_a_task_at_home_keeps_nothing_for_a_replay():
+def test_home_task_keeps_nothing_for_a_replay():
     executor = make({HOME: 2})
     offer(executor, 0, 1)
     number, work = executor.take(0)
@@ -86,7 +87,7 @@ def test_a_task_at_home_keeps_nothing_for_a_replay():
     assert executor.routes.pending_bytes == 0
 
 
-def test_what_is_in_the_primary_copy_is_not_done_again_and_what_left_does_not_leave_again():
+def test_replay_omits_flushed_rows_and_outputs_that_have_left():
     executor = make({HOME: 1, NEAR: 1})
     [flushed] = send(executor, 1, 1)
     settle(executor, 1, flushed)
@@ -95,15 +96,15 @@ def test_what_is_in_the_primary_copy_is_not_done_again_and_what_left_does_not_le
     settle(executor, 1, settled)
     [emitted] = send(executor, 1, 9)
     assert executor.links.leaves(m.Outputs(1, emitted, ()))
-    [under_way] = send(executor, 1, 13)
-    assert (flushed, settled, emitted, under_way) == (0, 1, 2, 3)
+    [in_flight] = send(executor, 1, 13)
+    assert (flushed, settled, emitted, in_flight) == (0, 1, 2, 3)
     offer(executor, 17)
     lose(executor, NEAR)
     assert processed(executor, 0) == [[(5, True), (9, True)], [(13, False)], [(17, False)]]
     assert executor.assignment()[0].tolist() == [0] * SHARDS
 
 
-def test_rows_that_are_done_again_are_counted_and_paid_for_once():
+def test_replayed_rows_count_once_and_release_their_credit_once():
     executor = make({HOME: 1, NEAR: 1})
     [settled] = send(executor, 1, 1, nbytes=70)
     assert do.Release(SOURCE, 70) in settle(executor, 1, settled)
@@ -118,7 +119,7 @@ def test_rows_that_are_done_again_are_counted_and_paid_for_once():
     assert executor.measure(2.0).queue_rows == 0
 
 
-def test_a_shard_that_had_left_the_task_is_not_replayed():
+def test_shard_that_left_the_task_is_not_replayed():
     executor = make({HOME: 1, NEAR: 1})
     [number] = send(executor, 1, 1, 3)
     settle(executor, 1, number)
@@ -129,7 +130,7 @@ def test_a_shard_that_had_left_the_task_is_not_replayed():
     assert processed(executor, 0) == [[(3, True)]]
 
 
-def test_a_shard_that_came_back_is_replayed_from_there():
+def test_shard_that_returned_to_the_task_is_replayed_from_its_return():
     executor = make({HOME: 1, NEAR: 1})
     [before] = send(executor, 1, 1)
     settle(executor, 1, before)
@@ -144,7 +145,7 @@ def test_a_shard_that_came_back_is_replayed_from_there():
     assert processed(executor, 0) == [[(5, True)]]
 
 
-def test_the_source_is_lost_in_mid_move_and_the_target_does_its_work_first():
+def test_target_replays_first_when_source_is_lost_during_move():
     executor = make({HOME: 1, NEAR: 1, FAR: 1})
     send(executor, 1, 1)
     executor.handle(events.MoveShard(1, 2), 0.0)
@@ -157,24 +158,24 @@ def test_the_source_is_lost_in_mid_move_and_the_target_does_its_work_first():
     assert do.Wake(2) in install_all(executor, instructions)
     assert executor.take(2)[1].batch().rows["key"].to_pylist() == [1]
     assert executor.take(2)[1].batch().rows["key"].to_pylist() == [5]
-    assert executor.moves.finished == 0, "a recovery is no move that somebody asked for"
+    assert executor.moves.finished == 0, "a recovery does not count as a move"
 
 
-def test_the_target_is_lost_while_it_is_installed():
+def test_shard_moves_to_heir_when_target_is_lost_while_installing():
     executor = make({HOME: 1, NEAR: 1, FAR: 1})
     executor.handle(events.MoveShard(0, 1), 0.0)
     offer(executor, 0)
     instructions = lose(executor, NEAR)
-    assert executor.handle(events.StateInstalled(0, 1), 1.0) == [], "of a task that is lost"
+    assert executor.handle(events.StateInstalled(0, 1), 1.0) == [], "the task is lost"
     install_all(executor, instructions)
-    assert not executor.moves.active
+    assert not executor.moves.by_shard
     owner, nodes = executor.assignment()
     assert nodes == {0: HOME, 2: FAR}
     assert set(owner.tolist()) <= set(nodes)
     assert sum(len(unit) for task in nodes for unit in processed(executor, task)) == 1
 
 
-def test_a_lost_target_is_replaced_while_the_label_is_under_way():
+def test_lost_target_is_replaced_while_label_is_in_flight():
     executor = make({HOME: 1, NEAR: 1, FAR: 1})
     [number] = send(executor, 2, 2)
     executor.handle(events.MoveShard(2, 1), 0.0)
@@ -183,11 +184,23 @@ def test_a_lost_target_is_replaced_while_the_label_is_under_way():
     settle(executor, 2, number)
     instructions = executor.take_back(m.LabelReturned(2, 2, number, None), 1.5)
     install_all(executor, instructions)
-    assert 2 not in executor.moves.active
+    assert 2 not in executor.moves.by_shard
     assert int(executor.assignment()[0][2]) in (0, 2)
 
 
-def test_several_nodes_are_lost_at_once_and_again():
+def test_stopping_task_is_lost_and_its_end_is_ignored():
+    executor = make({HOME: 1, NEAR: 1})
+    executor.handle(events.SetCores({HOME: 1}), 0.0)
+    while isinstance(item := executor.take(1)[1], LabelItem):
+        executor.take_back(m.LabelReturned(1, item.shard, -1, None), 0.0)
+    task = executor.routes.tasks[1]
+    assert task.status is TaskStatus.STOPPING
+    lose(executor, NEAR)
+    assert task.status is TaskStatus.LOST
+    assert executor.handle(events.TaskEnded(1), 1.0) == []
+
+
+def test_second_loss_during_replay_is_recovered():
     executor = make({HOME: 1, NEAR: 1, FAR: 1})
     [first] = send(executor, 1, 1)
     settle(executor, 1, first)
@@ -200,7 +213,7 @@ def test_several_nodes_are_lost_at_once_and_again():
     assert [record.node for record in executor.recoveries()] == [NEAR, FAR]
 
 
-def test_an_executor_that_loses_its_last_core_goes_on_at_home():
+def test_executor_that_loses_its_last_core_continues_at_home():
     executor = make({NEAR: 1})
     send(executor, 0, 1)
     instructions = lose(executor, NEAR)
@@ -209,7 +222,7 @@ def test_an_executor_that_loses_its_last_core_goes_on_at_home():
     assert executor.measure(1.0).cores == {HOME: 1}
 
 
-def test_replacements_are_started_where_the_driver_says():
+def test_replacement_tasks_start_on_nodes_of_the_event():
     executor = make({HOME: 1, NEAR: 1})
     send(executor, 1, 1)
     instructions = lose(executor, NEAR, replacements={FAR: 1})
@@ -217,11 +230,11 @@ def test_replacements_are_started_where_the_driver_says():
     assert executor.measure(1.0).cores == {HOME: 1, FAR: 1}
     with pytest.raises(PlanningError, match="node 1 is lost"):
         executor.handle(events.SetCores({HOME: 1, NEAR: 1}), 1.0)
-    executor.handle(events.NodeBack(NEAR), 1.0)
+    executor.handle(events.NodeReturned(NEAR), 1.0)
     assert do.StartTask(3, NEAR) in executor.handle(events.SetCores({HOME: 1, NEAR: 1}), 1.0)
 
 
-def test_a_zombie_changes_nothing():
+def test_messages_of_lost_node_change_nothing():
     executor = make({HOME: 1, NEAR: 1})
     [number] = send(executor, 1, 1)
     before = executor.links.stamp(1)
@@ -240,21 +253,21 @@ def test_a_zombie_changes_nothing():
     assert executor.recovery.rows == rows == 1
 
 
-def test_a_full_pending_queue_asks_for_a_flush_then_takes_nothing():
+def test_pending_queue_requests_flush_when_half_full_and_stops_the_task_when_full():
     executor = make({NEAR: 1}, pending_bytes=100)
     [number] = send(executor, 0, 1, nbytes=50)
     assert do.RequestFlush(0, NEAR, TRIM) in settle(executor, 0, number)
     [second] = send(executor, 0, 1, nbytes=60)
-    assert do.RequestFlush(0, NEAR, TRIM) not in settle(executor, 0, second), "one flush is under way"
+    assert do.RequestFlush(0, NEAR, TRIM) not in settle(executor, 0, second), "one flush is in progress"
     assert send(executor, 0, 1, nbytes=60) == []
     assert executor.routes.pending_bytes == 110
     instructions = executor.take_back(m.Flush(0, number, None, TRIM), 0.0)
     assert do.Wake(0) in instructions
-    assert do.RequestFlush(0, NEAR, TRIM) in instructions, "it is still more than half full"
+    assert do.RequestFlush(0, NEAR, TRIM) in instructions, "the queue is still more than half full"
     assert isinstance(executor.take(0)[1], Work)
 
 
-def test_a_flush_waits_for_what_was_lost():
+def test_flush_completes_only_after_the_replay():
     executor = make({HOME: 1, NEAR: 1})
     [number] = send(executor, 1, 1)
     settle(executor, 1, number)
@@ -262,11 +275,11 @@ def test_a_flush_waits_for_what_was_lost():
     assert do.FlushComplete(7) not in lose(executor, NEAR)
     assert executor.handle(events.FlushDue(8), 0.0) == []
     number, _ = executor.take(0)
-    done = executor.done(0, number, 0.1, 2.0)
-    assert [i for i in done if isinstance(i, do.FlushComplete)] == [do.FlushComplete(7), do.FlushComplete(8)]
+    following = executor.done(0, number, 0.1, 2.0)
+    assert [i for i in following if isinstance(i, do.FlushComplete)] == [do.FlushComplete(7), do.FlushComplete(8)]
 
 
-def test_it_does_not_finish_before_what_was_lost_is_done_again():
+def test_executor_finishes_only_after_the_replay():
     executor = make({HOME: 1, NEAR: 1})
     [number] = send(executor, 1, 1)
     executor.handle(events.InputEnded(SOURCE), 0.0)
@@ -277,7 +290,7 @@ def test_it_does_not_finish_before_what_was_lost_is_done_again():
     assert executor.done(0, number, 0.1, 2.0)[-1] == do.Finished()
 
 
-def test_the_time_to_the_first_row_is_told():
+def test_recovery_record_has_time_to_first_replayed_row():
     executor = make({HOME: 1, NEAR: 1})
     send(executor, 1, 1, 3)
     assert executor.measure(0.5).recovery is None
@@ -293,26 +306,26 @@ def test_the_time_to_the_first_row_is_told():
     assert (measure.recovered, measure.recovery) == (1, (2.0, 2.0))
 
 
-def test_a_home_cannot_be_lost_by_its_own_executor():
+def test_loss_of_home_raises():
     executor = make({HOME: 1})
-    with pytest.raises(ProtocolError, match="cannot outlive its home"):
+    with pytest.raises(ProtocolError, match="cannot lose its home"):
         lose(executor, HOME)
 
 
-def test_a_node_is_cut_off_before_it_is_given_up():
+def test_loss_of_node_whose_link_is_not_cut_raises():
     executor = make({HOME: 1, NEAR: 1})
-    with pytest.raises(ProtocolError, match="was not cut off before"):
-        executor.handle(events.NodeGone(NEAR), 0.0)
+    with pytest.raises(ProtocolError, match="link was not cut before"):
+        executor.handle(events.NodeLeft(NEAR), 0.0)
 
 
-def test_state_of_work_that_is_not_done_is_an_error():
+def test_flush_of_unsettled_sub_batch_raises():
     executor = make({NEAR: 1})
     [number] = send(executor, 0, 1)
-    with pytest.raises(ProtocolError, match="is not done"):
+    with pytest.raises(ProtocolError, match="is not settled"):
         executor.take_back(m.Flush(0, number, None, TRIM), 0.0)
 
 
-def test_outputs_leave_once():
+def test_outputs_sent_twice_raise():
     executor = make({NEAR: 1})
     [number] = send(executor, 0, 1)
     assert executor.links.leaves(m.Outputs(0, number, ()))
@@ -320,7 +333,7 @@ def test_outputs_leave_once():
         executor.links.leaves(m.Outputs(0, number, ()))
 
 
-def test_what_is_done_again_keeps_the_time_at_which_it_was_done():
+def test_replayed_rows_keep_their_processing_time():
     executor = make({HOME: 1, NEAR: 1})
     home, near = sorted(executor.routes.tasks, key=lambda number: not executor.routes.tasks[number].at_home)
     first, second = (int(shard) for shard in executor.routes.table.shards_of(near)[:2])
@@ -342,21 +355,21 @@ def has_suspects(executor):
     return executor.recovery.has_suspects()
 
 
-def test_rows_of_which_two_nodes_died_in_turn_are_poison():
+def test_rows_of_which_two_nodes_died_raise_poison_batch():
     executor = make({NEAR: 1, FAR: 1})
     send(executor, 0, 0)
     install_all(executor, lose(executor, NEAR, died=True))
-    assert has_suspects(executor), "they wait for their heir"
+    assert has_suspects(executor), "the rows wait for their heir"
     number, work = executor.take(1)
     assert work.rows == 1
-    assert not has_suspects(executor), "they are with another node"
+    assert not has_suspects(executor), "the rows are on another node"
     executor.links.cut(FAR)
     with pytest.raises(PoisonBatch) as raised:
-        executor.handle(events.NodeGone(FAR, died=True), 2.0)
+        executor.handle(events.NodeLeft(FAR, died=True), 2.0)
     assert (raised.value.operator, raised.value.batch) == (ME.component, number)
 
 
-def test_rows_that_a_task_at_home_came_through_are_suspects_no_more():
+def test_rows_processed_at_home_are_no_longer_suspects():
     executor = make({HOME: 1, NEAR: 1})
     send(executor, 1, 1)
     offer(executor, 5)
@@ -364,16 +377,16 @@ def test_rows_that_a_task_at_home_came_through_are_suspects_no_more():
     assert has_suspects(executor)
     number, work = executor.take(0)
     assert work.rows == 1
-    assert has_suspects(executor), "they are being processed at home"
+    assert has_suspects(executor), "a task at home processes them"
     executor.done(0, number, 0.1, 2.0)
     assert not has_suspects(executor)
 
 
 @pytest.mark.parametrize("died", [False, True])
-def test_what_a_node_had_not_begun_with_is_no_suspect(died):
+def test_settled_rows_of_dead_node_are_no_suspects(died):
     executor = make({HOME: 1, NEAR: 1})
     [number] = send(executor, 1, 1)
     settle(executor, 1, number)
     install_all(executor, lose(executor, NEAR, died=died))
-    assert not has_suspects(executor), "it had come through what it was sent"
+    assert not has_suspects(executor), "the node had processed all that it was sent"
     assert executor.recovery.rows == 1

@@ -16,14 +16,14 @@ from dask_elastic.vocab.identity import ExecutorId
 
 
 @pytest.mark.parametrize("slow", ["drop", "install"])
-def test_messages_are_received_while_state_comes_or_goes(slow, monkeypatch):
+def test_messages_are_received_while_state_is_installed_or_dropped(slow, monkeypatch):
     part = RemotePart(ExecutorId("per_key", 0), KeySpace(1, 4), threading.Lock)
     part.receive(m.StartTask(0, (0, 1)))
-    begun, go_on = threading.Event(), threading.Event()
+    begun, finish = threading.Event(), threading.Event()
 
     def wait(*_):
         begun.set()
-        go_on.wait(10)
+        finish.wait(10)
 
     monkeypatch.setattr(part.store, "drop", lambda *_: None)
     monkeypatch.setattr(part.store, slow, wait)
@@ -35,7 +35,7 @@ def test_messages_are_received_while_state_comes_or_goes(slow, monkeypatch):
     receiving.start()
     receiving.join(5)
     received = not receiving.is_alive()
-    go_on.set()
+    finish.set()
     moving.join(10)
     assert received
 
@@ -51,20 +51,20 @@ def a_sub_batch(silent):
 
 
 @pytest.mark.parametrize("silent", [False, True])
-def test_outputs_that_left_already_are_not_sent(silent):
+def test_outputs_of_silent_sub_batch_are_not_sent(silent):
     part = a_part()
     outputs = [Delivery(ExecutorId("out", 0), a_sub_batch(False).batch)]
     sent = part.processed(a_sub_batch(silent), outputs, 0.1)
     assert [type(message) for message in sent] == ([m.Done] if silent else [m.Outputs, m.Done])
 
 
-def test_a_label_brings_the_state_home_in_one_message_with_its_number():
+def test_label_returns_state_and_its_number_in_one_message():
     part = a_part()
     part.processed(a_sub_batch(False), [], 0.1)
     assert part.control(m.Label(0, 1, stays=False)) == [m.LabelReturned(0, 1, 0, None)]
 
 
-def test_a_part_whose_home_began_anew_says_no_more():
+def test_closed_part_sends_nothing():
     part = a_part(incarnation=2)
     assert part.incarnation == 2
     part.receive(m.FlushRequest(0, 1))
@@ -76,7 +76,7 @@ def test_a_part_whose_home_began_anew_says_no_more():
     assert part.tasks == {}
 
 
-def test_a_part_refuses_what_is_stale_and_what_it_knows():
+def test_part_refuses_stale_and_duplicate_messages():
     part = a_part(incarnation=2)
     assert part.admit(m.Stamp(2, 0))
     assert not part.admit(m.Stamp(2, 0))

@@ -1,4 +1,4 @@
-"""Watermarks of a source: the newest time minus the slack, seldom enough, and late rows counted."""
+"""Watermarks of a source: the newest time minus the slack, once per interval; late rows are counted."""
 
 from __future__ import annotations
 
@@ -34,33 +34,33 @@ def batch(values, kind=SECONDS):
     batches=st.lists(st.lists(st.none() | st.integers(-5000, 5000), max_size=5), max_size=6),
     slack=st.integers(0, 4000),
 )
-def test_what_is_said_and_what_is_late_is_as_counted_one_by_one(kind, batches, slack):
+def test_watermarks_and_late_rows_equal_a_count_row_by_row(kind, batches, slack):
     unit = 86_400e6 if pa.types.is_date32(kind) else MICROSECONDS[kind.unit]
     clock = SourceClock(ME, "at", slack * 1e-6)
-    newest = said = None
+    newest = last = None
     late = 0
     for values in batches:
         present = [int(np.floor(value * unit)) for value in values if value is not None]
-        late += sum(said is not None and value * unit < said for value in values if value is not None)
+        late += sum(last is not None and value * unit < last for value in values if value is not None)
         found = clock.sent(batch(values, kind), 0.0)
         newest = max([*present, *([] if newest is None else [newest])], default=None)
         due = None if newest is None else newest - slack
-        assert found == (None if due == said else Watermark(ME, due))
-        said = due
-    assert (clock.time, clock.late) == (said, late)
+        assert found == (None if due == last else Watermark(ME, due))
+        last = due
+    assert (clock.time, clock.late) == (last, late)
 
 
-def test_a_source_says_no_more_than_once_in_an_interval_and_the_rest_in_a_pause():
+def test_source_sends_one_watermark_per_interval_and_the_last_one_when_quiet():
     clock = SourceClock(ME, "at", interval=10.0)
-    said = [clock.sent(batch([second]), now=float(second)) for second in range(5)]
-    assert said == [Watermark(ME, 0), None, None, None, None]
+    sent = [clock.sent(batch([second]), now=float(second)) for second in range(5)]
+    assert sent == [Watermark(ME, 0), None, None, None, None]
     assert clock.quiet(9.0) is None
     assert clock.quiet(10.0) == Watermark(ME, 4_000_000)
     assert clock.quiet(30.0) is None
     assert clock.sent(batch([9]), 31.0) == Watermark(ME, 9_000_000)
 
 
-def test_a_source_without_rows_is_idle_until_it_has_some():
+def test_source_without_rows_is_idle_until_next_row():
     clock = SourceClock(ME, "at", interval=100.0, idle_after=10.0, now=5.0)
     assert clock.quiet(14.9) is None
     assert clock.quiet(15.0) == Watermark(ME, None, idle=True)
@@ -69,17 +69,17 @@ def test_a_source_without_rows_is_idle_until_it_has_some():
     assert clock.begin() is None
     assert clock.sent(batch([3]), 61.0) == Watermark(ME, 3_000_000)
     assert clock.sent(batch([4]), 62.0) is None
-    assert clock.quiet(72.0) == Watermark(ME, 4_000_000, idle=True), "what is left to be said goes along"
+    assert clock.quiet(72.0) == Watermark(ME, 4_000_000, idle=True), "the idle watermark carries the newest time"
 
 
-def test_the_end_needs_no_slack():
+def test_watermark_at_the_end_has_no_slack():
     clock = SourceClock(ME, "at", slack=60.0, interval=5.0)
     assert clock.sent(batch([100]), 0.0) == Watermark(ME, 40_000_000)
     assert clock.end() == Watermark(ME, 100_000_000)
     assert SourceClock(ME, "at").end() is None
 
 
-def test_times_at_the_end_of_the_calendar_fit():
+def test_times_beyond_int64_are_cut_to_its_range():
     last = dt.datetime.max
     clock = SourceClock(ME, "at")
     assert clock.sent(pa.record_batch({"at": pa.array([last], pa.timestamp("us"))}), 0.0).time < 2**63
@@ -91,7 +91,7 @@ def test_times_at_the_end_of_the_calendar_fit():
     ("column", "message"),
     [("when", "event_time names 'when', but its rows have the columns 'at', 'n'"), ("n", "'n' is int64, not a time")],
 )
-def test_rows_without_times_are_an_error_that_says_so(column, message):
+def test_rows_without_event_time_raise(column, message):
     rows = pa.record_batch({"at": pa.array([1], pa.timestamp("s")), "n": pa.array([1])})
     with pytest.raises(SourceError, match=message):
         SourceClock(ME, column).sent(rows, 0.0)

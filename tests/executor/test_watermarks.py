@@ -1,4 +1,4 @@
-"""A watermark passes an executor once all that came before it is settled, and not earlier."""
+"""A watermark passes an executor when all batches before it are settled, and not earlier."""
 
 from __future__ import annotations
 
@@ -20,61 +20,61 @@ def watermarks(*origins):
     return Watermarks(Inputs(ME, origins, origins), NoLock())
 
 
-def hear(passing, time, idle=False):
-    passing.inputs.hear(Watermark(ORIGIN, time, idle))
-    passing.heard()
+def advance(passing, time, idle=False):
+    passing.inputs.advance(Watermark(ORIGIN, time, idle))
+    passing.inputs_advanced()
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(step, max_size=60))
-def test_what_is_said_is_the_newest_that_all_before_is_settled_for(steps):
+def test_emitted_watermark_is_newest_whose_earlier_batches_are_settled(steps):
     passing = watermarks(ORIGIN)
-    # The oracle: all that came in one list, and what is not settled of it.
-    history, open_, said, time, idle = [], {}, (None, False), None, False
-    for what, number in steps:
-        if what == "batch":
+    # The oracle: all batches and watermarks in one list, and the batches that are not settled.
+    history, open_, emitted, time, idle = [], {}, (None, False), None, False
+    for action, number in steps:
+        if action == "batch":
             if idle:
                 idle = False
-                hear(passing, time)
-                history.append(("say", time, False))
+                advance(passing, time)
+                history.append(("watermark", time, False))
             open_[len(history)] = passing.arrived()
             history.append(("batch",))
-        elif what == "settle" and open_:
+        elif action == "settle" and open_:
             chosen = sorted(open_)[number % len(open_)]
             passing.settled(open_.pop(chosen))
-        elif what in ("advance", "idle"):
-            time = (time or 0) + (number if what == "advance" else 0)
-            idle = what == "idle"
-            hear(passing, time, idle)
-            history.append(("say", time, idle))
+        elif action in ("advance", "idle"):
+            time = (time or 0) + (number if action == "advance" else 0)
+            idle = action == "idle"
+            advance(passing, time, idle)
+            history.append(("watermark", time, idle))
         first = min(open_, default=len(history))
-        passed = [entry for entry in history[:first] if entry[0] == "say"]
+        passed = [entry for entry in history[:first] if entry[0] == "watermark"]
         reached = passed[-1][1] if passed else None
-        # Idle only where nothing is on its way, active at once.
+        # The executor is idle only when no batch is open, and active at once.
         expected = (reached, idle and bool(passed) and passed[-1][2])
         found = passing.take()
-        said = said if found is None else (found.time, found.idle)
-        assert said == expected, history
-        assert passing.take() is None, "it is said once"
+        emitted = emitted if found is None else (found.time, found.idle)
+        assert emitted == expected, history
+        assert passing.take() is None, "a watermark is emitted once"
 
 
-def test_one_that_waits_says_nothing_new_for_an_input_that_is_ahead():
+def test_watermark_waits_for_slowest_input():
     passing = watermarks(ORIGIN, OTHER)
-    hear(passing, 10)
+    advance(passing, 10)
     assert passing.take() is None
-    passing.inputs.hear(Watermark(OTHER, 4))
-    passing.heard()
+    passing.inputs.advance(Watermark(OTHER, 4))
+    passing.inputs_advanced()
     assert passing.take() == Watermark(ME, 4)
     passing.inputs.end(OTHER)
-    passing.heard()
+    passing.inputs_advanced()
     assert passing.take() == Watermark(ME, 10)
 
 
-def test_who_has_no_event_time_counts_nothing():
+def test_untimed_executor_emits_no_watermark():
     passing = Watermarks(Inputs(ME, [ORIGIN]), NoLock())
     assert passing.arrived() is None
     passing.settled(None)
     passing.inputs.end(ORIGIN)
-    passing.heard()
+    passing.inputs_advanced()
     assert passing.due() == []
     assert passing.take() is None

@@ -1,4 +1,4 @@
-"""A window follows what comes back within its time, whatever the bursts in which it does."""
+"""The flow window follows the bytes processed within `queue_time`, independent of bursts."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ def feed(window, seconds, rate, since=0.0, every=0.01):
     return since + seconds
 
 
-def test_it_becomes_what_the_receiver_does_in_its_time():
+def test_flow_window_converges_to_bytes_processed_in_queue_time():
     window = FlowWindow(LIMIT, 0.2)
     feed(window, 2.0, rate=50_000)
     assert abs(window.nbytes - 10_000) <= 1_000
 
 
-def test_a_window_that_is_too_small_grows_within_a_few_round_trips():
+def test_flow_window_too_small_grows_within_few_round_trips():
     window, now = FlowWindow(LIMIT, 0.1), 0.0
-    # All that may be under way comes back after a millisecond.
+    # All bytes in flight are processed after a millisecond.
     for _ in range(12):
         now += 0.001
         window.released(window.nbytes, now)
     assert window.nbytes == LIMIT
 
 
-def test_a_burst_counts_for_no_more_than_was_under_way():
+def test_flow_window_after_bursts_grows_by_at_most_bytes_in_flight():
     window = FlowWindow(LIMIT, 0.2)
     now = feed(window, 2.0, rate=50_000)
     before = window.nbytes
-    # For a tenth of a second nothing comes back, and then all of that at once, again and again.
+    # Credit returns in bursts: nothing for a tenth of a second, then all of it at once.
     for _ in range(20):
         now += 0.1
         window.released(5_000, now)
     assert window.nbytes <= 1.6 * before
 
 
-def test_it_shrinks_when_the_receiver_gets_slower_without_stopping_the_sender():
+def test_flow_window_shrinks_with_slower_receiver_without_stopping_sender():
     window = FlowWindow(LIMIT, 0.1)
     now = feed(window, 1.0, rate=1_000_000)
     used, passed = window.nbytes, []
@@ -55,13 +55,13 @@ def test_it_shrinks_when_the_receiver_gets_slower_without_stopping_the_sender():
         passed.append(room)
         used += room
     assert window.nbytes <= 11_000
-    # Over any second three quarters of what is processed may follow.
+    # In any second the sender may send three quarters of what is processed.
     assert np.convolve(passed, np.ones(100), mode="valid").min() >= 0.7 * 100_000
 
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 10**6), st.floats(0, 0.5)), max_size=60), st.floats(0.01, 1.0))
-def test_it_is_never_empty_and_never_beyond_its_limit(releases, queue_time):
+def test_flow_window_stays_between_one_byte_and_its_limit(releases, queue_time):
     window, now = FlowWindow(200_000, queue_time), 0.0
     for nbytes, passed in releases:
         now += passed

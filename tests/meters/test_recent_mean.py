@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from dask_elastic.meters import LatencyWindow, RecentMean
 
 
-def test_values_count_by_their_weight_and_are_forgotten():
+def test_recent_mean_weighs_values_and_forgets_old_ones():
     mean = RecentMean(window=1.0)
     assert mean.mean(0.0) is None
     assert mean.weight(0.0) == 0
@@ -22,7 +22,7 @@ def test_values_count_by_their_weight_and_are_forgotten():
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(st.floats(0, 4), st.floats(0, 100), st.integers(1, 50)), min_size=1), st.floats(0, 5))
-def test_the_mean_lies_within_the_values(events, now):
+def test_recent_mean_is_within_range_of_values(events, now):
     meter = RecentMean(window=2.0, slots=5)
     for time, value, weight in sorted(events):
         meter.add(value, weight, time)
@@ -32,7 +32,7 @@ def test_the_mean_lies_within_the_values(events, now):
     assert 0 <= meter.weight(now) <= sum(weight for _, _, weight in events)
 
 
-def test_a_shorter_window_leaves_older_latencies_out():
+def test_latency_window_read_with_shorter_window_omits_older_values():
     latency = LatencyWindow(window=10.0, slots=10)
     for second in range(10):
         latency.record(float(second + 1), now=100.5 + second)

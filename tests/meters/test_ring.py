@@ -5,7 +5,7 @@ import pytest
 from dask_elastic.meters import MeterError, SlotRing
 
 
-def test_oldest_slot_counts_by_its_share():
+def test_ring_weighs_oldest_slot_by_its_share():
     ring = SlotRing(1.0, 4, lambda: [0.0])
     for now in (0.0, 0.25, 0.5, 0.75, 1.0):
         ring.at(now)[0] += 1
@@ -13,33 +13,33 @@ def test_oldest_slot_counts_by_its_share():
     assert [share for _, share in ring.read(1.0)] == [1.0, 1, 1, 1, 1]
 
 
-def test_a_late_value_joins_the_slot_in_its_place():
+def test_ring_late_value_joins_the_slot_that_replaced_its_own():
     ring = SlotRing(1.0, 2, lambda: [0])
     ring.at(10.0)[0] += 1
     ring.at(8.5)[0] += 1
     assert [value for value, _ in ring.read(10.0)] == [[2]]
 
 
-def test_values_of_a_writer_ahead_of_the_reader_are_seen():
+def test_ring_read_includes_values_of_writer_ahead():
     ring = SlotRing(1.0, 2, lambda: [0])
     ring.at(10.6)[0] += 1
     assert [value for value, _ in ring.read(10.4)] == [[1]]
 
 
-def test_span_grows_to_the_window():
+def test_ring_span_grows_to_the_window():
     ring = SlotRing(2.0, 4, lambda: [0])
     assert ring.span(5.0) == 2.0
     ring.at(5.0)
     assert [ring.span(now) for now in (4.0, 5.1, 6.0, 9.0)] == [0.5, 0.5, 1.0, 2.0]
 
 
-def test_negative_times_are_times_too():
+def test_ring_accepts_negative_times():
     ring = SlotRing(1.0, 4, lambda: [0])
     ring.at(-0.1)[0] += 1
     assert [value for value, _ in ring.read(0.1)] == [[1]]
 
 
 @pytest.mark.parametrize(("window", "slots"), [(0.0, 1), (-1.0, 1), (float("nan"), 1), (float("inf"), 1), (1.0, 0)])
-def test_impossible_rings_are_refused(window, slots):
+def test_ring_with_invalid_arguments_raises(window, slots):
     with pytest.raises(MeterError, match=r"window is|slots is"):
         SlotRing(window, slots, list)

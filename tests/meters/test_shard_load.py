@@ -14,7 +14,7 @@ counts = hnp.arrays(np.int64, 8, elements=st.integers(0, 1000))
 
 
 @given(st.lists(st.tuples(counts, st.floats(0, 0.1)), max_size=20))
-def test_loads_sum_to_the_busy_time(batches):
+def test_shard_loads_sum_to_busy_time(batches):
     load = ShardLoad(8, window=2.0)
     for index, (rows, busy) in enumerate(batches):
         load.add(rows, busy, now=index / 10)
@@ -28,16 +28,16 @@ def test_loads_sum_to_the_busy_time(batches):
 
 
 @given(counts, st.floats(0.001, 1))
-def test_named_shards_equal_the_dense_form(rows, busy):
+def test_shard_load_with_listed_shards_equals_dense_form(rows, busy):
     dense, named = ShardLoad(8), ShardLoad(8)
     dense.add(rows, busy, now=1.0)
     used = np.flatnonzero(rows)
-    # Each shard twice, half its rows each time.
+    # Each shard is listed twice, with half of the share each time.
     named.add(np.repeat(rows[used], 2), busy, now=1.0, shards=np.repeat(used, 2).astype(np.uint16))
     np.testing.assert_allclose(dense.loads(1.0), named.loads(1.0))
 
 
-def test_old_load_is_forgotten():
+def test_shard_load_forgets_old_load():
     load = ShardLoad(2, window=1.0)
     load.add(np.array([1, 1]), 0.5, now=0.0)
     assert load.loads(0.5).sum() > 0
@@ -45,7 +45,7 @@ def test_old_load_is_forgotten():
     assert load.window == 1.0
 
 
-def test_loads_are_the_callers_own():
+def test_shard_loads_result_is_a_copy():
     load = ShardLoad(2)
     load.add(np.array([1, 1]), 0.5, now=0.0)
     load.loads(0.0)[:] = 9
@@ -57,21 +57,21 @@ def test_loads_are_the_callers_own():
     [
         ([1, 2], None, "2 row counts for 4 shards"),
         ([1], [0, 1], "1 row counts for 2 shards"),
-        ([1], [4], "from 0 to 3"),
-        ([1], [-1], "from 0 to 3"),
+        ([1], [4], "numbered from 0 to 3"),
+        ([1], [-1], "numbered from 0 to 3"),
     ],
 )
-def test_wrong_feeding_is_refused(rows, shards, message):
+def test_shard_load_add_with_wrong_arguments_raises(rows, shards, message):
     with pytest.raises(MeterError, match=message):
         ShardLoad(4).add(np.array(rows), 0.1, 0.0, None if shards is None else np.array(shards))
 
 
-def test_an_executor_has_a_shard():
+def test_shard_load_without_shards_raises():
     with pytest.raises(MeterError, match="shards is 0"):
         ShardLoad(0)
 
 
-def test_a_reader_beside_the_writer_never_fails():
+def test_shard_load_read_concurrent_with_writes_never_fails():
     load = ShardLoad(600, window=0.01)
     rows = np.ones(600, dtype=np.int64)
     done = threading.Event()

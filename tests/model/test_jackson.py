@@ -25,14 +25,14 @@ def networks(draw, most=4):
 
 
 @given(networks())
-def test_latency_is_equation_one(network):
+def test_expected_latency_equals_equation_one(network):
     external, arrival, service = network
     cores = [math.floor(a / s) + 2 for a, s in zip(arrival, service, strict=True)]
     parts = [a * mmk_sojourn(a, s, k) for a, s, k in zip(arrival, service, cores, strict=True)]
     assert expected_latency(external, arrival, service, cores) == pytest.approx(sum(parts) / external)
 
 
-def test_latency_of_edges():
+def test_expected_latency_of_edge_cases():
     assert expected_latency(1.0, [3.0, 1.0], [2.0, 2.0], [1, 1]) == math.inf
     assert expected_latency(1.0, [1.0, 0.0], [2.0, 2.0], [1, 0]) == 1.0
     assert expected_latency(0.0, [0.0], [2.0], [1]) == 0.0
@@ -40,7 +40,7 @@ def test_latency_of_edges():
 
 
 def best_latency(network, cores, weight=None):
-    """The least latency of any way to give out so many cores."""
+    """Return the least latency of all allocations of that many cores."""
     external, arrival, service = network
     return min(
         expected_latency(external, arrival, service, [a + 1 for a in split], weight=weight)
@@ -51,7 +51,7 @@ def best_latency(network, cores, weight=None):
 
 @settings(max_examples=60, deadline=None)
 @given(networks(most=3), st.floats(1.001, 3.0), st.integers(3, 11))
-def test_allocation_is_the_best(network, factor, available):
+def test_allocation_equals_brute_force(network, factor, available):
     external, arrival, service = network
     target = factor * sum(a / s for a, s in zip(arrival, service, strict=True)) / external
     allocation = allocate(external, arrival, service, target, available)
@@ -76,7 +76,7 @@ def weighted_networks(draw, most=4):
 
 
 @given(weighted_networks())
-def test_weighted_latency_counts_tuples(problem):
+def test_weighted_latency_counts_tuples_per_customer(problem):
     (external, arrival, service), weight = problem
     cores = [math.floor(a / s) + 2 for a, s in zip(arrival, service, strict=True)]
     parts = [w * a * mmk_sojourn(a, s, k) for w, a, s, k in zip(weight, arrival, service, cores, strict=True)]
@@ -85,7 +85,7 @@ def test_weighted_latency_counts_tuples(problem):
 
 
 @given(networks(), st.sampled_from([0.25, 64.0]))
-def test_equal_weights_are_a_unit(network, rows):
+def test_equal_weights_only_change_the_unit(network, rows):
     external, arrival, service = network
     cores = [math.floor(a / s) + 2 for a, s in zip(arrival, service, strict=True)]
     plain = expected_latency(external, arrival, service, cores)
@@ -101,7 +101,7 @@ def test_equal_weights_are_a_unit(network, rows):
 
 @settings(max_examples=60, deadline=None)
 @given(weighted_networks(most=3), st.floats(1.001, 3.0), st.integers(3, 11))
-def test_weighted_allocation_is_the_best(problem, factor, available):
+def test_weighted_allocation_equals_brute_force(problem, factor, available):
     network, weight = problem
     external, arrival, service = network
     loads = [a / s for a, s in zip(arrival, service, strict=True)]
@@ -118,17 +118,17 @@ def test_weighted_allocation_is_the_best(problem, factor, available):
     if allocation.feasible and used > sum(math.floor(load) + 1 for load in loads):
         assert best_latency(network, used - 1, weight) > target * (1 - 1e-9)
     if not allocation.feasible:
-        # More cores would not help: what is left over lowers nothing.
+        # The remaining cores would not lower the latency.
         assert best_latency(network, available, weight) >= allocation.latency * (1 - 1e-9)
 
 
-def test_cores_go_where_many_tuples_wait():
+def test_allocate_prefers_executor_with_larger_weight():
     problem = 200.0, [10.0, 10.0], [11.0, 11.0]
     assert allocate(*problem, 1e-6, 5).cores.tolist() == [3, 2]
     assert allocate(*problem, 1e-6, 5, weight=[1.0, 100.0]).cores.tolist() == [2, 3]
 
 
-def test_an_unstable_executor_is_endless_whatever_its_weight():
+def test_expected_latency_with_unstable_executor_is_infinite_for_any_weight():
     assert expected_latency(1.0, [3.0], [2.0], [1], weight=[0.0]) == math.inf
     assert expected_latency(1.0, [0.0], [2.0], [0], weight=[5.0]) == 0.0
 
@@ -142,14 +142,14 @@ def test_an_unstable_executor_is_endless_whatever_its_weight():
         ([[1.0, 1.0]], "weight has shape"),
     ],
 )
-def test_bad_weights_are_named(weight, message):
+def test_invalid_weights_raise_with_name(weight, message):
     with pytest.raises(PlanningError, match=message):
         expected_latency(1.0, [1.0, 1.0], [2.0, 2.0], [1, 1], weight=weight)
     with pytest.raises(PlanningError, match=message):
         allocate(1.0, [1.0, 1.0], [2.0, 2.0], 1.0, 4, weight=weight)
 
 
-def test_all_cores_are_used_when_the_target_is_out_of_reach():
+def test_allocate_with_unreachable_target_uses_all_useful_cores():
     allocation = allocate(10.0, [10.0, 10.0, 0.0], [4.0, 20.0, 1.0], latency_target=1e-6, available=12)
     assert not allocation.feasible
     assert allocation.cores.sum() == 12
@@ -157,7 +157,7 @@ def test_all_cores_are_used_when_the_target_is_out_of_reach():
 
 
 @given(networks(), st.integers(0, 8))
-def test_too_few_cores_are_shared_in_proportion(network, more):
+def test_allocate_with_too_few_cores_shares_in_proportion_to_loads(network, more):
     external, arrival, service = network
     loads = np.array(arrival) / service
     available = len(loads) + more
@@ -167,19 +167,19 @@ def test_too_few_cores_are_shared_in_proportion(network, more):
     assert (allocation.latency, allocation.feasible) == (math.inf, False)
     assert allocation.cores.sum() == available
     assert allocation.cores.min() >= 1
-    # No core could lower the peak elsewhere.
+    # Moving a core to another executor would not lower the peak.
     peak = (loads / allocation.cores).max()
     for executor in np.flatnonzero(allocation.cores > 1):
         assert loads[executor] / (allocation.cores[executor] - 1) >= peak * (1 - 1e-9)
 
 
-def test_an_idle_topology_keeps_a_core_each():
+def test_allocate_for_idle_topology_gives_one_core_each():
     allocation = allocate(0.0, [0.0, 0.0], [1.0, 1.0], latency_target=0.1, available=8)
     assert allocation.cores.tolist() == [1, 1]
     assert allocation.feasible
 
 
-def test_a_target_just_met_takes_no_more_cores():
+def test_allocate_for_target_just_met_uses_no_more_cores():
     target = expected_latency(10.0, [10.0, 10.0], [4.0, 20.0], [4, 2])
     assert allocate(10.0, [10.0, 10.0], [4.0, 20.0], target, 20).cores.sum() <= 6
     assert allocate(10.0, [10.0, 10.0], [4.0, 20.0], math.inf, 20).cores.tolist() == [3, 1]
@@ -203,12 +203,12 @@ def test_a_target_just_met_takes_no_more_cores():
         ((1.0, [1.0], [1.0], 1.0, 2.5), "available is 2.5"),
     ],
 )
-def test_bad_input_is_named(arguments, message):
+def test_allocate_with_invalid_arguments_raises(arguments, message):
     with pytest.raises(PlanningError, match=message):
         allocate(*arguments)
 
 
-def test_bad_cores_are_named():
+def test_invalid_cores_raise_with_name():
     with pytest.raises(PlanningError, match="cores has 1 entries for 2"):
         expected_latency(1.0, [1.0, 1.0], [2.0, 2.0], [1])
     with pytest.raises(PlanningError, match=r"cores is 1\.5"):
@@ -220,7 +220,7 @@ def test_bad_cores_are_named():
 
 
 @given(st.integers(1, 6).flatmap(lambda n: st.tuples(arrays(float, n, elements=RATES), arrays(float, (n, n)))))
-def test_shapes_that_agree_are_taken_or_named(problem):
+def test_arrivals_are_finite_or_raise(problem):
     external, routing = problem
     try:
         rates = arrivals(external, routing)
@@ -239,7 +239,7 @@ def test_arrivals_solve_the_traffic_equations(operators, seed, scale):
     if abs(radius - 1) < 1e-3:
         return
     if radius > 1:
-        with pytest.raises(PlanningError, match="a loop must return less than 1"):
+        with pytest.raises(PlanningError, match="a loop must return fewer than 1"):
             arrivals(external, routing)
         return
     rates = arrivals(external, routing)
@@ -247,8 +247,8 @@ def test_arrivals_solve_the_traffic_equations(operators, seed, scale):
     np.testing.assert_allclose(rates, external + rates @ routing, rtol=1e-8, atol=1e-10)
 
 
-def test_a_chain_that_multiplies_is_no_loop():
-    # Its eigenvalues are all 0, but rounding in a solver for them would tell of values far above 1.
+def test_arrivals_of_multiplying_chain_are_finite():
+    # All eigenvalues are 0, but a numerical solver would return values far above 1.
     operators = 60
     order = np.random.default_rng(0).permutation(operators)
     routing = np.zeros((operators, operators))
@@ -258,13 +258,13 @@ def test_a_chain_that_multiplies_is_no_loop():
     assert arrivals(external, routing)[order].tolist() == pytest.approx((100.0 ** np.arange(operators)).tolist())
 
 
-def test_a_loop_that_keeps_all_is_refused_even_when_nothing_enters_it():
+def test_arrivals_with_lossless_loop_raise_even_without_input():
     routing = [[0.0, 0.0, 0.0], [0.0, 0.0, 1.0], [0.0, 1.0, 0.0]]
-    with pytest.raises(PlanningError, match="operator 2 gets back 1 tuples"):
+    with pytest.raises(PlanningError, match="operator 2 gets 1 tuples back"):
         arrivals([1.0, 0.0, 0.0], routing)
     ten = np.zeros((11, 11))
     ten[0, 1:], ten[1:, 0] = 0.1, 1.0
-    with pytest.raises(PlanningError, match="gets back 1 tuples"):
+    with pytest.raises(PlanningError, match="gets 1 tuples back"):
         arrivals(np.ones(11), ten)
 
 
@@ -277,12 +277,12 @@ def test_a_loop_that_keeps_all_is_refused_even_when_nothing_enters_it():
         (([1e300, 0.0], [[0.0, 1e300], [0.0, 0.0]]), "exceed what a float holds"),
     ],
 )
-def test_bad_traffic_is_named(arguments, message):
+def test_invalid_traffic_raises_with_name(arguments, message):
     with pytest.raises(PlanningError, match=message):
         arrivals(*arguments)
 
 
-def test_a_hundred_executors_are_quick():
+def test_allocate_for_100_executors_takes_under_20_ms():
     random = np.random.default_rng(1)
     arrival = random.uniform(1, 100, 100)
     service = arrival / random.uniform(0.1, 4, 100)

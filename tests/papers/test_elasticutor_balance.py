@@ -1,4 +1,4 @@
-"""Elasticutor, section 3.1: balancing within an executor, and where the paper's own rule stops."""
+"""Elasticutor, section 3.1: balance within an executor, and a case in which the paper's own rule stops too early."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ def stuck_by_the_papers_rule(load, owner, tasks):
     return now > THRESHOLD
 
 
-def test_an_empty_task_joins_two_equal_ones():
+def test_empty_task_gets_shards_of_two_equally_loaded_tasks():
     load, owner, tasks = np.full(12, 1.0), np.repeat([0, 1], 6), [0, 1, 2]
     assert stuck_by_the_papers_rule(load, owner, tasks)
-    done = after(load, owner, tasks)
-    assert np.bincount(done).tolist() == [4, 4, 4]
-    assert int((done != owner).sum()) == 4
+    balanced = after(load, owner, tasks)
+    assert np.bincount(balanced).tolist() == [4, 4, 4]
+    assert int((balanced != owner).sum()) == 4
 
 
 @pytest.mark.parametrize("shards_per_task", [4, 8])
 @pytest.mark.parametrize("tasks", [2, 4, 8, 16])
-def test_a_few_shards_per_task_suffice(shards_per_task, tasks):
+def test_four_shards_per_task_suffice_for_balance(shards_per_task, tasks):
     # "A reasonable number of shards, e.g. 4 or 8 times the number of tasks, achieves good balancing quality."
     random = np.random.default_rng(tasks * 100 + shards_per_task)
     for _ in range(10):
@@ -53,11 +53,11 @@ def test_a_few_shards_per_task_suffice(shards_per_task, tasks):
         assert imbalance(load, after(load, owner, range(tasks)), range(tasks)) <= THRESHOLD
 
 
-def test_a_shifted_hot_spot_is_evened_out():
+def test_hot_shards_of_one_task_are_spread():
     # Section 5 shuffles the frequencies of the keys; here the hot shards all sit in one task.
     load = np.sort(1.0 / np.arange(1, 129) ** 0.5)[::-1].copy()
     owner = np.repeat(np.arange(8), 16)
     assert imbalance(load, owner, range(8)) > 2
-    done = after(load, owner, range(8))
-    assert imbalance(load, done, range(8)) <= THRESHOLD
-    assert int((done != owner).sum()) < 64
+    balanced = after(load, owner, range(8))
+    assert imbalance(load, balanced, range(8)) <= THRESHOLD
+    assert int((balanced != owner).sum()) < 64

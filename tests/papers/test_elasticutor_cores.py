@@ -1,4 +1,4 @@
-"""Elasticutor, section 4.2: Algorithm 1 as it is printed, where it fails, and what mends it."""
+"""Elasticutor, section 4.2: Algorithm 1 as printed, its failures, and the corrected algorithm."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ THRESHOLD = 512 * 1024
 
 
 def listing(current, wanted, capacity, state, home, intensity, free_cores):
-    """Algorithm 1 to the letter; optionally with free cores as one more donor. None where it says FAIL."""
+    """Run Algorithm 1 as printed, optionally with free cores as a donor; return None for its FAIL."""
     assignment = current.copy()
     if free_cores:
-        # An executor without state or demand holds what is free.
+        # An additional executor without state or demand holds the free cores.
         free = (capacity - current.sum(axis=1))[:, None]
         assignment = np.hstack([assignment, free])
         wanted, state = np.append(wanted, 0), np.append(state, 0.0)
@@ -64,7 +64,7 @@ def instance(random):
     return current, wanted, capacity, state, home, random.choice([1e5, 1e6], executors, p=[0.6, 0.4])
 
 
-def test_the_printed_listing_is_mostly_not_valid_and_ours_always_is():
+def test_core_assignment_is_always_valid_and_printed_listing_mostly_not():
     random = np.random.default_rng(9)
     feasible, printed, offered, best_of_offered = 0, 0, 0, 0
     for _ in range(300):
@@ -87,14 +87,14 @@ def test_the_printed_listing_is_mostly_not_valid_and_ours_always_is():
     assert printed < best_of_offered < offered < 0.9 * feasible
 
 
-def test_free_cores_are_donors():
+def test_core_assignment_uses_free_cores_as_donors():
     current, wanted, capacity = np.array([[1]]), np.array([2]), np.array([2])
     problem = current, wanted, capacity, np.array([5.0]), np.array([0]), np.array([0.0])
     assert listing(*problem, free_cores=False) is None
     assert assign_cores(*problem).assignment.tolist() == [[2]]
 
 
-def test_remote_cores_of_a_data_intensive_executor_are_repaired():
+def test_core_assignment_brings_remote_cores_of_data_intensive_executor_home():
     problem = np.array([[1], [1]]), np.array([2]), np.array([2, 2]), np.array([8.0]), np.array([0]), np.array([1e6])
     assert listing(*problem, free_cores=True).tolist() == [[1], [1]]
     plan = assign_cores(*problem)
@@ -102,22 +102,22 @@ def test_remote_cores_of_a_data_intensive_executor_are_repaired():
     assert plan.cost == 4.0
 
 
-def test_line_seven_robs_who_has_just_what_it_needs():
+def test_printed_line_seven_takes_needed_core_and_ours_does_not():
     current = np.array([[1, 2], [0, 0]])
     problem = current, np.array([2, 2]), np.array([3, 1]), np.array([1.0, 1.0]), np.array([0, 1]), np.array([1e6, 0.0])
     assert listing(*problem, free_cores=True).sum(axis=0).tolist() == [2, 1]
     assert assign_cores(*problem).assignment.tolist() == [[2, 1], [0, 1]]
 
 
-def test_surplus_cores_are_kept():
+def test_core_assignment_keeps_surplus_cores():
     current = np.array([[4, 1]])
     plan = assign_cores(current, [1, 1], [8], [1.0, 1.0], [0, 0], [0.0, 0.0])
     assert plan.assignment.tolist() == current.tolist()
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_printed_overheads_are_single_steps_of_the_cost(seed):
-    # C+ and C- of section 4.2, against the cost of the change of one core.
+def test_printed_overheads_equal_cost_of_one_core_change(seed):
+    # Compare C+ and C- of section 4.2 with the migration cost of a change of one core.
     random = np.random.default_rng(seed)
     column = random.integers(0, 4, (4, 1))
     column[random.integers(4)] += 2

@@ -1,4 +1,4 @@
-"""Elasticutor, section 4.1: how many cores, and where the greedy algorithm has to start."""
+"""Elasticutor, section 4.1: the number of cores, and the start of the greedy algorithm."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dask_elastic.model import allocate, expected_latency, mmk_sojourn
 def instance(random):
     executors = int(random.integers(2, 5))
     arrival = random.uniform(1, 20, executors)
-    # Loads that are no whole numbers, as measured ones never are.
+    # Loads are not integers, as in measurements.
     service = arrival / random.uniform(0.05, 3.0, executors)
     external = float(arrival[0])
     target = random.uniform(1.02, 2.0) * float((arrival / service).sum()) / external
@@ -23,7 +23,7 @@ def instance(random):
 
 
 def fewest_cores(external, arrival, service, target):
-    """The least sum of cores that meets the target, by trying all sums in turn."""
+    """Return the least number of cores that meets the target, by exhaustive search."""
     executors = len(arrival)
     start = [math.floor(load) + 1 for load in arrival / service]
     tables = [
@@ -37,11 +37,11 @@ def fewest_cores(external, arrival, service, target):
             latency = sum(table[i] for table, i in zip(tables, (*split, rest), strict=True)) / external
             if latency <= target:
                 return sum(start) + more
-    raise AssertionError("the target needs more cores than were tried")
+    raise AssertionError("the target needs more cores than the search covers")
 
 
 def as_printed(external, arrival, service, target):
-    """The cores that the greedy algorithm gives out from the printed start, one above the load rounded up."""
+    """Return the cores that the greedy algorithm allocates from the printed start, ceil(load) + 1."""
     cores = [math.ceil(load) + 1 for load in arrival / service]
 
     def time(j, k):
@@ -56,7 +56,7 @@ def as_printed(external, arrival, service, target):
     return sum(cores)
 
 
-def test_the_greedy_is_optimal_from_the_smallest_stable_start_but_not_from_the_printed_one():
+def test_greedy_is_optimal_from_smallest_stable_start_only():
     random = np.random.default_rng(4)
     instances = [instance(random) for _ in range(300)]
     best = [fewest_cores(*problem) for problem in instances]
@@ -68,7 +68,7 @@ def test_the_greedy_is_optimal_from_the_smallest_stable_start_but_not_from_the_p
     assert wasted.max() >= 2
 
 
-def test_the_start_is_the_least_that_is_stable():
+def test_allocate_without_target_returns_smallest_stable_allocation():
     random = np.random.default_rng(5)
     for _ in range(50):
         external, arrival, service, _ = instance(random)
@@ -80,12 +80,12 @@ def test_the_start_is_the_least_that_is_stable():
             assert expected_latency(external, arrival, service, fewer) == math.inf
 
 
-def test_a_load_that_is_a_whole_number_needs_one_core_more():
+def test_allocate_for_integer_load_adds_one_core():
     assert allocate(4.0, [4.0], [2.0], math.inf, 9).cores.tolist() == [3]
 
 
 @pytest.mark.parametrize("servers", [200, 1_000])
-def test_erlang_c_of_many_cores_needs_no_factorial(servers):
+def test_mmk_sojourn_of_many_servers_needs_no_factorial(servers):
     with pytest.raises(OverflowError):
         float(servers) ** servers / math.factorial(servers)
     assert 1.0 < mmk_sojourn(0.99 * servers, 1.0, servers) < 1.5

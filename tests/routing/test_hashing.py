@@ -32,7 +32,7 @@ def checks(array: pa.Array) -> list[int]:
 
 
 def identities(array: pa.Array) -> list[tuple[int, ...]]:
-    """All that a key is known by, alone and beside another column."""
+    """Hash and check of each key, as the only key column and together with another one."""
     pair = batch(key=array, other=pa.array(np.arange(len(array))))
     both = ["key", "other"]
     beside = check_columns(pair, both)
@@ -91,14 +91,14 @@ def test_golden_values_of_several_columns_never_change() -> None:
     assert check.tolist() == [17783077974692245228, 8569209337806462207]
 
 
-def test_integers_hash_by_splitmix64() -> None:
-    # The first outputs of the reference implementation with seed 0 are those of multiples of its increment.
+def test_integer_hashes_equal_reference_splitmix64() -> None:
+    # The reference implementation with seed 0 outputs the hashes of multiples of its increment.
     increment = 0x9E3779B97F4A7C15
     values = pa.array([0, increment, 2 * increment % 2**64], pa.uint64())
     assert hashes(values) == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
 
 
-def test_another_process_hashes_alike() -> None:
+def test_hashes_in_another_process_are_equal() -> None:
     code = (
         "import pyarrow as pa; from dask_elastic.routing.hashing import hash_columns;"
         "print(hash_columns(pa.record_batch({'a': ['x', 'a longer text'], 'b': [1, 2]}), ['a', 'b']).tolist())"
@@ -113,7 +113,7 @@ def test_another_process_hashes_alike() -> None:
 
 
 def encodings(array: pa.Array) -> list[pa.Array]:
-    """Give the same values as a dictionary, as run-ends, with unused entries before and with slices."""
+    """Return the same values in other encodings: dictionaries, with unused entries too, run ends, and slices."""
     values = array.dictionary_encode()
     padding = array.take(pa.array([len(array) - 1, 0, 0]))
     shifted = pa.concat_arrays([padding, array, padding])
@@ -150,18 +150,18 @@ def test_encodings_of_equal_values_hash_alike(array: pa.Array) -> None:
     assert len(set(hashes(array))) == len(set(map(str, array.to_pylist())))
 
 
-def test_a_null_under_a_dictionary_is_a_null() -> None:
+def test_null_dictionary_entry_hashes_as_null() -> None:
     plain = pa.array(["a", None, None, "b"])
     coded = pa.DictionaryArray.from_arrays(pa.array([0, 1, None, 2]), pa.array(["a", None, "b"]))
     alike(plain, coded)
 
 
-def test_dictionaries_without_entries() -> None:
+def test_empty_dictionaries_hash_as_nulls() -> None:
     empty = pa.DictionaryArray.from_arrays(pa.array([None, None], pa.int8()), pa.array([], pa.string()))
     alike(pa.array([None, None], pa.string()), empty)
 
 
-def test_a_slice_hashes_its_rows_and_not_the_whole_dictionary(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slice_hashes_its_rows_instead_of_the_whole_dictionary(monkeypatch: pytest.MonkeyPatch) -> None:
     words = pa.array([f"a string number {number}" for number in range(1000)]).dictionary_encode()
     expected = hashes(words)[500:502]
     asked = []
@@ -196,7 +196,7 @@ def test_strings_and_binaries_of_any_kind_hash_alike() -> None:
 
 
 @pytest.mark.parametrize("width", [1, 3, 7, 8, 9, 16, 17, 64, 65, 200])
-def test_binaries_of_fixed_size_hash_as_others(width: int) -> None:
+def test_binaries_of_fixed_size_hash_as_variable_size(width: int) -> None:
     values = [bytes([number]) * (width - 1) + b"x" for number in range(5)]
     fixed = pa.array(values, pa.binary(width))
     alike(fixed, pa.array(values, pa.binary()))
@@ -227,8 +227,8 @@ def test_times_and_durations_of_any_unit_hash_alike() -> None:
     )
 
 
-def test_times_beyond_the_range_of_nanoseconds_are_told_apart() -> None:
-    # Modulo 2**64 these are the same nanoseconds.
+def test_times_beyond_nanosecond_range_have_distinct_identities() -> None:
+    # Modulo 2**64 these times are equal in nanoseconds.
     far = pa.array([3, 3 + 2**55, 3 - 2**55, 3 + 2**56, None], pa.timestamp("s"))
     assert len(set(zip(hashes(far), checks(far), strict=True))) == 5
     assert len({key[3] for key in identities(far)}) == 5
@@ -253,7 +253,7 @@ def test_dates_of_both_widths_hash_alike() -> None:
     )
 
 
-def test_floats_of_any_width_hash_alike_with_one_zero_and_one_nan() -> None:
+def test_floats_of_any_width_hash_alike_and_zeros_and_nans_are_one_key() -> None:
     values = [0.0, -0.0, 1.5, -2.25, float("inf"), float("nan"), None]
     arrays = [
         pa.array(np.array([0 if value is None else value for value in values], dtype), kind, mask=np.arange(7) == 6)
@@ -266,7 +266,7 @@ def test_floats_of_any_width_hash_alike_with_one_zero_and_one_nan() -> None:
 
 
 @pytest.mark.filterwarnings("error")
-def test_all_nan_are_one_key() -> None:
+def test_nan_bit_patterns_hash_alike() -> None:
     bits = [0x7FF8000000000000, 0xFFF8000000000000, 0x7FF0000000000001, 0x7FF8DEADBEEF0000]
     numbers = np.array(bits, dtype=np.uint64).view(np.float64)
     assert len(set(hashes(pa.array(numbers)))) == 1
@@ -291,20 +291,20 @@ def test_decimals_of_negative_scale_hash_alike() -> None:
 
 
 @given(st.lists(st.integers(-(10**38) + 1, 10**38 - 1), min_size=1, max_size=20))
-def test_decimals_are_told_apart(values: list[int]) -> None:
+def test_distinct_decimals_have_distinct_identities(values: list[int]) -> None:
     array = pa.array([Decimal(value) for value in values], pa.decimal128(38, 0))
     assert len(set(zip(hashes(array), checks(array), strict=True))) == len(set(values))
     alike(array, array.cast(pa.decimal256(76, 0)))
 
 
-def test_the_four_primes_tell_all_decimals_of_38_digits_apart() -> None:
+def test_decimals_with_equal_hash_have_distinct_checks() -> None:
     primes = {*HASH.primes, *CHECK.primes}
     for prime in primes:
         assert prime < 2**32
         assert all(pow(witness, prime - 1, prime) == 1 for witness in (2, 3, 5, 7, 11, 13))
     assert np.prod([*map(int, primes)], dtype=object) > 2 * 10**38
     first, second = HASH.primes
-    # These share a hash, so that the check must do.
+    # These share a hash, so their checks must differ.
     array = pa.array([Decimal(1), Decimal(1 + first * second)], pa.decimal128(38, 0))
     one, other = hashes(array)
     assert one == other
@@ -315,14 +315,14 @@ def test_the_four_primes_tell_all_decimals_of_38_digits_apart() -> None:
 
 
 @pytest.mark.parametrize("array", VALUES, ids=lambda array: str(array.type))
-def test_null_is_a_key_of_its_own(array: pa.Array) -> None:
+def test_null_hashes_differently_from_all_values(array: pa.Array) -> None:
     keys = list(zip(hashes(array), checks(array), strict=True))
     null = array.to_pylist().index(None)
     assert keys[null] == (int(HASH.null), 1)
     assert keys.count(keys[null]) == 1
 
 
-def test_what_lies_under_a_null_does_not_matter() -> None:
+def test_values_under_nulls_do_not_change_hashes() -> None:
     validity = pa.py_buffer(bytes([0b101]))
     values = pa.py_buffer(np.array([1, 99, 2], dtype=np.int64).tobytes())
     alike(pa.array([1, None, 2]), pa.Array.from_buffers(pa.int64(), 3, [validity, values]))
@@ -334,7 +334,7 @@ def test_what_lies_under_a_null_does_not_matter() -> None:
     alike(pa.array(["y", None, "z"]), coded)
 
 
-def test_a_null_does_not_share_an_identity_with_the_integer_of_its_hash() -> None:
+def test_null_and_integer_of_equal_hash_have_distinct_checks() -> None:
     value = int(unmix(int(HASH.null)))
     array = pa.array([value, None], pa.uint64())
     assert len(set(hashes(array))) == 1
@@ -358,7 +358,7 @@ def unmix(hashed: int) -> int:
 
 
 @given(st.lists(st.integers(0, 2**64 - 1), min_size=1))
-def test_the_hash_of_an_integer_is_a_bijection(values: list[int]) -> None:
+def test_integer_hash_is_a_bijection(values: list[int]) -> None:
     assert [unmix(hashed) for hashed in hashes(pa.array(values, pa.uint64()))] == values
 
 
@@ -372,11 +372,11 @@ def test_the_hash_of_an_integer_is_a_bijection(values: list[int]) -> None:
     ],
     ids=lambda array: str(array.type),
 )
-def test_no_check_where_the_hash_says_it_all(array: pa.Array) -> None:
+def test_check_is_none_if_hash_identifies_all_keys(array: pa.Array) -> None:
     assert check_columns(batch(key=array), ["key"]) is None
 
 
-def test_the_check_of_a_key_does_not_depend_on_its_batch() -> None:
+def test_check_of_key_does_not_depend_on_its_batch() -> None:
     texts = pa.array(["short", "a string that is long", "", None, "12345678"])
     together = checks(texts)
     alone = [checks(texts.slice(row, 1))[0] for row in range(len(texts))]
@@ -387,7 +387,7 @@ def test_the_check_of_a_key_does_not_depend_on_its_batch() -> None:
 
 
 @given(st.lists(st.binary(max_size=7), min_size=1))
-def test_short_strings_are_told_apart_by_their_hash_alone(values: list[bytes]) -> None:
+def test_distinct_short_strings_have_distinct_hashes(values: list[bytes]) -> None:
     array = pa.array(values, pa.binary())
     assert len(set(hashes(array))) == len(set(values))
 
@@ -396,7 +396,7 @@ def test_short_strings_are_told_apart_by_their_hash_alone(values: list[bytes]) -
 
 
 def folded(value: bytes, family: string_hashing.Family) -> int:
-    """The word of one string, spelled out in plain integers."""
+    """Compute the word of one string with plain integers."""
     first = int.from_bytes(value[:8].ljust(8, b"\0"), "little")
     word = first + (len(value) << 56)
     if len(value) > 8:
@@ -418,7 +418,7 @@ def test_strings_fold_as_specified(family: string_hashing.Family, values: list[b
     assert string_words(data, offsets, family).tolist() == [folded(value, family) for value in values]
 
 
-def test_blocks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hashes_do_not_depend_on_block_size(monkeypatch: pytest.MonkeyPatch) -> None:
     random = np.random.default_rng(5)
     values = [random.bytes(int(length)) for length in random.integers(0, 400, 100)]
     values[40] = random.bytes(20_000)
@@ -430,14 +430,14 @@ def test_blocks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
         assert (hash_columns(rows, ["text", "number"]).tolist(), checks(array)) == expected
 
 
-def test_one_huge_string_among_short_ones_costs_no_round_per_lane() -> None:
+def test_huge_string_among_short_ones_needs_no_pass_per_lane() -> None:
     huge = "x" * 4_000_000
     found = hashes(pa.array(["a", huge, "b", huge + "x"]))
     assert len(set(found)) == 4
     assert found[1] == hashes(pa.array([huge]))[0]
 
 
-def test_no_single_byte_is_overlooked() -> None:
+def test_any_changed_byte_changes_the_hash() -> None:
     base = bytes(range(97, 97 + 26)) * 8
     for length in (5, 8, 9, 16, 23, 64, 65, 71, 200):
         values = [base[:length]]
@@ -452,7 +452,7 @@ def test_no_single_byte_is_overlooked() -> None:
         assert len(set(lengthy)) == len([value for value in set(values) if len(value) > 7]), length
 
 
-def test_swapped_lanes_differ() -> None:
+def test_swapped_lanes_hash_differently() -> None:
     parts = [b"eightchr", b"anotherx", b"thirdone", b"........"]
     values = [b"".join(parts[i] for i in order) for order in np.ndindex(4, 4, 4)]
     array = pa.array(values, pa.binary())
@@ -462,7 +462,7 @@ def test_swapped_lanes_differ() -> None:
 # --- several columns, slices -----------------------------------------------------------------------------------------
 
 
-def test_the_boundary_between_columns_counts() -> None:
+def test_hash_depends_on_the_boundary_between_columns() -> None:
     rows = batch(left=pa.array(["ab", "a", "abc", ""]), right=pa.array(["c", "bc", "", "abc"]))
     for function in (hash_columns, check_columns):
         found = function(rows, ["left", "right"])
@@ -470,7 +470,7 @@ def test_the_boundary_between_columns_counts() -> None:
         assert len(set(found.tolist())) == 4
 
 
-def test_the_order_of_columns_counts() -> None:
+def test_hash_depends_on_the_order_of_columns() -> None:
     rows = batch(left=pa.array([1, 2]), right=pa.array([2, 1]))
     one, other = hash_columns(rows, ["left", "right"]), hash_columns(rows, ["right", "left"])
     assert one[0] != one[1]
@@ -483,7 +483,7 @@ def test_equal_columns_do_not_cancel_out() -> None:
     assert len(set(hash_columns(rows, ["left", "left"]).tolist())) == 1000
 
 
-def test_nulls_in_one_of_several_columns() -> None:
+def test_nulls_in_several_columns_have_distinct_identities() -> None:
     rows = batch(left=pa.array([None, None, 1, 1], pa.int64()), right=pa.array([None, "a", None, "a"]))
     check = check_columns(rows, ["left", "right"])
     assert check is not None
@@ -507,7 +507,7 @@ MIXED = batch(
     st.integers(0, 50),
     st.integers(0, 50),
 )
-def test_a_slice_hashes_as_its_rows_do_in_the_whole(columns: list[str], start: int, length: int) -> None:
+def test_slice_hashes_equal_those_of_the_whole_batch(columns: list[str], start: int, length: int) -> None:
     part = MIXED.slice(start, length)
     stop = start + part.num_rows
     assert hash_columns(part, columns).tolist() == hash_columns(MIXED, columns)[start:stop].tolist()
@@ -516,7 +516,7 @@ def test_a_slice_hashes_as_its_rows_do_in_the_whole(columns: list[str], start: i
     assert ([0] * part.num_rows if check is None else check.tolist()) == expected
 
 
-def test_inputs_are_left_alone() -> None:
+def test_hashing_does_not_modify_its_input() -> None:
     numbers = np.arange(5)
     array = pa.array(numbers)
     hash_columns(batch(key=array, other=array), ["key", "other"])
@@ -524,7 +524,7 @@ def test_inputs_are_left_alone() -> None:
 
 
 @pytest.mark.parametrize("array", VALUES, ids=lambda array: str(array.type))
-def test_batches_without_rows(array: pa.Array) -> None:
+def test_empty_batches_have_empty_hashes(array: pa.Array) -> None:
     for empty in (array.slice(1, 0), pa.array([], array.type), pa.array([], array.type).dictionary_encode()):
         found = hash_columns(batch(key=empty, other=empty), ["key", "other"])
         assert found.dtype == np.uint64
@@ -562,11 +562,11 @@ def even(found: np.ndarray) -> None:
     for bits in (found % 256, found >> 56, found >> 28 & 255):
         expected = len(found) / 256
         statistic = ((np.bincount(bits.astype(np.intp), minlength=256) - expected) ** 2 / expected).sum()
-        # 255 degrees of freedom: more than six standard deviations off is no accident.
+        # 255 degrees of freedom; a deviation of more than six standard deviations is not chance.
         assert abs(statistic - 255) < 6 * np.sqrt(2 * 255)
 
 
-def test_each_bit_of_a_key_changes_half_of_the_bits_of_its_hash() -> None:
+def test_each_bit_of_key_changes_half_of_the_hash_bits() -> None:
     keys = np.random.default_rng(2).integers(0, 2**63, 2000)
     for bit in range(63):
         for family in (HASH, CHECK):
@@ -605,25 +605,25 @@ def test_hash_and_check_are_not_correlated() -> None:
     ids=str,
 )
 @pytest.mark.parametrize("count", [0, 2])
-def test_types_that_are_no_keys_are_refused(kind: pa.DataType, count: int) -> None:
+def test_key_column_of_unsupported_type_raises(kind: pa.DataType, count: int) -> None:
     rows = batch(good=pa.array([1] * count, pa.int64()), bad=pa.nulls(count, kind))
     for function in (hash_columns, check_columns):
-        with pytest.raises(TopologyError, match=r"'bad' has type .*(list|struct|map|interval).*Key by"):
+        with pytest.raises(TopologyError, match=r"'bad' has type .*(list|struct|map|interval).*key by"):
             function(rows, ["good", "bad"])
 
 
-def test_a_missing_column_is_named_with_those_present() -> None:
-    with pytest.raises(SchemaMismatch, match=r"no key column 'plane'; it has 'number', 'text'"):
+def test_missing_key_column_raises_with_present_columns() -> None:
+    with pytest.raises(SchemaMismatch, match=r"no key column 'plane'; its columns are 'number', 'text'"):
         hash_columns(batch(number=pa.array([1]), text=pa.array(["a"])), ["plane"])
 
 
-def test_an_ambiguous_column_is_refused() -> None:
+def test_duplicate_key_column_raises() -> None:
     rows = pa.record_batch([pa.array([1]), pa.array([2])], names=["key", "key"])
-    with pytest.raises(SchemaMismatch, match="'key' is in the batch 2 times"):
+    with pytest.raises(SchemaMismatch, match="'key' occurs 2 times in the batch"):
         hash_columns(rows, ["key"])
 
 
-def test_a_key_without_columns_is_refused() -> None:
+def test_key_without_columns_raises() -> None:
     with pytest.raises(TopologyError, match="at least one column"):
         hash_columns(batch(key=pa.array([1])), [])
     with pytest.raises(TopologyError, match=r"\['key'\]"):

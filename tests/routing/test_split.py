@@ -13,7 +13,7 @@ HASHES = st.lists(st.integers(0, 2**64 - 1), max_size=60).map(lambda values: np.
 
 
 @given(HASHES, st.integers(1, 5), st.integers(1, 7))
-def test_every_row_goes_to_its_executor_in_order(hashes, executors, shards):
+def test_split_by_executor_keeps_every_row_in_order(hashes, executors, shards):
     space = KeySpace(executors, shards)
     rows = pa.record_batch({"row": pa.array(np.arange(len(hashes)))})
     seen = []
@@ -28,7 +28,7 @@ def test_every_row_goes_to_its_executor_in_order(hashes, executors, shards):
 
 
 @given(HASHES, st.integers(1, 9), st.integers(1, 4), st.data())
-def test_rows_are_in_the_order_of_the_table_and_stable_per_shard(hashes, shards, tasks, data):
+def test_order_by_shard_follows_the_table_and_keeps_order_per_shard(hashes, shards, tasks, data):
     space, table = KeySpace(1, shards), ShardTable.initial(shards, range(tasks))
     for shard in data.draw(st.sets(st.integers(0, shards - 1))):
         table = table.pause(shard)

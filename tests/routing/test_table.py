@@ -22,24 +22,24 @@ def tables(draw):
 
 
 @given(tables())
-def test_shards_of_one_task_are_neighbours_and_paused_ones_come_last(table):
+def test_shard_table_order_has_contiguous_tasks_and_paused_shards_last(table):
     routes = table.routes.tolist()
-    runs = [route for position, route in enumerate(routes) if position == 0 or route != routes[position - 1]]
-    assert len(runs) == len(set(runs))
-    assert PAUSED not in runs[:-1]
+    distinct = [route for position, route in enumerate(routes) if position == 0 or route != routes[position - 1]]
+    assert len(distinct) == len(set(distinct))
+    assert PAUSED not in distinct[:-1]
     assert sorted(table.order.tolist()) == list(range(len(table.owner)))
     assert (table.rank[table.order] == np.arange(len(table.owner))).all()
     assert (np.where(table.paused, PAUSED, table.owner)[table.order] == table.routes).all()
 
 
 @given(tables())
-def test_a_single_task_is_one_that_has_every_shard_at_rest(table):
+def test_single_is_the_task_that_owns_all_shards_with_none_paused(table):
     owners = set(table.owner.tolist())
     expected = owners.pop() if len(owners) == 1 and not table.paused.any() else None
     assert table.single == expected
 
 
-def test_a_change_makes_the_next_version_and_leaves_the_table_as_it_was():
+def test_shard_table_change_returns_next_version_and_keeps_the_table():
     table = ShardTable.initial(4, [0, 1])
     paused = table.pause(2)
     moved = paused.moved(2, 1)
@@ -51,11 +51,11 @@ def test_a_change_makes_the_next_version_and_leaves_the_table_as_it_was():
     assert moved.shards_of(0).tolist() == [0]
 
 
-def test_a_second_move_of_a_moving_shard_is_refused():
-    with pytest.raises(MoveRefused, match="shard 3 is on the move already"):
+def test_pause_of_moving_shard_is_refused():
+    with pytest.raises(MoveRefused, match="shard 3 is already moving"):
         ShardTable.initial(4, [0]).pause(3).pause(3)
 
 
-def test_no_shard_changes_its_owner_without_a_pause():
-    with pytest.raises(ProtocolError, match="without a pause"):
+def test_moved_without_pause_raises():
+    with pytest.raises(ProtocolError, match="it is not paused"):
         ShardTable.initial(4, [0, 1]).moved(0, 1)

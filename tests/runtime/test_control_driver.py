@@ -14,7 +14,7 @@ import pytest
 from dask_elastic.control.recording import loads
 from dask_elastic.runtime.config.job_options import job_options
 from dask_elastic.runtime.protocol.job_spec import JobOptions, JobSpec, summaries_from
-from dask_elastic.runtime.protocol.job_status import Status
+from dask_elastic.runtime.protocol.job_status import JobEvent
 from dask_elastic.runtime.scheduler import control_driver as module
 from dask_elastic.runtime.scheduler.coordinator import Coordinator
 from dask_elastic.runtime.scheduler.job_record import JobRecord
@@ -368,7 +368,7 @@ def busy_cluster(fake):
     spec = JobSpec("job", 1, nodes, 0, summaries, {"rows": (0,), "op0": homes}, {"op0": cores}, JobOptions(
         **{**job_options({}).__dict__, "latency_target": 0.05}))  # fmt: skip
     record = coordinator.jobs["job"] = JobRecord(spec, False)
-    record.change(Status.RUNNING)
+    record.change(JobEvent.STARTED)
 
     def report(now):
         for node in range(NODES):

@@ -7,7 +7,7 @@ import asyncio
 import numpy as np
 import pytest
 
-from dask_elastic.runtime.protocol.job_status import Status
+from dask_elastic.runtime.protocol.job_status import JobEvent, Status
 from dask_elastic.runtime.scheduler.coordinator import Coordinator
 from dask_elastic.vocab.identity import ExecutorId
 
@@ -120,13 +120,13 @@ def test_cores_given_at_submit_are_pinned(fake):
 
 def test_a_job_that_has_ended_is_not_in_it(fake):
     coordinator, _, record = submitted(fake, {"a": 2})
-    record.change(Status.STOPPED)
+    record.change(JobEvent.STOP_REQUESTED)
     assert snapshot(coordinator).jobs == ()
 
 
 def test_workers_keep_their_places_and_a_free_place_goes_to_the_next(fake):
     coordinator, scheduler, record = submitted(fake, {"b": 2, "c": 2})
-    record.change(Status.STOPPED)
+    record.change(JobEvent.STOP_REQUESTED)
 
     def addresses():
         return [node.address for node in snapshot(coordinator).nodes]

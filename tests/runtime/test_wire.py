@@ -305,7 +305,7 @@ def test_every_kind_of_message_is_tried_for_being_stale():
 
 def test_a_packet_before_which_another_is_missing_ends_the_connection(ingress):
     ingress.handle(packed(end()))
-    with pytest.raises(ProtocolError, match=r"sequence=2\) came where .*sequence=1\) was due"):
+    with pytest.raises(ProtocolError, match=r"sequence=2\) arrived, but .*sequence=1\) is next"):
         ingress.handle(packed(end(), sequence=2))
 
 

@@ -32,12 +32,12 @@ def link_is_cut_late(monkeypatch):
     """Messages that a node sends between its loss and the handling of the loss are admitted."""
 
     def node_left(self, node, died):
-        self._behind_outputs(events.NodeGone(node, died=died))
+        self._behind_outputs(events.NodeLeft(node, died=died))
 
     real = ExecutorDriver.handle
 
     def handle(self, event):
-        if isinstance(event, events.NodeGone):
+        if isinstance(event, events.NodeLeft):
             self.executor.links.cut(event.node)
         return real(self, event)
 

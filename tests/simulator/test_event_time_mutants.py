@@ -74,12 +74,12 @@ def maximum_of_inputs_is_used(monkeypatch):
     def advance(self):
         self.time = max((time for time in self._times.values() if time is not None), default=None)
 
-    monkeypatch.setattr(Inputs, "_advance", advance)
+    monkeypatch.setattr(Inputs, "_update", advance)
 
 
 def active_again_is_not_forwarded(monkeypatch):
     """An executor that is active again does not send this before its next watermark."""
-    real = Watermarks.heard
+    real = Watermarks.inputs_advanced
 
     def heard(self):
         before = self.now
@@ -87,7 +87,7 @@ def active_again_is_not_forwarded(monkeypatch):
         if before.idle and self.now == before._replace(idle=False):
             self.now = self._last = before
 
-    monkeypatch.setattr(Watermarks, "heard", heard)
+    monkeypatch.setattr(Watermarks, "inputs_advanced", heard)
 
 
 def last_watermark_is_not_sent(monkeypatch):

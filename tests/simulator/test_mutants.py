@@ -29,8 +29,8 @@ def label_is_skipped(monkeypatch):
 
     def begin(self, shard, target, now):
         wakes = real(self, shard, target, now)
-        move = self.active.get(shard)
-        if move is None or not self.routes.tasks[move.source].at_home:
+        move = self.by_shard.get(shard)
+        if move is None or not move.paused or not self.routes.tasks[move.source].at_home:
             return wakes
         self.routes.tasks[move.source].queue._items.popleft()
         return wakes + self.label_returned(move.source, shard, now)

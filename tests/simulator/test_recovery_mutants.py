@@ -136,11 +136,11 @@ def move_waits_for_label_of_lost_source(monkeypatch):
     real = Moves.inherit
 
     def inherit(self, heirs, now):
-        waiting = {s: move for s, move in self.active.items() if s not in heirs and move.phase is Phase.LABELLED}
+        waiting = {s: move for s, move in self.by_shard.items() if s not in heirs and move.phase is Phase.LABELLED}
         for shard in waiting:
-            del self.active[shard]
+            del self.by_shard[shard]
         instructions = real(self, heirs, now)
-        self.active |= waiting
+        self.by_shard |= waiting
         return instructions
 
     monkeypatch.setattr(Moves, "inherit", inherit)
@@ -156,7 +156,7 @@ def loss_completes_flush(monkeypatch):
 
 
 def flush_is_not_requested(monkeypatch):
-    monkeypatch.setattr(Pending, "ask", lambda self: False)
+    monkeypatch.setattr(Pending, "request_flush", lambda self: False)
 
 
 def pending_queue_is_unbounded(monkeypatch):
@@ -208,7 +208,7 @@ def loss_overtakes_outputs(monkeypatch):
 
     def node_left(self, node, died):
         self.executor.links.cut(node)
-        self.host.start("impatient", self.handle(events.NodeGone(node, died=died)))
+        self.host.start("impatient", self.handle(events.NodeLeft(node, died=died)))
 
     monkeypatch.setattr(ExecutorDriver, "node_left", node_left)
 
@@ -247,9 +247,9 @@ def lost_node_gets_cores(monkeypatch):
     real = Cores.set
 
     def with_the_lost(self, wanted, loads, now):
-        gone, self.gone = self.gone, set()
+        lost, self.lost_nodes = self.lost_nodes, set()
         instructions = real(self, wanted, loads, now)
-        self.gone = gone
+        self.lost_nodes = lost
         return instructions
 
     monkeypatch.setattr(Cores, "set", with_the_lost)

@@ -1,4 +1,4 @@
-"""One session of Spark for all tests of this directory, as it takes seconds to start; and a cluster of Dask."""
+"""A Spark session, which takes seconds to start, and a Dask cluster, shared by the tests of this directory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def spark() -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def wait_until() -> Callable[..., Any]:
-    """Return a function that asks again until the answer is true, and fails loudly when that takes too long."""
+    """Return a function that waits until a condition is true, and fails after a timeout."""
 
     def wait(condition: Callable[[], Any], what: str, timeout: float = 60) -> Any:
         deadline = time.monotonic() + timeout
@@ -40,7 +40,7 @@ def wait_until() -> Callable[..., Any]:
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[LocalCluster]:
-    """Two worker processes, shared by all tests that do not harm them."""
+    """Two worker processes, shared by all tests that do not kill them."""
     with LocalCluster(n_workers=2, threads_per_worker=2, dashboard_address=":0") as made:
         yield made
 

@@ -1,4 +1,4 @@
-"""Run by `test_lost_executor`: Spark's local-cluster hands over by hand and by a query, and loses executors at that."""
+"""Run by `test_lost_executor`: Spark's local-cluster sends rows by handoff and by a query, and loses executors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PARTITIONS = 3
 
 
 def kill_once(mark: str):
-    """Return a function on the rows of a partition that kills the executor in their midst, the first time."""
+    """Return a function on a partition's batches that kills the executor after the second batch, once."""
 
     def work(batches):
         from pyspark import TaskContext
@@ -25,12 +25,12 @@ def kill_once(mark: str):
         for number, batch in enumerate(batches):
             yield batch
             if number == 1 and TaskContext.get().partitionId() == 1 and not Path(mark).exists():
-                # By then another partition of this executor has probably been staged as a whole.
+                # By then, another partition of this executor has probably been staged completely.
                 Path(mark).write_text(str(executor()))
                 os.kill(executor(), signal.SIGKILL)
 
     def executor() -> int:
-        """Return the JVM above this Python worker: the daemon that forked it is between."""
+        """Return the pid of the JVM that is an ancestor of this Python worker."""
         pid = os.getpid()
         while True:
             status = Path(f"/proc/{pid}/status").read_text()
@@ -41,14 +41,14 @@ def kill_once(mark: str):
     return work
 
 
-def written_by_hand(spark, job, folder: Path) -> None:
-    """Hand over the first rows as epoch 0."""
+def write_by_handoff(spark, job, folder: Path) -> None:
+    """Send the first rows as epoch 0 by `handoff`."""
     frame = spark.range(0, ROWS, 1, PARTITIONS).selectExpr("id")
-    handoff(frame.mapInArrow(kill_once(str(folder / "killed-by-hand")), frame.schema), 0, job, query="q")
+    handoff(frame.mapInArrow(kill_once(str(folder / "killed-by-handoff")), frame.schema), 0, job, query="q")
 
 
-def written_by_a_query(spark, job, folder: Path) -> None:
-    """Hand over the other rows as the micro-batch of a streaming query, and end the job with it."""
+def write_by_query(spark, job, folder: Path) -> None:
+    """Send the other rows as the micro-batch of a streaming query, whose end finishes the job."""
     arriving, share = folder / "arriving", ROWS // PARTITIONS
     arriving.mkdir()
     for part in range(PARTITIONS):
@@ -70,8 +70,8 @@ def main(folder: Path) -> None:
         ids = topology.source("ids", de.sources.Spark(spark.range(1).schema, parallel=2))
         ids.key_by("id").compute({"times": de.aggregate.Count()}, name="per_id")
         job = de.submit(topology, client)
-        written_by_hand(spark, job, folder)
-        written_by_a_query(spark, job, folder)
+        write_by_handoff(spark, job, folder)
+        write_by_query(spark, job, folder)
         job.wait(60, progress=False)
         state = job.state("per_id").to_pandas()
         lost = len({mark.read_text() for mark in folder.glob("killed-*")})

@@ -1,4 +1,4 @@
-"""The intake of a source: writers on an event loop, a reader in a thread, and the ledger between them."""
+"""The epoch buffer of a source: writers on an event loop, a reader in a thread, and a ledger."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SECONDS = 20
 
 
 class Ledger:
-    """What the scheduler answers, with no scheduler."""
+    """Answers calls as the scheduler does, from a local ledger."""
 
     def __init__(self):
         self.ledger = EpochLedger(1)
@@ -49,7 +49,7 @@ def pool():
 
 @pytest.fixture
 def make(tmp_path, pool):
-    """Return a function that makes an intake of so many chunks, and its ledger."""
+    """Return a function that makes a buffer with memory for some chunks, and its ledger."""
 
     def made(chunks):
         ledger = Ledger()
@@ -66,89 +66,89 @@ def attempt(epoch, partition=0):
     return AttemptId("q", epoch, partition, "a")
 
 
-async def stage(intake, epoch, chunks):
-    intake.begin(attempt(epoch), ROWS.schema)
+async def stage(buffer, epoch, chunks):
+    buffer.begin(attempt(epoch), ROWS.schema)
     for _ in range(chunks):
-        await intake.add(attempt(epoch), CHUNK)
-    intake.finish(attempt(epoch))
+        await buffer.add(attempt(epoch), CHUNK)
+    buffer.finish(attempt(epoch))
     return StagedPart(attempt(epoch), 0, chunks * ROWS.num_rows, epoch)
 
 
-def commit(intake, ledger, part):
-    intake.seal("q", part.attempt.epoch, [part.attempt])
+def commit(buffer, ledger, part):
+    buffer.seal("q", part.attempt.epoch, [part.attempt])
     ledger.commit(part)
 
 
-def test_what_does_not_fit_is_spilled_and_read_back_in_order(make, tmp_path):
-    intake, ledger = make(2)
-    part = asyncio.run(stage(intake, 0, 5))
-    assert (intake.memory, intake.spilled) == (2 * CHUNK.nbytes, 3 * CHUNK.nbytes)
+def test_chunks_beyond_memory_are_spilled_and_read_back_in_order(make, tmp_path):
+    buffer, ledger = make(2)
+    part = asyncio.run(stage(buffer, 0, 5))
+    assert (buffer.memory, buffer.spilled) == (2 * CHUNK.nbytes, 3 * CHUNK.nbytes)
     assert len([*(tmp_path / "spilled").iterdir()]) == 3
-    commit(intake, ledger, part)
-    intake.close()
-    assert [batch.equals(ROWS) for batch in intake] == [True] * 5
-    assert (intake.memory, intake.spilled, [*(tmp_path / "spilled").iterdir()]) == (0, 0, [])
+    commit(buffer, ledger, part)
+    buffer.close()
+    assert [batch.equals(ROWS) for batch in buffer] == [True] * 5
+    assert (buffer.memory, buffer.spilled, [*(tmp_path / "spilled").iterdir()]) == (0, 0, [])
     assert ledger.ledger.pending(0) == []
 
 
-def test_a_writer_waits_while_committed_rows_fill_the_memory(make, pool):
-    intake, ledger = make(2)
+def test_writer_blocks_while_committed_rows_fill_the_memory(make, pool):
+    buffer, ledger = make(2)
 
     async def run():
-        commit(intake, ledger, await stage(intake, 0, 2))
-        second = asyncio.ensure_future(stage(intake, 1, 2))
+        commit(buffer, ledger, await stage(buffer, 0, 2))
+        second = asyncio.ensure_future(stage(buffer, 1, 2))
         await asyncio.sleep(0.05)
         assert not second.done()
-        assert intake.spilled == 0
-        batches = iter(intake)
+        assert buffer.spilled == 0
+        batches = iter(buffer)
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(pool, next, batches)
         await loop.run_in_executor(pool, next, batches)
-        commit(intake, ledger, await asyncio.wait_for(second, SECONDS))
-        intake.close()
+        commit(buffer, ledger, await asyncio.wait_for(second, SECONDS))
+        buffer.close()
         rest = await loop.run_in_executor(pool, list, batches)
         assert len(rest) == 2
-        assert intake.peak <= intake._staging.limit
+        assert buffer.peak <= buffer._staging.limit
 
     asyncio.run(run())
 
 
-def test_what_is_not_committed_is_not_read_and_goes_with_the_next_commit(make, tmp_path):
-    intake, ledger = make(1)
+def test_uncommitted_rows_are_not_read_and_dropped_by_the_next_commit(make, tmp_path):
+    buffer, ledger = make(1)
 
     async def run():
-        await stage(intake, 0, 3)  # of a driver that died before it could abort
-        return await stage(intake, 1, 1)
+        await stage(buffer, 0, 3)  # of a driver that died before it aborted the epoch
+        return await stage(buffer, 1, 1)
 
-    commit(intake, ledger, asyncio.run(run()))
-    intake.close()
-    assert len(list(intake)) == 1
-    assert (intake.memory, intake.spilled, [*(tmp_path / "spilled").iterdir()]) == (0, 0, [])
+    commit(buffer, ledger, asyncio.run(run()))
+    buffer.close()
+    assert len(list(buffer)) == 1
+    assert (buffer.memory, buffer.spilled, [*(tmp_path / "spilled").iterdir()]) == (0, 0, [])
 
 
-def test_a_part_that_is_not_here_cannot_be_sealed(make):
-    intake, _ = make(1)
+def test_seal_of_missing_part_is_refused(make):
+    buffer, _ = make(1)
     with pytest.raises(HandoffError, match="what was staged is gone"):
-        intake.seal("q", 0, [attempt(0)])
+        buffer.seal("q", 0, [attempt(0)])
 
 
-def test_the_end_drops_everything_and_frees_who_waits(make, tmp_path):
-    intake, ledger = make(1)
+def test_abort_drops_all_rows_and_unblocks_writers(make, tmp_path):
+    buffer, ledger = make(1)
 
     async def run():
-        commit(intake, ledger, await stage(intake, 0, 2))
-        waiting = asyncio.ensure_future(stage(intake, 1, 1))
+        commit(buffer, ledger, await stage(buffer, 0, 2))
+        waiting = asyncio.ensure_future(stage(buffer, 1, 1))
         await asyncio.sleep(0.05)
-        intake.abort()
+        buffer.abort()
         with pytest.raises(SourceError, match="has ended"):
             await asyncio.wait_for(waiting, SECONDS)
 
     asyncio.run(run())
-    assert list(intake) == []
-    assert (intake.memory, intake.spilled, (tmp_path / "spilled").exists()) == (0, 0, False)
+    assert list(buffer) == []
+    assert (buffer.memory, buffer.spilled, (tmp_path / "spilled").exists()) == (0, 0, False)
 
 
-def test_rows_cannot_be_sent_to_it_by_hand(make):
-    intake, _ = make(1)
+def test_send_to_spark_source_is_refused(make):
+    buffer, _ = make(1)
     with pytest.raises(SourceError, match=r"job\.send has no place"):
-        intake.offer(ROWS, 0.0)
+        buffer.offer(ROWS, 0.0)

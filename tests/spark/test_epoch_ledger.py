@@ -1,4 +1,4 @@
-"""The ledger against a plain model: each epoch is committed once, and each part is read once."""
+"""The epoch ledger against a simple model: each epoch is committed once, and each part is read once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ INSTANCES = 2
 
 
 def parts(query: str, epoch: int, rows: list[int], attempt: str = "a", salt: int = 0) -> list[StagedPart]:
-    """Parts whose digest depends on the epoch and the rows, and not on the attempts."""
+    """Return parts whose digest depends on the epoch and the rows, but not on the attempts."""
     return [
         StagedPart(AttemptId(query, epoch, number, attempt), number % INSTANCES, count, (epoch + salt) * 1000 + count)
         for number, count in enumerate(rows)
@@ -32,7 +32,7 @@ STEPS = st.lists(
 
 @settings(max_examples=150, deadline=None)
 @given(STEPS)
-def test_every_epoch_is_recorded_once_and_read_once_in_order(steps):
+def test_every_epoch_is_committed_once_and_read_once_in_order(steps):
     ledger = EpochLedger(INSTANCES)
     committed: list[tuple[str, int, str]] = []
     read: list[list[int]] = [[] for _ in range(INSTANCES)]
@@ -57,7 +57,7 @@ def test_every_epoch_is_recorded_once_and_read_once_in_order(steps):
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 6), st.integers(0, 30))
-def test_what_is_forgotten_is_refused_and_what_waits_is_not_forgotten(kept, epochs):
+def test_repeat_of_forgotten_epoch_is_refused_and_pending_epochs_are_kept(kept, epochs):
     ledger = EpochLedger(1, kept=kept)
     for epoch in range(epochs):
         ledger.commit("q", epoch, [StagedPart(AttemptId("q", epoch, 0, "a"), 0, 1, epoch)])
@@ -73,7 +73,7 @@ def test_what_is_forgotten_is_refused_and_what_waits_is_not_forgotten(kept, epoc
     assert ledger.rows == epochs
 
 
-def test_other_rows_under_the_same_epoch_are_a_conflict():
+def test_epoch_with_other_rows_is_a_conflict():
     ledger = EpochLedger(INSTANCES)
     ledger.commit("q", 7, parts("q", 7, [5, 6]))
     with pytest.raises(EpochConflict, match=r"epoch 7 was committed with 11 rows .* comes again with 11 rows"):
@@ -83,7 +83,7 @@ def test_other_rows_under_the_same_epoch_are_a_conflict():
     assert ledger.epochs == 1
 
 
-def test_the_same_rows_in_other_partitions_are_the_same_epoch():
+def test_same_rows_in_other_partitions_are_the_same_epoch():
     ledger = EpochLedger(1)
     one = [StagedPart(AttemptId("q", 0, 0, "a"), 0, 10, 2**64 - 5)]
     two = [StagedPart(AttemptId("q", 0, 0, "b"), 0, 4, 2**64 - 8), StagedPart(AttemptId("q", 0, 1, "b"), 0, 6, 3)]
@@ -101,14 +101,14 @@ def test_two_attempts_of_one_partition_are_refused():
     assert ledger.epochs == 0
 
 
-def test_an_epoch_without_rows_is_recorded_and_waits_for_nobody():
+def test_epoch_without_rows_is_committed_and_not_pending():
     ledger = EpochLedger(INSTANCES)
     assert ledger.commit("q", 0, []).number == 1
     assert ledger.known("q", 0, [])
     assert ledger.backlog() == 0
 
 
-def test_a_closed_ledger_takes_no_more_but_knows_what_it_has():
+def test_closed_ledger_refuses_new_epochs_but_accepts_repeats():
     ledger = EpochLedger(INSTANCES)
     ledger.commit("q", 0, parts("q", 0, [1]))
     ledger.close()
@@ -118,7 +118,7 @@ def test_a_closed_ledger_takes_no_more_but_knows_what_it_has():
     assert [record.epoch for record in ledger.pending(0)] == [0]
 
 
-def test_the_backlog_is_that_of_the_instances_concerned():
+def test_backlog_counts_only_concerned_instances():
     ledger = EpochLedger(INSTANCES)
     ledger.commit("q", 0, parts("q", 0, [1]))
     ledger.commit("q", 1, parts("q", 1, [1]))

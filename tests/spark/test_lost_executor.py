@@ -1,4 +1,4 @@
-"""Executors of Spark are killed in mid-batch: no row is there twice, and none is missing."""
+"""Spark executors are killed in the middle of a batch: each row is in the state exactly once."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ SECONDS = 220
 
 
 @pytest.mark.timeout(SECONDS + 10)
-def test_no_row_twice_and_none_missing(tmp_path):
-    # In a process of its own: a process has one Spark at a time, and the other tests have theirs.
+def test_killed_spark_executors_lose_and_repeat_no_row(tmp_path):
+    # In a separate process: a process can have only one Spark session, which the other tests use.
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     running = subprocess.Popen(
         [sys.executable, str(SCRIPT), str(tmp_path)],

@@ -1,4 +1,4 @@
-"""The digest of rows: blind to their order and their batches, and to nothing else."""
+"""The digest of rows ignores their order and their batches, and nothing else."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def digest(rows: list[dict[str, object]], cuts: list[int] | None = None) -> tupl
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(ROW, max_size=12), st.randoms(use_true_random=False), st.lists(st.integers(0, 100), max_size=4))
-def test_order_and_cuts_do_not_count(rows, random, cuts):
+def test_digest_ignores_order_and_batches(rows, random, cuts):
     shuffled = rows.copy()
     random.shuffle(shuffled)
     assert digest(rows) == digest(shuffled, cuts)
@@ -57,7 +57,7 @@ def test_order_and_cuts_do_not_count(rows, random, cuts):
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(ROW, min_size=1, max_size=8), st.data())
-def test_one_changed_value_shows(rows, data):
+def test_one_changed_value_changes_the_digest(rows, data):
     index = data.draw(st.integers(0, len(rows) - 1))
     column = data.draw(st.sampled_from(SCHEMA.names))
     other = data.draw(ROW)[column]
@@ -73,25 +73,25 @@ def _canonical(value: object) -> object:
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(ROW, min_size=1, max_size=8))
-def test_a_row_more_or_less_shows(rows):
+def test_added_or_removed_row_changes_the_digest(rows):
     assert digest(rows)[1] != digest([*rows, rows[0]])[1]
     assert digest(rows)[1] != digest(rows[1:])[1]
 
 
-def test_values_that_change_places_show():
+def test_swapped_values_change_the_digest():
     one = pa.record_batch({"a": ["x" * 20, "y" * 20], "b": [1, 2]})
     other = pa.record_batch({"a": ["y" * 20, "x" * 20], "b": [1, 2]})
     assert row_hashes(one).sum() != row_hashes(other).sum()
 
 
-def test_parts_of_a_long_text_that_change_places_show():
+def test_swapped_parts_of_a_long_text_change_the_digest():
     parts = ["abcdefgh", "ijklmnop", "qrstuvwx", "yz"]
     texts = ["".join(parts[index] for index in order) for order in ([0, 1, 2, 3], [1, 0, 2, 3], [0, 2, 1, 3])]
     assert len(set(row_hashes(pa.record_batch({"a": texts})).tolist())) == 3
 
 
 @pytest.mark.parametrize("length", [*range(1, 34), 63, 64, 65, 127, 128, 135, 191, 192, 200, 383, 384])
-def test_every_byte_of_a_text_shows(length):
+def test_every_byte_of_a_text_changes_the_digest(length):
     text = bytes(range(32, 96)) * 7
     texts = [bytearray(text[:length]) for _ in range(length)]
     for place, each in enumerate(texts):
@@ -106,14 +106,14 @@ def test_every_byte_of_a_text_shows(length):
     assert row_hashes(pa.record_batch({"a": [texts[-1].decode()]})).tolist() == hashes[-1:].tolist()
 
 
-def test_signs_that_change_in_two_places_show():
+def test_two_changed_signs_change_the_digest():
     numbers = pa.record_batch({"x": [1.5], "y": [2.5]})
     assert row_hashes(numbers) != row_hashes(pa.record_batch({"x": [-1.5], "y": [-2.5]}))
     raw = [np.array(pair).tobytes() for pair in ([1.5, 2.5], [-1.5, -2.5], [-1.5, 2.5])]
     assert len(set(row_hashes(pa.record_batch({"b": raw})).tolist())) == 3
 
 
-def test_equal_values_hash_alike_however_they_are_kept():
+def test_equal_values_of_any_encoding_have_the_same_digest():
     plain = pa.array(["ab", None, "a text of more than a lane", "", "ab"])
     kept = [
         plain,
@@ -139,7 +139,7 @@ def test_equal_values_hash_alike_however_they_are_kept():
     ],
     ids=lambda column: str(column.type),
 )
-def test_a_slice_hashes_as_its_copy(column):
+def test_slice_and_copy_have_the_same_digest(column):
     padded = pa.concat_arrays([column, column, column])
     sliced = padded.slice(len(column), len(column))
     hashes = row_hashes(pa.record_batch({"c": sliced}))
@@ -147,7 +147,7 @@ def test_a_slice_hashes_as_its_copy(column):
     assert hashes.dtype == np.uint64
 
 
-def test_nulls_are_no_values():
+def test_null_differs_from_every_value():
     for kind, value in ((pa.int64(), 0), (pa.string(), ""), (pa.list_(pa.int8()), []), (pa.bool_(), False)):
         some, none = row_hashes(pa.record_batch({"c": pa.array([value, None], kind)}))
         assert some != none

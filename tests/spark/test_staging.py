@@ -1,4 +1,4 @@
-"""Staging against a plain model: bytes are counted exactly, and nothing that is not chosen survives a commit."""
+"""Staging against a simple model: bytes are counted exactly, and a commit drops all attempts that were not chosen."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class StagingMachine(RuleBasedStateMachine):
             self._forget(attempt)
 
     @rule(attempt=st.sampled_from(ATTEMPTS))
-    def take_what_is_not_committed(self, attempt):
+    def take_uncommitted(self, attempt):
         if attempt not in self.sealed:
             with pytest.raises(HandoffError):
                 self.staging.take(attempt)
@@ -119,7 +119,7 @@ TestStaging = StagingMachine.TestCase
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.integers(1, 150), max_size=10))
-def test_everything_goes_at_the_end(sizes):
+def test_drop_all_drops_every_chunk(sizes):
     staging: Staging[int] = Staging(LIMIT)
     staging.begin(ATTEMPTS[0])
     for number, nbytes in enumerate(sizes):

@@ -1,4 +1,4 @@
-"""A writer of Spark's keeps little on its way: the bound of its own memory when the job is slower."""
+"""A Spark writer bounds its bytes in flight when the job is slower."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ CHUNK = ROWS.serialize().size
 
 
 class SlowWorker:
-    """A comm to a worker that finds a place for a chunk only when it has to, and refuses all from some chunk on."""
+    """A comm to a worker that acknowledges a chunk only on `read`, and refuses all chunks after a given number."""
 
     peer_address = "tcp://slow"
 
     def __init__(self, refuses_after=float("inf")):
         self.refuses_after = refuses_after
-        self.unanswered: list[int] = []
+        self.unacknowledged: list[int] = []
         self.most = 0
         self.taken = 0
         self.aborted = False
@@ -32,21 +32,21 @@ class SlowWorker:
 
     async def write(self, message):
         if "schema" in message:
-            self.unanswered.append(0)
+            self.unacknowledged.append(0)
         elif "chunk" in message:
-            self.unanswered.append(CHUNK)
-            self.most = max(self.most, sum(self.unanswered))
+            self.unacknowledged.append(CHUNK)
+            self.most = max(self.most, sum(self.unacknowledged))
         self.ended |= "end" in message
 
     async def read(self):
         await asyncio.sleep(0)
-        if not self.unanswered:
+        if not self.unacknowledged:
             assert self.ended
             return {"staged": True}
         if self.taken > self.refuses_after:
             return {"error": staging_connection.pickle.dumps(HandoffError("no more"))}
         self.taken += 1
-        return {"taken": self.unanswered.pop(0)}
+        return {"taken": self.unacknowledged.pop(0)}
 
     def abort(self):
         self.aborted = True
@@ -54,13 +54,13 @@ class SlowWorker:
 
 @pytest.fixture
 def stage_into(monkeypatch):
-    """Return a function that stages so many chunks at a slow worker."""
+    """Return a function that stages a number of chunks at a slow worker."""
 
     def run(worker, chunks):
-        async def dialled(target, address):
+        async def connected(target, address):
             return worker
 
-        monkeypatch.setattr(staging_connection, "_dialled", dialled)
+        monkeypatch.setattr(staging_connection, "_connected", connected)
         monkeypatch.setattr(staging_connection, "_IDLE", {})
         places = {"run": 1, "source": "rows", "places": ["tcp://slow"]}
         target = Target("tcp://scheduler", "job")
@@ -69,16 +69,16 @@ def stage_into(monkeypatch):
     return run
 
 
-def test_no_more_than_a_window_and_a_chunk_waits_for_a_slow_worker(stage_into):
+def test_bytes_in_flight_are_bounded_by_window_and_one_chunk(stage_into):
     worker = SlowWorker()
     chunks = 4 * WINDOW // CHUNK
     part = stage_into(worker, chunks)
     assert part.rows == chunks * ROWS.num_rows
-    assert worker.taken == chunks + 1  # the beginning is answered, too
+    assert worker.taken == chunks + 1  # the first message is acknowledged, too
     assert WINDOW - CHUNK <= worker.most <= WINDOW + CHUNK
 
 
-def test_what_a_worker_refuses_is_raised_and_the_connection_given_up(stage_into):
+def test_refusal_of_worker_is_raised_and_closes_the_connection(stage_into):
     worker = SlowWorker(refuses_after=3)
     with pytest.raises(HandoffError, match="no more"):
         stage_into(worker, 4 * WINDOW // CHUNK)

@@ -1,4 +1,4 @@
-"""The options of a writer: what is missing or cannot be meant is said."""
+"""The options of a Spark writer: missing and invalid ones are refused."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ GIVEN = {"job": "flights", "address": "tcp://127.0.0.1:1"}
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"address": "tcp://host:8786"}, "needs to know the job"),
-        ({"job": "flights"}, "does not know the Dask scheduler"),
+        ({"address": "tcp://host:8786"}, "needs the name of the job"),
+        ({"job": "flights"}, "needs the address of the Dask scheduler"),
         ({**GIVEN, "epoch": "-1"}, "option epoch is '-1'"),
         ({**GIVEN, "epoch": "first"}, "option epoch is 'first'"),
-        ({**GIVEN, "run": "last"}, "option run is 'last'"),
+        ({**GIVEN, "generation": "last"}, "option generation is 'last'"),
         ({**GIVEN, "end": "yes"}, "option end is 'yes'"),
         ({**GIVEN, "sources": "a"}, "has no option 'sources': choose from job, source"),
     ],
 )
-def test_options_that_cannot_be_meant(options, message):
+def test_invalid_target_options_are_refused(options, message):
     with dask.config.set({"scheduler-address": None}), pytest.raises(HandoffError, match=message):
         Target.from_options(options)
 
 
-def test_options_know_no_case_and_the_configuration_fills_in():
+def test_options_ignore_case_and_default_to_the_configuration():
     with dask.config.set({"scheduler-address": "tcp://host:8786"}):
         target = Target.from_options({"JOB": "flights", "Epoch": "3", "END": "True", "checkpointLocation": "/data"})
     assert target == Target("tcp://host:8786", "flights", epoch=3, end=True)
     assert Target.from_options({**GIVEN, "tls_ca_file": "ca.pem"}).tls == (("tls_ca_file", "ca.pem"),)
 
 
-def test_a_cluster_that_is_not_there_is_named():
+def test_unreachable_cluster_is_named():
     with (
         dask.config.set({"distributed.comm.timeouts.connect": "200ms"}),
         pytest.raises(HandoffError, match=r"Dask at tcp://127\.0\.0\.1:1 cannot be reached from Spark"),

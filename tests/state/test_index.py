@@ -22,8 +22,10 @@ def array(values: list[int]) -> np.ndarray:
 
 @both
 @settings(deadline=None)
-@given(chunks=st.lists(st.lists(words, max_size=30), max_size=5), strangers=st.lists(words, max_size=20))
-def test_behaves_as_a_dict(make: Callable[[], KeyIndex], chunks: list[list[int]], strangers: list[int]) -> None:
+@given(chunks=st.lists(st.lists(words, max_size=30), max_size=5), absent=st.lists(words, max_size=20))
+def test_index_finds_the_same_slots_as_a_dict(
+    make: Callable[[], KeyIndex], chunks: list[list[int]], absent: list[int]
+) -> None:
     index = make()
     model: dict[int, int] = {}
     for chunk in chunks:
@@ -31,16 +33,16 @@ def test_behaves_as_a_dict(make: Callable[[], KeyIndex], chunks: list[list[int]]
         slots = np.arange(len(model), len(model) + len(new))
         index.insert(array(new), slots)
         model.update(zip(new, slots.tolist(), strict=True))
-        asked = [*chunk, *strangers, *model]
-        found = index.lookup(array(asked))
+        wanted = [*chunk, *absent, *model]
+        found = index.lookup(array(wanted))
         assert found.dtype == np.intp
-        assert found.tolist() == [model.get(word, -1) for word in asked]
+        assert found.tolist() == [model.get(word, -1) for word in wanted]
         assert len(index) == len(model)
         assert index.nbytes > 0
 
 
 @both
-def test_grows_and_reads_frozen_arrays(make: Callable[[], KeyIndex]) -> None:
+def test_index_grows_and_accepts_read_only_arrays(make: Callable[[], KeyIndex]) -> None:
     index = make()
     hashes = np.random.default_rng(1).permutation(2**17)[:100_000].astype(np.uint64) * np.uint64(0xBF58476D1CE4E5B9)
     for start in range(0, len(hashes), 9_000):
@@ -51,13 +53,13 @@ def test_grows_and_reads_frozen_arrays(make: Callable[[], KeyIndex]) -> None:
     assert (index.lookup(hashes + np.uint64(1)) == -1).all()
 
 
-def test_pandas_is_used_where_it_behaves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_make_index_without_pandas_table_uses_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(make_index(), PandasIndex)
     monkeypatch.setattr(index_module, "_HAS_PANDAS_INDEX", False)
     assert isinstance(make_index(), NumpyIndex)
 
 
-def test_the_probe_notices_another_pandas(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pandas_check_with_changed_table_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     assert index_module._pandas_behaves()
     monkeypatch.setattr("pandas._libs.hashtable.Int64HashTable", lambda: SimpleNamespace())
     assert not index_module._pandas_behaves()
@@ -66,11 +68,11 @@ def test_the_probe_notices_another_pandas(monkeypatch: pytest.MonkeyPatch) -> No
 @both
 @settings(deadline=None)
 @given(pairs=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=40), derive=st.booleans())
-def test_key_table_tells_collisions_apart(
+def test_key_table_with_colliding_hashes_finds_exact_keys(
     make: Callable[[], KeyIndex], pairs: list[tuple[int, int]], derive: bool
 ) -> None:
     if derive:
-        # Keys whose first hash is where others of them go when theirs is taken.
+        # Keys whose hash is the one derived for another key when that key's own hash is occupied.
         pairs = pairs + [(int(derived(array([h]), array([c]))[0]), c) for h, c in pairs]
     table = KeyTable(make)
     identity = SimpleNamespace(hashes=np.zeros(200, np.uint64), checks=np.zeros(200, np.uint64))

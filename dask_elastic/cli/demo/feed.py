@@ -1,4 +1,4 @@
-"""Where the demonstration's flights come from, and what they add up to without a job."""
+"""The interface of a feed: it brings the flights into the job, and computes the reference results by a batch."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from dask_elastic.topology import Stream, Topology
 
 
 class Feed(AbstractContextManager["Feed"], Protocol):
-    """A way of the flights into the job.
+    """Brings the flights into the job.
 
     Attributes
     ----------
     against : str
-        Whose results the job's are compared with.
+        The batch system whose results are the reference.
     """
 
     against: str
 
     def introduction(self) -> str:
-        """Say in a line or two how the flights come."""
+        """Describe in a line or two how the flights reach the job."""
 
     def stream(self, topology: Topology) -> Stream:
-        """Add the source, and return the stream of the flights that arrived, hot routes in place."""
+        """Add the source, and return the stream of flights that arrived, with hot routes applied."""
 
     def begin(self, job: Job) -> None:
-        """Begin to feed a job that runs."""
+        """Start to feed a running job."""
 
     def check(self) -> None:
-        """Raise what has gone wrong since."""
+        """Raise the error if feeding has failed."""
 
     def end_early(self, job: Job) -> None:
-        """Feed no further: time is over."""
+        """Stop feeding before the end of the flights."""
 
     def fed(self, job: Job) -> int:
-        """Return how many flights have been fed so far, also those that did not arrive."""
+        """Return how many flights have been fed so far, including those that did not arrive."""
 
     def expected(self, job: Job) -> dict[str, pd.DataFrame]:
-        """Return what a batch makes of the flights that were fed: each operator's state, by key."""
+        """Return the batch's result for the fed flights: each operator's state, by key."""

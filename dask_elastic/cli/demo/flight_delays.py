@@ -13,17 +13,17 @@ from dask_elastic.topology import Stream, Topology
 from dask_elastic.topology import aggregate as agg
 
 SERVICE_SECONDS = {"per_plane": 150e-6, "per_route": 600e-6}
-"""What each flight costs each of the stateful operators, emulated by sleeping."""
+"""Seconds of service time per flight, emulated by sleeping, for each stateful operator."""
 
 KEYS = {"per_plane": "tailnum", "per_route": "route"}
-"""The stateful operators, and what their state is kept by."""
+"""The stateful operators and their key columns."""
 
 EXECUTORS = {"per_plane": 1, "per_route": 2}
-"""Into how many parts the keys of each are cut; a hot route is work for one of them."""
+"""Number of executors of each operator; a hot route loads one of them."""
 
 
 def emulated(column: str, seconds: float) -> Callable[[pa.RecordBatch], pa.Array]:
-    """Make a function that returns a column as if each row took some time, so that the replay is work for the cores."""
+    """Make a function that returns a column after sleeping some time per row, to load the cores."""
 
     def read(batch: pa.RecordBatch) -> pa.Array:
         time.sleep(batch.num_rows * seconds)
@@ -33,7 +33,7 @@ def emulated(column: str, seconds: float) -> Callable[[pa.RecordBatch], pa.Array
 
 
 def delays(operator: str) -> dict[str, agg.Aggregate]:
-    """Return what an operator keeps of each key's flights."""
+    """Return the aggregates that an operator computes per key."""
     return {
         "flights": agg.Count(),
         "total": agg.Sum(emulated("arr_delay", SERVICE_SECONDS[operator]), columns=["arr_delay"]),
@@ -43,14 +43,14 @@ def delays(operator: str) -> dict[str, agg.Aggregate]:
 
 
 def build(arrivals: Callable[[Topology], Stream], updates: Path) -> Topology:
-    """Return the topology.
+    """Build the topology.
 
     Parameters
     ----------
     arrivals : callable
         Adds the source to a topology, and returns the stream of flights that arrived.
     updates : Path
-        Directory for each batch's new values per route.
+        Directory for the updates: the new values of each route that a batch touched.
     """
     topology = Topology("flight-delays")
     arrived = arrivals(topology)

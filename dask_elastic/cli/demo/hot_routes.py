@@ -1,4 +1,4 @@
-"""The shifting load: each month, many of its flights are put on two hot routes."""
+"""The shifting load: in each month, many flights are changed to two hot routes."""
 
 from __future__ import annotations
 
@@ -8,27 +8,32 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 HOT_SHARE = 40
-"""Of each hundred flights so many are put on the two hot routes of their month."""
+"""Percentage of flights that are changed to the two hot routes of their month."""
 
 READ_COLUMNS = ["sched_dep", "flight", "tailnum", "route", "arr_delay"]
-"""What is needed of a flight, here and behind."""
+"""The columns that this map and the operators after it read."""
 
 
 def reroute(routes: list[str]) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
-    """Make the map that changes routes; a function of the row and nothing else.
+    """Make the map that changes routes; its result depends on the row only.
 
     Parameters
     ----------
     routes : list of str
-        All routes, of which each month gets two others than the month before.
+        All routes. Each month uses two of them, which differ from those of the month before.
+
+    Returns
+    -------
+    callable
+        A function from batch to batch.
     """
-    # With these steps both hot routes of a month are often work for the same executor, so that the load shifts much.
+    # With these steps both hot routes of a month often belong to the same executor, which makes the load shift a lot.
     hot_by_month = pa.array(
         [[routes[(12 * month + 7 * place) % len(routes)] for place in (0, 1)] for month in range(12)]
     )
 
     def change(batch: pa.RecordBatch) -> pa.RecordBatch:
-        # Flight numbers are spread evenly enough over the remainders, and every machine computes the same ones.
+        # The remainders of flight numbers are nearly uniform, and deterministic on every machine.
         flight = pc.cast(batch["flight"], pa.int32())
         remainder = pc.subtract(flight, pc.multiply(pc.divide(flight, 100), 100))
         month = pc.subtract(pc.month(batch["sched_dep"]), 1)

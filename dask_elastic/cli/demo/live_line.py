@@ -1,4 +1,4 @@
-"""How the replay stands, in one line."""
+"""The progress line of the replay."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import TextIO
 
 
 class LiveLine:
-    """One line that is rewritten in a terminal, and printed now and then where there is none.
+    """A line that is overwritten in a terminal; elsewhere, it is printed at intervals.
 
     Parameters
     ----------
     every : float
         Seconds between two lines outside of a terminal.
     stream : file, optional
-        Where to; standard output if left out.
+        The output; standard output by default.
     """
 
     def __init__(self, every: float = 5.0, stream: TextIO | None = None):
@@ -27,7 +27,7 @@ class LiveLine:
         self._open = False
 
     def show(self, text: str) -> None:
-        """Show how it stands now."""
+        """Show the current progress."""
         if self._rewrites:
             width = shutil.get_terminal_size().columns - 1
             print("\r" + text[:width].ljust(width), end="", file=self._stream, flush=True)
@@ -36,8 +36,8 @@ class LiveLine:
             self._last = time.monotonic()
             print(text, file=self._stream, flush=True)
 
-    def say(self, text: str) -> None:
-        """Print a line that stays."""
+    def print_line(self, text: str) -> None:
+        """Print a permanent line, above the progress line."""
         if self._open:
             width = shutil.get_terminal_size().columns - 1
             print("\r" + " " * width + "\r", end="", file=self._stream)
@@ -45,6 +45,6 @@ class LiveLine:
         self._open = False
 
     def close(self) -> None:
-        """Leave the line as it is, and go on below it."""
+        """Keep the last progress, and continue on the next line."""
         print("\n" * self._open, end="", file=self._stream, flush=True)
         self._open = False

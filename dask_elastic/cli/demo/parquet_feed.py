@@ -1,4 +1,4 @@
-"""Flights from a Parquet file, at a rate."""
+"""A feed that reads the flights from a Parquet file, at a given rate."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from dask_elastic.topology import Stream, Topology
 
 
 class ParquetFeed:
-    """The job reads a Parquet file, and pandas the same flights from memory.
+    """Feeds the job from a Parquet file; pandas computes the reference from the same flights in memory.
 
     Parameters
     ----------
     flights : Table
         The flights, in order of departure.
     rate : float
-        How many of them per second.
+        Flights per second.
     """
 
     against = "pandas"
@@ -49,11 +49,11 @@ class ParquetFeed:
         return Path(self._directory.name, "flights.parquet")
 
     def introduction(self) -> str:
-        """Say how the flights come."""
+        """Describe how the flights reach the job."""
         return "The job reads them from a Parquet file."
 
     def stream(self, topology: Topology) -> Stream:
-        """Add the source, and what lets the load shift."""
+        """Add the source, and the map that shifts the load."""
         source = sources.Parquet(self._file, rate=self.rate, event_time="sched_dep")
         arrived = topology.source("departures", source).filter(
             pc.field("arr_delay").is_valid(), columns=["arr_delay"], name="arrived"
@@ -61,13 +61,13 @@ class ParquetFeed:
         return arrived.map(reroute(self._routes), columns=READ_COLUMNS, name="hot_routes")
 
     def begin(self, job: Job) -> None:
-        """Do nothing: the job reads by itself."""
+        """Do nothing: the job reads the file."""
 
     def check(self) -> None:
-        """Do nothing: what goes wrong fails the job."""
+        """Do nothing: an error fails the job."""
 
     def end_early(self, job: Job) -> None:
-        """Let the job read no further."""
+        """Drain the job."""
         call(job.client, "drain", job=job.name)
 
     def fed(self, job: Job) -> int:
@@ -75,12 +75,12 @@ class ParquetFeed:
         return sum(rows for _, _, rows in call(job.client, "describe", job=job.name)["sources"])
 
     def expected(self, job: Job) -> dict[str, pd.DataFrame]:
-        """Compute with pandas what the job computes."""
+        """Compute the job's result with pandas."""
         return reference(self.flights.slice(0, self.fed(job)), self._routes)
 
 
 def reference(flights: pa.Table, routes: list[str]) -> dict[str, pd.DataFrame]:
-    """Compute with pandas what the job computes: each operator's state, by key.
+    """Compute the job's result with pandas: each operator's state, by key.
 
     Parameters
     ----------

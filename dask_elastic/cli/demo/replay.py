@@ -1,4 +1,4 @@
-"""The replay: a cluster, the job, and what is shown while it runs."""
+"""The replay: starts a cluster, runs the job, shows its progress, and checks its results."""
 
 from __future__ import annotations
 
@@ -31,34 +31,34 @@ WORKERS = 3
 THREADS = 3
 
 CONTROL = {"elastic.control-cooldown": "1s", "elastic.control-release-after": "2s"}
-"""A month is gone in seconds here, so the control loop is told to be less patient than by default."""
+"""A month is replayed in seconds, so the control loop must react faster than by default."""
 
 OPTIONS: dict[str, Any] = {"inbox_time": "20ms", "queue_time": "200ms"}
-"""Emulated rows are slow: by default a core would take a handful at once, and spend more on the taking."""
+"""Emulated rows are slow: the default inbox would hold only a few rows, and the cost per sub-batch would dominate."""
 
 LOOK_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
 class Replay:
-    """The replay of some flights.
+    """A replay of flights.
 
     Parameters
     ----------
     flights : Table
         The flights, in order of departure.
     feed : Feed
-        How they come into the job.
+        Brings the flights into the job.
     rate : float
-        How many of them per second.
+        Flights per second.
     seconds : float
-        So long after the start, no more of them are read; a machine that is too slow for the rate leaves out the rest.
+        Seconds after the start at which reading stops; a machine too slow for the rate does not read all flights.
     latency_target : str
-        Mean latency that the cores are chosen for.
+        Target for the mean latency.
     out : Path
         Directory for the results.
     dashboard_address : str
-        Where the dashboard is served.
+        Address of the dashboard.
     """
 
     flights: pa.Table
@@ -70,7 +70,7 @@ class Replay:
     dashboard_address: str
 
     def run(self) -> list[Check]:
-        """Replay them, and check what came of it."""
+        """Run the job until it ends, and return the checks of its results."""
         began = time.monotonic()
         click.echo(self._introduction())
         with (
@@ -87,14 +87,14 @@ class Replay:
         ):
             topology = build(self.feed.stream, self.out / "route_updates")
             job = submit(topology, client, latency_target=self.latency_target, **OPTIONS)
-            click.echo(f"Watch it at {dashboard_page(client)}")
-            click.echo(f"Ask why:    dask elastic decisions {job.name} --scheduler {client.scheduler.address}\n")
+            click.echo(f"Dashboard:  {dashboard_page(client)}")
+            click.echo(f"Decisions:  dask elastic decisions {job.name} --scheduler {client.scheduler.address}\n")
             try:
                 self.feed.begin(job)
                 decisions = self._follow(job, began)
             except KeyboardInterrupt:
                 job.stop()
-                click.echo("\nInterrupted: the job and its workers end now.")
+                click.echo("\nInterrupted: stopping the job and its workers.")
                 raise
             taken, given_back = map(sum, zip((0, 0), *map(moved_cores, decisions), strict=True))
             return [*self._compare(job), *movements(job.metrics(), taken, given_back)]
@@ -107,12 +107,12 @@ class Replay:
             f"{self.rate:,.0f} per second.\n"
             f"{self.feed.introduction()}\n"
             f"On {WORKERS} workers of {THREADS} threads, with a latency target of {self.latency_target}.\n"
-            f"Service times are emulated: each flight costs {costs} of sleep.\n"
-            f"Each month, {HOT_SHARE} % of its flights are put on two hot routes, others than the month before."
+            f"Service times are emulated by sleeping: {costs} per flight.\n"
+            f"In each month, {HOT_SHARE} % of the flights are changed to two hot routes, which change every month."
         )
 
     def _follow(self, job: Job, began: float) -> list[dict[str, Any]]:
-        """Show how the job stands until it has ended; return the decisions that moved cores."""
+        """Show the job's progress until it has ended; return the decisions that moved cores."""
         line = LiveLine()
         moved: dict[int, dict[str, Any]] = {}
         rows = _arrived(self.flights)
@@ -121,12 +121,14 @@ class Replay:
             for decision in json.loads(call(job.client, "decisions", job=job.name)):
                 if decision["number"] not in moved and moved_cores(decision) != (0, 0):
                     moved[decision["number"]] = decision
-                    line.say(f"  -> {changes_text(decision)}")
-            line.show(" ".join([standing(job.metrics(), rows), *hand_overs(job)]))
+                    line.print_line(f"  -> {changes_text(decision)}")
+            line.show(" ".join([progress_text(job.metrics(), rows), *handoff_texts(job)]))
             self.feed.check()
             if not late and time.monotonic() - began > self.seconds and self.feed.fed(job) < self.flights.num_rows:
                 late = True
-                line.say(f"  {self.seconds:g} s are over, no more flights are read; this machine is slow, or busy.")
+                line.print_line(
+                    f"  Reading stops after {self.seconds:g} s; this machine is too slow or too busy for the rate."
+                )
                 self.feed.end_early(job)
             time.sleep(LOOK_SECONDS)
         line.close()
@@ -135,9 +137,9 @@ class Replay:
         return [*moved.values()]
 
     def _compare(self, job: Job) -> list[Check]:
-        """Write the final state, and compare all results with those of a batch."""
+        """Write the final state to files, and compare all results with the batch's."""
         fed = self.feed.fed(job)
-        checks = [Check("flights that were read", fed > 0, f"{fed:,} of {self.flights.num_rows:,}")]
+        checks = [Check("flights read", fed > 0, f"{fed:,} of {self.flights.num_rows:,}")]
         if not fed:
             return checks
         expected = self.feed.expected(job)
@@ -152,21 +154,21 @@ def _arrived(flights: pa.Table) -> int:
     return int(flights.num_rows - flights["arr_delay"].null_count)
 
 
-def hand_overs(job: Job) -> list[str]:
-    """Return how far the hand-overs to a job are, in a few words each."""
+def handoff_texts(job: Job) -> list[str]:
+    """Describe the progress of each Spark handoff to a job."""
     handoffs = call(job.client, "describe", job=job.name)["handoffs"]
     return [f" epoch {one['epoch']}, {one['waiting']} of {one['limit']} wait" for one in handoffs if one["epochs"]]
 
 
-def standing(metrics: pd.DataFrame, rows: int) -> str:
-    """Return throughput, latency, cores and moves in one line.
+def progress_text(metrics: pd.DataFrame, rows: int) -> str:
+    """Format throughput, latency, cores and moves in one line.
 
     Parameters
     ----------
     metrics : DataFrame
-        The measures of the job.
+        The metrics of the job.
     rows : int
-        Rows that each operator will have processed in the end.
+        Number of rows that each operator processes until the end.
     """
     if metrics.empty or metrics["latency_p99"].isna().all():
         return "starting"

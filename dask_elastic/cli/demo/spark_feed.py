@@ -1,4 +1,4 @@
-"""Flights by way of Spark: files of raw text keep arriving, a streaming query cleans them and hands them over."""
+"""A feed through Spark: raw text files arrive, and a streaming query cleans them and sends them to the job."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 RAW = ", ".join(f"{name} string" for name in READ_COLUMNS)
-"""The files are text without a header."""
+"""Columns of the raw files, which are CSV without a header."""
 
 CLEAN = ["to_timestamp_ntz(sched_dep) as sched_dep", "route", "trim(tailnum) as tailnum",
          "cast(arr_delay as bigint) as arr_delay"]  # fmt: skip
@@ -38,7 +38,7 @@ CLEANED = pa.schema(
 
 FILE_SECONDS = 1.0
 AHEAD = 5
-"""So many files may have arrived that the job has not taken as a whole; the next one comes when it has one less."""
+"""Largest number of files that the job has not read completely; the next file arrives when there are fewer."""
 
 LOOK_SECONDS = 0.1
 
@@ -46,19 +46,19 @@ SPARK_OPTIONS = {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2
 
 
 def clean(frame: DataFrame) -> DataFrame:
-    """Parse the raw text and leave out flights that did not arrive: the same for a stream and for a batch."""
+    """Parse the raw text and drop flights that did not arrive; the stream and the batch use it."""
     return frame.selectExpr(*CLEAN).where("arr_delay is not null")
 
 
 class SparkFeed:
-    """Spark's Structured Streaming feeds the job, and a batch of Spark reads the same files in the end.
+    """Feeds the job from Spark Structured Streaming; a Spark batch computes the reference from the same files.
 
     Parameters
     ----------
     flights : Table
         The flights, in order of departure.
     rate : float
-        How many of them per second.
+        Flights per second.
     """
 
     against = "Spark's batch"
@@ -75,7 +75,7 @@ class SparkFeed:
         self._directory = tempfile.TemporaryDirectory(prefix="dask-elastic-demo-")
         self._folder.mkdir()
         silence_python()
-        # Java takes a while; the workers of Dask start meanwhile.
+        # Java takes a few seconds to start; start it while the Dask workers start.
         self._starting = self._threads.submit(self._start)
         return self
 
@@ -97,18 +97,18 @@ class SparkFeed:
         return Path(self._directory.name, "arriving")
 
     def introduction(self) -> str:
-        """Say how the flights come."""
+        """Describe how the flights reach the job."""
         return (
-            "They arrive as files of raw text, one a second. Spark Structured Streaming parses and cleans them, and\n"
-            "hands its micro-batches over to the running job."
+            "They arrive as raw text files, one per second. Spark Structured Streaming parses and cleans them, and\n"
+            "sends its micro-batches to the running job."
         )
 
     def stream(self, topology: Topology) -> Stream:
-        """Add the source; routes are hot already in the files."""
+        """Add the source; the files already contain the hot routes."""
         return topology.source("departures", sources.Spark(CLEANED, rate=self.rate, event_time="sched_dep"))
 
     def begin(self, job: Job) -> None:
-        """Start the query, and let the files arrive."""
+        """Start the query and a thread that writes the files."""
         spark = self._starting.result()
         register(spark)
         stream = clean(spark.readStream.schema(RAW).csv(str(self._folder)))
@@ -126,11 +126,11 @@ class SparkFeed:
             with spark_errors("feeding the job"):
                 query.awaitTermination()
 
-        # In threads of their own: Ctrl-C reaches the main thread only, and would find it within a call of Java.
+        # In threads: Ctrl-C reaches only the main thread, which must not be in a call to Java then.
         self._running = [self._threads.submit(feed), self._threads.submit(watch)]
 
     def _arrive(self, job: Job) -> None:
-        """Let one file after the other arrive, each as a whole; none long before the job has taken those before."""
+        """Write the files one after the other, each atomically, at most `AHEAD` files ahead of the job."""
         routes = pc.unique(self.flights["route"]).sort().to_pylist()
         [raw] = self.flights.select(READ_COLUMNS).combine_chunks().to_batches()
         raw = reroute(routes)(raw)
@@ -148,26 +148,26 @@ class SparkFeed:
         return max(1, int(self.rate * FILE_SECONDS))
 
     def _waiting(self, job: Job) -> int:
-        """Return how many flights have arrived in files and are not in the job."""
+        """Return how many flights are in files but not yet read by the job."""
         given = self.flights["arr_delay"].slice(0, self._files * self._rows_a_file)
         taken = sum(int(rows) for _, _, rows in call(job.client, "describe", job=job.name)["sources"])
         return int(len(given) - given.null_count) - taken
 
     def check(self) -> None:
-        """Raise why files arrive no more, or the query has failed."""
+        """Raise the error if writing files or the query has failed."""
         for done in filter(Future.done, self._running):
             done.result()
 
     def end_early(self, job: Job) -> None:
-        """Let no more files arrive."""
+        """Write no more files."""
         self._over.set()
 
     def fed(self, job: Job) -> int:
-        """Return how many flights are in the files that have arrived."""
+        """Return how many flights are in the files written so far."""
         return min(self._files * self._rows_a_file, int(self.flights.num_rows))
 
     def expected(self, job: Job) -> dict[str, pd.DataFrame]:
-        """Compute with a batch of Spark what the job computes, from the same files."""
+        """Compute the job's result with a Spark batch, from the same files."""
         rows = clean(self._starting.result().read.schema(RAW).csv(str(self._folder))).cache()
         columns = [
             sql.count("*").alias("flights"),

@@ -1,4 +1,4 @@
-"""Sinks: files, rows kept for the client, and functions of one's own."""
+"""Sinks: Parquet files, rows kept for the client, Dask queues, and user functions."""
 
 from __future__ import annotations
 

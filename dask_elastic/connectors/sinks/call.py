@@ -1,4 +1,4 @@
-"""A sink that hands each batch to a function of the user's."""
+"""A sink that calls a user function with each batch."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from dask_elastic.vocab.errors import TopologyError
 
 
 class Call(Sink):
-    """Calls a function with each batch, on the worker that made the batch.
+    """Call a function with each batch, on the worker that produced it.
 
     Parameters
     ----------
     function : callable
-        Called as `function(batch)`; what it returns is ignored. On one worker several threads may call it, each for
-        its own instance of the sink.
+        Called as `function(batch)`; its return value is ignored. Each instance of the sink calls it from a thread of
+        its own, so several threads of one worker may call it at the same time.
     close : callable, optional
-        Called without arguments by each instance when it has seen all of its input; not after a failure.
+        Called without arguments, once per instance, after the instance's last batch; not after a failure.
 
     Raises
     ------
     TopologyError
-        When one of the two cannot be called.
+        When `function` or `close` is not callable.
 
     Examples
     --------
@@ -45,11 +45,22 @@ class Call(Sink):
         self.close = close
 
     def __repr__(self) -> str:
-        """Return the sink as it could be written."""
+        """Return the call that creates the sink, as text."""
         return f"Call({getattr(self.function, '__qualname__', None) or repr(self.function)})"
 
     def open(self, context: SinkContext) -> SinkWriter:
-        """Return a writer that calls the function; see `Sink.open`."""
+        """Return a writer that calls the function.
+
+        Parameters
+        ----------
+        context : SinkContext
+            The instance of the sink; not used.
+
+        Returns
+        -------
+        SinkWriter
+            The writer.
+        """
         return _Caller(self.function, self.close)
 
 

@@ -1,4 +1,4 @@
-"""A sink that keeps its rows in memory until the client asks for them."""
+"""A sink that keeps its rows in the workers' memory until the client fetches them."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from dask_elastic.vocab.errors import SinkError, TopologyError
 
 
 class Collect(Sink):
-    """Keeps the results on the workers, for the client to fetch.
+    """Keep the results in the workers' memory, for `job.collect` to fetch.
 
     Parameters
     ----------
     limit : str or int, default "256MiB"
-        How much each instance may keep; the job fails when it would be more.
+        Bytes that each instance may keep. The job fails when an instance exceeds it.
 
     Raises
     ------
     TopologyError
-        When the limit is no size.
+        When the limit is not a size above 0.
 
     Examples
     --------
@@ -39,11 +39,22 @@ class Collect(Sink):
             raise TopologyError(f"sinks.Collect: limit is {limit!r}; give a size above 0.")
 
     def __repr__(self) -> str:
-        """Return the sink as it could be written."""
+        """Return the call that creates the sink, as text."""
         return f"Collect(limit={format_bytes(self.limit).replace(' ', '')!r})"
 
     def open(self, context: SinkContext) -> SinkWriter:
-        """Return a writer that keeps what it is given; see `Sink.open`."""
+        """Return a writer that keeps its rows in memory.
+
+        Parameters
+        ----------
+        context : SinkContext
+            The job, operator and instance, for error texts.
+
+        Returns
+        -------
+        SinkWriter
+            The writer. Its `write` raises `SinkError` when the rows exceed the limit.
+        """
         return _Keeper(self.limit, context)
 
 
@@ -80,7 +91,7 @@ class _Keeper(SinkWriter):
     def _size(self, column: pa.Array) -> int:
         if not isinstance(column, pa.DictionaryArray):
             return int(column.nbytes)
-        # Slices of one batch share their dictionary, which would count once for each of them otherwise.
+        # Slices of one batch share their dictionary: count it once, not once per slice.
         address = max((buffer.address for buffer in column.dictionary.buffers() if buffer is not None), default=0)
         known = address in self._dictionaries
         self._dictionaries.add(address)

@@ -1,4 +1,4 @@
-"""A sink that puts its rows on a Dask queue, for a program or another job to read."""
+"""A sink that publishes its rows on a Dask queue, for a program or another job to read."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from dask_elastic.vocab.errors import SinkError, TopologyError
 
 
 class DaskQueue(Sink):
-    """Hands results to whoever reads a queue, in the order of each writer.
+    """Publish results on a queue; the batches of each writer are read in the order in which it wrote them.
 
-    The rows stay on the worker that made them until they were read; descriptors alone go through the scheduler, and a
-    Dask `Queue` of the same name wakes who waits. Read it with `dask_elastic.read_queue`.
+    The rows stay on the worker that produced them until they are read. Only descriptors go through the scheduler, and
+    a Dask `Queue` of the same name wakes the reader. Read it with `dask_elastic.read_queue` or `sources.DaskQueue`.
 
     Parameters
     ----------
     name : str
-        Name of the queue. One job writes to it.
+        Name of the queue. Only one job may write to it.
     limit : int, default 64
-        How many batches may wait. When it is as many, the sink waits, and the job with it.
+        Number of batches that may wait to be read. A full queue blocks the sink, and so slows the job down.
 
     Raises
     ------
     TopologyError
-        When the name is none, or the limit is below 1.
+        When the name is empty or not a string, or the limit is below 1.
 
     Examples
     --------
@@ -36,23 +36,39 @@ class DaskQueue(Sink):
         if not isinstance(name, str) or not name:
             raise TopologyError(f"sinks.DaskQueue: name is {name!r}; give the name of a queue.")
         if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
-            raise TopologyError(f"sinks.DaskQueue: limit is {limit!r}; give how many batches may wait, 1 or more.")
+            raise TopologyError(f"sinks.DaskQueue: limit is {limit!r}; give a number of batches, 1 or more.")
         self.name = name
         self.limit = limit
 
     def __repr__(self) -> str:
-        """Return the sink as it could be written."""
+        """Return the call that creates the sink, as text."""
         return f"DaskQueue({self.name!r}, limit={self.limit})"
 
     def open(self, context: SinkContext) -> SinkWriter:
-        """Return a writer that offers what it is given; see `Sink.open`."""
+        """Return a writer that publishes its rows on the queue.
+
+        Parameters
+        ----------
+        context : SinkContext
+            Holds the outbox of the worker.
+
+        Returns
+        -------
+        SinkWriter
+            The writer. Its `write` blocks while the queue is full.
+
+        Raises
+        ------
+        SinkError
+            Outside a cluster, where there is no outbox.
+        """
         if context.outbox is None:
-            raise SinkError(f"{self!r} needs a cluster: it has nobody to hand its rows to here.")
+            raise SinkError(f"{self!r} can only be opened by a job on a cluster; elsewhere there are no queues.")
         context.outbox.open(self.name, self.limit)
-        return _Offerer(self.name, self.limit, context.outbox)
+        return _Publisher(self.name, self.limit, context.outbox)
 
 
-class _Offerer(SinkWriter):
+class _Publisher(SinkWriter):
     def __init__(self, name: str, limit: int, outbox: Outbox):
         self._name = name
         self._limit = limit

@@ -1,4 +1,4 @@
-"""A sink that writes Parquet files which readers see whole or not at all."""
+"""A sink that writes Parquet files, each of which becomes visible only when it is complete."""
 
 from __future__ import annotations
 
@@ -24,46 +24,49 @@ Compression = Literal["zstd", "snappy", "gzip", "brotli", "lz4", "none"]
 
 GROUP_ROWS = 131_072
 GROUP_BYTES = 64 * 2**20
-"""A row group is written when it has so many rows or bytes; that much a writer holds in memory."""
+"""Rows and bytes at which a row group is written; a writer buffers at most that much in memory."""
 
 WRITTEN_HERE = re.compile(r"\.?part-.+-[0-9a-f]{12}-\d+-\d+-\d{5,}\.parquet(\.writing)?")
 
 
 class Parquet(Sink):
-    """Writes Parquet files into a directory, several writers at once.
+    """Write Parquet files into a directory, with several writers at the same time.
 
-    Each instance writes files of its own, `part-{job}-{operator}-{sink}-{node}-{instance}-{number}.parquet`. A file
-    has a hidden name until it is complete, so readers never see half of one. A file becomes visible when it is full,
-    the last one when the job ends; of a job that fails or is stopped, the full files stay and the unfinished go.
+    Each instance writes its own files, `part-{job}-{operator}-{sink}-{node}-{instance}-{number}.parquet`. A file has a
+    hidden name until it is complete, so readers never see a partial file. A file becomes visible when it is full; the
+    last file of an instance becomes visible when the job ends. If the job fails or is stopped, full files stay and
+    unfinished files are deleted.
 
     Parameters
     ----------
     directory : str or path
-        Where to write, perhaps a URL; made when it is not there. A directory belongs to one sink.
+        Local path or URL of the directory, which is created if it does not exist. Use one directory per sink.
     rows_per_file : int, default 1_000_000
-        How many rows a file holds at most.
+        Largest number of rows in a file.
     compression : str, default "zstd"
         One of zstd, snappy, gzip, brotli, lz4, none.
     mode : {"error", "overwrite", "append"}, default "error"
-        What to do about Parquet files that are in the directory already: fail, delete those that this kind of sink
-        wrote (and fail over others), or write beside them.
+        What to do if the directory already holds Parquet files. "error": fail. "overwrite": delete the files that a
+        `sinks.Parquet` wrote, and fail if there are others. "append": keep them and write new files beside them.
     storage_options : mapping, optional
-        Options of the file system, handed to fsspec.
+        Options for fsspec.
 
     Raises
     ------
     TopologyError
-        When an option cannot be meant.
+        When an option is invalid.
 
     Notes
     -----
-    Writers of one job open whenever they like and agree without talking. Names carry the job and a random mark drawn
-    once when the sink is made, which all writers of the sink share: a file of the same job and mark is a sibling's and
-    nobody's business; everything else was there before. So a late writer takes no file of an early one for old, and
-    deletes none. A writer that finds its *own* node and instance in a name belongs to a sink that was submitted
-    again under one job name; it takes that for old, too. What cannot be told apart is the file of a writer of such an
-    earlier run that has no successor, on a node that is gone, say: it stays. A job name of its own for each run, or a
-    new sink, rules that out.
+    The writers of a job open the directory at different times and do not communicate. File names therefore carry the
+    job's name and a random identifier that is drawn when the sink object is created and shared by all its writers. A
+    writer ignores files with the same job and identifier, because another writer of this sink wrote them; it treats
+    all other files as existing before. A writer that opens late thus never deletes a file of one that opened early.
+
+    If the same sink object is submitted again under the same job name, each writer treats the files of its own node
+    and instance as existing before. A file of the first submission whose node and instance have no writer in the
+    second (because its node was lost, for example) is not recognised and stays. To avoid that, create a new sink or
+    use another job name.
 
     Examples
     --------
@@ -96,16 +99,26 @@ class Parquet(Sink):
         self._mark = uuid.uuid4().hex[:12]
 
     def __repr__(self) -> str:
-        """Return the sink as it could be written."""
+        """Return the call that creates the sink, as text."""
         return f"Parquet({self.directory!r}, mode={self.mode!r})"
 
     def open(self, context: SinkContext) -> SinkWriter:
-        """Vet the directory and return a writer into it; see `Sink.open`.
+        """Prepare the directory as the mode demands and return a writer.
+
+        Parameters
+        ----------
+        context : SinkContext
+            The job, operator, node and instance, which become part of the file names.
+
+        Returns
+        -------
+        SinkWriter
+            The writer of this instance's files.
 
         Raises
         ------
         SinkError
-            When the directory cannot be used, or holds files that the mode does not allow.
+            When the directory cannot be created or listed, or holds files that the mode does not allow.
         """
         where = f"sink {context.operator!r} of job {context.job!r}, directory {self.directory}"
         siblings = f"part-{quote(context.job, safe='')}-{quote(context.operator, safe='')}-{self._mark}-"
@@ -117,31 +130,31 @@ class Parquet(Sink):
             names = [name for name in listed if name.endswith((".parquet", ".parquet.writing"))]
             bare = {name: name.removeprefix(".") for name in names}
             old = [name for name in names if not bare[name].startswith(siblings) or bare[name].startswith(own)]
-            self._vet(filesystem, root, old, where)
+            self._prepare(filesystem, root, old, where)
         except (OSError, ValueError, ImportError, pa.ArrowException) as error:
             raise SinkError(f"{where}: cannot be opened: {error}") from error
         taken = [int(bare[name].removeprefix(own).partition(".")[0]) for name in names if bare[name].startswith(own)]
         first = max(taken, default=-1) + 1 if self.mode == "append" else 0
         return _Writer(filesystem, f"{root}/", own, first, self.rows_per_file, self.compression, where)
 
-    def _vet(self, filesystem: fs.FileSystem, root: str, old: list[str], where: str) -> None:
-        """Do about old files what the mode says."""
+    def _prepare(self, filesystem: fs.FileSystem, root: str, old: list[str], where: str) -> None:
+        """Refuse or delete existing files as the mode demands."""
         visible = [name for name in old if not name.startswith(".")]
         foreign = [name for name in visible if not WRITTEN_HERE.fullmatch(name)]
         if self.mode == "error" and visible:
             raise SinkError(
-                f"{where}: holds {len(visible)} Parquet files already, such as {min(visible)}. Choose another "
-                'directory, or say mode="overwrite" or mode="append".'
+                f"{where}: the directory already holds {len(visible)} Parquet files, such as {min(visible)}. Choose "
+                'another directory, or set mode="overwrite" or mode="append".'
             )
         if self.mode == "overwrite":
             if foreign:
                 raise SinkError(
-                    f"{where}: {min(foreign)} was written by something else and is not overwritten. Remove it, choose "
-                    'another directory, or say mode="append".'
+                    f'{where}: {min(foreign)} was not written by sinks.Parquet, so mode="overwrite" does not delete '
+                    'it. Remove it, choose another directory, or set mode="append".'
                 )
             for name in old:
                 if WRITTEN_HERE.fullmatch(name):
-                    # All writers of the job clear the directory at the same time: another may have been first.
+                    # All writers of the job clear the directory concurrently: another may have deleted the file.
                     with contextlib.suppress(FileNotFoundError):
                         filesystem.delete_file(f"{root}/{name}")
 
@@ -187,7 +200,7 @@ class _Writer(SinkWriter):
 
     def abort(self) -> None:
         self._group = []
-        # Disk full, say, is what may have brought us here; the file goes anyway.
+        # Closing may fail again for the reason of the abort, such as a full disk; delete the file all the same.
         with contextlib.suppress(OSError, pa.ArrowException):
             if self._writer is not None:
                 self._writer.close()
@@ -209,7 +222,7 @@ class _Writer(SinkWriter):
         return f"{self._directory}.{self._prefix}{self._number:05d}.parquet.writing"
 
     def _take(self, rows: pa.RecordBatch) -> None:
-        """Add rows that have room in the file."""
+        """Buffer rows that fit into the current file."""
         self._group.append(rows)
         self._group_rows += rows.num_rows
         self._group_bytes += rows.nbytes
@@ -249,7 +262,7 @@ class _Writer(SinkWriter):
 
 
 def _to_disk(path: str) -> None:
-    """Wait until the file is on the disk; without it a renamed file may be empty after a power cut."""
+    """Sync the file to disk; without it, a renamed file may be empty after a power failure."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

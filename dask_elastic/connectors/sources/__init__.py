@@ -1,4 +1,4 @@
-"""Sources: files, tables, generators of one's own, and rows that a program sends or Spark hands over."""
+"""Sources: Parquet files, Arrow tables, user generators, Dask queues, rows sent by a program, Spark queries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A source over a table that is in memory already, and travels with the topology."""
+"""A source over an in-memory Arrow table, which is pickled with the topology."""
 
 from __future__ import annotations
 
@@ -17,38 +17,39 @@ from dask_elastic.vocab.errors import SourceError, TopologyError
 
 
 class Arrow(ColumnSource):
-    """Reads an Arrow table.
+    """Read an Arrow table.
 
-    The table is pickled with the topology and so sent to the workers that read it: fine for megabytes. Write more
-    than that to a file that the workers see, and use `sources.Parquet`.
+    The table is pickled with the topology and sent to the workers, which suits a few megabytes. Write larger tables
+    to a file that all workers can read, and use `sources.Parquet`.
 
     Parameters
     ----------
     rows : Table, RecordBatch, or sequence of RecordBatch
-        The rows; batches must agree in their schema.
+        The rows. All batches must have the same schema.
     columns : sequence of str, optional
         The columns to offer; all by default.
     rate : float, optional
-        At most so many rows per second over all instances; as fast as possible by default.
+        Largest number of rows per second over all instances; no limit by default.
     event_time : str, optional
-        The column that says when each row happened; of a timestamp or date type.
+        The column with the event time of each row; of a timestamp or date type.
     slack : str, float or timedelta, optional
-        How much older than the newest row so far a row may be that is not late, such as "5 min"; without it, nothing.
+        How far a row's event time may lie behind the newest seen so far before the row counts as late, such as
+        "5 min"; 0 by default.
     batch_rows : int, default 65536
-        How many rows a batch holds at most. With a rate, it holds at most a tenth of a second of rows.
+        Largest number of rows in a batch. With a rate, a batch also holds at most 0.1 s of rows.
     parallel : int, default 1
-        How many instances read at the same time; each takes every `parallel`-th block of `batch_rows` rows.
+        Number of instances that read at the same time; each reads every `parallel`-th block of `batch_rows` rows.
 
     Raises
     ------
     TopologyError
-        When the rows are of another kind, or an option cannot be meant.
+        When `rows` has another type, or an option is invalid.
     SchemaMismatch
-        When the batches disagree.
+        When the batches have different schemas.
 
     Notes
     -----
-    The offset is the row up to which the instance has read its blocks.
+    The offset is the number of the row before which the instance has read all of its blocks.
 
     Examples
     --------
@@ -80,25 +81,52 @@ class Arrow(ColumnSource):
         return f"<{self.table.num_rows} rows>"
 
     def columns_read(self, columns: tuple[str, ...] | None) -> Self:
-        """Return a copy that holds, and so sends to workers, only some columns; see `ColumnSource`."""
+        """Return a copy that holds only some columns, so that only these are sent to the workers.
+
+        Parameters
+        ----------
+        columns : tuple of str or None
+            The columns that operators use; None means all that the source offers.
+
+        Returns
+        -------
+        Arrow
+            The copy. If a column is missing it holds all columns, and its `check` and `read` raise.
+        """
         pruned = super().columns_read(columns)
-        with contextlib.suppress(SourceError):  # A column is missing: `check` and `read` will say so.
+        with contextlib.suppress(SourceError):  # A column is missing: `check` and `read` raise.
             pruned.table = self.table.select(pruned._names(self.table.schema))
             pruned.columns = pruned._needed = None
         return pruned
 
     def check(self) -> None:
-        """Raise when columns are missing or event time is no time.
+        """Check that the columns exist and that event time is a timestamp or date.
 
         Raises
         ------
         SourceError
-            Names the column and those that are there.
+            When they do not; names the column and the columns that exist.
         """
         self._names(self.table.schema)
 
     def read(self, context: SourceContext) -> Iterator[tuple[pa.RecordBatch, object]]:
-        """Read the instance's blocks; see `Source.read`."""
+        """Read the instance's blocks.
+
+        Parameters
+        ----------
+        context : SourceContext
+            The instance, the number of instances, and the offset to resume from.
+
+        Yields
+        ------
+        tuple of RecordBatch and int
+            Rows, and the offset after them.
+
+        Raises
+        ------
+        SourceError
+            As `check`.
+        """
         table = self.table.select(self._names(self.table.schema))
         offset = context.offset
         done = offset if isinstance(offset, int) else 0

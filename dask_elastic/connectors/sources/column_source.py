@@ -1,4 +1,4 @@
-"""What the sources of this package share: options that are checked, and columns that are pruned."""
+"""Base class of the sources of this package: checks their common options and prunes columns."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from dask_elastic.topology.state_kind import Duration
 from dask_elastic.vocab.errors import SourceError, TopologyError
 
 BATCH_SECONDS = 0.1
-"""With a rate, a batch holds at most so much time: a checkpoint finds an offset that is no older than this."""
+"""With a rate, a batch holds at most so many seconds of rows, so that an offset is never older than this."""
 
 
 class ColumnSource(Source):
-    """A source of named columns of which only those are read that somebody needs.
+    """A source of named columns that reads only the columns which operators use.
 
     Parameters
     ----------
     rate : float or None
-        At most so many rows per second over all instances.
+        Largest number of rows per second over all instances; None for no limit.
     event_time : str or None
-        The column that says when each row happened; of a timestamp or date type.
+        The column with the event time of each row; of a timestamp or date type.
     slack : str, float, timedelta or None
-        How much older than the newest row so far a row may be that is not late.
+        How far a row's event time may lie behind the newest seen so far before the row counts as late.
     parallel : int
-        How many instances read at the same time.
+        Number of instances that read at the same time.
     columns : sequence of str or None
         The columns to offer; None offers all.
 
     Raises
     ------
     TopologyError
-        When an option cannot be meant.
+        When an option is invalid.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class ColumnSource(Source):
         if event_time is not None and not isinstance(event_time, str):
             raise TopologyError(f"sources.{kind}: event_time is {event_time!r}; give the name of a column.")
         if slack and event_time is None:
-            raise TopologyError(f"sources.{kind}: slack is {slack!r}, but there is no event_time that it is for.")
+            raise TopologyError(f"sources.{kind}: slack is {slack!r}, but there is no event_time; give event_time too.")
         if isinstance(columns, str) or not all(isinstance(name, str) for name in columns or ()):
             raise TopologyError(f"sources.{kind}: columns is {columns!r}; give a list of names.")
         self.rate = rate
@@ -71,7 +71,7 @@ class ColumnSource(Source):
         self._needed: tuple[str, ...] | None = None
 
     def __repr__(self) -> str:
-        """Return the source as it could be written."""
+        """Return the call that creates the source, as text."""
         options = {
             "columns": self.columns,
             "rate": self.rate,
@@ -83,17 +83,17 @@ class ColumnSource(Source):
         return f"{type(self).__name__}({', '.join(parts)})"
 
     def columns_read(self, columns: tuple[str, ...] | None) -> Self:
-        """Return a copy that reads only some columns, and those of event time.
+        """Return a copy that reads only some columns, and the column of event time.
 
         Parameters
         ----------
         columns : tuple of str or None
-            The columns that are needed; None needs all that the source offers.
+            The columns that operators use; None means all that the source offers.
 
         Returns
         -------
         Source
-            The copy. Whether the columns exist is found by `check` and `read`.
+            The copy. Its `check` and `read` raise if a column does not exist.
         """
         pruned = copy.copy(self)
         pruned._needed = columns
@@ -104,7 +104,13 @@ class ColumnSource(Source):
         return "..."
 
     def _names(self, schema: pa.Schema) -> list[str]:
-        """Return the columns to read of a schema, in its order, or raise what is wrong with them."""
+        """Return the columns to read, in the order in which the source offers them.
+
+        Raises
+        ------
+        SourceError
+            When a column does not exist, or event time is not a timestamp or date.
+        """
         offered = list(schema.names if self.columns is None else self.columns)
         self._require(offered, schema.names)
         self._require_event_time(schema)
@@ -113,7 +119,7 @@ class ColumnSource(Source):
         wanted = {*needed, self.event_time}
         if self.event_time is not None and self.event_time not in offered:
             offered.append(self.event_time)
-        # A batch without columns would lose its number of rows on the way: keep one.
+        # A batch without columns loses its number of rows when it is sent: keep one column.
         return [name for name in offered if name in wanted] or offered[:1]
 
     def _require(self, names: Sequence[str], present: Sequence[str]) -> None:
@@ -132,11 +138,11 @@ class ColumnSource(Source):
             times = [
                 field.name for field in schema if pa.types.is_timestamp(field.type) or pa.types.is_date(field.type)
             ]
-            hint = f"choose one of {_listed(times)}" if times else "no column is; cast one to a timestamp"
+            hint = f"choose one of {_listed(times)}" if times else "no column is a time; cast one to a timestamp"
             raise SourceError(f"{self!r}: event_time {name!r} is {kind}, not a timestamp or date; {hint}.")
 
     def _rows_at_once(self, most: int, instances: int) -> int:
-        """Return how many rows one batch may hold."""
+        """Return the largest number of rows that one batch may hold."""
         rate = None if self.rate is None else self.rate / instances
         return rows_within(rate, BATCH_SECONDS, most)
 

@@ -1,4 +1,4 @@
-"""A source over the queue that another job's sink writes."""
+"""A source that reads the queue to which another job's sink writes."""
 
 from __future__ import annotations
 
@@ -14,32 +14,33 @@ from dask_elastic.vocab.errors import SourceError, TopologyError
 
 
 class DaskQueue(ColumnSource):
-    """Reads what a `sinks.DaskQueue` of another job on the same cluster puts on its queue.
+    """Read the queue to which a `sinks.DaskQueue` of another job on the same cluster writes.
 
-    The rows go from the worker that made them straight to the one that reads them. They are read until the job that
-    writes has ended; the source may be there before it.
+    Rows go from the worker that produced them directly to the worker that reads them. The source ends when the writing
+    job has ended; it may be started before that job.
 
     Parameters
     ----------
     name : str
-        Name of the queue. One source reads it.
+        Name of the queue. Only one source may read it.
     schema : Schema
         Names and types of the columns.
     rate : float, optional
-        At most so many rows per second go on; a full queue then holds the other job back.
+        Largest number of rows per second; no limit by default. A full queue slows the writing job down.
     event_time : str, optional
-        The column that says when each row happened; of a timestamp or date type.
+        The column with the event time of each row; of a timestamp or date type.
     slack : str, float or timedelta, optional
-        How much older than the newest row so far a row may be that is not late, such as "5 min"; without it, nothing.
+        How far a row's event time may lie behind the newest seen so far before the row counts as late, such as
+        "5 min"; 0 by default.
 
     Raises
     ------
     TopologyError
-        When the schema is none, or an option cannot be meant.
+        When `schema` is not a pyarrow Schema, or an option is invalid.
 
     Notes
     -----
-    The offset is the number of batches read. A batch is acknowledged when it was passed on.
+    The offset is the number of batches read. A batch is acknowledged when the source has emitted it.
 
     Examples
     --------
@@ -68,19 +69,37 @@ class DaskQueue(ColumnSource):
         return repr(self.name)
 
     def check(self) -> None:
-        """Raise when columns are missing or event time is no time.
+        """Check that the columns exist and that event time is a timestamp or date.
 
         Raises
         ------
         SourceError
-            Names the column and those that are there.
+            When they do not; names the column and the columns that exist.
         """
         self._names(self.schema)
 
     def read(self, context: SourceContext) -> Iterator[tuple[pa.RecordBatch, object]]:
-        """Read the queue until the job that writes it has ended; see `Source.read`."""
+        """Read the queue until the writing job has ended.
+
+        Parameters
+        ----------
+        context : SourceContext
+            Gives access to the cluster's queues.
+
+        Yields
+        ------
+        tuple of RecordBatch and int
+            Rows, and the offset after them.
+
+        Raises
+        ------
+        SourceError
+            Outside a cluster, or as `check`.
+        SchemaMismatch
+            When rows of the queue do not have the source's schema.
+        """
         if context.queue is None:
-            raise SourceError(f"{self!r} needs a cluster: there are no queues here.")
+            raise SourceError(f"{self!r} can only be read by a job on a cluster; elsewhere there are no queues.")
         names = self._names(self.schema)
         taken = context.offset if isinstance(context.offset, int) else 0
         for batch in context.queue(self.name):

@@ -1,4 +1,4 @@
-"""A source over a function of the user's that yields rows."""
+"""A source over a user function that yields rows."""
 
 from __future__ import annotations
 
@@ -18,36 +18,37 @@ from dask_elastic.vocab.errors import SchemaMismatch, SourceError, TopologyError
 
 
 class Iterable(ColumnSource):
-    """Reads what a function yields, on a worker.
+    """Read the rows that a function yields; it runs on a worker.
 
     Parameters
     ----------
     factory : callable
         Called on the worker, without arguments or as `factory(instance, instances)`; returns an iterable of record
-        batches, tables, dicts of arrays, or pandas frames. It must yield the same rows when it is called again: a
-        job that goes on from a checkpoint skips what was read before.
+        batches, tables, dicts of arrays, or pandas frames. It must yield the same rows on every call: a job that
+        resumes from an offset calls it again and skips the rows before the offset.
     schema : Schema, optional
-        Names and types of the columns; those of the first item by default, to which the others must conform.
+        Names and types of the columns; by default those of the first item. All items must conform.
     rate : float, optional
-        At most so many rows per second over all instances; as fast as possible by default.
+        Largest number of rows per second over all instances; no limit by default.
     event_time : str, optional
-        The column that says when each row happened; of a timestamp or date type.
+        The column with the event time of each row; of a timestamp or date type.
     slack : str, float or timedelta, optional
-        How much older than the newest row so far a row may be that is not late, such as "5 min"; without it, nothing.
+        How far a row's event time may lie behind the newest seen so far before the row counts as late, such as
+        "5 min"; 0 by default.
     batch_rows : int, default 65536
-        How many rows a batch holds at most. With a rate, it holds at most a tenth of a second of rows.
+        Largest number of rows in a batch. With a rate, a batch also holds at most 0.1 s of rows.
     parallel : int, default 1
-        How many instances read at the same time. More than one needs `factory(instance, instances)`, so that each
-        instance can yield its own rows.
+        Number of instances that read at the same time. More than one needs `factory(instance, instances)`, so that
+        each instance can yield its own rows.
 
     Raises
     ------
     TopologyError
-        When the factory is none, or an option cannot be meant.
+        When the factory cannot be called, or an option is invalid.
 
     Notes
     -----
-    The offset is the number of items read, and the rows read of the next one.
+    The offset is the number of items read completely, and the number of rows read of the next item.
 
     Examples
     --------
@@ -87,18 +88,37 @@ class Iterable(ColumnSource):
         return str(getattr(self.factory, "__qualname__", None) or repr(self.factory))
 
     def check(self) -> None:
-        """Raise when a schema is given and lacks columns or its event time is no time.
+        """Check, if a schema was given, that the columns exist and that event time is a timestamp or date.
 
         Raises
         ------
         SourceError
-            Names the column and those that are there. Without a schema it is raised by the first item instead.
+            When they do not; names the column and the columns that exist. Without a schema, `read` raises it at the
+            first item.
         """
         if self.schema is not None:
             self._names(self.schema)
 
     def read(self, context: SourceContext) -> Iterator[tuple[pa.RecordBatch, object]]:
-        """Read the function's items, skipping those before the offset; see `Source.read`."""
+        """Read the function's items, skipping those before the offset.
+
+        Parameters
+        ----------
+        context : SourceContext
+            The instance, the number of instances, and the offset to resume from.
+
+        Yields
+        ------
+        tuple of RecordBatch and (int, int)
+            Rows, and the offset after them.
+
+        Raises
+        ------
+        SourceError
+            When the function does not return an iterable, an item cannot become rows, or as `check`.
+        SchemaMismatch
+            When an item does not have the schema.
+        """
         offset = context.offset
         items_done, rows_done = offset if isinstance(offset, tuple) else (0, 0)
         schema = self.schema
@@ -110,7 +130,7 @@ class Iterable(ColumnSource):
             if index < items_done and schema is not None:
                 continue
             if names and isinstance(item, pa.RecordBatch) and 0 < item.num_rows <= most and item.schema.equals(schema):
-                # Most items are like those before: for small ones the checks below cost more than all that follows.
+                # Fast path for an item with the known schema: for small items the checks below dominate the cost.
                 yield item.select(names), (index + 1, 0)
                 continue
             table = self._table(item, index)
@@ -130,7 +150,7 @@ class Iterable(ColumnSource):
         items = self.factory(context.instance, context.instances) if self._shared else self.factory()
         if not isinstance(items, collections.abc.Iterable):
             raise SourceError(
-                f"{self!r}: {self._what()} returned {type(items).__name__}, nothing to iterate over; let it yield rows."
+                f"{self!r}: {self._what()} returned {type(items).__name__}, which is not iterable; make it yield rows."
             )
         return iter(items)
 
@@ -138,10 +158,10 @@ class Iterable(ColumnSource):
         try:
             table = _to_table(item)
         except (pa.ArrowException, ValueError, TypeError) as error:
-            raise SourceError(f"{self!r}: item {index} of {self._what()} makes no rows: {error}") from error
+            raise SourceError(f"{self!r}: item {index} of {self._what()} cannot become rows: {error}") from error
         if table is None:
             raise SourceError(
-                f"{self!r}: {self._what()} yielded {type(item).__name__} as item {index}; let it yield a pyarrow "
+                f"{self!r}: {self._what()} yielded {type(item).__name__} as item {index}; make it yield a pyarrow "
                 "RecordBatch or Table, a dict of arrays, or a pandas DataFrame."
             )
         return table
@@ -150,7 +170,7 @@ class Iterable(ColumnSource):
         try:
             return check_schema(schema, rows, f"{self!r}, item {index}")
         except SchemaMismatch as error:
-            hint = "" if self.schema is not None else " The first item sets the schema, unless you give schema=."
+            hint = "" if self.schema is not None else " The first item sets the schema, unless schema= is given."
             raise SchemaMismatch(f"{error}{hint}") from None
 
 
@@ -173,19 +193,19 @@ def _to_table(item: object) -> pa.Table | None:
 
 
 def _takes_instances(factory: Callable[..., object], parallel: int, name: str) -> bool:
-    """Say whether the factory is to be called with the instance and their number."""
+    """Return whether to call the factory with the instance and the number of instances."""
     try:
         signature = inspect.signature(factory)
     except ValueError:
-        signature = inspect.Signature()  # Some builtins do not tell; they are called without arguments.
+        signature = inspect.Signature()  # Some builtins have no signature; they are called without arguments.
     if parallel == 1 and _binds(signature, 0):
         return False
     if _binds(signature, 2):
         return True
     if parallel > 1:
         raise TopologyError(
-            f"sources.Iterable: parallel={parallel} needs {name}(instance, instances); as it is, every instance would "
-            "yield the same rows."
+            f"sources.Iterable: parallel={parallel} needs a factory {name}(instance, instances); without these "
+            "arguments every instance would yield the same rows."
         )
     raise TopologyError(
         f"sources.Iterable: {name}{signature} cannot be called; it must take no arguments, or (instance, instances)."

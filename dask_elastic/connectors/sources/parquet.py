@@ -1,4 +1,4 @@
-"""A source over Parquet files, read by the workers."""
+"""A source over Parquet files, which the workers read."""
 
 from __future__ import annotations
 
@@ -22,39 +22,40 @@ SUFFIXES = (".parquet", ".parq", ".pq")
 
 
 class Parquet(ColumnSource):
-    """Reads Parquet files in the workers.
+    """Read Parquet files on the workers.
 
     Parameters
     ----------
     path : str, path, or sequence of them
-        A file, a directory (searched with its subdirectories; `key=value` in their names become columns), a glob, or
-        a URL of any of these. Every worker must see the files under that path; they need not exist on the client.
+        A file, a directory (searched recursively; directories named `key=value` become columns), a glob, or a URL of
+        any of these. All workers must be able to read the files under this path; the client need not.
     columns : sequence of str, optional
-        The columns to offer; all by default. Columns that nobody reads are not decoded in any case.
+        The columns to offer; all by default. In any case only columns that operators use are decoded.
     rate : float, optional
-        At most so many rows per second over all instances; as fast as possible by default.
+        Largest number of rows per second over all instances; no limit by default.
     event_time : str, optional
-        The column that says when each row happened; of a timestamp or date type.
+        The column with the event time of each row; of a timestamp or date type.
     slack : str, float or timedelta, optional
-        How much older than the newest row so far a row may be that is not late, such as "5 min"; without it, nothing.
+        How far a row's event time may lie behind the newest seen so far before the row counts as late, such as
+        "5 min"; 0 by default.
     batch_rows : int, default 65536
-        How many rows a batch holds at most. With a rate, it holds at most a tenth of a second of rows.
+        Largest number of rows in a batch. With a rate, a batch also holds at most 0.1 s of rows.
     parallel : int, default 1
-        How many instances read at the same time. Files are dealt out in turn; where there are fewer files than
-        instances, row groups are.
+        Number of instances that read at the same time. Files are assigned to them round-robin; row groups, if there
+        are fewer files than instances.
     storage_options : mapping, optional
-        Options of the file system, handed to fsspec.
+        Options for fsspec.
 
     Raises
     ------
     TopologyError
-        When no path is given, or an option cannot be meant.
+        When no path is given, or an option is invalid.
 
     Notes
     -----
     Files are read in the order given, those of a directory or glob in the order of their paths. The schema is that of
-    the first file. The offset is a digest of the files and their sizes, then file, row group and row: going on over
-    other files than those that the job began with is refused, for it would lose or repeat rows.
+    the first file. The offset is a digest of the files' paths and sizes, then file, row group and row. `read` refuses
+    an offset whose digest differs, because other files would lose or repeat rows.
 
     Examples
     --------
@@ -88,24 +89,42 @@ class Parquet(ColumnSource):
         return repr(self.paths[0] if len(self.paths) == 1 else list(self.paths))
 
     def check(self) -> None:
-        """Raise what the files tell, where the client sees them; what it does not see, the workers will find.
+        """Check that the columns exist and that event time is a timestamp or date, if the client can read the files.
 
-        URLs are left to the workers, which may have credentials that the client lacks.
+        URLs are not checked here: the workers may have credentials that the client lacks.
 
         Raises
         ------
         SourceError
-            Names a column that is missing or no time, and those that are there.
+            When they do not; names the column and the columns that exist.
         """
         files = None if any("://" in path for path in self.paths) else self._files()
         if files is not None:
             self._names(files.dataset.schema)
 
     def read(self, context: SourceContext) -> Iterator[tuple[pa.RecordBatch, object]]:
-        """Read the instance's files or row groups; see `Source.read`."""
+        """Read the instance's files or row groups.
+
+        Parameters
+        ----------
+        context : SourceContext
+            The instance, the number of instances, and the offset to resume from.
+
+        Yields
+        ------
+        tuple of RecordBatch and (str, int, int, int)
+            Rows, and the offset after them.
+
+        Raises
+        ------
+        SourceError
+            When a file cannot be read, the files changed since the offset was taken, or as `check`.
+        """
         files = self._files()
         if files is None:
-            raise SourceError(f"{self!r}: no Parquet file there, seen from this worker; give a path all workers see.")
+            raise SourceError(
+                f"{self!r}: this worker finds no Parquet file there; give a path that all workers can read."
+            )
         names = self._names(files.dataset.schema)
         digest = f"{files.digest}/{context.instances}"
         begin = self._begin(context.offset, digest)
@@ -127,16 +146,16 @@ class Parquet(ColumnSource):
         if offset is None:
             return 0, 0, 0
         if not isinstance(offset, tuple) or len(offset) != 4:
-            raise SourceError(f"{self!r}: {offset!r} is no offset of this source; start the job anew.")
+            raise SourceError(f"{self!r}: {offset!r} is not an offset of this source; submit the job anew.")
         if offset[0] != digest:
             raise SourceError(
-                f"{self!r}: the files, or the number of instances, are not those that the job began with, so it cannot "
-                "go on where it was. Bring them back, or start the job anew."
+                f"{self!r}: the files or the number of instances changed since the job started, so it cannot resume. "
+                "Restore them, or submit the job anew."
             )
         return offset[1], offset[2], offset[3]
 
     def _batches(self, fragment: Any, schema: pa.Schema, names: list[str]) -> Iterator[pa.RecordBatch]:
-        # One thread: the cores of a worker belong to its tasks.
+        # One thread: the worker's cores are reserved for tasks.
         scan = fragment.to_batches(
             schema=schema, columns=names, batch_size=self.batch_rows, batch_readahead=2, use_threads=False
         )
@@ -146,7 +165,7 @@ class Parquet(ColumnSource):
             raise SourceError(f"{self!r}: cannot read {fragment.path}: {error}") from error
 
     def _files(self) -> _Files | None:
-        """Find the files; None when there is none."""
+        """Return the files; None if there are none."""
         try:
             found = [find_files(path, SUFFIXES, self.storage_options) for path in self.paths]
             sizes = {info.path: info.size for files in found for info in files.infos}
@@ -174,7 +193,7 @@ class _Files:
     digest: str
 
     def parts(self, instance: int, instances: int) -> Iterator[tuple[int, int, Any]]:
-        """Yield the row groups of one instance as file, row group and fragment, opening one file after the other."""
+        """Yield file, row group and fragment for each row group of one instance, opening one file at a time."""
         fragments = list(self.dataset.get_fragments())
         by_file = len(fragments) >= instances
         turn = 0

@@ -1,4 +1,4 @@
-"""A source that a program feeds through its job."""
+"""A source whose rows a program sends with `job.send`."""
 
 from __future__ import annotations
 
@@ -14,25 +14,26 @@ from dask_elastic.vocab.errors import SourceError, TopologyError
 
 
 class Push(ColumnSource):
-    """Takes the rows that `job.send` delivers.
+    """Read the rows that a program sends with `job.send`.
 
-    Such rows are nowhere else: they cannot be read again after a failure, unless the program sends them again.
+    The source cannot be replayed: after a failure the program must send the rows again.
 
     Parameters
     ----------
     schema : Schema
-        Names and types of the columns. Rows that are sent may have them in another order.
+        Names and types of the columns. Sent rows may have them in another order.
     rate : float, optional
-        At most so many rows per second go on; a full mailbox then holds the sender back.
+        Largest number of rows per second; no limit by default. A full mailbox blocks `job.send`.
     event_time : str, optional
-        The column that says when each row happened; of a timestamp or date type.
+        The column with the event time of each row; of a timestamp or date type.
     slack : str, float or timedelta, optional
-        How much older than the newest row so far a row may be that is not late, such as "5 min"; without it, nothing.
+        How far a row's event time may lie behind the newest seen so far before the row counts as late, such as
+        "5 min"; 0 by default.
 
     Raises
     ------
     TopologyError
-        When the schema is none, or an option cannot be meant.
+        When `schema` is not a pyarrow Schema, or an option is invalid.
 
     Notes
     -----
@@ -60,24 +61,24 @@ class Push(ColumnSource):
         if not isinstance(schema, pa.Schema) or not schema.names:
             raise TopologyError(f"sources.Push takes a pyarrow Schema with at least one column, not {schema!r}.")
         if len(set(schema.names)) < len(schema.names):
-            raise TopologyError(f"sources.Push: a column is there twice in {', '.join(schema.names)}; rename it.")
+            raise TopologyError(f"sources.Push: a column name occurs twice in {', '.join(schema.names)}; rename one.")
         self.schema = plain_schema(schema)
 
     def _what(self) -> str:
         return f"<{', '.join(self.schema.names)}>"
 
     def check(self) -> None:
-        """Raise when columns are missing or event time is no time.
+        """Check that the columns exist and that event time is a timestamp or date.
 
         Raises
         ------
         SourceError
-            Names the column and those that are there.
+            When they do not; names the column and the columns that exist.
         """
         self._names(self.schema)
 
     def accept(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Bring rows that are sent into the source's schema; whoever sends can ask before.
+        """Convert sent rows to the source's schema; the client calls it before sending, the source after.
 
         Parameters
         ----------
@@ -92,14 +93,32 @@ class Push(ColumnSource):
         Raises
         ------
         SchemaMismatch
-            Says how the rows differ.
+            When columns are missing, unexpected or of another type; names them.
         """
         return check_schema(self.schema, rows, "rows sent to sources.Push")
 
     def read(self, context: SourceContext) -> Iterator[tuple[pa.RecordBatch, object]]:
-        """Take batches from the mailbox until it ends; see `Source.read`."""
+        """Read batches from the mailbox until it ends.
+
+        Parameters
+        ----------
+        context : SourceContext
+            Holds the mailbox.
+
+        Yields
+        ------
+        tuple of RecordBatch and int
+            Rows, and the offset after them.
+
+        Raises
+        ------
+        SourceError
+            When there is no mailbox, or as `check`.
+        SchemaMismatch
+            As `accept`.
+        """
         if context.mailbox is None:
-            raise SourceError("sources.Push has no mailbox to read: it must run inside a job that can send to it.")
+            raise SourceError(f"{self!r} has no mailbox to read: it can only be read by a job on a cluster.")
         names = self._names(self.schema)
         taken = context.offset if isinstance(context.offset, int) else 0
         for batch in context.mailbox:

@@ -1,4 +1,4 @@
-"""A source to which Spark hands its micro-batches over."""
+"""A source that receives the micro-batches of a Spark query."""
 
 from __future__ import annotations
 
@@ -16,38 +16,39 @@ from dask_elastic.vocab.errors import SourceError, TopologyError
 
 
 class Spark(ColumnSource):
-    """Takes the epochs that a Spark query hands over with the format "dask_elastic".
+    """Read the epochs that a Spark query writes with the format "dask_elastic".
 
-    Rows come from Spark's Python workers straight to the Dask workers where the source's instances are, wait there
-    until Spark commits their micro-batch, and are then read, in the order of the commits.
+    Spark's Python workers send rows directly to the Dask workers that run the source's instances. The rows are staged
+    there until Spark commits their epoch, and are then read in the order of the commits.
 
     Parameters
     ----------
     schema : pyarrow.Schema or pyspark.sql.types.StructType
-        Names and types of the columns, such as `frame.schema`. Rows may come with their columns in another order.
+        Names and types of the columns, such as `frame.schema`. Rows may have them in another order.
     rate : float, optional
-        At most so many rows per second go on; full queues then hold Spark back.
+        Largest number of rows per second; no limit by default. Full queues block Spark's commits.
     event_time : str, optional
-        The column that says when each row happened; of a timestamp or date type.
+        The column with the event time of each row; of a timestamp or date type.
     slack : str, float or timedelta, optional
-        How much older than the newest row so far a row may be that is not late, such as "5 min"; without it, nothing.
+        How far a row's event time may lie behind the newest seen so far before the row counts as late, such as
+        "5 min"; 0 by default.
     parallel : int, default 1
-        How many instances read at the same time, each on the rows of some of Spark's partitions.
+        Number of instances that read at the same time, each the rows of some of Spark's partitions.
     epochs : int, default 2
-        How many committed micro-batches may wait at an instance. When it is as many, Spark's next commit waits.
+        Number of committed epochs that may wait at an instance. When so many wait, Spark's next commit blocks.
     staging : str or int, default "256MiB"
-        How many bytes of rows an instance keeps in memory. When committed rows fill it, Spark's writers wait; what a
-        single micro-batch has beyond it goes to the worker's disk until the commit.
+        Bytes of rows that an instance keeps in memory. When committed rows fill it, Spark's writers block. If a single
+        epoch exceeds it, the rest of that epoch is spilled to the worker's disk until the commit.
 
     Raises
     ------
     TopologyError
-        When the schema is none, or an option cannot be meant.
+        When the schema is of another type, or an option is invalid.
 
     Notes
     -----
-    Spark's instants carry the time zone of its session as their type; here any zone fits a column with a zone, since
-    the moments are the same.
+    The type of Spark's timestamps carries the time zone of its session. A column with a time zone accepts timestamps
+    of any zone, because they are the same instants.
 
     Examples
     --------
@@ -76,10 +77,10 @@ class Spark(ColumnSource):
         if not found.names:
             raise TopologyError("sources.Spark takes a schema with at least one column.")
         if len(set(found.names)) < len(found.names):
-            raise TopologyError(f"sources.Spark: a column is there twice in {', '.join(found.names)}; rename it.")
+            raise TopologyError(f"sources.Spark: a column name occurs twice in {', '.join(found.names)}; rename one.")
         if not isinstance(epochs, int) or isinstance(epochs, bool) or epochs < 1:
             raise TopologyError(
-                f"sources.Spark: epochs is {epochs!r}; give how many micro-batches may wait, at least 1."
+                f"sources.Spark: epochs is {epochs!r}; give the number of epochs that may wait, 1 or more."
             )
         self.schema = plain_schema(found)
         self.epochs = epochs
@@ -89,24 +90,24 @@ class Spark(ColumnSource):
         return f"<{', '.join(self.schema.names)}>"
 
     def __repr__(self) -> str:
-        """Return the source as it could be written."""
+        """Return the call that creates the source, as text."""
         options = [] if self.epochs == 2 else [f"epochs={self.epochs}"]
         if self.staging_bytes != 256 * 2**20:
             options.append(f"staging={format_bytes(self.staging_bytes).replace(' ', '')!r}")
         return ", ".join([super().__repr__()[:-1], *options]) + ")"
 
     def check(self) -> None:
-        """Raise when columns are missing or event time is no time.
+        """Check that the columns exist and that event time is a timestamp or date.
 
         Raises
         ------
         SourceError
-            Names the column and those that are there.
+            When they do not; names the column and the columns that exist.
         """
         self._names(self.schema)
 
     def accept(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Bring rows of Spark's into the source's schema.
+        """Convert Spark's rows to the source's schema.
 
         Parameters
         ----------
@@ -121,14 +122,32 @@ class Spark(ColumnSource):
         Raises
         ------
         SchemaMismatch
-            Says how the rows differ.
+            When columns are missing, unexpected or of another type; names them.
         """
-        return check_schema(self.schema, _with_zones(self.schema, rows), "rows handed over to sources.Spark")
+        return check_schema(self.schema, _with_zones(self.schema, rows), "rows sent to sources.Spark")
 
     def read(self, context: SourceContext) -> Iterator[tuple[pa.RecordBatch, object]]:
-        """Take the rows of committed epochs until the source is ended; see `Source.read`."""
+        """Read the rows of committed epochs until the source is ended.
+
+        Parameters
+        ----------
+        context : SourceContext
+            Holds the mailbox into which commits put their rows.
+
+        Yields
+        ------
+        tuple of RecordBatch and int
+            Rows, and the offset after them: the number of batches read.
+
+        Raises
+        ------
+        SourceError
+            When there is no mailbox, or as `check`.
+        SchemaMismatch
+            As `accept`.
+        """
         if context.mailbox is None:
-            raise SourceError("sources.Spark has nobody to take rows from: it must run inside a job on a cluster.")
+            raise SourceError(f"{self!r} has no mailbox to read: it can only be read by a job on a cluster.")
         names = self._names(self.schema)
         taken = context.offset if isinstance(context.offset, int) else 0
         for batch in context.mailbox:
@@ -163,7 +182,7 @@ def _bytes(staging: str | int) -> int:
 
 
 def _with_zones(schema: pa.Schema, rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Give the instants of rows the time zones of a schema; the moments stay."""
+    """Cast the timestamps of rows to the time zones of a schema; the instants stay the same."""
     types = {field.name: field.type for field in schema}
     for index, field in enumerate(rows.schema):
         kind = _with_zone(field.type, types.get(field.name, field.type))
@@ -173,7 +192,7 @@ def _with_zones(schema: pa.Schema, rows: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _with_zone(found: pa.DataType, wanted: pa.DataType) -> pa.DataType:
-    """Return a type with the zones of another, wherever both have instants of one unit."""
+    """Return the type `found` with the time zones of `wanted`, where both are zoned timestamps of one unit."""
     if pa.types.is_timestamp(found) and pa.types.is_timestamp(wanted):
         moved = None not in (found.tz, wanted.tz) and found.unit == wanted.unit
         return wanted if moved else found

@@ -27,7 +27,7 @@ from dask_elastic.executor.drivers.host import Bell, ExecutorHost
 from dask_elastic.executor.drivers.steps import Steps
 from dask_elastic.executor.executor import ElasticExecutor
 from dask_elastic.executor.processor import Processor
-from dask_elastic.executor.recovery import at_hand
+from dask_elastic.executor.recovery import sent_in_process
 from dask_elastic.executor.task_queue import LabelItem, StopItem, Work
 from dask_elastic.vocab import messages as m
 from dask_elastic.vocab.batch import Batch
@@ -35,7 +35,7 @@ from dask_elastic.vocab.errors import PlanningError
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.lock import MakeLock, NoLock
 
-FromRemote = m.ToHome | events.NodeGone | events.NodeBack
+FromRemote = m.ToHome | events.NodeLeft | events.NodeReturned
 
 
 class ExecutorDriver:
@@ -149,13 +149,13 @@ class ExecutorDriver:
         """
         self._leaving.add(node)
         self.executor.links.cut(node)
-        self._behind_outputs(events.NodeGone(node, died=died and bool(self.processing_on(node))))
+        self._behind_outputs(events.NodeLeft(node, died=died and bool(self.processing_on(node))))
 
     def node_returned(self, node: int) -> None:
         """Let a node that had left be given tasks again."""
-        self._behind_outputs(events.NodeBack(node))
+        self._behind_outputs(events.NodeReturned(node))
 
-    def _behind_outputs(self, event: events.NodeGone | events.NodeBack) -> None:
+    def _behind_outputs(self, event: events.NodeLeft | events.NodeReturned) -> None:
         with self._returns_lock:
             self._behind += 1
             self._returns.append(event)
@@ -174,7 +174,7 @@ class ExecutorDriver:
         """Return the batch that each task on a node is processing, as far as is known; none that was never sent."""
         with self.executor.lock:
             tasks = [task for task in self.executor.routes.tasks.values() if task.node == node and task.pending]
-            found = {task.number: sent.number for task in tasks if (sent := at_hand(task)) is not None}
+            found = {task.number: sent.number for task in tasks if (sent := sent_in_process(task)) is not None}
         return {task: number for task, number in found.items() if number < self._unsent.get(task, number + 1)}
 
     @property
@@ -314,10 +314,10 @@ class ExecutorDriver:
                 case m.Outputs():
                     if self.executor.links.leaves(message):
                         yield partial(self.host.deliver, message.deliveries)
-                case events.NodeGone():
+                case events.NodeLeft():
                     yield from self.handle(message)
                     self._leaving.discard(message.node)
-                case events.NodeBack():
+                case events.NodeReturned():
                     yield from self.handle(message)
                 case _:
                     yield from self._take_back(message)

@@ -16,7 +16,7 @@ from dask_elastic.runtime.config.control_options import ControlOptions, control_
 from dask_elastic.runtime.config.tls_policy import check_exposure
 from dask_elastic.runtime.protocol.answers import Handler, answered
 from dask_elastic.runtime.protocol.job_spec import ComponentSummary, JobOptions, JobSpec, summaries_from
-from dask_elastic.runtime.protocol.job_status import Status
+from dask_elastic.runtime.protocol.job_status import JobEvent
 from dask_elastic.runtime.protocol.remote_errors import Relayed, dump_error
 from dask_elastic.runtime.scheduler.control_driver import ControlDriver
 from dask_elastic.runtime.scheduler.core_changes import CoreChanges
@@ -205,7 +205,7 @@ class Coordinator:
             if isinstance(result, BaseException):
                 raise result
         await self.calls.all(record, "start_executors")
-        record.change(Status.RUNNING)
+        record.change(JobEvent.STARTED)
         await self.calls.all(record, "start_sources")
 
     async def _check_versions(self, version: str, nodes: list[str]) -> None:
@@ -296,7 +296,7 @@ class Coordinator:
             return
         for node, report in reports.items():
             record.reports[node] = {**report, "at": time.time()}
-        record.change(Status.FINISHED)
+        record.change(JobEvent.COMPLETED)
         # Nothing is left to do: threads end, state and measures stay readable.
         await self.calls.tell(record, "end")
 
@@ -304,7 +304,7 @@ class Coordinator:
         if not record.live:
             return
         record.error = error
-        record.change(Status.FAILED)
+        record.change(JobEvent.ERROR)
         self.spawn(self.calls.tell(record, "end"))
 
     def node_lost(self, address: str) -> None:
@@ -344,7 +344,7 @@ class Coordinator:
         record = self.jobs.record(job)
         if not record.live:
             return
-        record.change(Status.DRAINING)
+        record.change(JobEvent.DRAIN_REQUESTED)
         self.epochs.close_all(record)
         await self.calls.all(record, "drain")
 
@@ -353,7 +353,7 @@ class Coordinator:
         record = self.jobs.record(job)
         if not record.live:
             return
-        record.change(Status.STOPPED)
+        record.change(JobEvent.STOP_REQUESTED)
         await self.calls.tell(record, "end")
 
     async def forget(self, job: str) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from dask_elastic.runtime.protocol.job_spec import STATIC, JobSpec
-from dask_elastic.runtime.protocol.job_status import ENDED, Status
+from dask_elastic.runtime.protocol.job_status import ENDED, JobEvent, Status, next_status
 
 ExecutorKey = tuple[str, int]
 """Operator and number of an executor."""
@@ -109,12 +109,12 @@ class JobRecord:
         """Whether every node has said that nothing is left to do there."""
         return all(node in self.reports and self.reports[node]["complete"] for node, _ in self.spec.members)
 
-    def change(self, status: Status) -> None:
-        """Take on a status; one that ends the job is for ever."""
+    def change(self, event: JobEvent) -> None:
+        """Change the status as the table of `job_status` says; events after the end are late and change nothing."""
         if not self.live:
             return
-        self.status = status
-        if status in ENDED:
+        self.status = next_status(self.name, self.status, event)
+        if self.status in ENDED:
             self.components = b""
             self.ended_at = time.time()
             self._ended.set()

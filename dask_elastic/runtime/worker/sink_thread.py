@@ -114,7 +114,7 @@ class SinkThread:
                 case None:
                     self.inputs.end(origin)
                 case Watermark():
-                    self.inputs.hear(what)
+                    self.inputs.advance(what)
                 case Batch():
                     writer.write(what.rows)
                     self.rows += what.rows.num_rows

@@ -1,7 +1,7 @@
-"""Preparation of recordings with Spark: read, clean, order and join them, and say what was dropped and why.
+"""Preparation of recordings with Spark: read, clean, sort and join them, and count dropped rows by reason.
 
-Everything here takes and returns data frames of Spark and runs nothing until it is asked for rows or counts. The
-cleaning serves batches and streams alike; ordering, and finding copies, needs a batch.
+All functions take and return Spark data frames, and run nothing before rows or counts are requested. Cleaning works for
+batches and streams; sorting and the search for copies need a batch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How many rows were read, and how many were dropped for which reason."""
+"""Numbers of rows read, kept, and dropped by reason."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Counts:
-    """What became of the rows that were read: each was kept, or dropped for one reason.
+    """Numbers of rows read, kept, and dropped by reason.
 
     Parameters
     ----------
     read : int
         Rows that were read.
     dropped : mapping of str to int
-        Rows that were dropped, by reason, in the order in which the reasons were looked for. A row with several counts
-        for the first of them.
+        Rows that were dropped, by reason, in the order in which the reasons are tested. A row with several reasons
+        counts for the first one.
 
     Examples
     --------

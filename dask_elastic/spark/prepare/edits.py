@@ -1,4 +1,4 @@
-"""Edits of an encyclopedia: in time order, with a page and sizes that add up."""
+"""Cleans edits of an encyclopedia."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ ORDER = ("event_time", "channel", "page", "user_id")
 
 
 def edits(frame: DataFrame, keep: Collection[str] = ()) -> Prepared:
-    """Clean edits.
+    """Clean edits, and sort them by event time.
 
     Parameters
     ----------
     frame : DataFrame
-        Edits, such as `read` returns them; ``ts`` is in UTC, without a zone.
+        Edits, as `read` returns them; ``ts`` is in UTC, without a zone.
     keep : collection of str
-        Reasons for which no row shall be dropped.
+        Reasons for which rows are not dropped.
 
     Returns
     -------
     Prepared
-        With ``event_time`` in place of ``ts``, ordered by it. Reasons: "no time", "no page", "no user", "sizes that do
+        ``event_time`` replaces ``ts``; sorted by it. Reasons: "no time", "no page", "no user", "sizes that do
         not add up", "exact copy".
 
     Raises
     ------
     PreparationError
-        If a reason is not known.
+        If `keep` names an unknown reason.
     SchemaMismatch
-        If a column is missing, or ``ts`` is no moment without a zone.
+        If a column is missing, or ``ts`` is not a timestamp without a zone.
     """
     require(frame, "edits", COLUMNS)
     rules = {

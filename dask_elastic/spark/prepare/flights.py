@@ -1,4 +1,4 @@
-"""Flights: the moment in UTC, the route, and no rows without a departure, an arrival or an airplane."""
+"""Cleans flights, and adds their event time in UTC and their route."""
 
 from __future__ import annotations
 
@@ -18,42 +18,42 @@ ORDER = ("event_time", "carrier", "flight", "origin")
 
 
 def flights(frame: DataFrame, zone: str = "America/New_York", keep: Collection[str] = ()) -> Prepared:
-    """Clean flights and give each its moment in UTC and its route.
+    """Clean flights, and add their event time in UTC and their route.
 
     Parameters
     ----------
     frame : DataFrame
-        Flights, such as `read` returns them; ``sched_dep`` is in local time, without a zone.
+        Flights, as `read` returns them; ``sched_dep`` is in local time, without a zone.
     zone : str
-        The time zone of the airports of departure.
+        The time zone of ``sched_dep``.
     keep : collection of str
-        Reasons for which no row shall be dropped.
+        Reasons for which rows are not dropped.
 
     Returns
     -------
     Prepared
-        With ``event_time``, the scheduled departure in UTC, without a zone, and ``route``, such as "JFK-LAX". Ordered
-        by ``event_time``. Reasons: "no scheduled departure", "no such local time", "cancelled", "no arrival delay",
-        "no tail number".
+        Adds ``event_time``, the scheduled departure in UTC, without a zone, and ``route``, such as "JFK-LAX". Sorted by
+        ``event_time``. Reasons: "no scheduled departure", "no such local time", "cancelled", "no arrival delay", "no
+        tail number".
 
     Raises
     ------
     PreparationError
-        If the time zone or a reason is not known.
+        If the time zone is unknown, or `keep` names an unknown reason.
     SchemaMismatch
-        If a column is missing, or ``sched_dep`` is no moment without a zone.
+        If a column is missing, or ``sched_dep`` is not a timestamp without a zone.
 
     Notes
     -----
-    When clocks go forward, an hour is missing, and its times are dropped; when they go back, an hour comes twice, and
-    its times are taken for the first of the two.
+    When clocks go forward, local times of the skipped hour do not exist; such rows are dropped. When clocks go back,
+    local times of the repeated hour are taken as the first occurrence.
     """
     require(frame, "flights", COLUMNS)
     try:
         ZoneInfo(zone)
     except (ZoneInfoNotFoundError, ValueError) as error:
         raise PreparationError(
-            f"zone is {zone!r}, which is no time zone: give one such as 'America/New_York'."
+            f"zone is {zone!r}, which is not a time zone: give one such as 'America/New_York'."
         ) from error
     utc, local = F.lit("UTC"), F.lit(zone)
     timed = frame.withColumn("event_time", F.convert_timezone(local, utc, F.col("sched_dep")))

@@ -1,4 +1,4 @@
-"""Orders: of an exchange, and of a shop."""
+"""Cleans the orders of an exchange and of a shop."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ RETAIL_COLUMNS = {
 
 
 def exchange_orders(frame: DataFrame, keep: Collection[str] = ()) -> Prepared:
-    """Clean what happened to limit orders of an exchange.
+    """Clean the events of an exchange's limit orders.
 
     Parameters
     ----------
     frame : DataFrame
-        Orders, such as `read` returns them; ``ts`` is in UTC, without a zone.
+        Orders, as `read` returns them; ``ts`` is in UTC, without a zone.
     keep : collection of str
-        Reasons for which no row shall be dropped.
+        Reasons for which rows are not dropped.
 
     Returns
     -------
     Prepared
-        With ``event_time`` in place of ``ts``, ordered by it. Reasons: "no time", "no order id", "no price above 0",
+        ``event_time`` replaces ``ts``; sorted by it. Reasons: "no time", "no order id", "no price above 0",
         "negative volume", "exact copy".
 
     Raises
     ------
     PreparationError
-        If a reason is not known.
+        If `keep` names an unknown reason.
     SchemaMismatch
-        If a column is missing, or ``ts`` is no moment without a zone.
+        If a column is missing, or ``ts`` is not a timestamp without a zone.
     """
     require(frame, "exchange orders", EXCHANGE_COLUMNS)
     rules = {
@@ -57,23 +57,23 @@ def retail_orders(frame: DataFrame, keep: Collection[str] = ()) -> Prepared:
     Parameters
     ----------
     frame : DataFrame
-        Orders, such as `read` returns them; a line with ``side`` "return" takes goods back.
+        Orders, as `read` returns them; a line with ``side`` "return" is a return of goods.
     keep : collection of str
-        Reasons for which no row shall be dropped.
+        Reasons for which rows are not dropped.
 
     Returns
     -------
     Prepared
-        With ``event_time`` in place of ``ts``, ordered by it. Reasons: "no time", "no stock id", "no customer", "no
+        ``event_time`` replaces ``ts``; sorted by it. Reasons: "no time", "no stock id", "no customer", "no
         price above 0", "quantity against its side" (a purchase of less than one, a return of more than none), "exact
         copy".
 
     Raises
     ------
     PreparationError
-        If a reason is not known.
+        If `keep` names an unknown reason.
     SchemaMismatch
-        If a column is missing, or ``ts`` is no moment without a zone.
+        If a column is missing, or ``ts`` is not a timestamp without a zone.
     """
     require(frame, "retail orders", RETAIL_COLUMNS)
     bought = F.col("side") != "return"

@@ -1,4 +1,4 @@
-"""Rows of which each is kept or has a reason why not."""
+"""Rows that are kept, or dropped with a reason."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ READ = "_read"
 
 
 class PreparationError(ElasticError):
-    """Rows could not be prepared as asked; names what was asked for, and what there is."""
+    """Rows could not be prepared as requested; names the invalid request and the valid choices."""
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """Rows that were judged, of which the good ones are kept.
+    """Rows with the reason for which each is dropped, if any.
 
     Parameters
     ----------
     judged : DataFrame
-        All rows; the column ``_dropped`` has the reason, null where a row is kept.
+        All rows. The column ``_dropped`` holds the reason; null if the row is kept.
     reasons : tuple of str
-        What was looked for, in that order.
+        The reasons, in the order in which they are tested.
     order : tuple of str
-        The columns by which kept rows are ordered, the time first.
+        The columns by which kept rows are sorted, the time first.
     """
 
     judged: DataFrame
@@ -43,36 +43,45 @@ class Prepared:
 
     @property
     def rows(self) -> DataFrame:
-        """The rows that are kept, in order. Those of a stream come in the order in which the stream has them."""
+        """The kept rows, sorted; the rows of a stream are not sorted."""
         kept = self.judged.where(F.col(DROPPED).isNull()).drop(DROPPED)
         return kept if kept.isStreaming else kept.orderBy(*self.order)
 
     @property
     def dropped(self) -> DataFrame:
-        """The rows that are dropped, with the reason in ``_dropped``."""
+        """The dropped rows, with the reason in ``_dropped``."""
         return self.judged.where(F.col(DROPPED).isNotNull())
 
     def counts(self) -> Counts:
-        """Count the rows that were kept, and those that were dropped by reason. Reads them once.
+        """Count the kept rows, and the dropped rows by reason, in one pass.
+
+        Returns
+        -------
+        Counts
+            The numbers of rows.
 
         Raises
         ------
         PreparationError
-            If the rows are those of a stream, of which there is no end.
+            If the rows are a stream, which has no end.
+        SparkFailed
+            If Spark could not read the rows.
         """
         if self.judged.isStreaming:
-            raise PreparationError("a stream has no counts before it ends: take `observed` rows, and add up `counted`.")
-        with spark_errors("counting what was dropped"):
+            raise PreparationError(
+                "`counts` needs a batch: for a stream, write the `observed` rows and call `counted`."
+            )
+        with spark_errors("counting dropped rows"):
             found = {row[DROPPED]: row["count"] for row in self.judged.groupBy(DROPPED).count().collect()}
         return Counts(sum(found.values()), {reason: found.get(reason, 0) for reason in self.reasons})
 
     def observed(self, name: str) -> DataFrame:
-        """Return the rows that are kept, of a stream; Spark counts all of them on their way.
+        """Return the kept rows of a stream; Spark counts kept and dropped rows while it processes them.
 
         Parameters
         ----------
         name : str
-            Under which the counts of a micro-batch are found in the query's progress; see `counted`.
+            Name of the counts of each micro-batch in the query's progress; see `counted`.
 
         Returns
         -------
@@ -82,23 +91,23 @@ class Prepared:
         Raises
         ------
         PreparationError
-            If the rows are a batch, in which Spark may count a row more than once.
+            If the rows are a batch, for which Spark may count a row more than once.
         """
         if not self.judged.isStreaming:
-            raise PreparationError("only a stream is observed: a batch has `counts()`.")
+            raise PreparationError("`observed` needs a stream: for a batch, call `counts`.")
         dropped = [F.count_if(F.col(DROPPED) == reason).alias(reason) for reason in self.reasons]
-        watched = self.judged.observe(name, F.count(F.lit(1)).alias(READ), *dropped)
-        return watched.where(F.col(DROPPED).isNull()).drop(DROPPED)
+        observed = self.judged.observe(name, F.count(F.lit(1)).alias(READ), *dropped)
+        return observed.where(F.col(DROPPED).isNull()).drop(DROPPED)
 
     def counted(self, progress: Iterable[StreamingQueryProgress], name: str) -> Counts:
-        """Add up what was counted in micro-batches.
+        """Sum the counts of micro-batches.
 
         Parameters
         ----------
         progress : iterable of StreamingQueryProgress
-            Such as ``query.recentProgress``, or what a listener was told.
+            Such as ``query.recentProgress``, or the progress of a listener's events.
         name : str
-            As given to `observed`.
+            The name given to `observed`.
 
         Returns
         -------
@@ -113,33 +122,33 @@ class Prepared:
 def judge(
     frame: DataFrame, rules: Mapping[str, Column], order: Collection[str], keep: Collection[str] = ()
 ) -> Prepared:
-    """Look for reasons to drop rows.
+    """Mark the rows to drop, with their reasons.
 
     Parameters
     ----------
     frame : DataFrame
-        Rows. If they have been judged before, their reasons stay.
+        Rows. Reasons of an earlier `judge` take precedence.
     rules : mapping of str to Column
-        Reasons, and the condition under which a row is dropped for it. A condition that is null does not hold. The
-        first one that holds counts.
+        For each reason, the condition under which a row is dropped; null counts as false. The first condition that
+        holds gives the reason.
     order : collection of str
-        The columns to order by.
+        The columns to sort by.
     keep : collection of str
-        Reasons that shall not count.
+        Reasons for which rows are not dropped.
 
     Returns
     -------
     Prepared
-        The judged rows. Lines that could not be read are dropped before anything else is looked for.
+        The marked rows. Lines that could not be parsed are dropped for that reason before all others.
 
     Raises
     ------
     PreparationError
-        If a reason of `keep` is none of the rules.
+        If `keep` names an unknown reason.
     """
     unknown = sorted(set(keep) - set(rules))
     if unknown:
-        raise PreparationError(f"keep names {unknown}, which are no reasons here; there are {list(rules)}.")
+        raise PreparationError(f"keep names unknown reasons {unknown}; the reasons are {list(rules)}.")
     used = {reason: condition for reason, condition in rules.items() if reason not in keep}
     if UNREADABLE in frame.columns:
         used = {UNREADABLE_LINE: _unreadable(frame), **used}
@@ -150,14 +159,14 @@ def judge(
 
 
 def then(before: Prepared, after: Prepared) -> Prepared:
-    """Return what was judged twice, with the reasons of both."""
+    """Combine two judgements of the same rows: the rows of the second, with the reasons of both."""
     return Prepared(after.judged, before.reasons + after.reasons, after.order)
 
 
 def numbered_copies(frame: DataFrame, columns: Collection[str] | None = None) -> DataFrame:
-    """Return the rows with a number from 1 among those equal to it, in all columns or in some, as ``_copy``.
+    """Add the column ``_copy``, which numbers the rows that are equal in all or some columns, from 1.
 
-    Rows of a stream are not looked at: each is the first.
+    The rows of a stream are not compared: each gets the number 1.
     """
     if frame.isStreaming:
         return frame.withColumn(COPY, F.lit(1))
@@ -168,27 +177,27 @@ def numbered_copies(frame: DataFrame, columns: Collection[str] | None = None) ->
 
 
 def require(frame: DataFrame, what: str, columns: Mapping[str, str | None]) -> None:
-    """Check that a frame has columns, and where a type is given, that they have it.
+    """Check that a frame has columns, with the given types if any.
 
     Raises
     ------
     SchemaMismatch
-        Naming what is missing or has another type.
+        If a column is missing or has another type; names it.
     """
     there = {field.name: field.dataType.simpleString() for field in frame.schema}
     missing = [name for name in columns if name not in there]
     if missing:
-        raise SchemaMismatch(f"{what}: columns {missing} are missing; there are {list(there)}.")
+        raise SchemaMismatch(f"{what}: columns {missing} are missing; the columns are {list(there)}.")
     for name, wanted in columns.items():
         if wanted is not None and there[name] != wanted:
-            raise SchemaMismatch(f"{what}: column {name!r} has type {there[name]}, and {wanted} is needed: cast it.")
+            raise SchemaMismatch(f"{what}: column {name!r} has type {there[name]} instead of {wanted}: cast it.")
 
 
 def _unreadable(frame: DataFrame) -> Column:
-    """Return whether a line could not be read, looking at all of its columns.
+    """Return the condition that a line could not be parsed in any of its columns.
 
-    Spark parses the columns that a query asks for, and finds no fault with others. So that counts and rows agree
-    whatever is asked for, the condition names every column, at no cost for lines that are good.
+    Spark parses only the columns that a query uses, and detects errors only in these. The condition uses every column,
+    so that counts and rows agree whatever a query selects; it costs nothing for valid lines.
     """
     texts = [F.col(name).cast("string") for name in frame.columns if name != UNREADABLE]
     return F.col(UNREADABLE).isNotNull() & (F.length(F.concat_ws("", *texts)) >= 0)

@@ -1,4 +1,4 @@
-"""How many rows a recording has in each interval of time, and how many nodes they need."""
+"""The rates of a recording by intervals of time, and the numbers of nodes for them."""
 
 from __future__ import annotations
 
@@ -16,21 +16,20 @@ from dask_elastic.spark.failure import spark_errors
 from dask_elastic.spark.prepare.prepared import PreparationError
 
 MICROSECOND = np.timedelta64(1, "us")
-EPOCH = np.datetime64(0, "us")
 
 
 @dataclass(frozen=True, eq=False)
 class Rates:
-    """The rows of each interval of time.
+    """The number of rows in each interval of time.
 
     Parameters
     ----------
     start : datetime64
-        When the first interval begins, in UTC.
+        Start of the first interval, in UTC.
     interval : timedelta64
-        How long each one is.
+        Length of each interval.
     rows : array of int
-        One count an interval; empty ones are 0.
+        Number of rows in each interval, which may be 0.
 
     Examples
     --------
@@ -49,29 +48,29 @@ class Rates:
 
     @property
     def times(self) -> NDArray[np.datetime64]:
-        """When each interval begins."""
+        """The start of each interval."""
         return np.asarray(self.start + np.arange(len(self.rows)) * self.interval)
 
     @property
     def per_second(self) -> Floats:
-        """The mean rate of each interval, in rows a second."""
+        """The mean rate of each interval, in rows per second."""
         result: Floats = self.rows / (self.interval / np.timedelta64(1, "s"))
         return result
 
     def nodes(self, least: int = 8, most: int = 16, peak: float = 1.0) -> NodeTrace:
-        """Return the nodes of each interval, its rows normalised into a range.
+        """Scale the numbers of rows to numbers of nodes within a range.
 
         Parameters
         ----------
         least, most : int
-            Nodes for the interval with the fewest rows, and for the one with the most.
+            Nodes for the interval with the fewest rows, and for the one with the most rows.
         peak : float
-            The quantile of counts that needs `most` nodes already.
+            The quantile of the numbers of rows that is scaled to `most` nodes.
 
         Returns
         -------
         NodeTrace
-            One count an interval.
+            The number of nodes in each interval.
 
         Notes
         -----
@@ -80,57 +79,58 @@ class Rates:
         return NodeTrace(self.start, self.interval, nodes_needed(self.rows, least, most, peak))
 
     def nodes_at(self, rows_per_second: float) -> NodeTrace:
-        """Return the nodes of each interval, from what one node can do.
+        """Compute the number of nodes for each interval from the capacity of one node.
 
         Parameters
         ----------
         rows_per_second : float
-            What one node can do, more than 0.
+            Capacity of one node, above 0.
 
         Returns
         -------
         NodeTrace
-            As few as can take the mean rate of the interval, one at least. Bursts within an interval are not seen.
+            The smallest number of nodes, at least 1, for the mean rate of each interval. Bursts within an interval are
+            ignored.
 
         Raises
         ------
         PreparationError
-            If the rate is not above 0.
+            If the capacity is not above 0.
         """
         if not (np.isfinite(rows_per_second) and rows_per_second > 0):
-            raise PreparationError(f"rows_per_second is {rows_per_second!r}: give what one node can do, more than 0.")
+            raise PreparationError(f"rows_per_second is {rows_per_second!r}: give the capacity of one node, above 0.")
         needed = np.ceil(self.per_second / rows_per_second)
         return NodeTrace(self.start, self.interval, np.maximum(needed, 1).astype(np.int64))
 
 
 def rates(frame: DataFrame, interval: str | float | np.timedelta64, time: str = "event_time") -> Rates:
-    """Count the rows of a recording by intervals of time, within Spark.
+    """Count the rows of a recording by intervals of time, in Spark.
 
     Parameters
     ----------
     frame : DataFrame
         The recording, a batch.
     interval : str, float or timedelta64
-        How long an interval is, such as "1h" or seconds. Intervals begin at whole multiples of it, counted from 1970.
+        Length of an interval, such as "1h" or seconds. Intervals start at multiples of it, counted from 1970.
     time : str
-        The column of moments; those without a zone count as UTC.
+        The timestamp column; timestamps without a zone count as UTC.
 
     Returns
     -------
     Rates
-        From the interval of the earliest row to that of the latest.
+        The intervals from that of the earliest row to that of the latest row.
 
     Raises
     ------
     PreparationError
-        If there are no rows, a moment is missing, or the interval is less than a microsecond.
+        If there are no rows, a timestamp is null, or the interval is shorter than a microsecond.
     """
     length = whole_microseconds(interval)
-    check_moments(frame, time)
+    check_timestamps(frame, time)
     with spark_errors("counting rows by time"):
         counted = frame.groupBy(interval_start(time, length)).count().toArrow()
     if not counted.num_rows:
-        raise PreparationError(f"there are no rows, so column {time!r} has no rates: give a recording with rows.")
+        raise PreparationError(f"there are no rows, so there are no rates by column {time!r}: give a batch with rows.")
     starts = counted["interval"].to_numpy().astype("datetime64[us]")
     place = ((starts - starts.min()) / MICROSECOND).astype(np.int64) // length
     rows = np.zeros(place.max() + 1, dtype=np.int64)
@@ -139,18 +139,24 @@ def rates(frame: DataFrame, interval: str | float | np.timedelta64, time: str = 
 
 
 def interval_start(time: str, microseconds: int) -> Column:
-    """Return when the interval of a moment begins, as the column "interval"."""
+    """Return the start of a timestamp's interval, as the column "interval"."""
     return F.window(time, f"{microseconds} microseconds").start.alias("interval")
 
 
 def whole_microseconds(interval: str | float | np.timedelta64) -> int:
-    """Return the length of an interval, which must be one microsecond at least."""
+    """Parse the length of an interval.
+
+    Raises
+    ------
+    PreparationError
+        If it is not a duration, or shorter than a microsecond.
+    """
     try:
         length = int(interval / MICROSECOND) if isinstance(interval, np.timedelta64) else _microseconds(interval)
     except (KeyError, TypeError, ValueError):
         length = 0
     if length < 1:
-        raise PreparationError(f"interval is {interval!r}: give one of a microsecond or more, such as '1h'.")
+        raise PreparationError(f"interval is {interval!r}: give a length of at least a microsecond, such as '1h'.")
     return length
 
 
@@ -159,11 +165,17 @@ def _microseconds(interval: str | float) -> int:
     return round(seconds * 1_000_000)
 
 
-def check_moments(frame: DataFrame, time: str) -> None:
-    """Refuse a stream, and rows without a moment, which belong to no interval."""
+def check_timestamps(frame: DataFrame, time: str) -> None:
+    """Refuse a stream, and rows whose timestamp is null.
+
+    Raises
+    ------
+    PreparationError
+        If the frame is a stream, or a timestamp is null.
+    """
     if frame.isStreaming:
-        raise PreparationError("a stream has no rates before it ends: give a batch.")
-    with spark_errors(f"looking at column {time!r}"):
+        raise PreparationError("counting by intervals of time needs a batch, not a stream.")
+    with spark_errors(f"checking column {time!r}"):
         missing = frame.where(F.col(time).isNull()).limit(1).count()
     if missing:
-        raise PreparationError(f"column {time!r} has rows without a moment: drop them first, `judge` counts them.")
+        raise PreparationError(f"column {time!r} has rows without a timestamp: drop them first, as `judge` does.")

@@ -1,4 +1,4 @@
-"""Reading recordings from files: Parquet, CSV with a line of names, and JSON with an object a line."""
+"""Reads recordings from files: Parquet, CSV with a header, and JSON with one object per line."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ FORMATS = {
     ".ndjson": "json",
 }
 TEXT_OPTIONS = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": UNREADABLE}
-# Names in the first line must be those of the schema, columns that nobody asked for are parsed too, and a quote within
-# quotes is doubled, as most programs write it.
+# The header must match the schema, unused columns are parsed too, and a quote within quotes is doubled, as is common.
 CSV_OPTIONS = {"header": "true", "enforceSchema": "false", "columnPruning": "false", "escape": '"'}
 
 
@@ -47,37 +46,35 @@ def read(
     path : str
         A file, a directory or a pattern.
     recording : str or StructType
-        A name out of `RECORDINGS`, or the columns and their types.
+        A name in `RECORDINGS`, or the columns and their types.
     format : str, optional
-        "parquet", "csv" or "json"; by default what the path ends in says it.
+        "parquet", "csv" or "json"; by default determined by the suffix of the path.
     stream : bool
-        Whether files that arrive later are read too; then the path is a directory.
+        Whether to read a stream, including files that arrive later; then the path is a directory.
     options : mapping of str to str, optional
         More options of Spark's reader, such as ``maxFilesPerTrigger``.
 
     Returns
     -------
     DataFrame
-        Columns as the recording has them, and for text ``_unreadable`` with every line that is not as it should be,
-        which preparation counts and drops.
+        The columns of the recording. For CSV and JSON also ``_unreadable``, which holds each line that could not be
+        parsed; preparation counts and drops such lines.
 
     Raises
     ------
     SourceError
-        If the format or the recording is not known.
+        If the format or the recording is unknown.
     SparkFailed
         If there is nothing to read.
     """
     kind = format or FORMATS.get(PurePath(path).suffix.lower())
     if kind is None or kind not in FORMATS.values():
         known = ", ".join(sorted(set(FORMATS.values())))
-        raise SourceError(
-            f"{path!r} does not tell a format that can be read, format is {format!r}: give one of {known}."
-        )
+        raise SourceError(f"the format of {path!r} is unknown, format is {format!r}: give one of {known}.")
     schema = _schema(recording)
     reader = session.readStream if stream else session.read
     if kind == "parquet":
-        # A file in this format knows its types. A stream must know them before there is a file.
+        # Parquet files contain their types, but a stream needs them before the first file arrives.
         reader = reader.schema(schema) if stream else reader
     else:
         reader = reader.schema(StructType([*schema.fields]).add(UNREADABLE, StringType())).options(**TEXT_OPTIONS)
@@ -90,7 +87,5 @@ def _schema(recording: str | StructType) -> StructType:
     if isinstance(recording, StructType):
         return recording
     if recording not in RECORDINGS:
-        raise SourceError(
-            f"no recording is called {recording!r}: give one of {', '.join(RECORDINGS)}, or a StructType."
-        )
+        raise SourceError(f"there is no recording {recording!r}: give one of {', '.join(RECORDINGS)}, or a StructType.")
     return cast("StructType", StructType.fromDDL(RECORDINGS[recording]))

@@ -1,4 +1,4 @@
-"""The columns of the recordings that the examples work with. Moments have no zone: flights are local, others in UTC."""
+"""The columns of the examples' recordings. Timestamps have no zone: those of flights are local, others are in UTC."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Short texts, in the order of their arrival, with their words."""
+"""Cleans short texts, and splits them into words."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from pyspark.sql import functions as F  # noqa: N812
 from dask_elastic.spark.prepare.prepared import COPY, Prepared, judge, numbered_copies, require
 
 COLUMNS = {"arrival_ts": "timestamp_ntz", "event_ts": "timestamp_ntz", "author_id": None, "text": None}
-# White space of every script, as Python's str.split knows it.
+# White space of every script, as in Python's str.split.
 SPACE = r"(?U:\s)"
 ORDER = ("arrival_ts", "event_time", "author_id", "text")
 
 
 def texts(frame: DataFrame, keep: Collection[str] = ()) -> Prepared:
-    """Clean texts and cut them into words.
+    """Clean texts, and split them into words.
 
     Parameters
     ----------
     frame : DataFrame
-        Texts, such as `read` returns them; both moments are in UTC, without a zone.
+        Texts, as `read` returns them; both timestamps are in UTC, without a zone.
     keep : collection of str
-        Reasons for which no row shall be dropped.
+        Reasons for which rows are not dropped.
 
     Returns
     -------
     Prepared
-        With ``event_time``, when it was written, in place of ``event_ts``, and ``words``, a list: what stands between
-        white space, in lower case. Ordered by arrival, so that a text written long before is late. Reasons: "no time",
-        "no text", "written after it arrived", "exact copy".
+        ``event_time``, when the text was written, replaces ``event_ts``; ``words`` is the list of its words in lower
+        case, split at white space. Sorted by arrival, so that event times are out of order. Reasons: "no time", "no
+        text", "written after it arrived", "exact copy".
 
     Raises
     ------
     PreparationError
-        If a reason is not known.
+        If `keep` names an unknown reason.
     SchemaMismatch
-        If a column is missing, or a moment has a zone.
+        If a column is missing, or a timestamp has a zone.
     """
     require(frame, "texts", COLUMNS)
     bare = F.regexp_replace(F.lower(F.col("text")), rf"^{SPACE}+|{SPACE}+$", "")

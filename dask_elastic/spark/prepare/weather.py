@@ -1,4 +1,4 @@
-"""Weather by the hour, and flights together with the weather at their departure."""
+"""Cleans hourly weather reports, and joins flights with the weather at their departure."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ NO_WEATHER = "no weather of that hour"
 
 
 def weather(frame: DataFrame, keep: Collection[str] = ()) -> Prepared:
-    """Clean reports of the weather: one for each station and hour.
+    """Clean weather reports, so that each station has at most one per hour.
 
     Parameters
     ----------
     frame : DataFrame
-        Reports, such as `read` returns them; ``ts`` is in UTC, without a zone.
+        Reports, as `read` returns them; ``ts`` is in UTC, without a zone.
     keep : collection of str
-        Reasons for which no row shall be dropped.
+        Reasons for which rows are not dropped.
 
     Returns
     -------
     Prepared
-        With ``event_time``, the hour of the report, in place of ``ts``. Ordered by ``event_time`` and station. Reasons:
-        "no station", "no time", "another report of that hour"; the first in the order of its values stays.
+        ``event_time``, the hour of the report, replaces ``ts``. Sorted by ``event_time`` and station. Reasons: "no
+        station", "no time", "another report of that hour" (the first report in the order of its values is kept).
 
     Raises
     ------
     PreparationError
-        If a reason is not known.
+        If `keep` names an unknown reason.
     SchemaMismatch
-        If a column is missing, or ``ts`` is no moment without a zone.
+        If a column is missing, or ``ts`` is not a timestamp without a zone.
     """
     require(frame, "weather", COLUMNS)
     hourly = frame.withColumn("event_time", hour_of(F.col("ts"))).drop("ts")
@@ -47,7 +47,7 @@ def weather(frame: DataFrame, keep: Collection[str] = ()) -> Prepared:
 
 
 def with_weather(flights: Prepared, reports: Prepared, keep: Collection[str] = ()) -> Prepared:
-    """Give each flight the weather at its origin in the hour of its scheduled departure.
+    """Join each flight with the weather at its origin in the hour of its scheduled departure.
 
     Parameters
     ----------
@@ -56,20 +56,20 @@ def with_weather(flights: Prepared, reports: Prepared, keep: Collection[str] = (
     reports : Prepared
         Weather, a batch.
     keep : collection of str
-        "no weather of that hour" to keep flights without weather; their columns of weather are null.
+        "no weather of that hour" to keep flights without weather; their weather columns are null.
 
     Returns
     -------
     Prepared
-        The flights, in their order, with the columns of the weather, and the reason "no weather of that hour".
+        The flights, sorted as before, with the weather columns and the additional reason "no weather of that hour".
 
     Raises
     ------
     PreparationError
-        If the weather is a stream.
+        If the weather is a stream, or `keep` names an unknown reason.
     """
     if reports.judged.isStreaming:
-        raise PreparationError("the weather is a stream: read it as a batch, each flight needs all of it.")
+        raise PreparationError("the weather is a stream: read it as a batch, as each flight needs all of it.")
     found = reports.rows.withColumnsRenamed({"event_time": "_hour", "station": "_station"})
     same = (F.col("origin") == F.col("_station")) & (hour_of(F.col("event_time")) == F.col("_hour"))
     joined = flights.judged.join(found, same, "left")
@@ -79,6 +79,6 @@ def with_weather(flights: Prepared, reports: Prepared, keep: Collection[str] = (
 
 
 def hour_of(moment: Column) -> Column:
-    """Return the beginning of the hour of a moment without a zone, whatever the zone of the session."""
+    """Return the start of the hour of a timestamp without a zone, independent of the session's time zone."""
     parts = [F.year(moment), F.month(moment), F.dayofmonth(moment), F.hour(moment), F.lit(0), F.lit(0)]
     return F.make_timestamp_ntz(*parts)

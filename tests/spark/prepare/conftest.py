@@ -1,4 +1,4 @@
-"""Rows to prepare: samples of the recordings, or of stand-ins where those are not."""
+"""Rows to prepare: samples of the recordings, or of stand-ins if a recording is missing."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SAMPLED = 12_000
 def sample(
     recording: Callable[[str], Path | None], stand_in: Callable[[str], pa.Table]
 ) -> Callable[[str], pd.DataFrame]:
-    """Return a function that gives some rows of a recording, or of its stand-in, evenly over its time."""
+    """Return a function that samples rows of a recording, or of its stand-in, evenly over time."""
 
     def rows(name: str) -> pd.DataFrame:
         real = recording(FILES[name])
@@ -45,7 +45,7 @@ def sample(
             table = pq.read_table(real)
         else:
             table = OWN_STAND_INS[name]() if name in OWN_STAND_INS else stand_in(FILES[name])
-        # The weather is joined with flights and must not have gaps.
+        # The weather is joined with flights, so it must not have gaps.
         step = 1 if name == "weather" else max(1, table.num_rows // SAMPLED)
         table = table.take(np.arange(0, table.num_rows, step))
         text = [pa.types.is_dictionary(field.type) for field in table.schema]
@@ -58,7 +58,7 @@ def sample(
 
 
 def make_weather() -> pa.Table:
-    """Make a report an hour for three stations through 2013, some values of which are missing."""
+    """Make hourly reports of three stations for 2013, with some values missing."""
     random = np.random.default_rng(2013)
     hours = np.arange(
         np.datetime64("2013-01-01T06", "ms"), np.datetime64("2013-12-30T23", "ms"), np.timedelta64(1, "h")
@@ -68,12 +68,14 @@ def make_weather() -> pa.Table:
     columns = {"station": np.repeat(["EWR", "JFK", "LGA"], len(hours)), "ts": np.tile(hours, 3)}
     for measure in measures:
         values = np.round(random.normal(50, 10, rows), 1)
-        columns[measure] = pa.array(values, mask=random.random(rows) < (0.8 if measure == "wind_gust" else 0.01))
+        # As in the recording, visibility is never missing.
+        missing = {"wind_gust": 0.8, "visib": 0.0}.get(measure, 0.01)
+        columns[measure] = pa.array(values, mask=random.random(rows) < missing)
     return pa.table(columns)
 
 
 def make_texts(rows: int = 10_000) -> pa.Table:
-    """Make texts in the order of their arrival, a fifth of them late, some from the future."""
+    """Make texts sorted by arrival; a fifth are late, and some have an event time in the future."""
     random = np.random.default_rng(2004)
     arrival = np.sort(random.integers(0, 10**9, rows)) * np.timedelta64(1, "s") + np.datetime64("2004-11-24", "ms")
     late = np.where(random.random(rows) < 0.22, random.integers(1, 10**6, rows), 0)
@@ -95,13 +97,13 @@ OWN_STAND_INS = {"weather": make_weather, "texts": make_texts}
 
 @pytest.fixture(scope="session")
 def columns_of() -> Callable[[str], dict[str, str]]:
-    """Return a function that tells a recording's columns and their types in Spark."""
+    """Return a function that returns a recording's columns and their Spark types."""
     return lambda recording: dict(column.split(" ") for column in RECORDINGS[recording].split(", "))
 
 
 @pytest.fixture(scope="session")
 def store(columns_of: Callable[[str], dict[str, str]]) -> Callable[[pd.DataFrame, str, Path], str]:
-    """Return a function that writes rows as Parquet with the types of a recording, and tells where."""
+    """Return a function that writes rows as Parquet with the types of a recording, and returns the path."""
 
     def write(frame: pd.DataFrame, recording: str, path: Path) -> str:
         columns = columns_of(recording)

@@ -14,14 +14,14 @@ REASONS = ["no scheduled departure", "no such local time", "cancelled", "no arri
 
 @pytest.fixture(scope="module")
 def flown(sample):
-    """Flights with faults that the recording happens not to have."""
+    """Flights with added faults that the recording lacks."""
     frame = sample("flights")
     moments = frame["sched_dep"].astype("datetime64[us]").copy()
     moments.iloc[5] = pd.NaT
     moments.iloc[[10, 11]] = pd.Timestamp("2013-03-10 02:30")
     moments.iloc[[20, 21]] = pd.Timestamp("2013-11-03 01:30")
     frame["sched_dep"] = moments
-    # All that concerns the clock shall be seen in rows without other faults.
+    # Rows with faulty times must not have other faults.
     frame.loc[frame.index[[5, 10, 11, 20, 21]], ["dep_delay", "arr_delay"]] = 1.0
     frame.loc[frame.index[[5, 10, 11, 20, 21]], "tailnum"] = "N1"
     return frame
@@ -64,7 +64,7 @@ def same(found: pd.DataFrame, expected: pd.DataFrame) -> None:
     pd.testing.assert_frame_equal(in_order(found[expected.columns]), in_order(expected), check_dtype=False)
 
 
-def test_flights_are_cleaned_as_pandas_does_it(read_flights, flown):
+def test_cleaned_flights_equal_those_of_pandas(read_flights, flown):
     prepared = prepare.flights(read_flights)
     judged = judged_by_pandas(flown)
     found = prepared.rows.toArrow().to_pandas()
@@ -79,7 +79,7 @@ def test_flights_are_cleaned_as_pandas_does_it(read_flights, flown):
     same(dropped.drop(columns="event_time"), judged[judged["reason"].notna()].drop(columns="event_time"))
 
 
-def test_an_hour_that_comes_twice_is_taken_for_the_first_and_one_that_is_missing_is_dropped(read_flights):
+def test_repeated_hour_is_the_first_one_and_skipped_hour_is_dropped(read_flights):
     judged = prepare.flights(read_flights).judged.toArrow().to_pandas()
     twice = judged[judged["sched_dep"] == pd.Timestamp("2013-11-03 01:30")]
     assert twice["event_time"].tolist() == [pd.Timestamp("2013-11-03 05:30")] * 2
@@ -87,7 +87,7 @@ def test_an_hour_that_comes_twice_is_taken_for_the_first_and_one_that_is_missing
     assert missing["_dropped"].tolist() == ["no such local time"] * 2
 
 
-def test_the_zone_of_the_session_makes_no_difference(spark, read_flights, read_weather):
+def test_time_zone_of_session_does_not_change_flights(spark, read_flights, read_weather):
     def joined():
         prepared = prepare.with_weather(prepare.flights(read_flights), prepare.weather(read_weather))
         return prepared.rows.toArrow()
@@ -100,16 +100,16 @@ def test_the_zone_of_the_session_makes_no_difference(spark, read_flights, read_w
         spark.conf.set("spark.sql.session.timeZone", "UTC")
 
 
-def test_a_reason_can_be_left_out(read_flights, flown):
+def test_rows_with_a_kept_reason_are_not_dropped(read_flights, flown):
     counts = prepare.flights(read_flights, keep=["no arrival delay", "cancelled"]).counts()
     assert set(counts.dropped) == {*REASONS} - {"no arrival delay", "cancelled"}
     with pytest.raises(
-        PreparationError, match=r"keep names \['canceled'\], which are no reasons here; there are .*'cancelled'"
+        PreparationError, match=r"keep names unknown reasons \['canceled'\]; the reasons are .*'cancelled'"
     ):
         prepare.flights(read_flights, keep=["canceled"])
 
 
-def test_flights_meet_the_weather_of_their_hour(read_flights, read_weather, flown, sample):
+def test_flights_are_joined_with_weather_of_their_hour(read_flights, read_weather, flown, sample):
     prepared = prepare.with_weather(prepare.flights(read_flights), prepare.weather(read_weather))
     judged = judged_by_pandas(flown)
     good = judged[judged["reason"].isna()].drop(columns="reason")
@@ -126,7 +126,7 @@ def test_flights_meet_the_weather_of_their_hour(read_flights, read_weather, flow
     assert counts.read == len(flown)
 
 
-def test_flights_without_weather_can_be_kept(read_flights, read_weather):
+def test_flights_without_weather_are_kept_on_request(read_flights, read_weather):
     flights, reports = prepare.flights(read_flights), prepare.weather(read_weather)
     kept = prepare.with_weather(flights, reports, keep=["no weather of that hour"])
     assert kept.counts().kept == flights.counts().kept
@@ -136,7 +136,7 @@ def test_flights_without_weather_can_be_kept(read_flights, read_weather):
     )
 
 
-def test_a_station_reports_once_an_hour(spark):
+def test_weather_keeps_one_report_per_station_and_hour(spark):
     reports = spark.sql(
         """
         select * from values
@@ -151,19 +151,19 @@ def test_a_station_reports_once_an_hour(spark):
     assert prepared.counts().dropped == {"no station": 1, "no time": 1, "another report of that hour": 1}
 
 
-def test_what_does_not_fit_is_named(spark, read_flights):
+def test_invalid_columns_and_zone_are_named(spark, read_flights):
     with pytest.raises(
-        SchemaMismatch, match=r"flights: columns \['sched_dep', 'dep_delay'.*are missing; there are \['id'\]"
+        SchemaMismatch, match=r"flights: columns \['sched_dep', 'dep_delay'.*are missing; the columns are \['id'\]"
     ):
         prepare.flights(spark.range(1))
     zoned = read_flights.withColumn("sched_dep", read_flights["sched_dep"].cast("timestamp"))
-    with pytest.raises(SchemaMismatch, match="column 'sched_dep' has type timestamp, and timestamp_ntz is needed"):
+    with pytest.raises(SchemaMismatch, match="column 'sched_dep' has type timestamp instead of timestamp_ntz"):
         prepare.flights(zoned)
-    with pytest.raises(PreparationError, match="zone is 'New York', which is no time zone"):
+    with pytest.raises(PreparationError, match="zone is 'New York', which is not a time zone"):
         prepare.flights(read_flights, zone="New York")
 
 
-def test_a_stream_of_flights_is_cleaned_and_joined_alike(spark, read_flights, read_weather, tmp_path):
+def test_stream_of_flights_is_prepared_like_a_batch(spark, read_flights, read_weather, tmp_path):
     read_flights.repartition(3).write.parquet(str(tmp_path / "in"))
     arriving = prepare.read(
         spark, str(tmp_path / "in"), "flights", format="parquet", stream=True, options={"maxFilesPerTrigger": "1"}
@@ -179,9 +179,9 @@ def test_a_stream_of_flights_is_cleaned_and_joined_alike(spark, read_flights, re
     assert len(query.recentProgress) >= 3
     assert prepared.counted(query.recentProgress, "cleaned") == batch.counts()
     assert prepared.rows.columns == spark.table("joined").columns
-    with pytest.raises(PreparationError, match="a stream has no counts"):
+    with pytest.raises(PreparationError, match="`counts` needs a batch"):
         prepared.counts()
-    with pytest.raises(PreparationError, match="only a stream is observed"):
+    with pytest.raises(PreparationError, match="`observed` needs a stream"):
         batch.observed("cleaned")
     with pytest.raises(PreparationError, match="the weather is a stream"):
         prepare.with_weather(prepare.flights(read_flights), prepared)

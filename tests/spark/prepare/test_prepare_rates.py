@@ -21,7 +21,7 @@ def edits(spark, sample):
 
 
 @pytest.mark.parametrize("interval", ["1h", "90s", 0.25])
-def test_rates_are_those_of_planning(edits, interval):
+def test_rates_equal_those_of_planning(edits, interval):
     spark_rows, frame = edits
     times = frame["event_time"].to_numpy().astype("datetime64[us]")
     step = np.timedelta64(
@@ -36,7 +36,7 @@ def test_rates_are_those_of_planning(edits, interval):
     np.testing.assert_allclose(found.per_second, counts / (step / np.timedelta64(1, "s")))
 
 
-def test_nodes_are_those_of_planning(edits):
+def test_nodes_equal_those_of_planning(edits):
     spark_rows, frame = edits
     hour = np.timedelta64(1, "h")
     found = prepare.rates(spark_rows, hour).nodes(least=8, most=16, peak=0.9)
@@ -46,7 +46,7 @@ def test_nodes_are_those_of_planning(edits):
     assert len(set(found.nodes.tolist())) > 1
 
 
-def test_nodes_can_take_the_rate_and_one_less_could_not(edits):
+def test_nodes_at_returns_fewest_nodes_for_the_rate(edits):
     found = prepare.rates(edits[0], "10m")
     nodes = found.nodes_at(rows_per_second=0.05).nodes
     assert (nodes * 0.05 >= found.per_second).all()
@@ -55,7 +55,7 @@ def test_nodes_can_take_the_rate_and_one_less_could_not(edits):
         found.nodes_at(0)
 
 
-def test_histograms_are_those_of_pandas(edits):
+def test_histograms_equal_those_of_pandas(edits):
     spark_rows, frame = edits
     found = prepare.key_histograms(spark_rows, "channel", "1h")
     grouped = frame.groupby([frame["event_time"].dt.floor("h"), "channel"], dropna=False).size()
@@ -68,7 +68,7 @@ def test_histograms_are_those_of_pandas(edits):
     assert first == sorted(first, reverse=True)
 
 
-def test_moments_before_1970_and_empty_intervals_count(spark):
+def test_rates_include_empty_intervals_and_times_before_1970(spark):
     rows = spark.sql(
         """
         select * from values (timestamp_ntz '1969-12-31 23:30:00'), (timestamp_ntz '1970-01-01 02:00:00') as rows(at)
@@ -78,20 +78,20 @@ def test_moments_before_1970_and_empty_intervals_count(spark):
     assert (found.start, found.rows.tolist()) == (np.datetime64("1969-12-31T23"), [1, 0, 0, 1])
 
 
-def test_moments_with_a_zone_count_in_utc(spark):
+def test_timestamps_with_a_zone_count_in_utc(spark):
     rows = spark.sql("select timestamp '2013-01-01 10:30:00+05:00' as at")
     assert prepare.rates(rows, "1h", time="at").start == np.datetime64("2013-01-01T05")
 
 
-def test_what_has_no_rates_is_refused(spark, edits):
+def test_rates_refuse_invalid_input(spark, edits):
     empty = edits[0].where("false")
     with pytest.raises(PreparationError, match="there are no rows"):
         prepare.rates(empty, "1h")
     for interval in ("0s", "10 fortnights", np.timedelta64(1, "M"), "-1h"):
-        with pytest.raises(PreparationError, match=re.escape(f"interval is {interval!r}: give one of")):
+        with pytest.raises(PreparationError, match=re.escape(f"interval is {interval!r}: give a length of")):
             prepare.rates(edits[0], interval)
     missing = spark.sql("select cast(null as timestamp_ntz) as event_time, 'a' as channel")
-    with pytest.raises(PreparationError, match="'event_time' has rows without a moment"):
+    with pytest.raises(PreparationError, match="'event_time' has rows without a timestamp"):
         prepare.rates(missing, "1h")
-    with pytest.raises(PreparationError, match="a stream has no rates"):
+    with pytest.raises(PreparationError, match="needs a batch, not a stream"):
         prepare.rates(spark.readStream.format("rate").load(), "1h", time="timestamp")

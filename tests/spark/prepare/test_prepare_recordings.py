@@ -14,7 +14,7 @@ from dask_elastic.vocab.errors import SchemaMismatch, SourceError
 
 
 def faulty(frame: pd.DataFrame, faults: list[tuple[str, object]]) -> pd.DataFrame:
-    """Put one fault after the other into rows that follow each other, and copy some rows."""
+    """Put one fault each into consecutive rows, and copy some rows."""
     frame = frame.convert_dtypes()
     for row, (column, value) in enumerate(faults, start=10):
         frame.loc[frame.index[row], column] = value
@@ -73,7 +73,7 @@ def expected_rows(recording: str, frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def as_text(value: object) -> str:
-    """Return a value as text that does not depend on the type that pandas has chosen for its column."""
+    """Return a value as text that does not depend on the pandas type of its column."""
     if isinstance(value, list | np.ndarray):
         return " ".join(value)
     if pd.isna(value):
@@ -88,7 +88,7 @@ def as_tuples(frame: pd.DataFrame, columns: list[str]) -> list[tuple[str, ...]]:
 
 
 @pytest.mark.parametrize("name", list(FAULTS))
-def test_a_recording_is_cleaned_as_pandas_does_it(spark, sample, tmp_path, name, store):
+def test_cleaned_recording_equals_that_of_pandas(spark, sample, tmp_path, name, store):
     frame = faulty(sample(name), FAULTS[name])
     path = store(frame, name, tmp_path / "rows.parquet")
     prepared = getattr(prepare, name)(prepare.read(spark, path, name))
@@ -103,14 +103,14 @@ def test_a_recording_is_cleaned_as_pandas_does_it(spark, sample, tmp_path, name,
     counts = prepared.counts()
     tally = reason.value_counts()
     assert counts.dropped == {why: tally.get(why, 0) for why in conditions(name, frame)}
-    assert all(counts.dropped.values()), "each reason shall be seen at work"
+    assert all(counts.dropped.values()), "each reason occurs"
     assert (counts.read, counts.kept) == (len(frame), len(expected))
     assert str(counts).splitlines()[-1].endswith("rows kept")
 
 
 @pytest.mark.parametrize("format", ["csv", "json"])
 @pytest.mark.parametrize("name", list(prepare.RECORDINGS))
-def test_text_files_give_the_same_rows(spark, sample, tmp_path, name, format, columns_of):
+def test_csv_and_json_give_the_same_rows(spark, sample, tmp_path, name, format, columns_of):
     columns = columns_of(name)
     frame = sample(name).iloc[:500][list(columns)].convert_dtypes()
     path = tmp_path / f"rows.{format}"
@@ -133,11 +133,11 @@ GOOD = {
 }  # fmt: skip
 
 
-def test_lines_that_cannot_be_read_are_counted_whatever_is_asked_for(spark, tmp_path):
+def test_unreadable_lines_are_counted_whatever_columns_are_selected(spark, tmp_path):
     lines = [
         json.dumps(GOOD),
         "{ this is no JSON",
-        # Nothing but reading it looks at this column.
+        # Only reading uses this column.
         json.dumps({**GOOD, "is_minor": "perhaps"}),
         json.dumps({**GOOD, "ts": "yesterday"}),
     ]
@@ -154,7 +154,7 @@ def test_lines_that_cannot_be_read_are_counted_whatever_is_asked_for(spark, tmp_
         assert "_unreadable" not in prepared.rows.columns
 
 
-def test_a_file_with_other_names_is_refused(spark, tmp_path):
+def test_file_with_other_columns_is_refused(spark, tmp_path):
     (tmp_path / "texts.csv").write_text("arrival_ts,event_ts,author,is_merge,text\n,,1,true,a\n")
     with pytest.raises(Exception, match=r"(?i)header|author"):
         prepare.texts(prepare.read(spark, str(tmp_path / "texts.csv"), "texts")).counts()
@@ -163,12 +163,10 @@ def test_a_file_with_other_names_is_refused(spark, tmp_path):
         prepare.texts(prepare.read(spark, str(tmp_path / "texts.parquet"), "texts"))
 
 
-def test_what_cannot_be_read_is_said(spark, tmp_path):
-    with pytest.raises(
-        SourceError, match=r"does not tell a format that can be read, format is None: .*csv, json, parquet"
-    ):
+def test_unknown_format_recording_and_path_are_named(spark, tmp_path):
+    with pytest.raises(SourceError, match=r"the format of 'rows.xml' is unknown, format is None: .*csv, json, parquet"):
         prepare.read(spark, "rows.xml", "edits")
-    with pytest.raises(SourceError, match="no recording is called 'poems': give one of flights"):
+    with pytest.raises(SourceError, match="there is no recording 'poems': give one of flights"):
         prepare.read(spark, "rows.csv", "poems")
     with pytest.raises(SparkFailed, match=r"reading .*nowhere.csv: .*PATH_NOT_FOUND"):
         prepare.read(spark, str(tmp_path / "nowhere.csv"), "edits")

@@ -50,7 +50,7 @@ def table() -> pa.Table:
 
 
 def plain(kind: pa.DataType) -> str:
-    """Return a type as text, without the names and nullability of what is within lists and maps."""
+    """Return a type as text, without the names and nullability of list and map entries."""
     if pa.types.is_list(kind):
         return f"list<{plain(kind.value_type)}>"
     if pa.types.is_map(kind):
@@ -69,19 +69,19 @@ def as_json(value: object) -> object:
 def check(found: pa.Table) -> None:
     expected = table()
     assert [plain(field.type) for field in found.schema] == [plain(field.type) for field in expected.schema]
-    # Spark does not promise the order of rows; here one of two is all null.
+    # Spark does not guarantee the order of the two rows; one of them is all null.
     rows = sorted(found.to_pylist(), key=lambda row: row["tiny"] is None)
     assert rows == expected.to_pylist()
 
 
-def test_parquet_loses_nothing(spark, columns, tmp_path):
+def test_parquet_keeps_all_values(spark, columns, tmp_path):
     pq.write_table(table(), tmp_path / "rows.parquet")
     read = prepare.read(spark, str(tmp_path / "rows.parquet"), columns)
     assert read.schema.simpleString() == columns.simpleString()
     check(read.toArrow())
 
 
-def test_json_loses_nothing(spark, columns, tmp_path):
+def test_json_keeps_all_values(spark, columns, tmp_path):
     lines = [json.dumps({**row, "map": row["map"] and dict(row["map"])}, default=as_json) for row in ROWS]
     (tmp_path / "rows.json").write_text("\n".join(lines))
     read = prepare.read(spark, str(tmp_path / "rows.json"), columns)
@@ -90,7 +90,7 @@ def test_json_loses_nothing(spark, columns, tmp_path):
     check(prepared.rows.toArrow())
 
 
-def test_a_number_that_does_not_fit_is_an_unreadable_line_and_not_another_number(spark, columns, tmp_path):
+def test_number_out_of_range_makes_the_line_unreadable(spark, columns, tmp_path):
     (tmp_path / "rows.json").write_text('{"tiny": 1}\n{"small": 32768}\n{"big": 9223372036854775808}\n')
     prepared = prepare.judge(prepare.read(spark, str(tmp_path / "rows.json"), columns), {}, order=["tiny"])
     assert prepared.counts() == prepare.Counts(3, {"unreadable line": 2})

@@ -1,4 +1,4 @@
-"""Sweeping: what has expired goes away for good, some keys at a time, and copies elsewhere are told."""
+"""Sweeping: expired state is removed, some keys at a time, and deltas carry the tombstones to other copies."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TTL = 10.0
 
 
 class Copy:
-    """A store of which task 0 owns the even shards and task 1 the odd ones."""
+    """A store in which task 0 owns the even shards and task 1 the odd ones."""
 
     def __init__(self, declared: dict[str, Any], track_dirty: bool = False) -> None:
         self.layout = StateLayout(declared)
@@ -53,12 +53,16 @@ class Copy:
             sweeper.step(now, 0)
 
 
-ALL_END = {"v": Value(pa.int64(), ttl=TTL), "l": List(pa.int64(), ttl=TTL), "m": Map(pa.int64(), pa.int64(), ttl=TTL)}
+ALL_EXPIRE = {
+    "v": Value(pa.int64(), ttl=TTL),
+    "l": List(pa.int64(), ttl=TTL),
+    "m": Map(pa.int64(), pa.int64(), ttl=TTL),
+}
 
 
 @pytest.mark.parametrize("names", [["v"], ["l"], ["m"], ["v", "l", "m"]])
-def test_keys_of_which_all_has_expired_go_away(names):
-    copy = Copy({name: ALL_END[name] for name in names})
+def test_sweep_key_with_all_state_expired_removes_key(names):
+    copy = Copy({name: ALL_EXPIRE[name] for name in names})
     copy.put([0, 2], now=100.0)
     copy.put([4], now=105.0)
     copy.put([1], now=100.0)
@@ -74,8 +78,8 @@ def test_keys_of_which_all_has_expired_go_away(names):
     assert copy.store.state_bytes() == 0
 
 
-def test_what_is_for_ever_stays():
-    copy = Copy({**ALL_END, "total": pa.int64()})
+def test_sweep_value_without_ttl_keeps_key():
+    copy = Copy({**ALL_EXPIRE, "total": pa.int64()})
     copy.put([0, 2], now=100.0)
     copy.sweep(0, now=1000.0)
     assert copy.keys() == {0, 2}
@@ -86,7 +90,7 @@ def test_what_is_for_ever_stays():
     assert values[layout.spans["total"].start + 1].tolist() == [True, True]
 
 
-def test_a_step_is_bounded_and_the_round_is_whole():
+def test_sweep_step_is_bounded_and_round_visits_all_keys():
     copy = Copy({"v": Value(pa.int64(), ttl=TTL)})
     keys = np.arange(0, 40 * LEAST_KEYS, 2)
     copy.put(keys, now=100.0)
@@ -97,19 +101,19 @@ def test_a_step_is_bounded_and_the_round_is_whole():
         left.append(len(copy.keys()))
     assert np.diff(left).min() == -LEAST_KEYS
     assert len(left) == 1 + len(keys) / LEAST_KEYS
-    assert copy.store.slots.used == 0, "the room is given back at the end of a round"
+    assert copy.store.slots.used == 0, "slots are freed at the end of a round"
     copy.put(keys[:3], now=300.0)
     assert copy.keys() == {0, 2, 4}
 
 
-def test_a_larger_batch_sweeps_more():
+def test_sweep_step_after_larger_batch_visits_more_keys():
     copy = Copy({"v": Value(pa.int64(), ttl=TTL)})
     copy.put(np.arange(0, 4000, 2), now=100.0)
     Sweeper(copy.sessions[0], copy.layout).step(200.0, keys=700)
     assert len(copy.keys()) == 2000 - 1400
 
 
-def test_without_a_time_to_live_nothing_is_swept():
+def test_sweep_without_ttl_removes_nothing():
     copy = Copy({"v": pa.int64()})
     view = copy.view([0], now=0.0)
     view.set("v", pa.array([None], pa.int64()))
@@ -118,8 +122,8 @@ def test_without_a_time_to_live_nothing_is_swept():
     assert copy.keys() == {0}
 
 
-def test_the_primary_copy_is_told_of_what_has_gone():
-    home, remote = Copy(ALL_END), Copy(ALL_END, track_dirty=True)
+def test_flush_of_swept_keys_deletes_them_from_primary_copy():
+    home, remote = Copy(ALL_EXPIRE), Copy(ALL_EXPIRE, track_dirty=True)
     for shard in range(SHARDS):
         home.store.revoke(shard)
     remote.put([0, 2], now=100.0)
@@ -129,7 +133,7 @@ def test_the_primary_copy_is_told_of_what_has_gone():
     remote.put([4], now=106.0)
     remote.sweep(0, now=112.0)
     flushed = remote.store.extract(dirty_only=True)
-    assert flushed.column("__gone").to_pylist().count(True) == 1
+    assert flushed.column("__deleted").to_pylist().count(True) == 1
     home.store.install(flushed)
     assert home.keys() == remote.keys() == {2, 4}
     assert remote.store.extract(dirty_only=True).num_rows == 0
@@ -138,8 +142,8 @@ def test_the_primary_copy_is_told_of_what_has_gone():
     assert home.keys() == {0, 2, 4}
 
 
-def test_a_value_taken_away_and_swept_before_it_was_told_of_does_not_come_back():
-    home, remote = Copy(ALL_END), Copy(ALL_END, track_dirty=True)
+def test_flush_of_key_deleted_and_swept_before_flush_deletes_it_from_primary_copy():
+    home, remote = Copy(ALL_EXPIRE), Copy(ALL_EXPIRE, track_dirty=True)
     remote.put([0], now=100.0)
     home.store.install(remote.store.extract(dirty_only=True))
     view = remote.view([0], now=101.0)
@@ -153,8 +157,8 @@ def test_a_value_taken_away_and_swept_before_it_was_told_of_does_not_come_back()
     assert home.keys() == set()
 
 
-def test_gone_is_told_on_when_it_is_installed_as_changed():
-    first, second, third = (Copy(ALL_END, track_dirty=True) for _ in range(3))
+def test_tombstone_installed_as_dirty_is_extracted_again():
+    first, second, third = (Copy(ALL_EXPIRE, track_dirty=True) for _ in range(3))
     first.put([0, 2], now=100.0)
     for copy in (second, third):
         copy.store.install(first.store.extract())
@@ -166,11 +170,11 @@ def test_gone_is_told_on_when_it_is_installed_as_changed():
     assert len(second.store) == 1
 
 
-def test_a_whole_copy_has_nothing_of_what_is_gone():
-    copy = Copy(ALL_END, track_dirty=True)
+def test_full_extract_omits_deleted_keys():
+    copy = Copy(ALL_EXPIRE, track_dirty=True)
     copy.put([0, 2], now=100.0)
     copy.put([2], now=108.0)
     copy.sweep(0, now=111.0)
     whole = copy.store.extract()
     assert whole["key"].to_pylist() == [2]
-    assert whole.column("__gone").to_pylist() == [False]
+    assert whole.column("__deleted").to_pylist() == [False]

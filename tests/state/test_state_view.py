@@ -7,7 +7,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from dask_elastic.state import KeyedStore, StateView, value_fields, value_result
+from dask_elastic.state import KeyedStore, StateLayout, StateView
 from dask_elastic.vocab.errors import StateError
 
 DECLARED = {
@@ -25,7 +25,7 @@ KEYS = ["a", "b", "a", "c"]
 class Bench:
     def __init__(self) -> None:
         self.store = KeyedStore(1, lambda hashes: np.zeros(len(hashes), np.intp))
-        self.store.declare(pa.schema({"key": pa.string()}), value_fields(DECLARED))
+        self.store.declare(pa.schema({"key": pa.string()}), StateLayout(DECLARED).fields)
         self.store.grant(0, 0)
         self.session = self.store.session(0)
 
@@ -36,7 +36,7 @@ class Bench:
 
     def results(self) -> dict[str, dict[str, object]]:
         keys, fields = self.store.rows()
-        arrays = value_result(DECLARED, fields)
+        arrays = list(StateLayout(DECLARED).results(fields).values())
         assert [a.type for a, kind in zip(arrays, DECLARED.values(), strict=True) if kind is not object] == [
             kind for kind in DECLARED.values() if kind is not object
         ]
@@ -56,7 +56,7 @@ def by_key(view: StateView, values: np.ndarray) -> dict[str, object]:
     return dict(zip(view.keys["key"].to_pylist(), values.tolist(), strict=True))
 
 
-def test_values_are_kept_per_key(bench: Bench) -> None:
+def test_state_view_values_are_separate_per_key(bench: Bench) -> None:
     view = bench.view()
     assert sorted(view.keys["key"].to_pylist()) == ["a", "b", "c"]
     assert [view.keys["key"].to_pylist()[ordinal] for ordinal in view.ordinals] == KEYS
@@ -76,7 +76,7 @@ def test_values_are_kept_per_key(bench: Bench) -> None:
     assert "d" not in bench.results()
 
 
-def test_types_on_read_out(bench: Bench) -> None:
+def test_state_view_returns_values_in_declared_types(bench: Bench) -> None:
     view = bench.view(["a"])
     when = dt.datetime(2024, 1, 2, tzinfo=dt.UTC)
     view.set("name", ["x"])
@@ -97,7 +97,7 @@ def test_types_on_read_out(bench: Bench) -> None:
     assert found == {"last": 1.5, "seen": 3, "name": "x", "when": when, "day": dt.date(2024, 1, 2), "flag": True}
 
 
-def test_nulls_and_where(bench: Bench) -> None:
+def test_state_view_set_null_deletes_value_and_where_limits_keys(bench: Bench) -> None:
     view = bench.view(["a", "b"])
     keys = view.keys["key"].to_pylist()
     view.set("name", pa.array([None if key == "a" else "x" for key in keys]))
@@ -113,7 +113,7 @@ def test_nulls_and_where(bench: Bench) -> None:
     assert bench.results()["a"]["seen"] is None
 
 
-def test_objects_are_copies(bench: Bench) -> None:
+def test_state_view_objects_are_copies(bench: Bench) -> None:
     view = bench.view(["a"])
     view.set("blob", [{"n": 1}])
     view.commit()
@@ -138,7 +138,9 @@ def test_objects_are_copies(bench: Bench) -> None:
         ("seen", 3, ["'seen'"]),
     ],
 )
-def test_what_does_not_fit_is_named(bench: Bench, name: str, values: object, words: list[str]) -> None:
+def test_state_view_set_with_unfit_values_raises_with_name_and_reason(
+    bench: Bench, name: str, values: object, words: list[str]
+) -> None:
     view = bench.view(["a", "b"])
     with pytest.raises(StateError) as refused:
         view.set(name, values)
@@ -148,7 +150,7 @@ def test_what_does_not_fit_is_named(bench: Bench, name: str, values: object, wor
     assert len(bench.store) == 0
 
 
-def test_other_misuse_is_named(bench: Bench) -> None:
+def test_state_view_misused_get_or_where_raises(bench: Bench) -> None:
     view = bench.view(["a", "b"])
     with pytest.raises(StateError, match="not declared"):
         view.get("lost")

@@ -32,7 +32,7 @@ def frequent_switches() -> Iterator[None]:
 
 @pytest.mark.usefixtures("frequent_switches")
 @pytest.mark.parametrize("checked", [False, True])
-def test_no_update_is_lost_while_arrays_grow_and_are_read(checked: bool) -> None:
+def test_concurrent_tasks_with_growth_and_reads_lose_no_update(checked: bool) -> None:
     store = KeyedStore(SHARDS, shard_of, threading.Lock, track_dirty=True)
     store.declare(pa.schema({"key": pa.int64()}), FIELDS)
     for shard in range(SHARDS):
@@ -98,8 +98,8 @@ def test_no_update_is_lost_while_arrays_grow_and_are_read(checked: bool) -> None
 
 
 @pytest.mark.usefixtures("frequent_switches")
-def test_shards_that_come_and_go_while_others_work() -> None:
-    """One shard of its own task is taken out, dropped and put back all the time, so that the store is packed."""
+def test_install_and_drop_of_one_shard_leave_other_shards_updates_intact() -> None:
+    """One shard is installed, extracted and dropped repeatedly, which packs the store under the other's task."""
     store = KeyedStore(2, lambda hashes: (hashes % np.uint64(2)).astype(np.intp), threading.Lock)
     store.declare(pa.schema({"key": pa.int64()}), FIELDS)
     store.grant(0, 0)

@@ -1,4 +1,4 @@
-"""What comes in for each shard, judged by as much of the last seconds as is like the present."""
+"""Arrival rate of each shard, over the recent time in which the distribution of keys has not changed."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from dask_elastic.meters.ring import MeterError
 Floats: TypeAlias = NDArray[np.float64]
 
 STEP = 0.2
-"""Seconds that a part of the window has at least: shares of shorter moments would be all noise."""
+"""Minimum length of a step in seconds; the shares of shards over a shorter time are dominated by noise."""
 
 CHANCE = 1e-4
-"""A change counts as a jump when chance alone would bring as much in such a part of all comparisons."""
+"""Significance level: probability that a comparison reports a jump although the shares are the same."""
 
 TESTS = 16
-"""So many of the last comparisons tell how uneven the input is when nothing jumps."""
+"""Number of last comparisons from which the dispersion of the input without jumps is estimated."""
 
 
-class ShardDemand:
-    """Rows per second that arrive for every shard of an executor.
+class ShardArrivals:
+    """Rows per second that arrive for each shard of an executor.
 
     Parameters
     ----------
     shards : int
-        How many shards the executor has.
+        The number of shards of the executor.
     window : float
-        How far back it looks at most, in seconds.
+        The maximum length of the window in seconds.
 
     Raises
     ------
@@ -43,27 +43,27 @@ class ShardDemand:
     Attributes
     ----------
     jumps : int
-        How often the shares of the shards have jumped.
+        How often the shards' shares of the rows have jumped.
 
     Notes
     -----
-    Elasticutor, section 3.1, balances on the loads of the last second. When hot keys change, such a mean tells of the
-    old ones for all of that second; a shorter one is so noisy that shards move for nothing while keys stay. So the
-    newest step is held against those before by a χ² test of homogeneity. Where they differ by more than chance
-    explains, what was before is forgotten; else the window grows again.
+    Elasticutor, section 3.1, balances on the loads of the last second. After a change of hot keys, such a mean still
+    reflects the old keys for that second; a shorter mean is so noisy that shards move without need. Each new step is
+    therefore compared with the previous ones by a χ² test of homogeneity. If the difference is significant, the
+    previous steps are dropped; otherwise the window grows up to its maximum.
 
-    Rows that come in clumps of one key differ more than independent ones do. The median of the last comparisons tells
-    by how much; it takes the place of 1, which χ² by its degrees of freedom is for independent rows.
+    Rows that arrive in groups of one key vary more than independent rows. The median of the last test statistics
+    measures this dispersion; it replaces 1, the expected χ² per degree of freedom of independent rows.
 
     Examples
     --------
-    >>> demand = ShardDemand(shards=2)
+    >>> arrivals = ShardArrivals(shards=2)
     >>> for tick in range(5):
-    ...     demand.note(np.array([400.0, 100.0]) * tick, now=tick * 0.25)
-    >>> demand.per_second().tolist()
+    ...     arrivals.note(np.array([400.0, 100.0]) * tick, now=tick * 0.25)
+    >>> arrivals.per_second().tolist()
     [1600.0, 400.0]
-    >>> demand.note(np.array([1620.0, 880.0]), now=1.25)
-    >>> demand.per_second().tolist(), demand.jumps
+    >>> arrivals.note(np.array([1620.0, 880.0]), now=1.25)
+    >>> arrivals.per_second().tolist(), arrivals.jumps
     ([80.0, 1920.0], 1)
     """
 
@@ -79,18 +79,18 @@ class ShardDemand:
         self._ratios: deque[float] = deque(maxlen=TESTS)
 
     def note(self, arrived: Floats, now: float) -> None:
-        """Note how many rows have arrived so far.
+        """Add the current counts of arrived rows.
 
         Parameters
         ----------
         arrived : float array
-            Rows of each shard since the executor began.
+            Rows of each shard since the executor started.
         now : float
             The time in seconds.
         """
         marks = self._marks
         if marks and now - marks[-1][0] > self.window:
-            # Nobody has looked for a while: such a step would tell of long ago.
+            # The last call is too long ago: a step since then would not reflect the present.
             marks.clear()
         if marks and now - marks[-1][0] < STEP:
             return
@@ -103,24 +103,24 @@ class ShardDemand:
                 marks.popleft()
 
     def per_second(self) -> Floats | None:
-        """Return the rows per second of each shard since the last jump; None before there are two moments to compare.
+        """Return the rows per second of each shard, within the window and since the last jump.
 
         Returns
         -------
         float64 array or None
-            One number for each shard.
+            One number per shard; None until there are two measurements.
         """
         if len(self._marks) < 2:
             return None
         (began, before), (ended, after) = self._marks[0], self._marks[-1]
-        # Rows of a task that was lost may count twice for a while.
-        came: Floats = np.maximum(after - before, 0.0) / (ended - began)
-        return came
+        # Counts may fall: rows of a lost task count twice until its replay has finished.
+        rates: Floats = np.maximum(after - before, 0.0) / (ended - began)
+        return rates
 
     def _has_jumped(self) -> bool:
-        """Tell whether the shares of the newest step differ from those before."""
+        """Return whether the shards' shares in the newest step differ significantly from those before."""
         first, last, newest = self._marks[0][1], self._marks[-2][1], self._marks[-1][1]
-        ratio, freedom = _unlikeness(np.maximum(newest - last, 0.0), np.maximum(last - first, 0.0))
+        ratio, freedom = _chi_squared(np.maximum(newest - last, 0.0), np.maximum(last - first, 0.0))
         if freedom == 0:
             return False
         usual = max(1.0, statistics.median(self._ratios)) if self._ratios else 1.0
@@ -128,8 +128,8 @@ class ShardDemand:
         return ratio > usual * 2 * float(gammainccinv(freedom / 2, CHANCE)) / freedom
 
 
-def _unlikeness(some: Floats, others: Floats) -> tuple[float, int]:
-    """Return χ² by its degrees of freedom for two counts having the same shares, and the degrees of freedom."""
+def _chi_squared(some: Floats, others: Floats) -> tuple[float, int]:
+    """Return χ² per degree of freedom for the homogeneity of two vectors of counts, and the degrees of freedom."""
     total, rest = float(some.sum()), float(others.sum())
     both = some + others
     seen = both > 0

@@ -1,4 +1,4 @@
-"""What the dashboard reads of a cluster: the history of its jobs, and a card of each."""
+"""The dashboard's read-only view of a cluster: the history of its jobs, and a card for each."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from dask_elastic.dashboard.tape import Tapes
+from dask_elastic.dashboard.time_series import TimeSeriesStore
 
 if TYPE_CHECKING:
     from dask_elastic.control.history import History, JobHistory
@@ -19,27 +19,27 @@ ENDED = frozenset({"finished", "stopped", "failed"})
 
 @dataclass(frozen=True)
 class JobCard:
-    """What is known of a job without measuring it.
+    """The status of a job, and functions that return its details.
 
     Parameters
     ----------
     name : str
-        Its name.
+        The job's name.
     status : str
         One of `STATUSES`.
     began : float
-        Seconds since the epoch.
+        Time at which the job began, in seconds since 1970.
     oversubscribed : bool
-        Whether its executors share slots.
+        Whether the job's executors share slots.
     error : str or None
-        Why it failed.
+        The error that failed the job.
     cores : callable
-        Returns cores by executor, which is (operator, number), and of each by the address of the node.
+        Returns, for each executor (operator, number), its cores by node address.
     handoffs : callable
-        Returns how far the hand-off to each source is that another engine feeds.
+        Returns the progress of the handoff to each source that Spark feeds.
     recoveries : callable
-        Returns by executor how often it lost remote tasks and went on, and p50 and p99 of the seconds from there to the
-        first row processed again, None where there was none.
+        Returns, for each executor, how often it recovered from the loss of remote tasks, and p50 and p99 of the seconds
+        from the loss to the first row processed after it; None if there was no loss.
     """
 
     name: str
@@ -53,45 +53,45 @@ class JobCard:
 
     @property
     def live(self) -> bool:
-        """Whether it has not ended."""
+        """Whether the job has not ended."""
         return self.status not in ENDED
 
 
 @dataclass(frozen=True, eq=False)
-class Watched:
-    """A cluster as its viewers see it; everything is asked for anew when somebody looks.
+class ClusterView:
+    """The jobs of a cluster, as the dashboard reads them; each call returns the current values.
 
     Parameters
     ----------
     history : History
-        What the control loop has seen.
+        The control loop's history of measures.
     list_cards : callable
-        Returns a card for each job that the cluster knows.
+        Returns a card for each job of the cluster.
     list_decisions : callable
-        Returns the decisions about the job of a name, newest last, with what was observed of them.
+        Returns the decisions about a job, newest last, with the latencies observed after them.
     problem : callable
-        Returns why the control loop does not work at the moment, or None.
-    tapes : Tapes
-        What viewers share.
+        Returns the error that stops the control loop at the moment, or None.
+    time_series : TimeSeriesStore
+        The time series that viewers share.
     """
 
     history: History
     list_cards: Callable[[], Iterable[JobCard]]
     list_decisions: Callable[[str], Iterable[Decision]]
     problem: Callable[[], str | None] = lambda: None
-    tapes: Tapes = field(default_factory=Tapes)
+    time_series: TimeSeriesStore = field(default_factory=TimeSeriesStore)
 
     def cards(self) -> dict[str, JobCard]:
-        """Return the jobs by name: first those that run, of these the newest first."""
+        """Return the jobs by name: running jobs first, each group sorted from newest to oldest."""
         cards = sorted(self.list_cards(), key=lambda card: (card.live, card.began), reverse=True)
-        self.tapes.keep([card.name for card in cards])
+        self.time_series.keep([card.name for card in cards])
         return {card.name: card for card in cards}
 
     def job(self, name: str) -> JobHistory | None:
-        """Return what the control loop remembers of a job, or None before it has seen it."""
+        """Return the control loop's history of a job; None before the first measure."""
         return self.history.job(name) if name in self.history.jobs() else None
 
     def decisions(self, job: JobHistory) -> list[Decision]:
-        """Return the decisions about one run of a job, newest last."""
+        """Return the decisions about a job's current generation, newest last."""
         latest = job.latest()
         return [one for one in self.list_decisions(latest.name) if one.generation == latest.generation]

@@ -1,4 +1,4 @@
-"""Real Spark hands over to a job on a Dask cluster in other processes: each row is in the state once."""
+"""Real Spark sends epochs to a job on a Dask cluster in other processes: each row is in the state once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NOW = {"availableNow": True}
 
 
 def counting(client, schema, name="counting", **options):
-    """A job that counts and sums by key."""
+    """Submit a job that counts and sums by key."""
     topology = de.Topology(name)
     rows = topology.source("rows", de.sources.Spark(schema, parallel=2, **options))
     rows.key_by("k").compute({"rows": de.aggregate.Count(), "sum": de.aggregate.Sum("v")}, name="per_key")
@@ -38,41 +38,41 @@ def numbers(spark, begin, end, partitions=4):
 
 
 def check(job, begin, end):
-    """Each number of a range is there exactly once."""
+    """Assert that the state contains each number of a range exactly once."""
     state = job.state("per_key").to_pandas().set_index("k")
     for key in range(KEYS):
-        mine = range(begin + (key - begin) % KEYS, end, KEYS)
-        assert (int(state.loc[key, "rows"]), int(state.loc[key, "sum"])) == (len(mine), sum(mine))
+        expected = range(begin + (key - begin) % KEYS, end, KEYS)
+        assert (int(state.loc[key, "rows"]), int(state.loc[key, "sum"])) == (len(expected), sum(expected))
 
 
 @pytest.fixture
 def files(tmp_path):
-    """A directory into which files arrive."""
+    """A directory for arriving files."""
     folder = tmp_path / "files"
     folder.mkdir()
     return folder
 
 
 def arrive(spark, folder: Path, name: str, begin: int, end: int) -> None:
-    """Let a file arrive as a whole, as Spark's file source wants it."""
+    """Write a file atomically, as Spark's file source requires."""
     hidden = folder.parent / f"{name}.writing"
     hidden.write_text("\n".join(json.dumps({"k": n % KEYS, "v": n}) for n in range(begin, end)))
     hidden.rename(folder / f"{name}.json")
 
 
 def read(spark, folder):
-    """A stream that reads a file per micro-batch."""
+    """Return a stream that reads one file per micro-batch."""
     return spark.readStream.schema("k bigint, v bigint").option("maxFilesPerTrigger", 1).json(str(folder))
 
 
 def start(stream, job, folder, end=None, **trigger):
-    """Start a query that writes to a job, or where the options say that are given in its place."""
+    """Start a query that writes to a job, or with the given options."""
     writer = stream.writeStream.format("dask_elastic").options(**(job if isinstance(job, dict) else into(job)))
     writer = writer if end is None else writer.option("end", end)
     return writer.option("checkpointLocation", str(folder / "checkpoint")).trigger(**(trigger or NOW)).start()
 
 
-def test_a_stream_of_files_is_counted_once_and_its_end_drains_the_job(spark, client, files, wait_until):
+def test_stream_is_counted_once_and_its_end_finishes_the_job(spark, client, files, wait_until):
     register(spark)
     for number in range(3):
         arrive(spark, files, f"part-{number}", number * 100, number * 100 + 100)
@@ -86,7 +86,7 @@ def test_a_stream_of_files_is_counted_once_and_its_end_drains_the_job(spark, cli
 
     wait_until(counted, "the files are counted")
     query.stop()
-    # The query goes on where it was, under its own id, for what has arrived meanwhile.
+    # The query resumes from its checkpoint under its old id, and reads the files that arrived meanwhile.
     arrive(spark, files, "part-3", 300, 400)
     start(stream, job, files.parent, processingTime="100 milliseconds").processAllAvailable()
     assert job.status == "running"
@@ -94,10 +94,10 @@ def test_a_stream_of_files_is_counted_once_and_its_end_drains_the_job(spark, cli
     query.stop()
     job.wait(60, progress=False)
     check(job, 0, 400)
-    drain(query, job, timeout=60)  # what has ended already is left as it is
+    drain(query, job, timeout=60)  # no effect on an ended query and job
 
 
-def test_a_query_that_failed_goes_on_and_then_drains_the_job(spark, client, files, wait_until, caplog):
+def test_failed_query_leaves_job_running_and_its_restart_finishes_it(spark, client, files, wait_until, caplog):
     register(spark)
     mark = str(files.parent / "failed")
 
@@ -123,7 +123,7 @@ def test_a_query_that_failed_goes_on_and_then_drains_the_job(spark, client, file
     assert not caplog.records
 
 
-def test_a_query_without_rows_drains_the_job_and_others_leave_it_alone(spark, client, files, caplog):
+def test_query_without_rows_finishes_the_job_and_other_queries_do_not(spark, client, files, caplog):
     register(spark)
     stream = read(spark, files)
     job = counting(client, stream.schema)
@@ -135,14 +135,14 @@ def test_a_query_without_rows_drains_the_job_and_others_leave_it_alone(spark, cl
     options = into(job)
     start(stream, options, files.parent).awaitTermination()
     job.wait(60, progress=False)
-    # A job that is gone is nothing that a listener could mend, but it says so.
+    # A listener cannot end the source of a forgotten job; it logs that.
     job.forget()
     start(stream, options, files.parent).awaitTermination()
     spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
     assert "could not be ended" in caplog.text
 
 
-def test_what_wrote_to_a_job_does_not_end_the_next_one_of_its_name(client):
+def test_writer_of_earlier_generation_does_not_end_the_next_one(client):
     schema = pa.schema({"k": pa.int64(), "v": pa.int64()})
     before = Target.from_options(into(counting(client, schema)))
     de.job("counting", client).forget()
@@ -155,13 +155,13 @@ def test_what_wrote_to_a_job_does_not_end_the_next_one_of_its_name(client):
     end_source(before)
 
 
-def test_an_epoch_that_spark_repeats_is_taken_once(spark, client, files):
+def test_repeated_epoch_is_processed_once(spark, client, files):
     register(spark)
     arrive(spark, files, "part-0", 0, 100)
     stream = spark.readStream.schema("k bigint, v bigint").json(str(files))
     job = counting(client, stream.schema)
     start(stream, job, files.parent, end="false").awaitTermination()
-    # As if Spark had died between our commit and its own note of it.
+    # As if Spark had died between the commit of the epoch and its own log of it.
     for commit in (files.parent / "checkpoint" / "commits").glob("*0*"):
         commit.unlink()
     arrive(spark, files, "part-1", 100, 200)
@@ -170,7 +170,7 @@ def test_an_epoch_that_spark_repeats_is_taken_once(spark, client, files):
     check(job, 0, 200)
 
 
-def test_an_epoch_repeated_with_other_rows_is_an_error_and_stops_the_job(spark, client):
+def test_epoch_repeated_with_other_rows_fails_the_job(spark, client):
     job = counting(client, numbers(spark, 0, 1).schema)
     handoff(numbers(spark, 0, 1000), 5, job, query="q")
     handoff(numbers(spark, 0, 1000, partitions=3), 5, job, query="q")
@@ -181,11 +181,11 @@ def test_an_epoch_repeated_with_other_rows_is_an_error_and_stops_the_job(spark, 
     assert isinstance(job.error, EpochConflict)
 
 
-def test_attempts_that_fail_leave_nothing_behind(spark, client, tmp_path):
+def test_rows_of_failed_attempts_are_dropped(spark, client, tmp_path):
     marks = str(tmp_path)
 
     def fails_once(batches):
-        """The second partition fails at its end the first time, when its rows are on their way."""
+        """Fail once at the end of the second partition, after its rows were sent."""
         from pyspark import TaskContext
 
         mark = Path(marks) / "failed"
@@ -205,7 +205,7 @@ def test_attempts_that_fail_leave_nothing_behind(spark, client, tmp_path):
     check(job, 0, 50_000)
 
 
-def test_whoever_takes_a_wake_up_and_dies_loses_nothing(spark, client):
+def test_stolen_wake_ups_lose_no_rows(spark, client):
     job = counting(client, numbers(spark, 0, 1).schema, name="wake")
     stop, stolen = threading.Event(), []
 
@@ -230,7 +230,7 @@ def test_whoever_takes_a_wake_up_and_dies_loses_nothing(spark, client):
     check(job, 0, 4000)
 
 
-def test_a_full_queue_holds_the_commit_back_and_memory_stays_bounded(spark, client, wait_until):
+def test_full_queue_blocks_commit_and_bounds_memory(spark, client, wait_until):
     schema = numbers(spark, 0, 1).schema
     job = counting(client, schema, name="slow", epochs=1, staging="256KiB", rate=50_000)
     done: list[int] = []
@@ -266,7 +266,7 @@ def test_a_full_queue_holds_the_commit_back_and_memory_stays_bounded(spark, clie
     assert 0 < max(client.run(peak).values()) <= 256 * 1024
 
 
-def test_a_drained_job_takes_no_more_and_loses_nothing(spark, client):
+def test_drained_job_refuses_further_epochs_and_keeps_all_rows(spark, client):
     job = counting(client, numbers(spark, 0, 1).schema)
     handoff(numbers(spark, 0, 100_000), 0, job, query="q")
     job.drain(60)
@@ -275,7 +275,7 @@ def test_a_drained_job_takes_no_more_and_loses_nothing(spark, client):
         handoff(numbers(spark, 0, 10), 1, job, query="q")
 
 
-def test_the_event_time_of_what_spark_hands_over_passes_the_job(spark, client, wait_until):
+def test_event_time_of_spark_rows_advances_the_job(spark, client, wait_until):
     def hours(begin, end):
         return numbers(spark, begin, end, partitions=2).selectExpr("k", "v", "timestamp_seconds(3600 * v) as at")
 
@@ -289,16 +289,16 @@ def test_the_event_time_of_what_spark_hands_over_passes_the_job(spark, client, w
         return len(own) and (own == pd.Timestamp(3600 * hour, unit="s")).all()
 
     handoff(hours(0, 100), 0, job, query="q")
-    # The second of the two partitions, which each have an instance of their own, begins at 50.
-    wait_until(lambda: reached(49 - 2), "the partition that is behind has said how far it is")
+    # Each of the two partitions has its own instance; the second one starts at 50.
+    wait_until(lambda: reached(49 - 2), "the watermark of the slower partition")
     handoff(hours(100, 110), 1, job, query="q")
-    wait_until(lambda: reached(104 - 2), "event time goes on with the next micro-batch")
+    wait_until(lambda: reached(104 - 2), "the watermark of the next micro-batch")
     job.drain(60)
     assert reached(109)
     assert job.event_times()["late"].sum() == 0
 
 
-def test_each_micro_batch_of_a_query_can_be_handed_over_by_hand(spark, client, files):
+def test_foreach_batch_can_send_each_micro_batch_by_handoff(spark, client, files):
     for number in range(2):
         arrive(spark, files, f"part-{number}", number * 100, number * 100 + 100)
     stream = read(spark, files)
@@ -306,11 +306,11 @@ def test_each_micro_batch_of_a_query_can_be_handed_over_by_hand(spark, client, f
     epochs = []
 
     def run(**options):
-        def hand_over(frame, epoch):
+        def send(frame, epoch):
             handoff(frame, epoch, job, **options)
             epochs.append(epoch)
 
-        query = stream.writeStream.foreachBatch(hand_over).option("checkpointLocation", str(files.parent / "c"))
+        query = stream.writeStream.foreachBatch(send).option("checkpointLocation", str(files.parent / "c"))
         query.trigger(**NOW).start().awaitTermination()
         spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
 
@@ -323,7 +323,7 @@ def test_each_micro_batch_of_a_query_can_be_handed_over_by_hand(spark, client, f
     check(job, 0, 300)
 
 
-def test_a_cluster_that_speaks_tls_only(spark):
+def test_handoff_to_cluster_with_tls(spark):
     with (
         LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0", security=True) as cluster,
         Client(cluster) as client,

@@ -1,4 +1,4 @@
-"""What is drawn of a job over time, as columns that grow at their end; all viewers read the same ones."""
+"""The rows that figures draw of a job over time; all viewers share them."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
     Layout = tuple[tuple[str, ...], tuple[str, ...]]
 
 COLUMNS = (*SERIES, "moved")
-"""What a tape has of a job besides cores; `moved` is how many shards moved since the row before."""
+"""Columns of a time series besides cores; `moved` is the number of shard moves since the previous row."""
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """A stretch of a tape.
+    """Consecutive rows of a time series.
 
     Parameters
     ----------
     times : array of float, shape (rows,)
-        Seconds since the epoch.
+        Seconds since 1970.
     series : mapping of str to array of float, shape (rows,)
-        By the names in `COLUMNS`; NaN where unknown.
+        Values by the names in `COLUMNS`; NaN where unknown.
     executors, nodes : array of float, shape (rows, names)
         Cores of each executor, and on each node.
     """
@@ -45,20 +45,27 @@ class Rows:
         return len(self.times)
 
 
-class Tape:
+class TimeSeries:
     """The newest rows of one job's history in one array.
 
-    A viewer remembers `run` and `end` as they were when it last looked, and asks for the rows `since` then. When `run`
-    has changed, the job is on other nodes than before, and the viewer draws everything again.
+    A viewer stores `layout_version` and `end`, and later asks for the rows `since` that end. If `layout_version` has
+    changed, the job has other executors or nodes than before, and the viewer draws all rows again.
 
     Parameters
     ----------
     length : int
-        How many rows are kept.
+        Number of rows kept.
+
+    Attributes
+    ----------
+    layout_version : int
+        Number of changes of the executors or nodes.
+    end : int
+        Number of rows added since the last such change.
     """
 
     def __init__(self, length: int = 600):
-        self.run = 0
+        self.layout_version = 0
         self.end = 0
         self.executors: tuple[str, ...] = ()
         self.nodes: tuple[str, ...] = ()
@@ -68,8 +75,8 @@ class Tape:
         self._filled = 0
         self._last = -math.inf
 
-    def take(self, job: JobHistory) -> None:
-        """Append what the history has and the tape has not."""
+    def update(self, job: JobHistory) -> None:
+        """Append the history's new rows."""
         times = job.times
         if times and times[-1] == self._last:
             return
@@ -84,12 +91,12 @@ class Tape:
         series = [job.series(name)[-fresh:] for name in SERIES]
         cores = [counts[-fresh:] for counts in (*by_executor.values(), *by_node.values())]
         block = np.array([times[-fresh:], *series, moved, *cores], dtype=np.float64).T
-        # What is expected of a queue that grows is infinite, and has no place on an axis.
+        # The predicted latency is infinite while a queue grows; an axis cannot show that.
         self._append(np.where(np.isfinite(block), block, np.nan))
 
     def _begin(self, layout: Layout) -> None:
         self._layout = layout
-        self.run += 1
+        self.layout_version += 1
         self.end = self._filled = 0
         self._last = -math.inf
         self.executors, self.nodes = layout
@@ -107,7 +114,7 @@ class Tape:
         self._last = float(block[-1, 0])
 
     def since(self, end: int) -> Rows:
-        """Return the rows that came after the tape's end was `end`, as far as they are still there."""
+        """Return the rows added after `end`, as far as they are still kept."""
         count = min(self.end - end, self._filled, self._length)
         rows = self._array[self._filled - count : self._filled].copy()
         first_node = 1 + len(COLUMNS) + len(self.executors)
@@ -119,23 +126,23 @@ class Tape:
         )
 
 
-class Tapes:
-    """The tapes of jobs; one that nobody looks at is not kept up to date, and costs nothing."""
+class TimeSeriesStore:
+    """The time series of jobs; each is updated only when a viewer reads it."""
 
     def __init__(self) -> None:
-        self._tapes: dict[str, tuple[JobHistory, Tape]] = {}
+        self._known: dict[str, tuple[JobHistory, TimeSeries]] = {}
 
-    def of(self, job: JobHistory) -> Tape:
-        """Return the tape of a job with its newest rows."""
+    def of(self, job: JobHistory) -> TimeSeries:
+        """Return the time series of a job, with the job's newest rows."""
         name = job.latest().name
-        known, tape = self._tapes.get(name, (None, None))
-        if tape is None or known is not job:
-            tape = Tape()
-            self._tapes[name] = (job, tape)
-        tape.take(job)
-        return tape
+        known, series = self._known.get(name, (None, None))
+        if series is None or known is not job:
+            series = TimeSeries()
+            self._known[name] = (job, series)
+        series.update(job)
+        return series
 
     def keep(self, names: Collection[str]) -> None:
-        """Drop the tapes of all other jobs."""
-        for name in [name for name in self._tapes if name not in names]:
-            del self._tapes[name]
+        """Drop the time series of all jobs that are not in `names`."""
+        for name in [name for name in self._known if name not in names]:
+            del self._known[name]

@@ -1,0 +1,140 @@
+"""Decisions of one tick: each is written once, and again only when something about it has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from dask_elastic.control.demand import JobDemand
+from dask_elastic.control.grants import core_change
+from dask_elastic.control.guard import ProposedChange
+from dask_elastic.control.keys import ExecutorKey, JobKey, job_key
+from dask_elastic.control.reason import reason
+from dask_elastic.control.settings import ControlSettings
+from dask_elastic.control.sharing import Portion
+from dask_elastic.vocab.identity import ExecutorId
+from dask_elastic.vocab.plan import Decision, Outlook
+from dask_elastic.vocab.snapshot import JobSnapshot, Snapshot
+
+_NOTHING_TO_REPORT: object = (True, False, (), frozenset())
+"""The target can be reached, no core is missing, no operator is GIL-bound, no change is deferred."""
+
+
+@dataclass(frozen=True, eq=False)
+class JobPlan:
+    """One job at one tick: its demand, the cores it gets, and the changes.
+
+    Parameters
+    ----------
+    job : JobSnapshot
+        The job's measurements.
+    demand : JobDemand
+        The cores it needs.
+    portion : Portion
+        The cores it gets.
+    slots : int
+        Number of cores available to all jobs that share them.
+    crowded : bool
+        Whether these are fewer than the executors.
+    changes : tuple of ProposedChange
+        The changes. If all are deferred, or the job is in a dry run, the changes that would be made.
+    deferred : mapping
+        The executors whose changes are deferred, and the reasons.
+    """
+
+    job: JobSnapshot
+    demand: JobDemand
+    portion: Portion
+    slots: int
+    crowded: bool
+    changes: tuple[ProposedChange, ...] = ()
+    deferred: Mapping[ExecutorKey, str] = field(default_factory=dict)
+
+    @property
+    def applied(self) -> bool:
+        """Whether any change is carried out."""
+        return not self.job.dry_run and any(change.key not in self.deferred for change in self.changes)
+
+    @property
+    def wanted(self) -> dict[ExecutorId, int]:
+        """The cores that the model requests, by executor."""
+        return {
+            self.job.executors[index].executor: int(count)
+            for index, count in zip(self.demand.indices, self.demand.needed, strict=True)
+        }
+
+
+class DecisionWriter:
+    """Writes decisions; remembers the last one of each job, to omit repetitions.
+
+    Parameters
+    ----------
+    settings : ControlSettings
+        Values that reasons mention.
+    """
+
+    def __init__(self, settings: ControlSettings):
+        self._settings = settings
+        self._last: dict[JobKey, tuple[object, object]] = {}
+        self._written = 0
+
+    def forget_all_but(self, jobs: Iterable[JobKey]) -> None:
+        """Forget all jobs except the given ones."""
+        self._last = {job: self._last[job] for job in jobs if job in self._last}
+
+    def decision(
+        self, job_plan: JobPlan, outlook: Outlook, bound: Mapping[str, int], snapshot: Snapshot
+    ) -> Decision | None:
+        """Return the decision about a job, or None if it repeats the last one.
+
+        Parameters
+        ----------
+        job_plan : JobPlan
+            The job.
+        outlook : Outlook
+            What the model predicts for it.
+        bound : mapping of str to int
+            Its GIL-bound operators, and how many cores per node speed them up.
+        snapshot : Snapshot
+            The measurements on which the decision is based.
+
+        Returns
+        -------
+        Decision or None
+            None if no change is carried out and neither status nor proposal differ from the last decision.
+        """
+        status = (outlook.feasible, outlook.starved > 0, outlook.bound, frozenset(job_plan.deferred))
+        proposed = frozenset((change.key, tuple(change.after.tolist())) for change in job_plan.changes)
+        key = job_key(job_plan.job)
+        before, proposed_before = self._last.get(key, (_NOTHING_TO_REPORT, None))
+        if not job_plan.applied and status == before and (not proposed or proposed == proposed_before):
+            return None
+        self._last[key] = (status, proposed)
+        self._written += 1
+        return Decision(
+            number=self._written,
+            time=snapshot.now,
+            job=job_plan.job.name,
+            generation=job_plan.job.generation,
+            target=job_plan.job.latency_target,
+            measured=job_plan.job.latency,
+            predicted=outlook.predicted,
+            feasible=outlook.feasible,
+            wanted=job_plan.wanted,
+            changes=tuple(map(core_change, job_plan.changes)),
+            applied=job_plan.applied,
+            reason=reason(
+                job_plan.job,
+                job_plan.demand,
+                job_plan.portion,
+                job_plan.changes,
+                job_plan.deferred,
+                snapshot.nodes,
+                bound,
+                None if job_plan.crowded else job_plan.slots,
+                self._settings,
+            ),
+            starved=outlook.starved,
+            bound=outlook.bound,
+            moved_bytes=float(sum(change.moved_bytes for change in job_plan.changes)),
+        )
