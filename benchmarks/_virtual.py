@@ -208,7 +208,8 @@ class VirtualJob:
             self.at(self.now + delay, lambda j=index, b=batch: self._offer(j, b))
 
     def _offer(self, index: int, batch: Batch) -> None:
-        self._carry_out(index, self.executors[index].offer(SOURCE, batch, batch.nbytes, self.now))
+        executor = self.executors[index]
+        self._carry_out(index, executor.accept(executor.split(batch), SOURCE, batch, batch.nbytes, self.now))
 
     def _release(self, index: int, nbytes: int) -> None:
         gate = self.gates[index]

@@ -22,8 +22,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from dask_elastic.papers.random_jobs import RandomJob, random_job
 from dask_elastic.topology.fusion import SCORES, fuse
-from dask_elastic.topology.random_jobs import RandomJob, random_job
 from dask_elastic.windows.consolidation import Recipe, plan
 from dask_elastic.windows.merge_cost import Keys
 from dask_elastic.windows.window import Window

@@ -25,10 +25,10 @@ from typing import Any
 
 import numpy as np
 
-from dask_elastic.planning.load_limit import least_tau
-from dask_elastic.planning.sequence import sequence
-from dask_elastic.planning.single_step import single_step
-from dask_elastic.planning.transition import projected_costs
+from dask_elastic.planning.intervals.load_limit import least_tau
+from dask_elastic.planning.intervals.sequence import sequence
+from dask_elastic.planning.intervals.single_step import single_step
+from dask_elastic.planning.intervals.transition import projected_costs
 
 STEPS = [(64, 4), (64, 16), (64, 32), (128, 16), (256, 16), (512, 16), (1024, 16), (1024, 64), (2048, 64)]
 """Tasks and nodes."""

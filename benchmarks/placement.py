@@ -20,20 +20,21 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from dask_elastic.planning.check import validate
-from dask_elastic.planning.flux import Flux
-from dask_elastic.planning.milp import Milp
-from dask_elastic.planning.problem import Placement, PlacementProblem
-from dask_elastic.planning.quality import collocation, load_distance
-from dask_elastic.planning.registry import Planner, names, planner
-from dask_elastic.planning.workloads.node_loads import SIZES, varied_nodes
-from dask_elastic.planning.workloads.operator_chains import operator_chain
+from dask_elastic.papers.workloads.node_loads import SIZES, varied_nodes
+from dask_elastic.papers.workloads.operator_chains import operator_chain
+from dask_elastic.planning.placement.check import validate
+from dask_elastic.planning.placement.flux import Flux
+from dask_elastic.planning.placement.milp import Milp
+from dask_elastic.planning.placement.planner import PlacementPlanner
+from dask_elastic.planning.placement.problem import Placement, PlacementProblem
+from dask_elastic.planning.placement.quality import collocation, load_distance
+from dask_elastic.planning.registry import names, planner
 
 BUDGETS = (10, 20, 30, 40, None)
 SMALL, LARGE = SIZES[0], SIZES[2]
 
 
-def timed(made: Planner, problem: PlacementProblem, seed: int) -> tuple[Placement, float]:
+def timed(made: PlacementPlanner, problem: PlacementProblem, seed: int) -> tuple[Placement, float]:
     """Plan, and measure the time."""
     start = time.perf_counter()
     placement = made.plan(problem, seed)
@@ -103,7 +104,7 @@ def collocations(seeds: int) -> Iterator[dict[str, Any]]:
 def others(seeds: int) -> Iterator[dict[str, Any]]:
     """Yield a line for every planner but the solver, ALBIC and COLA."""
     problems = [varied_nodes(seed, LARGE, 40.0) for seed in range(seeds)]
-    for name in names():
+    for name in names("placement"):
         if name not in ("milp", "albic", "cola"):
             plans = [timed(planner(name), problem, seed) for seed, problem in enumerate(problems)]
             yield {

@@ -14,10 +14,11 @@ import click
 from dask_elastic.cli.command import Command, help_text
 from dask_elastic.cli.problem_file import load
 from dask_elastic.cli.table import count, duration, table
-from dask_elastic.planning import experiment
-from dask_elastic.planning.problem import Draft, PlacementProblem
-from dask_elastic.planning.quality import collocation, imbalance, load_distance
-from dask_elastic.planning.registry import Planner, names, planner
+from dask_elastic.planning.placement.planner import PlacementPlanner
+from dask_elastic.planning.placement.problem import Draft, PlacementProblem
+from dask_elastic.planning.placement.quality import collocation, imbalance, load_distance
+from dask_elastic.planning.registry import names, planner
+from dask_elastic.vocab.errors import MissingExtra
 
 HEAD = ("planner", "load distance", "imbalance", "moves", "moved bytes", "collocation", "proven", "milliseconds")
 AS_IS = "(as it is)"
@@ -25,7 +26,7 @@ AS_IS = "(as it is)"
 _HELP = """Plan placements offline, from files.
 
 A problem is a JSON or Parquet file of groups with loads, the bins they are on, and what moving
-them may cost. Every planner is judged by the same measures.
+them may cost. All planners are compared by the same measures.
 
 For example:
     dask elastic plan compare problem.json
@@ -40,11 +41,11 @@ def plan() -> None:
 
 @plan.command(cls=Command)
 @click.argument("problem", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--planner", "chosen", type=click.Choice(names()), multiple=True,
-              help="Ask this planner; may be repeated. All are asked if left out.")  # fmt: skip
+@click.option("--planner", "chosen", type=click.Choice(names("placement")), multiple=True,
+              help="Run this planner; may be repeated. All that are installed run if left out.")  # fmt: skip
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="The planners' seed.")
 @click.option("--option", "options", multiple=True, metavar="[PLANNER.]NAME=VALUE",
-              help="An option of those asked planners that have it, or of one; may be repeated.")  # fmt: skip
+              help="An option for all chosen planners that have it, or for one; may be repeated.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def compare(problem: Path, chosen: tuple[str, ...], seed: int, options: tuple[str, ...], as_json: bool) -> None:
     """Run one or all planners on a PROBLEM file and compare their plans.
@@ -54,11 +55,14 @@ def compare(problem: Path, chosen: tuple[str, ...], seed: int, options: tuple[st
         dask elastic plan compare problem.parquet --planner milp --option time_limit=1
         dask elastic plan compare problem.json --planner flux --planner albic --option flux.passes=1
 
-    Load distance is how far the bin furthest from the mean load is from it, imbalance the greatest
-    load over the mean, collocation the part of the traffic that stays within bins. A plan is proven
-    where no other is better for what its planner minimises. VALUE is JSON, or text.
+    Load distance is the greatest distance of a bin's load from the mean, imbalance the greatest
+    load over the mean, collocation the share of traffic that stays within bins. A plan is proven
+    if no other has a lower value of what its planner minimises. VALUE is JSON, or text.
     """
-    planners = _planners(tuple(dict.fromkeys(chosen)) or names(), options)
+    # What serves papers is imported only by the commands that use it.
+    from dask_elastic.papers import experiment
+
+    planners = _planners(tuple(dict.fromkeys(chosen)) or _installed(), options)
     loaded = load(problem)
     found = experiment.compare(loaded, planners, seed, clock=time.perf_counter)
     if as_json:
@@ -72,21 +76,21 @@ def compare(problem: Path, chosen: tuple[str, ...], seed: int, options: tuple[st
 @click.argument("names", nargs=-1)
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("figures"), show_default=True,
               help="The directory for the files.")  # fmt: skip
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="What chance starts from.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seeds every random choice.")
 @click.option("--quick", is_flag=True, help="Make small versions, in seconds instead of minutes.")
-@click.option("--list", "listing", is_flag=True, help="Only say which figures there are.")
+@click.option("--list", "listing", is_flag=True, help="Only list the figures.")
 def figures(names: tuple[str, ...], out: Path, seed: int, quick: bool, listing: bool) -> None:
-    """Compute figures of the papers again, all or those of some NAMES.
+    """Reproduce figures of the papers: all of them, or those named.
 
     For example:
         dask elastic plan figures --list
         dask elastic plan figures --quick
         dask elastic plan figures albic-2 elasticutor-table-3 --out figures
 
-    Each becomes two files, named as the figure: its numbers in Parquet, its drawing in PNG.
+    Each figure becomes two files of its name: the numbers in Parquet, the drawing in PNG. It needs
+    the extra: pip install 'dask-elastic[papers]'.
     """
-    # Matplotlib and all that figures need takes a while to import.
-    from dask_elastic.dashboard.figures import catalogue
+    from dask_elastic.papers.figures import catalogue
 
     known = catalogue.figures()
     unknown = [name for name in names if name not in known]
@@ -102,7 +106,20 @@ def figures(names: tuple[str, ...], out: Path, seed: int, quick: bool, listing: 
         click.echo(f"{figure.name}: {' and '.join(map(str, files))}, in {duration(time.perf_counter() - start)}")
 
 
-def _planners(chosen: Sequence[str], options: Iterable[str]) -> dict[str, Planner]:
+def _installed() -> tuple[str, ...]:
+    """Return the placement planners whose solvers are installed; report the others on stderr."""
+    found = []
+    for name in names("placement"):
+        try:
+            planner(name, "placement")
+        except MissingExtra as error:
+            click.echo(f"left out: {error}", err=True)
+        else:
+            found.append(name)
+    return tuple(found)
+
+
+def _planners(chosen: Sequence[str], options: Iterable[str]) -> dict[str, PlacementPlanner]:
     """Return the planners with their options, by name."""
     given: dict[str, dict[str, Any]] = {name: {} for name in chosen}
     for option in options:
@@ -111,19 +128,21 @@ def _planners(chosen: Sequence[str], options: Iterable[str]) -> dict[str, Planne
         if not equals or not name:
             raise click.UsageError(f"--option {option!r} is no NAME=VALUE or PLANNER.NAME=VALUE.")
         if of and of not in given:
-            raise click.UsageError(f"--option {option!r} is for planner {of!r}: asked are {', '.join(given)}.")
+            raise click.UsageError(
+                f"--option {option!r} is for planner {of!r}, which does not run: planners are {', '.join(given)}."
+            )
         takers = [of] if of else [one for one in given if name in _known_options(one)]
         if not takers:
             asked = "; ".join(f"{one}: {', '.join(_known_options(one)) or 'none'}" for one in given)
-            raise click.UsageError(f"no planner that is asked has an option {name!r}. The options are {asked}.")
+            raise click.UsageError(f"no chosen planner has an option {name!r}. The options are {asked}.")
         for one in takers:
             given[one][name] = _value(text)
     return {name: _made(name, values) for name, values in given.items()}
 
 
-def _made(name: str, options: dict[str, Any]) -> Planner:
+def _made(name: str, options: dict[str, Any]) -> PlacementPlanner:
     try:
-        return planner(name, **options)
+        return planner(name, "placement", **options)
     except TypeError as error:
         raise click.UsageError(f"planner {name!r} cannot take {options}: {error}") from error
 

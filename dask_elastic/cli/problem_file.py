@@ -1,13 +1,13 @@
-"""Placement problems as files: JSON to be read and written by people, Parquet for large ones.
+"""Reads and writes placement problems: JSON for small ones written by hand, Parquet for large ones.
 
 JSON
     One object, with the names of `PlacementProblem`'s parameters. Only ``load``, ``current`` and ``bins`` are required.
     ``draining`` and ``pinned`` are lists of numbers; ``traffic`` is an object of three lists, ``source``, ``target``
     and ``bytes_per_second``.
 Parquet
-    One row a group. The columns ``load``, ``current``, ``state_bytes``, ``size`` and ``pinned`` are always there,
-    ``operator``, ``history``, ``sends_to`` and ``bytes_per_second`` where the problem has them. What is not of groups
-    is JSON in the metadata of the schema, under ``dask_elastic``.
+    One row per group. The columns ``load``, ``current``, ``state_bytes``, ``size`` and ``pinned`` are always there,
+    ``operator``, ``history``, ``sends_to`` and ``bytes_per_second`` where the problem has them. The rest is JSON
+    in the metadata of the schema, under ``dask_elastic``.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import scipy.sparse as sp
 
-from dask_elastic.planning.problem import PlacementProblem
+from dask_elastic.planning.placement.problem import PlacementProblem
 from dask_elastic.vocab.errors import PlanningError
 
 _METADATA = b"dask_elastic"
 _NAMES = tuple(field.name for field in fields(PlacementProblem))
 _REQUIRED = ("load", "current", "bins")
 _RESOURCES = "resources"
-"""How many numbers the load of a group has, where it is a list: lists of no groups do not tell."""
+"""The number of resources, if loads are lists: without groups, the lists do not show it."""
 
 _OF_BINS = ("bins", "capacity", "draining", "max_moves", "max_cost")
 _TRAFFIC = ("source", "target", "bytes_per_second")
@@ -49,7 +49,7 @@ def save(problem: PlacementProblem, path: Path) -> None:
     Raises
     ------
     PlanningError
-        If it ends in something else.
+        If it has another ending.
 
     Examples
     --------
@@ -77,12 +77,12 @@ def load(path: Path) -> PlacementProblem:
     Returns
     -------
     PlacementProblem
-        The very problem that was saved.
+        The saved problem.
 
     Raises
     ------
     PlanningError
-        If it ends in something else, or does not hold a well-formed problem; says what of it is wrong.
+        If it has another ending, or holds no well-formed problem; names what is wrong.
     OSError
         If it cannot be read.
     """
@@ -112,7 +112,7 @@ def _problem(given: Mapping[str, Any]) -> PlacementProblem:
     if resources is not None:
         values["load"] = np.reshape(np.array(values["load"], dtype=np.float64), (len(values["load"]), resources))
     for name in ("current", "operator", "size"):
-        # An empty list has no type of its own.
+        # An empty list has no type.
         if isinstance(values.get(name), list) and not values[name]:
             values[name] = np.zeros(0, dtype=np.int64)
     if values.get("traffic") is not None:
@@ -136,7 +136,7 @@ def _matrix(given: Any, groups: int) -> Any:
 
 
 def _plain(problem: PlacementProblem) -> dict[str, Any]:
-    """Return a problem as values that JSON has."""
+    """Return a problem as JSON values."""
     plain: dict[str, Any] = {}
     for name in _NAMES:
         value = getattr(problem, name)
@@ -190,7 +190,7 @@ def _from_parquet(path: Path) -> dict[str, Any]:
     table = pq.read_table(path).combine_chunks()
     metadata = (table.schema.metadata or {}).get(_METADATA)
     if metadata is None:
-        raise PlanningError("its schema has no metadata 'dask_elastic', which tells of the bins; write it with save().")
+        raise PlanningError("its schema has no metadata 'dask_elastic' with the bins; write it with save().")
     found: dict[str, Any] = json.loads(metadata)
     traffic = {}
     for name in table.column_names:
@@ -211,7 +211,7 @@ def _from_parquet(path: Path) -> dict[str, Any]:
 
 
 def _pairs(columns: Mapping[str, Any]) -> dict[str, Any]:
-    """Return traffic as JSON has it."""
+    """Return traffic in the form of JSON."""
     if len(columns) != 2:
         raise PlanningError(f"it has {next(iter(columns))!r} alone: sends_to and bytes_per_second belong together.")
     targets, rates = (columns[name].combine_chunks() for name in ("sends_to", "bytes_per_second"))

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_elastic.control.assignment import CoreProblem
 from dask_elastic.control.guard import ProposedChange
 from dask_elastic.control.keys import ExecutorKey
+from dask_elastic.planning.cores.problem import CoreProblem
 from dask_elastic.vocab.plan import CoreChange
 from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot, NodeSnapshot
 

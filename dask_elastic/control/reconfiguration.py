@@ -24,9 +24,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dask_elastic.control.scaling import Scaling, ScalingPolicy
-from dask_elastic.planning.check import validate
-from dask_elastic.planning.problem import Mask, Placement, PlacementProblem
-from dask_elastic.planning.registry import Planner
+from dask_elastic.planning.placement.check import validate
+from dask_elastic.planning.placement.planner import PlacementPlanner
+from dask_elastic.planning.placement.problem import Mask, Placement, PlacementProblem
 from dask_elastic.vocab.errors import PlanningError
 
 
@@ -121,7 +121,7 @@ class Reconfigurer:
 
     Parameters
     ----------
-    planner : Planner
+    planner : PlacementPlanner
         Places the groups.
     policy : ScalingPolicy
         Decides on the number of nodes.
@@ -148,7 +148,7 @@ class Reconfigurer:
     ('b', 'c')
     """
 
-    def __init__(self, planner: Planner, policy: ScalingPolicy, seed: int = 0):
+    def __init__(self, planner: PlacementPlanner, policy: ScalingPolicy, seed: int = 0):
         self._planner = planner
         self._policy = policy
         self._seed = seed

@@ -23,9 +23,9 @@ from typing import Protocol
 
 import numpy as np
 
-from dask_elastic.planning.flux import Flux
-from dask_elastic.planning.problem import SLACK, Floats, Ints, Mask, Placement, PlacementProblem
-from dask_elastic.planning.quality import load_index
+from dask_elastic.planning.placement.flux import Flux
+from dask_elastic.planning.placement.problem import SLACK, Floats, Ints, Mask, Placement, PlacementProblem
+from dask_elastic.planning.placement.quality import load_index
 from dask_elastic.vocab.errors import PlanningError
 
 
@@ -108,7 +108,7 @@ class TargetUtilisation:
         Maximum number of nodes.
     communication : float
         The load of sending all traffic between nodes, relative to the load without communication; see
-        `dask_elastic.planning.quality.load_index`. With 0, collocation saves nothing.
+        `dask_elastic.planning.placement.quality.load_index`. With 0, collocation saves nothing.
 
     Raises
     ------

@@ -40,10 +40,10 @@ FINAL_FLUSH = -2
 class ElasticExecutor:
     """One of the fixed parts of a component's key space, on as many cores as it is given.
 
-    The data path is `offer` (called by any thread that delivers a batch), `take` and `done` (called by a task's thread,
-    or by the thread that feeds a remote task); control is `handle`. The driver passes each message of a remote task to
-    `links.admit` when it arrives, then in the same order to `links.leaves` (outputs) or `take_back` (all else). Methods
-    of the data path, `handle` and `take_back` return instructions for the driver.
+    The data path is `split` and `accept` (called by any thread that delivers a batch), `take` and `done` (called by a
+    task's thread, or by the thread that feeds a remote task); control is `handle`. The driver passes each message of a
+    remote task to `links.admit` when it arrives, then in the same order to `links.leaves` (outputs) or `take_back` (all
+    else). Methods of the data path, `handle` and `take_back` return instructions for the driver.
 
     Parameters
     ----------
@@ -119,18 +119,12 @@ class ElasticExecutor:
 
     # data path
 
-    def offer(self, origin: ExecutorId, batch: Batch, nbytes: int, now: float) -> list[do.Instruction]:
-        """Accept a batch; its `nbytes` of credit are released to the sender when all of its rows are processed."""
-        if batch.rows.num_rows == 0:
-            return [do.Release(origin, nbytes)] if nbytes else []
-        return self.accept(self.split(batch), origin, batch, nbytes, now)
-
     def split(self, batch: Batch) -> Block:
-        """Sort a batch by task, without the lock: the first half of `offer`, for a batch that has rows."""
+        """Sort a batch that has rows by task, without the lock."""
         return self.routes.split(batch)
 
     def accept(self, block: Block, origin: ExecutorId, batch: Batch, nbytes: int, now: float) -> list[do.Instruction]:
-        """Enqueue a split batch as the current table says: the second half of `offer`.
+        """Enqueue a split batch as the current table says; its credit is released when all of its rows are processed.
 
         Raises
         ------

@@ -1,19 +1,19 @@
 """Balancing the shards of one executor over its tasks.
 
 Goal
-    The busiest task is at most `threshold` times as busy as the mean, after few moves. Where one hot shard alone is
-    more than that, its task is left to it, and the goal holds for the others among themselves.
+    The busiest task is at most `threshold` times as busy as the mean, after few moves. Where one hot shard alone
+    exceeds that, it keeps its task to itself, and the goal holds among the other tasks.
 Heuristic
-    One shard at a time, from the most to the least loaded task: the one that leaves the lower peak of the two.
+    One shard at a time moves from the most to the least loaded task: the shard that leaves the lower peak of the two.
 Not done
-    Swaps of shards, and any weighing of a shard's state: shards are many and small, so single moves come close.
+    Swaps of shards, and the cost of moving a shard's state: shards are many and small, so single moves suffice.
 
 Notes
 -----
 Elasticutor, section 3.1, with the fourth erratum: "the reassignment that reduces δ most" freezes on tied maxima, so the
 shard is chosen that minimises the larger of the two loads after the move, and the search in a task stops when that is
-not below its load. The paper and the erratum are silent on what becomes of the others then; here they are balanced
-further, or a single hot key would keep them as uneven as it found them.
+not below its load. The paper and the erratum do not state what happens to the other tasks then; here they are
+balanced further, since otherwise a single hot key would prevent any balancing.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ _SCALE_BITS = 48
 
 @dataclass(frozen=True, slots=True)
 class ShardMove:
-    """One shard changes its task.
+    """A move of one shard to another task.
 
     Parameters
     ----------
     shard : int
         The shard.
     source : int
-        The task that owns it.
+        The task that owns it now.
     target : int
-        The task that shall own it.
+        The task that owns it afterwards.
 
     Raises
     ------
@@ -74,9 +74,8 @@ def balance(
     """Plan the shard moves that even out the loads of an executor's tasks.
 
     While the most loaded task has more than `threshold` times the mean load, one shard goes from it to the least loaded
-    task: the shard that makes the larger of the two loads smallest. Where that is not below the load that the most
-    loaded task has now, nothing can relieve it: it is set aside, and the same is done for the other tasks and their
-    mean.
+    task: the shard that makes the larger of the two loads smallest. Where that is not below the present load of the
+    most loaded task, no move can relieve it: it is set aside, and the other tasks are balanced around their own mean.
 
     Parameters
     ----------
@@ -87,14 +86,14 @@ def balance(
     tasks : sequence of int
         The ids of the executor's tasks, those without a shard too. Their order does not matter.
     threshold : float
-        How far the most loaded task may be above the mean, at least 1; tasks that nothing can relieve are not counted.
+        The allowed load of the most loaded task over the mean, at least 1; tasks that are set aside do not count.
     node_of_task : mapping or array, optional
-        The node of each task, by task id. Among moves of equal gain one that stays on the node wins.
+        The node of each task, by task id. Among moves of equal gain, one within a node wins.
 
     Returns
     -------
     list of ShardMove
-        The moves in the order in which they were found, each shard once at most. Empty if nothing is gained.
+        The moves in the order in which they were found, each shard at most once. Empty if no move helps.
 
     Raises
     ------
@@ -105,14 +104,13 @@ def balance(
     Notes
     -----
     Elasticutor, section 3.1, moves the shard that reduces the imbalance most. No single move reduces it when two tasks
-    share the maximum, as when an empty task joins two equal ones, so the paper's rule would stop there; the larger of
-    the two loads goes down all the same.
+    share the maximum, as when an empty task joins two equal ones, so the paper's rule would stop there; minimising the
+    larger of the two loads does not.
 
     Each move lowers the sorted loads lexicographically, so the search ends. The least load never falls and tasks that
-    are set aside keep theirs, so that nothing can relieve them later either, and planning again over the result finds
-    nothing to do. Loads are taken as whole multiples of 2**-48 of the largest one (of fewer digits above 16,384
-    shards): sums are then exact, and ties are the same on every machine. Further ties go to the lowest shard, then to
-    the lowest task.
+    are set aside keep their load, so no later move can relieve them, and planning again over the result finds no move.
+    Loads are taken as whole multiples of 2**-48 of the largest one (with fewer digits above 16,384 shards): sums are
+    then exact, and ties are the same on every machine. Further ties go to the lowest shard, then to the lowest task.
 
     Examples
     --------
@@ -121,7 +119,7 @@ def balance(
     >>> balance([1, 1, 1, 1], owner=[0, 0, 1, 1], tasks=[0, 1])
     []
 
-    A shard of nine tenths of the load keeps its task to itself, and the others share the rest:
+    A shard with nine tenths of the load keeps its task to itself, and the other tasks share the rest:
 
     >>> balance([2, 2, 2, 54], owner=[1, 1, 0, 0], tasks=[0, 1, 2, 3])
     [ShardMove(shard=2, source=0, target=2), ShardMove(shard=0, source=1, target=3)]
@@ -139,10 +137,10 @@ def balance(
 
 
 def _search(tables: _Tables, threshold: float) -> dict[int, int]:
-    """Return the last place of every shard that was moved, in the order of their first moves."""
+    """Return the final place of every moved shard, in the order of their first moves."""
     final: dict[int, int] = {}
     while len(tables.totals) > 1:
-        # Moves and their ends are among the tasks that are left, so their mean stays as it is.
+        # Moves stay among the remaining tasks, so their mean is constant.
         floor = threshold * sum(tables.totals) / len(tables.totals)
         while (peak := max(tables.totals)) > floor:
             choice = tables.best_move(peak)
@@ -158,10 +156,10 @@ def _search(tables: _Tables, threshold: float) -> dict[int, int]:
 
 
 class _Tables:
-    """The loads while they are planned.
+    """The loads of tasks and shards during the search.
 
     Tasks have places 0, 1, … in the order of their ids; `places`, `totals` and the nodes are those of the tasks that
-    have not been set aside, and what is called a source or a target is a position among them.
+    have not been set aside; sources and targets are positions among them.
     """
 
     def __init__(self, whole: NDArray[np.int64], places: NDArray[np.int64], tasks: int, nodes: list[Hashable]):
@@ -177,14 +175,14 @@ class _Tables:
         self._shards: dict[int, list[tuple[int, int]]] = {}
 
     def set_aside(self, total: int) -> None:
-        """Leave the tasks with that load out from now on."""
+        """Exclude the tasks with that load from the rest of the search."""
         kept = [position for position, load in enumerate(self.totals) if load != total]
         self.places = [self.places[position] for position in kept]
         self.totals = [self.totals[position] for position in kept]
         self._nodes = [self._nodes[position] for position in kept]
 
     def _shards_of(self, position: int) -> list[tuple[int, int]]:
-        """Return the loads and numbers of a task's shards, by load; made when it is asked for, as few tasks are."""
+        """Return the loads and numbers of a task's shards, by load; built on first use, since few tasks are used."""
         place = self.places[position]
         found = self._shards.get(place)
         if found is None:
@@ -213,7 +211,7 @@ class _Tables:
         return None if best is None else best[2:]
 
     def _positions_of(self, total: int) -> list[int]:
-        """Return the positions of all tasks with that load; ties are rare, so the first is looked for alone."""
+        """Return the positions of all tasks with that load; ties are rare, so the first is sought by itself."""
         first = self.totals.index(total)
         found = [first]
         for _ in range(self.totals.count(total) - 1):
@@ -236,7 +234,7 @@ class _Tables:
         return best if best is not None and best[0] < peak else None
 
     def move(self, shard: int, source: int, target: int) -> None:
-        """Take a shard from one task to another."""
+        """Move a shard from one task to another."""
         weight = int(self._whole[shard])
         entry, shards = (weight, shard), self._shards_of(source)
         del shards[bisect_left(shards, entry)]

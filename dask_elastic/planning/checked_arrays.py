@@ -1,4 +1,4 @@
-"""Arguments of a placement problem as arrays of their own: copied, checked, and named where they are wrong.
+"""Converts arguments of planning problems to arrays: copies and checks them; errors name the argument.
 
 Notes
 -----
@@ -20,6 +20,9 @@ from dask_elastic.vocab.numbers import as_array, as_floats, is_number, is_whole
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
 Mask: TypeAlias = NDArray[np.bool_]
+
+SLACK = 1e-9
+"""Relative slack of limits and budgets: sums of floats depend on their order."""
 
 
 def numbers(name: str, given: ArrayLike, shape: tuple[int, ...] | None = None) -> Floats:
@@ -46,12 +49,12 @@ def numbers(name: str, given: ArrayLike, shape: tuple[int, ...] | None = None) -
 
 
 def integers(name: str, given: ArrayLike, count: int) -> Ints:
-    """Return so many integers.
+    """Return a given number of integers.
 
     Raises
     ------
     PlanningError
-        If there are more or fewer, or they are of another type.
+        If their number or type is wrong.
 
     Examples
     --------
@@ -107,12 +110,12 @@ def places(name: str, given: ArrayLike, groups: int, bins: int) -> Ints:
 
 
 def capacities(given: ArrayLike, bins: int, resources: int) -> Floats:
-    """Return what each bin can bear of each resource; one number a bin counts for all of them.
+    """Return the capacity of each bin for each resource; a single number per bin holds for all resources.
 
     Raises
     ------
     PlanningError
-        If the shape is another, or a number is not above 0.
+        If the shape is wrong, or a number is not above 0.
 
     Examples
     --------
@@ -131,7 +134,7 @@ def capacities(given: ArrayLike, bins: int, resources: int) -> Floats:
 
 
 def mask(name: str, given: ArrayLike | None, count: int) -> Mask:
-    """Return a mask, from a mask or from a list of what is in it.
+    """Return a mask, from a mask or from a list of members.
 
     Raises
     ------
@@ -168,7 +171,7 @@ def matrix(name: str, given: Any, groups: int) -> Any:
     Raises
     ------
     PlanningError
-        If the shape is another, or an entry is negative or not finite.
+        If the shape is wrong, or an entry is negative or not finite.
 
     Examples
     --------
@@ -194,7 +197,7 @@ def windows(name: str, given: ArrayLike, groups: int) -> Floats:
     Raises
     ------
     PlanningError
-        If the shape is another, there is no window, or a load is negative or not finite.
+        If the shape is wrong, there is no window, or a load is negative or not finite.
 
     Examples
     --------
@@ -210,12 +213,12 @@ def windows(name: str, given: ArrayLike, groups: int) -> Floats:
 
 
 def budget(name: str, given: float | None, whole: bool) -> Any:
-    """Return a budget, None where there is none.
+    """Return a budget; None is no budget.
 
     Raises
     ------
     PlanningError
-        If it is negative, no number, or not whole though it has to be.
+        If it is negative, no number, or not whole where it must be.
 
     Examples
     --------

@@ -1,16 +1,16 @@
-"""Where a job begins: homes, first cores, and the nodes of its sources.
+"""Initial placement of a job: homes and first cores of executors, and nodes of sources.
 
 Goal
     Every executor has a core at its home; the cores of the cluster are used; homes are spread evenly.
 Heuristic
-    One executor after the other goes to the node with the most free slots; what is left is dealt out at home.
+    Each executor in turn goes to the node with the most free slots; remaining slots go to the executors at home there.
 Not done
-    Anything about load, which is not known yet, and about who talks to whom.
+    Loads, which are not known yet, and traffic between components.
 
 Notes
 -----
-Elasticutor, section 5, assigns executors to nodes "in a round-robin manner"; going to the node with the most free slots
-is that where nodes are alike. By the third erratum an executor never has less than one core.
+Elasticutor, section 5, assigns executors to nodes "in a round-robin manner"; the node with the most free
+slots gives the same result on equal nodes. By the third erratum an executor always has one core at least.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from dask_elastic.vocab.errors import PlanningError
 
 
 @dataclass(frozen=True)
-class Demand:
-    """What one component asks for.
+class PlacementRequest:
+    """What one component requests at the start of a job.
 
     Parameters
     ----------
     name : str
         The component.
     instances : int or None
-        Executors of a stateful component or instances of a source; None leaves it to the planner.
+        Executors of a stateful component or instances of a source; None lets the planner choose.
     stateful : bool
         Whether it owns cores.
     cores : int or None
-        Cores of each executor; None takes what there is.
+        Cores of each executor; None takes the free slots at home.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Demand:
 
 @dataclass(frozen=True)
 class InitialPlacement:
-    """Where everything begins.
+    """Homes and first cores of all components.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ class InitialPlacement:
     cores : dict of str to tuple of dict
         Cores of each executor, by node.
     oversubscribed : bool
-        Whether executors had to share slots.
+        Whether executors share slots.
     """
 
     homes: dict[str, tuple[int, ...]]
@@ -62,8 +62,20 @@ class InitialPlacement:
     oversubscribed: bool
 
 
-def place(demands: Sequence[Demand], free_slots: Sequence[int]) -> InitialPlacement:
-    """Place a job on nodes with so many free slots each.
+def place(requests: Sequence[PlacementRequest], free_slots: Sequence[int]) -> InitialPlacement:
+    """Place a job on nodes.
+
+    Parameters
+    ----------
+    requests : sequence of PlacementRequest
+        The components of the job.
+    free_slots : sequence of int
+        The free slots of each node.
+
+    Returns
+    -------
+    InitialPlacement
+        Homes and cores.
 
     Raises
     ------
@@ -72,30 +84,30 @@ def place(demands: Sequence[Demand], free_slots: Sequence[int]) -> InitialPlacem
 
     Examples
     --------
-    >>> placement = place([Demand("s", 1, False), Demand("c", None, True)], free_slots=[2, 2])
+    >>> placement = place([PlacementRequest("s", 1, False), PlacementRequest("c", None, True)], free_slots=[2, 2])
     >>> placement.homes, placement.cores
     ({'c': (0, 1), 's': (0,)}, {'c': ({0: 2}, {1: 2})})
     """
     if not free_slots:
-        raise PlanningError("there is no node to place the job on")
-    stateful = [demand for demand in demands if demand.stateful]
+        raise PlanningError("there is no node to place the job on: start a worker")
+    stateful = [request for request in requests if request.stateful]
     free = list(free_slots)
     homes: dict[str, tuple[int, ...]] = {}
     places: dict[tuple[str, int], dict[int, int]] = {}
     load = [0] * len(free)
-    for demand in stateful:
+    for request in stateful:
         chosen = []
-        for index in range(demand.instances or _default_executors(len(stateful), free_slots)):
+        for index in range(request.instances or _default_executors(len(stateful), free_slots)):
             node = max(range(len(free)), key=lambda n: (free[n], -load[n], -n))
             free[node] -= 1
             load[node] += 1
             chosen.append(node)
-            places[demand.name, index] = {node: 1}
-        homes[demand.name] = tuple(chosen)
+            places[request.name, index] = {node: 1}
+        homes[request.name] = tuple(chosen)
     oversubscribed = any(slots < 0 for slots in free)
     oversubscribed |= _more_cores(stateful, homes, places, free)
-    for position, demand in enumerate(d for d in demands if not d.stateful):
-        homes[demand.name] = tuple((position + i) % len(free) for i in range(demand.instances or 1))
+    for position, request in enumerate(d for d in requests if not d.stateful):
+        homes[request.name] = tuple((position + i) % len(free) for i in range(request.instances or 1))
     cores = {d.name: tuple(places[d.name, i] for i in range(len(homes[d.name]))) for d in stateful}
     return InitialPlacement(homes, cores, oversubscribed)
 
@@ -105,17 +117,17 @@ def _default_executors(components: int, slots: Sequence[int]) -> int:
 
 
 def _more_cores(
-    stateful: Sequence[Demand],
+    stateful: Sequence[PlacementRequest],
     homes: Mapping[str, tuple[int, ...]],
     places: Mapping[tuple[str, int], dict[int, int]],
     free: list[int],
 ) -> bool:
-    """Deal free slots out, at home to those that take what there is; returns whether a fixed wish was not met."""
+    """Distribute free slots; return whether a requested number of cores could not be met."""
     unmet = False
-    for demand in stateful:
-        for index, home in enumerate(homes[demand.name]):
-            held = places[demand.name, index]
-            for _ in range((demand.cores or 1) - 1):
+    for request in stateful:
+        for index, home in enumerate(homes[request.name]):
+            held = places[request.name, index]
+            for _ in range((request.cores or 1) - 1):
                 node = home if free[home] > 0 else max(range(len(free)), key=lambda n: (free[n], -n))
                 unmet |= free[node] <= 0
                 free[node] -= 1

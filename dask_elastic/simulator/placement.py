@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from dask_elastic.planning.initial import Demand, place
+from dask_elastic.planning.initial import PlacementRequest, place
 from dask_elastic.topology.component import Component
 from dask_elastic.topology.operators import Compute, SinkOperator, SourceOperator
 from dask_elastic.vocab.identity import ExecutorId
@@ -55,11 +55,11 @@ class Placement:
         return instance.index if homes is None else homes[instance.index]
 
 
-def _demand(component: Component, executors: int | None) -> Demand | None:
+def _demand(component: Component, executors: int | None) -> PlacementRequest | None:
     match component.operator:
         case Compute() as operator:
-            return Demand(component.name, executors or operator.executors, True)
+            return PlacementRequest(component.name, executors or operator.executors, True)
         case SourceOperator() as operator:
-            return Demand(component.name, operator.source.parallel, False)
+            return PlacementRequest(component.name, operator.source.parallel, False)
         case SinkOperator():
             return None

@@ -1,25 +1,26 @@
-"""What every planner has to keep: a kit for those who write one.
+"""The conformance kit of planners: checks a planner of any kind against its contract.
 
-The contract, for every planner of `dask_elastic.planning.registry` and any other: an answer is valid, within budget,
-the same each time, no worse than staying by the planner's own objective, and optimal where it claims to be. From its
-own answer a planner moves nothing without a budget, and comes to rest with one. Neither the unit of loads and state nor
-the numbers of groups and bins matter.
+`check_planner` takes a planner and a problem of its kind. The contracts of core planners and of interval planners are
+in `dask_elastic.testing.core_planners` and `dask_elastic.testing.interval_planners`. The contract of placement planners
+is here: an answer is valid, within budget, the same each time, no worse than staying by the planner's own objective,
+and optimal where it claims to be. Planning again from its own answer moves nothing without a budget, and comes to rest
+with one. Neither the unit of loads and state nor the numbering of groups and bins changes the answer's quality.
 
-Some planners cannot keep all of it, by what they are, and say so:
+Some placement planners cannot keep all of this and declare so by attributes:
 
-- ``gradual = True``: one step a round, so that even without a budget it takes rounds to come to rest. ALBIC puts one
-  more pair together in each.
-- ``by_number = ("groups",)``, ``("bins",)`` or both: what the answer depends on, beside the problem. Hash functions
-  (consistent hashing, Redist's tail, universal hashing) take numbers of groups and give numbers of bins; Storm cuts
-  consecutive numbers into intervals; METIS, below COLA and ALBIC, draws among vertices by number; and in ALBIC the
-  solver's choice among equal balances shows in collocation. Renumbering what is not named must still change nothing.
+- ``gradual = True``: the planner makes one step per round, so that it needs several rounds to come to rest even without
+  a budget. ALBIC collocates one more pair in each.
+- ``by_number = ("groups",)``, ``("bins",)`` or both: the answer depends on these numbers. Hash functions (consistent
+  hashing, Redist's tail, universal hashing) map numbers of groups to numbers of bins; Storm cuts consecutive numbers
+  into intervals; METIS, which COLA and ALBIC use, breaks ties among vertices by number; and in ALBIC the solver's
+  choice among equal balances changes the collocation. Renumbering what is not declared must change nothing.
 
-A failure tells the problem and the rounds that led to it.
+A failure prints the problem and the rounds that led to it.
 
 Notes
 -----
-ALBIC, section 4.3.1: the constraints, a budget per round, and, by its second erratum, draining that must come to an
-end. The other papers' planners are held to the same.
+ALBIC, section 4.3.1: the constraints, a budget per round, and, by its second erratum, draining that ends. The other
+papers' placement planners keep the same contract.
 """
 
 from __future__ import annotations
@@ -27,44 +28,75 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any, overload
 
 import numpy as np
 import scipy.sparse as sp
 
-from dask_elastic.planning.check import validate
-from dask_elastic.planning.problem import Draft, Ints, Placement, PlacementProblem
-from dask_elastic.planning.quality import better
-from dask_elastic.planning.registry import Planner
+from dask_elastic.planning.cores import CoreAssignment
+from dask_elastic.planning.cores.problem import CoreProblem
+from dask_elastic.planning.intervals.plan import IntervalPlan
+from dask_elastic.planning.intervals.problem import IntervalProblem, SequenceProblem
+from dask_elastic.planning.placement.check import validate
+from dask_elastic.planning.placement.planner import PlacementPlanner
+from dask_elastic.planning.placement.problem import Draft, Ints, Placement, PlacementProblem
+from dask_elastic.planning.placement.quality import better
+from dask_elastic.planning.planner import Planner
+from dask_elastic.testing.core_planners import check_core_planner
+from dask_elastic.testing.interval_planners import check_interval_planner, check_sequence_planner
 from dask_elastic.vocab.errors import InvalidPlan
 
 ROUNDS = 60
-"""Within how many rounds a planner with a budget comes to rest."""
+"""The most rounds that a planner with a budget takes to come to rest."""
 
 NOISE = 1e-6
-"""Relative difference of objectives that does not count."""
+"""Objectives that differ relatively by less are equal."""
 
 OPTIMAL = 1e-4
-"""Relative difference to the optimum that does not count where an answer is proven to be it: a solver has its gap."""
+"""Relative difference to the optimum that a proven answer may have: the gap of a solver."""
 
 FEW = 1_000
-"""Placements are all tried where there are no more than that."""
+"""Problems with no more placements than this are searched exhaustively."""
 
 
-def check_planner(planner: Planner, problem: PlacementProblem, seed: int = 0) -> Placement:
-    """Run a planner on a problem, and on what follows from its answers.
+@overload
+def check_planner(planner: PlacementPlanner, problem: PlacementProblem, seed: int = 0) -> Placement: ...
+
+
+@overload
+def check_planner(
+    planner: Planner[CoreProblem, CoreAssignment], problem: CoreProblem, seed: int = 0
+) -> CoreAssignment: ...
+
+
+@overload
+def check_planner(
+    planner: Planner[IntervalProblem, IntervalPlan], problem: IntervalProblem, seed: int = 0
+) -> IntervalPlan: ...
+
+
+@overload
+def check_planner(
+    planner: Planner[SequenceProblem, list[IntervalPlan]], problem: SequenceProblem, seed: int = 0
+) -> list[IntervalPlan]: ...
+
+
+def check_planner(planner: Any, problem: Any, seed: int = 0) -> Any:
+    """Check a planner of any kind against its contract, on one problem.
 
     Parameters
     ----------
     planner : Planner
-        The planner to judge.
-    problem : PlacementProblem
-        The problem to judge it by; the kit makes some, see `problems`.
+        The planner to check.
+    problem : PlacementProblem, CoreProblem, IntervalProblem or SequenceProblem
+        The problem to check it with. `problems`, `core_problems`, `interval_problems` and `sequence_problems` make
+        some.
     seed : int
-        The seed that the planner is given.
+        The planner's seed.
 
     Returns
     -------
-    Placement
+    Placement, CoreAssignment, IntervalPlan or list of IntervalPlan
         The planner's answer to the problem.
 
     Raises
@@ -80,6 +112,16 @@ def check_planner(planner: Planner, problem: PlacementProblem, seed: int = 0) ->
     >>> for problem in problems(seed=3, count=2):
     ...     placement = check_planner(planner("flux"), problem)
     """
+    if isinstance(problem, CoreProblem):
+        return check_core_planner(planner, problem, seed)
+    if isinstance(problem, IntervalProblem):
+        return check_interval_planner(planner, problem, seed)
+    if isinstance(problem, SequenceProblem):
+        return check_sequence_planner(planner, problem, seed)
+    return _check_placement_planner(planner, problem, seed)
+
+
+def _check_placement_planner(planner: PlacementPlanner, problem: PlacementProblem, seed: int) -> Placement:
     answer = planner.plan(problem, seed=seed)
     validate(problem, answer)
     again = planner.plan(problem, seed=seed)
@@ -94,19 +136,19 @@ def check_planner(planner: Planner, problem: PlacementProblem, seed: int = 0) ->
     return answer
 
 
-def check_not_worse(planner: Planner, problem: PlacementProblem, answer: Placement, seed: int = 0) -> None:
-    """Raise if an answer is worse than staying for the planner's own objective and drains nothing either.
+def check_not_worse(planner: PlacementPlanner, problem: PlacementProblem, answer: Placement, seed: int = 0) -> None:
+    """Raise if an answer is worse than staying by the planner's own objective and drains nothing.
 
     Parameters
     ----------
-    planner : Planner
-        The planner whose objective counts.
+    planner : PlacementPlanner
+        The planner, whose objective is compared.
     problem : PlacementProblem
-        The problem. To stay is to place new groups where they load a bin least, and nothing else.
+        The problem. Staying means to place new groups on the least loaded bins and to move nothing.
     answer : Placement
         The planner's answer.
     seed : int
-        The seed that the planner was given.
+        The planner's seed.
 
     Raises
     ------
@@ -120,19 +162,19 @@ def check_not_worse(planner: Planner, problem: PlacementProblem, answer: Placeme
     assert not better(now, then, NOISE), f"{planner!r} goes from {now} to {then}: {answer} for {problem}"
 
 
-def check_proven(planner: Planner, problem: PlacementProblem, answer: Placement, seed: int = 0) -> None:
-    """Raise if an answer claims to be optimal and a valid one that drains as much is better; all are tried, if few.
+def check_proven(planner: PlacementPlanner, problem: PlacementProblem, answer: Placement, seed: int = 0) -> None:
+    """Raise if an answer claims to be optimal and a valid one that drains as much is better; only small problems count.
 
     Parameters
     ----------
-    planner : Planner
-        The planner whose objective counts.
+    planner : PlacementPlanner
+        The planner, whose objective is compared.
     problem : PlacementProblem
         The problem.
     answer : Placement
         The planner's answer.
     seed : int
-        The seed that the planner was given.
+        The planner's seed.
 
     Raises
     ------
@@ -148,26 +190,26 @@ def check_proven(planner: Planner, problem: PlacementProblem, answer: Placement,
             raise AssertionError(f"{planner!r} claims that {reached} is optimal: {bin} has {found} for {problem}")
 
 
-def check_units(planner: Planner, problem: PlacementProblem, answer: Placement, seed: int = 0) -> None:
-    """Raise if loads or state in another unit change an answer.
+def check_units(planner: PlacementPlanner, problem: PlacementProblem, answer: Placement, seed: int = 0) -> None:
+    """Raise if another unit of loads or state changes an answer.
 
     Parameters
     ----------
-    planner : Planner
-        The planner to judge.
+    planner : PlacementPlanner
+        The planner to check.
     problem : PlacementProblem
         The problem.
     answer : Placement
         The planner's answer.
     seed : int
-        The seed that the planner was given.
+        The planner's seed.
 
     Raises
     ------
     AssertionError
         With both answers.
     """
-    # Powers of two leave all digits of a float as they are.
+    # Powers of two keep all digits of a float.
     scaled = replace(
         problem,
         load=problem.load * 2.0**10,
@@ -181,17 +223,17 @@ def check_units(planner: Planner, problem: PlacementProblem, answer: Placement, 
     assert same, f"{planner!r} answers {answer.bin}, and {other.bin} in other units of load and state, to {problem}"
 
 
-def check_renumbering(planner: Planner, problem: PlacementProblem, seed: int = 0) -> None:
-    """Raise if other numbers of groups and bins lead to another value of the planner's objective.
+def check_renumbering(planner: PlacementPlanner, problem: PlacementProblem, seed: int = 0) -> None:
+    """Raise if renumbering groups and bins changes the value of the planner's objective.
 
     Parameters
     ----------
-    planner : Planner
-        The planner to judge. What it names in ``by_number`` keeps its numbers.
+    planner : PlacementPlanner
+        The planner to check. What it names in ``by_number`` keeps its numbers.
     problem : PlacementProblem
-        A problem without ties, as `without_ties` makes one: among equals the number may decide.
+        A problem without ties, see `without_ties`: numbers may break ties.
     seed : int
-        The seed that the planner is given, and what the numbers are drawn from.
+        The planner's seed, which also draws the numbers.
 
     Raises
     ------
@@ -214,26 +256,26 @@ def check_renumbering(planner: Planner, problem: PlacementProblem, seed: int = 0
 
 
 def _other_numbers(random: np.random.Generator, count: int) -> Ints:
-    """Return other numbers in one cycle, so that none stays and, of three or more, no two change places."""
+    """Return a permutation of one cycle, so that no number stays and, of three or more, no two swap."""
     order = random.permutation(count)
     numbers = np.empty(count, dtype=np.int64)
     numbers[order] = np.roll(order, 1)
     return numbers
 
 
-def check_rest(planner: Planner, problem: PlacementProblem, rounds: int, seed: int = 0) -> None:
-    """Raise if a planner still moves groups after so many rounds of planning from its own answer.
+def check_rest(planner: PlacementPlanner, problem: PlacementProblem, rounds: int, seed: int = 0) -> None:
+    """Raise if a planner still moves groups after a number of rounds of planning from its own answer.
 
     Parameters
     ----------
-    planner : Planner
-        The planner to judge.
+    planner : PlacementPlanner
+        The planner to check.
     problem : PlacementProblem
-        Where it starts; the budget is granted anew in each round.
+        The first problem; each round has the full budget.
     rounds : int
-        How many rounds it may take. After one round more it must have come to rest.
+        The most rounds with moves; the round after them must move nothing.
     seed : int
-        The seed that the planner is given.
+        The planner's seed.
 
     Raises
     ------
@@ -252,21 +294,21 @@ def check_rest(planner: Planner, problem: PlacementProblem, rounds: int, seed: i
 
 
 def renumbered(problem: PlacementProblem, groups: Ints, bins: Ints) -> PlacementProblem:
-    """Return a problem with other numbers.
+    """Return a problem with groups and bins renumbered.
 
     Parameters
     ----------
     problem : PlacementProblem
         The problem.
     groups : array of int
-        For each number that a group gets, the number that it had.
+        The old number of each new group.
     bins : array of int
-        For each number that a bin had, the number that it gets.
+        The new number of each old bin.
 
     Returns
     -------
     PlacementProblem
-        The problem in these numbers.
+        The renumbered problem.
 
     Examples
     --------
@@ -292,19 +334,19 @@ def renumbered(problem: PlacementProblem, groups: Ints, bins: Ints) -> Placement
 
 
 def without_ties(problem: PlacementProblem, seed: int) -> PlacementProblem:
-    """Return a problem in which no two groups and no two bins are alike.
+    """Return a problem in which no two groups and no two bins are equal.
 
     Parameters
     ----------
     problem : PlacementProblem
         The problem.
     seed : int
-        What the differences are drawn from.
+        Seeds the differences.
 
     Returns
     -------
     PlacementProblem
-        The problem with loads, state and capacities changed by some percent.
+        The problem with loads, state and capacities changed by a few percent.
     """
     random = np.random.default_rng(seed)
     factor = random.uniform(1, 1.1, problem.groups)
@@ -322,12 +364,12 @@ def without_ties(problem: PlacementProblem, seed: int) -> PlacementProblem:
 
 
 def valid_placements(problem: PlacementProblem) -> Iterator[Ints]:
-    """Yield all placements that keep the rules of a small problem.
+    """Yield all valid placements of a small problem.
 
     Parameters
     ----------
     problem : PlacementProblem
-        The problem; the number of its placements is that of its bins to the power of that of its groups.
+        The problem, which has bins ** groups placements.
 
     Yields
     ------
@@ -354,11 +396,11 @@ def problems(seed: int, count: int = 20, groups: int = 12, bins: int = 4) -> Ite
     Parameters
     ----------
     seed : int
-        Problems of one seed are alike.
+        Problems of one seed are the same.
     count : int
-        How many.
+        The number of problems.
     groups, bins : int
-        The size of each problem at most.
+        The greatest size of a problem.
 
     Yields
     ------

@@ -144,6 +144,10 @@ class UnknownPlanner(PlanningError):
     """No planner has that name."""
 
 
+class MissingExtra(PlanningError):
+    """An optional dependency is not installed; names what needs it and the extra to install."""
+
+
 class NodeLost(ElasticError):
     """The job lost a Dask worker on which it ran."""
 

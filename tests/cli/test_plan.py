@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +12,9 @@ import scipy.sparse as sp
 
 from dask_elastic.cli.plan import HEAD
 from dask_elastic.cli.problem_file import load, save
-from dask_elastic.dashboard.figures import catalogue
-from dask_elastic.dashboard.figures.figure import Figure
-from dask_elastic.planning.problem import PlacementProblem
+from dask_elastic.papers.figures import catalogue
+from dask_elastic.papers.figures.figure import Figure
+from dask_elastic.planning.placement.problem import PlacementProblem
 from dask_elastic.planning.registry import names
 from dask_elastic.testing.planners import problems
 from dask_elastic.vocab.errors import PlanningError
@@ -37,7 +38,7 @@ def assert_same(one, other):
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_a_problem_survives_its_file(ending, tmp_path):
+def test_placement_problem_is_read_as_written(ending, tmp_path):
     path = tmp_path / f"problem.{ending}"
     for problem in problems(7, count=40):
         save(problem, path)
@@ -45,7 +46,7 @@ def test_a_problem_survives_its_file(ending, tmp_path):
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_everything_of_a_problem_survives(ending, tmp_path):
+def test_every_field_of_a_placement_problem_is_read_as_written(ending, tmp_path):
     third = 1 / 3
     full = PlacementProblem(
         [[third, 2], [1e-300, 0]],
@@ -189,7 +190,7 @@ def test_all_planners_are_compared_in_an_aligned_table(problem_path, invoke):
     assert done.exit_code == 0, done.output
     assert done.output.splitlines()[0] == "6 groups on 2 bins, mean load 9; at most 2 moves"
     rows = columns(done.output)
-    assert [name for name in rows if name != "(as"] == list(names())
+    assert [name for name in rows if name != "(as"] == list(names("placement"))
     assert rows["(as"][3:6] == ["3", "1.3333", "0"]
     distance, imbalance, moves, moved, together, proven, milliseconds = rows["milp"][1:]
     assert (distance, imbalance, proven) == ("1", "1.1111", "yes")
@@ -244,9 +245,12 @@ def test_a_seed_chooses_what_chance_does(tmp_path, invoke):
     ("options", "message"),
     [
         (("--planner", "fluks"), "'fluks' is not one of"),
-        (("--option", "speed=3"), "no planner that is asked has an option 'speed'"),
+        (("--option", "speed=3"), "no chosen planner has an option 'speed'"),
         (("--planner", "flux", "--option", "time_limit=3"), "flux: passes"),
-        (("--planner", "flux", "--option", "milp.gap=3"), "is for planner 'milp': asked are flux"),
+        (
+            ("--planner", "flux", "--option", "milp.gap=3"),
+            "is for planner 'milp', which does not run: planners are flux",
+        ),
         (("--option", "speed"), "no NAME=VALUE"),
         (("--option", "=3"), "no NAME=VALUE"),
         (("--seed", "-1"), "-1 is not in the range"),
@@ -336,3 +340,20 @@ def test_help_shows_examples(invoke):
         shown = invoke("plan", *command, "--help")
         assert shown.exit_code == 0
         assert f"dask elastic plan {' '.join(command)}".strip() in shown.output
+
+
+def test_planner_without_its_solver_is_refused_by_the_command(problem_path, invoke, monkeypatch):
+    monkeypatch.setitem(sys.modules, "highspy", None)
+    done = invoke("plan", "compare", problem_path, "--planner", "milp")
+    assert done.exit_code == 1
+    assert "planner 'milp' needs highspy: pip install 'dask-elastic[planners]'" in done.output
+
+
+def test_planners_without_their_solver_are_left_out_of_the_comparison(problem_path, invoke, monkeypatch):
+    monkeypatch.setitem(sys.modules, "highspy", None)
+    done = invoke("plan", "compare", problem_path)
+    assert done.exit_code == 0, done.output
+    assert "left out: planner 'milp' needs highspy" in done.output
+    rows = columns(done.stdout)
+    assert {"flux", "cola"} <= set(rows)
+    assert not {"milp", "albic"} & {name for name in rows if rows[name]}

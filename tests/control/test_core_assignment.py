@@ -8,8 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_elastic.control import assignment
-from dask_elastic.control.assignment import CoreProblem, assign, core_planner, core_planner_names, with_room
-from dask_elastic.planning.cores import migration_cost
+from dask_elastic.control.assignment import assign, with_room
+from dask_elastic.planning.cores import CoreAssignment, migration_cost
+from dask_elastic.planning.cores.problem import CoreProblem
+from dask_elastic.planning.registry import names, planner
 from dask_elastic.vocab.errors import InvalidPlan, PlanningError, UnknownPlanner
 
 
@@ -51,32 +53,32 @@ def random_problem(seed):
     return random, with_room(made, capacity)
 
 
-def test_the_names():
-    assert core_planner_names() == ("elasticutor", "naive")
+def test_core_planners_have_names():
+    assert names("cores") == ("elasticutor", "naive")
 
 
-def test_a_name_unknown_is_answered_with_the_nearest():
+def test_unknown_core_planner_is_refused_with_the_nearest_name():
     with pytest.raises(UnknownPlanner, match="did you mean 'naive'"):
-        core_planner("niave")
+        planner("niave", "cores")
 
 
-@pytest.mark.parametrize("name", core_planner_names())
+@pytest.mark.parametrize("name", names("cores"))
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, 100_000))
-def test_every_planner_keeps_the_rules(name, seed):
+def test_every_core_planner_keeps_the_rules(name, seed):
     _, made = random_problem(seed)
-    cores = core_planner(name).plan(made, seed=1)
+    cores = planner(name, "cores").plan(made, seed=1).assignment
     assert (cores >= 0).all()
     assert (cores.sum(axis=1) <= made.capacity).all()
     assert (cores.sum(axis=0) >= made.granted).all()
-    assert (core_planner(name).plan(made, seed=2) == cores).all()
+    assert (planner(name, "cores").plan(made, seed=2).assignment == cores).all()
     kept = replace(made, current=cores)
-    assert (core_planner(name).plan(kept).sum(axis=0) >= made.granted).all()
+    assert (planner(name, "cores").plan(kept).assignment.sum(axis=0) >= made.granted).all()
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.integers(0, 100_000))
-def test_all_of_it_keeps_the_rules(seed):
+def test_assignment_for_all_jobs_keeps_the_rules(seed):
     random, made = random_problem(seed)
     count = made.current.shape[1]
     per_node = random.choice([0, 0, 1, 2], count)
@@ -100,7 +102,7 @@ def test_elasticutor_moves_less_state_than_first_fit():
     for seed in range(30):
         made = replace(random_problem(seed)[1], threshold=1e12)
         costs = [
-            migration_cost(made.current, core_planner(name).plan(made), made.state_bytes)
+            migration_cost(made.current, planner(name, "cores").plan(made).assignment, made.state_bytes)
             for name in ("elasticutor", "naive")
         ]
         assert costs[0] <= 1.05 * costs[1] + 1e-6
@@ -128,14 +130,14 @@ def test_executors_of_two_planners_share_the_nodes():
     assert (cores.sum(axis=1) <= [4, 2]).all()
 
 
-def test_who_holds_the_gil_goes_first_and_others_make_room():
+def test_gil_bound_executor_is_spread_first_and_others_make_room():
     made = problem([[2, 0], [0, 4]], [2, 4], [4, 4], home=[0, 1])
     cores = assigned(made, per_node=[1, 0])
     assert cores[:, 0].tolist() == [1, 1]
     assert cores[:, 1].sum() == 4
 
 
-def test_what_others_are_granted_comes_before_what_is_kept():
+def test_granted_cores_of_others_come_before_kept_cores():
     made = problem([[1, 1], [1, 0], [1, 0]], [1, 3], [2, 1, 1])
     cores = assigned(made, keep=[3, 3], per_node=[1, 0])
     assert cores.sum(axis=0).tolist() == [1, 3]
@@ -157,14 +159,14 @@ def test_slots_are_shared_where_executors_are_first_then_evenly():
 def test_an_answer_that_breaks_a_rule_is_refused(monkeypatch, answer, said):
     class Wrong:
         def plan(self, problem, seed=0):
-            return np.array(answer)
+            return CoreAssignment(np.array(answer), 0.0, 1.0)
 
-    monkeypatch.setitem(assignment._PLANNERS, "naive", Wrong())
+    monkeypatch.setattr(assignment, "planner", lambda name, kind: Wrong())
     with pytest.raises(InvalidPlan, match=said):
         assigned(problem([[1], [0]], [2], [4, 4]), ["naive"])
 
 
-def test_shapes_that_disagree_are_named():
+def test_shapes_that_disagree_are_refused_by_name():
     made = problem([[1, 1]], [1, 1], [4])
     with pytest.raises(PlanningError, match="granted has shape"):
         replace(made, granted=np.array([1]))

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from dask_elastic.control.reconfiguration import GroupMove, Reconfigurer
 from dask_elastic.control.scaling import Scaling, TargetUtilisation
-from dask_elastic.planning.check import validate
-from dask_elastic.planning.milp import Milp
-from dask_elastic.planning.problem import PlacementProblem
-from dask_elastic.planning.quality import load_distance
+from dask_elastic.planning.placement.check import validate
+from dask_elastic.planning.placement.milp import Milp
+from dask_elastic.planning.placement.problem import PlacementProblem
+from dask_elastic.planning.placement.quality import load_distance
 from dask_elastic.planning.registry import planner
 from dask_elastic.vocab.errors import PlanningError
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_elastic.control.scaling import Scaling, TargetUtilisation
-from dask_elastic.planning.flux import Flux
-from dask_elastic.planning.problem import PlacementProblem
+from dask_elastic.planning.placement.flux import Flux
+from dask_elastic.planning.placement.problem import PlacementProblem
 from dask_elastic.vocab.errors import PlanningError
 
 NOW = TargetUtilisation(patience=1)

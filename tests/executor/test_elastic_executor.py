@@ -34,7 +34,8 @@ def batch(*hashes):
 
 
 def offer(executor, *hashes, nbytes=100):
-    return executor.offer(SOURCE, batch(*hashes), nbytes, 0.0)
+    rows = batch(*hashes)
+    return executor.accept(executor.split(rows), SOURCE, rows, nbytes, 0.0)
 
 
 def keep_busy(executor, task, key):
@@ -85,10 +86,6 @@ def test_rows_go_to_tasks_of_their_shards_and_credit_is_released_when_all_are_pr
     assert executor.done(0, first[0], 0.001, 1.0) == []
     assert executor.done(1, second[0], 0.001, 1.0) == [do.Release(SOURCE, 100), do.Release(SOURCE, 100)]
     assert executor.measure(1.0).rows == 5
-
-
-def test_empty_batch_releases_its_credit_at_once():
-    assert offer(make(), nbytes=5) == [do.Release(SOURCE, 5)]
 
 
 def test_task_takes_no_more_rows_than_its_limit():

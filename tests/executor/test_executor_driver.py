@@ -113,9 +113,11 @@ def test_batch_that_was_never_sent_is_not_being_processed(driver, host):
     assert driver.processing_on(1) == {}
 
 
-def test_empty_batch_returns_its_credit(driver, host):
+def test_empty_batch_returns_its_credit_at_once(driver, host):
     run(driver.offer(ROWS, rows(0), 100))
+    run(driver.offer(ROWS, rows(0), 0))
     assert host.released == [(ROWS, 100)]
+    assert len(host.sent) == 1, "no sub-batch"
 
 
 def test_outputs_and_what_follows_them_are_left_to_the_emitter(driver, host):

@@ -24,7 +24,8 @@ def make(tasks):
 
 def offer(executor, hashes, stamp, now, nbytes=100):
     rows = pa.record_batch({"key": pa.array(hashes, pa.int64())})
-    executor.offer(SOURCE, Batch(rows, np.array(hashes, dtype=np.uint64), stamp), nbytes, now)
+    batch = Batch(rows, np.array(hashes, dtype=np.uint64), stamp)
+    executor.accept(executor.split(batch), SOURCE, batch, nbytes, now)
 
 
 def process(executor, task, busy, now):

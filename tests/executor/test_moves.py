@@ -35,7 +35,8 @@ def make(cores=ONE_TWO_ONE):
 def keep_busy(executor, task, shard):
     """Have a task take a row of a shard; returns the number of the sub-batch."""
     rows = pa.record_batch({"key": pa.array([shard], pa.int64())})
-    executor.offer(SOURCE, Batch(rows, np.array([shard], dtype=np.uint64), 0.0), 100, 0.0)
+    batch = Batch(rows, np.array([shard], dtype=np.uint64), 0.0)
+    executor.accept(executor.split(batch), SOURCE, batch, 100, 0.0)
     number, _ = executor.take(task)
     return number
 

@@ -33,7 +33,8 @@ def make(cores, **limits):
 
 def offer(executor, *hashes, nbytes=100, now=0.0):
     rows = pa.record_batch({"key": pa.array(hashes, pa.int64())})
-    return executor.offer(SOURCE, Batch(rows, np.array(hashes, dtype=np.uint64), 0.0), nbytes, now)
+    batch = Batch(rows, np.array(hashes, dtype=np.uint64), 0.0)
+    return executor.accept(executor.split(batch), SOURCE, batch, nbytes, now)
 
 
 def send(executor, task, *hashes, **given):

@@ -19,6 +19,7 @@ LAYERS = [
     {"cli"},
     {"testing"},
     {"dashboard", "runtime", "simulator", "spark", "connectors"},
+    {"papers"},
     {"control", "executor"},
     {"migration", "planning", "windows"},
     {"routing", "state", "meters", "model"},

@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dask_elastic.planning.check import validate
-from dask_elastic.planning.flux import Flux
-from dask_elastic.planning.milp import Milp
-from dask_elastic.planning.problem import PlacementProblem
-from dask_elastic.planning.quality import load_distance
+from dask_elastic.planning.placement.check import validate
+from dask_elastic.planning.placement.flux import Flux
+from dask_elastic.planning.placement.milp import Milp
+from dask_elastic.planning.placement.problem import PlacementProblem
+from dask_elastic.planning.placement.quality import load_distance
 
 
 def every_placement(problem, to_draining):

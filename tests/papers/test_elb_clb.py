@@ -8,9 +8,9 @@ import math
 import numpy as np
 import pytest
 
-from dask_elastic.planning.correlation import split
-from dask_elastic.planning.eager import Eager
-from dask_elastic.planning.problem import PlacementProblem
+from dask_elastic.planning.placement.correlation import split
+from dask_elastic.planning.placement.eager import Eager
+from dask_elastic.planning.placement.problem import PlacementProblem
 
 
 def sum_of_variances_of_loads(history, label, sets):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from dask_elastic.papers.random_jobs import random_job
 from dask_elastic.topology.fusion import ALL, communication, cycle, fuse
-from dask_elastic.topology.random_jobs import random_job
 from dask_elastic.windows.consolidation import plan
 from dask_elastic.windows.cost_model import ComponentLoad, combine, split
 from dask_elastic.windows.window import Window

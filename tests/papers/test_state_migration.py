@@ -7,14 +7,14 @@ import itertools
 import numpy as np
 import pytest
 
-from dask_elastic.planning.consistent_hash import ConsistentHash
-from dask_elastic.planning.intervals import assign
-from dask_elastic.planning.load_limit import load_limit
-from dask_elastic.planning.partitionings import partitionings
-from dask_elastic.planning.problem import PlacementProblem
-from dask_elastic.planning.sequence import sequence
-from dask_elastic.planning.single_step import single_step
-from dask_elastic.planning.transition import projected_costs, single_step_aware
+from dask_elastic.planning.intervals.load_limit import load_limit
+from dask_elastic.planning.intervals.partitionings import partitionings
+from dask_elastic.planning.intervals.plan import assign
+from dask_elastic.planning.intervals.sequence import sequence
+from dask_elastic.planning.intervals.single_step import single_step
+from dask_elastic.planning.intervals.transition import projected_costs, single_step_aware
+from dask_elastic.planning.placement.consistent_hash import ConsistentHash
+from dask_elastic.planning.placement.problem import PlacementProblem
 
 ONES = np.ones(20)
 TAU = 0.4
@@ -75,7 +75,7 @@ def test_table_3_single_steps_repeated_cost_6_to_8():
     assert totals == {6, 7, 8}
 
 
-def test_table_3_a_step_that_minds_the_future_takes_the_better_one():
+def test_table_3_mtm_aware_step_takes_the_better_assignment():
     costs = projected_costs(ONES, ONES, {2: {3: 1.0}, 3: {4: 1.0}}, TAU, 0.99)
     first = single_step_aware(ONES, ONES, intervals(13, 7), 3, TAU, costs)
     second = single_step_aware(ONES, ONES, first.intervals, 4, TAU, costs)

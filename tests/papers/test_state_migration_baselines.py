@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dask_elastic.planning.consistent_hash import ConsistentHash
-from dask_elastic.planning.milp import Milp
-from dask_elastic.planning.problem import PlacementProblem
-from dask_elastic.planning.quality import imbalance
-from dask_elastic.planning.storm import Storm
+from dask_elastic.planning.placement.consistent_hash import ConsistentHash
+from dask_elastic.planning.placement.milp import Milp
+from dask_elastic.planning.placement.problem import PlacementProblem
+from dask_elastic.planning.placement.quality import imbalance
+from dask_elastic.planning.placement.storm import Storm
 
 LOAD = np.array([1.0] * 10 + [2.0] * 2)
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from dask_elastic.planning.albic import Albic
-from dask_elastic.planning.check import validate
-from dask_elastic.planning.problem import PlacementProblem
-from dask_elastic.planning.quality import collocation, load_distance
+from dask_elastic.planning.placement.albic import Albic
+from dask_elastic.planning.placement.check import validate
+from dask_elastic.planning.placement.problem import PlacementProblem
+from dask_elastic.planning.placement.quality import collocation, load_distance
 from dask_elastic.testing.planners import renumbered
 from dask_elastic.vocab.errors import PlanningError
 
@@ -93,7 +93,7 @@ def test_all_rounds_share_the_time():
     assert time.perf_counter() - began < 4
 
 
-def test_nothing_is_pinned_to_a_draining_bin():
+def test_group_is_never_pinned_to_a_draining_bin():
     problem = one_to_one(draining=[3], max_moves=4)
     for _ in range(12):
         placement = Albic().plan(problem)
@@ -103,7 +103,7 @@ def test_nothing_is_pinned_to_a_draining_bin():
 
 
 @pytest.mark.parametrize("seed", range(1, 12, 2))
-def test_pairs_that_gain_nothing_do_not_keep_a_bin_from_draining(seed):
+def test_pairs_without_gain_do_not_prevent_draining(seed):
     random = np.random.default_rng(seed)
     operator, traffic = np.arange(30) // 10, np.zeros((30, 30))
     for group in range(20):

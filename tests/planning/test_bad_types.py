@@ -8,16 +8,29 @@ import pytest
 from dask_elastic.model.jackson import allocate, arrivals, expected_latency
 from dask_elastic.model.queueing import mmk_sojourn
 from dask_elastic.planning.balance import balance
-from dask_elastic.planning.check import validate
 from dask_elastic.planning.cores import assign_cores, migration_cost
-from dask_elastic.planning.grouping import PartialKeyGrouping, candidates, consistent_hash, expansion, universal_hash
-from dask_elastic.planning.problem import PlacementProblem
-from dask_elastic.planning.quality import collocation, imbalance, load_distance, load_index, moved_bytes, variance
+from dask_elastic.planning.cores.surplus import release
+from dask_elastic.planning.intervals.sequence import sequence
+from dask_elastic.planning.intervals.single_step import single_step
+from dask_elastic.planning.intervals.transition import projected_costs, single_step_aware, transition_matrix
+from dask_elastic.planning.placement.check import validate
+from dask_elastic.planning.placement.grouping import (
+    PartialKeyGrouping,
+    candidates,
+    consistent_hash,
+    expansion,
+    universal_hash,
+)
+from dask_elastic.planning.placement.problem import PlacementProblem
+from dask_elastic.planning.placement.quality import (
+    collocation,
+    imbalance,
+    load_distance,
+    load_index,
+    moved_bytes,
+    variance,
+)
 from dask_elastic.planning.registry import names, planner
-from dask_elastic.planning.sequence import sequence
-from dask_elastic.planning.single_step import single_step
-from dask_elastic.planning.surplus import release
-from dask_elastic.planning.transition import projected_costs, single_step_aware, transition_matrix
 from dask_elastic.topology.fusion import fuse
 from dask_elastic.vocab.errors import PlanningError, TopologyError
 from dask_elastic.windows.consolidation import plan
@@ -99,7 +112,7 @@ CASES = [(call, name) for call, given in CALLS.items() for name in given if name
 
 
 @pytest.mark.parametrize(("call", "name"), CASES, ids=lambda one: getattr(one, "__qualname__", one))
-def test_a_strange_value_is_a_planning_error(call, name):
+def test_value_of_a_wrong_type_is_a_planning_error(call, name):
     refused = 0
     call(**CALLS[call])
     for value in STRANGE.values():
@@ -110,11 +123,11 @@ def test_a_strange_value_is_a_planning_error(call, name):
     assert refused >= len(STRANGE) // 2
 
 
-OPTIONS = [(one, option) for one in names() for option in planner(one).__dataclass_fields__]
+OPTIONS = [(one, option) for one in names("placement") for option in planner(one).__dataclass_fields__]
 
 
 @pytest.mark.parametrize(("one", "option"), OPTIONS)
-def test_a_strange_option_of_a_planner_is_a_planning_error(one, option):
+def test_planner_option_of_a_wrong_type_is_a_planning_error(one, option):
     messages = []
     for value in STRANGE.values():
         try:

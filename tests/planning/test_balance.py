@@ -90,7 +90,7 @@ def test_never_worse_and_each_shard_once(problem):
 
 
 @given(real)
-def test_planning_again_finds_nothing(problem):
+def test_planning_again_finds_no_move(problem):
     load, owner, tasks, threshold, nodes = problem
     after = applied(owner, balance(*problem))
     assert balance(load, after, tasks, threshold, nodes) == []
@@ -105,7 +105,7 @@ def test_the_sorted_loads_go_down(problem):
 
 
 @given(whole)
-def test_only_tasks_that_nothing_relieves_stay_above_the_mean_of_the_others(problem):
+def test_only_tasks_without_relieving_move_stay_above_the_mean_of_the_others(problem):
     load, owner, tasks, threshold, _ = problem
     after = applied(owner, balance(*problem))
     sums, can = totals(load, after, tasks), relievable(load, after, tasks)
@@ -157,7 +157,7 @@ def test_the_unit_of_load_does_not_matter(problem, unit):
     ("load", "owner", "tasks"),
     [([], [], []), ([], [], [3, 4]), ([0, 0, 0], [1, 1, 1], [1, 2]), ([5, 6], [7, 7], [7]), ([9], [1], [1, 2, 3])],
 )
-def test_nothing_to_gain(load, owner, tasks):
+def test_no_move_is_planned_without_gain(load, owner, tasks):
     assert balance(load, owner, tasks, threshold=1.0) == []
 
 
@@ -208,7 +208,7 @@ def test_malformed_problems_are_refused(arguments, message):
         balance(*arguments)
 
 
-def test_a_move_says_what_is_wrong():
+def test_invalid_shard_move_is_refused_with_its_values():
     for arguments in ((-1, 0, 1), (3, 2, 2)):
         with pytest.raises(PlanningError, match="is no move"):
             ShardMove(*arguments)

@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dask_elastic.planning.check import approach, validate
-from dask_elastic.planning.problem import Placement, PlacementProblem
+from dask_elastic.planning.placement.check import approach, validate
+from dask_elastic.planning.placement.problem import Placement, PlacementProblem
 from dask_elastic.vocab.errors import InvalidPlan
 
 PLAIN = {"load": [4, 3, 2], "current": [0, 0, 1], "bins": 3, "state_bytes": [40, 30, 20]}
@@ -37,7 +37,7 @@ def judged(bin, moves=None, cost=None, **change):
         ([0, 1, 1], {"capacity": [9, 4, 9], "load": [[1, 0], [1, 9], [1, 0]]}, "ends with 9.0 of resource 1"),
     ],
 )
-def test_a_broken_rule_is_named(bin, change, message):
+def test_broken_rule_of_a_placement_is_refused_by_name(bin, change, message):
     with pytest.raises(InvalidPlan, match=message):
         judged(bin, **change)
 
@@ -68,7 +68,7 @@ def test_an_approach_waits_for_room():
     assert approach(problem, np.array([1, 2, 1]), order=[0, 1, 2]).tolist() == [1, 2, 1]
 
 
-def test_what_is_allowed_as_a_whole_is_taken_as_a_whole():
+def test_placement_valid_as_a_whole_is_taken_as_a_whole():
     # Neither of the two fits before the other has left.
     problem = PlacementProblem([3, 2], [0, 1], 2, capacity=[4, 4])
     assert approach(problem, np.array([1, 0])).tolist() == [1, 0]

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from dask_elastic.planning.check import validate
-from dask_elastic.planning.cola import Cola
-from dask_elastic.planning.problem import PlacementProblem
-from dask_elastic.planning.quality import collocation, load_distance
+from dask_elastic.planning.placement.check import validate
+from dask_elastic.planning.placement.cola import Cola
+from dask_elastic.planning.placement.problem import PlacementProblem
+from dask_elastic.planning.placement.quality import collocation, load_distance
 from dask_elastic.vocab.errors import PlanningError
 
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dask_elastic.planning import exact_cores as module
 from dask_elastic.planning.cores import CoreAssignment, assign_cores, migration_cost
+from dask_elastic.planning.cores import exact as module
 from dask_elastic.vocab.errors import Infeasible, PlanningError
 
 THRESHOLD = 512 * 1024
@@ -192,7 +192,7 @@ def test_a_free_core_is_taken_before_anybody_loses_one():
     assert plan.assignment.tolist() == [[3, 3], [0, 0]]
 
 
-def test_a_surplus_core_is_taken_but_no_core_of_who_needs_it():
+def test_surplus_core_is_taken_but_no_needed_core():
     plan = assign_cores([[1, 2, 1]], [2, 1, 1], [4], [1.0, 50.0, 1.0], [0, 0, 0], [0.0] * 3)
     assert plan.assignment.tolist() == [[2, 1, 1]]
 
@@ -243,7 +243,7 @@ def test_no_doubling_left():
     assert assign_cores(*problem, doublings=1).threshold == 2 * THRESHOLD
 
 
-def test_nothing_to_assign():
+def test_empty_core_problem_has_an_empty_assignment():
     plan = assign_cores(np.zeros((2, 0)), [], [1, 1], [], [], [])
     assert plan.assignment.shape == (2, 0)
 
@@ -282,7 +282,7 @@ GOOD = {
         ({"doublings": -1}, "doublings -1"),
     ],
 )
-def test_bad_input_is_named(changes, message):
+def test_bad_input_is_refused_by_name(changes, message):
     with pytest.raises(PlanningError, match=message):
         assign_cores(**(GOOD | changes))
 

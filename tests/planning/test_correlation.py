@@ -3,9 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dask_elastic.planning.correlation import Correlation, match, split
-from dask_elastic.planning.problem import PlacementProblem
-from dask_elastic.planning.workloads.substreams import gaussian_counts, problems, topical_counts, zipf_counts
+from dask_elastic.papers.workloads.substreams import gaussian_counts, problems, topical_counts, zipf_counts
+from dask_elastic.planning.placement.correlation import Correlation, match, split
+from dask_elastic.planning.placement.problem import PlacementProblem
 from dask_elastic.vocab.errors import PlanningError
 
 
@@ -34,7 +34,7 @@ def test_the_objective_is_the_sum_of_variances():
     assert Correlation(windows=5).objective(problem, problem.current)[1] == pytest.approx(loads[-5:].var(axis=1).sum())
 
 
-def test_there_are_as_many_sets_as_asked_for():
+def test_split_makes_the_requested_number_of_sets():
     for sets in (1, 2, 5, 12):
         assert set(split(waves(groups=12), sets, 0.3)) == set(range(sets))
     assert set(split(waves(groups=3), 5, 0.3)) == {0, 1, 2}
@@ -60,7 +60,7 @@ def test_exact_weights_balance_over_windows_better_than_printed_ones(make):
     assert reached["exact"] < 0.5 * reached["printed"]
 
 
-def test_sets_are_matched_to_where_most_state_is():
+def test_sets_are_matched_to_the_bins_with_most_of_their_state():
     problem = PlacementProblem([1] * 4, [0, 0, 1, 2], 3, state_bytes=[1, 1, 5, 1], draining=[2])
     assert match(problem, np.array([0, 0, 0, 1]), problem.current).tolist() == [1, 1, 1, 0]
 

@@ -3,9 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dask_elastic.planning.check import validate
-from dask_elastic.planning.eager import Eager
-from dask_elastic.planning.problem import PlacementProblem
+from dask_elastic.planning.placement.check import validate
+from dask_elastic.planning.placement.eager import Eager
+from dask_elastic.planning.placement.problem import PlacementProblem
 from dask_elastic.vocab.errors import PlanningError
 
 

@@ -3,9 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dask_elastic.planning.flux import Flux
-from dask_elastic.planning.problem import PlacementProblem
-from dask_elastic.planning.quality import load_distance, variance
+from dask_elastic.planning.placement.flux import Flux
+from dask_elastic.planning.placement.problem import PlacementProblem
+from dask_elastic.planning.placement.quality import load_distance, variance
 from dask_elastic.vocab.errors import PlanningError
 
 

@@ -6,12 +6,12 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dask_elastic.planning.graph_partition import partition
+from dask_elastic.planning.placement.graph_partition import partition
 
 
 @settings(max_examples=80, deadline=None)
 @given(st.integers(1, 30), st.integers(1, 35), st.integers(0, 2**32 - 1), st.booleans())
-def test_there_are_as_many_parts_as_asked_for_and_none_is_empty(count, parts, seed, skewed):
+def test_partition_makes_the_requested_number_of_parts_and_none_is_empty(count, parts, seed, skewed):
     random = np.random.default_rng(seed)
     traffic = sp.random_array((40, 40), density=0.2, rng=random).tocsr() if seed % 3 else None
     weight = random.pareto(0.5, 40) if skewed else np.ones(40)

@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dask_elastic.planning.consistent_hash import ring
-from dask_elastic.planning.grouping import (
+from dask_elastic.planning.placement.consistent_hash import ring
+from dask_elastic.planning.placement.grouping import (
     PartialKeyGrouping,
     candidates,
     consistent_hash,
     expansion,
     universal_hash,
 )
-from dask_elastic.planning.problem import PlacementProblem
-from dask_elastic.planning.universal_hash import UniversalHash
+from dask_elastic.planning.placement.problem import PlacementProblem
+from dask_elastic.planning.placement.universal_hash import UniversalHash
 from dask_elastic.routing.hashing import hash_columns
 from dask_elastic.vocab.errors import PlanningError
 
@@ -201,7 +201,7 @@ def test_one_key_has_one_instance_whatever_else_is_in_the_batch():
         assert (hashing(hashes, 7, seed=3)[:50] == alone).all()
 
 
-def test_nothing_goes_nowhere():
+def test_no_tuple_is_routed_for_an_empty_batch():
     assert [len(route([], 3)) for route in (universal_hash, consistent_hash)] == [0, 0]
     assert len(PartialKeyGrouping(3, hot_choices=3).route([])) == 0
     assert expansion([], []) == 0.0
@@ -227,6 +227,6 @@ def test_nothing_goes_nowhere():
         (lambda: expansion([1, 2], [0]), r"target has shape \(1,\), hashes \(2,\)"),
     ],
 )
-def test_bad_input_is_named(call, message):
+def test_bad_input_is_refused_by_name(call, message):
     with pytest.raises(PlanningError, match=message):
         call()

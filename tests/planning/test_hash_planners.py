@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dask_elastic.planning.consistent_hash import ConsistentHash, ring
-from dask_elastic.planning.problem import PlacementProblem
-from dask_elastic.planning.quality import imbalance, variance
-from dask_elastic.planning.redist import Redist
-from dask_elastic.planning.storm import Storm
-from dask_elastic.planning.universal_hash import UniversalHash
+from dask_elastic.planning.placement.consistent_hash import ConsistentHash, ring
+from dask_elastic.planning.placement.problem import PlacementProblem
+from dask_elastic.planning.placement.quality import imbalance, variance
+from dask_elastic.planning.placement.redist import Redist
+from dask_elastic.planning.placement.storm import Storm
+from dask_elastic.planning.placement.universal_hash import UniversalHash
 from dask_elastic.testing.planners import check_renumbering, problems, without_ties
 from dask_elastic.vocab.errors import PlanningError
 

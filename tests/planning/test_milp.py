@@ -7,11 +7,11 @@ import highspy
 import numpy as np
 import pytest
 
-from dask_elastic.planning.check import validate
-from dask_elastic.planning.flux import Flux
-from dask_elastic.planning.milp import Milp
-from dask_elastic.planning.problem import Draft, PlacementProblem
-from dask_elastic.planning.quality import load_distance
+from dask_elastic.planning.placement.check import validate
+from dask_elastic.planning.placement.flux import Flux
+from dask_elastic.planning.placement.milp import Milp
+from dask_elastic.planning.placement.problem import Draft, PlacementProblem
+from dask_elastic.planning.placement.quality import load_distance
 from dask_elastic.testing.planners import problems, valid_placements
 from dask_elastic.vocab.errors import PlanningError
 
@@ -68,7 +68,7 @@ def best_of_all(problem):
 
 
 @pytest.mark.parametrize("part", range(6))
-def test_it_is_optimal_where_all_is_tried(part):
+def test_milp_is_optimal_on_exhaustively_searched_problems(part):
     proven = 0
     for seed in range(30 * part, 30 * part + 30):
         problem = tiny(seed)
@@ -118,7 +118,7 @@ def test_it_is_never_worse_than_flux(budget, passes):
         assert load_distance(problem, placement.bin) <= flux
 
 
-def test_its_margin_is_large_where_the_budget_does_not_bind():
+def test_milp_beats_flux_far_where_the_budget_does_not_bind():
     problem = paper_setting(3)
     flux, milp = Flux().plan(problem), Milp(time_limit=0.3).plan(problem)
     assert load_distance(problem, milp.bin) < 0.1 * load_distance(problem, flux.bin)
@@ -137,7 +137,7 @@ def test_it_is_back_within_its_limit(bins, groups, change):
     assert time.process_time() - began < 1.3
 
 
-def test_a_limit_of_nothing_still_gives_an_answer():
+def test_milp_with_a_limit_of_zero_still_answers():
     problem = paper_setting(2, max_moves=20)
     for limits in ({"time_limit": 0.0}, {"time_limit": None, "node_limit": 0}):
         placement = Milp(**limits).plan(problem)
@@ -187,7 +187,7 @@ def test_a_solver_that_fails_does_no_harm(method, failure, monkeypatch):
     assert load_distance(problem, placement.bin) <= load_distance(problem, Flux().plan(problem).bin)
 
 
-def test_what_a_solver_throws_is_told(monkeypatch):
+def test_solver_error_is_a_warning_and_the_greedy_answer_is_used(monkeypatch):
     monkeypatch.setattr(highspy.Highs, "run", raising)
     with pytest.warns(RuntimeWarning, match="HiGHS failed.*out of luck"):
         Milp().plan(paper_setting(2, bins=5, groups=50, max_moves=5))
@@ -214,7 +214,7 @@ def test_a_solver_that_runs_out_of_time_is_not_proven():
     assert not placement.proven
 
 
-def test_no_state_is_moved_for_next_to_nothing():
+def test_no_state_is_moved_for_a_negligible_gain():
     problem = paper_setting(4)
     first = Milp(time_limit=0.5).plan(problem)
     assert first.moves > 50
@@ -257,7 +257,7 @@ def test_nodes_are_emptied_in_rounds():
     assert sorted(left, reverse=True) == left
 
 
-def test_draining_does_not_wait_for_next_to_nothing():
+def test_draining_does_not_wait_for_a_negligible_gain():
     # Balance has next to nothing to gain by an exchange of the fractions, and the one move of a period is for draining.
     problem = PlacementProblem(
         [10, 10.05, 10, 10, 0.05, 4], [0, 0, 1, 1, 0, 2], 3, draining=[2], max_moves=1, state_bytes=[1] * 6

@@ -3,13 +3,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dask_elastic.planning.check import validate
-from dask_elastic.planning.flux import Flux
-from dask_elastic.planning.neighbourhood import improve
-from dask_elastic.planning.problem import PlacementProblem
-from dask_elastic.planning.program import BALANCE_FIRST, DRAIN_FIRST, Limits
-from dask_elastic.planning.quality import load_distance
-from dask_elastic.planning.workloads.node_loads import SIZES, Size, varied_nodes
+from dask_elastic.papers.workloads.node_loads import SIZES, Size, varied_nodes
+from dask_elastic.planning.placement.check import validate
+from dask_elastic.planning.placement.flux import Flux
+from dask_elastic.planning.placement.neighbourhood import improve
+from dask_elastic.planning.placement.problem import PlacementProblem
+from dask_elastic.planning.placement.program import BALANCE_FIRST, DRAIN_FIRST, Limits
+from dask_elastic.planning.placement.quality import load_distance
 from dask_elastic.testing.planners import problems
 
 FEW_NODES = Limits(seconds=None, nodes=5)
@@ -26,7 +26,7 @@ def test_an_answer_is_valid_and_no_worse(seed, weights):
         assert problem.to_drain(found) <= problem.to_drain(start)
 
 
-def test_it_gets_far_below_flux_where_the_budget_binds():
+def test_neighbourhood_search_gets_far_below_flux_where_the_budget_binds():
     problem = varied_nodes(1, SIZES[0], varies=60.0, max_moves=30)
     start = Flux().plan(problem).bin
     found, _ = improve(problem, start, BALANCE_FIRST, FEW_NODES, 0)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dask_elastic.dashboard.figures.short_texts import short_texts
-from dask_elastic.planning.node_trace import NodeTrace, arrivals, node_trace, nodes_needed
+from dask_elastic.papers.figures.short_texts import short_texts
+from dask_elastic.planning.intervals.node_trace import NodeTrace, arrivals, node_trace, nodes_needed
 from dask_elastic.vocab.errors import PlanningError
 
 HOUR = np.timedelta64(1, "h")
@@ -63,7 +63,7 @@ def test_migrations_leave_out_what_stays():
     assert NodeTrace(np.datetime64("2011-10-01"), DAY, np.empty(0, dtype=int)).migrations.tolist() == []
 
 
-def test_matrix_is_of_the_month_before_and_of_nothing_else():
+def test_matrix_is_of_the_month_before_only():
     start = np.datetime64("2011-10-01T00")
     nodes = np.concatenate([np.tile([8, 9], 120), np.tile([9, 10], 360), np.tile([11, 12], 120)])
     trace = NodeTrace(start, HOUR, nodes)
@@ -98,7 +98,7 @@ def test_a_month_without_change_has_no_matrix():
         (lambda: NodeTrace(np.datetime64("2011-10-01"), DAY, [0, 1]), "nodes has shape"),
     ],
 )
-def test_bad_input_is_named(call, message):
+def test_bad_input_is_refused_by_name(call, message):
     with pytest.raises(PlanningError, match=message):
         call()
 

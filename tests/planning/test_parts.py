@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from dask_elastic.planning.parts import contracted, pairs, parts
-from dask_elastic.planning.problem import PlacementProblem
+from dask_elastic.planning.placement.parts import contracted, pairs, parts
+from dask_elastic.planning.placement.problem import PlacementProblem
 
 
 def job(seed, groups=40, bins=4, operators=4, **change):
@@ -72,7 +72,7 @@ def test_parts_are_sets_of_pairs_that_can_be_balanced_and_moved(seed, budget):
             assert len(members) <= budget.get("max_moves", np.inf)
 
 
-def test_sets_are_whole_where_nothing_is_too_much():
+def test_sets_are_not_cut_within_limits():
     problem = job(1)
     together, _ = pairs(problem, 1.5)
     label = parts(problem, together, most=100.0, seed=0)

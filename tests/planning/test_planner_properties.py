@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dask_elastic.planning.problem import PlacementProblem
+from dask_elastic.planning.placement.problem import PlacementProblem
 from dask_elastic.planning.registry import names, planner
 from dask_elastic.testing.planners import check_planner
 
@@ -51,7 +51,7 @@ def placement_problems(draw):
     )
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", names("placement"))
 def test_every_planner_keeps_the_contract_on_what_hypothesis_makes(name):
     @settings(max_examples=EXAMPLES.get(name, 40), deadline=None, suppress_health_check=list(HealthCheck))
     @given(placement_problems(), st.integers(0, 3))

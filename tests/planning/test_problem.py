@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from dask_elastic.planning.problem import Draft, Placement, PlacementProblem
+from dask_elastic.planning.placement.problem import Draft, Placement, PlacementProblem
 from dask_elastic.vocab.errors import PlanningError
 
 
@@ -53,7 +53,7 @@ from dask_elastic.vocab.errors import PlanningError
         ({"pinned": [True]}, r"pinned has shape \(1,\)"),
     ],
 )
-def test_what_is_wrong_is_named(change, message):
+def test_invalid_argument_of_a_placement_problem_is_refused_by_name(change, message):
     with pytest.raises(PlanningError, match=message):
         PlacementProblem(**({"load": [1, 2], "current": [0, 1], "bins": 2} | change))
 
@@ -95,7 +95,7 @@ def test_a_bin_that_is_full_already_may_stay_as_full():
     assert problem.limit[:, 0] == pytest.approx([5, 4, 4])
 
 
-def test_capacities_do_not_limit_what_exceeds_them_as_a_whole():
+def test_capacities_do_not_limit_a_total_load_above_them():
     assert np.isinf(PlacementProblem([5, 5], [0, 0], 2, capacity=[1, 2]).limit).all()
 
 
@@ -141,7 +141,7 @@ def test_draining_stops_at_the_budget():
         (([0], 0, np.nan), "cost is nan"),
     ],
 )
-def test_a_placement_says_what_is_wrong(arguments, message):
+def test_invalid_placement_is_refused_with_its_values(arguments, message):
     with pytest.raises(PlanningError, match=message):
         Placement(*arguments)
 

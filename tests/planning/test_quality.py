@@ -6,8 +6,8 @@ import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_elastic.planning import quality
-from dask_elastic.planning.problem import PlacementProblem
+from dask_elastic.planning.placement import quality
+from dask_elastic.planning.placement.problem import PlacementProblem
 from dask_elastic.vocab.errors import PlanningError
 
 
@@ -45,7 +45,7 @@ def test_traffic_within_bins():
     assert quality.load_index(problem, np.array([0, 0, 0]), communication=0) == 1
 
 
-def test_groups_without_a_bin_are_nowhere_together():
+def test_groups_without_a_bin_are_not_collocated():
     problem = PlacementProblem([1, 1], [-1, -1], 2, traffic=[[0, 1], [0, 0]])
     assert quality.collocation(problem, problem.current) == 0
 

@@ -6,8 +6,8 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
-from dask_elastic.planning.check import validate
-from dask_elastic.planning.problem import Placement, PlacementProblem
+from dask_elastic.planning.placement.check import validate
+from dask_elastic.planning.placement.problem import Placement, PlacementProblem
 from dask_elastic.planning.registry import names, planner
 from dask_elastic.testing.planners import (
     check_planner,
@@ -20,15 +20,15 @@ from dask_elastic.testing.planners import (
 from dask_elastic.vocab.errors import InvalidPlan, PlanningError, UnknownPlanner
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", names("placement"))
 @pytest.mark.parametrize("seed", range(3))
-def test_every_planner_keeps_the_contract(name, seed):
+def test_every_placement_planner_keeps_the_contract(name, seed):
     for problem in problems(seed, count=25):
         check_planner(planner(name), problem, seed)
 
 
-@pytest.mark.parametrize("name", names())
-def test_there_may_be_nothing_to_plan(name):
+@pytest.mark.parametrize("name", names("placement"))
+def test_planner_takes_problems_without_groups_or_load(name):
     empty = PlacementProblem([], np.zeros(0, dtype=np.int64), 2)
     assert planner(name).plan(empty).bin.tolist() == []
     idle = PlacementProblem([0, 0], [0, 0], 2)
@@ -37,20 +37,20 @@ def test_there_may_be_nothing_to_plan(name):
     assert planner(name).plan(single).moves == 0
 
 
-@pytest.mark.parametrize("name", names())
-def test_every_planner_tells_where_it_is_from(name):
+@pytest.mark.parametrize("name", names("placement"))
+def test_every_planner_documents_its_source(name):
     assert planner(name).__doc__
     assert "Notes" in type(planner(name)).__doc__
 
 
-@pytest.mark.parametrize("name", names())
-def test_an_unknown_option_is_refused(name):
+@pytest.mark.parametrize("name", names("placement"))
+def test_unknown_option_of_a_placement_planner_is_refused(name):
     with pytest.raises(PlanningError, match=f"planner '{name}' has no option 'speed'") as caught:
         planner(name, speed=3)
     assert all(field.name in str(caught.value) for field in fields(planner(name)))
 
 
-def test_an_unknown_name_is_refused():
+def test_unknown_planner_name_is_refused():
     with pytest.raises(UnknownPlanner, match=f"no planner is named 'fluks': choose one of {', '.join(names())}"):
         planner("fluks")
 
@@ -75,7 +75,7 @@ def stay(problem):
     return problem.placement(problem.current)
 
 
-def test_the_kit_finds_what_is_wrong():
+def test_kit_finds_faulty_placement_planners():
     problem = PlacementProblem([1, 1], [0, 1], 2)
     with pytest.raises(InvalidPlan):
         check_planner(Faulty(lambda problem: Placement([0, 1], 1, 0)), problem)
@@ -88,7 +88,7 @@ def test_the_kit_finds_what_is_wrong():
         check_planner(Faulty(lambda problem: next(answers)), problem)
 
 
-def test_the_kit_finds_claims_that_do_not_hold():
+def test_kit_finds_false_claims_of_optimality():
     problem = PlacementProblem([1, 1], [0, 0], 2)
     claim = problem.placement(problem.current, proven=True)
     with pytest.raises(AssertionError, match=r"claims that \(2.0,\) is optimal: \[0 1\] has \(1.0,\)"):
@@ -97,7 +97,7 @@ def test_the_kit_finds_claims_that_do_not_hold():
     check_proven(Faulty(stay), PlacementProblem([1, 1], [0, 0], 2, max_moves=0), claim)
 
 
-def test_the_kit_finds_answers_that_follow_the_unit():
+def test_kit_finds_answers_that_depend_on_the_unit():
     problem = PlacementProblem([3, 3], [0, 0], 2)
     faulty = Faulty(lambda problem: heaped(problem) if problem.load[0] < 5 else problem.placement(np.array([0, 1])))
     with pytest.raises(AssertionError, match="in other units"):
@@ -105,7 +105,7 @@ def test_the_kit_finds_answers_that_follow_the_unit():
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_the_kit_finds_answers_that_follow_numbers(seed):
+def test_kit_finds_answers_that_depend_on_numbers(seed):
     problem = PlacementProblem([1, 2, 4, 9], [0, 0, 0, 0], 2)
 
     def first_group_moves(problem):
@@ -136,8 +136,8 @@ def to_bin_0(problem):
     return problem.placement(bin)
 
 
-@pytest.mark.parametrize("name", names())
-def test_what_a_planner_cannot_keep_is_told_in_its_page(name):
+@pytest.mark.parametrize("name", names("placement"))
+def test_planner_documents_the_contract_it_cannot_keep(name):
     made = planner(name)
     told = importlib.import_module(type(made).__module__).__doc__ + type(made).__doc__
     if getattr(made, "by_number", ()):
@@ -147,7 +147,7 @@ def test_what_a_planner_cannot_keep_is_told_in_its_page(name):
 
 @pytest.mark.parametrize("name", ["consistent-hash", "redist", "universal-hash"])
 @pytest.mark.parametrize("seed", range(3))
-def test_where_numbers_decide_loads_do_not(name, seed):
+def test_planners_by_number_ignore_loads(name, seed):
     # What can hold instead of renumbering: groups that are not tracked go where their numbers say, whatever they weigh.
     random = np.random.default_rng(seed)
     options = {"redist": {"tracked": 0}}.get(name, {})

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 
-from dask_elastic.planning.intervals import moved_state
-from dask_elastic.planning.load_limit import least_tau
-from dask_elastic.planning.sequence import sequence
-from dask_elastic.planning.single_step import single_step
+from dask_elastic.planning.intervals.load_limit import least_tau
+from dask_elastic.planning.intervals.plan import moved_state
+from dask_elastic.planning.intervals.sequence import sequence
+from dask_elastic.planning.intervals.single_step import single_step
 from dask_elastic.vocab.errors import Infeasible, PlanningError
 
 
@@ -142,7 +142,7 @@ def test_no_step_is_no_plan():
         ({"load": [2, 1, 1, 1], "nodes_sequence": [1, 1, 4]}, "step 2: task 0 alone"),
     ],
 )
-def test_bad_input_is_named(change, message):
+def test_bad_input_is_refused_by_name(change, message):
     given = {
         "load": [1] * 4,
         "state_bytes": [1] * 4,

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dask_elastic.planning.intervals import IntervalPlan, moved_state
-from dask_elastic.planning.load_limit import least_tau
-from dask_elastic.planning.single_step import single_step
+from dask_elastic.planning.intervals.load_limit import least_tau
+from dask_elastic.planning.intervals.plan import IntervalPlan, moved_state
+from dask_elastic.planning.intervals.single_step import single_step
 from dask_elastic.vocab.errors import Infeasible, PlanningError
 
 
@@ -141,7 +141,7 @@ def test_an_unused_node_is_used_again_before_a_row_is_added():
     assert plan.intervals.tolist() in ([[0, 2], [2, 4]], [[2, 4], [0, 2]])
 
 
-def test_tasks_without_state_stay_where_they_can():
+def test_tasks_without_state_stay_where_possible():
     plan = single_step([1] * 6, [0] * 6, [[0, 2], [2, 4], [4, 6]], 3, tau=0.0)
     assert plan.intervals.tolist() == [[0, 2], [2, 4], [4, 6]]
 
@@ -154,11 +154,11 @@ def test_no_load_at_all_stays():
     ("load", "nodes", "tau", "allow_empty", "message"),
     [
         ([1, 1, 4], 2, 0.2, True, r"task 2 alone has a load of 4.0, and the limit of a node is 3.6 .*tau of 0.3334"),
-        ([2, 2, 2, 2, 2], 2, 0.1, True, r"end before task 4, whose load is 2.0; 3 would be needed. Give a tau of 0.2"),
+        ([2, 2, 2, 2, 2], 2, 0.1, True, r"end before task 4, whose load is 2.0; 3 are needed. Give a tau of 0.2"),
         ([1, 1], 3, 1.0, False, "3 nodes are to have one of 2 tasks each"),
     ],
 )
-def test_what_no_plan_can_meet_is_named(load, nodes, tau, allow_empty, message):
+def test_infeasible_problem_is_refused_with_task_and_limit(load, nodes, tau, allow_empty, message):
     with pytest.raises(Infeasible, match=message):
         single_step(load, load, [[0, len(load)]], nodes, tau, allow_empty)
 
@@ -199,7 +199,7 @@ def test_the_tau_that_is_advised_does():
         ({"intervals": [[0, 2], [2]]}, r"intervals is no array"),
     ],
 )
-def test_bad_input_is_named(change, message):
+def test_bad_input_is_refused_by_name(change, message):
     given = {"load": [1] * 4, "state_bytes": [1] * 4, "intervals": [[0, 2], [2, 4]], "nodes": 2, "tau": 0.2}
     with pytest.raises(PlanningError, match=message):
         single_step(**(given | change))

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_elastic.planning.cores import assign_cores, migration_cost
-from dask_elastic.planning.surplus import release
+from dask_elastic.planning.cores.surplus import release
 from dask_elastic.vocab.errors import PlanningError
 
 
@@ -49,7 +49,7 @@ def test_it_moves_what_brute_force_finds(cluster):
 
 
 @given(clusters())
-def test_nobody_gains_and_planning_again_finds_nothing(cluster):
+def test_release_adds_no_core_and_releasing_again_changes_nothing(cluster):
     current, wanted, state, home = cluster
     before = current.copy()
     after = release(*cluster)
@@ -86,7 +86,7 @@ def test_a_node_that_loses_its_share_loses_no_state():
     assert migration_cost([[0], [2], [4]], even, [8.0]) == 0.0
 
 
-def test_without_state_whole_nodes_are_left():
+def test_executor_without_state_leaves_whole_nodes():
     assert release([[1], [1], [3], [2]], [4], [0.0], [0]).tolist() == [[1], [0], [3], [0]]
 
 
@@ -104,6 +104,6 @@ def test_the_last_core_is_kept():
         (([[1]], [1], [1.0], [1]), "home contains 1, but the last of 1 nodes is 0"),
     ],
 )
-def test_bad_input_is_named(arguments, message):
+def test_bad_input_is_refused_by_name(arguments, message):
     with pytest.raises(PlanningError, match=message):
         release(*arguments)

@@ -12,9 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 
-from dask_elastic.planning.load_limit import least_tau
-from dask_elastic.planning.single_step import single_step
-from dask_elastic.planning.transition import ProjectedCosts, projected_costs, single_step_aware, transition_matrix
+from dask_elastic.planning.intervals.load_limit import least_tau
+from dask_elastic.planning.intervals.single_step import single_step
+from dask_elastic.planning.intervals.transition import (
+    ProjectedCosts,
+    projected_costs,
+    single_step_aware,
+    transition_matrix,
+)
 from dask_elastic.vocab.errors import Infeasible, PlanningError
 
 TABLE_4 = {2: {2: 0.3, 3: 0.6, 4: 0.1}, 3: {2: 0.3, 3: 0.4, 4: 0.3}, 4: {2: 0.1, 3: 0.5, 4: 0.4}}
@@ -230,7 +235,7 @@ def test_discount_zero_is_the_next_step_alone():
     assert costs.cost([5, 7]) == pytest.approx(sum(steps) / 2, abs=1e-6)
 
 
-def test_an_end_costs_nothing():
+def test_final_node_count_has_no_projected_cost():
     costs = projected_costs([1] * 6, [1] * 6, {1: {2: 1.0}}, 0.0, 0.9)
     assert costs.node_counts == (1, 2)
     assert costs.cost([3, 3]) == pytest.approx(0, abs=1e-6)
@@ -270,7 +275,7 @@ def test_the_step_is_the_best_of_all(seed, allow_empty, discount):
         assert plan.cost == pytest.approx(single_step(load, state, intervals, nodes, tau, allow_empty).cost)
 
 
-def test_minding_the_future_pays():
+def test_mtm_aware_planning_costs_less_than_single_steps():
     # A long run of the chain that the costs were projected for.
     random = np.random.default_rng(1)
     load, state = random.lognormal(0, 0.3, 24), random.lognormal(0, 0.3, 24)
@@ -324,7 +329,7 @@ def test_matrix_counts_transitions(drop_self):
     assert {(a, b) for a, row in matrix.items() for b in row} == set(pairs)
 
 
-def test_matrix_of_nothing_is_empty():
+def test_matrix_of_an_empty_trace_is_empty():
     assert transition_matrix([]) == transition_matrix([3]) == transition_matrix([3, 3]) == {}
     assert transition_matrix([3, 3], drop_self=False) == {3: {3: 1.0}}
 
@@ -357,7 +362,7 @@ def test_counts_that_are_none_are_refused(counts):
         ({"matrix": {2: {5: 1.0}}, "tau": 9.0}, "5 nodes are to have one of 4 tasks each"),
     ],
 )
-def test_bad_input_is_named(change, message):
+def test_bad_input_is_refused_by_name(change, message):
     given = {"load": [1] * 4, "state_bytes": [1] * 4, "matrix": {2: {2: 1.0}}, "tau": 0.2, "discount": 0.5}
     with pytest.raises(PlanningError, match=message):
         projected_costs(**(given | change))

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_elastic.planning.initial import Demand, place
+from dask_elastic.planning.initial import PlacementRequest, place
 from dask_elastic.vocab.errors import PlanningError
 
 demands = st.lists(
     st.builds(
-        Demand,
+        PlacementRequest,
         name=st.sampled_from("abcdef"),
         instances=st.one_of(st.none(), st.integers(1, 4)),
         stateful=st.booleans(),
@@ -57,7 +57,10 @@ def test_a_placement_is_deterministic(wanted, free):
 
 
 def test_executors_are_spread_and_take_what_is_free():
-    placed = place([Demand("s", 3, False), Demand("c", None, True), Demand("d", 1, True, 1)], [2, 2, 2])
+    placed = place(
+        [PlacementRequest("s", 3, False), PlacementRequest("c", None, True), PlacementRequest("d", 1, True, 1)],
+        [2, 2, 2],
+    )
     assert sorted(placed.homes["c"]) != [0, 0, 0]
     assert sum(sum(by_node.values()) for cores in placed.cores.values() for by_node in cores) == 6
     assert placed.homes["s"] == (0, 1, 2)
@@ -66,4 +69,4 @@ def test_executors_are_spread_and_take_what_is_free():
 
 def test_without_nodes_nothing_is_placed():
     with pytest.raises(PlanningError, match="no node"):
-        place([Demand("c", None, True)], [])
+        place([PlacementRequest("c", None, True)], [])

@@ -59,6 +59,8 @@ def test_simulated_jobs_take_every_row_that_is_not_rare(taken):
 
 
 def test_simulation_finds_missing_row(taken, monkeypatch):
-    monkeypatch.delitem(task_status.TABLE, (TaskStatus.DRAINING, TaskEvent.NODE_LOST))
+    missing = TaskStatus.DRAINING, TaskEvent.NODE_LOST
+    # A copy: a row that is put back into the table would be its last, and the drawing another one.
+    monkeypatch.setattr(task_status, "TABLE", {row: to for row, to in task_status.TABLE.items() if row != missing})
     errors = (str(Scenario(seed, outages=0.3).failure()) for seed in SEEDS)
     assert any("illegal in status 'draining'" in error for error in errors)

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dask_elastic.papers.random_jobs import random_job
 from dask_elastic.topology.fusion import ALL, SCORES, communication, cycle, fuse
-from dask_elastic.topology.random_jobs import random_job
 from dask_elastic.vocab.errors import TopologyError
 
 AREA = {"a": {"area"}, "b": {"area"}, "c": {"area"}}

@@ -12,7 +12,7 @@ import dask.config
 import yaml
 from dask.utils import parse_bytes, parse_timedelta
 
-from dask_elastic.control.assignment import core_planner_names
+from dask_elastic.planning.registry import names
 from dask_elastic.runtime.protocol.job_spec import PARADIGMS, JobOptions
 from dask_elastic.vocab.errors import SubmitError
 
@@ -23,7 +23,7 @@ DURATIONS = (
 SIZES = ("channel_window",)
 NUMBERS = ("balance_threshold",)
 FLAGS = ("dry_run",)
-CHOICES = {"on_error": ("fail", "skip"), "planner": core_planner_names(), "paradigm": PARADIGMS}
+CHOICES = {"on_error": ("fail", "skip"), "planner": names("cores"), "paradigm": PARADIGMS}
 NAMES = (*CHOICES, *FLAGS, *DURATIONS, *SIZES, *NUMBERS)
 OPTIONAL = frozenset({"latency_target", "idle_timeout"})
 """Options for which None is an answer, not a question."""

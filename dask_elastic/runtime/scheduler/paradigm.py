@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from dask_elastic.planning.initial import Demand
+from dask_elastic.planning.initial import PlacementRequest
 from dask_elastic.runtime.protocol.job_spec import STATIC, ComponentSummary
 
 
 def demands(
     paradigm: str, summaries: Iterable[ComponentSummary], cores: Mapping[str, int], free_slots: Sequence[int]
-) -> list[Demand]:
+) -> list[PlacementRequest]:
     """Return what each source and stateful operator of a job asks for.
 
     Parameters
@@ -33,15 +33,15 @@ def demands(
     >>> demands("executor-centric", [counted], {}, [4, 4])[0].instances
     2
     >>> demands("static", [counted], {}, [4, 4])[0]
-    Demand(name='counted', instances=8, stateful=True, cores=1)
+    PlacementRequest(name='counted', instances=8, stateful=True, cores=1)
     """
     parts = [summary for summary in summaries if summary.kind != "sink"]
     if paradigm == STATIC:
         return _single_cores(parts, sum(max(slots, 0) for slots in free_slots))
-    return [Demand(s.name, s.instances, s.kind == "compute", cores.get(s.name)) for s in parts]
+    return [PlacementRequest(s.name, s.instances, s.kind == "compute", cores.get(s.name)) for s in parts]
 
 
-def _single_cores(parts: Sequence[ComponentSummary], slots: int) -> list[Demand]:
+def _single_cores(parts: Sequence[ComponentSummary], slots: int) -> list[PlacementRequest]:
     """Share the slots evenly among the stateful operators: an executor of one core for each, and at least one."""
     stateful = [part.name for part in parts if part.kind == "compute"]
     shares = {
@@ -49,8 +49,8 @@ def _single_cores(parts: Sequence[ComponentSummary], slots: int) -> list[Demand]
         for position, name in enumerate(stateful)
     }
     return [
-        Demand(part.name, shares[part.name], True, 1)
+        PlacementRequest(part.name, shares[part.name], True, 1)
         if part.name in shares
-        else Demand(part.name, part.instances, False)
+        else PlacementRequest(part.name, part.instances, False)
         for part in parts
     ]

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from dask_elastic.planning.node_trace import NodeTrace, nodes_needed
-from dask_elastic.planning.problem import Floats, Ints
+from dask_elastic.planning.intervals.node_trace import NodeTrace, nodes_needed
+from dask_elastic.planning.placement.problem import Floats, Ints
 from dask_elastic.spark.failure import spark_errors
 from dask_elastic.spark.prepare.prepared import PreparationError
 

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dask_elastic.planning.node_trace import arrivals, node_trace
+from dask_elastic.planning.intervals.node_trace import arrivals, node_trace
 from dask_elastic.spark import prepare
 from dask_elastic.spark.prepare import PreparationError
 

@@ -1,1 +1,0 @@
-"""The papers' figures and tables, computed and drawn again."""

@@ -1,0 +1,56 @@
+"""The rules of assignments of cores, checked without knowing how a planner works."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dask_elastic.planning.cores.assignment import CoreAssignment
+from dask_elastic.planning.cores.problem import CoreProblem
+from dask_elastic.vocab.errors import InvalidPlan
+
+
+def validate(problem: CoreProblem, solution: CoreAssignment, planner: str = "") -> None:
+    """Raise if an assignment breaks a rule of its problem.
+
+    Parameters
+    ----------
+    problem : CoreProblem
+        The problem.
+    solution : CoreAssignment
+        A planner's answer.
+    planner : str
+        Name of the planner, for the error text.
+
+    Raises
+    ------
+    InvalidPlan
+        If the shape is wrong, an entry is negative, a node gives more cores than it has, or an executor gets fewer
+        than granted or none at all.
+
+    Examples
+    --------
+    >>> one = np.array([1])
+    >>> problem = CoreProblem(np.array([[1]]), 2 * one, 4 * one, 0.0 * one, 0 * one, 0.0 * one)
+    >>> validate(problem, CoreAssignment(np.array([[1]]), 0.0, 1.0), "lazy")
+    Traceback (most recent call last):
+    ...
+    dask_elastic.vocab.errors.InvalidPlan: planner 'lazy' gives executor 0 1 cores of 2.
+    """
+    cores, who = solution.assignment, f"planner {planner!r}" if planner else "the planner"
+    if cores.shape != problem.current.shape:
+        raise InvalidPlan(f"{who} returns shape {cores.shape}: the problem has {problem.current.shape}.")
+    if (cores < 0).any():
+        raise InvalidPlan(f"{who} returns {int(cores.min())} cores of a node for an executor.")
+    crowded = np.flatnonzero(cores.sum(axis=1) > problem.capacity)
+    if crowded.size:
+        node = int(crowded[0])
+        raise InvalidPlan(
+            f"{who} gives out {int(cores[node].sum())} cores of node {node}, which has {int(problem.capacity[node])}."
+        )
+    short = np.flatnonzero(cores.sum(axis=0) < np.maximum(problem.granted, 1))
+    if short.size:
+        executor = int(short[0])
+        raise InvalidPlan(
+            f"{who} gives executor {executor} {int(cores[:, executor].sum())} cores of "
+            f"{int(problem.granted[executor])}."
+        )

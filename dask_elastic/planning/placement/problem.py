@@ -1,0 +1,375 @@
+"""The placement problem: groups with loads on bins with capacities, and the budgets of a plan.
+
+Goal
+    One small value of arrays that every planner reads and that the validator checks plans against.
+Heuristic
+    None: a `Draft` counts what a plan under construction has spent and which bins are full.
+Not done
+    Loads that depend on the bin; a planner that collocates groups reads `traffic` instead.
+
+Notes
+-----
+ALBIC, sections 3 and 4.3.1. By the first erratum the mean is exact and normalised by capacity; the printed one is
+rounded up. The balanced resource is the bottleneck: the resource with the highest overall use.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from dask_elastic.planning import checked_arrays as checked
+from dask_elastic.planning.checked_arrays import SLACK, Floats, Ints, Mask
+from dask_elastic.vocab.errors import PlanningError
+
+__all__ = ["SLACK", "Draft", "Floats", "Ints", "Mask", "Placement", "PlacementProblem"]
+
+
+@dataclass(frozen=True, init=False, eq=False)
+class PlacementProblem:
+    """Groups with loads and bins, and the budgets of a new placement.
+
+    Parameters
+    ----------
+    load : array of float, groups or groups × resources
+        The load of each group. Of several resources the bottleneck is balanced, the others are kept within capacity.
+    current : array of int
+        The bin of each group, −1 for a new group. Placing a new group is no move and costs nothing.
+    bins : int
+        The number of bins.
+    state_bytes : array of float, optional
+        The cost of moving each group; 0 if left out.
+    capacity : array of float, bins or bins × resources, optional
+        The capacity of each bin, in the unit of the loads; loads of bins are compared as shares of it. No move takes a
+        bin above its capacity, or further above it. Where the total load exceeds the total capacity of the bins that
+        stay, capacities do not limit. Left out, bins are equal and without limit.
+    draining : array of bool or of bins' numbers, optional
+        The bins to be emptied. No group moves to them.
+    traffic : sparse matrix, groups × groups, optional
+        Bytes per second from group to group.
+    operator : array of int, optional
+        The operator of each group.
+    history : array of float, windows × groups, optional
+        The loads of earlier windows, oldest first.
+    max_moves : int, optional
+        The most groups that may change their bin.
+    max_cost : float, optional
+        The most state that may change its bin.
+    size : array of int, optional
+        The number of moves that each group counts for; 1 if left out. Groups that move as one count for their number.
+    pinned : array of bool, optional
+        The groups that stay where they are.
+
+    Raises
+    ------
+    PlanningError
+        If shapes disagree, a number is negative or not finite, a bin is out of range, or all bins are draining. An
+        infinite budget is no budget.
+
+    Examples
+    --------
+    >>> problem = PlacementProblem([4, 4, 2, 2], current=[0, 0, 0, 1], bins=2, max_moves=1)
+    >>> problem.shares(problem.current).tolist(), problem.mean
+    ([10.0, 2.0], 6.0)
+    """
+
+    load: Floats
+    current: Ints
+    bins: int
+    state_bytes: Floats
+    capacity: Floats | None
+    draining: Mask
+    traffic: Any
+    operator: Ints | None
+    history: Floats | None
+    max_moves: int | None
+    max_cost: float | None
+    size: Ints
+    pinned: Mask
+
+    def __init__(
+        self,
+        load: ArrayLike,
+        current: ArrayLike,
+        bins: int,
+        state_bytes: ArrayLike | None = None,
+        capacity: ArrayLike | None = None,
+        draining: ArrayLike | None = None,
+        traffic: Any = None,
+        operator: ArrayLike | None = None,
+        history: ArrayLike | None = None,
+        max_moves: int | None = None,
+        max_cost: float | None = None,
+        size: ArrayLike | None = None,
+        pinned: ArrayLike | None = None,
+    ):
+        loads = checked.numbers("load", load)
+        if loads.ndim not in (1, 2) or (loads.ndim == 2 and loads.shape[1] == 0):
+            raise PlanningError(f"load has shape {loads.shape}: give groups, or groups × resources.")
+        if not math.isfinite(float(loads.sum())):
+            raise PlanningError("load exceeds what a float holds as a whole: give loads in a larger unit.")
+        groups, resources = len(loads), 1 if loads.ndim == 1 else loads.shape[1]
+        count = checked.number_of_bins(bins)
+        no_state = np.zeros(groups)
+        given = {
+            "load": loads,
+            "current": checked.places("current", current, groups, count),
+            "bins": count,
+            "state_bytes": no_state if state_bytes is None else checked.numbers("state_bytes", state_bytes, (groups,)),
+            "capacity": None if capacity is None else checked.capacities(capacity, count, resources),
+            "draining": checked.mask("draining", draining, count),
+            "traffic": None if traffic is None else checked.matrix("traffic", traffic, groups),
+            "operator": None if operator is None else checked.integers("operator", operator, groups),
+            "history": None if history is None else checked.windows("history", history, groups),
+            "max_moves": checked.budget("max_moves", max_moves, whole=True),
+            "max_cost": checked.budget("max_cost", max_cost, whole=False),
+            "size": np.ones(groups, dtype=np.int64) if size is None else checked.integers("size", size, groups),
+            "pinned": checked.mask("pinned", pinned, groups),
+        }
+        for name, value in given.items():
+            if isinstance(value, np.ndarray):
+                value.flags.writeable = False
+            object.__setattr__(self, name, value)
+        if self.draining.all():
+            raise PlanningError(f"all {bins} bins are draining: leave one at least for the groups to go to.")
+        if (self.size < 0).any():
+            raise PlanningError(f"size is {int(self.size.min())} for a group: give 0 or more.")
+
+    @property
+    def groups(self) -> int:
+        """The number of groups."""
+        return len(self.load)
+
+    @cached_property
+    def live(self) -> Mask:
+        """The bins that stay."""
+        return ~self.draining
+
+    @cached_property
+    def placed(self) -> Mask:
+        """The groups that have a bin."""
+        return self.current >= 0
+
+    @cached_property
+    def loads(self) -> Floats:
+        """The loads as groups × resources."""
+        return self.load[:, None] if self.load.ndim == 1 else self.load
+
+    @cached_property
+    def capacities(self) -> Floats:
+        """The capacities as bins × resources; ones where none were given."""
+        return np.ones((self.bins, self.loads.shape[1])) if self.capacity is None else self.capacity
+
+    @cached_property
+    def bottleneck(self) -> int:
+        """The resource with the highest total load, as a share of the capacity of the bins that stay."""
+        return int(np.argmax(self.loads.sum(axis=0) / self.capacities[self.live].sum(axis=0)))
+
+    @cached_property
+    def weight(self) -> Floats:
+        """The load of each group on the bottleneck."""
+        return np.ascontiguousarray(self.loads[:, self.bottleneck])
+
+    @cached_property
+    def strength(self) -> Floats:
+        """The capacity of each bin for the bottleneck."""
+        return np.ascontiguousarray(self.capacities[:, self.bottleneck])
+
+    @cached_property
+    def mean(self) -> float:
+        """The total load, also that on draining bins, as a share of the capacity of the bins that stay."""
+        return float(self.weight.sum() / self.strength[self.live].sum())
+
+    @cached_property
+    def burden(self) -> Floats:
+        """The weight of each group on a draining bin: its load plus a little, since groups without load leave too."""
+        floor = float(self.weight.mean()) / 1000 if self.weight.any() else 1.0
+        return self.weight + floor
+
+    @cached_property
+    def limit(self) -> Floats:
+        """The load that no move may exceed, bins × resources; infinite where there is no limit."""
+        if self.capacity is None:
+            return np.full((self.bins, self.loads.shape[1]), np.inf)
+        limit = np.maximum(self.capacities, self.totals(self.current)) * (1 + SLACK)
+        short = self.loads.sum(axis=0) > self.capacities[self.live].sum(axis=0) * (1 + SLACK)
+        limit[:, short] = np.inf
+        return limit
+
+    def places(self, bin: ArrayLike) -> Ints:
+        """Return bins as an array, one for each group and −1 for none.
+
+        Raises
+        ------
+        PlanningError
+            If there is not one integer for each group, or one is no bin.
+        """
+        return checked.places("bin", bin, self.groups, self.bins)
+
+    def totals(self, bin: Ints) -> Floats:
+        """Return the load of each bin, bins × resources; groups without a bin do not count."""
+        there = bin >= 0
+        columns = [
+            np.bincount(bin[there], self.loads[there, resource], minlength=self.bins)
+            for resource in range(self.loads.shape[1])
+        ]
+        return np.stack(columns, axis=1).astype(np.float64)
+
+    def shares(self, bin: Ints) -> Floats:
+        """Return the bottleneck load of each bin as a share of its capacity."""
+        there = bin >= 0
+        sums = np.bincount(bin[there], self.weight[there], minlength=self.bins)
+        result: Floats = sums / self.strength
+        return result
+
+    def moved(self, bin: Ints) -> Mask:
+        """Return the groups that had a bin and get another one."""
+        result: Mask = self.placed & (bin != self.current)
+        return result
+
+    def to_drain(self, bin: Ints) -> float:
+        """Return the load on draining bins, plus a thousandth of the mean load for each group there."""
+        return float(self.burden[(bin >= 0) & self.draining[bin]].sum())
+
+    def excess(self, bin: Ints) -> float:
+        """Return the load above the limits of bins, as shares of capacity; only new groups can cause it."""
+        over = np.maximum(self.totals(bin) - self.limit, 0.0) / self.capacities
+        return float(over.sum())
+
+    def placement(self, bin: Ints, proven: bool = False) -> Placement:
+        """Return these bins as a placement, with its moves and cost."""
+        moved = self.moved(bin)
+        return Placement(bin, int(self.size[moved].sum()), float(self.state_bytes[moved].sum()), proven)
+
+
+@dataclass(frozen=True, eq=False)
+class Placement:
+    """The answer of a placement planner.
+
+    Parameters
+    ----------
+    bin : array of int
+        The bin of each group.
+    moves : int
+        The number of groups that change their bin.
+    cost : float
+        The state that changes its bin.
+    proven : bool
+        Whether the planner has proven that no answer has a lower objective.
+    """
+
+    bin: Ints
+    moves: int
+    cost: float
+    proven: bool = False
+
+    def __post_init__(self) -> None:
+        places = np.array(self.bin)
+        if places.ndim != 1 or (places.size and places.dtype.kind not in "iu"):
+            raise PlanningError(f"bin has shape {places.shape} and type {places.dtype}: give one integer a group.")
+        if isinstance(self.moves, bool) or not isinstance(self.moves, int | np.integer) or self.moves < 0:
+            raise PlanningError(f"moves is {self.moves!r}: give a whole number of 0 or more.")
+        if not (math.isfinite(self.cost) and self.cost >= 0):
+            raise PlanningError(f"cost is {self.cost!r}: give a finite number of 0 or more.")
+        places = places.astype(np.int64)
+        places.flags.writeable = False
+        object.__setattr__(self, "bin", places)
+
+
+class Draft:
+    """A placement under construction that never breaks a rule: every group placed, within budget and capacity.
+
+    Parameters
+    ----------
+    problem : PlacementProblem
+        The problem.
+    wanted : array of int, optional
+        The bins for new groups, if there is room; by default the bin that is least loaded with the group.
+    """
+
+    def __init__(self, problem: PlacementProblem, wanted: Ints | None = None):
+        self.problem = problem
+        self.bin: Ints = problem.current.copy()
+        self.totals = problem.totals(self.bin)
+        self.moves = 0
+        self.cost = 0.0
+        self._max_moves = math.inf if problem.max_moves is None else problem.max_moves
+        self._max_cost = math.inf if problem.max_cost is None else problem.max_cost * (1 + SLACK)
+        homeless = np.flatnonzero(self.bin < 0)
+        for group in homeless[np.argsort(-problem.weight[homeless], kind="stable")].tolist():
+            self._place(group, -1 if wanted is None else int(wanted[group]))
+
+    @property
+    def shares(self) -> Floats:
+        """The bottleneck load of each bin as a share of its capacity."""
+        return self.totals[:, self.problem.bottleneck] / self.problem.strength
+
+    def room(self, group: int) -> Mask:
+        """Return the bins that may get a group by draining and capacity, without regard to budgets."""
+        fits = (self.totals + self.problem.loads[group] <= self.problem.limit).all(axis=1)
+        result: Mask = fits & self.problem.live
+        return result
+
+    def affords(self, groups: Ints) -> Mask:
+        """Return which groups may move to a bin other than their first one, by pins and budgets."""
+        problem = self.problem
+        fresh = (self.bin[groups] == problem.current[groups]) & problem.placed[groups]
+        within = (self.moves + problem.size[groups] <= self._max_moves) & (
+            self.cost + problem.state_bytes[groups] <= self._max_cost
+        )
+        result: Mask = ~problem.pinned[groups] & (within | ~fresh)
+        return result
+
+    def allows(self, group: int, target: int) -> bool:
+        """Return whether one group may go to a bin now."""
+        if target == self.bin[group]:
+            return False
+        back = target == self.problem.current[group]
+        fits = bool((self.totals[target] + self.problem.loads[group] <= self.problem.limit[target]).all())
+        if back:
+            return fits
+        return fits and bool(self.problem.live[target]) and bool(self.affords(np.array([group]))[0])
+
+    def move(self, group: int, target: int) -> None:
+        """Move a group to a bin and count the cost; the caller has checked `allows`."""
+        problem, source = self.problem, int(self.bin[group])
+        if problem.placed[group]:
+            step = int(target != problem.current[group]) - int(source != problem.current[group])
+            self.moves += step * int(problem.size[group])
+            self.cost += step * float(problem.state_bytes[group])
+        if source >= 0:
+            self.totals[source] -= problem.loads[group]
+        self.totals[target] += problem.loads[group]
+        self.bin[group] = target
+
+    def take(self, bin: Ints) -> None:
+        """Move all groups to these bins without checks."""
+        for group in np.flatnonzero(self.bin != bin).tolist():
+            self.move(group, int(bin[group]))
+
+    def least(self, group: int, among: Mask) -> int:
+        """Return the bin of a non-empty mask that would be least loaded with the group."""
+        problem = self.problem
+        after = (self.totals[:, problem.bottleneck] + problem.weight[group]) / problem.strength
+        return int(np.argmin(np.where(among, after, np.inf)))
+
+    def drain(self) -> None:
+        """Move groups off draining bins, the heaviest first, each to the bin least loaded with it."""
+        problem = self.problem
+        stranded = np.flatnonzero(problem.draining[self.bin])
+        for group in stranded[np.argsort(-problem.weight[stranded], kind="stable")].tolist():
+            room = self.room(group)
+            if room.any() and self.affords(np.array([group]))[0]:
+                self.move(group, self.least(group, room))
+
+    def _place(self, group: int, wanted: int) -> None:
+        room = self.room(group)
+        if wanted >= 0 and room[wanted]:
+            self.move(group, wanted)
+        else:
+            self.move(group, self.least(group, room if room.any() else self.problem.live))
