@@ -26,7 +26,7 @@ OutageKind = Literal["death", "hang", "suspicion", "desertion"]
 
 @dataclass(frozen=True)
 class Move:
-    """Before step `at`, an executor is told to move a shard to one of its tasks; numbers wrap around."""
+    """Before step `at`, an executor gets the command to move a shard to one of its tasks; numbers wrap around."""
 
     at: int
     executor: int
@@ -36,7 +36,7 @@ class Move:
 
 @dataclass(frozen=True)
 class Cores:
-    """Before step `at`, an executor is told to have one core for each entry of `nodes`."""
+    """Before step `at`, an executor gets one core for each entry of `nodes`, and no others."""
 
     at: int
     executor: int
@@ -45,7 +45,7 @@ class Cores:
 
 @dataclass(frozen=True)
 class Balance:
-    """Before step `at`, an executor is told to balance its shards."""
+    """Before step `at`, an executor gets the command to balance its shards."""
 
     at: int
     executor: int
@@ -53,7 +53,7 @@ class Balance:
 
 @dataclass(frozen=True)
 class Flush:
-    """Before step `at`, an executor is asked to update its primary copy; with executor None all remote tasks flush."""
+    """Before step `at`, an executor's primary copy is brought up to date; if it is None, all remote tasks flush."""
 
     at: int
     executor: int | None

@@ -64,7 +64,7 @@ class CommLane:
     comm : Comm
         The connection.
     next_packet : callable
-        Returns the next packet to write; None when there is none, and then `transmit` is called again.
+        Returns the next packet to write; None if there is none: `transmit` is called again once there is.
     on_broken : callable
         Called with the error that broke the connection.
     """
@@ -105,7 +105,7 @@ class SocketLane:
     comm : Comm
         The plain connection that the socket belongs to.
     next_packet : callable
-        Returns the next packet to write; None when there is none, and then `transmit` is called again.
+        Returns the next packet to write; None if there is none: `transmit` is called again once there is.
     on_broken : callable
         Called with the error that broke the connection, in the thread that found it.
     """
