@@ -156,7 +156,7 @@ class ExecutorDriver:
         self._behind_outputs(events.NodeLeft(node, died=died and bool(self.processing_on(node))))
 
     def node_returned(self, node: int) -> None:
-        """Allow tasks on a node again, which had left."""
+        """Allow tasks again on a node that had left."""
         self._behind_outputs(events.NodeReturned(node))
 
     def _behind_outputs(self, event: events.NodeLeft | events.NodeReturned) -> None:
@@ -201,7 +201,7 @@ class ExecutorDriver:
             self._control.release()
 
     def _settle(self, instructions: list[do.Instruction]) -> Steps[None]:
-        """Carry out the instructions of settled work; if they only wake tasks and return credit, beside events."""
+        """Carry out the instructions of settled work: as an event's, unless they only wake tasks and return credit."""
         if all(isinstance(instruction, do.Wake | do.Release) for instruction in instructions):
             yield from self._carry_out(instructions)
         else:
