@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 
 SOURCES := dask_elastic plugins
-CHECKED := $(wildcard dask_elastic plugins tests examples benchmarks)
+CHECKED := $(wildcard dask_elastic plugins tests examples benchmarks docs)
 # The demonstration has its own target; files with a leading underscore are modules of others.
 EXAMPLES := $(sort $(filter-out examples/demo.py examples/_%,$(wildcard examples/*.py)))
 # Tests without processes run in parallel; tests with processes and timeouts run one after the other.
@@ -13,7 +13,7 @@ PURE := $(wildcard $(addprefix tests/,control executor house meters migration mo
 PROCESSES := $(filter-out $(PURE),$(patsubst %/,%,$(wildcard tests/*/)))
 BENCHMARKS := $(sort $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py)))
 
-.PHONY: test lint format types examples pytest soak demo bench clean
+.PHONY: test lint format types examples pytest soak demo bench docs clean
 .DEFAULT_GOAL := test
 
 # Pytest runs last, so that its summary is the end of the output.
@@ -52,6 +52,10 @@ demo: $(VENV)/.demo
 bench: $(VENV)/.test
 	@set -e; for benchmark in $(BENCHMARKS); do echo "== $$benchmark"; $(BIN)/python $$benchmark; done
 
+# The site is then docs/_build/html/index.html.
+docs: $(VENV)/.docs
+	$(BIN)/python -m sphinx --builder html --fail-on-warning --keep-going --nitpicky --quiet docs docs/_build/html
+
 $(VENV)/.python:
 	@$(PYTHON) -c 'import sys; sys.exit("dask_elastic needs Python 3.11 or newer, this is " + sys.version if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
@@ -66,6 +70,10 @@ $(VENV)/.demo: $(VENV)/.python pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[demo,spark]'
 	@touch $@
 
+$(VENV)/.docs: $(VENV)/.python pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	@touch $@
+
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist docs/_build .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find $(CHECKED) -type d -name __pycache__ -prune -exec rm -rf {} +

@@ -47,6 +47,11 @@ class Allocation:
     ------
     PlanningError
         If `cores` are not integers of 0 or more, or the latency is negative or NaN.
+
+    Examples
+    --------
+    >>> Allocation(cores=np.array([4, 3]), latency=0.052, feasible=True).cores.sum()
+    np.int64(7)
     """
 
     cores: NDArray[np.int64]

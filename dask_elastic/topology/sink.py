@@ -72,6 +72,10 @@ class SinkWriter(ABC):
     >>> writer.write(pa.RecordBatch.from_pydict({"n": [1, 2]}))
     >>> writer.close()
     2 rows
+    >>> writer.collected()
+    Traceback (most recent call last):
+        ...
+    dask_elastic.vocab.errors.SinkError: RowCounter keeps ...
     """
 
     @abstractmethod

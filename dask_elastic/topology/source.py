@@ -79,6 +79,15 @@ class Source(ABC):
     ...             yield pa.RecordBatch.from_pydict({"number": [number]}), number + 1
     >>> [offset for rows, offset in Numbers().read(SourceContext(offset=1))]
     [2, 3]
+
+    What a source need not define:
+
+    >>> source = Numbers()
+    >>> source.check()
+    >>> source.columns_read(("number",)) is source
+    True
+    >>> source.accept(pa.RecordBatch.from_pydict({"number": [7]})).num_rows
+    1
     """
 
     parallel: int = 1

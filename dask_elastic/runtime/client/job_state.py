@@ -1,4 +1,4 @@
-"""The state of a stateful operator, read from the homes of its executors."""
+"""The state of a stateful operator, read at the homes of its executors."""
 
 from __future__ import annotations
 
@@ -12,18 +12,36 @@ from dask_elastic.runtime.protocol.tables import read_table
 
 
 class JobState:
-    """Reads an operator's state; every read is fresh.
+    """The state of an operator, as `Job.state` returns it; each call reads anew.
 
     Parameters
     ----------
     call : callable
-        Asks the scheduler about the job.
+        Calls an operation of the job on the scheduler.
     operator : str
         Name of the operator.
 
     Notes
     -----
-    A read is consistent per executor, between two batches; executors are not read at the same moment.
+    A read is consistent within an executor: it happens between two batches. Executors are read one after the other.
+
+    Examples
+    --------
+    >>> import dask_elastic as de
+    >>> from dask.distributed import Client
+    >>> topology = de.Topology("letters")
+    >>> letters = topology.source("letters", de.sources.Arrow(pa.table({"letter": ["a", "b", "a"]})))
+    >>> counted = letters.key_by("letter").compute({"seen": de.aggregate.Count()}, name="per_letter")
+    >>> with Client(n_workers=1, processes=False, dashboard_address=None) as client:
+    ...     job = de.submit(topology, client)
+    ...     job.wait(progress=False)
+    ...     state = job.state("per_letter")
+    ...     state.to_arrow().sort_by("letter").to_pydict()
+    ...     state.to_pandas()["seen"].sum()
+    ...     state.get("a")
+    {'letter': ['a', 'b'], 'seen': [2, 1]}
+    np.int64(3)
+    {'letter': 'a', 'seen': 2}
     """
 
     def __init__(self, call: Callable[..., Any], operator: str):
@@ -34,21 +52,38 @@ class JobState:
         return f"JobState({self.operator!r})"
 
     def to_arrow(self) -> pa.Table:
-        """All of it: the key columns, then the results, one row a key."""
+        """Return the state of all keys.
+
+        Returns
+        -------
+        pyarrow.Table
+            One row per key: the key columns, then the results. Without columns if no key was seen yet.
+        """
         parts = [read_table(part) for part in self._call("state", operator=self.operator)]
         return pa.concat_tables(parts).combine_chunks() if parts else pa.table({})
 
     def to_pandas(self) -> pd.DataFrame:
-        """All of it as a pandas frame."""
+        """Return the state of all keys.
+
+        Returns
+        -------
+        pandas.DataFrame
+            The same rows and columns as `to_arrow` returns.
+        """
         return self.to_arrow().to_pandas()
 
     def get(self, key: Any) -> dict[str, Any] | None:
-        """Return the results of one key, None when the key has not been seen.
+        """Return the state of one key.
 
         Parameters
         ----------
         key : object
-            The key; a tuple where there are several key columns.
+            The key; a tuple if there are several key columns.
+
+        Returns
+        -------
+        dict of str to object, or None
+            The key columns and the results by column; None if the key was not seen.
         """
         values = list(key) if isinstance(key, tuple) else [key]
         parts = [read_table(part) for part in self._call("state", operator=self.operator, key=values)]

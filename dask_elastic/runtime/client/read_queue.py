@@ -1,4 +1,4 @@
-"""Reading what a `sinks.DaskQueue` puts on its queue."""
+"""Reading the queue that a `sinks.DaskQueue` writes."""
 
 from __future__ import annotations
 
@@ -17,25 +17,37 @@ if TYPE_CHECKING:
 def read_queue(name: str, client: Client | None = None) -> Iterator[pa.RecordBatch]:
     """Read the batches of a queue until the job that writes it has ended.
 
-    A batch counts as taken when the next one is asked for: a program that dies in between finds it again when it reads
-    anew. One program at a time reads a queue.
+    A batch is acknowledged when the next one is requested. A program that fails before that gets the batch again when
+    it reads the queue again. Only one program at a time can read a queue.
 
     Parameters
     ----------
     name : str
         Name of the queue, as in `sinks.DaskQueue(name)`.
     client : distributed.Client, optional
-        The cluster; the current client if left out. It must be able to reach the workers.
+        A client of the cluster; the current client if left out. It must be able to connect to the workers.
 
     Yields
     ------
     RecordBatch
-        In the order of the queue. Waits while there is none, also for a job that has not begun.
+        The batches in the order of the queue. Blocks while the queue is empty, also before the job has started.
 
     Raises
     ------
     ElasticError
-        What the job failed with, behind the last batch.
+        After the last batch, if the job failed: its error.
+
+    Examples
+    --------
+    >>> import dask_elastic as de
+    >>> from dask.distributed import Client
+    >>> topology = de.Topology("numbers")
+    >>> numbers = topology.source("numbers", de.sources.Arrow(pa.table({"number": [1, 2, 3]})))
+    >>> numbers.sink(de.sinks.DaskQueue("numbers"), name="out")
+    >>> with Client(n_workers=1, processes=False, dashboard_address=None) as client:
+    ...     job = de.submit(topology, client)
+    ...     [batch["number"].to_pylist() for batch in read_queue("numbers", client)]
+    [[1, 2, 3]]
     """
     client = client or default_client()
 

@@ -1,4 +1,4 @@
-"""Letting workers go while jobs run."""
+"""Retirement of workers while jobs run."""
 
 from __future__ import annotations
 
@@ -20,29 +20,46 @@ def retire(
     *,
     close: bool = False,
 ) -> None:
-    """Take all cores away from workers, and return once they can be closed without harm to a running job.
+    """Move all tasks off workers, and return when the workers can be closed without loss for running jobs.
 
-    Executors get as many cores elsewhere as are free. No job uses the workers from then on.
+    The executors get as many cores on other workers as are free. No job uses the retired workers again.
 
     Parameters
     ----------
     workers : str or iterable of str
         Addresses of the workers.
     client : distributed.Client, optional
-        The cluster; the current client if left out.
+        A client of the cluster; the current client if left out.
     timeout : float or str, optional
         Seconds to wait at most, or a duration such as ``"30s"``; without it there is no limit.
     close : bool
-        Whether to close the workers in the end, too, by Dask's own `Client.retire_workers`.
+        Whether to close the workers afterwards, with Dask's own `Client.retire_workers`.
 
     Raises
     ------
     PlanningError
-        If a worker is not there, or it is the home of executors, sources or sinks of a running job, which do not
-        change their home yet. Nothing is changed then.
+        If a worker does not exist, or is the home of executors, sources or sinks of a running job: homes cannot move
+        yet. Nothing is changed.
+    UnknownJob
+        If no job was ever submitted to the cluster.
     TimeoutError
-        If tasks of some job are still there after `timeout`. The workers get no new ones; a second call goes on
+        If a job still has tasks on the workers after `timeout`. The workers get no new tasks; call again to continue
         waiting.
+
+    Examples
+    --------
+    >>> import dask_elastic as de
+    >>> import pyarrow as pa
+    >>> from dask.distributed import Client
+    >>> topology = de.Topology("letters")
+    >>> topology.source("letters", de.sources.Arrow(pa.table({"letter": ["a"]}))).sink(de.sinks.Collect(), name="out")
+    >>> with Client(n_workers=2, processes=False, dashboard_address=None) as client:
+    ...     job = de.submit(topology, client)
+    ...     job.wait(progress=False)
+    ...     first, second = client.scheduler_info()["workers"]
+    ...     retire(second, client, timeout="30s", close=True)
+    ...     list(client.scheduler_info()["workers"]) == [first]
+    True
     """
     addresses = [workers] if isinstance(workers, str) else list(workers)
     client = client or default_client()

@@ -1,4 +1,4 @@
-"""Submitting a topology: everything that can be known to be wrong is said here, before a tuple flows."""
+"""Submission of a topology: what can be checked before rows flow is checked here, on the client."""
 
 from __future__ import annotations
 
@@ -37,37 +37,39 @@ def submit(
 ) -> Job:
     """Start a topology on a Dask cluster.
 
-    The job is the cluster's from then on: it goes on when this client leaves, and `dask_elastic.job` finds it again.
+    The job runs on the cluster: it continues when this client closes, and `dask_elastic.job` finds it by its name.
 
     Parameters
     ----------
     topology : Topology
-        What to run.
+        The topology to run.
     client : distributed.Client, optional
-        The cluster; the current client if left out.
+        A client of the cluster; the current client if left out.
     name : str, optional
-        Name of the job, the topology's if left out. No two running jobs have one name.
+        Name of the job; the topology's name if left out. Two running jobs cannot have the same name.
     cores : mapping of str to int, optional
-        Cores of each executor of a stateful operator, for good: the control loop leaves these alone, as if
-        `Job.set_cores` had set them. The others begin with what is left.
+        Cores of each executor, by stateful operator. The control loop does not change them, as after
+        `Job.set_cores`. Other operators start with the remaining cores.
     **options
-        What cores are to achieve: ``latency_target``, ``planner``, ``paradigm``, ``dry_run``. How the job runs:
+        What the control loop aims at: ``latency_target``, ``planner``, ``paradigm``, ``dry_run``. How the job runs:
         ``on_error``, ``inbox_time``, ``queue_time``, ``balance_interval``, ``balance_threshold``, ``flush_interval``,
-        ``channel_window``, ``report_interval``. See the configuration page; what is not given comes from the Dask
-        configuration under ``elastic``.
+        ``channel_window``, ``watermark_interval``, ``idle_timeout``, ``report_interval``. The configuration page
+        explains them. Defaults come from the Dask configuration under ``elastic``.
 
     Returns
     -------
     Job
-        A handle.
+        A handle on the running job.
 
     Raises
     ------
+    TypeError
+        If `topology` is not a Topology.
     TopologyError
-        If the topology cannot run.
+        If the topology cannot run, for example because an operator has no input.
     SubmitError
-        If an option is unknown or makes no sense, user code cannot be pickled, a name is in use, there are no workers,
-        or versions of dask_elastic differ.
+        If an option is unknown or has an invalid value, user code cannot be pickled, the name is in use, the cluster
+        has no workers, or versions of dask_elastic differ between client, scheduler and workers.
 
     Examples
     --------
@@ -106,7 +108,13 @@ def submit(
 
 
 def install(client: Client) -> None:
-    """Register the plugins that host dask_elastic on a cluster; harmless where they are there already."""
+    """Register the plugins that host dask_elastic on a cluster; do nothing if they are registered already.
+
+    Parameters
+    ----------
+    client : distributed.Client
+        A client of the cluster.
+    """
     path = dask.config.get("elastic.installer")
     module, _, function = path.rpartition(".")
     getattr(importlib.import_module(module), function)(client)

@@ -35,6 +35,13 @@ def edits(frame: DataFrame, keep: Collection[str] = ()) -> Prepared:
         If `keep` names an unknown reason.
     SchemaMismatch
         If a column is missing, or ``ts`` is not a timestamp without a zone.
+
+    Examples
+    --------
+    Clean a recording, and count what was dropped::
+
+        edited = edits(read(spark, "edits.parquet", "edits"))
+        print(edited.counts())
     """
     require(frame, "edits", COLUMNS)
     rules = {

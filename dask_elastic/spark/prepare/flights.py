@@ -47,6 +47,13 @@ def flights(frame: DataFrame, zone: str = "America/New_York", keep: Collection[s
     -----
     When clocks go forward, local times of the skipped hour do not exist; such rows are dropped. When clocks go back,
     local times of the repeated hour are taken as the first occurrence.
+
+    Examples
+    --------
+    Clean a recording, and count what was dropped::
+
+        flown = flights(read(spark, "flights.parquet", "flights"))
+        print(flown.counts())
     """
     require(frame, "flights", COLUMNS)
     try:

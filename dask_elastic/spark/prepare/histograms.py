@@ -37,6 +37,12 @@ def key_histograms(
     ------
     PreparationError
         If a timestamp is null, or the interval is shorter than a microsecond.
+
+    Examples
+    --------
+    Rows per carrier in each hour::
+
+        table = key_histograms(flown, "carrier", "1h", time="sched_dep")
     """
     length = whole_microseconds(interval)
     check_timestamps(frame, time)

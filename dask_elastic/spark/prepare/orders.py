@@ -38,6 +38,13 @@ def exchange_orders(frame: DataFrame, keep: Collection[str] = ()) -> Prepared:
         If `keep` names an unknown reason.
     SchemaMismatch
         If a column is missing, or ``ts`` is not a timestamp without a zone.
+
+    Examples
+    --------
+    Clean a recording, and count what was dropped::
+
+        orders = exchange_orders(read(spark, "exchange_orders.parquet", "exchange_orders"))
+        print(orders.counts())
     """
     require(frame, "exchange orders", EXCHANGE_COLUMNS)
     rules = {
@@ -74,6 +81,13 @@ def retail_orders(frame: DataFrame, keep: Collection[str] = ()) -> Prepared:
         If `keep` names an unknown reason.
     SchemaMismatch
         If a column is missing, or ``ts`` is not a timestamp without a zone.
+
+    Examples
+    --------
+    Clean a recording, and count what was dropped::
+
+        orders = retail_orders(read(spark, "retail_orders.parquet", "retail_orders"))
+        print(orders.counts())
     """
     require(frame, "retail orders", RETAIL_COLUMNS)
     bought = F.col("side") != "return"

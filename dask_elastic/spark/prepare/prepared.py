@@ -35,6 +35,20 @@ class Prepared:
         The reasons, in the order in which they are tested.
     order : tuple of str
         The columns by which kept rows are sorted, the time first.
+
+    Examples
+    --------
+    Look at what was dropped from a batch::
+
+        prepared = flights(flown)
+        print(prepared.counts())
+        prepared.dropped.select("_dropped", "tailnum").show()
+
+    Count the rows of a stream while a query processes them::
+
+        query = flights(arriving).observed("flights").writeStream.format("memory").queryName("flown").start()
+        query.processAllAvailable()
+        print(prepared.counted(query.recentProgress, "flights"))
     """
 
     judged: DataFrame
@@ -145,6 +159,12 @@ def judge(
     ------
     PreparationError
         If `keep` names an unknown reason.
+
+    Examples
+    --------
+    Drop orders without a customer, and sort the rest by time::
+
+        prepared = judge(orders, {"no customer": orders.customer.isNull()}, order=["event_time"])
     """
     unknown = sorted(set(keep) - set(rules))
     if unknown:

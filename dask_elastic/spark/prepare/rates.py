@@ -124,6 +124,12 @@ def rates(frame: DataFrame, interval: str | float | np.timedelta64, time: str = 
     ------
     PreparationError
         If there are no rows, a timestamp is null, or the interval is shorter than a microsecond.
+
+    Examples
+    --------
+    Rows per half hour, and the nodes that they need at 100 rows per second and node::
+
+        trace = rates(flown, "30m", time="sched_dep").nodes_at(rows_per_second=100)
     """
     length = whole_microseconds(interval)
     check_timestamps(frame, time)

@@ -66,6 +66,13 @@ def read(
         If the format or the recording is unknown.
     SparkFailed
         If there is nothing to read.
+
+    Examples
+    --------
+    Read a file of flights, and text files that arrive in a directory as a stream::
+
+        flown = read(spark, "flights.parquet", "flights")
+        arriving = read(spark, "arriving/", "texts", format="json", stream=True)
     """
     kind = format or FORMATS.get(PurePath(path).suffix.lower())
     if kind is None or kind not in FORMATS.values():

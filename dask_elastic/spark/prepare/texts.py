@@ -38,6 +38,13 @@ def texts(frame: DataFrame, keep: Collection[str] = ()) -> Prepared:
         If `keep` names an unknown reason.
     SchemaMismatch
         If a column is missing, or a timestamp has a zone.
+
+    Examples
+    --------
+    Clean a recording, and count what was dropped::
+
+        written = texts(read(spark, "texts.parquet", "texts"))
+        print(written.counts())
     """
     require(frame, "texts", COLUMNS)
     bare = F.regexp_replace(F.lower(F.col("text")), rf"^{SPACE}+|{SPACE}+$", "")

@@ -35,6 +35,13 @@ def weather(frame: DataFrame, keep: Collection[str] = ()) -> Prepared:
         If `keep` names an unknown reason.
     SchemaMismatch
         If a column is missing, or ``ts`` is not a timestamp without a zone.
+
+    Examples
+    --------
+    Clean a recording, and count what was dropped::
+
+        reports = weather(read(spark, "weather.parquet", "weather"))
+        print(reports.counts())
     """
     require(frame, "weather", COLUMNS)
     hourly = frame.withColumn("event_time", hour_of(F.col("ts"))).drop("ts")
@@ -67,6 +74,13 @@ def with_weather(flights: Prepared, reports: Prepared, keep: Collection[str] = (
     ------
     PreparationError
         If the weather is a stream, or `keep` names an unknown reason.
+
+    Examples
+    --------
+    Join flights with the reports of their hour::
+
+        joined = with_weather(flights(flown), weather(reports))
+        joined.rows.write.parquet("joined")
     """
     if reports.judged.isStreaming:
         raise PreparationError("the weather is a stream: read it as a batch, as each flight needs all of it.")

@@ -18,7 +18,16 @@ Values: TypeAlias = Any
 
 
 class Aggregate(ABC):
-    """An aggregate over the rows of each key, as users write it; immutable, and picklable if its functions are."""
+    """An aggregate over the rows of each key, as users write it; immutable, and picklable if its functions are.
+
+    Examples
+    --------
+    >>> from dask_elastic.topology.aggregate import Max
+    >>> Max("delay").columns
+    ('delay',)
+    >>> Max("delay").bind(pa.schema({"delay": pa.int64()})).type
+    DataType(int64)
+    """
 
     @property
     @abstractmethod
@@ -62,6 +71,17 @@ class BoundAggregate(ABC):
     -----
     State is passed as one array per field, a `Ragged` if the field is ragged. No method modifies its arguments. If a
     field does not change, a method may return the argument itself, so that the store writes nothing.
+
+    Examples
+    --------
+    The greatest delay of two keys, from two rows of the first and one row of the second:
+
+    >>> from dask_elastic.topology.aggregate import Max
+    >>> bound = Max("delay").bind(pa.schema({"delay": pa.int64()}))
+    >>> rows = pa.record_batch({"delay": [5, 7, 6]})
+    >>> state = bound.update(bound.initial(2), rows, Grouping(np.array([0, 0, 1]), 2))
+    >>> bound.result(bound.merge(state, bound.initial(2))).to_pylist()
+    [7, 6]
     """
 
     fields: tuple[Field, ...]

@@ -38,6 +38,9 @@ class Field:
     Field('count', int64, initial=0)
     >>> Field("least", np.dtype(np.float64), float("nan")) == Field("least", np.dtype("f8"), np.nan)
     True
+    >>> count = Field("count", np.dtype(np.int64), 0)
+    >>> count.fresh(2).tolist(), count.initially(2).tolist()
+    ([0, 0], [0, 0])
     """
 
     name: str

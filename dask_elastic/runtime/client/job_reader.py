@@ -1,0 +1,223 @@
+"""What a job's handle reads: measurements, decisions, snapshots, state and collected rows."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+import pyarrow as pa
+
+from dask_elastic.control.recording import loads
+from dask_elastic.runtime.client.event_time_view import event_time_table, instants
+from dask_elastic.runtime.client.job_state import JobState
+from dask_elastic.runtime.protocol.tables import read_table
+
+if TYPE_CHECKING:
+    from dask_elastic.vocab.snapshot import Snapshot
+
+
+class JobReader(ABC):
+    """The reading half of `Job`; its commands are in `Job` itself."""
+
+    @abstractmethod
+    def _call(self, operation: str, **arguments: Any) -> Any:
+        """Call an operation of the job on the scheduler."""
+
+    @abstractmethod
+    def _describe(self) -> dict[str, Any]:
+        """Return the scheduler's description of the job."""
+
+    def metrics(self) -> pd.DataFrame:
+        """Return the newest measurements, one row per executor.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Columns: ``operator``, ``executor``, ``node`` (address of the home), ``cores``, ``arrival_rate`` (λ,
+            tuples/s), ``service_rate`` (μ, tuples per busy second and core), ``queue`` (tuples), ``latency_p50`` and
+            ``latency_p99`` (seconds from the scheduled emission at the source to the end of processing, over the
+            last 10 s), ``state_bytes``, ``rows``, ``moves``, ``moves_across`` (moves between nodes); ``throughput``
+            (processed tuples/s), ``customer_rows`` (mean tuples of a sub-batch when it reaches a task), ``sojourn``
+            (mean seconds from a tuple's arrival at the executor to the end of its processing, over the last 2 s),
+            ``bytes_in`` and ``bytes_out`` (bytes/s), ``pending_bytes`` (sub-batches sent to remote tasks whose state
+            changes have not been flushed home), ``recovered`` (how often the executor lost remote tasks and
+            recovered), ``recovery_p50`` and ``recovery_p99`` (seconds from such a loss to the first row processed
+            again), ``refused`` (stale and duplicate messages), ``bound`` (whether its threads hold the GIL, so that
+            another core on the same worker does not help), and ``event_time`` (the watermark: all older rows are
+            processed, except late ones; in UTC without a time zone; missing if no source upstream has event time).
+        """
+        described = self._describe()
+        columns = [
+            "operator", "executor", "node", "cores", "arrival_rate", "service_rate", "queue", "latency_p50",
+            "latency_p99", "state_bytes", "rows", "moves", "moves_across", "throughput", "customer_rows", "sojourn",
+            "bytes_in", "bytes_out", "pending_bytes", "recovered", "recovery_p50", "recovery_p99", "refused", "bound",
+            "event_time",
+        ]  # fmt: skip
+        bound = set(described["bound"])
+        rows = [
+            {**part, "node": described["nodes"][part["node"]], "bound": part["operator"] in bound}
+            for part in described["executors"]
+        ]
+        table = pd.DataFrame(rows, columns=columns)
+        table["event_time"] = instants(part["event_time"] for part in rows)
+        return table.sort_values(["operator", "executor"], ignore_index=True)
+
+    def event_times(self) -> pd.DataFrame:
+        """Return the watermarks, one row per source instance, executor and sink instance that has event time.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Columns: ``operator``, ``instance``, ``event_time`` (the watermark, in UTC without a time zone: a source
+            emits no older rows, an executor has processed and a sink has written all older rows, except late ones;
+            missing while it is unknown), ``late`` (rows of a source that were older than its watermark; they are
+            processed, and counted here).
+        """
+        return event_time_table(self._describe()["event_times"])
+
+    def assignment(self) -> pd.DataFrame:
+        """Return where tasks and shards are, one row per task.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Columns: ``operator``, ``executor``, ``home`` and ``node`` (addresses), ``task``, ``remote``, ``shards``
+            (a list of shard numbers).
+        """
+        parts = self._call("assignment")
+        # Asked afterwards: a worker may just have joined.
+        nodes = self._describe()["nodes"]
+        rows = []
+        for part in parts:
+            for task, node in part["node_of_task"]:
+                rows.append(
+                    {
+                        "operator": part["operator"],
+                        "executor": part["executor"],
+                        "home": nodes[part["home"]],
+                        "task": task,
+                        "node": nodes[node],
+                        "remote": node != part["home"],
+                        "shards": [shard for shard, owner in enumerate(part["owner"]) if owner == task],
+                    }
+                )
+        columns = ["operator", "executor", "home", "task", "node", "remote", "shards"]
+        return pd.DataFrame(rows, columns=columns).sort_values(["operator", "executor", "task"], ignore_index=True)
+
+    def moves(self) -> pd.DataFrame:
+        """Return the newest finished shard moves, at most 1,000 per executor, in the order in which they ended.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Columns: ``operator``, ``executor``, ``shard``, ``source`` and ``target`` (tasks), ``across_nodes``,
+            ``ended`` (seconds since the epoch), ``pause`` (seconds for which the shard's tuples waited).
+        """
+        columns = ["operator", "executor", "shard", "source", "target", "across_nodes", "ended", "pause"]
+        return pd.DataFrame(self._call("moves"), columns=columns).sort_values("ended", ignore_index=True)
+
+    def recoveries(self) -> pd.DataFrame:
+        """Return how executors recovered from lost remote tasks, at most 1,000 losses per executor.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Columns: ``operator``, ``executor``, ``node`` (number of the lost worker within the job), ``tasks`` and
+            ``shards`` (how many were lost), ``rows`` (to be processed again), ``lost`` (when the loss was detected,
+            seconds since the epoch), ``first`` and ``ended`` (when the first and the last of these rows had been
+            processed again; missing until then).
+        """
+        columns = ["operator", "executor", "node", "tasks", "shards", "rows", "lost", "first", "ended"]
+        table = pd.DataFrame(self._call("recoveries"), columns=columns)
+        return table.astype({"first": float, "ended": float}).sort_values("lost", ignore_index=True)
+
+    def decisions(self) -> pd.DataFrame:
+        """Return the newest decisions about the job's cores, at most 1,000, in the order in which they were made.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Columns: ``number``, ``time`` (seconds since the epoch), ``target``, ``measured``, ``predicted`` and
+            ``observed`` (mean seconds from source to end of processing: the target, the measurement at that time, the
+            model's prediction, and the measurement some periods later), ``feasible`` (whether any number of cores
+            reaches the target), ``applied`` (false in a dry run and if the guard held the change back), ``reason``,
+            ``wanted`` (cores by executor), ``changes`` (a list: executor, cores by worker before and after, bytes of
+            state moved), ``starved`` (missing cores), ``bound`` (operators whose threads hold the GIL),
+            ``moved_bytes``, ``seconds`` (duration of the decision).
+        """
+        columns = [
+            "number", "time", "target", "measured", "predicted", "observed", "feasible", "applied", "reason", "wanted",
+            "changes", "starved", "bound", "moved_bytes", "seconds",
+        ]  # fmt: skip
+        return pd.DataFrame(json.loads(self._call("decisions")), columns=columns)
+
+    def snapshots(self, last: int | None = None) -> list[Snapshot]:
+        """Return the newest snapshots of the whole cluster, from which the control loop made its decisions.
+
+        Parameters
+        ----------
+        last : int, optional
+            How many at most. The scheduler keeps the newest 600, or 32 MiB of them.
+
+        Returns
+        -------
+        list of Snapshot
+            One for each period of the control loop, oldest first.
+
+        See Also
+        --------
+        dask_elastic.save_snapshots, dask_elastic.replay
+        """
+        return loads(self._call("snapshots", last=last))
+
+    def state(self, operator: str) -> JobState:
+        """Return the state of a stateful operator, readable while the job runs and after it has ended.
+
+        Parameters
+        ----------
+        operator : str
+            Name of the operator.
+
+        Returns
+        -------
+        JobState
+            Reads the state; each of its methods reads anew.
+        """
+        return JobState(self._call, operator)
+
+    def collect(self, sink: str) -> pa.Table:
+        """Return the rows that a `sinks.Collect` holds.
+
+        Parameters
+        ----------
+        sink : str
+            Name of the sink.
+
+        Returns
+        -------
+        pyarrow.Table
+            The rows; those of one node in the order in which they were written, nodes in no particular order.
+        """
+        parts = [read_table(part) for part in self._call("collect", operator=sink)]
+        return pa.concat_tables(parts) if parts else pa.table({})
+
+    def dead_letters(self, operator: str | None = None) -> Any:
+        """Return the rows on which user code raised, under ``on_error="skip"``.
+
+        Parameters
+        ----------
+        operator : str, optional
+            Name of an operator; without it, only the counts are returned.
+
+        Returns
+        -------
+        dict of str to int, or pyarrow.Table
+            Without `operator`, the exact number of rows by operator; with it, the rows, and the error of each in the
+            column ``__error``. Beyond 64 MiB on a worker, rows are counted but not kept.
+        """
+        if operator is None:
+            return dict(self._describe()["dead_letters"])
+        parts = [read_table(part) for part in self._call("dead_letters", operator=operator)]
+        return pa.concat_tables(parts) if parts else pa.table({})
