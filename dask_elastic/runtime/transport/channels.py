@@ -88,8 +88,14 @@ class Channels:
         return peer
 
     async def connect(self, address: str) -> None:
-        """Connect to another node, unless there is a connection."""
-        # Jobs that are submitted at the same time share one channel; otherwise two would be made.
+        """Connect to another node, unless there is a connection.
+
+        Raises
+        ------
+        NodeLost
+            If the other node does not accept the connection, or this one has closed its channels.
+        """
+        # The lock lets jobs that are submitted at the same time share one channel.
         async with self._dialling.setdefault(address, asyncio.Lock()):
             if address not in self._peers:
                 self._dialled[address] += 1

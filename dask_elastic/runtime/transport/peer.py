@@ -44,7 +44,7 @@ def address_of(worker: Worker) -> str:
 
 
 class Peer:
-    """Sends messages to one worker; they arrive in the order in which the `send` methods returned.
+    """Sends messages to one worker; a message arrives before all that are sent after its `send` method returned.
 
     Parameters
     ----------

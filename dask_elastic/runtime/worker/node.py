@@ -251,7 +251,8 @@ class NodeRuntime:
 
     async def _run_reports(self) -> None:
         while not self._closed.is_set():
-            interval = min((d.spec.options.report_interval for d in self.job_parts.values()), default=1.0)
+            parts = self.job_parts.values()
+            interval = min((part.spec.options.report_interval for part in parts), default=1.0)
             with contextlib.suppress(asyncio.TimeoutError):
                 # All nodes report at the same moments, so that their shares of a job's load can be compared.
                 await asyncio.wait_for(self._wanted_report.wait(), interval - time.time() % interval)
