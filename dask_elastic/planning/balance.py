@@ -53,6 +53,11 @@ class ShardMove:
     ------
     PlanningError
         If the shard is negative, or source and target are one task.
+
+    Examples
+    --------
+    >>> ShardMove(shard=7, source=0, target=2).target
+    2
     """
 
     shard: int

@@ -20,6 +20,17 @@ class Planner(Protocol[Problem, Solution]):
     The solution follows from the problem and the seed alone, and the problem stays as it was. The solution keeps the
     rules of its problem, which the ``check`` module beside the problem states.
     `dask_elastic.testing.planners.check_planner` tests a planner of any kind against its contract.
+
+    Examples
+    --------
+    A planner that moves no group:
+
+    >>> from dask_elastic.planning.placement.problem import PlacementProblem
+    >>> class Stay:
+    ...     def plan(self, problem, seed=0):
+    ...         return problem.placement(problem.current)
+    >>> Stay().plan(PlacementProblem([4, 2], current=[0, 1], bins=2)).moves
+    0
     """
 
     def plan(self, problem: Problem, seed: int = 0) -> Solution:

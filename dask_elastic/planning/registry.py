@@ -94,6 +94,16 @@ def names(kind: Kind | None = None) -> tuple[str, ...]:
 def kind_of(name: str) -> Kind:
     """Return the kind of problem that a planner takes.
 
+    Parameters
+    ----------
+    name : str
+        One of `names()`.
+
+    Returns
+    -------
+    {"cores", "placement", "intervals", "sequence"}
+        The kind.
+
     Raises
     ------
     UnknownPlanner

@@ -154,6 +154,12 @@ def check_not_worse(planner: PlacementPlanner, problem: PlacementProblem, answer
     ------
     AssertionError
         With both objectives.
+
+    Examples
+    --------
+    >>> from dask_elastic.planning.registry import planner
+    >>> problem = PlacementProblem([5, 4, 3], current=[0, 0, 0], bins=2)
+    >>> check_not_worse(planner("flux"), problem, planner("flux").plan(problem))
     """
     stay = Draft(problem).bin
     if problem.to_drain(answer.bin) < problem.to_drain(stay):
@@ -180,6 +186,12 @@ def check_proven(planner: PlacementPlanner, problem: PlacementProblem, answer: P
     ------
     AssertionError
         With both objectives.
+
+    Examples
+    --------
+    >>> from dask_elastic.planning.registry import planner
+    >>> problem = PlacementProblem([5, 4, 3], current=[0, 0, 0], bins=2)
+    >>> check_proven(planner("flux"), problem, planner("flux").plan(problem))
     """
     if not answer.proven or problem.bins**problem.groups > FEW:
         return
@@ -208,6 +220,12 @@ def check_units(planner: PlacementPlanner, problem: PlacementProblem, answer: Pl
     ------
     AssertionError
         With both answers.
+
+    Examples
+    --------
+    >>> from dask_elastic.planning.registry import planner
+    >>> problem = PlacementProblem([5, 4, 3], current=[0, 0, 0], bins=2)
+    >>> check_units(planner("flux"), problem, planner("flux").plan(problem))
     """
     # Powers of two keep all digits of a float.
     scaled = replace(
@@ -239,6 +257,12 @@ def check_renumbering(planner: PlacementPlanner, problem: PlacementProblem, seed
     ------
     AssertionError
         With both values.
+
+    Examples
+    --------
+    >>> from dask_elastic.planning.registry import planner
+    >>> problem = PlacementProblem([5, 4, 3], current=[0, 0, 0], bins=2)
+    >>> check_renumbering(planner("flux"), without_ties(problem, seed=0))
     """
     kept = getattr(planner, "by_number", ())
     random = np.random.default_rng(seed)
@@ -281,6 +305,12 @@ def check_rest(planner: PlacementPlanner, problem: PlacementProblem, rounds: int
     ------
     AssertionError
         With the moves of every round.
+
+    Examples
+    --------
+    >>> from dask_elastic.planning.registry import planner
+    >>> problem = PlacementProblem([5, 4, 3], current=[0, 0, 0], bins=2)
+    >>> check_rest(planner("flux"), problem, rounds=1)
     """
     history: list[int] = []
     for _ in range(rounds + 1):
@@ -347,6 +377,12 @@ def without_ties(problem: PlacementProblem, seed: int) -> PlacementProblem:
     -------
     PlacementProblem
         The problem with loads, state and capacities changed by a few percent.
+
+    Examples
+    --------
+    >>> problem = PlacementProblem([2, 2], current=[0, 0], bins=2)
+    >>> without_ties(problem, seed=0).load.round(2).tolist()
+    [2.15, 2.07]
     """
     random = np.random.default_rng(seed)
     factor = random.uniform(1, 1.1, problem.groups)
@@ -406,6 +442,11 @@ def problems(seed: int, count: int = 20, groups: int = 12, bins: int = 4) -> Ite
     ------
     PlacementProblem
         One problem after the other.
+
+    Examples
+    --------
+    >>> [problem.groups <= 5 for problem in problems(seed=0, count=3, groups=5)]
+    [True, True, True]
     """
     for number in range(count):
         yield _problem(np.random.default_rng([seed, number]), groups, bins)

@@ -18,30 +18,7 @@ from numpydoc.docscrape import NumpyDocString
 import dask_elastic
 
 # Names, as the API reference lists them, whose docstrings still lack a section. Only ever remove names.
-INCOMPLETE: frozenset[str] = frozenset(
-    {
-        "dask_elastic.planning.ShardMove",
-        "dask_elastic.planning.problem.Placement",
-        "dask_elastic.planning.problem.PlacementProblem.excess",
-        "dask_elastic.planning.problem.PlacementProblem.moved",
-        "dask_elastic.planning.problem.PlacementProblem.placement",
-        "dask_elastic.planning.problem.PlacementProblem.places",
-        "dask_elastic.planning.problem.PlacementProblem.shares",
-        "dask_elastic.planning.problem.PlacementProblem.to_drain",
-        "dask_elastic.planning.problem.PlacementProblem.totals",
-        "dask_elastic.planning.registry.Planner",
-        "dask_elastic.planning.registry.Planner.objective",
-        "dask_elastic.planning.registry.Planner.plan",
-        "dask_elastic.planning.registry.names",
-        "dask_elastic.testing.planners.check_not_worse",
-        "dask_elastic.testing.planners.check_proven",
-        "dask_elastic.testing.planners.check_renumbering",
-        "dask_elastic.testing.planners.check_rest",
-        "dask_elastic.testing.planners.check_units",
-        "dask_elastic.testing.planners.problems",
-        "dask_elastic.testing.planners.without_ties",
-    }
-)
+INCOMPLETE: frozenset[str] = frozenset()
 
 DOCS = Path(__file__).parents[2] / "docs"
 DIRECTIVE = re.compile(

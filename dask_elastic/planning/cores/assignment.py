@@ -40,6 +40,16 @@ class CoreAssignment:
     threshold : float
         The data intensity above which executors have all cores at home, after doubling; infinite where no executor is
         kept at home.
+
+    Raises
+    ------
+    PlanningError
+        If the cost is negative or not finite, or the threshold is not above 0.
+
+    Examples
+    --------
+    >>> CoreAssignment(np.array([[1], [1]]), cost=5e5, threshold=512 * 1024).assignment.sum()
+    np.int64(2)
     """
 
     assignment: Cores

@@ -20,6 +20,14 @@ class Elasticutor:
     Notes
     -----
     Elasticutor, section 4.2, with the second, third and fifth erratum.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> current, granted, capacity = np.array([[1], [0]]), np.array([2]), np.array([1, 1])
+    >>> problem = CoreProblem(current, granted, capacity, np.array([1e6]), np.array([0]), np.array([0.0]))
+    >>> Elasticutor().plan(problem).assignment.tolist()
+    [[1], [1]]
     """
 
     def plan(self, problem: CoreProblem, seed: int = 0) -> CoreAssignment:

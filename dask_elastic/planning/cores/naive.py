@@ -30,6 +30,13 @@ class Naive:
     Notes
     -----
     Elasticutor, section 5: elastic executors without its assignment of cores.
+
+    Examples
+    --------
+    >>> current, granted, capacity = np.array([[1], [0]]), np.array([2]), np.array([1, 1])
+    >>> problem = CoreProblem(current, granted, capacity, np.array([1e6]), np.array([0]), np.array([0.0]))
+    >>> Naive().plan(problem).assignment.tolist()
+    [[1], [1]]
     """
 
     def plan(self, problem: CoreProblem, seed: int = 0) -> CoreAssignment:

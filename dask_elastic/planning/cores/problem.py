@@ -52,6 +52,12 @@ class CoreProblem:
     Notes
     -----
     Elasticutor, section 4.2.
+
+    Examples
+    --------
+    >>> two_nodes, one_executor = np.array([[1], [0]]), np.array([2])
+    >>> CoreProblem(two_nodes, one_executor, np.array([1, 1]), np.array([1e6]), np.array([0]), np.array([0.0])).needed
+    array([2])
     """
 
     current: Cores

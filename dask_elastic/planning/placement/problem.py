@@ -76,6 +76,11 @@ class PlacementProblem:
     >>> problem = PlacementProblem([4, 4, 2, 2], current=[0, 0, 0, 1], bins=2, max_moves=1)
     >>> problem.shares(problem.current).tolist(), problem.mean
     ([10.0, 2.0], 6.0)
+    >>> bin = problem.places([0, 1, 0, 1])
+    >>> problem.totals(bin).tolist(), problem.moved(bin).tolist()
+    ([[6.0], [6.0]], [False, True, False, False])
+    >>> problem.to_drain(bin), problem.excess(bin), problem.placement(bin).moves
+    (0.0, 0.0, 1)
     """
 
     load: Floats
@@ -204,6 +209,16 @@ class PlacementProblem:
     def places(self, bin: ArrayLike) -> Ints:
         """Return bins as an array, one for each group and −1 for none.
 
+        Parameters
+        ----------
+        bin : array_like of int
+            The bin of each group, −1 for none.
+
+        Returns
+        -------
+        array of int
+            The same bins.
+
         Raises
         ------
         PlanningError
@@ -212,7 +227,18 @@ class PlacementProblem:
         return checked.places("bin", bin, self.groups, self.bins)
 
     def totals(self, bin: Ints) -> Floats:
-        """Return the load of each bin, bins × resources; groups without a bin do not count."""
+        """Return the load of each bin, bins × resources; groups without a bin do not count.
+
+        Parameters
+        ----------
+        bin : array of int
+            The bin of each group, −1 for none.
+
+        Returns
+        -------
+        array of float, shape (bins, resources)
+            The sums of the loads.
+        """
         there = bin >= 0
         columns = [
             np.bincount(bin[there], self.loads[there, resource], minlength=self.bins)
@@ -221,28 +247,85 @@ class PlacementProblem:
         return np.stack(columns, axis=1).astype(np.float64)
 
     def shares(self, bin: Ints) -> Floats:
-        """Return the bottleneck load of each bin as a share of its capacity."""
+        """Return the bottleneck load of each bin as a share of its capacity.
+
+        Parameters
+        ----------
+        bin : array of int
+            The bin of each group, −1 for none.
+
+        Returns
+        -------
+        array of float, shape (bins,)
+            1 is a bin that is full.
+        """
         there = bin >= 0
         sums = np.bincount(bin[there], self.weight[there], minlength=self.bins)
         result: Floats = sums / self.strength
         return result
 
     def moved(self, bin: Ints) -> Mask:
-        """Return the groups that had a bin and get another one."""
+        """Return the groups that had a bin and get another one.
+
+        Parameters
+        ----------
+        bin : array of int
+            The bin of each group, −1 for none.
+
+        Returns
+        -------
+        array of bool, shape (groups,)
+            True for each group that changes its bin; false for groups without a current bin.
+        """
         result: Mask = self.placed & (bin != self.current)
         return result
 
     def to_drain(self, bin: Ints) -> float:
-        """Return the load on draining bins, plus a thousandth of the mean load for each group there."""
+        """Return the load on draining bins, plus a thousandth of the mean load for each group there.
+
+        Parameters
+        ----------
+        bin : array of int
+            The bin of each group, −1 for none.
+
+        Returns
+        -------
+        float
+            0 if the draining bins are empty.
+        """
         return float(self.burden[(bin >= 0) & self.draining[bin]].sum())
 
     def excess(self, bin: Ints) -> float:
-        """Return the load above the limits of bins, as shares of capacity; only new groups can cause it."""
+        """Return the load above the limits of bins, as shares of capacity; only new groups can cause it.
+
+        Parameters
+        ----------
+        bin : array of int
+            The bin of each group, −1 for none.
+
+        Returns
+        -------
+        float
+            The sum over all bins and resources; 0 if every bin is within its limit.
+        """
         over = np.maximum(self.totals(bin) - self.limit, 0.0) / self.capacities
         return float(over.sum())
 
     def placement(self, bin: Ints, proven: bool = False) -> Placement:
-        """Return these bins as a placement, with its moves and cost."""
+        """Return these bins as a placement, with its moves and cost.
+
+        Parameters
+        ----------
+        bin : array of int
+            The bin of each group, −1 for none.
+        proven : bool
+            Whether no other answer is better for the planner's objective.
+
+        Returns
+        -------
+        Placement
+            The bins, with the number of moves and the bytes of state moved.
+        """
         moved = self.moved(bin)
         return Placement(bin, int(self.size[moved].sum()), float(self.state_bytes[moved].sum()), proven)
 
@@ -261,6 +344,11 @@ class Placement:
         The state that changes its bin.
     proven : bool
         Whether the planner has proven that no answer has a lower objective.
+
+    Examples
+    --------
+    >>> Placement([0, 1, 0, 1], moves=1, cost=0.0).bin.tolist()
+    [0, 1, 0, 1]
     """
 
     bin: Ints
