@@ -44,7 +44,8 @@ from distributed.protocol import to_serialize
 from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
 
 import dask_elastic as de
-from dask_elastic.runtime.client.job import call
+from dask_elastic.runtime.client.call import call_scheduler
+from dask_elastic.runtime.protocol.job_calls import Describe
 from dask_elastic.spark import into, register, session
 
 WARM_UP = 2
@@ -319,7 +320,7 @@ def slow(spark: Any, client: Client, lasting: float) -> None:
 
 def taken(client: Client) -> int:
     """How many rows the job's source has sent on."""
-    return sum(rows for _, _, rows in call(client, "describe", job="slow")["sources"])
+    return call_scheduler(client, Describe("slow")).rows_read
 
 
 def main() -> None:

@@ -18,6 +18,7 @@ from _stream import batches, stream
 from distributed import Client, LocalCluster
 
 import dask_elastic as de
+from dask_elastic.runtime.protocol.job_calls import Wait
 
 ROWS = 10_000
 
@@ -50,7 +51,7 @@ def main() -> None:
         began = time.time()
         seen: list[int] = []
         while job.status == "running":
-            job._call("wait", timeout=max(0.1, began + 60 * (len(seen) + 1) - time.time()))
+            job._ask(Wait(job.name, max(0.1, began + 60 * (len(seen) + 1) - time.time())))
             if time.time() >= began + 60 * (len(seen) + 1):
                 seen.append(resident(pids))
         moves = int(job.metrics()["moves"].sum())

@@ -88,7 +88,7 @@ def spread(job: de.Job, client: Client, home: str, workers: int) -> list[str]:
 
     def given() -> list[str] | None:
         there = set(client.nthreads())
-        guests = sorted({node for node in job._describe()["nodes"] if node} & there - {home})
+        guests = sorted({node for node in job._describe().nodes if node} & there - {home})
         if len(guests) < workers - 1:
             return None
         try:
@@ -118,7 +118,7 @@ def kill(job: de.Job, client: Client, guest: str, losses: int) -> float | None:
 
 def is_equal(job: de.Job) -> bool:
     """Compare with what one process makes of the rows that were read."""
-    read = int(job._describe()["sources"][0][2])
+    read = job._describe().rows_read
     place = np.arange(read)
     keys = place * STRIDE % KEYS
     state = job.state("followed").to_pandas().set_index("key").sort_index()

@@ -36,6 +36,7 @@ from distributed import Client, LocalCluster
 
 import dask_elastic as de
 from dask_elastic.meters import LatencyHistogram
+from dask_elastic.runtime.protocol.job_calls import Wait
 
 INBOX = 0.005
 
@@ -58,7 +59,7 @@ def run(client: Client, seconds: float, rate: float, across: bool, moving: bool,
     began = time.time()
     while job.status == "running":
         if time.time() < began + WARM_SECONDS:
-            job._call("wait", timeout=0.2)
+            job._ask(Wait(job.name, 0.2))
         else:
             _move_on(job, moving, every)
     moves = job.moves()
@@ -87,7 +88,7 @@ def _move_on(job: de.Job, moving: bool, every: float) -> None:
         for position, shard in enumerate(pair):
             if shard is not None:
                 job.move_shard("per_key", shard, tasks[1 - position if moving else position])
-                if job._call("wait", timeout=every)["status"] != "running":
+                if job._ask(Wait(job.name, every)).status.value != "running":
                     return
 
 

@@ -166,7 +166,7 @@ def engine(client: Client, total: int, rows: int, sources: int) -> float:
     job = de.submit(topology, client)
     job.wait(progress=False)
     began = min(first for first in client.run(started).values() if first)
-    took = job._describe()["ended"] - began
+    took = job._describe().ended - began
     state = job.state("per_key").to_pandas()
     assert state["rows"].sum() == total // sources // rows * rows * sources
     assert state["bytes"].sum() == state["rows"].sum() * 128

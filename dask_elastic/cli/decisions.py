@@ -11,7 +11,8 @@ from dask_elastic.cli.command import Command
 from dask_elastic.cli.connection import Connection, connected
 from dask_elastic.cli.decision_text import decision_text
 from dask_elastic.cli.json_text import json_text
-from dask_elastic.runtime.client.job import call
+from dask_elastic.runtime.client.call import call_scheduler
+from dask_elastic.runtime.protocol.job_calls import Decisions
 
 
 @click.command(cls=Command)
@@ -32,7 +33,7 @@ def decisions(connection: Connection, job: str, last: int, as_json: bool) -> Non
     Changes are not carried out in a dry run, during a cooldown, or if they would move too much state.
     """
     with connection.client() as client:
-        found: list[dict[str, Any]] = json.loads(call(client, "decisions", job=job, last=last))
+        found: list[dict[str, Any]] = json.loads(call_scheduler(client, Decisions(job, last)))
     if as_json:
         click.echo(json_text(found))
     elif found:

@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
+from dask_elastic.runtime.protocol.job_description import JobDescription
 from dask_elastic.runtime.protocol.remote_errors import load_error
+from dask_elastic.runtime.protocol.reports import ExecutorReport
 
 EXECUTOR_VALUES = (
     "operator", "executor", "cores", "arrival_rate", "service_rate", "queue", "latency_p50", "latency_p99",
     "state_bytes", "rows", "moves", "moves_across",
 )  # fmt: skip
 
-CONTROL_VALUES = (
-    "latency_target", "planner", "paradigm", "dry_run", "predicted", "feasible", "starved", "bound", "decided",
-    "decided_at", "control_error",
-)  # fmt: skip
+OPTION_VALUES = ("latency_target", "planner", "paradigm", "dry_run")
 ADDED_UP = ("cores", "queue", "state_bytes", "moves", "moves_across")
 
 
-def overview(described: dict[str, Any]) -> dict[str, Any]:
+def overview(described: JobDescription) -> dict[str, Any]:
     """Convert a job's description to values that JSON can represent.
 
     Parameters
     ----------
-    described : dict
+    described : JobDescription
         The job's description, as the scheduler returns it.
 
     Returns
@@ -34,32 +35,33 @@ def overview(described: dict[str, Any]) -> dict[str, Any]:
         those of the slowest executor.
     """
     executors = [
-        _executor(described["nodes"], measure)
-        for measure in sorted(described["executors"], key=lambda measure: (measure["operator"], measure["executor"]))
+        _executor(described.nodes, measure)
+        for measure in sorted(described.executors, key=lambda measure: (measure.operator, measure.executor))
     ]
     return {
-        "name": described["name"],
-        "status": described["status"],
-        "error": None if described["error"] is None else error_text(described["error"]),
-        "began": described["began"],
-        "ended": described["ended"],
-        "seconds": (described["ended"] or time.time()) - described["began"],
-        "rows": sum(rows for _, _, rows in described["sources"]),
-        "arrival_rate": sum(e["arrival_rate"] for e in executors) if described["ended"] is None else 0.0,
+        "name": described.name,
+        "status": described.status.value,
+        "error": None if described.error is None else error_text(described.error),
+        "began": described.began,
+        "ended": described.ended,
+        "seconds": (described.ended or time.time()) - described.began,
+        "rows": described.rows_read,
+        "arrival_rate": sum(e["arrival_rate"] for e in executors) if described.ended is None else 0.0,
         "latency_p50": _largest(executors, "latency_p50"),
         "latency_p99": _largest(executors, "latency_p99"),
         **{name: sum(e[name] for e in executors) for name in ADDED_UP},
-        "dead_letters": dict(described["dead_letters"]),
-        "handoffs": described["handoffs"],
-        "oversubscribed": described["oversubscribed"],
-        **{name: described[name] for name in CONTROL_VALUES},
+        "dead_letters": dict(described.dead_letters),
+        "handoffs": [asdict(progress) for progress in described.handoffs],
+        "oversubscribed": described.oversubscribed,
+        **{name: getattr(described, name) for name in OPTION_VALUES},
+        **{**vars(described.control), "bound": list(described.control.bound)},
         "executors": executors,
     }
 
 
-def _executor(nodes: list[str], measure: dict[str, Any]) -> dict[str, Any]:
-    label = f"{measure['operator']}[{measure['executor']}]"
-    return {"id": label, "node": nodes[measure["node"]], **{name: measure[name] for name in EXECUTOR_VALUES}}
+def _executor(nodes: Sequence[str], measure: ExecutorReport) -> dict[str, Any]:
+    label = f"{measure.operator}[{measure.executor}]"
+    return {"id": label, "node": nodes[measure.node], **{name: getattr(measure, name) for name in EXECUTOR_VALUES}}
 
 
 def _largest(executors: list[dict[str, Any]], name: str) -> float | None:

@@ -16,9 +16,12 @@ from dask_elastic.cli.connection import Connection, connected, dashboard_page
 from dask_elastic.cli.local_cluster import local_cluster
 from dask_elastic.cli.overview import error_text
 from dask_elastic.cli.script_client import ScriptClient
-from dask_elastic.runtime.client.job import ENDED, POLL_SECONDS, call
+from dask_elastic.runtime.client.call import call_scheduler
+from dask_elastic.runtime.client.job import POLL_SECONDS
 from dask_elastic.runtime.client.job_view import one_line
 from dask_elastic.runtime.client.progress import Progress
+from dask_elastic.runtime.protocol.job_calls import Describe, Stop, Wait
+from dask_elastic.runtime.protocol.job_status import Status
 from dask_elastic.vocab.errors import UnknownJob
 
 OWN_CLUSTER = ("workers", "threads", "dashboard_address")
@@ -97,33 +100,33 @@ def _wait(client: Client, name: str) -> str | None:
     """Wait for a job with a progress line; return the error text, None if the job did not fail."""
     with Progress() as line:
         try:
-            described = call(client, "describe", job=name)
-            had_ended = described["status"] in ENDED
-            while described["status"] not in ENDED:
+            described = call_scheduler(client, Describe(name))
+            had_ended = not described.live
+            while described.live:
                 line.show(described)
-                described = call(client, "wait", job=name, timeout=POLL_SECONDS)
+                described = call_scheduler(client, Wait(name, POLL_SECONDS))
         except UnknownJob:
             return None  # the script called `forget`
         line.show(described)
         if not line.shown:
             line.say(one_line(described))
-    if described["status"] == "failed":
-        return f"job {name!r} failed: {error_text(described['error'])}"
+    if described.error is not None:
+        return f"job {name!r} failed: {error_text(described.error)}"
     # A script may stop its own jobs.
-    return f"job {name!r} was stopped" if described["status"] == "stopped" and not had_ended else None
+    return f"job {name!r} was stopped" if described.status is Status.STOPPED and not had_ended else None
 
 
 def _leave(client: ScriptClient) -> None:
     """Stop the unfinished jobs of an own cluster, and print what happens to each unfinished job."""
     for name in client.submitted:
         try:
-            described = call(client, "describe", job=name)
+            described = call_scheduler(client, Describe(name))
         except UnknownJob:
             continue  # the script called `forget`
-        if described["status"] in ENDED:
+        if not described.live:
             continue
         if client.cluster is not None:
-            call(client, "stop", job=name)
+            call_scheduler(client, Stop(name))
             click.echo(f"Job {name!r} was stopped with the local cluster of this command.", err=True)
             continue
         address = client.scheduler.address

@@ -6,6 +6,8 @@ from typing import Any
 
 from distributed import Client
 
+from dask_elastic.runtime.protocol.job_calls import Submit
+
 
 class ScriptClient(Client):  # type: ignore[misc]  # distributed is untyped
     """A client that records the names of the jobs submitted through it.
@@ -26,8 +28,9 @@ class ScriptClient(Client):  # type: ignore[misc]  # distributed is untyped
         return [*self._submitted]
 
     def sync(self, func: Any, *arguments: Any, **options: Any) -> Any:
-        """Run a coroutine on the client's event loop; every call of `dask_elastic.runtime.client.job.call` does."""
+        """Run a coroutine on the client's event loop; `dask_elastic.runtime.client.call.call_scheduler` does."""
         reply = super().sync(func, *arguments, **options)
-        if arguments[:2] == (self, "submit") and "answer" in reply:
-            self._submitted[reply["answer"]["name"]] = None
+        for argument in arguments:
+            if isinstance(argument, Submit) and "answer" in reply:
+                self._submitted[argument.name] = None
         return reply

@@ -14,9 +14,13 @@ from dask_elastic.cli.json_text import json_text
 from dask_elastic.cli.overview import overview
 from dask_elastic.cli.screen import Screen
 from dask_elastic.cli.table import clock, count, duration, size, table
-from dask_elastic.runtime.client.job import ENDED, call
+from dask_elastic.runtime.client.call import call_scheduler
+from dask_elastic.runtime.client.job import ENDED
 from dask_elastic.runtime.client.job_view import handed_over
+from dask_elastic.runtime.protocol.job_calls import Describe, ListJobs
+from dask_elastic.runtime.protocol.job_description import JobDescription
 from dask_elastic.runtime.protocol.job_spec import ELASTIC
+from dask_elastic.vocab.epoch import HandoffProgress
 from dask_elastic.vocab.errors import UnknownJob
 
 JOB_HEAD = ("job", "status", "time", "rows", "tuples/s", "p50", "p99", "cores", "moves")
@@ -58,7 +62,7 @@ def status(connection: Connection, job: str | None, watch: bool, every: float, a
             time.sleep(every)
 
 
-def descriptions(client: Client, job: str | None = None) -> list[dict[str, Any]]:
+def descriptions(client: Client, job: str | None = None) -> list[JobDescription]:
     """Return the scheduler's descriptions of all jobs, oldest first, or of one job.
 
     Parameters
@@ -70,7 +74,7 @@ def descriptions(client: Client, job: str | None = None) -> list[dict[str, Any]]
 
     Returns
     -------
-    list of dict
+    list of JobDescription
         One description per job.
 
     Raises
@@ -79,12 +83,12 @@ def descriptions(client: Client, job: str | None = None) -> list[dict[str, Any]]
         If the cluster has no job of that name.
     """
     if job is not None:
-        return [call(client, "describe", job=job)]
+        return [call_scheduler(client, Describe(job))]
     try:
-        known: list[dict[str, Any]] = call(client, "known")
+        known = call_scheduler(client, ListJobs())
     except UnknownJob:  # the scheduler's plugin is not installed before the first submit
         return []
-    return known
+    return list(known)
 
 
 def as_text(client: Client, jobs: list[dict[str, Any]], indent: int | None) -> str:
@@ -128,7 +132,7 @@ def detail(job: dict[str, Any]) -> str:
         lines += [f"Error: {job['error']}", ""]
     lines += _control_lines(job)
     for handoff in job["handoffs"]:
-        lines.append(f"Handoff: {handed_over(handoff, live=job['ended'] is None)}")
+        lines.append(f"Handoff: {handed_over(HandoffProgress(**handoff), live=job['ended'] is None)}")
     for operator, rows in job["dead_letters"].items():
         lines.append(f"Dead letters of {operator}: {count(rows)} rows")
     if lines[-1]:

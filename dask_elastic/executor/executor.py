@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -66,7 +66,8 @@ class ElasticExecutor:
 
     Notes
     -----
-    Elasticutor, sections 3.1 and 3.2.
+    Elasticutor, sections 3.1 and 3.2. The owner may set `task_ended`: it is called, without the lock, when a task has
+    ended or was lost with its node.
     """
 
     def __init__(
@@ -92,6 +93,7 @@ class ElasticExecutor:
         self.measures = Measures(space.shards)
         self.flushes = Flushes()
         self.finished = False
+        self.task_ended: Callable[[], None] = lambda: None
         self.links = Links(self.routes, self.lock)
         self._time = 0.0
         self.inputs = Inputs(identity, inputs, timed)
@@ -317,7 +319,10 @@ class ElasticExecutor:
             If the event is illegal now.
         """
         with self.lock:
-            return self._handle(event, now) + self._finish()
+            instructions = self._handle(event, now) + self._finish()
+        if isinstance(event, events.TaskEnded | events.NodeLeft):
+            self.task_ended()
+        return instructions
 
     def _handle(self, event: events.Event, now: float) -> list[do.Instruction]:
         match event:

@@ -17,6 +17,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
+from dask_elastic.runtime.protocol.handoff_calls import AbortEpoch, CommitEpoch, HandoffPlaces
 from dask_elastic.spark.staging_connection import ask, end_source, stage
 from dask_elastic.spark.target import FORMAT, Target
 from dask_elastic.vocab.epoch import AttemptId, StagedPart
@@ -167,11 +168,11 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 def _staged(target: Target, query: str, epoch: int, batches: Iterator[pa.RecordBatch]) -> Staged:
     context = _context()
-    places = ask(target, "handoff_places", job=target.job, source=target.source)
+    places = ask(target, HandoffPlaces(target.job, target.source))
     # Spark restarts the numbers of attempts with the application: the random part keeps them unique.
     attempt = AttemptId(query, epoch, context.partitionId(), f"{context.taskAttemptId()}-{uuid.uuid4().hex[:12]}")
     part = stage(target, attempt, places, batches)
-    return Staged(query, epoch, places["run"], places["source"], part)
+    return Staged(query, epoch, places.generation, places.source, part)
 
 
 def _commit(target: Target, messages: list[WriterCommitMessage | None]) -> None:
@@ -179,30 +180,16 @@ def _commit(target: Target, messages: list[WriterCommitMessage | None]) -> None:
     if not staged:
         return
     first = staged[0]
-    arguments = {
-        "job": target.job,
-        "run": first.generation,
-        "source": first.source,
-        "query": first.query,
-        "epoch": first.epoch,
-        "parts": [message.part.to_message() for message in staged if message.part.rows],
-    }
-    while not ask(target, "commit_epoch", wait=COMMIT_SECONDS, **arguments):
+    parts = tuple(message.part for message in staged if message.part.rows)
+    commit = CommitEpoch(target.job, first.generation, first.source, first.query, first.epoch, parts, COMMIT_SECONDS)
+    while not ask(target, commit):
         pass  # each call waits for room; it raises if the job has ended
 
 
 def _abort(target: Target, messages: list[WriterCommitMessage | None]) -> None:
     """Drop the rows that finished tasks staged; rows of other tasks were dropped when their connections closed."""
     for message in _of_one_epoch(messages)[:1]:
-        ask(
-            target,
-            "abort_epoch",
-            job=target.job,
-            run=message.generation,
-            source=message.source,
-            query=message.query,
-            epoch=message.epoch,
-        )
+        ask(target, AbortEpoch(target.job, message.generation, message.source, message.query, message.epoch))
 
 
 def _of_one_epoch(messages: list[WriterCommitMessage | None]) -> list[Staged]:

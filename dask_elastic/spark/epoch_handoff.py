@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import SparkSession
 
+from dask_elastic.runtime.protocol.job_calls import Describe
 from dask_elastic.spark.dask_access import VARIABLES, access
 from dask_elastic.spark.data_source import QUERY_ID, DaskElasticSource
 from dask_elastic.spark.failure import spark_errors
@@ -87,7 +88,7 @@ def into(job: Any, source: str | None = None) -> dict[str, str]:
     found = access(job.client)
     tls = {field: found[VARIABLES[field]] for field in TLS_OPTIONS if VARIABLES[field] in found}
     target = Target(found["DASK_SCHEDULER_ADDRESS"], str(job.name), tls=tuple(tls.items()))
-    generation = ask(target, "describe", job=target.job)["run"]
+    generation = ask(target, Describe(target.job)).generation
     options = {"address": target.address, "job": target.job, "generation": str(generation)}
     return {**options, **({} if source is None else {"source": source}), **tls}
 

@@ -15,6 +15,10 @@ from distributed.core import send_recv
 from distributed.protocol import to_serialize
 
 from dask_elastic.routing.row_digest import RowDigest
+from dask_elastic.runtime.protocol.calls import A, Call, is_reply, message_of, read_answer
+from dask_elastic.runtime.protocol.codec import encode
+from dask_elastic.runtime.protocol.handoff_calls import BeginAttempt, HandoffPlaces, StagingPlaces
+from dask_elastic.runtime.protocol.job_calls import CloseSource
 from dask_elastic.spark.background_loop import background_loop
 from dask_elastic.spark.target import Target
 from dask_elastic.vocab.epoch import AttemptId, StagedPart
@@ -34,8 +38,8 @@ Endpoint = tuple[str, tuple[tuple[str, str], ...]]
 _IDLE: dict[int, dict[Endpoint, list[Comm]]] = {}
 
 
-def ask(target: Target, operation: str, **arguments: Any) -> Any:
-    """Call an operation of the scheduler plugin, and wait for the answer.
+def ask(target: Target, call: Call[A]) -> A:
+    """Call the scheduler, and wait for the answer.
 
     Raises
     ------
@@ -44,17 +48,18 @@ def ask(target: Target, operation: str, **arguments: Any) -> Any:
     ElasticError
         The error with which the scheduler answers.
     """
-    return background_loop().run(_ask(target, operation, arguments))
+    answer: A = background_loop().run(_ask(target, call))
+    return answer
 
 
-async def _ask(target: Target, operation: str, arguments: dict[str, Any]) -> Any:
-    message = {"op": f"elastic_{operation}", **arguments}
+async def _ask(target: Target, call: Call[A]) -> A:
+    message = {"op": call.operation, **message_of(call)}
     reply = await _call_on_idle(target, message) or await _call_on(
         await _connected(target, target.address), target, message
     )
-    if reply is None or not isinstance(reply, dict) or not reply.keys() & {"answer", "error"}:
+    if not is_reply(reply):
         raise HandoffError(f"the cluster at {target.address} does not host dask_elastic: submit a job to it first.")
-    return _answer(reply, "answer")
+    return read_answer(call, reply)
 
 
 async def _call_on_idle(target: Target, message: dict[str, Any]) -> Any:
@@ -78,7 +83,7 @@ async def _call_on(comm: Comm, target: Target, message: dict[str, Any]) -> Any:
     return reply
 
 
-def stage(target: Target, attempt: AttemptId, places: dict[str, Any], batches: Iterable[pa.RecordBatch]) -> StagedPart:
+def stage(target: Target, attempt: AttemptId, places: StagingPlaces, batches: Iterable[pa.RecordBatch]) -> StagedPart:
     """Stage the rows of one partition at the instance of the source that will read them.
 
     Parameters
@@ -87,8 +92,8 @@ def stage(target: Target, attempt: AttemptId, places: dict[str, Any], batches: I
         The job.
     attempt : AttemptId
         The writing attempt.
-    places : dict
-        The scheduler's answer to "handoff_places".
+    places : StagingPlaces
+        The scheduler's answer to `HandoffPlaces`.
     batches : iterable of RecordBatch
         The rows.
 
@@ -104,8 +109,8 @@ def stage(target: Target, attempt: AttemptId, places: dict[str, Any], batches: I
     HandoffError
         If the job accepts no more rows.
     """
-    instance = attempt.partition % len(places["places"])
-    address = places["places"][instance]
+    instance = attempt.partition % len(places.places)
+    address = places.places[instance]
     digest = RowDigest()
     sender: _Sender | None = None
     loop = background_loop()
@@ -113,7 +118,9 @@ def stage(target: Target, attempt: AttemptId, places: dict[str, Any], batches: I
         for batch in batches:
             if sender is None:
                 sender = _Sender(target, address)
-                loop.run(sender.begin(attempt, instance, places, target.job, batch.schema))
+                schema = batch.schema.serialize().to_pybytes()
+                begin = BeginAttempt(attempt, target.job, places.generation, places.source, instance, schema)
+                loop.run(sender.begin(begin))
             digest.add(batch)
             sender.wait()
             sender.sending = loop.begin(sender.send(batch.serialize()))
@@ -136,9 +143,9 @@ def end_source(target: Target) -> None:
         The job, and the source if the job has several.
     """
     try:
-        places = ask(target, "handoff_places", job=target.job, source=target.source)
-        if target.generation in (None, places["run"]):
-            ask(target, "close_source", job=target.job, source=places["source"], instance=0)
+        places = ask(target, HandoffPlaces(target.job, target.source))
+        if target.generation in (None, places.generation):
+            ask(target, CloseSource(target.job, places.source, 0))
     except JobFailed as error:
         logger.debug("%s", error)
 
@@ -153,18 +160,8 @@ class _Sender:
         self._comm: Comm | None = None
         self._unacknowledged = 0
 
-    async def begin(
-        self, attempt: AttemptId, instance: int, places: dict[str, Any], job: str, schema: pa.Schema
-    ) -> None:
-        message = {
-            "attempt": list(attempt),
-            "job": job,
-            "run": places["run"],
-            "source": places["source"],
-            "instance": instance,
-            "schema": schema.serialize().to_pybytes(),
-        }
-        _answer(await self._first_reply(message), "taken")
+    async def begin(self, begin: BeginAttempt) -> None:
+        _answer(await self._first_reply({"begin": encode(BeginAttempt, begin)}), "taken")
 
     async def _first_reply(self, message: dict[str, Any]) -> dict[str, Any]:
         """Send the first message over an idle or new connection, and return the answer."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 
 class AttemptId(NamedTuple):
@@ -50,23 +50,6 @@ class StagedPart(NamedTuple):
     rows: int
     digest: int
 
-    def to_message(self) -> list[Any]:
-        """Return plain values; the digest as text, since it may exceed MessagePack's integers."""
-        return [list(self.attempt), self.instance, self.rows, str(self.digest)]
-
-    @classmethod
-    def from_message(cls, message: list[Any]) -> StagedPart:
-        """Return the part that `to_message` encoded.
-
-        Examples
-        --------
-        >>> part = StagedPart(AttemptId("q", 3, 0, "7-ab"), 1, 100, 2**64 - 1)
-        >>> StagedPart.from_message(part.to_message()) == part
-        True
-        """
-        attempt, instance, rows, digest = message
-        return cls(AttemptId(*attempt), int(instance), int(rows), int(digest))
-
 
 @dataclass(frozen=True)
 class HandoffProgress:
@@ -97,13 +80,3 @@ class HandoffProgress:
     limit: int = 0
     staged: int = 0
     spilled: int = 0
-
-    def to_message(self) -> dict[str, Any]:
-        """Return the fields as plain values, by name.
-
-        Examples
-        --------
-        >>> HandoffProgress(**HandoffProgress("rows", epoch=3).to_message()).epoch
-        3
-        """
-        return asdict(self)

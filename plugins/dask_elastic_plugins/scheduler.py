@@ -117,13 +117,11 @@ def _cores(record: JobRecord) -> dict[tuple[str, int], dict[str, int]]:
 
 def _recoveries(record: JobRecord) -> dict[tuple[str, int], tuple[int, float | None, float | None]]:
     """Return, for each executor, its number of recoveries, and p50 and p99 of their seconds."""
-    measures = [measure for report in record.reports.values() for measure in report["executors"]]
     return {
-        (measure["operator"], measure["executor"]): (
-            measure["recovered"], measure["recovery_p50"], measure["recovery_p99"],
-        )
-        for measure in measures
-    }  # fmt: skip
+        (measure.operator, measure.executor): (measure.recovered, measure.recovery_p50, measure.recovery_p99)
+        for _, report in record.reports.values()
+        for measure in report.executors
+    }
 
 
 @functools.lru_cache(maxsize=64)

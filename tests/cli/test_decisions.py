@@ -81,7 +81,7 @@ def test_decisions_shows_released_cores(invoke, address, endless, wait_until):
 
 
 def test_decisions_without_any_says_so(invoke, address, client, monkeypatch):
-    monkeypatch.setattr("dask_elastic.cli.decisions.call", lambda client, operation, **given: b"[]")
+    monkeypatch.setattr("dask_elastic.cli.decisions.call_scheduler", lambda client, call: b"[]")
     shown = invoke("decisions", "new", "--scheduler", address)
     assert (shown.exit_code, shown.output) == (0, "No decisions about job 'new' yet.\n")
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import pickle
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -10,6 +11,9 @@ from dask_elastic.cli.overview import error_text, overview
 from dask_elastic.cli.status import detail
 from dask_elastic.cli.table import clock
 from dask_elastic.runtime.client.job_view import one_line, summary
+from dask_elastic.runtime.protocol.job_description import ControlView, JobDescription
+from dask_elastic.runtime.protocol.job_status import Status
+from dask_elastic.runtime.protocol.reports import ExecutorReport, InstanceRows
 from dask_elastic.vocab.epoch import HandoffProgress
 
 
@@ -74,21 +78,24 @@ async def stop(client, name):
     await client.scheduler.elastic_stop(job=name)
 
 
+EXECUTOR = ExecutorReport(
+    operator="counts", executor=0, node=0, cores=2, arrival_rate=10.0, throughput=10.0, service_rate=None,
+    customer_rows=1.0, bytes_in=0.0, bytes_out=0.0, queue=3, sojourn=None, latency_p50=None, latency_p99=None,
+    state_bytes=64, rows=5, moves=1, moves_across=0,
+)  # fmt: skip
+
+
 def described(**changes):
-    executor = {
-        "operator": "counts", "executor": 0, "node": 0, "cores": 2, "arrival_rate": 10.0, "service_rate": None,
-        "queue": 3, "latency_p50": None, "latency_p99": None, "state_bytes": 64, "rows": 5, "moves": 1,
-        "moves_across": 0,
-    }  # fmt: skip
-    return {
-        "name": "made", "status": "running", "error": None, "began": 100.0, "ended": None, "oversubscribed": False,
-        "nodes": ["tcp://a:1"], "executors": [{**executor, "executor": 1, "latency_p50": 0.5}, executor],
-        "sources": [["numbers", 0, 40]], "event_times": [], "dead_letters": {}, "handoffs": [],
-        "latency_target": 0.05, "planner": "elasticutor", "paradigm": "executor-centric", "dry_run": False,
-        "predicted": 0.04, "feasible": True, "starved": 0, "bound": [], "decided": None, "decided_at": None,
-        "control_error": None,
-        **changes,
-    }  # fmt: skip
+    """Return the description of a job; `changes` may be of the control loop's view, too."""
+    control = {name: changes.pop(name) for name in [*changes] if hasattr(ControlView, name)}
+    job = JobDescription(
+        name="made", generation=1, status=Status.RUNNING, error=None, began=100.0, ended=None, oversubscribed=False,
+        latency_target=0.05, planner="elasticutor", paradigm="executor-centric", dry_run=False, pinned=(),
+        nodes=("tcp://a:1",), components=(), executors=(replace(EXECUTOR, executor=1, latency_p50=0.5), EXECUTOR),
+        sources=(InstanceRows("numbers", 0, 40),), sinks=(), event_times=(), dead_letters={}, refused=0,
+        control=ControlView(**{"predicted": 0.04, **control}),
+    )  # fmt: skip
+    return replace(job, **changes)
 
 
 def test_overview_aggregates_values_of_executors():
@@ -100,29 +107,28 @@ def test_overview_aggregates_values_of_executors():
 
 
 def test_overview_sorts_executors_by_operator_and_number():
-    given = described()["executors"][1]
-    shuffled = [{**given, "operator": name, "executor": number} for name in "ba" for number in (10, 2, 0)]
-    ids = [executor["id"] for executor in overview(described(executors=shuffled))["executors"]]
+    shuffled = [replace(EXECUTOR, operator=name, executor=number) for name in "ba" for number in (10, 2, 0)]
+    ids = [executor["id"] for executor in overview(described(executors=tuple(shuffled)))["executors"]]
     assert ids == ["a[0]", "a[2]", "a[10]", "b[0]", "b[2]", "b[10]"]
 
 
 def test_handoff_is_shown_on_its_own_line():
-    progress = HandoffProgress("arrived", 7, 8, 8_000, 1_000.0, 1, 2, 2**20, 2**10).to_message()
-    shown = detail(overview(described(handoffs=[progress])))
+    progress = HandoffProgress("arrived", 7, 8, 8_000, 1_000.0, 1, 2, 2**20, 2**10)
+    shown = detail(overview(described(handoffs=(progress,))))
     line = "arrived ← epoch 7, 8,000 rows, 1,000 rows/s, 1 of 2 wait, 1.00 MiB staged, 1.00 kiB on disk"
     assert f"Handoff: {line}" in shown
-    assert f" · {line} · " in one_line({**described(handoffs=[progress], executors=[]), "began": time.time()})
-    shown = detail(overview(described(handoffs=[progress], status="finished", ended=130.0)))
+    assert f" · {line} · " in one_line(described(handoffs=(progress,), executors=(), began=time.time()))
+    shown = detail(overview(described(handoffs=(progress,), status=Status.FINISHED, ended=130.0)))
     assert "Handoff: arrived ← epoch 7, 8,000 rows\n" in shown
 
 
 def test_overview_of_ended_job_has_its_duration_and_no_rate():
-    values = overview(described(status="finished", ended=130.0))
+    values = overview(described(status=Status.FINISHED, ended=130.0))
     assert (values["seconds"], values["arrival_rate"]) == (30.0, 0.0)
 
 
 def test_detail_shows_error_and_dead_letters():
-    failed = overview(described(status="failed", ended=130.0, error=pickle.dumps(ValueError("a bad row"))))
+    failed = overview(described(status=Status.FAILED, ended=130.0, error=pickle.dumps(ValueError("a bad row"))))
     assert failed["error"] == "a bad row"
     assert "Error: a bad row" in detail(failed)
     skipping = overview(described(dead_letters={"strict": 1234}))
@@ -135,8 +141,8 @@ def test_detail_shows_oversubscription():
 
 def test_list_marks_running_starved_job():
     assert "running, starved  " in detail(overview(described(starved=1)))
-    assert "starved  " not in detail(overview(described(starved=1, status="stopped", ended=130.0)))
-    line = one_line({**described(starved=1, executors=[]), "began": time.time()})
+    assert "starved  " not in detail(overview(described(starved=1, status=Status.STOPPED, ended=130.0)))
+    line = one_line(described(starved=1, executors=(), began=time.time()))
     assert "starved: lacks 1 core" in line.split(" · ")
 
 
@@ -150,7 +156,7 @@ def test_list_marks_running_starved_job():
         ),
         ({"starved": 3}, "Starved: 3 cores missing"),
         ({"starved": 1}, "Starved: 1 core missing"),
-        ({"bound": ["counts"]}, "GIL-bound operators: counts"),
+        ({"bound": ("counts",)}, "GIL-bound operators: counts"),
         ({"dry_run": True}, "Dry run: decisions are not carried out"),
         ({"paradigm": "static"}, "Paradigm: static"),
         ({"decided": "It was too slow.", "decided_at": 60.5}, f"Last decision, {clock(60.5)}: It was too slow."),
@@ -179,12 +185,11 @@ def test_error_of_missing_class_names_the_class():
 
 
 def test_summary_of_many_executors_is_shortened():
-    given = described()["executors"][1]
-    many = described(executors=[{**given, "executor": number} for number in range(100)], began=time.time())
+    many = described(executors=tuple(replace(EXECUTOR, executor=n) for n in range(100)), began=time.time())
     assert "counts 200 cores of 100 executors" in one_line(many).split(" · ")
     lines = summary(many).splitlines()
     assert lines[1].startswith("  counts[0]: 2 cores")
     assert lines[-1] == "  and 60 more: see job.metrics()"
-    few = described(executors=[{**given, "executor": number} for number in range(3)], began=time.time())
+    few = described(executors=tuple(replace(EXECUTOR, executor=n) for n in range(3)), began=time.time())
     assert "counts 2+2+2 cores" in one_line(few).split(" · ")
     assert "more" not in summary(few)

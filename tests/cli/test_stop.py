@@ -23,7 +23,7 @@ def test_stop_with_drain_finishes_the_job(invoke, address, endless):
     job = endless("drained")
     ended = invoke("stop", "drained", "--drain", "--timeout", 20, "--scheduler", address)
     assert (ended.exit_code, ended.output) == (0, "Job 'drained' is finished.\n")
-    read = sum(rows for _, _, rows in job._describe()["sources"])
+    read = job._describe().rows_read
     assert job.metrics()["rows"].sum() == read
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -38,7 +39,7 @@ def processed(job, rows):
     return len(done) == 3 and (done == rows).all()
 
 
-def test_metrics_are_a_row_per_executor(client, job, wait_until):
+def test_metrics_have_a_row_for_each_executor(client, job, wait_until):
     assert set(job.metrics().columns) == METRICS
     job.send(ROWS)
     wait_until(lambda: processed(job, 1_000), "all rows are processed")
@@ -57,7 +58,7 @@ def test_metrics_are_a_row_per_executor(client, job, wait_until):
     assert (metrics[["moves", "moves_across"]] == 0).all(axis=None)
 
 
-def test_assignment_says_where_each_shard_is(client, job, wait_until):
+def test_assignment_has_task_and_node_of_each_shard(client, job, wait_until):
     places = job.assignment()
     assert places["operator"].tolist() == ["by_both", "by_k", "by_word"]
     assert places["remote"].tolist() == [False] * 3
@@ -129,7 +130,7 @@ def test_state_that_is_read_while_the_job_runs_only_grows(client, job, wait_unti
     assert job.state("by_k").to_pandas()["n"].tolist() == [2_000] * 10
 
 
-def test_what_was_processed_is_in_the_state_that_is_read_next(client, job, wait_until):
+def test_processed_rows_are_in_the_state_that_is_read_next(client, job, wait_until):
     home = job.assignment().set_index("operator")["home"]["by_k"]
     away = next(a for a in client.nthreads() if a != home)
     job.set_cores("by_k", {away: 1})
@@ -176,7 +177,7 @@ def test_the_live_line_is_cut_where_the_terminal_ends(job, monkeypatch):
     assert len(stream.getvalue().strip("\r\n")) == 29
 
 
-def test_the_live_line_covers_what_was_there_before(job, monkeypatch):
+def test_the_live_line_overwrites_a_longer_one(job, monkeypatch):
     monkeypatch.setenv("COLUMNS", "500")
 
     class Terminal(io.StringIO):
@@ -186,7 +187,7 @@ def test_the_live_line_covers_what_was_there_before(job, monkeypatch):
     described = job._describe()
     stream = Terminal()
     with Progress(stream=stream) as line:
-        line.show({**described, "name": "a-long-name-of-a-job"})
+        line.show(replace(described, name="a-long-name-of-a-job"))
         line.show(described)
         line.say("below")
     first, second, rest = stream.getvalue()[1:].replace("\r", "\n").split("\n", 2)

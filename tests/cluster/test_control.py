@@ -77,7 +77,7 @@ def numbers(rows, keys=200):
 
 def assert_same(job, table):
     """The state is what one process makes of the rows that were read."""
-    [(_, _, read)] = job._describe()["sources"]
+    read = job._describe().rows_read
     wanted = table.slice(0, read).to_pandas().groupby("k")["v"].agg(n="size", sum="sum", last="max")
     state = job.state("summed").to_pandas().set_index("k").sort_index()
     assert state.to_dict() == wanted.to_dict()
@@ -123,7 +123,7 @@ def test_cores_follow_the_load_up_and_down_and_the_state_is_right(client, data_p
     assert decisions["observed"].notna().any()
 
 
-def test_a_dry_run_says_what_it_would_do_and_does_nothing(client, wait_until, tmp_path):
+def test_a_dry_run_records_decisions_and_changes_nothing(client, wait_until, tmp_path):
     source = de.sources.Iterable(paced(numbers(1_500), 1_000))
     job = let_loose(de.submit(summing(source, "dry"), client, cores={"summed": 1}, dry_run=True))
     wait_until(lambda: len(job.decisions()), "there is something to say")
@@ -141,7 +141,7 @@ def test_a_dry_run_says_what_it_would_do_and_does_nothing(client, wait_until, tm
     assert len(job.snapshots(last=3)) == 3
 
 
-def test_an_idle_job_and_one_whose_cores_were_given_by_hand_stay_as_they_are(client, wait_until):
+def test_an_idle_job_and_pinned_cores_are_left_unchanged(client, wait_until):
     idle = de.submit(summing(de.sources.Push(SCHEMA), "idle"), client, cores={"summed": 1})
     let_loose(idle)
     source = de.sources.Iterable(paced(numbers(1_500), 900))
@@ -153,7 +153,7 @@ def test_an_idle_job_and_one_whose_cores_were_given_by_hand_stay_as_they_are(cli
     assert not any(pinned.decisions()["changes"])
 
 
-def test_two_jobs_share_the_cluster_and_what_is_lacking_is_said(client, wait_until):
+def test_two_jobs_share_the_cluster_and_are_reported_as_starved(client, wait_until):
     table = numbers(100)
 
     def endless():
@@ -167,12 +167,12 @@ def test_two_jobs_share_the_cluster_and_what_is_lacking_is_said(client, wait_unt
     wait_until(lambda: cores(jobs[1]) >= 3, "the second job gets its share")
     wait_until(lambda: sum(map(cores, jobs)) <= 8, "nobody has more than there is")
     assert cores(jobs[0]) >= 3
-    wait_until(lambda: any(job._describe()["starved"] for job in jobs), "it is said that cores are lacking")
+    wait_until(lambda: any(job._describe().control.starved for job in jobs), "it is said that cores are lacking")
     for job in jobs:
         job.stop()
 
 
-def test_what_is_misspelt_or_makes_no_sense_is_named_at_submit(client):
+def test_a_wrong_control_option_is_refused_at_submit_with_the_nearest_value(client):
     topology = summing(de.sources.Push(SCHEMA), "wrong")
     for options, match in (
         ({"latency_targt": "50ms"}, "no option 'latency_targt': did you mean 'latency_target'"),
@@ -188,7 +188,7 @@ def test_what_is_misspelt_or_makes_no_sense_is_named_at_submit(client):
     assert de.jobs(client) == []
 
 
-def test_a_static_job_has_an_executor_for_each_core_and_nothing_of_it_moves(client):
+def test_a_static_job_has_an_executor_for_each_core_and_refuses_changes(client):
     rows = numbers(2_000)
     source = de.sources.Iterable(paced(rows, 3_000))
     job = de.submit(summing(source, "static", executors=2), client, paradigm="static")
@@ -216,7 +216,7 @@ def test_a_worker_that_joins_is_used_within_two_periods(small_cluster, wait_unti
         wait_until(lambda: job.assignment()["remote"].any(), "the new worker has a task")
         job.drain(timeout=30)
         assert_same(job, rows)
-        _, guest = job._describe()["nodes"]
+        _, guest = job._describe().nodes
         seen = [snapshot.now for snapshot in job.snapshots() if len(snapshot.nodes) == 2]
         decisions = job.decisions()
         took = [guest in change["after"] for [change] in decisions["changes"][decisions["applied"]]]
@@ -224,14 +224,14 @@ def test_a_worker_that_joins_is_used_within_two_periods(small_cluster, wait_unti
         assert seen.index(used) <= 2
 
 
-def test_a_guest_that_holds_nothing_may_go_and_the_job_goes_on(small_cluster, wait_until):
+def test_a_job_goes_on_when_a_guest_without_tasks_leaves(small_cluster, wait_until):
     cluster = small_cluster(n_workers=1, threads_per_worker=1, processes=False)
     with Client(cluster, set_as_default=False) as client:
         job = de.submit(summing(de.sources.Push(SCHEMA), "quiet"), client)
         [home] = client.nthreads()
         cluster.scale(2)
-        wait_until(lambda: len(job._describe()["nodes"]) == 2, "the new worker has joined")
-        guest = next(address for address in job._describe()["nodes"] if address != home)
+        wait_until(lambda: len(job._describe().nodes) == 2, "the new worker has joined")
+        guest = next(address for address in job._describe().nodes if address != home)
         rows = numbers(300)
         job.send(rows.slice(0, 150))
         job.set_cores("summed", {home: 1, guest: 1})
@@ -244,7 +244,7 @@ def test_a_guest_that_holds_nothing_may_go_and_the_job_goes_on(small_cluster, wa
         job.end_of_input()
         job.wait(**RUN)
         assert_same(job, rows)
-        assert job._describe()["nodes"] == [home, ""]
+        assert job._describe().nodes == (home, "")
 
 
 def test_workers_are_drained_before_they_leave(small_cluster, wait_until):

@@ -20,12 +20,12 @@ def writing(name, queue, limit=4, function=lambda batch: batch):
     return topology
 
 
-def test_a_program_reads_what_a_job_puts_out(client):
+def test_a_program_reads_the_queue_that_a_job_writes(client):
     de.submit(writing("out", "numbers"), client)
     assert sorted(n for rows in de.read_queue("numbers", client) for n in rows["n"].to_pylist()) == list(range(ROWS))
 
 
-def test_nobody_reads_so_the_job_waits_and_goes_on_later(client, wait_until):
+def test_a_job_waits_for_a_reader_of_its_full_queue(client, wait_until):
     job = de.submit(writing("waits", "waiting", limit=2), client)
     wait_until(lambda: Queue("waiting", client=client).qsize() == 2, "the queue is full")
     assert job.status == "running"
@@ -33,7 +33,7 @@ def test_nobody_reads_so_the_job_waits_and_goes_on_later(client, wait_until):
     job.wait(30, progress=False)
 
 
-def test_what_was_not_acknowledged_is_read_again_and_the_bell_may_be_stolen(client, wait_until):
+def test_unacknowledged_batches_are_read_again_although_another_client_drains_the_dask_queue(client, wait_until):
     de.submit(writing("again", "again", limit=2), client)
     wait_until(lambda: Queue("again", client=client).qsize() == 2, "the queue is full")
     Queue("again", client=client).get(batch=True)
@@ -55,7 +55,7 @@ def test_one_job_feeds_another(client):
     assert sorted(second.collect("kept")["n"].to_pylist()) == list(range(ROWS))
 
 
-def test_a_reader_hears_why_the_job_failed(client):
+def test_a_reader_raises_the_error_of_the_job(client):
     def fail(batch):
         raise ValueError("no numbers today")
 
@@ -74,12 +74,12 @@ def test_a_queue_has_one_writer(client, wait_until):
 
 
 @pytest.mark.parametrize("options", [{"name": ""}, {"name": "q", "limit": 0}, {"name": "q", "limit": True}])
-def test_a_sink_that_cannot_be_is_refused(options):
+def test_a_wrong_sink_is_refused_at_submit(options):
     with pytest.raises(TopologyError):
         de.sinks.DaskQueue(**options)
 
 
 @pytest.mark.parametrize("arguments", [("", NUMBERS.schema), ("q", {"n": "int"}), ("q", pa.schema([]))])
-def test_a_source_that_cannot_be_is_refused(arguments):
+def test_a_wrong_source_is_refused_at_submit(arguments):
     with pytest.raises(TopologyError):
         de.sources.DaskQueue(*arguments)

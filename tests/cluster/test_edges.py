@@ -59,7 +59,7 @@ def test_parquet_files_are_read_by_two_instances(client, frame, tmp_path):
     count(rows, "k")
     job = finished(topology, client)
     assert_counted(job, frame, "k")
-    read = job._describe()["sources"]
+    read = job._describe().sources
     assert len(read) == 2
     assert all(rows for _, _, rows in read)
 
@@ -84,7 +84,7 @@ def test_an_iterable_yields_on_two_workers(client, frame):
     assert_counted(finished(topology, client), frame, "k")
 
 
-def test_a_full_job_holds_its_sender_back(client, tmp_path, wait_until):
+def test_a_full_source_blocks_its_sender(client, tmp_path, wait_until):
     gate = tmp_path / "gate"
 
     def wait_for_gate(batch):
@@ -147,7 +147,7 @@ def test_parquet_files_hold_the_last_value_of_every_key(client, frame, tmp_path)
     written = pd.concat([pq.read_table(file).to_pandas() for file in files])
     last = written.groupby("k")["n"].max()
     assert last.tolist() == frame.groupby("k").size().tolist()
-    assert sum(rows for _, _, rows in job._describe()["sinks"]) == len(written)
+    assert sum(rows for _, _, rows in job._describe().sinks) == len(written)
     assert not list((tmp_path / "out").glob(".*"))
 
 
@@ -172,7 +172,7 @@ def test_a_function_is_called_with_every_batch_and_closed_once_per_instance(clie
     assert len(closed) == 3
 
 
-def test_what_is_collected_can_be_read_while_the_job_runs(client, wait_until):
+def test_collected_rows_are_readable_while_the_job_runs(client, wait_until):
     topology = de.Topology("collected")
     schema = pa.schema({"k": pa.int64()})
     topology.source("rows", de.sources.Push(schema)).sink(de.sinks.Collect(), name="out")

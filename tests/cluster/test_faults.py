@@ -31,7 +31,7 @@ QUICK = {"elastic.control-period": "200ms", "distributed.deploy.lost-worker-time
 
 def nodes_of(job):
     """Addresses of the job's nodes of this moment."""
-    return {address for address in job._describe()["nodes"] if address}
+    return {address for address in job._describe().nodes if address}
 
 
 def give(job, operator, cores, wait_until):
@@ -70,7 +70,7 @@ def recovered(job, count):
     return len(losses) >= count and bool(losses["first"].notna()[losses["rows"] > 0].all())
 
 
-def test_killed_workers_cost_nothing_but_time(small_cluster, wait_until):
+def test_results_are_exact_after_workers_are_killed(small_cluster, wait_until):
     with (
         dask.config.set(QUICK),
         Client(small_cluster(n_workers=3, threads_per_worker=2), set_as_default=False) as client,
@@ -87,7 +87,7 @@ def test_killed_workers_cost_nothing_but_time(small_cluster, wait_until):
             sent = pump.sent
             wait_until(lambda: pump.sent > sent + 1_500, "rows flow")  # noqa: B023
             for guest in guests:
-                node = job._describe()["nodes"].index(guest)
+                node = job._describe().nodes.index(guest)
                 os.kill(pids[guest], signal.SIGKILL)
                 killed.setdefault(node, []).append(time.time())
                 if not at_once:
@@ -136,7 +136,7 @@ def test_code_that_kills_its_workers_stops_the_job_before_all_are_dead(small_clu
         assert survivors() == 2
 
 
-def test_a_stopped_worker_and_one_that_is_cut_off_are_found_replaced_and_taken_back(small_cluster, wait_until):
+def test_a_stopped_and_a_partitioned_worker_are_removed_and_join_again(small_cluster, wait_until):
     with (
         dask.config.set(QUICK),
         Client(small_cluster(n_workers=4, threads_per_worker=1), set_as_default=False) as client,
@@ -149,7 +149,7 @@ def test_a_stopped_worker_and_one_that_is_cut_off_are_found_replaced_and_taken_b
         pump = Pump(job, numbered_rows(2_000_000))
         pump.start()
         give(job, "followed", {home: 1, stopped: 1, cut_off: 1}, wait_until)
-        nodes = job._describe()["nodes"]
+        nodes = job._describe().nodes
         pid = client.run(os.getpid, workers=[stopped])[stopped]
 
         def lost(address):
@@ -180,7 +180,7 @@ def test_a_stopped_worker_and_one_that_is_cut_off_are_found_replaced_and_taken_b
         network.close()
 
 
-def test_a_worker_that_closes_answers_until_it_is_gone(small_cluster):
+def test_a_closing_worker_answers_calls_until_it_has_closed(small_cluster):
     async def leave(dask_worker):
         """End what runs here as the worker would, and ask it once more."""
         asked = [name for name in dask_worker.handlers if name.startswith("elastic_")]
@@ -217,7 +217,7 @@ def test_state_that_outgrows_its_worker_ends_the_job_and_not_the_worker(small_cl
         assert isinstance(raised.value.__cause__, errors.StateMemoryExceeded)
         assert "of 381 MiB" in str(raised.value.__cause__)
         assert client.run(os.getpid) == pids
-        read = job._describe()["sources"][0][2]
+        read = job._describe().rows_read
         assert read - job.metrics()["rows"].sum() < 2_000_000
 
 

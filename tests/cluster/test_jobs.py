@@ -9,6 +9,7 @@ from counting_jobs import NUMBERS, RUN, SCHEMA, assert_runs, counting, held
 from distributed import Client
 
 import dask_elastic as de
+from dask_elastic.runtime.protocol.job_calls import Wait
 from dask_elastic.state.store import KeyedStore
 from dask_elastic.vocab import errors
 
@@ -25,7 +26,7 @@ def test_a_job_outlives_its_client_and_another_finds_it(cluster, client):
     assert found.state("counted").get(3)["n"] == 400
 
 
-def test_jobs_of_a_cluster_that_never_had_any(small_cluster):
+def test_a_cluster_without_jobs_lists_none(small_cluster):
     with Client(small_cluster(processes=False), set_as_default=False) as fresh:
         assert de.jobs(fresh) == []
         with pytest.raises(errors.UnknownJob, match="no job was ever submitted"):
@@ -33,7 +34,7 @@ def test_jobs_of_a_cluster_that_never_had_any(small_cluster):
 
 
 @pytest.mark.parametrize("timeout", [0.3, "300ms"])
-def test_wait_gives_up_after_its_timeout_and_the_job_goes_on(client, timeout):
+def test_wait_raises_after_its_timeout_and_the_job_goes_on(client, timeout):
     job = held(client)
     began = time.monotonic()
     with pytest.raises(TimeoutError, match=r"'held' is still running after 0\.3 s"):
@@ -42,16 +43,16 @@ def test_wait_gives_up_after_its_timeout_and_the_job_goes_on(client, timeout):
     assert job.status == "running"
 
 
-def test_an_interrupted_wait_leaves_the_job_running_and_says_how_to_stop_it(client, monkeypatch, capsys):
+def test_an_interrupted_wait_leaves_the_job_running_and_prints_how_to_stop_it(client, monkeypatch, capsys):
     job = held(client)
-    call = job._call
+    ask = job._ask
 
-    def interrupted(operation, **arguments):
-        if operation == "wait":
+    def interrupted(call):
+        if isinstance(call, Wait):
             raise KeyboardInterrupt
-        return call(operation, **arguments)
+        return ask(call)
 
-    monkeypatch.setattr(job, "_call", interrupted)
+    monkeypatch.setattr(job, "_ask", interrupted)
     with pytest.raises(KeyboardInterrupt):
         job.wait()
     said = capsys.readouterr().err
@@ -76,7 +77,7 @@ def test_a_stopped_job_keeps_its_state(client, wait_until):
     assert job.status == "stopped"
 
 
-def test_a_drained_job_processes_what_it_was_sent(client):
+def test_a_drained_job_processes_the_rows_that_were_sent(client):
     job = de.submit(counting(de.sources.Push(SCHEMA, rate=50_000)), client)
     for _ in range(20):
         job.send(NUMBERS)
@@ -95,7 +96,7 @@ def test_a_drained_job_reads_no_further(client, wait_until):
     job.drain(timeout=30)
     assert job.status == "finished"
     assert job.state("counted").to_pandas()["n"].sum() % 2_000 == 0
-    assert job.state("counted").to_pandas()["n"].sum() == job._describe()["sources"][0][2]
+    assert job.state("counted").to_pandas()["n"].sum() == job._describe().rows_read
 
 
 def test_a_forgotten_job_is_unknown_and_leaves_nothing(client, threads_of_jobs):
@@ -108,7 +109,7 @@ def test_a_forgotten_job_is_unknown_and_leaves_nothing(client, threads_of_jobs):
     assert threads_of_jobs(client) == []
 
 
-def test_a_job_of_the_name_of_a_running_one_that_is_stopped_begins_afresh(client):
+def test_a_job_submitted_under_the_name_of_a_stopped_one_starts_without_state(client):
     def endless():
         while True:
             yield NUMBERS

@@ -28,7 +28,7 @@ def test_a_killed_home_fails_the_job_within_seconds_and_the_next_one_runs(small_
         home = job.assignment()["home"][0]
         began = time.monotonic()
         os.kill(client.run(os.getpid)[home], signal.SIGKILL)
-        with pytest.raises(errors.JobFailed, match=r"(is gone|does not answer).*home of executors") as e:
+        with pytest.raises(errors.JobFailed, match=r"(has left the cluster|does not answer).*home of executors") as e:
             job.wait(**RUN)
         assert time.monotonic() - began < 10
         assert isinstance(e.value.__cause__, errors.NodeLost)

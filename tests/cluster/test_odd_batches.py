@@ -63,7 +63,7 @@ def test_null_nan_and_negative_zero_are_keys(client):
     assert state.get(2.5) is None
 
 
-def test_empty_batches_and_empty_sources_are_no_trouble(client):
+def test_empty_batches_and_empty_sources_are_processed(client):
     schema = pa.schema({"k": pa.int64()})
     empty = pa.RecordBatch.from_pylist([], schema)
 

@@ -110,7 +110,7 @@ def test_rows_that_raise_are_set_aside_and_all_others_processed(client, numbers,
     assert "5 dead letters" in repr(job)
 
 
-def test_dead_letters_of_none_and_of_remote_tasks(client, numbers, wait_until):
+def test_dead_letters_are_empty_at_first_and_include_those_of_remote_tasks(client, numbers, wait_until):
     def picky(batch):
         if 0 in (batch["v"].to_numpy() % 100):
             raise ValueError("round")

@@ -54,12 +54,12 @@ def test_a_module_that_the_workers_lack_is_named(client, numbers):
     assert de.jobs(client) == []
 
 
-def test_an_unknown_option_gets_the_nearest_name(client, numbers):
+def test_an_unknown_option_is_refused_with_the_nearest_name(client, numbers):
     with pytest.raises(errors.SubmitError, match="'inboxtime': did you mean 'inbox_time'"):
         de.submit(counting_rows(numbers), client, inboxtime="2ms")
 
 
-def test_an_option_of_no_sense_is_refused(client, numbers):
+def test_a_wrong_option_is_refused(client, numbers):
     with pytest.raises(errors.SubmitError, match="on_error='perhaps': choose from 'fail', 'skip'"):
         de.submit(counting_rows(numbers), client, on_error="perhaps")
     with pytest.raises(errors.SubmitError, match="inbox_time='soon' is not a duration"):
@@ -67,7 +67,7 @@ def test_an_option_of_no_sense_is_refused(client, numbers):
 
 
 @pytest.mark.parametrize("name", [3, "", "two\nlines"])
-def test_a_name_that_is_none_is_refused(client, numbers, name):
+def test_a_wrong_name_is_refused(client, numbers, name):
     known = [job.name for job in de.jobs(client)]
     with pytest.raises(errors.SubmitError, match=r"job: the name "):
         de.submit(counting_rows(numbers), client, name=name)
@@ -81,7 +81,7 @@ def test_cores_for_an_unknown_operator_are_refused(client, numbers):
         de.submit(counting_rows(numbers), client, cores={"counted": 0})
 
 
-def test_what_is_no_topology_is_refused(client):
+def test_a_value_that_is_no_topology_is_refused(client):
     with pytest.raises(TypeError, match="takes a Topology, not str"):
         de.submit("topology", client)
 
@@ -112,7 +112,7 @@ def test_a_name_in_use_is_refused_and_another_is_not(client, held, numbers):
     assert held.status == "running"
 
 
-def test_of_two_submits_of_one_name_at_a_time_one_is_refused(client, numbers):
+def test_one_of_two_simultaneous_submits_of_a_name_is_refused(client, numbers):
     outcomes = []
 
     def submit():

@@ -1,9 +1,9 @@
-"""A scheduler that is only pretended: workers answer when and what the test says, jobs measure what it says."""
+"""A fake scheduler: workers answer when and what the test tells them to, jobs measure what the test gives."""
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import asdict, replace
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,13 +13,34 @@ from dask_elastic._version import __version__
 from dask_elastic.executor.measures import ExecutorMeasure
 from dask_elastic.meters import LatencyHistogram
 from dask_elastic.runtime.config.job_options import job_options
+from dask_elastic.runtime.protocol import part_calls
+from dask_elastic.runtime.protocol.calls import Call, Version, answer_codec, read_call
+from dask_elastic.runtime.protocol.job_calls import Submit
+from dask_elastic.runtime.protocol.job_spec import ComponentSummary
 from dask_elastic.runtime.protocol.remote_errors import dump_error
+from dask_elastic.runtime.protocol.reports import PartReport, Report
 from dask_elastic.runtime.worker.report import part_report
 from dask_elastic.vocab.identity import ExecutorId
 
+CALLS = {
+    kind.operation: kind
+    for kind in vars(part_calls).values()
+    if isinstance(kind, type) and issubclass(kind, Call) and kind is not Call
+}
+
 
 class FakeScheduler:
-    """Knows workers by address, as many threads each as said, and what was asked of them."""
+    """Workers by address, with their threads, and the calls that they got.
+
+    Attributes
+    ----------
+    calls : list of (str, Call)
+        Address and call, in order.
+    answers : dict
+        By address and call class: the answer, an error, or a function of the call.
+    held : dict of asyncio.Event
+        By address and call class: the worker answers once the event is set.
+    """
 
     def __init__(self, nthreads):
         self.workers = {}
@@ -41,31 +62,41 @@ class FakeScheduler:
     def log_event(self, topic, message):
         self.events.append((topic, message))
 
-    def asked(self, operation):
-        """Return (address, arguments) of every call of an operation so far."""
-        return [(address, arguments) for address, name, arguments in self.calls if name == operation]
+    def asked(self, kind):
+        """Return (address, call) of every call of a class so far."""
+        return [(address, call) for address, call in self.calls if isinstance(call, kind)]
 
-    async def ask(self, address, operation, arguments):
-        self.calls.append((address, operation, arguments))
-        if (address, operation) in self.held:
-            await self.held[address, operation].wait()
-        default = {"version": __version__, "task_nodes": [], "report": empty_report()}.get(operation)
-        answer = self.answers.get((address, operation), default)
-        answer = answer(**arguments) if callable(answer) else answer
-        return {"error": dump_error(answer)} if isinstance(answer, Exception) else {"answer": answer}
+    async def answer(self, address, operation, message):
+        call = read_call(CALLS.get(operation, Version), message)
+        kind = type(call)
+        self.calls.append((address, call))
+        if (address, kind) in self.held:
+            await self.held[address, kind].wait()
+        default = {Version: __version__, part_calls.Report: empty_report(), part_calls.AwaitTaskEnds: ()}.get(kind)
+        answer = self.answers.get((address, kind), () if kind is part_calls.Forget else default)
+        answer = answer(call) if callable(answer) else answer
+        if isinstance(answer, Exception):
+            return {"error": dump_error(answer)}
+        encode = answer_codec(kind).encode
+        return {"answer": answer if encode is None else encode(answer)}
 
 
 class _Rpc:
     def __init__(self, scheduler, address):
         self.scheduler, self.address = scheduler, address
 
-    def __getattr__(self, name):
-        return lambda **arguments: self.scheduler.ask(self.address, name.removeprefix("elastic_"), arguments)
+    def __getattr__(self, operation):
+        return lambda **message: self.scheduler.answer(self.address, operation, message)
 
 
-def empty_report(complete=True):
-    return {"complete": complete, "error": None, "executors": [], "details": [], "sources": [], "staged": [],
-            "sinks": [], "dead_letters": {}, "refused": 0, "lost": [], "absolved": 0, "event_times": []}  # fmt: skip
+def empty_report(complete=True, **values):
+    """Return a report without executors."""
+    return PartReport(complete, **values)
+
+
+def report_call(record, node, report, incarnation=0, generation=None):
+    """Return the call with which a node reports about its part of a job."""
+    return Report(record.name, generation or record.spec.generation, node, report, incarnation)
 
 
 def measure(operator, index, node=0, shards=4, latency=0.01, **values):
@@ -83,7 +114,7 @@ def measure(operator, index, node=0, shards=4, latency=0.01, **values):
 
 
 def report_of(measures, complete=False):
-    """Return what a worker with these executors reports."""
+    """Return the report of a worker with these executors."""
     letters = SimpleNamespace(counts={})
     job_part = SimpleNamespace(
         complete=complete, error=None, sources={}, homes={}, sinks={}, dead_letters=letters, measures=lambda: measures,
@@ -98,36 +129,35 @@ def summaries(executors=None, operators=1):
     parts = [
         ("rows", "source", (), 1),
         *((n, "compute", (b,), executors) for b, n in zip(["rows", *names[:-1]], names, strict=True)),
+        ("out", "sink", (names[-1],), None),
     ]
-    parts.append(("out", "sink", (names[-1],), None))
-    return [
-        {"name": name, "kind": kind, "inputs": inputs, "operators": (name,), "instances": instances, "shards": 4,
-         "pushed": False}
-        for name, kind, inputs, instances in parts
-    ]  # fmt: skip
+    return tuple(
+        ComponentSummary(name, kind, inputs, (name,), instances, shards=4) for name, kind, inputs, instances in parts
+    )
 
 
-def message(executors=None, operators=1, cores=None, **options):
-    """Return what a client submits."""
-    return {
-        "version": __version__,
-        "summaries": summaries(executors, operators),
-        "options": asdict(replace(job_options({}), **options)),
-        "cores": cores or {},
-        "components": b"components",
-    }
+def submission(name="job", executors=None, operators=1, cores=None, **options):
+    """Return the call with which a client submits a job."""
+    return Submit(
+        name=name,
+        version=__version__,
+        summaries=summaries(executors, operators),
+        options=replace(job_options({}), **options),
+        cores=cores or {},
+        components=b"components",
+    )
 
 
 async def settle():
-    """Let everything that can go on go on."""
+    """Run all tasks of the event loop that are not waiting."""
     for _ in range(50):
         await asyncio.sleep(0)
 
 
 @pytest.fixture
 def fake():
-    """Return the pieces of a pretended cluster."""
+    """The pieces of a fake cluster."""
     return SimpleNamespace(
-        Scheduler=FakeScheduler, measure=measure, report=report_of, empty_report=empty_report, message=message,
-        settle=settle,
+        Scheduler=FakeScheduler, measure=measure, report=report_of, empty_report=empty_report, report_call=report_call,
+        submission=submission, settle=settle,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The control loop on the scheduler: what it carries out, in which order, and what follows when it cannot."""
+"""The control loop on the scheduler: the changes that it carries out, their order, and changes that fail."""
 
 from __future__ import annotations
 
@@ -6,25 +6,27 @@ import asyncio
 import json
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import dask.config
 import numpy as np
 import pytest
 
 from dask_elastic.control.recording import loads
-from dask_elastic.runtime.config.job_options import job_options
-from dask_elastic.runtime.protocol.job_spec import JobOptions, JobSpec, summaries_from
+from dask_elastic.runtime.protocol import part_calls
+from dask_elastic.runtime.protocol.job_calls import Decisions, Describe, Forget, Snapshots, Stop
+from dask_elastic.runtime.protocol.job_spec import JobSpec
 from dask_elastic.runtime.protocol.job_status import JobEvent
 from dask_elastic.runtime.scheduler import control_driver as module
 from dask_elastic.runtime.scheduler.coordinator import Coordinator
-from dask_elastic.runtime.scheduler.job_record import JobRecord
+from dask_elastic.runtime.scheduler.job_record import JobRecord, ReceivedReport
 from dask_elastic.vocab.errors import PlanningError, SubmitError
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.plan import CoreChange, Decision, Outlook, Plan
 
 
 class Scripted:
-    """A control loop that plans what the test says."""
+    """A control loop with the plans of the test."""
 
     def __init__(self, *plans):
         self.plans = list(plans)
@@ -51,7 +53,7 @@ def planned(number, record, *changes):
 
 
 class Bench:
-    """A coordinator with jobs on pretended workers, whose periods the test runs itself."""
+    """A coordinator with jobs on fake workers; the test runs the periods of the control loop."""
 
     def __init__(self, fake, threads):
         self.fake = fake
@@ -61,7 +63,7 @@ class Bench:
         self.pool = ThreadPoolExecutor(1)
 
     async def submit(self, name="job", **given):
-        await self.coordinator.submit(name, **self.fake.message(**given))
+        await self.coordinator.submit(self.fake.submission(name, **given))
         self.controller.stop()
         await self.fake.settle()
         return self.coordinator.jobs[name]
@@ -72,8 +74,8 @@ class Bench:
         return self.controller._loop.seen
 
     def set_cores(self):
-        """Return what homes were told: (home, executor, cores)."""
-        return [(a, g["executor"], dict(map(tuple, g["cores"]))) for a, g in self.scheduler.asked("set_cores")]
+        """Return the changes of cores that homes got: (home, executor, cores)."""
+        return [(address, call.executor, call.cores) for address, call in self.scheduler.asked(part_calls.SetCores)]
 
 
 @pytest.fixture
@@ -90,7 +92,7 @@ def bench(fake):
     return run
 
 
-def test_homes_are_told_and_cores_that_are_given_up_come_first(bench):
+def test_cores_are_released_before_others_are_assigned(bench):
     async def test(bench):
         record = await bench.submit(executors=3)
         plan = planned(
@@ -107,10 +109,10 @@ def test_homes_are_told_and_cores_that_are_given_up_come_first(bench):
     bench(test, {"a": 2, "b": 2, "c": 2})
 
 
-def test_a_core_is_taken_only_once_it_has_been_given_up(bench):
+def test_a_core_is_assigned_only_after_its_release_is_confirmed(bench):
     async def test(bench):
         record = await bench.submit(executors=2)
-        gate = bench.scheduler.held["b", "set_cores"] = asyncio.Event()
+        gate = bench.scheduler.held["b", part_calls.SetCores] = asyncio.Event()
         plan = planned(0, record, change(record, 1, {1: 2}, {1: 1}), change(record, 0, {0: 2}, {0: 2, 1: 1}))
         running = asyncio.ensure_future(bench.period(plan))
         while not bench.set_cores():
@@ -138,7 +140,7 @@ def test_nodes_of_the_snapshot_are_translated_to_those_of_the_job(bench):
     bench(test, {"b": 2, "c": 2})
 
 
-def test_what_was_decided_is_remembered_published_and_told(bench):
+def test_decisions_are_kept_published_and_described(bench):
     async def test(bench):
         record = await bench.submit(executors=1)
         await bench.period(
@@ -149,37 +151,37 @@ def test_what_was_decided_is_remembered_published_and_told(bench):
         [(topic, event)] = bench.scheduler.events
         assert (topic, event["number"], event["job"]) == ("dask_elastic", 7, "job")
         wanted = {"executor": "op0[0]", "before": {"a": 2}, "after": {"a": 2, "b": 1}, "moved_bytes": 0.0}
-        [told] = json.loads(await bench.controller.decisions("job"))
+        [told] = json.loads(await bench.controller.decisions(Decisions("job")))
         assert told["changes"] == event["changes"] == [wanted]
         assert told["applied"]
-        described = await bench.coordinator.describe("job")
-        assert described["bound"] == ["op0"]
-        assert (described["starved"], described["predicted"], described["decided"]) == (2, 0.05, "So.")
-        assert described["control_error"] is None
-        [taken] = loads(await bench.controller.snapshots("job"))
+        view = (await bench.coordinator.describe(Describe("job"))).control
+        assert view.bound == ("op0",)
+        assert (view.starved, view.predicted, view.decided) == (2, 0.05, "So.")
+        assert view.control_error is None
+        [taken] = loads(await bench.controller.snapshots(Snapshots("job")))
         assert taken.jobs[0].executors[0].cores == {0: 2}
 
     bench(test, {"a": 2, "b": 2})
 
 
-def test_decisions_and_snapshots_are_those_of_the_run_at_hand(bench):
+def test_decisions_and_snapshots_are_those_of_the_current_generation(bench):
     async def test(bench):
         record = await bench.submit(executors=1)
         await bench.period(planned(0, record))
-        await bench.coordinator.stop("job")
+        await bench.coordinator.stop(Stop("job"))
         await bench.submit(executors=1)
-        assert json.loads(await bench.controller.decisions("job")) == []
-        assert loads(await bench.controller.snapshots("job")) == []
+        assert json.loads(await bench.controller.decisions(Decisions("job"))) == []
+        assert loads(await bench.controller.snapshots(Snapshots("job"))) == []
         for _ in range(3):
             await bench.period()
-        assert len(loads(await bench.controller.snapshots("job"))) == 3
-        assert len(loads(await bench.controller.snapshots("job", last=2))) == 2
+        assert len(loads(await bench.controller.snapshots(Snapshots("job")))) == 3
+        assert len(loads(await bench.controller.snapshots(Snapshots("job", last=2)))) == 2
 
     bench(test, {"a": 2})
 
 
 @pytest.mark.parametrize("what", ["pinned", "other cores", "ended", "submitted anew"])
-def test_a_plan_that_is_out_of_date_changes_nothing_and_says_so(bench, what):
+def test_a_stale_plan_changes_nothing_and_its_decision_says_why(bench, what):
     async def test(bench):
         record = await bench.submit(executors=1)
         plan = planned(0, record, change(record, 0, {0: 2}, {0: 1}))
@@ -188,7 +190,7 @@ def test_a_plan_that_is_out_of_date_changes_nothing_and_says_so(bench, what):
         elif what == "other cores":
             record.cores["op0", 0] = {0: 2, 1: 1}
         else:
-            await bench.coordinator.stop("job")
+            await bench.coordinator.stop(Stop("job"))
         if what == "submitted anew":
             await bench.submit(executors=1)
         await bench.period(plan)
@@ -204,7 +206,7 @@ def test_a_plan_that_is_out_of_date_changes_nothing_and_says_so(bench, what):
 def test_a_home_that_refuses_keeps_its_cores_and_the_others_change(bench):
     async def test(bench):
         record = await bench.submit(executors=2)
-        bench.scheduler.answers["a", "set_cores"] = PlanningError("not now")
+        bench.scheduler.answers["a", part_calls.SetCores] = PlanningError("not now")
         await bench.period(planned(0, record, change(record, 0, {0: 2}, {0: 1}), change(record, 1, {1: 2}, {1: 1})))
         assert record.cores == {("op0", 0): {0: 2}, ("op0", 1): {1: 1}}
         [decision] = bench.controller.log.of("job")
@@ -213,12 +215,12 @@ def test_a_home_that_refuses_keeps_its_cores_and_the_others_change(bench):
     bench(test, {"a": 2, "b": 2})
 
 
-def test_a_home_that_does_not_answer_keeps_nobody_waiting(bench, monkeypatch):
+def test_a_home_that_does_not_answer_does_not_delay_the_others(bench, monkeypatch):
     monkeypatch.setattr(module, "ANSWER_SECONDS", 0.05)
 
     async def test(bench):
         record = await bench.submit(executors=2)
-        gate = bench.scheduler.held["a", "set_cores"] = asyncio.Event()
+        gate = bench.scheduler.held["a", part_calls.SetCores] = asyncio.Event()
         await bench.period(planned(0, record, change(record, 0, {0: 2}, {0: 1}), change(record, 1, {1: 2}, {1: 1})))
         assert record.cores == {("op0", 0): {0: 2}, ("op0", 1): {1: 1}}
         [snapshot] = await bench.period()
@@ -237,25 +239,25 @@ def test_an_error_is_logged_shown_and_the_loop_goes_on(bench, caplog):
         await bench.submit()
         await bench.period(ZeroDivisionError("no load"))
         assert "ZeroDivisionError: no load" in caplog.text
-        assert (await bench.coordinator.describe("job"))["control_error"] == "ZeroDivisionError: no load"
+        assert (await bench.coordinator.describe(Describe("job"))).control.control_error == "ZeroDivisionError: no load"
         await bench.period()
-        assert (await bench.coordinator.describe("job"))["control_error"] is None
+        assert (await bench.coordinator.describe(Describe("job"))).control.control_error is None
 
     bench(test, {"a": 2})
 
 
-def test_it_looks_while_jobs_run_and_rests_when_none_does(fake):
+def test_the_loop_runs_while_jobs_run_and_stops_with_the_last(fake):
     async def run():
         with dask.config.set({"elastic.control-period": "10ms"}):
             coordinator = Coordinator(fake.Scheduler({"a": 2}))
         for name in ("first", "second"):
             coordinator.controller._loop = Scripted()
-            await coordinator.submit(name, **fake.message())
+            await coordinator.submit(fake.submission(name))
             deadline = time.monotonic() + 10
             while len(coordinator.controller._loop.seen) < 3:
                 assert time.monotonic() < deadline
                 await asyncio.sleep(0.005)
-            await coordinator.stop(name)
+            await coordinator.stop(Stop(name))
             while not coordinator.controller._task.done():
                 assert time.monotonic() < deadline
                 await asyncio.sleep(0.005)
@@ -266,13 +268,13 @@ def test_it_looks_while_jobs_run_and_rests_when_none_does(fake):
 
 @pytest.mark.parametrize("now", [1_700_000_000.0, 1_700_000_000.049, 1_700_000_000.051, 1_700_000_000.9])
 @pytest.mark.parametrize("period", [0.25, 1.0])
-def test_it_looks_just_after_the_workers_have_reported(now, period):
+def test_a_period_begins_just_after_the_workers_have_reported(now, period):
     wait = module.until_look(now, period)
     assert 0 < wait <= period
     assert (now + wait) % period == pytest.approx(module.LOOK_SECONDS, abs=1e-6)
 
 
-def test_it_looks_twice_in_a_period_for_a_while_once_a_load_has_jumped(bench, monkeypatch):
+def test_the_period_is_halved_for_a_while_after_a_load_has_jumped(bench, monkeypatch):
     async def test(bench):
         controller, looks = bench.controller, []
         monkeypatch.setattr(module, "until_look", lambda now, period: looks.append(period) or period * 0.001)
@@ -282,7 +284,7 @@ def test_it_looks_twice_in_a_period_for_a_while_once_a_load_has_jumped(bench, mo
         async def waits(*jumps):
             for count in jumps:
                 report = bench.fake.report([bench.fake.measure("op0", 0, jumps=count)])
-                await bench.coordinator.report("job", record.spec.generation, 0, report)
+                await bench.coordinator.health.report(bench.fake.report_call(record, 0, report))
             looks.clear()
             await controller._next_look()
             return looks
@@ -296,7 +298,7 @@ def test_it_looks_twice_in_a_period_for_a_while_once_a_load_has_jumped(bench, mo
     bench(test, {"a": 2})
 
 
-def test_a_jump_that_is_told_while_it_waits_ends_the_wait(bench, monkeypatch):
+def test_a_jump_reported_while_the_loop_waits_ends_the_wait(bench, monkeypatch):
     async def test(bench):
         controller = bench.controller
         period = controller.options.period
@@ -310,7 +312,7 @@ def test_a_jump_that_is_told_while_it_waits_ends_the_wait(bench, monkeypatch):
     bench(test, {"a": 2})
 
 
-def test_sharing_is_no_longer_said_once_slots_suffice(bench):
+def test_oversubscribed_is_cleared_once_slots_suffice(bench):
     async def test(bench):
         first = await bench.submit("first", executors=1)
         second = await bench.submit("second", executors=1)
@@ -328,7 +330,7 @@ def test_a_forgotten_job_leaves_no_history(bench):
         await bench.submit()
         await bench.period()
         assert bench.controller.history.jobs() == ["job"]
-        await bench.coordinator.forget("job")
+        await bench.coordinator.forget(Forget("job"))
         assert bench.controller.history.jobs() == []
 
     bench(test, {"a": 2})
@@ -341,12 +343,12 @@ def test_a_forgotten_job_leaves_no_history(bench):
         ("control-headroom", 0.5), ("control-locality-threshold", 0),
     ],
 )  # fmt: skip
-def test_a_wrong_configuration_of_the_scheduler_is_said_when_somebody_submits(fake, option, value):
+def test_a_wrong_configuration_of_the_scheduler_is_raised_at_submit(fake, option, value):
     async def run():
         with dask.config.set({f"elastic.{option}": value}):
             coordinator = Coordinator(fake.Scheduler({"a": 2}))
         with pytest.raises(SubmitError, match=option.removeprefix("control-").replace("-", "[-_]")):
-            await coordinator.submit("job", **fake.message())
+            await coordinator.submit(fake.submission())
 
     asyncio.run(run())
 
@@ -364,9 +366,9 @@ def busy_cluster(fake):
     nodes = tuple(scheduler.workers)
     homes = tuple(index % NODES for index in range(EXECUTORS))
     cores = tuple({home: 2} for home in homes)
-    summaries = summaries_from(fake.message(executors=EXECUTORS)["summaries"])
-    spec = JobSpec("job", 1, nodes, 0, summaries, {"rows": (0,), "op0": homes}, {"op0": cores}, JobOptions(
-        **{**job_options({}).__dict__, "latency_target": 0.05}))  # fmt: skip
+    job = fake.submission(executors=EXECUTORS)
+    options = replace(job.options, latency_target=0.05)
+    spec = JobSpec("job", 1, nodes, 0, job.summaries, {"rows": (0,), "op0": homes}, {"op0": cores}, options)
     record = coordinator.jobs["job"] = JobRecord(spec, False)
     record.change(JobEvent.STARTED)
 
@@ -380,7 +382,7 @@ def busy_cluster(fake):
                 )
                 for index in range(node, EXECUTORS, NODES)
             ]  # fmt: skip
-            record.reports[node] = {**fake.report(measures), "at": now}
+            record.reports[node] = ReceivedReport(now, fake.report(measures))
 
     return coordinator, report
 
@@ -391,10 +393,10 @@ def test_the_event_loop_is_never_blocked_for_more_than_five_milliseconds(fake):
     own, gaps = [], []
 
     async def longest_gap(pool):
-        """Run one period; return the longest time for which nothing else on the loop got its turn.
+        """Run one period; return the longest time for which no other task ran on the event loop.
 
-        Measured in processor time of this process, of all threads: who has to wait for the GIL sees it pass, but what
-        others do on this machine counts for little.
+        Measured in processor time of all threads of this process: it passes while the loop waits for the GIL, and other
+        processes of this machine hardly affect it.
         """
         longest, last = 0.0, time.process_time()
         period = asyncio.ensure_future(controller.period(pool))
@@ -406,7 +408,7 @@ def test_the_event_loop_is_never_blocked_for_more_than_five_milliseconds(fake):
         return longest
 
     def step(run, *given):
-        """Run something that belongs to the loop; note its processor time."""
+        """Run a function of the event loop's thread; record its processor time."""
         began = time.thread_time()
         answer = run(*given)
         own.append(time.thread_time() - began)
@@ -423,12 +425,12 @@ def test_the_event_loop_is_never_blocked_for_more_than_five_milliseconds(fake):
     asyncio.run(run())
     assert any(decision.changes for decision in controller.log.of("job"))
     assert max(own) < 0.005
-    # A collection of garbage, or somebody else's turn instead of ours, may fall into any period, but not into all.
+    # Garbage collection, or another process, may delay any one period, but not all.
     assert min(gaps) < 0.005
 
 
-def test_a_decision_steps_aside_every_few_milliseconds(fake, monkeypatch):
-    """Who computes is asked often enough whether its turn is over; what wakes beside it may have to wait for that."""
+def test_planning_yields_every_few_milliseconds(fake, monkeypatch):
+    """Threads that wait for the GIL get it only when the planning thread yields."""
     marks = []
     monkeypatch.setattr(module, "ShortTurns", lambda: lambda: marks.append(time.thread_time()))
     coordinator, report = busy_cluster(fake)
@@ -444,14 +446,14 @@ def test_a_decision_steps_aside_every_few_milliseconds(fake, monkeypatch):
     assert min(longest) < 0.003
 
 
-def test_telling_a_thousand_decisions_does_not_block_the_event_loop(bench):
+def test_sending_a_thousand_decisions_does_not_block_the_event_loop(bench):
     async def test(bench):
         record = await bench.submit(executors=2)
         changes = [change(record, index % 2, {0: 2}, {0: 2, 1: 1}) for index in range(20)]
         controller = bench.controller
         controller.log.add(decided(number, record, *changes) for number in range(1_000))
         controller._addresses.extend((number, ["a", "b"]) for number in range(1_000))
-        turns, answer = 0, asyncio.ensure_future(controller.decisions("job"))
+        turns, answer = 0, asyncio.ensure_future(controller.decisions(Decisions("job")))
         while not answer.done():
             await asyncio.sleep(0.001)
             turns += 1
@@ -459,6 +461,6 @@ def test_telling_a_thousand_decisions_does_not_block_the_event_loop(bench):
         assert len(told) == 1_000
         assert told[0]["changes"][0]["after"] == {"a": 2, "b": 1}
         assert turns > 1
-        assert [one["number"] for one in json.loads(await controller.decisions("job", last=2))] == [998, 999]
+        assert [one["number"] for one in json.loads(await controller.decisions(Decisions("job", last=2)))] == [998, 999]
 
     bench(test, {"a": 2, "b": 2})

@@ -1,118 +1,96 @@
-"""The coordinator against workers that answer when the test says so."""
+"""The coordinator against workers that answer when the test tells them to."""
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import asdict
 from types import SimpleNamespace
 
 import pytest
 
 from dask_elastic._version import __version__
-from dask_elastic.runtime.config.job_options import job_options
-from dask_elastic.runtime.protocol.remote_errors import Relayed, dump_error, load_error
+from dask_elastic.runtime.protocol import job_calls, part_calls
+from dask_elastic.runtime.protocol.calls import Call, Version, message_of
+from dask_elastic.runtime.protocol.job_status import Status
+from dask_elastic.runtime.protocol.remote_errors import Relayed, load_error
 from dask_elastic.runtime.scheduler.coordinator import Coordinator
 from dask_elastic.runtime.worker.handlers import Handlers
-from dask_elastic.vocab.errors import SubmitError, UnknownJob
-
-SUBMIT = {
-    "version": __version__,
-    "summaries": [{"name": "rows", "kind": "source", "inputs": (), "operators": ("rows",), "instances": 1,
-                   "shards": 1, "pushed": False}],
-    "options": asdict(job_options({})),
-    "cores": {},
-    "components": b"",
-}  # fmt: skip
+from dask_elastic.vocab.errors import SubmitError, UnknownJob, VersionMismatch
 
 
-class Workers:
-    """Two workers; an operation that is held is answered once it is let go."""
-
-    def __init__(self):
-        self.calls = []
-        self.held = {}
-        self.answers = {}
-        running = SimpleNamespace(name="running")
-        self.workers = {a: SimpleNamespace(address=a, status=running, nthreads=2) for a in ("a", "b")}
-
-    def rpc(self, address):
-        return _Rpc(self, address)
-
-    async def ask(self, address, operation, arguments):
-        self.calls.append((address, operation, arguments.get("generation")))
-        if (address, operation) in self.held:
-            await self.held[address, operation].wait()
-        answer = self.answers.get((address, operation), __version__ if operation == "version" else None)
-        return {"error": dump_error(answer)} if isinstance(answer, Exception) else {"answer": answer}
+@pytest.fixture
+def workers(fake):
+    return fake.Scheduler({"a": 2, "b": 2})
 
 
-class _Rpc:
-    def __init__(self, workers, address):
-        self.workers, self.address = workers, address
-
-    def __getattr__(self, name):
-        return lambda **arguments: self.workers.ask(self.address, name.removeprefix("elastic_"), arguments)
-
-
-async def settle():
-    for _ in range(20):
-        await asyncio.sleep(0)
-
-
-def test_forgetting_an_old_run_leaves_a_new_one_of_the_name_alone():
+def test_forgetting_an_old_generation_leaves_a_new_one_of_the_name_alone(fake, workers):
     async def run():
-        workers = Workers()
         coordinator = Coordinator(workers)
-        await coordinator.submit("job", **SUBMIT)
-        await coordinator.stop("job")
-        gate = workers.held["a", "forget"] = asyncio.Event()
-        old = asyncio.ensure_future(coordinator.forget("job"))
-        await settle()
-        del workers.held["a", "forget"]
-        await coordinator.submit("job", **SUBMIT)
+        await coordinator.submit(fake.submission())
+        await coordinator.stop(job_calls.Stop("job"))
+        gate = workers.held["a", part_calls.Forget] = asyncio.Event()
+        old = asyncio.ensure_future(coordinator.forget(job_calls.Forget("job")))
+        await fake.settle()
+        del workers.held["a", part_calls.Forget]
+        await coordinator.submit(fake.submission())
         gate.set()
         await old
-        assert (await coordinator.describe("job"))["status"] == "running"
-        assert {generation for _, operation, generation in workers.calls if operation in ("end", "forget")} == {1}
+        assert (await coordinator.describe(job_calls.Describe("job"))).status is Status.RUNNING
+        ends = [*workers.asked(part_calls.End), *workers.asked(part_calls.Forget)]
+        assert {call.generation for _, call in ends} == {1}
 
     asyncio.run(run())
 
 
-def test_a_job_that_is_stopped_while_it_starts_does_not_run():
+def test_a_job_that_is_stopped_while_it_starts_does_not_run(fake, workers):
     async def run():
-        workers = Workers()
         coordinator = Coordinator(workers)
-        gate = workers.held["b", "prepare"] = asyncio.Event()
-        submitted = asyncio.ensure_future(coordinator.submit("job", **SUBMIT))
-        await settle()
-        await coordinator.stop("job")
+        gate = workers.held["b", part_calls.Prepare] = asyncio.Event()
+        submitted = asyncio.ensure_future(coordinator.submit(fake.submission()))
+        await fake.settle()
+        await coordinator.stop(job_calls.Stop("job"))
         gate.set()
-        assert (await submitted)["status"] == "stopped"
-        operations = [operation for address, operation, _ in workers.calls if address == "b"]
-        assert operations[-1] == "end"
+        assert (await submitted).status is Status.STOPPED
+        assert isinstance([call for address, call in workers.calls if address == "b"][-1], part_calls.End)
 
     asyncio.run(run())
 
 
-def test_a_worker_that_is_slow_to_prepare_forgets_a_job_that_could_not_start():
+def test_a_worker_that_is_slow_to_prepare_forgets_a_job_that_could_not_start(fake, workers):
     async def run():
-        workers = Workers()
         coordinator = Coordinator(workers)
-        gate = workers.held["b", "prepare"] = asyncio.Event()
-        workers.answers["a", "prepare"] = SubmitError("no")
-        submitted = asyncio.ensure_future(coordinator.submit("job", **SUBMIT))
-        await settle()
-        assert "forget" not in [operation for _, operation, _ in workers.calls]
+        gate = workers.held["b", part_calls.Prepare] = asyncio.Event()
+        workers.answers["a", part_calls.Prepare] = SubmitError("no")
+        submitted = asyncio.ensure_future(coordinator.submit(fake.submission()))
+        await fake.settle()
+        assert workers.asked(part_calls.Forget) == []
         gate.set()
         with pytest.raises(Relayed):
             await submitted
-        assert workers.calls[-1][1] == "forget"
+        assert isinstance(workers.calls[-1][1], part_calls.Forget)
         assert coordinator.jobs == {}
 
     asyncio.run(run())
 
 
-def test_the_end_of_an_earlier_run_does_not_end_a_later_one():
+@pytest.mark.parametrize("arguments", [{"version": "0.0.1", "topology": b""}, {"version": "0.0.1"}, {}])
+def test_a_submission_of_another_version_is_a_version_mismatch(workers, arguments):
+    reply = asyncio.run(Coordinator(workers).handlers()["elastic_submit"](**arguments))
+    error = load_error(reply["error"])
+    assert isinstance(error, VersionMismatch)
+    assert f"dask_elastic {__version__} cannot read the call elastic_submit" in str(error)
+    assert ("of version 0.0.1" in str(error)) == ("version" in arguments)
+
+
+def test_a_submission_whose_structure_has_other_fields_is_a_version_mismatch(fake, workers):
+    arguments = message_of(fake.submission())
+    arguments["summaries"] = tuple((*summary, "later") for summary in arguments["summaries"])
+    reply = asyncio.run(Coordinator(workers).handlers()["elastic_submit"](**{**arguments, "version": "9.0"}))
+    error = load_error(reply["error"])
+    assert isinstance(error, VersionMismatch)
+    assert "ComponentSummary has 8 fields, and 9 came" in str(error)
+
+
+def test_the_end_of_an_earlier_generation_does_not_end_a_later_one():
     ended = []
     job_part = SimpleNamespace(spec=SimpleNamespace(generation=2), refused=0, end=lambda: ended.append(2))
 
@@ -122,44 +100,56 @@ def test_the_end_of_an_earlier_run_does_not_end_a_later_one():
 
     commands = Handlers(SimpleNamespace(job_parts={"job": job_part}, forget=forget))
     for generation in (1, 2):
-        asyncio.run(commands.end("job", generation))
-        asyncio.run(commands.forget("job", generation))
+        asyncio.run(commands.end(part_calls.End("job", generation)))
+        asyncio.run(commands.forget(part_calls.Forget("job", generation)))
     assert ended == [2, "job"]
 
 
-COMMANDS = {
-    "members": {"change": 1, "nodes": [], "guests": []},
-    "start_executors": {}, "start_sources": {}, "drain": {}, "end": {}, "forget": {}, "report": {},
-    "set_cores": {"change": 1, "operator": "op", "executor": 0, "cores": []},
-    "move_shard": {"operator": "op", "executor": 0, "shard": 0, "task": 0},
-    "moves": {}, "recoveries": {}, "assignment": {}, "task_nodes": {},
-    "state": {"operator": "op", "executor": 0},
-    "send": {"source": "rows", "instance": 0, "rows": b""}, "close_source": {"source": "rows", "instance": 0},
-    "collect": {"operator": "out"}, "dead_letters": {"operator": "op"},
-}  # fmt: skip
-"""Whatever is said to a job's part on a node, once it is there."""
+STALE = ("job", 1)
+STALE_CALLS = [
+    part_calls.Members(*STALE, change=1, nodes=(), guests=()),
+    part_calls.StartExecutors(*STALE),
+    part_calls.StartSources(*STALE),
+    part_calls.Drain(*STALE),
+    part_calls.End(*STALE),
+    part_calls.Forget(*STALE),
+    part_calls.Report(*STALE),
+    part_calls.SetCores(*STALE, change=1, operator="op", executor=0, cores={}),
+    part_calls.MoveShard(*STALE, operator="op", executor=0, shard=0, task=0),
+    part_calls.Moves(*STALE),
+    part_calls.Recoveries(*STALE),
+    part_calls.Assignment(*STALE),
+    part_calls.AwaitTaskEnds(*STALE, nodes=(0,), wait=0.0),
+    part_calls.State(*STALE, operator="op", executor=0),
+    part_calls.Send(*STALE, source="rows", instance=0, rows=memoryview(b"")),
+    part_calls.CloseSource(*STALE, source="rows", instance=0),
+    part_calls.Collect(*STALE, operator="out"),
+    part_calls.DeadLetters(*STALE, operator="op"),
+]
+"""Every call to a job's part that a node hosts."""
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_what_is_said_to_an_earlier_run_is_refused_and_counted(command):
-    """The job has no other part here: whatever it does with the command would raise another error."""
+@pytest.mark.parametrize("call", STALE_CALLS, ids=lambda call: call.operation)
+def test_a_call_to_an_earlier_generation_is_refused_and_counted(call):
+    """The job has no other part here: carrying the call out would raise another error."""
     job_part = SimpleNamespace(spec=SimpleNamespace(generation=2), refused=0)
     worker = SimpleNamespace(address="here")
     commands = Handlers(SimpleNamespace(job_parts={"job": job_part}, worker=worker, in_thread=None))
-    answer = asyncio.run(commands.handlers()[f"elastic_{command}"](job="job", generation=1, **COMMANDS[command]))
+    reply = asyncio.run(commands.handlers()[call.operation](**message_of(call)))
     assert job_part.refused == 1
-    if command in ("end", "forget"):
-        assert answer == {"answer": [] if command == "forget" else None}
+    if isinstance(call, part_calls.End | part_calls.Forget):
+        assert reply == {"answer": () if isinstance(call, part_calls.Forget) else None}
     else:
-        assert isinstance(load_error(answer["error"]), UnknownJob)
+        assert isinstance(load_error(reply["error"]), UnknownJob)
 
 
-def test_every_command_is_tried():
+def test_every_call_to_a_part_is_tried():
     handlers = Handlers(SimpleNamespace()).handlers()
-    assert {f"elastic_{name}" for name in (*COMMANDS, "version", "prepare")} == set(handlers)
+    kinds: set[type[Call]] = {type(call) for call in STALE_CALLS}
+    assert {kind.operation for kind in (*kinds, Version, part_calls.Prepare)} == set(handlers)
 
 
-def test_a_worker_that_has_joined_anew_does_not_forget_what_it_was_told_to_before():
+def test_a_worker_that_has_joined_again_ignores_a_forget_of_its_earlier_part():
     forgotten = []
 
     async def forget(job):
@@ -168,7 +158,7 @@ def test_a_worker_that_has_joined_anew_does_not_forget_what_it_was_told_to_befor
 
     job_part = SimpleNamespace(spec=SimpleNamespace(generation=2, incarnation=5), refused=0)
     commands = Handlers(SimpleNamespace(job_parts={"job": job_part}, forget=forget))
-    asyncio.run(commands.forget("job", 2, incarnation=4))
+    asyncio.run(commands.forget(part_calls.Forget("job", 2, incarnation=4)))
     assert (forgotten, job_part.refused) == ([], 1)
-    asyncio.run(commands.forget("job", 2, incarnation=5))
+    asyncio.run(commands.forget(part_calls.Forget("job", 2, incarnation=5)))
     assert forgotten == ["job"]

@@ -1,4 +1,4 @@
-"""Cores by hand: they stay as they were set, until they are given back."""
+"""Cores that a user sets: pinned until they are given back to the control loop."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import asyncio
 
 import pytest
 
+from dask_elastic.runtime.protocol import part_calls
+from dask_elastic.runtime.protocol.job_calls import MoveShard, SetCores
 from dask_elastic.runtime.protocol.job_spec import STATIC
 from dask_elastic.runtime.scheduler.coordinator import Coordinator
 from dask_elastic.vocab.errors import PlanningError, UnknownOperator
@@ -19,7 +21,7 @@ def job(fake):
         async def with_job():
             scheduler = fake.Scheduler(threads)
             coordinator = Coordinator(scheduler)
-            await coordinator.submit("job", **fake.message(**given))
+            await coordinator.submit(fake.submission(**given))
             await test(coordinator, scheduler, coordinator.jobs["job"])
             await coordinator.close()
 
@@ -28,27 +30,27 @@ def job(fake):
     return run
 
 
-def test_what_is_set_is_pinned_and_auto_gives_it_back(job):
+def test_cores_that_a_user_sets_are_pinned_until_auto(job):
     async def test(coordinator, scheduler, record):
-        described = await coordinator.set_cores("job", "op0", 1, executor=1)
-        assert described["pinned"] == [["op0", 1]]
-        await coordinator.set_cores("job", "op0", 2)
+        described = await coordinator.set_cores(SetCores("job", "op0", 1, executor=1))
+        assert described.pinned == (("op0", 1),)
+        await coordinator.set_cores(SetCores("job", "op0", 2))
         assert record.pinned == {("op0", 0), ("op0", 1)}
-        await coordinator.set_cores("job", "op0", "auto", executor=0)
+        await coordinator.set_cores(SetCores("job", "op0", "auto", executor=0))
         assert record.pinned == {("op0", 1)}
-        calls = len(scheduler.asked("set_cores"))
-        await coordinator.set_cores("job", "op0", "auto")
+        calls = len(scheduler.asked(part_calls.SetCores))
+        await coordinator.set_cores(SetCores("job", "op0", "auto"))
         assert record.pinned == set()
-        assert len(scheduler.asked("set_cores")) == calls
+        assert len(scheduler.asked(part_calls.SetCores)) == calls
 
     job({"a": 2, "b": 2}, test, executors=2)
 
 
-def test_what_a_home_refuses_is_not_pinned(job):
+def test_cores_that_a_home_refuses_are_not_pinned(job):
     async def test(coordinator, scheduler, record):
-        scheduler.answers["a", "set_cores"] = PlanningError("no")
+        scheduler.answers["a", part_calls.SetCores] = PlanningError("no")
         with pytest.raises(Exception, match="another process"):
-            await coordinator.set_cores("job", "op0", {"a": 1})
+            await coordinator.set_cores(SetCores("job", "op0", {"a": 1}))
         assert record.pinned == set()
         assert record.cores["op0", 0] == {0: 2}
 
@@ -57,18 +59,18 @@ def test_what_a_home_refuses_is_not_pinned(job):
 
 def test_nodes_without_cores_are_left_out(job):
     async def test(coordinator, scheduler, record):
-        await coordinator.set_cores("job", "op0", {"a": 1, "b": 0})
+        await coordinator.set_cores(SetCores("job", "op0", {"a": 1, "b": 0}))
         assert record.cores["op0", 0] == {0: 1}
 
     job({"a": 2, "b": 2}, test, executors=1)
 
 
 @pytest.mark.parametrize("cores", ["outo", 1.5, True, None, [1], -1, 0, {"a": "2"}, {"a": -1}])
-def test_nonsense_is_refused_and_changes_nothing(job, cores):
+def test_cores_that_make_no_sense_are_refused_and_change_nothing(job, cores):
     async def test(coordinator, scheduler, record):
         with pytest.raises(PlanningError, match=r'or "auto"|at least one core'):
-            await coordinator.set_cores("job", "op0", cores)
-        assert scheduler.asked("set_cores") == []
+            await coordinator.set_cores(SetCores("job", "op0", cores))
+        assert scheduler.asked(part_calls.SetCores) == []
         assert record.pinned == set()
 
     job({"a": 2}, test)
@@ -77,14 +79,14 @@ def test_nonsense_is_refused_and_changes_nothing(job, cores):
 def test_an_unknown_operator_or_executor_is_named(job):
     async def test(coordinator, scheduler, record):
         with pytest.raises(UnknownOperator, match=r"no stateful operator 'op1': choose from \['op0'\]"):
-            await coordinator.set_cores("job", "op1", "auto")
+            await coordinator.set_cores(SetCores("job", "op1", "auto"))
         with pytest.raises(UnknownOperator, match="executors 0 to 0, not 3"):
-            await coordinator.set_cores("job", "op0", "auto", executor=3)
+            await coordinator.set_cores(SetCores("job", "op0", "auto", executor=3))
 
     job({"a": 2}, test)
 
 
-def test_a_static_job_has_a_core_for_each_slot_and_nothing_of_it_moves(job):
+def test_a_static_job_has_a_core_for_each_slot_and_refuses_changes(job):
     async def test(coordinator, scheduler, record):
         held = [*record.cores.values()]
         assert len(held) == 8
@@ -92,13 +94,13 @@ def test_a_static_job_has_a_core_for_each_slot_and_nothing_of_it_moves(job):
         assert record.cores_by_address() == {"a": 4, "b": 4}
         assert [len(homes) for name, homes in record.spec.homes.items() if name != "rows"] == [3, 3, 2]
         for forbidden in (
-            coordinator.set_cores("job", "op0", 2),
-            coordinator.set_cores("job", "op0", "auto"),
-            coordinator.cores.move_shard("job", "op0", 0, 1, 0),
+            coordinator.set_cores(SetCores("job", "op0", 2)),
+            coordinator.set_cores(SetCores("job", "op0", "auto")),
+            coordinator.cores.move_shard(MoveShard("job", "op0", 0, 1, 0)),
         ):
             with pytest.raises(PlanningError, match="has the paradigm 'static': neither its cores nor its shards move"):
                 await forbidden
-        assert scheduler.asked("set_cores") == scheduler.asked("move_shard") == []
+        assert scheduler.asked(part_calls.SetCores) == scheduler.asked(part_calls.MoveShard) == []
 
     job({"a": 4, "b": 4}, test, operators=3, paradigm=STATIC)
 

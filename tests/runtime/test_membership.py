@@ -1,4 +1,4 @@
-"""Workers that join running jobs, workers that leave them, and those that cannot."""
+"""Workers that join and leave running jobs, and those that cannot."""
 
 from __future__ import annotations
 
@@ -6,16 +6,22 @@ import asyncio
 
 import pytest
 
+from dask_elastic.runtime.protocol import part_calls
+from dask_elastic.runtime.protocol.calls import Version
+from dask_elastic.runtime.protocol.job_calls import Describe, Retire, SetCores, Stop
 from dask_elastic.runtime.protocol.job_spec import STATIC
+from dask_elastic.runtime.protocol.job_status import Status
+from dask_elastic.runtime.protocol.part_calls import AwaitTaskEnds, Forget, Members, Prepare, StartSources
 from dask_elastic.runtime.protocol.remote_errors import dump_error, load_error
 from dask_elastic.runtime.scheduler import membership
 from dask_elastic.runtime.scheduler.coordinator import Coordinator
 from dask_elastic.vocab.errors import NodeLost, NoWorkers, PlanningError
+from dask_elastic.vocab.identity import ExecutorId
 
 
 @pytest.fixture
 def on(fake):
-    """Return a function that runs a test with a coordinator on pretended workers."""
+    """Return a function that runs a test with a coordinator on fake workers."""
 
     def run(threads, test):
         async def with_coordinator():
@@ -30,7 +36,7 @@ def on(fake):
 
 
 async def submit(coordinator, fake, name="job", **given):
-    await coordinator.submit(name, **fake.message(**given))
+    await coordinator.submit(fake.submission(name, **given))
     coordinator.controller.stop()
     await fake.settle()
     return coordinator.jobs[name]
@@ -39,7 +45,7 @@ async def submit(coordinator, fake, name="job", **given):
 # joining
 
 
-def test_a_new_worker_prepares_the_others_learn_of_it_and_then_it_begins(on, fake):
+def test_a_new_worker_prepares_is_announced_to_the_others_and_then_starts(on, fake):
     async def test(coordinator, scheduler):
         record = await submit(coordinator, fake)
         scheduler.add("new")
@@ -47,14 +53,14 @@ def test_a_new_worker_prepares_the_others_learn_of_it_and_then_it_begins(on, fak
         await coordinator.membership.join_new()
         assert record.nodes == ["a", "b", "new"]
         assert record.spec.guests == (2,)
-        assert [(address, name) for address, name, _ in scheduler.calls] == [
-            ("new", "version"), ("new", "prepare"), ("a", "members"), ("b", "members"), ("new", "start_sources"),
+        assert [(address, type(call)) for address, call in scheduler.calls] == [
+            ("new", Version), ("new", Prepare), ("a", Members), ("b", Members), ("new", StartSources),
         ]  # fmt: skip
-        [(_, prepared)] = scheduler.asked("prepare")
-        assert (prepared["spec"]["node"], prepared["spec"]["nodes"]) == (2, ("a", "b", "new"))
-        assert prepared["components"] == b"components"
+        [(_, prepared)] = scheduler.asked(Prepare)
+        assert (prepared.spec.node, prepared.spec.nodes) == (2, ("a", "b", "new"))
+        assert prepared.components == b"components"
         await coordinator.membership.join_new()
-        assert len(scheduler.asked("prepare")) == 1
+        assert len(scheduler.asked(Prepare)) == 1
 
     on({"a": 2, "b": 2}, test)
 
@@ -64,29 +70,28 @@ def test_the_job_is_complete_once_the_new_node_is_too(on, fake):
         record = await submit(coordinator, fake)
         scheduler.add("new")
         await coordinator.membership.join_new()
-        generation = record.spec.generation
-        await coordinator.report("job", generation, 0, fake.empty_report())
+        await coordinator.health.report(fake.report_call(record, 0, fake.empty_report()))
         assert not record.finishing
-        await coordinator.report("job", generation, 1, fake.empty_report(), 1)
+        await coordinator.health.report(fake.report_call(record, 1, fake.empty_report(), 1))
         await fake.settle()
-        assert (await coordinator.describe("job"))["status"] == "finished"
-        assert "new" in [address for address, _ in scheduler.asked("end")]
+        assert (await coordinator.describe(Describe("job"))).status is Status.FINISHED
+        assert "new" in [address for address, _ in scheduler.asked(part_calls.End)]
 
     on({"a": 2}, test)
 
 
-def test_static_jobs_starting_jobs_and_ended_jobs_take_nobody_in(on, fake):
+def test_workers_do_not_join_static_starting_and_ended_jobs(on, fake):
     async def test(coordinator, scheduler):
         static = await submit(coordinator, fake, "static", paradigm=STATIC)
         ended = await submit(coordinator, fake, "ended")
-        await coordinator.stop("ended")
-        scheduler.held["a", "prepare"] = asyncio.Event()
+        await coordinator.stop(Stop("ended"))
+        scheduler.held["a", Prepare] = asyncio.Event()
         starting = asyncio.ensure_future(submit(coordinator, fake, "starting"))
         await fake.settle()
         scheduler.add("new")
         await coordinator.membership.join_new()
         assert static.nodes == ended.nodes == coordinator.jobs["starting"].nodes == ["a"]
-        scheduler.held["a", "prepare"].set()
+        scheduler.held["a", Prepare].set()
         record = await starting
         await coordinator.membership.join_new()
         assert record.nodes == ["a", "new"]
@@ -94,16 +99,16 @@ def test_static_jobs_starting_jobs_and_ended_jobs_take_nobody_in(on, fake):
     on({"a": 2}, test)
 
 
-def test_a_worker_that_cannot_join_is_sent_away_and_asked_again_later(on, fake, caplog):
+def test_a_worker_that_cannot_join_forgets_the_job_and_is_called_again_later(on, fake, caplog):
     async def test(coordinator, scheduler):
         record = await submit(coordinator, fake)
         scheduler.add("new")
-        scheduler.answers["a", "members"] = NodeLost("no way there")
+        scheduler.answers["a", Members] = NodeLost("no way there")
         await coordinator.membership.join_new()
         assert record.nodes == ["a"]
-        assert [address for address, _ in scheduler.asked("forget")] == ["new"]
+        assert [address for address, _ in scheduler.asked(Forget)] == ["new"]
         assert "new could not join: no way there" in caplog.text
-        del scheduler.answers["a", "members"]
+        del scheduler.answers["a", Members]
         await coordinator.membership.join_new()
         assert record.nodes == ["a"]
         coordinator.membership._waits["new"] = (1.0, 0.0)
@@ -114,23 +119,23 @@ def test_a_worker_that_cannot_join_is_sent_away_and_asked_again_later(on, fake, 
 
 
 @pytest.mark.parametrize("what", ["worker", "job"])
-def test_who_ends_while_joining_has_not_joined(on, fake, what):
+def test_a_worker_does_not_join_if_it_or_the_job_ends_meanwhile(on, fake, what):
     async def test(coordinator, scheduler):
         record = await submit(coordinator, fake)
         scheduler.add("new")
-        gate = scheduler.held["a", "members"] = asyncio.Event()
+        gate = scheduler.held["a", Members] = asyncio.Event()
         joining = asyncio.ensure_future(coordinator.membership.join_new())
         await fake.settle()
         if what == "worker":
             del scheduler.workers["new"]
             coordinator.node_lost("new")
         else:
-            await coordinator.stop("job")
+            await coordinator.stop(Stop("job"))
         gate.set()
         await joining
         assert record.nodes == ["a"]
         assert record.live == (what == "worker")
-        assert [address for address, _ in scheduler.asked("forget")] == (["new"] if what == "job" else [])
+        assert [address for address, _ in scheduler.asked(Forget)] == (["new"] if what == "job" else [])
 
     on({"a": 2}, test)
 
@@ -138,32 +143,32 @@ def test_who_ends_while_joining_has_not_joined(on, fake, what):
 # leaving
 
 
-def test_a_guest_that_holds_nothing_may_be_lost_and_its_place_is_taken_by_the_next(on, fake):
+def test_the_place_of_a_lost_guest_is_taken_by_the_next_worker(on, fake):
     async def test(coordinator, scheduler):
         record = await submit(coordinator, fake, executors=1)
         for address in ("x", "y"):
             scheduler.add(address)
         await coordinator.membership.join_new()
-        await coordinator.report("job", 1, 1, {**fake.empty_report(), "dead_letters": {"op0": 3}}, 1)
+        await coordinator.health.report(fake.report_call(record, 1, fake.empty_report(dead_letters={"op0": 3}), 1))
         assert coordinator.needed_workers() == {"a"}
         del scheduler.workers["x"]
         coordinator.node_lost("x")
         await fake.settle()
         assert record.nodes == ["a", "", "y"]
         assert record.spec.guests == (2,)
-        assert (await coordinator.describe("job"))["dead_letters"] == {"op0": 3}
+        assert (await coordinator.describe(Describe("job"))).dead_letters == {"op0": 3}
         scheduler.add("z")
         await coordinator.membership.join_new()
         assert record.nodes == ["a", "z", "y"]
         assert record.spec.guests == (2, 1)
-        assert scheduler.asked("members")[-1][1]["nodes"] == ("a", "z", "y")
-        await coordinator.set_cores("job", "op0", {"z": 1, "a": 1})
-        assert scheduler.asked("set_cores")[-1][1]["cores"] == [[1, 1], [0, 1]]
+        assert scheduler.asked(Members)[-1][1].nodes == ("a", "z", "y")
+        await coordinator.set_cores(SetCores("job", "op0", {"z": 1, "a": 1}))
+        assert scheduler.asked(part_calls.SetCores)[-1][1].cores == {1: 1, 0: 1}
 
     on({"a": 2}, test)
 
 
-def test_the_loss_of_a_home_takes_the_job_down(on, fake):
+def test_a_job_fails_when_a_home_is_lost(on, fake):
     async def test(coordinator, scheduler):
         record = await submit(coordinator, fake, executors=1)
         assert coordinator.needed_workers() == {"a"}
@@ -176,13 +181,13 @@ def test_the_loss_of_a_home_takes_the_job_down(on, fake):
 
 
 @pytest.mark.parametrize("lost", ["founder", "guest"])
-def test_a_job_goes_on_without_a_node_that_has_but_remote_tasks(on, fake, lost):
+def test_a_job_goes_on_without_a_lost_node_that_had_remote_tasks_only(on, fake, lost):
     async def test(coordinator, scheduler):
         record = await submit(coordinator, fake, executors=1)
         scheduler.add("guest")
         scheduler.add("founder" if lost == "guest" else "other")
         await coordinator.membership.join_new()
-        await coordinator.set_cores("job", "op0", {"a": 1, lost: 2})
+        await coordinator.set_cores(SetCores("job", "op0", {"a": 1, lost: 2}))
         node = record.nodes.index(lost)
         del scheduler.workers[lost]
         coordinator.node_lost(lost)
@@ -191,45 +196,45 @@ def test_a_job_goes_on_without_a_node_that_has_but_remote_tasks(on, fake, lost):
         assert lost not in record.nodes
         assert sum(record.cores["op0", 0].values()) == 3
         assert node not in record.cores["op0", 0]
-        assert scheduler.asked("set_cores")[-1][0] == "a"
-        told = {address for address, call in scheduler.asked("members") if call["nodes"][node] == ""}
+        assert scheduler.asked(part_calls.SetCores)[-1][0] == "a"
+        told = {address for address, call in scheduler.asked(Members) if call.nodes[node] == ""}
         assert told == {"a", *record.addresses}
 
     on({"a": 2, "founder": 2} if lost == "founder" else {"a": 2}, test)
 
 
-def test_a_node_that_another_has_lost_touch_with_is_out_and_may_join_anew(on, fake, monkeypatch):
+def test_a_node_that_another_cannot_reach_is_removed_and_joins_again(on, fake, monkeypatch):
     monkeypatch.setattr(membership, "FIRST_WAIT", 0.0)
 
     async def test(coordinator, scheduler):
         record = await submit(coordinator, fake, executors=1)
-        await coordinator.set_cores("job", "op0", {"a": 1, "b": 1})
-        cut_off = {**fake.empty_report(complete=False), "lost": ["b"]}
-        await coordinator.report("job", 1, 0, cut_off)
-        await coordinator.report("job", 1, 0, cut_off)
+        await coordinator.set_cores(SetCores("job", "op0", {"a": 1, "b": 1}))
+        cut_off = fake.empty_report(complete=False, lost=("b",))
+        await coordinator.health.report(fake.report_call(record, 0, cut_off))
+        await coordinator.health.report(fake.report_call(record, 0, cut_off))
         await fake.settle()
         assert record.nodes == ["a", ""]
-        assert [address for address, _ in scheduler.asked("forget")] == ["b"]
-        failed = {**fake.empty_report(), "error": dump_error(NodeLost("no home"))}
-        await coordinator.report("job", 1, 1, failed)
+        assert [address for address, _ in scheduler.asked(Forget)] == ["b"]
+        failed = fake.empty_report(error=dump_error(NodeLost("no home")))
+        await coordinator.health.report(fake.report_call(record, 1, failed))
         await coordinator.membership.join_new()
         assert record.nodes == ["a", "b"]
-        await coordinator.report("job", 1, 1, failed)
+        await coordinator.health.report(fake.report_call(record, 1, failed))
         assert record.live
         assert record.refused == 2
-        await coordinator.report("job", 1, 1, failed, 1)
+        await coordinator.health.report(fake.report_call(record, 1, failed, 1))
         assert record.status.value == "failed"
 
     on({"a": 2, "b": 2}, test)
 
 
 @pytest.mark.parametrize("reports", [True, False])
-def test_a_home_that_is_out_of_reach_ends_the_job_only_if_it_reports_no_more(on, fake, reports):
+def test_an_unreachable_home_fails_the_job_only_if_it_has_stopped_reporting(on, fake, reports):
     async def test(coordinator, scheduler):
         record = await submit(coordinator, fake, executors=1)
         if reports:
-            await coordinator.report("job", 1, 0, fake.empty_report(complete=False))
-        await coordinator.report("job", 1, 1, {**fake.empty_report(), "lost": ["a"]})
+            await coordinator.health.report(fake.report_call(record, 0, fake.empty_report(complete=False)))
+        await coordinator.health.report(fake.report_call(record, 1, fake.empty_report(lost=("a",))))
         await fake.settle()
         assert record.live == reports
         assert record.nodes == ["a", "b"]
@@ -237,8 +242,8 @@ def test_a_home_that_is_out_of_reach_ends_the_job_only_if_it_reports_no_more(on,
     on({"a": 2, "b": 2}, test)
 
 
-@pytest.mark.parametrize(("operation", "wait"), [("version", "PING_SECONDS"), ("prepare", "ANSWER_SECONDS")])
-def test_a_worker_that_hangs_does_not_keep_others_from_joining(on, fake, monkeypatch, operation, wait):
+@pytest.mark.parametrize(("operation", "wait"), [(Version, "PING_SECONDS"), (Prepare, "ANSWER_SECONDS")])
+def test_a_worker_that_hangs_does_not_block_the_join_of_others(on, fake, monkeypatch, operation, wait):
     monkeypatch.setattr(membership, wait, 0.05)
 
     async def test(coordinator, scheduler):
@@ -256,22 +261,23 @@ def test_a_worker_that_hangs_does_not_keep_others_from_joining(on, fake, monkeyp
 # retiring
 
 
-def test_workers_are_drained_become_guests_and_get_nothing_new(on, fake):
+def test_retired_workers_are_drained_become_guests_and_get_no_cores(on, fake):
     async def test(coordinator, scheduler):
         record = await submit(coordinator, fake, executors=1)
-        await coordinator.set_cores("job", "op0", {"a": 1, "b": 1, "c": 1})
-        left = [[["op0", 0, [0, 1]]], [["op0", 0, [0]]]]
-        scheduler.answers["a", "task_nodes"] = lambda **run: left.pop(0)
-        scheduler.answers["b", "report"] = {**fake.empty_report(), "dead_letters": {"op0": 2}}
-        await coordinator.membership.retire(["b"], timeout=10)
+        await coordinator.set_cores(SetCores("job", "op0", {"a": 1, "b": 1, "c": 1}))
+        left = [(ExecutorId("op0", 0),), ()]
+        scheduler.answers["a", AwaitTaskEnds] = lambda call: left.pop(0)
+        scheduler.answers["b", part_calls.Report] = fake.empty_report(dead_letters={"op0": 2})
+        await coordinator.membership.retire(Retire(("b",), timeout=10))
+        assert {call.nodes for _, call in scheduler.asked(AwaitTaskEnds)} == {(1,)}
         assert left == []
         assert record.cores["op0", 0] == {0: 2, 2: 1}
         assert record.spec.guests == (1,)
-        assert scheduler.asked("members")[-1][1]["guests"] == (1,)
+        assert scheduler.asked(Members)[-1][1].guests == (1,)
         assert coordinator.needed_workers() == {"a"}
         with pytest.raises(PlanningError, match="worker b is about to leave"):
-            await coordinator.set_cores("job", "op0", {"b": 1})
-        await coordinator.set_cores("job", "op0", 6)
+            await coordinator.set_cores(SetCores("job", "op0", {"b": 1}))
+        await coordinator.set_cores(SetCores("job", "op0", 6))
         assert record.cores["op0", 0] == {0: 3, 2: 3}
         other = await submit(coordinator, fake, "other")
         assert other.nodes == ["a", "c"]
@@ -280,19 +286,19 @@ def test_workers_are_drained_become_guests_and_get_nothing_new(on, fake):
         await fake.settle()
         assert record.live
         assert record.nodes == ["a", "", "c"]
-        assert (await coordinator.describe("job"))["dead_letters"] == {"op0": 2}
+        assert (await coordinator.describe(Describe("job"))).dead_letters == {"op0": 2}
         scheduler.add("b")
         assert "b" in coordinator.workers.usable()
 
     on({"a": 2, "b": 2, "c": 2}, test)
 
 
-def test_an_executor_that_has_cores_nowhere_else_gets_one_at_home(on, fake):
+def test_an_executor_whose_only_worker_is_retired_gets_a_core_at_home(on, fake):
     async def test(coordinator, scheduler):
         record = await submit(coordinator, fake, executors=1)
-        await coordinator.set_cores("job", "op0", {"b": 2})
+        await coordinator.set_cores(SetCores("job", "op0", {"b": 2}))
         await submit(coordinator, fake, "other", executors=1, cores={"op0": 2})
-        await coordinator.membership.retire(["b"], timeout=10)
+        await coordinator.membership.retire(Retire(("b",), timeout=10))
         assert record.cores["op0", 0] == {0: 1}
 
     on({"a": 2, "b": 2}, test)
@@ -301,18 +307,18 @@ def test_an_executor_that_has_cores_nowhere_else_gets_one_at_home(on, fake):
 @pytest.mark.parametrize(
     ("workers", "match"),
     [
-        (["nowhere"], "there is no worker 'nowhere': the workers are a, b, c"),
-        (["c", "a"], r"worker a cannot be drained: .*op0\[0\], rows\[0\], out\[0\] of job 'job'"),
-        (["c", "b"], r"worker b cannot be drained: it is the home of op0\[1\], out\[1\] of job 'job'"),
+        (("nowhere",), "there is no worker 'nowhere': the workers are a, b, c"),
+        (("c", "a"), r"worker a cannot be drained: .*op0\[0\], rows\[0\], out\[0\] of job 'job'"),
+        (("c", "b"), r"worker b cannot be drained: it is the home of op0\[1\], out\[1\] of job 'job'"),
     ],
 )
-def test_who_cannot_leave_is_named_before_anything_changes(on, fake, workers, match):
+def test_retiring_a_home_or_an_unknown_worker_is_refused_and_changes_nothing(on, fake, workers, match):
     async def test(coordinator, scheduler):
         record = await submit(coordinator, fake, executors=2)
-        await coordinator.set_cores("job", "op0", {"a": 1, "c": 1})
+        await coordinator.set_cores(SetCores("job", "op0", {"a": 1, "c": 1}))
         scheduler.calls.clear()
         with pytest.raises(PlanningError, match=match):
-            await coordinator.membership.retire(workers, timeout=1)
+            await coordinator.membership.retire(Retire(workers, timeout=1))
         assert scheduler.calls == []
         assert coordinator.workers.retiring == set()
         assert record.spec.guests == ()
@@ -320,21 +326,50 @@ def test_who_cannot_leave_is_named_before_anything_changes(on, fake, workers, ma
     on({"a": 2, "b": 2, "c": 2}, test)
 
 
-def test_tasks_that_do_not_go_in_time_are_named(on, fake):
+def test_a_retirement_that_times_out_names_the_executors_with_tasks_left(on, fake):
     async def test(coordinator, scheduler):
         await submit(coordinator, fake, executors=1)
-        scheduler.answers["a", "task_nodes"] = [["op0", 0, [0, 1]]]
+        scheduler.answers["a", AwaitTaskEnds] = (ExecutorId("op0", 0),)
         with pytest.raises(TimeoutError, match=r"op0\[0\] of job 'job' still run"):
-            await coordinator.membership.retire(["b"], timeout=0.1)
+            await coordinator.membership.retire(Retire(("b",), timeout=0.1))
         assert coordinator.workers.retiring == {"b"}
 
     on({"a": 2, "b": 2}, test)
 
 
-def test_a_cluster_whose_workers_all_leave_takes_no_job(on, fake):
+def test_a_cluster_whose_workers_are_all_retired_refuses_jobs(on, fake):
     async def test(coordinator, scheduler):
-        await coordinator.membership.retire(["a"], timeout=1)
+        await coordinator.membership.retire(Retire(("a",), timeout=1))
         with pytest.raises(NoWorkers, match="no workers that stay"):
             await submit(coordinator, fake)
 
     on({"a": 2}, test)
+
+
+def test_a_retirement_ends_when_the_job_ends_while_homes_still_wait(on, fake):
+    async def test(coordinator, scheduler):
+        await submit(coordinator, fake, executors=1)
+        scheduler.held["a", AwaitTaskEnds] = asyncio.Event()
+        retiring = asyncio.ensure_future(coordinator.membership.retire(Retire(("b",), timeout=None)))
+        await fake.settle()
+        assert not retiring.done()
+        await coordinator.stop(Stop("job"))
+        await asyncio.wait_for(retiring, 10)
+
+    on({"a": 2, "b": 2}, test)
+
+
+def test_a_retirement_waits_for_a_job_that_starts(on, fake):
+    async def test(coordinator, scheduler):
+        gate = scheduler.held["a", Prepare] = asyncio.Event()
+        starting = asyncio.ensure_future(submit(coordinator, fake, executors=1))
+        await fake.settle()
+        retiring = asyncio.ensure_future(coordinator.membership.retire(Retire(("b",), timeout=10)))
+        await fake.settle()
+        assert scheduler.asked(AwaitTaskEnds) == []
+        gate.set()
+        record = await starting
+        await asyncio.wait_for(retiring, 10)
+        assert record.spec.guests == (1,)
+
+    on({"a": 2, "b": 2}, test)

@@ -1,4 +1,4 @@
-"""How a node learns that another has died, and who is told before anybody gets its rows."""
+"""Detection of dead nodes, and the report to the scheduler before their rows are replayed."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from dask_elastic.runtime.protocol.job_spec import VACANT
+from dask_elastic.runtime.protocol.job_spec import VACANT, JobSpec
 from dask_elastic.runtime.protocol.remote_errors import load_error
+from dask_elastic.runtime.protocol.reports import SuspectBatch, Suspects
 from dask_elastic.runtime.scheduler.coordinator import Coordinator
 from dask_elastic.runtime.transport import channels
 from dask_elastic.runtime.transport.channels import has_died
@@ -19,7 +20,7 @@ from dask_elastic.vocab.errors import NodeLost, PoisonBatch
 
 
 async def knock(answer):
-    """Ask whether a server has died that answers so; returns what is found."""
+    """Return whether a server that answers in this way counts as dead."""
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
     async with server:
         return await has_died(f"tcp://127.0.0.1:{server.sockets[0].getsockname()[1]}")
@@ -42,12 +43,12 @@ async def hangs(reader, writer):
 
 
 @pytest.mark.parametrize(("answer", "died"), [(greets, False), (closes, True), (hangs, False)])
-def test_a_process_that_takes_a_connection_and_never_answers_has_died_once_it_closes_it(answer, died, monkeypatch):
+def test_a_process_that_accepts_a_connection_without_answering_has_died_when_it_closes_it(answer, died, monkeypatch):
     monkeypatch.setattr(channels, "KNOCK_SECONDS", 0.05)
     assert asyncio.run(knock(answer)) is died
 
 
-def test_a_process_that_ends_before_it_takes_a_connection_has_died():
+def test_a_process_that_ends_before_it_accepts_a_connection_has_died():
     async def test():
         listener = socket.create_server(("127.0.0.1", 0))
         address = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
@@ -62,7 +63,7 @@ def test_a_process_that_ends_before_it_takes_a_connection_has_died():
 
 
 class Runtime:
-    """A node with one job; takes down in which order things happen."""
+    """A node with one job; records the order of events."""
 
     address = "here"
 
@@ -72,13 +73,12 @@ class Runtime:
         self.job_part = SimpleNamespace(
             job="job", ended=False, members=SimpleNamespace(lost=set()), suspects_reported=0, homes={"one": home},
             processing_on=self._processing_on,
-            spec=SimpleNamespace(job="job", generation=1, incarnation=0, node=0, nodes=("here", "b", "c")),
+            spec=JobSpec("job", 1, ("here", "b", "c"), 0, (), {}, {}, options=None),
             node_lost=lambda *given: self._happens("lost", given[0], given[2]),
             change_members=lambda *given: self._happens("members", *given),
             fail=lambda error: self._happens("failed", error),
         )  # fmt: skip
         self.job_parts = {"job": self.job_part}
-        self.worker = SimpleNamespace(scheduler=SimpleNamespace(elastic_suspects=self._told))
         self.channels = SimpleNamespace(give_up=lambda address, why: self._happens("given up", address))
 
     def _happens(self, *what):
@@ -87,8 +87,9 @@ class Runtime:
     def _processing_on(self, address):
         return [("op", 4)] if address == "b" else []
 
-    async def _told(self, job, number, batches, **run):
-        self._happens("told", job, number, batches)
+    async def call_scheduler(self, call):
+        assert isinstance(call, Suspects)
+        self._happens("told", call.job, call.number, [*call.batches])
 
     def spawn(self, work):
         return asyncio.ensure_future(work)
@@ -99,7 +100,7 @@ class Runtime:
 
 @pytest.fixture
 def runtime(monkeypatch):
-    """A node; `dead` says who has died."""
+    """A node; `dead` has the addresses of dead nodes."""
     made = Runtime()
     made.dead = set()
 
@@ -111,7 +112,7 @@ def runtime(monkeypatch):
 
 
 def go_on(runtime, *commands):
-    """Carry commands out, one after the other, and wait until everything has happened."""
+    """Run commands one after the other, wait for all failovers, and return the events."""
 
     async def run():
         losses = NodeFailures(runtime)
@@ -127,26 +128,26 @@ def go_on(runtime, *commands):
     return runtime.happened
 
 
-def test_the_scheduler_knows_what_a_dead_node_had_at_hand_before_anybody_gets_it(runtime):
+def test_the_scheduler_has_the_suspect_batches_of_a_dead_node_before_the_failover(runtime):
     runtime.dead = {"b", "c"}
     happened = go_on(runtime, lambda losses: losses.note("b", NodeLost("gone")))
     assert happened == [("given up", "c"), ("told", "job", 1, [("op", 4)]), ("lost", "b", True), ("report",)]
     assert runtime.job_part.suspects_reported == 1
 
 
-def test_of_a_node_that_hangs_nobody_is_told(runtime):
+def test_no_suspects_are_reported_for_a_node_that_hangs(runtime):
     assert go_on(runtime, lambda losses: losses.note("b", NodeLost("gone"))) == [("lost", "b", False), ("report",)]
     assert runtime.job_part.suspects_reported == 0
 
 
-def test_news_that_a_dead_node_is_out_may_come_first(runtime):
+def test_suspects_are_reported_when_the_announcement_of_the_removal_comes_first(runtime):
     runtime.dead = {"b"}
     happened = go_on(runtime, lambda losses: losses.members(runtime.job_part, 1, ("here", VACANT, "c"), ()))
     news = ("members", 1, ("here", VACANT, "c"), (), {"b"})
     assert happened == [("told", "job", 1, [("op", 4)]), news]
 
 
-def test_what_is_known_of_a_loss_comes_before_the_news_of_it(runtime):
+def test_a_failover_under_way_comes_before_the_announcement_of_the_removal(runtime):
     runtime.dead = {"b"}
     news = ("members", 1, ("here", VACANT, "c"), (), {"b"})
     happened = go_on(
@@ -158,19 +159,19 @@ def test_what_is_known_of_a_loss_comes_before_the_news_of_it(runtime):
     assert happened[-1] == news
 
 
-def test_of_nodes_that_die_one_after_the_other_the_scheduler_is_told_in_that_order(runtime):
-    """Else what is known of the second would be taken for absolved with the first, or the other way round."""
+def test_suspects_of_nodes_that_die_one_after_the_other_are_reported_in_that_order(runtime):
+    """Otherwise the batches of one report would count as processed with those of the other."""
 
-    async def told(job, number, batches, **run):
-        runtime.happened.append(("telling", number))
+    async def told(call):
+        runtime.happened.append(("telling", call.number))
         # The first takes longer than the second would.
-        for _ in range(10 if number == 1 else 1):
+        for _ in range(10 if call.number == 1 else 1):
             await asyncio.sleep(0)
-        runtime.happened.append(("told", number))
+        runtime.happened.append(("told", call.number))
 
     runtime.dead = {"b", "c"}
     runtime.job_part.processing_on = lambda address: [("op", 4)]
-    runtime.worker.scheduler.elastic_suspects = told
+    runtime.call_scheduler = told
     happened = go_on(
         runtime,
         lambda losses: losses.note("b", NodeLost("gone")),
@@ -181,8 +182,8 @@ def test_of_nodes_that_die_one_after_the_other_the_scheduler_is_told_in_that_ord
     assert runtime.job_part.suspects_reported == 2
 
 
-def test_a_job_that_cannot_do_without_a_node_of_which_news_came_fails(runtime):
-    """Whoever brought the news would take the error for that of a node that cannot be told."""
+def test_a_job_that_needs_a_removed_node_fails(runtime):
+    """The scheduler would take an error of the call for that of an unreachable node."""
     poison = PoisonBatch("op", 4)
 
     def change_members(*_):
@@ -194,29 +195,30 @@ def test_a_job_that_cannot_do_without_a_node_of_which_news_came_fails(runtime):
     assert happened[-1] == ("failed", poison)
 
 
-def test_whatever_goes_wrong_with_a_loss_is_the_error_of_the_job(runtime):
+def test_an_error_during_the_failover_is_the_error_of_the_job(runtime):
     wrong = KeyError("job")
 
-    async def told(**_):
+    async def told(call):
         raise wrong
 
     runtime.dead = {"b"}
-    runtime.worker.scheduler.elastic_suspects = told
+    runtime.call_scheduler = told
     happened = go_on(runtime, lambda losses: losses.note("b", NodeLost("gone")))
     assert happened[-2:] == [("failed", wrong), ("report",)]
 
 
-def test_a_home_that_dies_of_what_it_was_about_to_do_is_told_from_one_that_came_through_it(fake):
-    """What a home has said to have come through counts, not how long ago it was."""
+def test_a_home_that_dies_fails_the_job_with_a_poison_batch_only_if_it_had_not_processed_the_suspects(fake):
+    """The numbers of reported and processed suspects count, not the time between them."""
 
     async def error_of(absolved):
         scheduler = fake.Scheduler({"a": 2, "b": 2})
         coordinator = Coordinator(scheduler)
-        await coordinator.submit("job", **fake.message())
+        await coordinator.submit(fake.submission())
         record = coordinator.jobs["job"]
         for number in (3, 4):
-            await coordinator.suspects("job", record.spec.generation, 0, number, [("op0", 17 + number)])
-        await coordinator.report("job", record.spec.generation, 0, {**fake.empty_report(False), "absolved": absolved})
+            batches = (SuspectBatch("op0", 17 + number),)
+            await coordinator.health.suspects(Suspects(*record.generation_id, 0, number, batches))
+        await coordinator.health.report(fake.report_call(record, 0, fake.empty_report(False, absolved=absolved)))
         coordinator.node_lost("a")
         error = load_error(record.error)
         await coordinator.close()
@@ -228,14 +230,15 @@ def test_a_home_that_dies_of_what_it_was_about_to_do_is_told_from_one_that_came_
     assert isinstance(asyncio.run(error_of(absolved=4)), NodeLost)
 
 
-def test_suspicions_of_an_earlier_run_are_refused_and_counted(fake):
+def test_suspects_of_an_earlier_generation_are_refused_and_counted(fake):
     async def test():
         coordinator = Coordinator(fake.Scheduler({"a": 2}))
-        await coordinator.submit("job", **fake.message())
+        await coordinator.submit(fake.submission())
         record = coordinator.jobs["job"]
         generation = record.spec.generation
         for stale in ((generation - 1, 0, 0), (generation, 1, 0), (generation, 0, 7)):
-            await coordinator.suspects("job", *stale[:2], 1, [("op0", 1)], stale[2])
+            batches = (SuspectBatch("op0", 1),)
+            await coordinator.health.suspects(Suspects("job", *stale[:2], 1, batches, incarnation=stale[2]))
         assert (record.suspects, record.refused) == ({}, 3)
         await coordinator.close()
 

@@ -10,13 +10,14 @@ import pytest
 from dask_elastic.control.settings import ControlSettings
 from dask_elastic.runtime.config.control_options import ControlOptions, control_options
 from dask_elastic.runtime.config.job_options import NAMES, job_options
-from dask_elastic.runtime.protocol.job_spec import ComponentSummary, JobOptions, JobSpec
+from dask_elastic.runtime.protocol.codec import decode, encode
+from dask_elastic.runtime.protocol.job_spec import ComponentSummary, JobSpec
 from dask_elastic.runtime.protocol.remote_errors import Relayed, dump_error, load_error
 from dask_elastic.vocab.errors import SubmitError, UserCodeError
 from dask_elastic.vocab.identity import ExecutorId
 
 
-def test_what_is_given_wins_over_the_configuration_and_that_over_the_defaults():
+def test_a_given_option_wins_over_the_configuration_and_that_over_the_defaults():
     assert job_options({}).inbox_time == 0.005
     with dask.config.set({"elastic.inbox-time": "7ms", "elastic.channel-window": "1MiB"}):
         assert job_options({}).inbox_time == 0.007
@@ -30,7 +31,7 @@ def test_durations_and_sizes_are_texts_or_numbers():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_option_refuses_nonsense_by_name(name):
+def test_every_option_refuses_a_wrong_value_by_name(name):
     with pytest.raises(SubmitError, match=name):
         job_options({name: "nonsense"})
 
@@ -65,7 +66,7 @@ def test_an_unknown_option_names_the_nearest_or_all():
         ("dry_run", "yes", "give True or False"),
     ],
 )
-def test_what_cores_are_to_achieve_is_checked_and_the_nearest_named(option, value, match):
+def test_a_wrong_value_names_the_option_and_the_nearest_value(option, value, match):
     if match is None:
         assert job_options({option: value}) == job_options({})
         return
@@ -74,7 +75,7 @@ def test_what_cores_are_to_achieve_is_checked_and_the_nearest_named(option, valu
     assert len(str(refusal.value)) < 120
 
 
-def test_a_job_may_have_no_target_by_option_or_by_configuration():
+def test_a_latency_target_may_be_none_by_option_or_by_configuration():
     assert job_options({}).latency_target == 0.1
     assert job_options({"latency_target": "20ms"}).latency_target == 0.02
     assert job_options({"latency_target": None}).latency_target is None
@@ -91,25 +92,25 @@ def test_a_flag_may_come_from_the_environment(value):
         assert job_options({"dry_run": False}).dry_run is False
 
 
-def test_the_control_loop_decides_by_default_as_its_settings_say():
+def test_the_shipped_options_of_the_control_loop_are_the_defaults_of_its_settings():
     assert control_options() == ControlOptions(1.0, ControlSettings())
     with dask.config.set({"elastic.control-period": 0.5, "elastic.control-budget": "1MiB"}):
         assert control_options().period == 0.5
         assert control_options().settings.budget_bytes == 2**20
 
 
-def test_nodes_join_at_the_first_free_place_and_leave_one():
+def test_nodes_join_at_the_first_vacant_place_and_leave_one():
     spec = JobSpec("job", 1, ("a", "b"), 0, (), {"s": (0,)}, {}, job_options({}))
     grown = spec.with_guest("c").with_guest("d")
     assert (grown.nodes, grown.guests) == (("a", "b", "c", "d"), (2, 3))
     left = grown.without("c")
     assert (left.nodes, left.guests, left.members) == (("a", "b", "", "d"), (3,), [(0, "a"), (1, "b"), (3, "d")])
     assert (left.with_guest("e").nodes, left.with_guest("e").guests) == (("a", "b", "e", "d"), (3, 2))
-    assert JobSpec.from_message(grown.to_message()) == grown
+    assert decode(JobSpec, encode(JobSpec, grown)) == grown
     assert spec.settled == {0}
 
 
-def test_a_spec_is_the_same_after_its_way_to_a_worker():
+def test_a_spec_comes_back_from_the_wire_as_it_was():
     summaries = (
         ComponentSummary("s", "source", (), ("s", "tidy"), 2, 1),
         ComponentSummary("c", "compute", ("s",), ("c",), None, 16),
@@ -117,23 +118,21 @@ def test_a_spec_is_the_same_after_its_way_to_a_worker():
     )
     homes = {"s": (0, 1), "c": (1, 0)}
     spec = JobSpec("job", 4, ("a", "b"), 1, summaries, homes, {"c": ({1: 2, 0: 1}, {0: 1})}, job_options({}))
-    message = spec.to_message()
-    assert JobSpec.from_message(message) == spec
-    assert isinstance(spec.options, JobOptions)
-    assert spec.run == ("job", 4)
+    assert decode(JobSpec, encode(JobSpec, spec)) == spec
+    assert spec.generation_id == ("job", 4)
     assert spec.inputs_of("c") == [ExecutorId("s", 0), ExecutorId("s", 1)]
     assert spec.sink_inputs("out", 0) == [ExecutorId("c", 1)]
     assert spec.node_of(ExecutorId("out", 1)) == 1
 
 
-def test_errors_travel_as_bytes():
+def test_errors_are_sent_as_bytes():
     error = load_error(dump_error(UserCodeError("tidy", "ValueError: x", 3, trace="in f")))
     assert isinstance(error, UserCodeError)
     assert (error.operator, error.batch) == ("tidy", 3)
     assert dump_error(Relayed(b"bytes")) == b"bytes"
 
 
-def test_an_error_that_cannot_be_pickled_travels_as_text():
+def test_an_error_that_cannot_be_pickled_is_sent_as_text():
     class Stubborn(Exception):
         def __reduce__(self):
             raise TypeError("never")

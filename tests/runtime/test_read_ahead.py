@@ -21,13 +21,13 @@ def sent():
     return []
 
 
-def test_a_batch_that_nothing_is_before_is_sent_by_its_reader(sent):
+def test_a_batch_in_an_empty_queue_is_sent_by_the_reading_thread(sent):
     handoff = ReadAhead()
     assert handoff.pass_through(row(1), 2.0, lambda rows, due: sent.append((rows["n"].to_pylist(), due)))
     assert sent == [([1], 2.0)]
 
 
-def test_a_batch_behind_others_waits_its_turn(sent):
+def test_a_batch_behind_others_is_queued(sent):
     handoff = ReadAhead()
     handoff.put(row(1), 1.0)
     handoff.pass_through(row(2), 2.0, lambda *given: sent.append(given))
@@ -39,7 +39,7 @@ def test_a_batch_behind_others_waits_its_turn(sent):
     assert handoff.take()[0]["n"].to_pylist() == [3]
 
 
-def test_a_taker_that_waits_for_nothing_has_its_turn_as_with_a_batch(sent):
+def test_a_take_that_times_out_keeps_the_reading_thread_from_sending(sent):
     handoff = ReadAhead()
     assert handoff.take(timeout=0.01) == (None, 0.0)
     handoff.pass_through(row(1), 1.0, lambda *given: sent.append(given))
@@ -50,7 +50,7 @@ def test_a_taker_that_waits_for_nothing_has_its_turn_as_with_a_batch(sent):
     assert handoff.take(timeout=0.01) is None
 
 
-def test_the_taker_ends_after_what_the_reader_is_sending():
+def test_the_taking_thread_ends_after_the_batch_that_the_reading_thread_sends():
     handoff = ReadAhead()
     begun, go_on, order = threading.Event(), threading.Event(), []
 
@@ -71,7 +71,7 @@ def test_the_taker_ends_after_what_the_reader_is_sending():
     assert order == ["sent", None]
 
 
-def test_what_the_reader_raises_while_it_sends_holds_nobody_up():
+def test_an_error_of_the_reading_thread_does_not_block_the_taking_thread():
     handoff = ReadAhead()
 
     def fail(rows, due):
@@ -83,7 +83,7 @@ def test_what_the_reader_raises_while_it_sends_holds_nobody_up():
     assert handoff.take()[0]["n"].to_pylist() == [2]
 
 
-def test_nothing_is_lost_or_overtaken_whoever_sends(sent):
+def test_no_batch_is_lost_or_reordered_whichever_thread_sends(sent):
     handoff, chosen = ReadAhead(), random.Random(4)
 
     def send(rows, due):

@@ -1,4 +1,4 @@
-"""Snapshots: what the scheduler knows of workers and jobs, and nothing that is out of date."""
+"""Snapshots of workers and jobs: built from fresh reports, without stale measures."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ import pytest
 
 from dask_elastic.runtime.protocol.job_status import JobEvent, Status
 from dask_elastic.runtime.scheduler.coordinator import Coordinator
+from dask_elastic.runtime.scheduler.job_record import ReceivedReport
 from dask_elastic.vocab.identity import ExecutorId
 
 NOW = 1_000.0
 
 
 def submitted(fake, threads, **options):
-    """Return a coordinator, its scheduler, and the record of a job of one operator on pretended workers."""
+    """Return a coordinator, its scheduler, and the record of a job of one operator on fake workers."""
     scheduler = fake.Scheduler(threads)
     coordinator = Coordinator(scheduler)
 
     async def run():
-        await coordinator.submit("job", **fake.message(**options))
+        await coordinator.submit(fake.submission(**options))
         coordinator.controller.stop()
 
     asyncio.run(run())
@@ -28,14 +29,14 @@ def submitted(fake, threads, **options):
 
 
 def reported(fake, record, node, *measures, at=NOW):
-    record.reports[node] = {**fake.report(list(measures)), "at": at}
+    record.reports[node] = ReceivedReport(at, fake.report(list(measures)))
 
 
 def snapshot(coordinator, now=NOW):
     return coordinator.controller.snapshot_builder.view(now).snapshot()
 
 
-def test_an_executor_is_told_as_its_home_measured_it(fake):
+def test_an_executor_has_the_measures_of_its_home(fake):
     coordinator, _, record = submitted(fake, {"h1:1": 2, "h1:2": 2}, executors=2, latency_target=0.05)
     reported(fake, record, 0, fake.measure("op0", 0, node=0, service_rate=700.0, sojourn=0.004))
     reported(fake, record, 1, fake.measure("op0", 1, node=1, arrival_rate=5.0))
@@ -59,7 +60,7 @@ def test_an_executor_is_told_as_its_home_measured_it(fake):
     assert not first.pinned
 
 
-def test_an_executor_that_has_not_reported_yet_is_there_and_unknown(fake):
+def test_an_executor_without_a_report_is_present_without_measures(fake):
     coordinator, _, _ = submitted(fake, {"a": 2})
     [executor] = snapshot(coordinator).jobs[0].executors
     assert executor.service_rate is None
@@ -69,7 +70,7 @@ def test_an_executor_that_has_not_reported_yet_is_there_and_unknown(fake):
 
 
 @pytest.mark.parametrize(("age", "fresh"), [(0.0, True), (2.9, True), (3.1, False), (60.0, False)])
-def test_a_report_that_is_older_than_a_few_periods_is_not_taken_for_fresh(fake, age, fresh):
+def test_a_report_older_than_a_few_periods_is_stale(fake, age, fresh):
     coordinator, _, record = submitted(fake, {"a": 2})
     reported(fake, record, 0, fake.measure("op0", 0), at=NOW - age)
     [job] = snapshot(coordinator).jobs
@@ -80,7 +81,7 @@ def test_a_report_that_is_older_than_a_few_periods_is_not_taken_for_fresh(fake, 
     assert executor.pinned == (not fresh)
 
 
-def test_a_job_that_reports_rarely_is_given_the_time(fake):
+def test_reports_of_a_job_that_reports_rarely_stay_fresh_longer(fake):
     coordinator, _, record = submitted(fake, {"a": 2}, report_interval=5.0)
     reported(fake, record, 0, fake.measure("op0", 0), at=NOW - 14)
     assert snapshot(coordinator).jobs[0].latency is not None
@@ -96,7 +97,7 @@ def test_latency_is_that_of_the_last_operators_weighted_by_their_tuples(fake):
     assert {e.executor.component: e.entry for e in job.executors} == {"op0": True, "op1": False}
 
 
-def test_what_somebody_chose_what_starts_and_what_changes_is_pinned(fake):
+def test_executors_set_by_a_user_starting_or_changing_are_pinned(fake):
     coordinator, _, record = submitted(fake, {"a": 4}, executors=2)
     assert [e.pinned for e in snapshot(coordinator).jobs[0].executors] == [False, False]
     record.pinned.add(("op0", 1))
@@ -124,7 +125,7 @@ def test_a_job_that_has_ended_is_not_in_it(fake):
     assert snapshot(coordinator).jobs == ()
 
 
-def test_workers_keep_their_places_and_a_free_place_goes_to_the_next(fake):
+def test_workers_keep_their_places_and_a_vacant_place_goes_to_the_next(fake):
     coordinator, scheduler, record = submitted(fake, {"b": 2, "c": 2})
     record.change(JobEvent.STOP_REQUESTED)
 
@@ -143,7 +144,7 @@ def test_workers_keep_their_places_and_a_free_place_goes_to_the_next(fake):
     assert addresses() == ["d", "c"]
 
 
-def test_a_worker_counts_once_every_job_has_a_way_there_but_who_is_there_keeps_its_cores(fake):
+def test_a_worker_offers_cores_once_every_job_has_joined_it_and_keeps_those_in_use(fake):
     coordinator, scheduler, record = submitted(fake, {"a": 2})
     scheduler.add("new", 4)
     assert [node.cores for node in snapshot(coordinator).nodes] == [2, 0]
@@ -156,7 +157,7 @@ def test_a_worker_counts_once_every_job_has_a_way_there_but_who_is_there_keeps_i
 
 
 @pytest.mark.parametrize("how", ["ours", "dask"])
-def test_a_worker_that_is_to_leave_is_said_to(fake, how):
+def test_a_worker_that_is_to_leave_is_marked_as_retiring(fake, how):
     coordinator, scheduler, _ = submitted(fake, {"a": 2, "b": 2}, executors=1)
     if how == "ours":
         coordinator.workers.retiring.add("b")
@@ -178,7 +179,7 @@ def test_a_view_does_not_change_with_the_job(fake):
     assert job.executors[0].arrival_rate == 1_000.0
 
 
-def test_numbers_of_shards_survive_their_way(fake):
+def test_loads_and_sizes_of_shards_are_decoded(fake):
     coordinator, _, record = submitted(fake, {"a": 2})
     load = np.array([0.5, 0.0, 0.25, 1e-3])
     reported(fake, record, 0, fake.measure("op0", 0, shard_load=load, shard_bytes=np.array([2**31, 0, 7, 1])))

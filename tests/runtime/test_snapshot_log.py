@@ -14,23 +14,23 @@ def moment(now, *jobs):
     return Snapshot(float(now), (NodeSnapshot("a", "a", 1),), made)
 
 
-def test_it_holds_no_more_bytes_than_it_may_but_always_the_newest():
-    tape = SnapshotLog(limit=3 * (8_000 + EXECUTOR_BYTES))
+def test_the_log_stays_within_its_bytes_but_keeps_the_newest_snapshot():
+    log = SnapshotLog(limit=3 * (8_000 + EXECUTOR_BYTES))
     for now in range(10):
-        tape.add(moment(now, ("job", 1)))
-    assert [s.now for s in tape.snapshots] == [7.0, 8.0, 9.0]
+        log.add(moment(now, ("job", 1)))
+    assert [s.now for s in log.snapshots] == [7.0, 8.0, 9.0]
     small = SnapshotLog(limit=1)
     for now in range(3):
         small.add(moment(now, ("job", 1)))
     assert [s.now for s in small.snapshots] == [2.0]
 
 
-def test_it_tells_the_runs_of_a_job_apart():
-    tape = SnapshotLog()
+def test_snapshots_of_one_generation_of_a_job_are_returned():
+    log = SnapshotLog()
     for now in range(6):
-        tape.add(moment(now, ("job", 1 + now // 3), ("other", 9)))
-    assert [s.now for s in tape.of("job", 1)] == [0.0, 1.0, 2.0]
-    assert [s.now for s in tape.of("job", 2, last=2)] == [4.0, 5.0]
-    assert [s.now for s in tape.of("job", 2, last=9)] == [3.0, 4.0, 5.0]
-    assert tape.of("job", 2, last=0) == []
-    assert tape.of("job", 3) == []
+        log.add(moment(now, ("job", 1 + now // 3), ("other", 9)))
+    assert [s.now for s in log.of("job", 1)] == [0.0, 1.0, 2.0]
+    assert [s.now for s in log.of("job", 2, last=2)] == [4.0, 5.0]
+    assert [s.now for s in log.of("job", 2, last=9)] == [3.0, 4.0, 5.0]
+    assert log.of("job", 2, last=0) == []
+    assert log.of("job", 3) == []

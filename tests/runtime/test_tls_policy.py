@@ -1,4 +1,4 @@
-"""Clusters that can be reached without TLS are warned of, once, or refused."""
+"""Clusters that can be reached without TLS: a warning once, or refusal."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ SAFE = ["tls://10.0.0.7:8786", "tcp://127.0.0.1:1", "tcp://127.8.0.1:1", "tcp://
 
 
 @pytest.fixture(autouse=True)
-def nothing_said(monkeypatch):
-    monkeypatch.setattr(exposure._ONCE, "said", False)
+def no_warning_given(monkeypatch):
+    monkeypatch.setattr(exposure._ONCE, "warned", False)
 
 
 @pytest.mark.parametrize("address", SAFE)
-def test_loopback_and_tls_are_fine(address):
+def test_loopback_and_tls_are_accepted_without_a_warning(address):
     with warnings.catch_warnings(), dask.config.set({"elastic.require-tls": True}):
         warnings.simplefilter("error")
         check_exposure([address])
 
 
 @pytest.mark.parametrize("address", OPEN)
-def test_a_network_in_the_clear_is_warned_of_once(address):
+def test_a_network_without_tls_gives_one_warning(address):
     with pytest.warns(ExposedCluster, match="Dask listens without TLS on"):
         check_exposure([*SAFE, address])
     with warnings.catch_warnings():
@@ -39,7 +39,7 @@ def test_a_network_in_the_clear_is_warned_of_once(address):
 
 
 @pytest.mark.parametrize("address", OPEN)
-def test_a_network_in_the_clear_is_refused_where_that_is_wanted(address):
+def test_a_network_without_tls_is_refused_if_require_tls_is_set(address):
     with dask.config.set({"elastic.require-tls": "true"}), pytest.raises(SubmitError, match="require-tls is true"):
         check_exposure([address])
 
@@ -56,6 +56,6 @@ def test_a_network_in_the_clear_is_refused_where_that_is_wanted(address):
         ("memory-pressure", "most"),
     ],
 )
-def test_options_of_a_worker_that_make_no_sense_are_named(option, value):
+def test_a_wrong_option_of_a_worker_is_refused_by_name(option, value):
     with dask.config.set({f"elastic.{option}": value}), pytest.raises(SubmitError, match=rf"elastic\.{option}"):
         worker_options()

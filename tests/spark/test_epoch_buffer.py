@@ -9,10 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 import pytest
 
+from dask_elastic.runtime.protocol.handoff_calls import CommittedEpoch, NextEpochs, TakeEpochs
+from dask_elastic.runtime.protocol.job_spec import JobGeneration
 from dask_elastic.runtime.scheduler.epoch_ledger import EpochLedger
 from dask_elastic.runtime.worker.buffers.epoch_buffer import EpochBuffer
 from dask_elastic.vocab.epoch import AttemptId, StagedPart
 from dask_elastic.vocab.errors import HandoffError, SourceError
+from dask_elastic.vocab.identity import ExecutorId
 
 ROWS = pa.record_batch({"n": pa.array(range(1000), pa.int64())})
 CHUNK = memoryview(ROWS.serialize())
@@ -26,14 +29,14 @@ class Ledger:
         self.ledger = EpochLedger(1)
         self.changed = threading.Condition()
 
-    def ask(self, operation, **arguments):
+    def ask(self, call):
         with self.changed:
-            if operation == "take_epochs":
-                self.ledger.acknowledge(0, arguments["through"])
+            if isinstance(call, TakeEpochs):
+                self.ledger.acknowledge(0, call.through)
                 return None
-            after = arguments["after"]
-            self.changed.wait_for(lambda: self.ledger.pending(0, after), arguments["wait"])
-            return [[r.number, [part.to_message() for part in r.parts]] for r in self.ledger.pending(0, after)]
+            assert isinstance(call, NextEpochs)
+            self.changed.wait_for(lambda: self.ledger.pending(0, call.after), call.wait)
+            return tuple(CommittedEpoch(r.number, r.parts) for r in self.ledger.pending(0, call.after))
 
     def commit(self, part):
         with self.changed:
@@ -57,7 +60,9 @@ def make(tmp_path, pool):
         async def in_thread(function, *arguments):
             return await asyncio.get_running_loop().run_in_executor(pool, function, *arguments)
 
-        return EpochBuffer(chunks * CHUNK.nbytes, tmp_path / "spilled", ledger.ask, in_thread), ledger
+        part, source = JobGeneration("job", 1), ExecutorId("rows", 0)
+        made = EpochBuffer(chunks * CHUNK.nbytes, tmp_path / "spilled", ledger.ask, part, source, in_thread)
+        return made, ledger
 
     return made
 
@@ -128,7 +133,7 @@ def test_uncommitted_rows_are_not_read_and_dropped_by_the_next_commit(make, tmp_
 
 def test_seal_of_missing_part_is_refused(make):
     buffer, _ = make(1)
-    with pytest.raises(HandoffError, match="what was staged is gone"):
+    with pytest.raises(HandoffError, match="its staged rows are lost"):
         buffer.seal("q", 0, [attempt(0)])
 
 

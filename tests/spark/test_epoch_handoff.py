@@ -13,8 +13,10 @@ import pytest
 from distributed import Client, LocalCluster, Queue
 
 import dask_elastic as de
-from dask_elastic.runtime.client.job import call
+from dask_elastic.runtime.client.call import call_scheduler
 from dask_elastic.runtime.client.job_view import one_line
+from dask_elastic.runtime.protocol.handoff_calls import HandoffPlaces
+from dask_elastic.runtime.protocol.job_calls import Describe
 from dask_elastic.spark import SparkFailed, drain, handoff, into, register
 from dask_elastic.spark.failure import spark_errors
 from dask_elastic.spark.staging_connection import ask, end_source
@@ -216,7 +218,7 @@ def test_stolen_wake_ups_lose_no_rows(spark, client):
                 stolen.extend(queue.get(batch=True))
 
     target = Target.from_options(into(job))
-    ask(target, "handoff_places", job="wake", source="rows")
+    ask(target, HandoffPlaces("wake", "rows"))
     thief = threading.Thread(target=steal)
     thief.start()
     try:
@@ -242,18 +244,18 @@ def test_full_queue_blocks_commit_and_bounds_memory(spark, client, wait_until):
 
     feeding = threading.Thread(target=feed)
     feeding.start()
-    progress = lambda: ask(Target.from_options(into(job)), "handoff_progress", job="slow")  # noqa: E731
-    wait_until(lambda: any(each["waiting"] == 1 for each in progress()), "an epoch waits")
+    progress = lambda: ask(Target.from_options(into(job)), Describe("slow")).handoffs  # noqa: E731
+    wait_until(lambda: any(each.waiting == 1 for each in progress()), "an epoch waits")
     seen = []
     while feeding.is_alive():
         seen += progress()
         feeding.join(0.05)
     assert done == [0, 1, 2]
-    assert max(each["waiting"] for each in seen) == 1
-    assert 0 < max(each["staged"] for each in seen) <= 2 * 256 * 1024  # two instances
-    assert max(each["rows_per_second"] for each in seen) > 0
-    described = call(client, "describe", job="slow")
-    assert [(each["epoch"], each["epochs"], each["rows"]) for each in described["handoffs"]] == [(2, 3, 120_000)]
+    assert max(each.waiting for each in seen) == 1
+    assert 0 < max(each.staged for each in seen) <= 2 * 256 * 1024  # two instances
+    assert max(each.rows_per_second for each in seen) > 0
+    described = call_scheduler(client, Describe("slow"))
+    assert [(each.epoch, each.epochs, each.rows) for each in described.handoffs] == [(2, 3, 120_000)]
     assert "rows ← epoch 2, 120,000 rows, " in one_line(described)
     job.end_of_input()
     job.wait(60, progress=False)

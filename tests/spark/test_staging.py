@@ -67,7 +67,7 @@ class StagingMachine(RuleBasedStateMachine):
         chosen = {each for each in chosen if each.epoch == epoch}
         if not chosen <= self.finished:
             before = self.staging.attempts
-            with pytest.raises(HandoffError, match="is gone"):
+            with pytest.raises(HandoffError, match="are lost"):
                 self.staging.seal("q", epoch, chosen)
             assert self.staging.attempts == before
             return

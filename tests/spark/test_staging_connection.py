@@ -7,6 +7,7 @@ import asyncio
 import pyarrow as pa
 import pytest
 
+from dask_elastic.runtime.protocol.handoff_calls import StagingPlaces
 from dask_elastic.spark import staging_connection
 from dask_elastic.spark.staging_connection import WINDOW, stage
 from dask_elastic.spark.target import Target
@@ -31,7 +32,7 @@ class SlowWorker:
         self.ended = False
 
     async def write(self, message):
-        if "schema" in message:
+        if "begin" in message:
             self.unacknowledged.append(0)
         elif "chunk" in message:
             self.unacknowledged.append(CHUNK)
@@ -62,7 +63,7 @@ def stage_into(monkeypatch):
 
         monkeypatch.setattr(staging_connection, "_connected", connected)
         monkeypatch.setattr(staging_connection, "_IDLE", {})
-        places = {"run": 1, "source": "rows", "places": ["tcp://slow"]}
+        places = StagingPlaces(1, "rows", ("tcp://slow",))
         target = Target("tcp://scheduler", "job")
         return stage(target, AttemptId("q", 0, 0, "a"), places, (ROWS for _ in range(chunks)))
 

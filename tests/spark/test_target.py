@@ -5,6 +5,7 @@ from __future__ import annotations
 import dask.config
 import pytest
 
+from dask_elastic.runtime.protocol.handoff_calls import HandoffPlaces
 from dask_elastic.spark.staging_connection import ask
 from dask_elastic.spark.target import Target
 from dask_elastic.vocab.errors import HandoffError
@@ -41,4 +42,4 @@ def test_unreachable_cluster_is_named():
         dask.config.set({"distributed.comm.timeouts.connect": "200ms"}),
         pytest.raises(HandoffError, match=r"Dask at tcp://127\.0\.0\.1:1 cannot be reached from Spark"),
     ):
-        ask(Target.from_options(GIVEN), "handoff_places", job="flights", source=None)
+        ask(Target.from_options(GIVEN), HandoffPlaces("flights", None))

@@ -14,7 +14,9 @@ import pyarrow.parquet as pq
 from dask_elastic.cli.demo.flight_delays import KEYS
 from dask_elastic.cli.demo.hot_routes import READ_COLUMNS, reroute
 from dask_elastic.connectors import sources
-from dask_elastic.runtime.client.job import Job, call
+from dask_elastic.runtime.client.call import call_scheduler
+from dask_elastic.runtime.client.job import Job
+from dask_elastic.runtime.protocol.job_calls import Describe, Drain
 from dask_elastic.topology import Stream, Topology
 
 
@@ -68,11 +70,11 @@ class ParquetFeed:
 
     def end_early(self, job: Job) -> None:
         """Drain the job."""
-        call(job.client, "drain", job=job.name)
+        call_scheduler(job.client, Drain(job.name))
 
     def fed(self, job: Job) -> int:
         """Return how many flights the job has read."""
-        return sum(rows for _, _, rows in call(job.client, "describe", job=job.name)["sources"])
+        return call_scheduler(job.client, Describe(job.name)).rows_read
 
     def expected(self, job: Job) -> dict[str, pd.DataFrame]:
         """Compute the job's result with pandas."""

@@ -24,8 +24,10 @@ from dask_elastic.cli.demo.flight_delays import KEYS, SERVICE_SECONDS, build
 from dask_elastic.cli.demo.hot_routes import HOT_SHARE
 from dask_elastic.cli.demo.live_line import LiveLine
 from dask_elastic.cli.local_cluster import local_cluster
-from dask_elastic.runtime.client.job import ENDED, Job, call
+from dask_elastic.runtime.client.call import call_scheduler
+from dask_elastic.runtime.client.job import ENDED, Job
 from dask_elastic.runtime.client.submit import submit
+from dask_elastic.runtime.protocol.job_calls import Decisions, Describe
 
 WORKERS = 3
 THREADS = 3
@@ -118,7 +120,7 @@ class Replay:
         rows = _arrived(self.flights)
         late = False
         while job.status not in ENDED:
-            for decision in json.loads(call(job.client, "decisions", job=job.name)):
+            for decision in json.loads(call_scheduler(job.client, Decisions(job.name))):
                 if decision["number"] not in moved and moved_cores(decision) != (0, 0):
                     moved[decision["number"]] = decision
                     line.print_line(f"  -> {changes_text(decision)}")
@@ -156,8 +158,8 @@ def _arrived(flights: pa.Table) -> int:
 
 def handoff_texts(job: Job) -> list[str]:
     """Describe the progress of each Spark handoff to a job."""
-    handoffs = call(job.client, "describe", job=job.name)["handoffs"]
-    return [f" epoch {one['epoch']}, {one['waiting']} of {one['limit']} wait" for one in handoffs if one["epochs"]]
+    handoffs = call_scheduler(job.client, Describe(job.name)).handoffs
+    return [f" epoch {one.epoch}, {one.waiting} of {one.limit} wait" for one in handoffs if one.epochs]
 
 
 def progress_text(metrics: pd.DataFrame, rows: int) -> str:

@@ -18,7 +18,9 @@ from pyspark.sql import functions as sql
 from dask_elastic.cli.demo.flight_delays import KEYS
 from dask_elastic.cli.demo.hot_routes import READ_COLUMNS, reroute
 from dask_elastic.connectors import sources
-from dask_elastic.runtime.client.job import Job, call
+from dask_elastic.runtime.client.call import call_scheduler
+from dask_elastic.runtime.client.job import Job
+from dask_elastic.runtime.protocol.job_calls import Describe
 from dask_elastic.spark import into, register, session
 from dask_elastic.spark.failure import spark_errors
 from dask_elastic.spark.session import silence_python
@@ -150,7 +152,7 @@ class SparkFeed:
     def _waiting(self, job: Job) -> int:
         """Return how many flights are in files but not yet read by the job."""
         given = self.flights["arr_delay"].slice(0, self._files * self._rows_a_file)
-        taken = sum(int(rows) for _, _, rows in call(job.client, "describe", job=job.name)["sources"])
+        taken = call_scheduler(job.client, Describe(job.name)).rows_read
         return int(len(given) - given.null_count) - taken
 
     def check(self) -> None:

@@ -1,1 +1,1 @@
-"""What runs in the process of a user: submitting topologies, handles on jobs, views of them."""
+"""Modules of the user's process: submission of topologies, handles on jobs and views of them."""

@@ -3,81 +3,29 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
 from dask.utils import parse_timedelta
-from distributed import get_client
-from distributed.protocol import to_serialize
 
+from dask_elastic.runtime.client.call import call_scheduler, default_client
 from dask_elastic.runtime.client.job_reader import JobReader
 from dask_elastic.runtime.client.job_view import html, summary
 from dask_elastic.runtime.client.progress import Progress
+from dask_elastic.runtime.protocol import job_calls, job_status
+from dask_elastic.runtime.protocol.calls import B, Call
+from dask_elastic.runtime.protocol.job_description import JobDescription
+from dask_elastic.runtime.protocol.job_status import Status
 from dask_elastic.runtime.protocol.remote_errors import load_error
 from dask_elastic.runtime.protocol.tables import table_bytes
-from dask_elastic.vocab.errors import JobFailed, JobStopped, SubmitError, UnknownJob, UnknownOperator
+from dask_elastic.vocab.errors import JobFailed, JobStopped, UnknownJob, UnknownOperator
 
 if TYPE_CHECKING:
     from distributed import Client
 
 POLL_SECONDS = 0.25
-ENDED = ("finished", "stopped", "failed")
-
-
-def default_client() -> Client:
-    """Return the current Dask client.
-
-    Returns
-    -------
-    distributed.Client
-        The client that `distributed.get_client` finds.
-
-    Raises
-    ------
-    SubmitError
-        If there is no client.
-    """
-    try:
-        client: Client = get_client()
-    except ValueError as error:
-        raise SubmitError("there is no Dask client: create one with dask.distributed.Client(), or pass it") from error
-    return client
-
-
-def call(client: Client, operation: str, **arguments: Any) -> Any:
-    """Call an operation of dask_elastic on the scheduler.
-
-    Parameters
-    ----------
-    client : distributed.Client
-        A client of the cluster.
-    operation : str
-        Name of the operation.
-    **arguments
-        Its arguments.
-
-    Returns
-    -------
-    object
-        The scheduler's answer.
-
-    Raises
-    ------
-    UnknownJob
-        If the scheduler does not host dask_elastic, since no job was ever submitted to it.
-    ElasticError
-        The error that the operation raised on the scheduler or on a worker.
-    """
-    reply = client.sync(_ask, client, operation, arguments)
-    if isinstance(reply, dict) and "answer" in reply:
-        return reply["answer"]
-    if isinstance(reply, dict) and "error" in reply:
-        raise load_error(reply["error"])
-    raise UnknownJob("this cluster does not host dask_elastic: no job was ever submitted to it")
-
-
-async def _ask(client: Client, operation: str, arguments: dict[str, Any]) -> Any:
-    return await getattr(client.scheduler, f"elastic_{operation}")(**arguments)
+ENDED = tuple(sorted(status.value for status in job_status.ENDED))
+"""The statuses, as `Job.status` returns them, that a job never leaves."""
 
 
 class Job(JobReader):
@@ -168,23 +116,21 @@ class Job(JobReader):
     def _repr_html_(self) -> str:
         return html(self._describe())
 
-    def _call(self, operation: str, **arguments: Any) -> Any:
-        return call(self.client, operation, job=self.name, **arguments)
+    def _ask(self, call: Call[B], /) -> B:
+        return call_scheduler(self.client, call)
 
-    def _describe(self) -> dict[str, Any]:
-        described: dict[str, Any] = self._call("describe")
-        return described
+    def _describe(self) -> JobDescription:
+        return self._ask(job_calls.Describe(self.name))
 
     @property
     def status(self) -> str:
         """The job's status: "starting", "running", "draining", "finished", "stopped" or "failed"."""
-        status: str = self._describe()["status"]
-        return status
+        return str(self._describe().status.value)
 
     @property
     def error(self) -> BaseException | None:
         """The error that the job failed with, None if it did not fail."""
-        data = self._describe()["error"]
+        data = self._describe().error
         return None if data is None else load_error(data)
 
     def wait(self, timeout: float | str | None = None, *, progress: bool | None = None) -> None:
@@ -213,12 +159,12 @@ class Job(JobReader):
         with Progress(progress) as line:
             try:
                 described = self._describe()
-                while described["status"] not in ENDED:
+                while described.live:
                     line.show(described)
                     left = POLL_SECONDS if deadline is None else min(POLL_SECONDS, deadline - time.monotonic())
                     if left <= 0:
-                        raise TimeoutError(f"job {self.name!r} is still {described['status']} after {seconds:g} s")
-                    described = self._call("wait", timeout=left)
+                        raise TimeoutError(f"job {self.name!r} is still {described.status.value} after {seconds:g} s")
+                    described = self._ask(job_calls.Wait(self.name, left))
                 line.show(described)
             except KeyboardInterrupt:
                 line.say(f"Job {self.name!r} goes on. Stop it with job.stop(), or find it again with "
@@ -226,11 +172,11 @@ class Job(JobReader):
                 raise
         self._raise_for(described)
 
-    def _raise_for(self, described: dict[str, Any]) -> None:
-        if described["status"] == "failed":
-            cause = load_error(described["error"])
+    def _raise_for(self, described: JobDescription) -> None:
+        if described.error is not None:
+            cause = load_error(described.error)
             raise JobFailed(f"job {self.name!r} failed: {cause}") from cause
-        if described["status"] == "stopped":
+        if described.status is Status.STOPPED:
             raise JobStopped(f"job {self.name!r} was stopped")
 
     def drain(self, timeout: float | str | None = None) -> None:
@@ -250,16 +196,16 @@ class Job(JobReader):
         TimeoutError
             If the job is still draining after `timeout`. It continues to drain.
         """
-        self._call("drain")
+        self._ask(job_calls.Drain(self.name))
         self.wait(timeout, progress=False)
 
     def stop(self) -> None:
         """End the job at once. Rows in flight are dropped; state and measurements stay readable."""
-        self._call("stop")
+        self._ask(job_calls.Stop(self.name))
 
     def forget(self) -> None:
         """End the job if it is running, and free its state on the workers."""
-        self._call("forget")
+        self._ask(job_calls.Forget(self.name))
 
     def send(self, rows: pa.Table | pa.RecordBatch, source: str | None = None) -> None:
         """Send rows to a `sources.Push`; blocks while the source's mailbox is full.
@@ -286,7 +232,7 @@ class Job(JobReader):
         source = source or self._pushed_source()
         for part in _chunks(table):
             body = memoryview(table_bytes(part))
-            while not self._call("send", source=source, instance=0, rows=to_serialize(body)):
+            while not self._ask(job_calls.Send(self.name, source, 0, body)):
                 pass  # each attempt waits for room at the source; an ended job raises
 
     def end_of_input(self, source: str | None = None) -> None:
@@ -297,10 +243,10 @@ class Job(JobReader):
         source : str, optional
             Name of the source; may be left out if the topology has only one `sources.Push`.
         """
-        self._call("close_source", source=source or self._pushed_source(), instance=0)
+        self._ask(job_calls.CloseSource(self.name, source or self._pushed_source(), 0))
 
     def _pushed_source(self) -> str:
-        pushed = [name for name, _, _, _, is_pushed in self._describe()["operators"] if is_pushed]
+        pushed = [component.name for component in self._describe().components if component.pushed]
         if not pushed:
             raise UnknownOperator(f"job {self.name!r} has no sources.Push: nothing can be sent to it")
         if len(pushed) > 1:
@@ -323,7 +269,7 @@ class Job(JobReader):
         executor : int, optional
             Number of one executor of the operator; all of them if left out.
         """
-        self._call("set_cores", operator=operator, cores=cores, executor=executor)
+        self._ask(job_calls.SetCores(self.name, operator, cores, executor))
 
     def move_shard(self, operator: str, shard: int, task: int, executor: int = 0) -> None:
         """Move a shard to another task of its executor; return when the move has begun.
@@ -337,7 +283,7 @@ class Job(JobReader):
         executor : int
             Number of their executor.
         """
-        self._call("move_shard", operator=operator, executor=executor, shard=shard, task=task)
+        self._ask(job_calls.MoveShard(self.name, operator, executor, shard, task))
 
 
 SEND_ROWS = 65_536
@@ -409,7 +355,7 @@ def jobs(client: Client | None = None) -> list[Job]:
     """
     client = client or default_client()
     try:
-        known = call(client, "known")
+        known = call_scheduler(client, job_calls.ListJobs())
     except UnknownJob:
         return []
-    return [Job(described["name"], client) for described in known]
+    return [Job(described.name, client) for described in known]

@@ -12,6 +12,9 @@ import pyarrow as pa
 from dask_elastic.control.recording import loads
 from dask_elastic.runtime.client.event_time_view import event_time_table, instants
 from dask_elastic.runtime.client.job_state import JobState
+from dask_elastic.runtime.protocol import job_calls
+from dask_elastic.runtime.protocol.calls import B, Call
+from dask_elastic.runtime.protocol.job_description import JobDescription
 from dask_elastic.runtime.protocol.tables import read_table
 
 if TYPE_CHECKING:
@@ -21,12 +24,14 @@ if TYPE_CHECKING:
 class JobReader(ABC):
     """The reading half of `Job`; its commands are in `Job` itself."""
 
-    @abstractmethod
-    def _call(self, operation: str, **arguments: Any) -> Any:
-        """Call an operation of the job on the scheduler."""
+    name: str
 
     @abstractmethod
-    def _describe(self) -> dict[str, Any]:
+    def _ask(self, call: Call[B], /) -> B:
+        """Call the scheduler."""
+
+    @abstractmethod
+    def _describe(self) -> JobDescription:
         """Return the scheduler's description of the job."""
 
     def metrics(self) -> pd.DataFrame:
@@ -55,13 +60,13 @@ class JobReader(ABC):
             "bytes_in", "bytes_out", "pending_bytes", "recovered", "recovery_p50", "recovery_p99", "refused", "bound",
             "event_time",
         ]  # fmt: skip
-        bound = set(described["bound"])
+        bound = set(described.control.bound)
         rows = [
-            {**part, "node": described["nodes"][part["node"]], "bound": part["operator"] in bound}
-            for part in described["executors"]
+            {**vars(part), "node": described.nodes[part.node], "bound": part.operator in bound}
+            for part in described.executors
         ]
         table = pd.DataFrame(rows, columns=columns)
-        table["event_time"] = instants(part["event_time"] for part in rows)
+        table["event_time"] = instants(part.event_time for part in described.executors)
         return table.sort_values(["operator", "executor"], ignore_index=True)
 
     def event_times(self) -> pd.DataFrame:
@@ -75,7 +80,7 @@ class JobReader(ABC):
             missing while it is unknown), ``late`` (rows of a source that were older than its watermark; they are
             processed, and counted here).
         """
-        return event_time_table(self._describe()["event_times"])
+        return event_time_table(self._describe().event_times)
 
     def assignment(self) -> pd.DataFrame:
         """Return where tasks and shards are, one row per task.
@@ -86,23 +91,22 @@ class JobReader(ABC):
             Columns: ``operator``, ``executor``, ``home`` and ``node`` (addresses), ``task``, ``remote``, ``shards``
             (a list of shard numbers).
         """
-        parts = self._call("assignment")
-        # Asked afterwards: a worker may just have joined.
-        nodes = self._describe()["nodes"]
-        rows = []
-        for part in parts:
-            for task, node in part["node_of_task"]:
-                rows.append(
-                    {
-                        "operator": part["operator"],
-                        "executor": part["executor"],
-                        "home": nodes[part["home"]],
-                        "task": task,
-                        "node": nodes[node],
-                        "remote": node != part["home"],
-                        "shards": [shard for shard, owner in enumerate(part["owner"]) if owner == task],
-                    }
-                )
+        parts = self._ask(job_calls.Assignment(self.name))
+        # Read after the assignment: a worker may have joined in between.
+        nodes = self._describe().nodes
+        rows = [
+            {
+                "operator": part.operator,
+                "executor": part.executor,
+                "home": nodes[part.home],
+                "task": task,
+                "node": nodes[node],
+                "remote": node != part.home,
+                "shards": [shard for shard, owner in enumerate(part.owner) if owner == task],
+            }
+            for part in parts
+            for task, node in sorted(part.node_of_task.items())
+        ]
         columns = ["operator", "executor", "home", "task", "node", "remote", "shards"]
         return pd.DataFrame(rows, columns=columns).sort_values(["operator", "executor", "task"], ignore_index=True)
 
@@ -116,7 +120,8 @@ class JobReader(ABC):
             ``ended`` (seconds since the epoch), ``pause`` (seconds for which the shard's tuples waited).
         """
         columns = ["operator", "executor", "shard", "source", "target", "across_nodes", "ended", "pause"]
-        return pd.DataFrame(self._call("moves"), columns=columns).sort_values("ended", ignore_index=True)
+        found = [vars(move) for move in self._ask(job_calls.Moves(self.name))]
+        return pd.DataFrame(found, columns=columns).sort_values("ended", ignore_index=True)
 
     def recoveries(self) -> pd.DataFrame:
         """Return how executors recovered from lost remote tasks, at most 1,000 losses per executor.
@@ -130,7 +135,8 @@ class JobReader(ABC):
             processed again; missing until then).
         """
         columns = ["operator", "executor", "node", "tasks", "shards", "rows", "lost", "first", "ended"]
-        table = pd.DataFrame(self._call("recoveries"), columns=columns)
+        found = [vars(recovery) for recovery in self._ask(job_calls.Recoveries(self.name))]
+        table = pd.DataFrame(found, columns=columns)
         return table.astype({"first": float, "ended": float}).sort_values("lost", ignore_index=True)
 
     def decisions(self) -> pd.DataFrame:
@@ -151,7 +157,7 @@ class JobReader(ABC):
             "number", "time", "target", "measured", "predicted", "observed", "feasible", "applied", "reason", "wanted",
             "changes", "starved", "bound", "moved_bytes", "seconds",
         ]  # fmt: skip
-        return pd.DataFrame(json.loads(self._call("decisions")), columns=columns)
+        return pd.DataFrame(json.loads(self._ask(job_calls.Decisions(self.name))), columns=columns)
 
     def snapshots(self, last: int | None = None) -> list[Snapshot]:
         """Return the newest snapshots of the whole cluster, from which the control loop made its decisions.
@@ -170,7 +176,7 @@ class JobReader(ABC):
         --------
         dask_elastic.save_snapshots, dask_elastic.replay
         """
-        return loads(self._call("snapshots", last=last))
+        return loads(self._ask(job_calls.Snapshots(self.name, last)))
 
     def state(self, operator: str) -> JobState:
         """Return the state of a stateful operator, readable while the job runs and after it has ended.
@@ -185,7 +191,7 @@ class JobReader(ABC):
         JobState
             Reads the state; each of its methods reads anew.
         """
-        return JobState(self._call, operator)
+        return JobState(self._ask, self.name, operator)
 
     def collect(self, sink: str) -> pa.Table:
         """Return the rows that a `sinks.Collect` holds.
@@ -200,7 +206,7 @@ class JobReader(ABC):
         pyarrow.Table
             The rows; those of one node in the order in which they were written, nodes in no particular order.
         """
-        parts = [read_table(part) for part in self._call("collect", operator=sink)]
+        parts = [read_table(part) for part in self._ask(job_calls.Collect(self.name, sink))]
         return pa.concat_tables(parts) if parts else pa.table({})
 
     def dead_letters(self, operator: str | None = None) -> Any:
@@ -218,6 +224,6 @@ class JobReader(ABC):
             column ``__error``. Beyond 64 MiB on a worker, rows are counted but not kept.
         """
         if operator is None:
-            return dict(self._describe()["dead_letters"])
-        parts = [read_table(part) for part in self._call("dead_letters", operator=operator)]
+            return dict(self._describe().dead_letters)
+        parts = [read_table(part) for part in self._ask(job_calls.DeadLetters(self.name, operator))]
         return pa.concat_tables(parts) if parts else pa.table({})

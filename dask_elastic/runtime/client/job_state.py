@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
 import pyarrow as pa
 
+from dask_elastic.runtime.protocol.calls import Ask
+from dask_elastic.runtime.protocol.job_calls import State
 from dask_elastic.runtime.protocol.tables import read_table
 
 
@@ -16,10 +17,10 @@ class JobState:
 
     Parameters
     ----------
-    call : callable
-        Calls an operation of the job on the scheduler.
-    operator : str
-        Name of the operator.
+    ask : Ask
+        Calls the scheduler.
+    job, operator : str
+        Names of the job and of the operator.
 
     Notes
     -----
@@ -44,8 +45,9 @@ class JobState:
     {'letter': 'a', 'seen': 2}
     """
 
-    def __init__(self, call: Callable[..., Any], operator: str):
-        self._call = call
+    def __init__(self, ask: Ask, job: str, operator: str):
+        self._ask = ask
+        self._job = job
         self.operator = operator
 
     def __repr__(self) -> str:
@@ -59,7 +61,7 @@ class JobState:
         pyarrow.Table
             One row per key: the key columns, then the results. Without columns if no key was seen yet.
         """
-        parts = [read_table(part) for part in self._call("state", operator=self.operator)]
+        parts = [read_table(part) for part in self._ask(State(self._job, self.operator))]
         return pa.concat_tables(parts).combine_chunks() if parts else pa.table({})
 
     def to_pandas(self) -> pd.DataFrame:
@@ -85,6 +87,6 @@ class JobState:
         dict of str to object, or None
             The key columns and the results by column; None if the key was not seen.
         """
-        values = list(key) if isinstance(key, tuple) else [key]
-        parts = [read_table(part) for part in self._call("state", operator=self.operator, key=values)]
+        values = key if isinstance(key, tuple) else (key,)
+        parts = [read_table(part) for part in self._ask(State(self._job, self.operator, values))]
         return parts[0].to_pylist()[0] if parts else None

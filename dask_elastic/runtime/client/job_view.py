@@ -1,112 +1,112 @@
-"""How a job looks: one line in a terminal, a few in the interpreter, a table in a notebook."""
+"""Views of a job: one line for a terminal, a few for the interpreter, a table for a notebook."""
 
 from __future__ import annotations
 
 import html as escaping
 import time
-from typing import Any
+from collections.abc import Sequence
 
 from dask.utils import format_bytes, format_time
 
-from dask_elastic.runtime.client.event_time_view import late_rows
+from dask_elastic.runtime.protocol.job_description import JobDescription
+from dask_elastic.runtime.protocol.reports import ExecutorReport
+from dask_elastic.vocab.epoch import HandoffProgress
 
 FEW = 8
-"""So many executors of an operator are told one by one in a line."""
+"""Up to so many executors of an operator are listed one by one in a line."""
 
 LISTED = 40
-"""So many executors have a line of their own in the interpreter; a notebook has a table of all."""
+"""Up to so many executors have a line of their own in the interpreter; a notebook has a table of all."""
 
 
-def one_line(described: dict[str, Any]) -> str:
+def one_line(described: JobDescription) -> str:
     """Return a job in one line: status, throughput, latency, cores of each executor, moves."""
-    executors = described["executors"]
-    read = sum(rows for _, _, rows in described["sources"])
-    took = (described["ended"] or time.time()) - described["began"]
-    parts = [f"{described['name']}: {described['status']}", f"{took:.0f} s", f"{read:,} rows"]
-    if described["ended"] is None:
-        parts.append(f"{sum(e['arrival_rate'] for e in executors):,.0f} tuples/s")
-    latencies = [(e["latency_p50"], e["latency_p99"]) for e in executors if e["latency_p50"] is not None]
-    if latencies:
-        half, high = max(p50 for p50, _ in latencies), max(p99 for _, p99 in latencies)
+    executors, live = described.executors, described.ended is None
+    took = (described.ended or time.time()) - described.began
+    parts = [f"{described.name}: {described.status.value}", f"{took:.0f} s", f"{described.rows_read:,} rows"]
+    if live:
+        parts.append(f"{sum(e.arrival_rate for e in executors):,.0f} tuples/s")
+    half = max((e.latency_p50 for e in executors if e.latency_p50 is not None), default=None)
+    high = max((e.latency_p99 for e in executors if e.latency_p99 is not None), default=None)
+    if half is not None and high is not None:
         parts.append(f"latency {format_time(half)} / {format_time(high)}")
     parts += _cores(executors)
-    parts += [handed_over(one, live=described["ended"] is None) for one in described["handoffs"] if one["epochs"]]
-    parts.append(f"{sum(e['moves'] for e in executors)} moves")
-    dead = sum(described["dead_letters"].values())
+    parts += [handed_over(one, live) for one in described.handoffs if one.epochs]
+    parts.append(f"{sum(e.moves for e in executors)} moves")
+    dead = sum(described.dead_letters.values())
     if dead:
         parts.append(f"{dead:,} dead letters")
-    if late := late_rows(described):
+    if late := sum(part.late for part in described.event_times):
         parts.append(f"{late:,} late rows")
     return " · ".join(parts + _conditions(described))
 
 
-def _cores(executors: list[dict[str, Any]]) -> list[str]:
+def _cores(executors: Sequence[ExecutorReport]) -> list[str]:
     """Return the cores of each operator: one by one for a few executors, else their sum."""
     found = []
-    for operator in dict.fromkeys(e["operator"] for e in executors):
-        cores = [e["cores"] for e in executors if e["operator"] == operator]
+    for operator in dict.fromkeys(e.operator for e in executors):
+        cores = [e.cores for e in executors if e.operator == operator]
         each, total = "+".join(map(str, cores)), f"{sum(cores)} cores of {len(cores)} executors"
         found.append(f"{operator} {total}" if len(cores) > FEW else f"{operator} {each} cores")
     return found
 
 
-def handed_over(progress: dict[str, Any], live: bool = True) -> str:
-    """Return how far a hand-off is, in a few words.
+def handed_over(progress: HandoffProgress, live: bool = True) -> str:
+    """Return how far a handoff is, in a few words.
 
     Parameters
     ----------
-    progress : dict
-        The fields of `HandoffProgress`.
+    progress : HandoffProgress
+        How far it is.
     live : bool
-        Whether more may come; the end has no rate and no queue.
+        Whether the job runs; otherwise rate and queue are left out.
 
     Examples
     --------
-    >>> handed_over({"source": "rows", "epoch": 7, "rows": 8000, "rows_per_second": 1000.0, "waiting": 1, "limit": 2,
-    ...              "staged": 2**20, "spilled": 0})
+    >>> handed_over(HandoffProgress("rows", 7, 8, 8_000, 1_000.0, 1, 2, 2**20))
     'rows ← epoch 7, 8,000 rows, 1,000 rows/s, 1 of 2 wait, 1.00 MiB staged'
     """
-    parts = [f"{progress['source']} ← epoch {progress['epoch']}", f"{progress['rows']:,} rows"]
+    parts = [f"{progress.source} ← epoch {progress.epoch}", f"{progress.rows:,} rows"]
     if live:
-        parts.append(f"{progress['rows_per_second']:,.0f} rows/s")
-        parts.append(f"{progress['waiting']} of {progress['limit']} wait")
-        parts.append(f"{format_bytes(progress['staged'])} staged")
-        parts += [f"{format_bytes(progress['spilled'])} on disk"] if progress["spilled"] else []
+        parts.append(f"{progress.rows_per_second:,.0f} rows/s")
+        parts.append(f"{progress.waiting} of {progress.limit} wait")
+        parts.append(f"{format_bytes(progress.staged)} staged")
+        parts += [f"{format_bytes(progress.spilled)} on disk"] if progress.spilled else []
     return ", ".join(parts)
 
 
-def _conditions(described: dict[str, Any]) -> list[str]:
-    """Return what is out of the ordinary."""
-    found = ["oversubscribed"] if described["oversubscribed"] else []
-    if described["starved"]:
-        found.append(f"starved: lacks {described['starved']} {'core' if described['starved'] == 1 else 'cores'}")
-    found += [f"{operator} is GIL-bound" for operator in described["bound"]]
-    found += ["dry run"] if described["dry_run"] else []
-    found += [f"control loop: {described['control_error']}"] if described["control_error"] else []
+def _conditions(described: JobDescription) -> list[str]:
+    """Return the unusual conditions of a job."""
+    control = described.control
+    found = ["oversubscribed"] if described.oversubscribed else []
+    if control.starved:
+        found.append(f"starved: lacks {control.starved} {'core' if control.starved == 1 else 'cores'}")
+    found += [f"{operator} is GIL-bound" for operator in control.bound]
+    found += ["dry run"] if described.dry_run else []
+    found += [f"control loop: {control.control_error}"] if control.control_error else []
     return found
 
 
-def summary(described: dict[str, Any]) -> str:
+def summary(described: JobDescription) -> str:
     """Return a job in a few lines."""
     lines = [f"<Job {one_line(described)}>"]
     executors = _ordered(described)
     lines += [
-        f"  {e['operator']}[{e['executor']}]: {e['cores']} cores, queue {e['queue']:,}, "
-        f"state {format_bytes(e['state_bytes'])}"
+        f"  {e.operator}[{e.executor}]: {e.cores} cores, queue {e.queue:,}, state {format_bytes(e.state_bytes)}"
         for e in executors[:LISTED]
     ]
     lines += [f"  and {len(executors) - LISTED} more: see job.metrics()"] if len(executors) > LISTED else []
     return "\n".join(lines)
 
 
-def _ordered(described: dict[str, Any]) -> list[dict[str, Any]]:
-    return sorted(described["executors"], key=lambda e: (e["operator"], e["executor"]))
+def _ordered(described: JobDescription) -> list[ExecutorReport]:
+    return sorted(described.executors, key=lambda e: (e.operator, e.executor))
 
 
 _HEAD = ("operator", "home", "cores", "λ /s", "μ /s", "queue", "p50", "p99", "state", "moves")
 
 
-def html(described: dict[str, Any]) -> str:
+def html(described: JobDescription) -> str:
     """Return a job as a table for notebooks."""
     rows = "".join(_row(described, e) for e in _ordered(described))
     head = "".join(f"<th style='text-align:left'>{name}</th>" for name in _HEAD)
@@ -114,17 +114,17 @@ def html(described: dict[str, Any]) -> str:
     return f"<div><strong>{title}</strong><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
 
 
-def _row(described: dict[str, Any], measure: dict[str, Any]) -> str:
+def _row(described: JobDescription, measure: ExecutorReport) -> str:
     cells = (
-        f"{measure['operator']}[{measure['executor']}]",
-        described["nodes"][measure["node"]],
-        str(measure["cores"]),
-        f"{measure['arrival_rate']:,.0f}",
-        "–" if measure["service_rate"] is None else f"{measure['service_rate']:,.0f}",
-        f"{measure['queue']:,}",
-        "–" if measure["latency_p50"] is None else format_time(measure["latency_p50"]),
-        "–" if measure["latency_p99"] is None else format_time(measure["latency_p99"]),
-        format_bytes(measure["state_bytes"]),
-        f"{measure['moves']} ({measure['moves_across']} across nodes)",
+        f"{measure.operator}[{measure.executor}]",
+        described.nodes[measure.node],
+        str(measure.cores),
+        f"{measure.arrival_rate:,.0f}",
+        "–" if measure.service_rate is None else f"{measure.service_rate:,.0f}",
+        f"{measure.queue:,}",
+        "–" if measure.latency_p50 is None else format_time(measure.latency_p50),
+        "–" if measure.latency_p99 is None else format_time(measure.latency_p99),
+        format_bytes(measure.state_bytes),
+        f"{measure.moves} ({measure.moves_across} across nodes)",
     )
     return "<tr>" + "".join(f"<td>{escaping.escape(cell)}</td>" for cell in cells) + "</tr>"

@@ -5,9 +5,10 @@ from __future__ import annotations
 import shutil
 import sys
 from types import TracebackType
-from typing import Any, TextIO
+from typing import TextIO
 
 from dask_elastic.runtime.client.job_view import one_line
+from dask_elastic.runtime.protocol.job_description import JobDescription
 
 
 class Progress:
@@ -16,9 +17,9 @@ class Progress:
     Parameters
     ----------
     shown : bool or None
-        Whether to show it; None is in a terminal only.
+        Whether to show the line; None shows it in a terminal only.
     stream : file, optional
-        Where to; standard error if left out, so that output stays clean.
+        Where to write it; standard error if left out, which leaves standard output to the program.
     """
 
     def __init__(self, shown: bool | None = None, stream: TextIO | None = None):
@@ -29,11 +30,11 @@ class Progress:
     def __enter__(self) -> Progress:
         return self
 
-    def show(self, described: dict[str, Any]) -> None:
-        """Show how a job stands."""
+    def show(self, described: JobDescription) -> None:
+        """Show a job in the line."""
         if not self.shown:
             return
-        # A line that wraps cannot be written over.
+        # A line that wraps cannot be overwritten.
         line = one_line(described)[: shutil.get_terminal_size().columns - 1]
         self.stream.write("\r" + line.ljust(self._width))
         self.stream.flush()

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from dask_elastic.runtime.client.job import call, default_client
+from dask_elastic.runtime.client.call import call_scheduler, call_worker, default_client
+from dask_elastic.runtime.protocol.calls import B, Call
+from dask_elastic.runtime.protocol.codec import Payload
+from dask_elastic.runtime.protocol.queue_calls import HeldRows
 from dask_elastic.runtime.transport.queue_reader import batches_of
 
 if TYPE_CHECKING:
@@ -51,14 +54,10 @@ def read_queue(name: str, client: Client | None = None) -> Iterator[pa.RecordBat
     """
     client = client or default_client()
 
-    def ask(operation: str, **arguments: Any) -> Any:
-        return call(client, operation, **arguments)
+    def ask(call: Call[B], /) -> B:
+        return call_scheduler(client, call)
 
-    def fetch(address: str, **item: Any) -> Any:
-        return client.sync(_fetch, client, address, item)
+    def fetch(address: str, call: HeldRows) -> Payload:
+        return call_worker(client, address, call)
 
     yield from batches_of(name, ask, fetch)
-
-
-async def _fetch(client: Client, address: str, item: dict[str, Any]) -> Any:
-    return await client.rpc(address).elastic_held_rows(**item)

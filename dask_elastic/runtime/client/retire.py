@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from dask.utils import parse_timedelta
 
-from dask_elastic.runtime.client.job import call, default_client
+from dask_elastic.runtime.client.call import call_scheduler, default_client
+from dask_elastic.runtime.protocol.job_calls import Retire
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -64,6 +65,6 @@ def retire(
     addresses = [workers] if isinstance(workers, str) else list(workers)
     client = client or default_client()
     seconds = None if timeout is None else float(parse_timedelta(timeout, default="s"))
-    call(client, "retire", workers=addresses, timeout=seconds)
+    call_scheduler(client, Retire(tuple(addresses), seconds))
     if close:
         client.retire_workers(addresses, close_workers=True)

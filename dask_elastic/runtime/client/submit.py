@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Mapping
-from dataclasses import asdict
 from types import CellType
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +12,11 @@ import cloudpickle
 import dask.config
 
 from dask_elastic._version import __version__
-from dask_elastic.runtime.client.job import Job, call, default_client
+from dask_elastic.runtime.client.call import call_scheduler, default_client
+from dask_elastic.runtime.client.job import Job
 from dask_elastic.runtime.config.job_options import job_options
 from dask_elastic.runtime.config.tls_policy import check_exposure
+from dask_elastic.runtime.protocol.job_calls import Submit
 from dask_elastic.runtime.protocol.job_spec import STATIC, ComponentSummary
 from dask_elastic.topology.component import Branch, Component, Exit, build_components
 from dask_elastic.topology.operators import Compute, SourceOperator
@@ -89,22 +90,21 @@ def submit(
         raise TypeError(f"submit takes a Topology, not {type(topology).__name__}")
     client = client or default_client()
     check_exposure([client.scheduler.address])
-    checked = asdict(job_options(options))
+    checked = job_options(options)
     components = build_components(topology)
     for component in components:
         if isinstance(component.operator, SourceOperator):
             component.operator.source.check()
-    summaries = [asdict(_summary(component)) for component in components]
-    message = {
-        "name": _job_name(name, topology),
-        "version": __version__,
-        "summaries": summaries,
-        "options": checked,
-        "cores": _checked_cores(components, cores or {}, checked["paradigm"]),
-        "components": pickle_components(components),
-    }
+    job = Submit(
+        name=_job_name(name, topology),
+        version=__version__,
+        summaries=tuple(map(_summary, components)),
+        options=checked,
+        cores=_checked_cores(components, cores or {}, checked.paradigm),
+        components=pickle_components(components),
+    )
     install(client)
-    return Job(call(client, "submit", **message)["name"], client)
+    return Job(call_scheduler(client, job).name, client)
 
 
 def install(client: Client) -> None:

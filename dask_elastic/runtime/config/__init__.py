@@ -1,1 +1,1 @@
-"""Options of jobs, workers and the control loop, parsed from the Dask configuration; the TLS policy."""
+"""Options of jobs, workers and the control loop, parsed in one way from the Dask configuration; the TLS policy."""

@@ -1,38 +1,39 @@
-"""Options of a job: what the user gave, else what the Dask configuration says under ``elastic``."""
+"""Options of a job: as the user gives them, else from the Dask configuration under ``elastic``."""
 
 from __future__ import annotations
 
-import difflib
-import math
-from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any
 
 import dask.config
 import yaml
-from dask.utils import parse_bytes, parse_timedelta
 
 from dask_elastic.planning.registry import names
+from dask_elastic.runtime.config.parsing import Amount, Choice, Duration, Flag, Option, Size, nearest
 from dask_elastic.runtime.protocol.job_spec import PARADIGMS, JobOptions
 from dask_elastic.vocab.errors import SubmitError
 
-DURATIONS = (
-    "inbox_time", "queue_time", "balance_interval", "flush_interval", "report_interval", "latency_target",
-    "watermark_interval", "idle_timeout",
-)  # fmt: skip
-SIZES = ("channel_window",)
-NUMBERS = ("balance_threshold",)
-FLAGS = ("dry_run",)
-CHOICES = {"on_error": ("fail", "skip"), "planner": names("cores"), "paradigm": PARADIGMS}
-NAMES = (*CHOICES, *FLAGS, *DURATIONS, *SIZES, *NUMBERS)
-OPTIONAL = frozenset({"latency_target", "idle_timeout"})
-"""Options for which None is an answer, not a question."""
-
-TRUTHS = {True: True, False: False, "true": True, "false": False}
+OPTIONS = (
+    Option("on_error", Choice(("fail", "skip"))),
+    Option("planner", Choice(tuple(names("cores")))),
+    Option("paradigm", Choice(PARADIGMS)),
+    Option("dry_run", Flag()),
+    Option("inbox_time", Duration()),
+    Option("queue_time", Duration()),
+    Option("balance_interval", Duration()),
+    Option("flush_interval", Duration()),
+    Option("report_interval", Duration()),
+    Option("latency_target", Duration(), optional=True),
+    Option("watermark_interval", Duration()),
+    Option("idle_timeout", Duration(), optional=True),
+    Option("channel_window", Size()),
+    Option("balance_threshold", Amount(least=1)),
+)
+NAMES = tuple(option.name for option in OPTIONS)
 
 
 def load_defaults() -> None:
-    """Make the shipped defaults known to the Dask configuration; what the user configured stays."""
+    """Add the shipped defaults to the Dask configuration; values that the user has configured stay."""
     text = files("dask_elastic").joinpath("elastic.yaml").read_text(encoding="utf-8")
     dask.config.update_defaults(yaml.safe_load(text))
 
@@ -43,7 +44,7 @@ def job_options(given: dict[str, Any]) -> JobOptions:
     Parameters
     ----------
     given : dict
-        What the user gave; durations as ``"5ms"`` or seconds, sizes as ``"32MiB"`` or bytes.
+        The options that the user gives; durations as ``"5ms"`` or seconds, sizes as ``"32MiB"`` or bytes.
 
     Returns
     -------
@@ -53,7 +54,7 @@ def job_options(given: dict[str, Any]) -> JobOptions:
     Raises
     ------
     SubmitError
-        If an option is unknown (with the nearest that exists) or its value makes no sense.
+        If an option is unknown, or does not take its value; names the nearest option or value.
 
     Examples
     --------
@@ -66,53 +67,14 @@ def job_options(given: dict[str, Any]) -> JobOptions:
     """
     for name in given:
         if name not in NAMES:
-            near = _nearest(name, NAMES)
+            near = nearest(name, NAMES)
             hint = f"did you mean {near!r}? " if near else ""
             raise SubmitError(f"there is no option {name!r}: {hint}The options are {', '.join(NAMES)}")
-    return JobOptions(**{name: _value(name, given) for name in NAMES})
+    return JobOptions(**{option.name: _value(option, given) for option in OPTIONS})
 
 
-def _nearest(given: Any, names: Sequence[str]) -> str | None:
-    return next(iter(difflib.get_close_matches(str(given), names, 1)), None)
-
-
-def _value(name: str, given: dict[str, Any]) -> Any:
-    value = given.get(name)
-    if value is None and not (name in OPTIONAL and name in given):
-        value = dask.config.get("elastic." + name.replace("_", "-"))
-    if name in CHOICES:
-        if value not in CHOICES[name]:
-            near = _nearest(value, CHOICES[name])
-            hint = f"; did you mean {near!r}?" if near else ""
-            raise SubmitError(f"{name}={value!r}: choose from {', '.join(map(repr, CHOICES[name]))}{hint}")
-        return value
-    if name in FLAGS:
-        text = value.lower() if isinstance(value, str) else value
-        if not isinstance(value, bool | str) or text not in TRUTHS:
-            raise SubmitError(f"{name}={value!r}: give True or False")
-        return TRUTHS[text]
-    if value is None and name in OPTIONAL:
-        return None
-    return _amount(name, value)
-
-
-def _amount(name: str, value: Any) -> float:
-    """Return a duration, a size or a number, all above zero."""
-    try:
-        parsed = _parsed(name, value)
-    except (TypeError, ValueError, KeyError) as error:
-        kind = "a duration such as '50ms'" if name in DURATIONS else "a size such as '32MiB'"
-        raise SubmitError(f"{name}={value!r} is not {'a number' if name in NUMBERS else kind}") from error
-    if not (parsed > 0 and math.isfinite(parsed)):
-        raise SubmitError(f"{name}={value!r} must be above zero")
-    if name == "balance_threshold" and parsed < 1:
-        raise SubmitError(f"balance_threshold={value!r} must be at least 1, which is perfect balance")
-    return parsed
-
-
-def _parsed(name: str, value: Any) -> float:
-    if name in NUMBERS or (isinstance(value, int | float) and not isinstance(value, bool)):
-        return float(value) if name not in SIZES else int(value)
-    if name in SIZES:
-        return int(parse_bytes(value))
-    return float(parse_timedelta(value, default="s"))
+def _value(option: Option, given: dict[str, Any]) -> Any:
+    value = given.get(option.name)
+    if value is None and not (option.optional and option.name in given):
+        value = dask.config.get(option.path)
+    return option.parse(value, option.name)

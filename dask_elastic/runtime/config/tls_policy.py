@@ -1,4 +1,4 @@
-"""Whether rows and code of a job go over a network in the clear, and what is done about it."""
+"""The TLS policy: addresses that are reached over a network without TLS are refused or warned of."""
 
 from __future__ import annotations
 
@@ -15,23 +15,22 @@ from dask_elastic.vocab.errors import SubmitError
 logger = logging.getLogger("dask_elastic.security")
 
 IN_THE_CLEAR = frozenset({"tcp", "ucx", "ucxx", "ws"})
-"""Transports of Dask that neither encrypt nor know whom they talk to."""
+"""Transports of Dask without encryption and authentication."""
 
 WARNING = (
-    "Dask listens without TLS on {addresses}. Whoever reaches such a port can run code of any kind on the cluster, and "
-    "read the rows of its jobs: Dask trusts its network. Give the cluster TLS certificates "
-    "(distributed.security.Security), or keep its network closed. elastic.require-tls: true refuses jobs there. "
-    "This is said once."
+    "Dask listens without TLS on {addresses}. Any program that can connect to such a port can run code on the cluster "
+    "and read the rows of its jobs. Give the cluster TLS certificates (distributed.security.Security), or keep its "
+    "network closed. elastic.require-tls: true refuses jobs there. This warning is given once."
 )
 
 
 class ExposedCluster(UserWarning):
-    """A cluster that can be reached over a network without TLS."""
+    """Warns of a cluster that can be reached over a network without TLS."""
 
 
 class _Once:
     def __init__(self) -> None:
-        self.said = False
+        self.warned = False
 
 
 _ONCE = _Once()
@@ -56,19 +55,19 @@ def is_exposed(address: str) -> bool:
 
 
 def check_exposure(addresses: Iterable[str], refuse: bool | None = None) -> None:
-    """Refuse addresses that are reached over a network without TLS, or warn of them, once in a process.
+    """Refuse addresses that are reached over a network without TLS, or warn of them once in a process.
 
     Parameters
     ----------
     addresses : iterable of str
-        Of schedulers and workers.
+        Addresses of schedulers and workers.
     refuse : bool, optional
-        Whether to refuse; what ``elastic.require-tls`` says if left out.
+        Whether to refuse them; the option ``elastic.require-tls`` if left out.
 
     Raises
     ------
     SubmitError
-        If there are such and they are refused.
+        If such addresses are refused.
     """
     exposed = sorted({address for address in addresses if is_exposed(address)})
     if not exposed:
@@ -79,8 +78,8 @@ def check_exposure(addresses: Iterable[str], refuse: bool | None = None) -> None
             f"elastic.require-tls is true, and Dask listens without TLS on {listed}. Start the cluster with "
             "certificates (distributed.security.Security), or on loopback only."
         )
-    if not _ONCE.said:
-        _ONCE.said = True
+    if not _ONCE.warned:
+        _ONCE.warned = True
         text = WARNING.format(addresses=listed)
         logger.warning("%s", text)
         warnings.warn(text, ExposedCluster, stacklevel=3)

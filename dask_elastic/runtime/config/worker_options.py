@@ -1,36 +1,44 @@
-"""What the configuration of a worker says of the worker itself, whatever jobs run on it."""
+"""Options of a worker, for all jobs on it: from its Dask configuration, under ``elastic``."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-import dask.config
-from dask.utils import parse_bytes, parse_timedelta
-
+from dask_elastic.runtime.config.parsing import Amount, Duration, Flag, Option, Size, configured
 from dask_elastic.vocab.errors import SubmitError
 
 MAX_FRAME = 2**30
-"""Bytes of a packet that are accepted where the configuration does not say."""
+"""Bytes of the largest packet, unless the configuration sets them."""
 
 LEAST_FRAME = 64 * 2**20
-"""A batch of rows has to fit, and what is sent together with it."""
+"""A batch of rows and the messages that are sent with it have to fit into a packet."""
+
+REQUIRE_TLS = Option("require_tls", Flag())
+OPTIONS = (
+    Option("max_frame", Size(positive=False)),
+    REQUIRE_TLS,
+    Option("heartbeat_interval", Duration(positive=False)),
+    Option("heartbeat_timeout", Duration(positive=False)),
+    Option("memory_pressure", Amount(positive=False)),
+    Option("memory_limit", Amount(positive=False)),
+)
+"""Fields of `WorkerOptions`, which checks their ranges."""
 
 
 @dataclass(frozen=True)
 class WorkerOptions:
-    """How a node behaves towards the others.
+    """The options of a worker.
 
     Parameters
     ----------
     max_frame : int
         Bytes of the largest packet that is sent or accepted.
     require_tls : bool
-        Whether a job is refused where its rows would go over a network in the clear.
+        Whether a job is refused where its rows would go over a network without TLS.
     heartbeat_interval : float
-        Seconds between two signs of life to each other node.
+        Seconds between two heartbeats to each other node.
     heartbeat_timeout : float
-        Seconds of silence after which another node counts as lost.
+        Seconds without a message after which another node counts as lost.
     memory_pressure, memory_limit : float
         Parts of the worker's memory at which it takes no more tuples, and at which a job has to end.
     """
@@ -44,7 +52,7 @@ class WorkerOptions:
 
     def __post_init__(self) -> None:
         if self.max_frame < LEAST_FRAME:
-            raise SubmitError(f"elastic.max-frame is {self.max_frame}: give at least {LEAST_FRAME // 2**20}MiB")
+            raise SubmitError(f"elastic.max-frame={self.max_frame} must be at least {LEAST_FRAME // 2**20}MiB")
         if not 0 < 2 * self.heartbeat_interval <= self.heartbeat_timeout:
             raise SubmitError(
                 f"elastic.heartbeat-interval is {self.heartbeat_interval:g} s and elastic.heartbeat-timeout "
@@ -53,31 +61,24 @@ class WorkerOptions:
         if not 0 < self.memory_pressure <= self.memory_limit <= 1:
             raise SubmitError(
                 f"elastic.memory-pressure is {self.memory_pressure:g} and elastic.memory-limit {self.memory_limit:g}: "
-                "both are parts of a worker's memory, the first not above the second"
+                "both are parts of a worker's memory, and the first may not exceed the second"
             )
 
 
 def worker_options() -> WorkerOptions:
-    """Return what the configuration of this process says.
+    """Return the options in the configuration of this process.
 
     Raises
     ------
     SubmitError
-        If a value makes no sense; names the option.
+        If an option does not take its value; names the option.
 
     Examples
     --------
     >>> worker_options().heartbeat_interval
     0.5
     """
-    return WorkerOptions(
-        max_frame=_parsed("max-frame", lambda value: int(parse_bytes(value))),
-        require_tls=require_tls(),
-        heartbeat_interval=_parsed("heartbeat-interval", _seconds),
-        heartbeat_timeout=_parsed("heartbeat-timeout", _seconds),
-        memory_pressure=_parsed("memory-pressure", float),
-        memory_limit=_parsed("memory-limit", float),
-    )
+    return WorkerOptions(**configured(OPTIONS))
 
 
 def require_tls() -> bool:
@@ -86,22 +87,6 @@ def require_tls() -> bool:
     Raises
     ------
     SubmitError
-        If the configuration says neither yes nor no: guessing would be no security.
+        If the configuration has neither true nor false.
     """
-    value = dask.config.get("elastic.require-tls")
-    text = value.lower() if isinstance(value, str) else value
-    if text not in (True, False, "true", "false"):
-        raise SubmitError(f"elastic.require-tls is {value!r}: give true or false")
-    return text in (True, "true")
-
-
-def _seconds(value: Any) -> float:
-    return float(parse_timedelta(value, default="s"))
-
-
-def _parsed(option: str, parse: Any) -> Any:
-    value = dask.config.get(f"elastic.{option}")
-    try:
-        return parse(value)
-    except (TypeError, ValueError, KeyError) as error:
-        raise SubmitError(f"elastic.{option} is {value!r} in the worker's configuration: {error}") from error
+    return bool(REQUIRE_TLS.configured())

@@ -1,1 +1,1 @@
-"""What client, scheduler and workers say to each other: specs, calls, reports, errors on the wire."""
+"""Messages between client, scheduler and workers: specs, typed calls and reports, their codec, and errors."""

@@ -1,9 +1,9 @@
-"""What a job is, as sent from the client over the scheduler to the workers."""
+"""A job as the client submits it and the scheduler places it: structure, options, nodes, homes and cores."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from dask_elastic.vocab.identity import ExecutorId
 
@@ -13,19 +13,34 @@ PARADIGMS = (ELASTIC, STATIC)
 """How a job may be elastic."""
 
 VACANT = ""
-"""Address at the place of a node that has left a job; the next one that joins takes the place."""
+"""Address at the place of a node that has left a job; the next node that joins takes the place."""
+
+
+class JobGeneration(NamedTuple):
+    """One start of a job; every message about the job carries it, so that those of earlier starts are refused.
+
+    Parameters
+    ----------
+    job : str
+        The name of the job.
+    generation : int
+        The number of the start; a job that is submitted again under its name has another one.
+    """
+
+    job: str
+    generation: int
 
 
 @dataclass(frozen=True)
 class JobOptions:
-    """How a job runs; durations in seconds, sizes in bytes.
+    """The options of a job; durations in seconds, sizes in bytes.
 
     Parameters
     ----------
     on_error : str
-        "fail" or "skip": what becomes of rows that user code cannot digest.
+        "fail" or "skip": whether a row for which user code raises fails the job or becomes a dead letter.
     inbox_time : float
-        Seconds of work a task may have taken.
+        Seconds of work that a task may have taken from its queue.
     balance_interval : float
         Seconds between two balancings of an executor.
     balance_threshold : float
@@ -41,15 +56,15 @@ class JobOptions:
     latency_target : float or None
         Seconds within which the mean tuple is to be processed; None leaves the cores as they are.
     planner : str
-        Who assigns cores to executors.
+        The name of the planner that assigns cores to executors.
     paradigm : str
         How the job is elastic: one of `PARADIGMS`.
     dry_run : bool
-        Whether decisions are only said.
+        Whether decisions are logged and not carried out.
     watermark_interval : float
         Seconds between two watermarks of a source, at least.
     idle_timeout : float or None
-        Seconds without a row after which nobody waits for the event time of an instance of a source; None is never.
+        Seconds without a row after which an instance of a source is idle and holds no watermark back; None is never.
     """
 
     on_error: str
@@ -70,7 +85,23 @@ class JobOptions:
 
 @dataclass(frozen=True)
 class ComponentSummary:
-    """The structure of a component, without any user code: what the scheduler needs to place it."""
+    """The structure of a component without user code, as the scheduler needs it for placement.
+
+    Parameters
+    ----------
+    name, kind : str
+        Its name, and "source", "compute" or "sink".
+    inputs, operators : tuple of str
+        The components before it, and the operators that are fused into it.
+    instances : int or None
+        Instances of a source or executors of a stateful component; None leaves the number to the scheduler.
+    shards : int
+        Shards of each executor.
+    pushed : bool
+        Whether a client sends the rows of the source.
+    epochs : int
+        Epochs that may wait at an instance of a source for Spark; 0 for all others.
+    """
 
     name: str
     kind: str
@@ -84,18 +115,18 @@ class ComponentSummary:
 
 @dataclass(frozen=True)
 class JobSpec:
-    """One job's part for one node.
+    """A job's part for one node.
 
     Parameters
     ----------
     job : str
-        Its name.
+        The name of the job.
     generation : int
-        Tells this run of the job from earlier ones of its name, whose messages may still be on their way.
+        The number of this start of the job; see `JobGeneration`.
     nodes : tuple of str
-        Address of each node, `VACANT` for one that has left; nodes are known by their place here.
+        Address of each node, `VACANT` for one that has left; nodes are identified by their place here.
     node : int
-        The node that this is for.
+        The node that this part is for.
     summaries : tuple of ComponentSummary
         The structure.
     homes : dict of str to tuple of int
@@ -103,11 +134,12 @@ class JobSpec:
     cores : dict of str to tuple of dict
         Cores of each executor at the start, by node.
     options : JobOptions
-        How it runs.
+        The options.
     guests : tuple of int
-        Nodes that joined while the job ran, or that are about to leave: their loss harms only who has tasks there.
+        Nodes that joined while the job ran, or that are about to leave. They host remote tasks only, so that the job
+        survives their loss.
     incarnation : int
-        Counts the joinings of the job's nodes: which one this part is of. What an earlier part of a node says is stale.
+        The number of the joining of which this part is; the scheduler refuses reports of a node's earlier parts.
     """
 
     job: str
@@ -122,44 +154,22 @@ class JobSpec:
     incarnation: int = 0
 
     @property
-    def run(self) -> tuple[str, int]:
-        """Which run of which job; every message between its nodes carries it."""
-        return self.job, self.generation
-
-    def to_message(self) -> dict[str, Any]:
-        """As plain values that msgpack carries."""
-        message = asdict(self)
-        message["cores"] = {name: [list(c.items()) for c in cores] for name, cores in self.cores.items()}
-        return message
-
-    @classmethod
-    def from_message(cls, message: dict[str, Any]) -> JobSpec:
-        """Return the inverse of `to_message`."""
-        return cls(
-            job=message["job"],
-            generation=message["generation"],
-            nodes=tuple(message["nodes"]),
-            node=message["node"],
-            summaries=summaries_from(message["summaries"]),
-            homes={name: tuple(homes) for name, homes in message["homes"].items()},
-            cores={name: tuple(dict(c) for c in cores) for name, cores in message["cores"].items()},
-            options=JobOptions(**message["options"]),
-            guests=tuple(message["guests"]),
-            incarnation=message["incarnation"],
-        )
+    def generation_id(self) -> JobGeneration:
+        """The job and its generation."""
+        return JobGeneration(self.job, self.generation)
 
     @property
     def members(self) -> list[tuple[int, str]]:
-        """Return place and address of every node that has not left."""
+        """Place and address of every node that has not left."""
         return [(node, address) for node, address in enumerate(self.nodes) if address != VACANT]
 
     @property
     def settled(self) -> frozenset[int]:
-        """Nodes that are home of an executor or run a source; sinks are at the same ones."""
+        """Nodes that are the home of an executor or run a source; sinks run on the same nodes."""
         return frozenset(node for homes in self.homes.values() for node in homes)
 
     def with_guest(self, address: str) -> JobSpec:
-        """Return the spec with one more node, at the first place that is free."""
+        """Return the spec with one more node, at the first vacant place."""
         nodes = list(self.nodes)
         place = nodes.index(VACANT) if VACANT in nodes else len(nodes)
         nodes[place : place + 1] = [address]
@@ -176,25 +186,18 @@ class JobSpec:
         return next(s for s in self.summaries if s.name == component)
 
     def instances(self, component: str) -> list[ExecutorId]:
-        """All instances of a source or a stateful component."""
+        """Return all instances of a source or a stateful component."""
         return [ExecutorId(component, index) for index in range(len(self.homes[component]))]
 
     def node_of(self, instance: ExecutorId) -> int:
-        """Home of an instance; a sink's instances are numbered by node."""
+        """Return the home of an instance; a sink's instances are numbered by node."""
         homes = self.homes.get(instance.component)
         return instance.index if homes is None else homes[instance.index]
 
     def inputs_of(self, component: str) -> list[ExecutorId]:
-        """Return the instances whose rows come into a stateful component."""
+        """Return the instances whose rows a stateful component receives."""
         return [i for name in self.summary(component).inputs for i in self.instances(name)]
 
     def sink_inputs(self, component: str, node: int) -> list[ExecutorId]:
-        """Return the instances whose rows come into the instance of a sink on a node."""
+        """Return the instances whose rows the instance of a sink on a node receives."""
         return [i for i in self.inputs_of(component) if self.node_of(i) == node]
-
-
-def summaries_from(messages: list[dict[str, Any]]) -> tuple[ComponentSummary, ...]:
-    """Summaries as they were before they became plain values."""
-    return tuple(
-        ComponentSummary(**{**m, "inputs": tuple(m["inputs"]), "operators": tuple(m["operators"])}) for m in messages
-    )

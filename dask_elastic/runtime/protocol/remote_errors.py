@@ -1,4 +1,4 @@
-"""Errors on their way between processes: pickled where they arise, raised again where they are wanted."""
+"""Errors between processes: pickled in the process that raises them, raised again in the one that called it."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dask_elastic.vocab.errors import ElasticError, JobFailed
 
 
 class Relayed(Exception):
-    """An error that came as bytes and goes on as bytes: who passes it on need not know its class.
+    """An error of another process as bytes, so that a process that forwards it does not need its class.
 
     Parameters
     ----------
     data : bytes
-        What `dump_error` made of it.
+        The error, as `dump_error` returns it.
     """
 
     def __init__(self, data: bytes):
@@ -24,13 +24,13 @@ class Relayed(Exception):
 
 
 def dump_error(error: BaseException) -> bytes:
-    """Return an error as bytes; one that cannot be pickled goes as its text."""
+    """Return an error as bytes; one that cannot be pickled becomes a `JobFailed` with its text."""
     if isinstance(error, Relayed):
         return error.data
     try:
         data: bytes = cloudpickle.dumps(error)
         pickle.loads(data)
-    except Exception as reason:  # any class of a user's may fail to pickle in any way; its text is what is left
+    except Exception as reason:  # a user's class may fail to pickle in any way
         data = pickle.dumps(JobFailed(f"{type(error).__name__}: {error} (the error itself cannot be sent: {reason!r})"))
     return data
 

@@ -1,4 +1,4 @@
-"""The control loop on the scheduler: it looks, decides beside the event loop, and has the homes carry out the plan."""
+"""The control loop on the scheduler: takes snapshots, plans in a thread, and has the homes change their cores."""
 
 from __future__ import annotations
 
@@ -18,6 +18,10 @@ from dask_elastic.control.history import History
 from dask_elastic.control.loop import ControlLoop
 from dask_elastic.control.recording import decision_to_dict, dumps
 from dask_elastic.runtime.config.control_options import ControlOptions
+from dask_elastic.runtime.protocol import job_calls
+from dask_elastic.runtime.protocol.calls import HandledCall
+from dask_elastic.runtime.protocol.job_description import ControlView
+from dask_elastic.runtime.protocol.job_spec import JobGeneration
 from dask_elastic.runtime.protocol.remote_errors import Relayed, load_error
 from dask_elastic.runtime.scheduler.core_changes import CoreChanges
 from dask_elastic.runtime.scheduler.job_record import JobRecord
@@ -35,22 +39,24 @@ if TYPE_CHECKING:
 logger = logging.getLogger("dask_elastic.scheduler")
 
 TOPIC = "dask_elastic"
-"""Decisions are published under this topic of Dask's events."""
+"""The topic of Dask's events under which decisions are published."""
 
 ANSWER_SECONDS = 5.0
-"""A home that does not answer for so long keeps nobody waiting: its change goes on beside the loop."""
+"""The control loop waits so long for a home; the change goes on in the background after that."""
 
 CHANGES_AT_ONCE = 8
-"""Each call takes a fraction of a millisecond of the event loop, and others shall have their turns in between."""
+"""Each call takes a fraction of a millisecond of the event loop; the bound lets other work run in between."""
 
 KEPT_DECISIONS = 1_000
 
 LOOK_SECONDS = 0.05
-"""Workers report at whole multiples of their interval; the loop looks so much later, when their reports are here."""
-
+"""Workers report at whole multiples of their interval; a period begins so much later, when the reports have come."""
 
 RESTLESS_PERIODS = 2
-"""For so many periods after some load has jumped the loop looks twice as often."""
+"""Periods after a jump of some load during which the loop runs twice as often."""
+
+Failures = dict[JobGeneration, str]
+"""Errors of changes that could not be carried out."""
 
 
 class ControlDriver:
@@ -59,13 +65,13 @@ class ControlDriver:
     Parameters
     ----------
     scheduler : distributed.Scheduler
-        Where decisions are published.
+        Publishes the decisions.
     membership : Membership
         Lets new workers join.
     cores : CoreChanges
-        Carries changes out.
+        Carries the changes out.
     options : ControlOptions
-        How often, and how.
+        The period, and the settings of the planner.
 
     Attributes
     ----------
@@ -73,8 +79,10 @@ class ControlDriver:
         The last minutes of each job.
     log : DecisionLog
         The newest decisions.
+    snapshot_log : SnapshotLog
+        The newest snapshots.
     error : str or None
-        Why the last period came to nothing.
+        The error of the last period.
     """
 
     def __init__(
@@ -88,7 +96,7 @@ class ControlDriver:
         self.log = DecisionLog(KEPT_DECISIONS)
         self.error: str | None = None
         self.snapshot_builder = SnapshotBuilder(membership, STALE_PERIODS * self.options.period)
-        self.tape = SnapshotLog()
+        self.snapshot_log = SnapshotLog()
         self._pause = ShortTurns()
         self._loop = ControlLoop(self.options.settings, clock=time.perf_counter, pause=self._pause)
         self._outlook: Mapping[str, Outlook] = {}
@@ -103,23 +111,23 @@ class ControlDriver:
     # life
 
     def wake(self) -> None:
-        """Begin to look at the cluster, unless that is going on."""
+        """Start the loop, unless it runs."""
         if self._task is None or self._task.done():
             self._task = asyncio.ensure_future(self._run())
 
     def look_soon(self) -> None:
-        """Look twice in a period for a while, since some load has jumped: what is measured changes until it is old."""
+        """Run twice as often for a while, because some load has jumped and the measured rates still change."""
         self._restless_until = time.monotonic() + RESTLESS_PERIODS * self.options.period
         self._hurry.set()
 
     def stop(self) -> None:
-        """Look no further."""
+        """Stop the loop and the changes in flight."""
         for task in (self._task, self._joining, *self._beside):
             if task is not None:
                 task.cancel()
 
     async def _run(self) -> None:
-        """Look once a period, until no job runs any more."""
+        """Run a period after the other, until no job runs."""
         pool = ThreadPoolExecutor(1, thread_name_prefix="elastic-control-loop")
         try:
             while self.cores.jobs.running:
@@ -129,7 +137,7 @@ class ControlDriver:
             pool.shutdown(wait=False)
 
     async def _next_look(self) -> None:
-        """Wait until the next look is due, which is sooner once a load has jumped."""
+        """Wait until the next period is due, which is earlier after a load has jumped."""
         period = self.options.period
         self._hurry.clear()
         if time.monotonic() >= self._restless_until:
@@ -142,7 +150,7 @@ class ControlDriver:
     async def _guarded_period(self, pool: ThreadPoolExecutor) -> None:
         try:
             await self.period(pool)
-        except Exception as error:  # whatever goes wrong in one period, the next one comes
+        except Exception as error:  # an error of any kind ends this period only
             logger.exception("the control loop")
             self.error = f"{type(error).__name__}: {error}"
         else:
@@ -151,7 +159,7 @@ class ControlDriver:
     # one period
 
     async def period(self, pool: ThreadPoolExecutor) -> None:
-        """Look, decide, act, and remember."""
+        """Take a snapshot, plan, carry the plan out, and record it."""
         await self._let_join()
         view = self.snapshot_builder.view(time.time())
         snapshot, plan = await asyncio.get_running_loop().run_in_executor(pool, self._decide, view)
@@ -164,7 +172,7 @@ class ControlDriver:
             return snapshot, self._loop.tick(snapshot)
 
     async def _let_join(self) -> None:
-        """Let new workers join; one that is slow to answer keeps nobody waiting."""
+        """Let new workers join, for half a period at most; a slow one joins in the background."""
         if self._joining is None or self._joining.done():
             self._joining = asyncio.ensure_future(self.membership.join_new())
         await asyncio.wait([self._joining], timeout=self.options.period / 2)
@@ -175,7 +183,7 @@ class ControlDriver:
         self.log.observe(snapshot)
         self.log.add(plan.decisions)
         self.history.add(snapshot, plan)
-        self.tape.add(snapshot)
+        self.snapshot_log.add(snapshot)
         self._outlook = plan.outlook
         addresses = [node.address for node in snapshot.nodes]
         for decision in plan.decisions:
@@ -184,22 +192,22 @@ class ControlDriver:
         self._note_sharing()
 
     def _note_sharing(self) -> None:
-        """Take back what was said of sharing slots where it is no longer true."""
+        """Clear the `oversubscribed` flag of jobs that no longer share slots."""
         held = self.cores.jobs.held()
         for record in self.cores.jobs.running:
             if record.oversubscribed:
-                mine = record.cores_by_address()
-                record.oversubscribed = any(held[address] > self.cores.workers.slots(address) for address in mine)
+                own = record.cores_by_address()
+                record.oversubscribed = any(held[address] > self.cores.workers.slots(address) for address in own)
 
     # carrying out
 
-    async def _carry_out(self, snapshot: Snapshot, changes: Iterable[CoreChange]) -> dict[tuple[str, int], str]:
-        """Have the homes change cores, those that only give up first; returns what went wrong, by run of a job."""
+    async def _carry_out(self, snapshot: Snapshot, changes: Iterable[CoreChange]) -> Failures:
+        """Have the homes change cores, those that only release cores first; returns the errors by job generation."""
         waves: tuple[list[CoreChange], list[CoreChange]] = [], []
         for change in changes:
             takes = any(count > change.before.get(node, 0) for node, count in change.after.items())
             waves[takes].append(change)
-        failed: dict[tuple[str, int], str] = {}
+        failed: Failures = {}
         for wave in waves:
             if wave:
                 tasks = [self._begin(snapshot, change, failed) for change in wave]
@@ -208,25 +216,25 @@ class ControlDriver:
                     task.result()
         return failed
 
-    def _begin(self, snapshot: Snapshot, change: CoreChange, failed: dict[tuple[str, int], str]) -> asyncio.Task[None]:
+    def _begin(self, snapshot: Snapshot, change: CoreChange, failed: Failures) -> asyncio.Task[None]:
         task = asyncio.ensure_future(self._change(snapshot, change, failed))
         self._beside.add(task)
         task.add_done_callback(self._beside.discard)
         return task
 
-    async def _change(self, snapshot: Snapshot, change: CoreChange, failed: dict[tuple[str, int], str]) -> None:
+    async def _change(self, snapshot: Snapshot, change: CoreChange, failed: Failures) -> None:
         try:
             record = self.cores.jobs.record(change.job)
             if record.spec.generation != change.generation:
-                raise PlanningError(f"job {change.job!r} has been submitted anew")
+                raise PlanningError(f"job {change.job!r} has been submitted again")
             before, after = (_by_node(record, snapshot, cores) for cores in (change.before, change.after))
-            await self._tell(record, change, before, after)
+            await self._enact(record, change, before, after)
         except (ElasticError, Relayed) as error:
             cause = load_error(error.data) if isinstance(error, Relayed) else error
             logger.warning("job %r: %s keeps its cores: %s", change.job, change.executor, cause)
-            failed[change.job, change.generation] = f"{change.executor}: {cause}"
+            failed[JobGeneration(change.job, change.generation)] = f"{change.executor}: {cause}"
 
-    async def _tell(
+    async def _enact(
         self, record: JobRecord, change: CoreChange, before: Mapping[int, int], after: Mapping[int, int]
     ) -> None:
         try:
@@ -239,38 +247,45 @@ class ControlDriver:
 
     # questions
 
-    def says(self, record: JobRecord) -> dict[str, Any]:
-        """Return what the loop thinks of a job, as plain values."""
+    def handlers(self) -> list[HandledCall]:
+        """Return the calls that are answered here."""
+        return [
+            job_calls.Decisions.handled_by(self.decisions),
+            job_calls.Snapshots.handled_by(self.snapshots),
+        ]
+
+    def view(self, record: JobRecord) -> ControlView:
+        """Return the control loop's view of a job."""
         outlook = self._outlook.get(record.name, Outlook()) if record.live else Outlook()
         newest = [one for one in self.log.of(record.name) if one.generation == record.spec.generation][-1:]
-        return {
-            "predicted": outlook.predicted,
-            "feasible": outlook.feasible,
-            "starved": outlook.starved,
-            "bound": list(outlook.bound),
-            "decided": newest[0].reason if newest else None,
-            "decided_at": newest[0].time if newest else None,
-            "control_error": self.error if record.live else None,
-        }
+        return ControlView(
+            predicted=outlook.predicted,
+            feasible=outlook.feasible,
+            starved=outlook.starved,
+            bound=tuple(outlook.bound),
+            decided=newest[0].reason if newest else None,
+            decided_at=newest[0].time if newest else None,
+            control_error=self.error if record.live else None,
+        )
 
-    async def decisions(self, job: str, last: int | None = None) -> bytes:
-        """Return the newest decisions about a job as JSON, a list with the oldest first; nodes by their addresses."""
-        generation = self.cores.jobs.record(job).spec.generation
+    async def decisions(self, call: job_calls.Decisions) -> bytes:
+        """Return the newest decisions about a job as a JSON list, oldest first; nodes by their addresses."""
+        generation = self.cores.jobs.record(call.job).spec.generation
         addresses = dict(self._addresses)
-        found = [decision for decision in self.log.of(job) if decision.generation == generation]
-        newest = found if last is None else found[max(0, len(found) - last) :]
+        found = [decision for decision in self.log.of(call.job) if decision.generation == generation]
+        newest = found if call.last is None else found[max(0, len(found) - call.last) :]
         known = [(decision, addresses[decision.number]) for decision in newest]
         return await asyncio.get_running_loop().run_in_executor(None, _decisions_text, known)
 
-    async def snapshots(self, job: str, last: int | None = None) -> bytes:
-        """Return the newest snapshots in which a job is, as a recording."""
-        generation = self.cores.jobs.record(job).spec.generation
-        found = self.tape.of(job, generation, last)
+    async def snapshots(self, call: job_calls.Snapshots) -> bytes:
+        """Return the newest snapshots in which a job is as a recording."""
+        generation = self.cores.jobs.record(call.job).spec.generation
+        found = self.snapshot_log.of(call.job, generation, call.last)
         return await asyncio.get_running_loop().run_in_executor(None, _recording, found)
 
 
 def until_look(now: float, period: float) -> float:
-    """Return the seconds until the loop looks next: just after a whole multiple of its period."""
+    """Return the seconds until the next period begins: just after a whole multiple of the period."""
     return period - (now - LOOK_SECONDS) % period
 
 
@@ -290,7 +305,7 @@ def _recording(snapshots: list[Snapshot]) -> bytes:
 
 
 def decision_message(decision: Decision, addresses: list[str]) -> dict[str, Any]:
-    """Return a decision as plain values that are understood away from its snapshot: nodes by their addresses."""
+    """Return a decision as plain values that need no snapshot to be understood: nodes by their addresses."""
     changes = [
         {
             "executor": str(change.executor),
@@ -310,14 +325,14 @@ def _by_node(record: JobRecord, snapshot: Snapshot, cores: Mapping[int, int]) ->
     for place, count in cores.items():
         address = snapshot.nodes[place].address
         if address not in record.spec.nodes:
-            raise PlanningError(f"{address} is no node of job {record.name!r} any more")
+            raise PlanningError(f"{address} is no longer a node of job {record.name!r}")
         found[record.spec.nodes.index(address)] = count
     return found
 
 
-def _amended(decision: Decision, failed: Mapping[tuple[str, int], str]) -> Decision:
-    """Return a decision as it came out."""
-    problem = failed.get((decision.job, decision.generation))
+def _amended(decision: Decision, failed: Mapping[JobGeneration, str]) -> Decision:
+    """Return a decision, not applied and with the reason added if it failed."""
+    problem = failed.get(JobGeneration(decision.job, decision.generation))
     if problem is None:
         return decision
     return replace(decision, applied=False, reason=f"{decision.reason} It could not be carried out: {problem}")

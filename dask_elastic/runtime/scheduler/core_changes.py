@@ -1,10 +1,11 @@
-"""Cores and shards of running jobs: by hand, by the control loop, and away from workers that are to leave."""
+"""Changes of the cores and shards of running jobs: by users, by the control loop, and away from retired workers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from dask_elastic.runtime.protocol import job_calls, part_calls
 from dask_elastic.runtime.protocol.job_spec import STATIC
 from dask_elastic.runtime.scheduler.job_record import ExecutorKey, JobRecord
 from dask_elastic.runtime.scheduler.job_table import JobTable
@@ -13,20 +14,20 @@ from dask_elastic.runtime.scheduler.workers import Workers
 from dask_elastic.vocab.errors import PlanningError, UnknownOperator
 
 AUTO = "auto"
-"""Given as a number of cores: the control loop is to choose it."""
+"""Given as a number of cores: the control loop chooses it."""
 
 
 class CoreChanges:
-    """Changes what executors have.
+    """Changes the cores of executors, and moves their shards.
 
     Parameters
     ----------
     workers : Workers
-        Their slots.
+        The workers and their slots.
     jobs : JobTable
-        Who has cores.
+        The jobs, which hold cores.
     calls : WorkerCalls
-        The way to the homes.
+        Calls the homes.
     """
 
     def __init__(self, workers: Workers, jobs: JobTable, calls: WorkerCalls):
@@ -34,12 +35,26 @@ class CoreChanges:
         self.jobs = jobs
         self.calls = calls
 
-    # by hand
+    # by users
 
     async def set_cores(self, job: str, operator: str, cores: Any, executor: int | None = None) -> None:
-        """Give each executor so many cores (a number), or so many on each node ({address: number}), for good.
+        """Set the cores of executors and pin them.
 
-        ``"auto"`` gives them back to the control loop.
+        Parameters
+        ----------
+        job, operator : str
+            The stateful operator of a job.
+        cores : int, dict of str to int, or "auto"
+            Cores of each executor; or by the address of the node; or the executors are no longer pinned.
+        executor : int or None
+            One executor, or all.
+
+        Raises
+        ------
+        PlanningError
+            If the cores make no sense; names the value.
+        UnknownOperator
+            If there is no such operator or executor.
         """
         record = self.jobs.record(job)
         _check_elastic(record)
@@ -49,7 +64,7 @@ class CoreChanges:
                 if cores == AUTO:
                     record.pinned.discard(key)
                     continue
-                await self._tell(record, key, self._wanted(record, key, cores))
+                await self._enact(record, key, self._wanted(record, key, cores))
                 record.pinned.add(key)
 
     def _wanted(self, record: JobRecord, key: ExecutorKey, cores: Any) -> dict[int, int]:
@@ -59,12 +74,12 @@ class CoreChanges:
                 raise PlanningError(f"{unknown[0]!r} is no node of job {record.name!r}: choose from {record.addresses}")
             leaving = [address for address, count in cores.items() if count and self.workers.leaving(address)]
             if leaving:
-                raise PlanningError(f"worker {leaving[0]} is about to leave: it takes no more cores")
+                raise PlanningError(f"worker {leaving[0]} is about to leave: it gets no more cores")
             return {record.nodes.index(address): _count(count, 0) for address, count in cores.items()}
         return self._of_number(record, key, _count(cores, 1))
 
     def _of_number(self, record: JobRecord, key: ExecutorKey, cores: int) -> dict[int, int]:
-        """Keep what it has as far as wanted, home first; then take free slots at home, then those of other nodes."""
+        """Keep the executor's cores as far as wanted, home first; then take free slots at home, then on other nodes."""
         operator, index = key
         home = record.spec.homes[operator][index]
         held = record.cores[key]
@@ -80,39 +95,40 @@ class CoreChanges:
         return {node: count for node, count in wanted.items() if count}
 
     def _free(self, record: JobRecord) -> dict[int, int]:
-        """Free slots of each node of a job that stays; below zero where executors share them."""
+        """Return the free slots of each node of a job that is not to leave; below zero where executors share slots."""
         held = self.jobs.held()
         present = [(node, address) for node, address in record.spec.members if address in self.workers]
         stays = [(node, address) for node, address in present if not self.workers.leaving(address)]
         return {node: self.workers.slots(address) - held.get(address, 0) for node, address in stays or present}
 
-    async def move_shard(self, job: str, operator: str, executor: int, shard: int, task: int) -> None:
-        """Move a shard to a task of its executor."""
-        record = self.jobs.record(job)
-        [(index, address)] = homes(record, operator, executor)
+    async def move_shard(self, call: job_calls.MoveShard) -> None:
+        """Move a shard to another task of its executor."""
+        record = self.jobs.record(call.job)
+        [(index, address)] = homes(record, call.operator, call.executor)
         _check_elastic(record)
-        run = {"job": job, "generation": record.spec.generation}
-        await self.calls.one(address, "move_shard", **run, operator=operator, executor=index, shard=shard, task=task)
+        await self.calls.one(
+            address, part_calls.MoveShard(*record.generation_id, call.operator, index, call.shard, call.task)
+        )
 
-    # by decision
+    # by the control loop
 
     async def change(
         self, record: JobRecord, key: ExecutorKey, before: Mapping[int, int], after: Mapping[int, int]
     ) -> None:
-        """Carry out what was decided, unless the decision is out of date.
+        """Change the cores of an executor as planned, unless the plan is stale.
 
         Raises
         ------
         PlanningError
-            If the job has ended, or somebody else chose or changed the executor's cores meanwhile.
+            If the job has ended, or the executor's cores were set or changed since the snapshot of the plan.
         """
         async with record.changing[key]:
             if not record.live or record.cores[key] != dict(before):
                 raise PlanningError(f"the cores of {key[0]}[{key[1]}] were changed meanwhile")
-            # Cores that somebody chose stay as many, but not on a worker that leaves.
+            # Pinned cores keep their number, but move off a worker that is to leave.
             if key in record.pinned and not any(self.workers.leaving(record.nodes[node]) for node in before):
-                raise PlanningError(f"the cores of {key[0]}[{key[1]}] were set by hand meanwhile")
-            await self._tell(record, key, after)
+                raise PlanningError(f"the cores of {key[0]}[{key[1]}] were set by a user meanwhile")
+            await self._enact(record, key, after)
 
     async def vacate(self, record: JobRecord, key: ExecutorKey, nodes: set[int]) -> None:
         """Take an executor's cores away from nodes, and give it as many free ones elsewhere as there are."""
@@ -128,20 +144,20 @@ class CoreChanges:
                 free[node] -= 1
                 stays[node] = stays.get(node, 0) + 1
             if stays != held:
-                await self._tell(record, key, stays)
+                await self._enact(record, key, stays)
 
-    async def _tell(self, record: JobRecord, key: ExecutorKey, by_node: Mapping[int, int]) -> None:
+    async def _enact(self, record: JobRecord, key: ExecutorKey, by_node: Mapping[int, int]) -> None:
+        """Have the home change the cores of its executor, and record them once it has."""
         operator, index = key
         home = record.nodes[record.spec.homes[operator][index]]
-        cores = [[node, count] for node, count in by_node.items()]
         record.core_changes += 1
-        run = {"job": record.name, "generation": record.spec.generation, "change": record.core_changes}
-        await self.calls.one(home, "set_cores", **run, operator=operator, executor=index, cores=cores)
+        change = record.core_changes
+        await self.calls.one(home, part_calls.SetCores(*record.generation_id, change, operator, index, dict(by_node)))
         record.cores[key] = {node: count for node, count in by_node.items() if count}
 
 
 def homes(record: JobRecord, operator: str, executor: int | None) -> list[tuple[int, str]]:
-    """(executor, address of its home) of a stateful operator, or of one executor of it.
+    """Return the number and the home's address of each executor of a stateful operator, or of one of them.
 
     Raises
     ------
@@ -171,10 +187,10 @@ def _count(cores: Any, least: int) -> int:
     if not isinstance(cores, int) or isinstance(cores, bool):
         raise PlanningError(f'cores={cores!r}: give a number, a number for each worker\'s address, or "{AUTO}"')
     if cores < least:
-        raise PlanningError(f"an executor keeps at least one core: cores={cores} was asked for")
+        raise PlanningError(f"cores={cores}: an executor keeps at least one core")
     return cores
 
 
 def _roomiest(free: Mapping[int, int], home: int) -> int:
-    """Return the home while it has a free slot, else the node with the most."""
+    """Return the home while it has a free slot, else the node with the most free slots."""
     return home if free.get(home, 0) > 0 else max(free, key=lambda node: (free[node], node == home, -node))

@@ -1,4 +1,4 @@
-"""The scheduler's side of a hand-off: the commit of an epoch, the queue that wakes its readers, and their receipts."""
+"""The handoff on the scheduler: commits of epochs, queues that wake their readers, and acknowledgements."""
 
 from __future__ import annotations
 
@@ -9,39 +9,53 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dask_elastic.meters import Rate
-from dask_elastic.runtime.protocol.answers import Handler, answered
+from dask_elastic.runtime.protocol.calls import Call, HandledCall
+from dask_elastic.runtime.protocol.handoff_calls import (
+    AbortEpoch,
+    CommitEpoch,
+    CommittedEpoch,
+    HandoffPlaces,
+    NextEpochs,
+    Seal,
+    StagingPlaces,
+    TakeEpochs,
+    Unstage,
+)
 from dask_elastic.runtime.protocol.job_status import Status
 from dask_elastic.runtime.protocol.remote_errors import Relayed, dump_error
 from dask_elastic.runtime.scheduler.epoch_ledger import EpochLedger
 from dask_elastic.runtime.scheduler.job_record import JobRecord
 from dask_elastic.runtime.scheduler.job_table import JobTable
 from dask_elastic.runtime.scheduler.worker_calls import WorkerCalls
-from dask_elastic.vocab.epoch import HandoffProgress, StagedPart
+from dask_elastic.vocab.epoch import AttemptId, HandoffProgress, StagedPart
 from dask_elastic.vocab.errors import ElasticError, EpochConflict, HandoffError, JobFailed, UnknownOperator
 
 if TYPE_CHECKING:
     from distributed import Scheduler
 
 RATE_SECONDS = 10.0
-"""Rows come by micro-batches, so how many come per second shows over several of them."""
+"""Rows come in micro-batches, so their rate is measured over several of them."""
 
 Fail = Callable[[JobRecord, bytes], None]
 
 
 class SourceCommits:
-    """What is known of the epochs of one source of one run of a job.
+    """The epochs of one source of one generation of a job.
 
     Parameters
     ----------
+    source : str
+        The source.
     ledger : EpochLedger
-        What is committed; the truth.
+        The committed epochs.
     limit : int
         How many epochs may wait at an instance.
     queues : sequence of str
-        The Dask queues, one an instance, that carry the descriptors of epochs and wake who reads.
+        A Dask queue for each instance; a descriptor of each epoch in it wakes the reader.
     """
 
-    def __init__(self, ledger: EpochLedger, limit: int, queues: Sequence[str]):
+    def __init__(self, source: str, ledger: EpochLedger, limit: int, queues: Sequence[str]):
+        self.source = source
         self.ledger = ledger
         self.limit = limit
         self.queues = tuple(queues)
@@ -50,12 +64,12 @@ class SourceCommits:
         self._taken = asyncio.Event()
 
     def taken(self) -> None:
-        """Let those look again who wait for room."""
+        """Wake the commits that wait for room."""
         self._taken.set()
         self._taken = asyncio.Event()
 
     async def has_room(self, parts: Sequence[StagedPart], wait: float) -> bool:
-        """Say whether an epoch may be committed, after waiting for up to `wait` seconds."""
+        """Return whether an epoch may be committed, after waiting up to `wait` seconds for room."""
         deadline = asyncio.get_running_loop().time() + wait
         while self.ledger.backlog(parts) >= self.limit and not self.ledger.closed:
             left = deadline - asyncio.get_running_loop().time()
@@ -67,7 +81,7 @@ class SourceCommits:
 
 
 class EpochCommits:
-    """Commits epochs, and gives them out.
+    """Commits the epochs of writers, and gives them to the instances of sources.
 
     Parameters
     ----------
@@ -76,9 +90,9 @@ class EpochCommits:
     jobs : JobTable
         The jobs.
     calls : WorkerCalls
-        The way to their nodes.
+        Calls the workers.
     fail : callable
-        Ends a job with an error.
+        Fails a job with an error.
     """
 
     def __init__(self, scheduler: Scheduler, jobs: JobTable, calls: WorkerCalls, fail: Fail):
@@ -86,151 +100,150 @@ class EpochCommits:
         self.jobs = jobs
         self.calls = calls
         self.fail = fail
-        self._desks: dict[tuple[str, int, str], SourceCommits] = {}
+        self._commits: dict[tuple[str, int, str], SourceCommits] = {}
 
-    def handlers(self) -> dict[str, Handler]:
-        """Return the handlers by the name of their operation."""
-        commands: list[Handler] = [
-            self.handoff_places, self.commit_epoch, self.abort_epoch, self.next_epochs, self.take_epochs,
-            self.handoff_progress,
-        ]  # fmt: skip
-        return {f"elastic_{command.__name__}": answered(command) for command in commands}
+    def handlers(self) -> list[HandledCall]:
+        """Return the calls that are answered here."""
+        return [
+            HandoffPlaces.handled_by(self.handoff_places),
+            CommitEpoch.handled_by(self.commit_epoch),
+            AbortEpoch.handled_by(self.abort_epoch),
+            NextEpochs.handled_by(self.next_epochs),
+            TakeEpochs.handled_by(self.take_epochs),
+        ]
 
     # writers
 
-    async def handoff_places(self, job: str, source: str | None) -> dict[str, Any]:
-        """Where to stage rows for a source; without a name, for the only one that takes epochs."""
-        record = self._live(job)
-        source = source or self._only_source(record)
-        self._desk(record, source)
-        places = [record.nodes[node] for node in record.spec.homes[source]]
-        return {"run": record.spec.generation, "source": source, "places": places}
+    async def handoff_places(self, call: HandoffPlaces) -> StagingPlaces:
+        """Return where to stage rows for a source; without a name, for the only source that takes epochs."""
+        record = self._live(call.job)
+        source = call.source or self._only_source(record)
+        self._commits_of(record, source)
+        places = tuple(record.nodes[node] for node in record.spec.homes[source])
+        return StagingPlaces(record.spec.generation, source, places)
 
-    async def commit_epoch(
-        self, job: str, run: int, source: str, query: str, epoch: int, parts: list[list[Any]], wait: float
-    ) -> bool:
+    async def commit_epoch(self, call: CommitEpoch) -> bool:
         """Commit an epoch: when this returns True, its rows are the job's.
 
         Returns
         -------
         bool
-            False when too many epochs wait already; ask again.
+            False when too many epochs wait already; the writer calls again.
 
         Raises
         ------
         EpochConflict
-            If it was committed before with other rows; the job fails, for one of both is wrong.
+            If it was committed before with other rows; the job fails, because one of the two is wrong.
         HandoffError
-            If the job takes no more, or something that was staged is gone.
+            If the job accepts no more epochs, or a staged part is lost.
         """
-        record = self._of_run(job, run)
-        desk = self._desk(record, source)
-        staged = [StagedPart.from_message(part) for part in parts]
-        async with desk.committing:
-            if self._known(record, desk, query, epoch, staged):
-                await self._unstage(record, source, desk, query, epoch)
+        record = self._of_generation(call.job, call.generation)
+        commits = self._commits_of(record, call.source)
+        async with commits.committing:
+            if self._known(record, commits, call):
+                await self._unstage(record, commits, call.query, call.epoch)
                 return True
-            if not await desk.has_room(staged, wait):
+            if not await commits.has_room(call.parts, call.wait):
                 return False
             try:
-                await self._seal(record, source, desk, query, epoch, staged)
+                await self._seal(record, commits, call)
                 self._check_open(record)
-                committed = desk.ledger.commit(query, epoch, staged)
-                desk.rate.add(committed.rows, time.monotonic())
+                committed = commits.ledger.commit(call.query, call.epoch, call.parts)
+                commits.rate.add(committed.rows, time.monotonic())
             except BaseException:
-                await self._unstage(record, source, desk, query, epoch)
+                await self._unstage(record, commits, call.query, call.epoch)
                 raise
-            for instance, queue in enumerate(desk.queues):
+            for instance, queue in enumerate(commits.queues):
                 if committed.of_instance(instance):
-                    self._announce(queue, [query, epoch, committed.number, committed.rows])
+                    self._announce(queue, [call.query, call.epoch, committed.number, committed.rows])
         return True
 
-    async def abort_epoch(self, job: str, run: int, source: str, query: str, epoch: int) -> None:
-        """Drop what was staged for an epoch, unless it is committed."""
-        record = self._of_run(job, run)
-        desk = self._desk(record, source)
-        async with desk.committing:
-            await self._unstage(record, source, desk, query, epoch)
+    async def abort_epoch(self, call: AbortEpoch) -> None:
+        """Drop the rows that were staged for an epoch, unless it is committed."""
+        record = self._of_generation(call.job, call.generation)
+        commits = self._commits_of(record, call.source)
+        async with commits.committing:
+            await self._unstage(record, commits, call.query, call.epoch)
 
-    def _known(self, record: JobRecord, desk: SourceCommits, query: str, epoch: int, parts: list[StagedPart]) -> bool:
+    def _known(self, record: JobRecord, commits: SourceCommits, call: CommitEpoch) -> bool:
         try:
-            return desk.ledger.known(query, epoch, parts)
+            return commits.ledger.known(call.query, call.epoch, call.parts)
         except EpochConflict as error:
             self.fail(record, dump_error(error))
             raise
 
-    async def _seal(
-        self, record: JobRecord, source: str, desk: SourceCommits, query: str, epoch: int, parts: list[StagedPart]
-    ) -> None:
-        chosen: list[list[list[Any]]] = [[] for _ in desk.queues]
-        for part in parts:
-            chosen[part.instance].append(list(part.attempt))
-        await self._tell(record, source, "seal", [{"query": query, "epoch": epoch, "chosen": each} for each in chosen])
-
-    async def _unstage(self, record: JobRecord, source: str, desk: SourceCommits, query: str, epoch: int) -> None:
-        keep = [list(attempt) for attempt in desk.ledger.chosen(query, epoch)]
-        message = {"query": query, "epoch": epoch, "keep": keep}
-        with contextlib.suppress(ElasticError, Relayed):  # a worker that has ended the job keeps nothing of it
-            await self._tell(record, source, "unstage", [message] * len(desk.queues))
-
-    async def _tell(self, record: JobRecord, source: str, operation: str, messages: list[dict[str, Any]]) -> None:
-        run, nodes = record.spec.generation, record.nodes
-        calls = (
-            self.calls.one(
-                nodes[node], operation, job=record.name, run=run, source=source, instance=instance, **message
-            )
-            for instance, (node, message) in enumerate(zip(record.spec.homes[source], messages, strict=True))
+    async def _seal(self, record: JobRecord, commits: SourceCommits, call: CommitEpoch) -> None:
+        chosen: list[list[AttemptId]] = [[] for _ in commits.queues]
+        for part in call.parts:
+            chosen[part.instance].append(part.attempt)
+        await self._call_instances(
+            record,
+            commits,
+            lambda instance: Seal(
+                *record.generation_id, commits.source, instance, call.query, call.epoch, tuple(chosen[instance])
+            ),
         )
+
+    async def _unstage(self, record: JobRecord, commits: SourceCommits, query: str, epoch: int) -> None:
+        keep = tuple(commits.ledger.chosen(query, epoch))
+        with contextlib.suppress(ElasticError, Relayed):  # a worker that has ended the job keeps nothing of it
+            await self._call_instances(
+                record,
+                commits,
+                lambda instance: Unstage(*record.generation_id, commits.source, instance, query, epoch, keep),
+            )
+
+    async def _call_instances(
+        self, record: JobRecord, commits: SourceCommits, call_for: Callable[[int], Call[None]]
+    ) -> None:
+        """Call the worker of each instance of a source."""
+        homes = record.spec.homes[commits.source]
+        calls = (self.calls.one(record.nodes[node], call_for(instance)) for instance, node in enumerate(homes))
         await asyncio.gather(*calls)
 
     # readers
 
-    async def next_epochs(
-        self, job: str, run: int, source: str, instance: int, after: int, wait: float
-    ) -> list[list[Any]]:
-        """Give an instance the epochs behind a number; waits to be woken when there is none.
+    async def next_epochs(self, call: NextEpochs) -> tuple[CommittedEpoch, ...]:
+        """Give an instance the epochs behind a number; waits up to `call.wait` seconds for one.
 
-        The queue says no more than that it is worth looking: who takes a descriptor from it and dies loses nothing.
+        The queue only wakes the reader: a reader that takes a descriptor from it and dies loses no epoch.
         """
-        desk = self._desks.get((job, run, source))
-        if desk is None or not self.jobs.record(job).live:
-            # Whoever asks is about to be told that the job has ended.
-            await asyncio.sleep(wait)
-            return []
-        if wait and not desk.ledger.pending(instance, after):
+        commits = self._commits.get((call.job, call.generation, call.source))
+        if commits is None or not self.jobs.record(call.job).live:
+            # The job has ended, and its worker is about to end the reader.
+            await asyncio.sleep(call.wait)
+            return ()
+        instance, ledger = call.instance, commits.ledger
+        if call.wait and not ledger.pending(instance, call.after):
             with contextlib.suppress(asyncio.TimeoutError):
-                await self._queues.get(name=desk.queues[instance], timeout=wait)
-        records = desk.ledger.pending(instance, after)
-        await self._queues.get(name=desk.queues[instance], batch=True)
-        return [[record.number, [part.to_message() for part in record.of_instance(instance)]] for record in records]
+                await self._queues.get(name=commits.queues[instance], timeout=call.wait)
+        records = ledger.pending(instance, call.after)
+        await self._queues.get(name=commits.queues[instance], batch=True)
+        return tuple(CommittedEpoch(record.number, record.of_instance(instance)) for record in records)
 
-    async def take_epochs(self, job: str, run: int, source: str, instance: int, through: int) -> None:
-        """Note that an instance has taken every epoch up to a number."""
-        desk = self._desks.get((job, run, source))
-        if desk is not None:
-            desk.ledger.acknowledge(instance, through)
-            desk.taken()
-
-    async def handoff_progress(self, job: str) -> list[dict[str, Any]]:
-        """How far each hand-off to a job is."""
-        return [progress.to_message() for progress in self.progress(self.jobs.record(job))]
+    async def take_epochs(self, call: TakeEpochs) -> None:
+        """Note that an instance has read every epoch up to a number."""
+        commits = self._commits.get((call.job, call.generation, call.source))
+        if commits is not None:
+            commits.ledger.acknowledge(call.instance, call.through)
+            commits.taken()
 
     def progress(self, record: JobRecord) -> list[HandoffProgress]:
-        """Return how far the hand-off to each source of a job is that takes epochs."""
+        """Return how far the handoff to each source of a job is that takes epochs."""
         return [self._progress(record, each.name, each.epochs) for each in record.spec.summaries if each.epochs]
 
     def _progress(self, record: JobRecord, source: str, limit: int) -> HandoffProgress:
-        desk = self._desks.get((record.name, record.spec.generation, source))
+        commits = self._commits.get((*record.generation_id, source))
         kept, spilled = record.staged(source)
-        if desk is None:
+        if commits is None:
             return HandoffProgress(source, limit=limit, staged=kept, spilled=spilled)
-        ledger = desk.ledger
+        ledger = commits.ledger
         return HandoffProgress(
             source,
             None if ledger.newest is None else ledger.newest.epoch,
             ledger.epochs,
             ledger.rows,
-            desk.rate.per_second(time.monotonic()),
+            commits.rate.per_second(time.monotonic()),
             ledger.backlog(),
             limit,
             kept,
@@ -241,9 +254,9 @@ class EpochCommits:
 
     def close(self, record: JobRecord, source: str) -> None:
         """Commit no more epochs for a source."""
-        desk = self._desk(record, source)
-        desk.ledger.close()
-        desk.taken()
+        commits = self._commits_of(record, source)
+        commits.ledger.close()
+        commits.taken()
 
     def close_all(self, record: JobRecord) -> None:
         """Commit no more epochs for any source of a job."""
@@ -252,9 +265,9 @@ class EpochCommits:
                 self.close(record, summary.name)
 
     def forget(self, job: str) -> None:
-        """Drop what is known of a job."""
-        for key in [key for key in self._desks if key[0] == job]:
-            for queue in self._desks.pop(key).queues:
+        """Drop the ledgers and queues of a job."""
+        for key in [key for key in self._commits if key[0] == job]:
+            for queue in self._commits.pop(key).queues:
                 self._queues.release(name=queue, client=None)
 
     # which source
@@ -268,9 +281,10 @@ class EpochCommits:
         if not found.full():
             found.put_nowait({"type": "msgpack", "value": descriptor})
 
-    def _desk(self, record: JobRecord, source: str) -> SourceCommits:
-        key = record.name, record.spec.generation, source
-        if key not in self._desks:
+    def _commits_of(self, record: JobRecord, source: str) -> SourceCommits:
+        """Return the commits of a source that takes epochs."""
+        key = (*record.generation_id, source)
+        if key not in self._commits:
             limits = {summary.name: summary.epochs for summary in record.spec.summaries}
             limit = limits.get(source, 0)
             if not limit:
@@ -282,8 +296,8 @@ class EpochCommits:
             queues = [f"{record.name}/{source}[{instance}]" for instance in range(instances)]
             for queue in queues:
                 self._queues.create(name=queue, client=None, maxsize=limit)
-            self._desks[key] = SourceCommits(EpochLedger(instances), limit, queues)
-        return self._desks[key]
+            self._commits[key] = SourceCommits(source, EpochLedger(instances), limit, queues)
+        return self._commits[key]
 
     def _only_source(self, record: JobRecord) -> str:
         takers = [summary.name for summary in record.spec.summaries if summary.epochs]
@@ -293,10 +307,12 @@ class EpochCommits:
             )
         return takers[0]
 
-    def _of_run(self, job: str, run: int) -> JobRecord:
+    def _of_generation(self, job: str, generation: int) -> JobRecord:
         record = self._live(job)
-        if record.spec.generation != run:
-            raise HandoffError(f"job {job!r} was started anew: what was staged for its earlier run is gone.")
+        if record.spec.generation != generation:
+            raise HandoffError(
+                f"job {job!r} was submitted again: the rows staged for its generation {generation} are lost."
+            )
         return record
 
     def _live(self, job: str) -> JobRecord:

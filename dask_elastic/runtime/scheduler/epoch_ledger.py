@@ -1,4 +1,4 @@
-"""The ledger of a hand-off: which epochs are committed, with which attempts, and who has taken them. Pure."""
+"""The ledger of a handoff: the committed epochs, their attempts, and the acknowledgements of readers. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dask_elastic.vocab.epoch import AttemptId, StagedPart
 from dask_elastic.vocab.errors import EpochConflict, HandoffError
 
 KEPT = 1_000
-"""So many epochs of a query are remembered beyond those that nobody has acknowledged."""
+"""Acknowledged epochs of a query that the ledger remembers."""
 
 
 @dataclass(frozen=True)
@@ -23,15 +23,15 @@ class EpochRecord:
     number : int
         The place in the ledger, counted from 1.
     query : str
-        Who wrote it.
+        The streaming query that wrote it.
     epoch : int
-        Which micro-batch of the query.
+        The micro-batch of the query.
     rows : int
-        How many rows it has.
+        Number of rows.
     digest : int
-        The digest of all its rows, in whatever order.
+        The digest of all its rows; independent of their order.
     parts : tuple of StagedPart
-        The attempts that were chosen, one a partition.
+        The attempts that Spark has chosen, one for each partition.
     """
 
     number: int
@@ -42,22 +42,22 @@ class EpochRecord:
     parts: tuple[StagedPart, ...]
 
     def of_instance(self, instance: int) -> tuple[StagedPart, ...]:
-        """Return the parts that one instance of the source is to read, in the order of their partitions."""
+        """Return the parts that one instance of the source reads, in the order of their partitions."""
         return tuple(part for part in self.parts if part.instance == instance)
 
 
 class EpochLedger:
-    """What is committed of the epochs that are handed to one source.
+    """The committed epochs of one source.
 
-    One record is the commit of one epoch: what is in the ledger is the job's, what is not is nobody's.
+    Adding the record of an epoch is its commit: only rows of recorded epochs belong to the job.
 
     Parameters
     ----------
     instances : int
-        How many instances the source has.
+        Instances of the source.
     kept : int
-        How many taken epochs of a query to remember. An epoch that is older is refused, for nobody can say whether
-        it was committed; Spark repeats none but the last.
+        How many acknowledged epochs of a query to remember. The ledger refuses older ones, because it does not know
+        whether they were committed; Spark repeats only the last.
 
     Examples
     --------
@@ -89,27 +89,27 @@ class EpochLedger:
 
     @property
     def epochs(self) -> int:
-        """How many epochs were committed."""
+        """Number of committed epochs."""
         return self._count
 
     def known(self, query: str, epoch: int, parts: Sequence[StagedPart]) -> bool:
-        """Say whether an epoch is committed already, with these very rows.
+        """Return whether an epoch is committed already with the same rows.
 
         Parameters
         ----------
         query : str
-            Who writes.
+            The streaming query.
         epoch : int
-            Which micro-batch.
+            The micro-batch.
         parts : sequence of StagedPart
-            What was staged for it.
+            The attempts chosen for it.
 
         Raises
         ------
         EpochConflict
             If it was committed with other rows.
         HandoffError
-            If the parts are not those of one epoch, or it is too old to know.
+            If the parts are not those of one epoch, or the epoch is too old to be remembered.
         """
         rows, digest = self._checked(query, epoch, parts)
         record = self._record(query, epoch)
@@ -117,38 +117,38 @@ class EpochLedger:
             if epoch <= self._forgotten.get(query, -1):
                 raise HandoffError(
                     f"query {query}, epoch {epoch}: so old that the ledger has forgotten whether it was committed. "
-                    "Start the query with a new checkpoint, and the job anew."
+                    "Submit the job again, and start the query with a new checkpoint."
                 )
             return False
         if (record.rows, record.digest) != (rows, digest):
             raise EpochConflict(
                 f"query {query}, epoch {epoch} was committed with {record.rows} rows of digest {record.digest:016x}, "
-                f"and comes again with {rows} rows of digest {digest:016x}: its source does not read the same rows "
-                "twice. Start the query with a new checkpoint, and the job anew."
+                f"and comes again with {rows} rows of digest {digest:016x}: the query's source does not return the "
+                "same rows again. Submit the job again, and start the query with a new checkpoint."
             )
         return True
 
     def commit(self, query: str, epoch: int, parts: Sequence[StagedPart]) -> EpochRecord:
-        """Record an epoch: from now on its rows are the job's.
+        """Record an epoch: from now on its rows belong to the job.
 
         Parameters
         ----------
         query : str
-            Who writes.
+            The streaming query.
         epoch : int
-            Which micro-batch.
+            The micro-batch.
         parts : sequence of StagedPart
-            The attempts that were chosen; perhaps none, for an epoch without rows.
+            The attempts chosen for it; none for an epoch without rows.
 
         Returns
         -------
         EpochRecord
-            The record; the one that is there when the epoch is known.
+            The record; the earlier one when the epoch is known.
 
         Raises
         ------
         HandoffError
-            If the source takes no more, or what `known` raises.
+            If the source has ended, or for the reasons of `known`.
         """
         if self.known(query, epoch, parts):
             return self._queries[query][epoch]
@@ -170,36 +170,36 @@ class EpochLedger:
         return record
 
     def chosen(self, query: str, epoch: int) -> frozenset[AttemptId]:
-        """Return the attempts with which an epoch was committed, none if it was not."""
+        """Return the attempts of a committed epoch; none if it is not committed."""
         record = self._record(query, epoch)
         return frozenset(part.attempt for part in record.parts) if record else frozenset()
 
     def pending(self, instance: int, after: int = 0) -> list[EpochRecord]:
-        """Return what an instance has not acknowledged, in the order of the commits.
+        """Return the records that an instance has not acknowledged, in the order of the commits.
 
         Parameters
         ----------
         instance : int
-            Which instance of the source.
+            The instance of the source.
         after : int
             Only records behind this number.
         """
         return [record for record in self._pending[instance] if record.number > after]
 
     def acknowledge(self, instance: int, number: int) -> None:
-        """Note that an instance has taken every record up to a number."""
+        """Note that an instance has read every record up to a number."""
         pending = self._pending[instance]
         while pending and pending[0].number <= number:
             query = pending.popleft().query
             self._forget(query)
 
     def backlog(self, parts: Sequence[StagedPart] = ()) -> int:
-        """Return the most epochs that any instance has before it, of those that would get some of these parts."""
+        """Return the most epochs that wait at any instance, of those to which these parts go; of all without parts."""
         instances = {part.instance for part in parts} if parts else range(self.instances)
         return max((len(self._pending[instance]) for instance in instances), default=0)
 
     def close(self) -> None:
-        """Take no more epochs; those that are committed are still to be taken."""
+        """Accept no more epochs; the committed ones are still read."""
         self.closed = True
 
     def _record(self, query: str, epoch: int) -> EpochRecord | None:
@@ -214,7 +214,7 @@ class EpochLedger:
             self._forgotten[query] = max(epoch, self._forgotten.get(query, -1))
 
     def _checked(self, query: str, epoch: int, parts: Sequence[StagedPart]) -> tuple[int, int]:
-        """Return rows and digest of the parts together."""
+        """Return the sums of rows and digests of the parts."""
         partitions = [part.attempt.partition for part in parts]
         if len(set(partitions)) < len(partitions):
             raise HandoffError(f"query {query}, epoch {epoch}: two attempts of one partition among {partitions}.")

@@ -1,67 +1,86 @@
-"""What people ask about a job: where its parts are, what they hold, and what they put out."""
+"""Questions of clients about a job that its nodes answer: moves, recoveries, assignments, state, collected rows."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
+from dask_elastic.runtime.protocol import job_calls, part_calls
+from dask_elastic.runtime.protocol.calls import A, HandledCall
+from dask_elastic.runtime.protocol.codec import Payload
+from dask_elastic.runtime.protocol.job_description import ExecutorAssignment, Recovery, ShardMove
+from dask_elastic.runtime.protocol.part_calls import PartCall
 from dask_elastic.runtime.scheduler.core_changes import homes
+from dask_elastic.runtime.scheduler.job_record import JobRecord
 from dask_elastic.runtime.scheduler.job_table import JobTable
 from dask_elastic.runtime.scheduler.worker_calls import WorkerCalls
 from dask_elastic.vocab.errors import UnknownOperator
 
 
 class JobQueries:
-    """Passes questions on to the nodes of a job, and joins their answers.
+    """Passes questions to the nodes of a job and joins their answers.
 
     Parameters
     ----------
     jobs : JobTable
         The jobs.
     calls : WorkerCalls
-        The way to their nodes.
+        Calls the workers.
     """
 
     def __init__(self, jobs: JobTable, calls: WorkerCalls):
         self.jobs = jobs
         self.calls = calls
 
-    async def moves(self, job: str) -> list[dict[str, Any]]:
+    def handlers(self) -> list[HandledCall]:
+        """Return the calls that are answered here."""
+        return [
+            job_calls.Moves.handled_by(self.moves),
+            job_calls.Recoveries.handled_by(self.recoveries),
+            job_calls.Assignment.handled_by(self.assignment),
+            job_calls.State.handled_by(self.state),
+            job_calls.Collect.handled_by(self.collect),
+            job_calls.DeadLetters.handled_by(self.dead_letters),
+        ]
+
+    async def moves(self, call: job_calls.Moves) -> tuple[ShardMove, ...]:
         """Return the newest finished shard moves of every executor."""
-        return await self._joined(job, "moves")
+        record = self.jobs.record(call.job)
+        return await self._joined(record, part_calls.Moves(*record.generation_id))
 
-    async def recoveries(self, job: str) -> list[dict[str, Any]]:
+    async def recoveries(self, call: job_calls.Recoveries) -> tuple[Recovery, ...]:
         """Return the newest losses of remote tasks of every executor."""
-        return await self._joined(job, "recoveries")
+        record = self.jobs.record(call.job)
+        return await self._joined(record, part_calls.Recoveries(*record.generation_id))
 
-    async def assignment(self, job: str) -> list[dict[str, Any]]:
-        """Which task each shard of each executor belongs to, and where the tasks are."""
-        return await self._joined(job, "assignment")
+    async def assignment(self, call: job_calls.Assignment) -> tuple[ExecutorAssignment, ...]:
+        """Return shards and tasks of every executor."""
+        record = self.jobs.record(call.job)
+        return await self._joined(record, part_calls.Assignment(*record.generation_id))
 
-    async def state(self, job: str, operator: str, key: list[Any] | None = None) -> list[Any]:
-        """Return the state of a stateful operator, a table per executor as Arrow IPC streams; or the row of one key."""
-        record = self.jobs.record(job)
-        run = {"job": job, "generation": record.spec.generation}
+    async def state(self, call: job_calls.State) -> tuple[Payload, ...]:
+        """Return the state of a stateful operator, or the row of one key."""
+        record = self.jobs.record(call.job)
         calls = (
-            self.calls.one(address, "state", **run, operator=operator, executor=index, key=key)
-            for index, address in homes(record, operator, None)
+            self.calls.one(address, part_calls.State(*record.generation_id, call.operator, index, call.key))
+            for index, address in homes(record, call.operator, None)
         )
-        return [part for parts in await asyncio.gather(*calls) for part in parts]
+        return tuple(part for parts in await asyncio.gather(*calls) for part in parts)
 
-    async def collect(self, job: str, operator: str) -> list[Any]:
-        """Return what a sink keeps for the client, a table per node as Arrow IPC streams."""
-        sinks = [s.name for s in self.jobs.record(job).spec.summaries if s.kind == "sink"]
-        if operator not in sinks:
-            raise UnknownOperator(f"job {job!r} has no sink {operator!r}: choose from {sinks}")
-        return await self._joined(job, "collect", operator=operator)
+    async def collect(self, call: job_calls.Collect) -> tuple[Payload, ...]:
+        """Return the rows that a sink keeps for the client."""
+        record = self.jobs.record(call.job)
+        sinks = [s.name for s in record.spec.summaries if s.kind == "sink"]
+        if call.operator not in sinks:
+            raise UnknownOperator(f"job {call.job!r} has no sink {call.operator!r}: choose from {sinks}")
+        return await self._joined(record, part_calls.Collect(*record.generation_id, call.operator))
 
-    async def dead_letters(self, job: str, operator: str) -> list[Any]:
-        """Return the rows that an operator's code could not digest, a table per node as Arrow IPC streams."""
-        known = [name for s in self.jobs.record(job).spec.summaries for name in s.operators]
-        if operator not in known:
-            raise UnknownOperator(f"job {job!r} has no operator {operator!r}: choose from {known}")
-        return await self._joined(job, "dead_letters", operator=operator)
+    async def dead_letters(self, call: job_calls.DeadLetters) -> tuple[Payload, ...]:
+        """Return the dead letters of an operator."""
+        record = self.jobs.record(call.job)
+        known = [name for s in record.spec.summaries for name in s.operators]
+        if call.operator not in known:
+            raise UnknownOperator(f"job {call.job!r} has no operator {call.operator!r}: choose from {known}")
+        return await self._joined(record, part_calls.DeadLetters(*record.generation_id, call.operator))
 
-    async def _joined(self, job: str, operation: str, **arguments: Any) -> list[Any]:
-        parts = await self.calls.all(self.jobs.record(job), operation, **arguments)
-        return [one for part in parts for one in part]
+    async def _joined(self, record: JobRecord, call: PartCall[tuple[A, ...]]) -> tuple[A, ...]:
+        return tuple(one for part in await self.calls.all(record, call) for one in part)

@@ -1,4 +1,4 @@
-"""What the scheduler remembers of one job."""
+"""The scheduler's record of one job."""
 
 from __future__ import annotations
 
@@ -7,13 +7,41 @@ import contextlib
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from typing import Any
+from typing import NamedTuple
 
-from dask_elastic.runtime.protocol.job_spec import STATIC, JobSpec
+from dask_elastic.runtime.protocol.job_description import ComponentDescription, ControlView, JobDescription
+from dask_elastic.runtime.protocol.job_spec import STATIC, JobGeneration, JobSpec
 from dask_elastic.runtime.protocol.job_status import ENDED, JobEvent, Status, next_status
+from dask_elastic.runtime.protocol.reports import PartReport
+from dask_elastic.vocab.epoch import HandoffProgress
 
 ExecutorKey = tuple[str, int]
 """Operator and number of an executor."""
+
+
+class ReceivedReport(NamedTuple):
+    """A report of a node, and when the scheduler received it, seconds since the epoch."""
+
+    at: float
+    report: PartReport
+
+
+class Suspect(NamedTuple):
+    """A batch of which a lost worker may have died, and which a home is about to process.
+
+    Parameters
+    ----------
+    number : int
+        `PartReport.absolved` names it when the home has processed the batch.
+    operator : str
+        The operator.
+    batch : int
+        Which batch.
+    """
+
+    number: int
+    operator: str
+    batch: int
 
 
 class JobRecord:
@@ -22,31 +50,32 @@ class JobRecord:
     Parameters
     ----------
     spec : JobSpec
-        What was started; its nodes change.
+        The spec with which it was started; its nodes change.
     oversubscribed : bool
         Whether executors share slots.
     components : bytes
         The pickled components, for nodes that join.
     pinned : iterable of (str, int)
-        Executors whose cores somebody chose.
+        Executors whose cores the user has set.
 
     Attributes
     ----------
     cores : dict
-        Cores of each executor by node, as its home was told last.
+        Cores of each executor by node, as its home has confirmed them.
     pinned : set
-        Executors whose cores are not to be changed by themselves.
+        Executors whose cores the control loop does not change.
     changing : dict of asyncio.Lock
         Held while the cores of an executor change.
     membership : asyncio.Lock
         Held while nodes join or leave.
-    incarnations : dict
-        Which joining each node is of that was not there from the beginning.
+    reports : dict of int to ReceivedReport
+        The newest report of each node.
+    incarnations : dict of int to int
+        The number of the joining of each node that was not there from the beginning.
     expelling : set of str
         Lost workers that are about to leave the job.
-    suspects : dict
-        For each home what lost nodes had at hand, until it has come through it: the number under which it said so,
-        operator, and batch.
+    suspects : dict of int to Suspect
+        For each home, the batch of which a lost node may have died, until the home has processed it.
     refused : int
         Reports of nodes that had left.
     """
@@ -65,7 +94,7 @@ class JobRecord:
         self.error: bytes | None = None
         self.began = time.time()
         self.ended_at: float | None = None
-        self.reports: dict[int, dict[str, Any]] = {}
+        self.reports: dict[int, ReceivedReport] = {}
         self.cores: dict[ExecutorKey, dict[int, int]] = {
             (name, index): dict(by_node) for name, parts in spec.cores.items() for index, by_node in enumerate(parts)
         }
@@ -75,14 +104,20 @@ class JobRecord:
         self.joinings = 0
         self.incarnations: dict[int, int] = {}
         self.expelling: set[str] = set()
-        self.suspects: dict[int, tuple[int, str, int]] = {}
+        self.suspects: dict[int, Suspect] = {}
         self._letters: Counter[str] = Counter()
+        self._started = asyncio.Event()
         self._ended = asyncio.Event()
 
     @property
     def name(self) -> str:
         """Name of the job."""
         return self.spec.job
+
+    @property
+    def generation_id(self) -> JobGeneration:
+        """The job and its generation."""
+        return self.spec.generation_id
 
     @property
     def nodes(self) -> list[str]:
@@ -106,31 +141,39 @@ class JobRecord:
 
     @property
     def complete(self) -> bool:
-        """Whether every node has said that nothing is left to do there."""
-        return all(node in self.reports and self.reports[node]["complete"] for node, _ in self.spec.members)
+        """Whether every node has reported that all of its instances have ended."""
+        return all(node in self.reports and self.reports[node].report.complete for node, _ in self.spec.members)
 
     def change(self, event: JobEvent) -> None:
-        """Change the status as the table of `job_status` says; events after the end are late and change nothing."""
+        """Change the status by the table of `job_status`; events after the end are late and change nothing."""
         if not self.live:
             return
         self.status = next_status(self.name, self.status, event)
+        if self.status is not Status.STARTING:
+            self._started.set()
         if self.status in ENDED:
             self.components = b""
             self.ended_at = time.time()
             self._ended.set()
 
+    def receive(self, node: int, report: PartReport) -> None:
+        """Keep the newest report of a node, and drop the suspect batches that it has processed."""
+        self.reports[node] = ReceivedReport(time.time(), report)
+        if node in self.suspects and report.absolved >= self.suspects[node].number:
+            del self.suspects[node]
+
     def holds(self, node: int) -> bool:
-        """Whether a node is anybody's home, runs a source, or has cores of an executor."""
+        """Return whether a node is the home of an executor, runs a source, or has cores of an executor."""
         return node in self.spec.settled or any(node in by_node for by_node in self.cores.values())
 
     def needs(self, address: str) -> bool:
-        """Whether the loss of a worker ends the job: only what is at home there is nowhere else."""
+        """Return whether the loss of a worker ends the job, because executors, sources or sinks are at home there."""
         if address not in self.spec.nodes:
             return False
         return self.status is Status.STARTING or self.spec.nodes.index(address) in self.spec.settled
 
     def admits(self, generation: int, node: int, incarnation: int) -> bool:
-        """Whether a node is part of the job as what it says of itself; counts those that are not."""
+        """Return whether the sender of a report is part of the job; counts those that are not."""
         present = any(place == node for place, _ in self.spec.members)
         if self.spec.generation == generation and present and self.incarnations.get(node, 0) == incarnation:
             return True
@@ -138,20 +181,24 @@ class JobRecord:
         return False
 
     def leave(self, address: str) -> None:
-        """Forget a node that holds nothing any more, but for the rows that it set aside."""
-        report = self.reports.pop(self.spec.nodes.index(address), None)
-        if report is not None:
-            self._letters.update(report["dead_letters"])
-            self.refused += report["refused"]
+        """Remove a node that holds nothing any more; its counts of dead letters and refused messages stay."""
+        received = self.reports.pop(self.spec.nodes.index(address), None)
+        if received is not None:
+            self._letters.update(received.report.dead_letters)
+            self.refused += received.report.refused
         self.spec = self.spec.without(address)
 
-    async def ended(self, timeout: float) -> None:
+    async def started(self) -> None:
+        """Return when the job has started, or ended before."""
+        await self._started.wait()
+
+    async def ended(self, timeout: float | None = None) -> None:
         """Return when the job has ended, or after `timeout` seconds."""
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._ended.wait(), timeout)
 
     def cores_by_address(self) -> dict[str, int]:
-        """Cores that the job holds on each worker."""
+        """Return the cores that the job holds on each worker."""
         nodes = self.spec.nodes
         held: dict[str, int] = {}
         for by_node in self.cores.values():
@@ -160,35 +207,48 @@ class JobRecord:
         return held
 
     def staged(self, source: str) -> tuple[int, int]:
-        """Bytes of handed-over rows that the instances of a source hold in memory, and on disk."""
-        held = [part for report in self.reports.values() for part in report["staged"] if part[0] == source]
-        return sum(kept for _, kept, _ in held), sum(spilled for _, _, spilled in held)
+        """Return the bytes that the instances of a source have staged in memory, and on disk."""
+        held = [part for _, report in self.reports.values() for part in report.staged if part.source == source]
+        return sum(part.memory for part in held), sum(part.spilled for part in held)
 
-    def description(self) -> dict[str, Any]:
-        """Everything of interest to a client, as plain values."""
-        reports = [self.reports[node] for node in sorted(self.reports)]
+    def description(self, handoffs: Iterable[HandoffProgress], control: ControlView) -> JobDescription:
+        """Return the description of the job for clients.
+
+        Parameters
+        ----------
+        handoffs : iterable of HandoffProgress
+            How far Spark's handoff to each source is.
+        control : ControlView
+            The control loop's view.
+        """
+        reports = [self.reports[node].report for node in sorted(self.reports)]
         dead = Counter(self._letters)
         for report in reports:
-            dead.update(report["dead_letters"])
-        return {
-            "name": self.name,
-            "run": self.spec.generation,
-            "status": self.status.value,
-            "error": self.error,
-            "began": self.began,
-            "ended": self.ended_at,
-            "oversubscribed": self.oversubscribed,
-            "latency_target": self.spec.options.latency_target,
-            "planner": self.spec.options.planner,
-            "paradigm": self.spec.options.paradigm,
-            "dry_run": self.spec.options.dry_run,
-            "pinned": [list(key) for key in sorted(self.pinned)],
-            "nodes": self.nodes,
-            "operators": [[s.name, s.kind, list(s.inputs), list(s.operators), s.pushed] for s in self.spec.summaries],
-            "executors": [measure for report in reports for measure in report["executors"]],
-            "sources": [part for report in reports for part in report["sources"]],
-            "sinks": [part for report in reports for part in report["sinks"]],
-            "event_times": [part for report in reports for part in report["event_times"]],
-            "dead_letters": dict(dead),
-            "refused": self.refused + sum(report["refused"] for report in reports),
-        }
+            dead.update(report.dead_letters)
+        options = self.spec.options
+        return JobDescription(
+            name=self.name,
+            generation=self.spec.generation,
+            status=self.status,
+            error=self.error,
+            began=self.began,
+            ended=self.ended_at,
+            oversubscribed=self.oversubscribed,
+            latency_target=options.latency_target,
+            planner=options.planner,
+            paradigm=options.paradigm,
+            dry_run=options.dry_run,
+            pinned=tuple(sorted(self.pinned)),
+            nodes=self.spec.nodes,
+            components=tuple(
+                ComponentDescription(s.name, s.kind, s.inputs, s.operators, s.pushed) for s in self.spec.summaries
+            ),
+            executors=tuple(measure for report in reports for measure in report.executors),
+            sources=tuple(part for report in reports for part in report.sources),
+            sinks=tuple(part for report in reports for part in report.sinks),
+            event_times=tuple(part for report in reports for part in report.event_times),
+            dead_letters=dict(dead),
+            refused=self.refused + sum(report.refused for report in reports),
+            handoffs=tuple(handoffs),
+            control=control,
+        )

@@ -7,7 +7,7 @@ from dask_elastic.vocab.errors import UnknownJob
 
 
 class JobTable(dict[str, JobRecord]):
-    """What the scheduler remembers of each job, by name, oldest first."""
+    """The record of each job by its name, oldest first."""
 
     def record(self, name: str) -> JobRecord:
         """Return the record of a job.
@@ -15,7 +15,7 @@ class JobTable(dict[str, JobRecord]):
         Raises
         ------
         UnknownJob
-            If there is none of that name.
+            If there is no job of that name.
         """
         record = self.get(name)
         if record is None:
@@ -28,7 +28,7 @@ class JobTable(dict[str, JobRecord]):
         return [record for record in self.values() if record.live]
 
     def held(self) -> dict[str, int]:
-        """Cores that the jobs which run hold on each worker."""
+        """Return the cores that the running jobs hold on each worker."""
         held: dict[str, int] = {}
         for record in self.running:
             for address, count in record.cores_by_address().items():

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Awaitable, Iterable
 from dataclasses import replace
 from typing import Any
 
+from dask_elastic.runtime.protocol import job_calls, part_calls
+from dask_elastic.runtime.protocol.calls import HandledCall, Version
 from dask_elastic.runtime.protocol.job_spec import JobSpec
 from dask_elastic.runtime.protocol.job_status import Status
 from dask_elastic.runtime.protocol.remote_errors import Relayed, load_error
@@ -24,22 +27,23 @@ logger = logging.getLogger("dask_elastic.scheduler")
 
 FIRST_WAIT = 1.0
 LONGEST_WAIT = 60.0
-"""Seconds until a worker that could not join is asked again; they double from time to time."""
+"""Seconds until a worker that could not join is called again; they double with each failure."""
 
-DRAIN_POLL = 0.05
+DRAIN_WAIT = 2.0
+"""Seconds after which a home answers at the latest whether its tasks on some nodes have ended."""
 
 PING_SECONDS = 1.0
-"""A worker that does not say its version so soon is not asked to join."""
+"""Timeout of the call that a worker answers before it is called to join."""
 
 ANSWER_SECONDS = 10.0
-"""A worker that takes longer to come or go is left out."""
+"""Timeout of a call to a worker that joins or leaves."""
 
 CALLS_AT_ONCE = 8
-"""Beginning all calls of a large cluster at once would keep the scheduler's event loop busy for too long."""
+"""Starting all calls of a large cluster at once would block the scheduler's event loop."""
 
 
 class Membership:
-    """Which workers are nodes of which jobs.
+    """Lets workers join and leave running jobs.
 
     Parameters
     ----------
@@ -48,9 +52,9 @@ class Membership:
     jobs : JobTable
         The jobs.
     calls : WorkerCalls
-        The way to the nodes.
+        Calls the workers.
     cores : CoreChanges
-        Takes cores away from workers that are to leave.
+        Moves cores off workers that are to leave.
     """
 
     def __init__(self, workers: Workers, jobs: JobTable, calls: WorkerCalls, cores: CoreChanges):
@@ -70,15 +74,15 @@ class Membership:
         return [r for r in self.jobs.running if r.elastic and r.status is not Status.STARTING and not r.finishing]
 
     async def join_new(self) -> None:
-        """Make the workers that came up nodes of every running job."""
+        """Make new workers nodes of every running job."""
         for record in self._growing():
             new = [a for a in self.workers.usable() if a not in record.spec.nodes and self._may_try(a)]
             if new and (answering := await self._answering(record, new)):
                 await self._join(record, answering)
 
     async def _answering(self, record: JobRecord, addresses: list[str]) -> list[str]:
-        """Return which of some workers answer at once: one that hangs would keep others from coming and going."""
-        calls = (asyncio.wait_for(self.calls.one(a, "version"), PING_SECONDS) for a in addresses)
+        """Return those workers that answer at once; a worker that hangs would block joins and leaves of others."""
+        calls = (asyncio.wait_for(self.calls.one(a, Version()), PING_SECONDS) for a in addresses)
         answers = await asyncio.gather(*calls, return_exceptions=True)
         for address, answer in zip(addresses, answers, strict=True):
             if isinstance(answer, TimeoutError):
@@ -110,28 +114,27 @@ class Membership:
             logger.info("job %r: %s joined", record.name, ", ".join(addresses))
 
     async def _introduce(self, record: JobRecord, spec: JobSpec, addresses: list[str]) -> None:
-        """Let the new nodes prepare their part, then tell the others of them, then let the new ones begin."""
+        """Have the new nodes prepare their parts, then announce them to the others, then have the new ones start."""
         record.joinings += 1
         places = [spec.nodes.index(address) for address in addresses]
-        parts = [replace(spec, node=node, incarnation=record.joinings).to_message() for node in places]
+        parts = [replace(spec, node=node, incarnation=record.joinings) for node in places]
         await _all(
-            self._soon(self.calls.one(address, "prepare", spec=part, components=record.components), address)
+            self._soon(self.calls.one(address, part_calls.Prepare(part, record.components)), address)
             for address, part in zip(addresses, parts, strict=True)
         )
         record.incarnations.update(dict.fromkeys(places, record.joinings))
         await self._announce(record, spec)
-        run = {"job": record.name, "generation": spec.generation}
-        await _all(self.calls.one(address, "start_sources", **run) for address in addresses)
+        start = part_calls.StartSources(*record.generation_id)
+        await _all(self.calls.one(address, start) for address in addresses)
 
     async def _announce(self, record: JobRecord, spec: JobSpec) -> None:
         record.changes += 1
-        run = {"job": spec.job, "generation": spec.generation, "change": record.changes}
-        members = {**run, "nodes": spec.nodes, "guests": spec.guests}
-        await _all(self._soon(self.calls.one(a, "members", **members), a) for a in record.addresses)
+        members = part_calls.Members(*record.generation_id, record.changes, spec.nodes, spec.guests)
+        await _all(self._soon(self.calls.one(address, members), address) for address in record.addresses)
 
     @staticmethod
     async def _soon(call: Awaitable[Any], address: str) -> None:
-        """Wait for a call, but not for a worker that hangs: nobody else could come or go meanwhile.
+        """Wait for a call, with a timeout: a worker that hangs would block joins and leaves of others.
 
         Raises
         ------
@@ -144,10 +147,10 @@ class Membership:
             raise NodeLost(f"worker {address} did not answer within {ANSWER_SECONDS:g} s") from error
 
     def _check_unchanged(self, record: JobRecord, before: JobSpec, addresses: list[str]) -> None:
-        """Raise if what was arranged is out of date."""
-        gone = [address for address in addresses if address not in self.workers]
-        if gone:
-            raise NodeLost(f"worker {gone[0]} has left again")
+        """Raise if the workers have left or the job has changed while the workers joined."""
+        left = [address for address in addresses if address not in self.workers]
+        if left:
+            raise NodeLost(f"worker {left[0]} has left again")
         if not record.live or record.spec is not before:
             raise PlanningError(f"job {record.name!r} has changed meanwhile")
 
@@ -160,9 +163,9 @@ class Membership:
             self._waits[address] = wait, time.monotonic() + wait
 
     async def _dismiss(self, record: JobRecord, addresses: list[str], incarnation: int) -> None:
-        """Have workers forget a job; it may reach them when they have joined it anew, and does not count then."""
-        run = {"job": record.name, "generation": record.spec.generation, "incarnation": incarnation}
-        calls = (self._soon(self.calls.one(address, "forget", **run), address) for address in addresses)
+        """Have workers forget their part of a job; a worker that has joined again meanwhile ignores the call."""
+        forget = part_calls.Forget(*record.generation_id, incarnation)
+        calls = (self._soon(self.calls.one(address, forget), address) for address in addresses)
         for result in await asyncio.gather(*calls, return_exceptions=True):
             if isinstance(result, BaseException):
                 logger.debug("job %r: forget: %s", record.name, result)
@@ -170,16 +173,16 @@ class Membership:
     # leaving
 
     def lost(self, address: str) -> list[JobRecord]:
-        """Note that a worker is gone; returns the jobs that had it as a node."""
+        """Remove a worker that has left the cluster; returns the running jobs of which it is a node."""
         self.workers.retiring.discard(address)
         self._waits.pop(address, None)
         return [record for record in self.jobs.running if address in record.spec.nodes]
 
     async def expel(self, record: JobRecord, address: str) -> None:
-        """Let a job go on without a node that is lost, or that another node has lost touch with.
+        """Remove a node from a job, because it is lost or another node has lost the connection to it.
 
-        Its executors get as many cores elsewhere as are free. What the node says from here on is stale. If it is still
-        there it may join anew.
+        The executors get as many cores elsewhere as are free. Later messages of the node are stale. If the worker is
+        still registered it joins again later.
         """
         if address in record.expelling:
             return
@@ -201,8 +204,8 @@ class Membership:
         try:
             await self._announce(record, record.spec)
         except (ElasticError, Relayed) as error:
-            # Whoever cannot be told is lost itself, and hears of it when it joins anew, if it does.
-            logger.warning("job %r: not every node was told that %s is out: %s", record.name, address, error)
+            # A node that does not answer is lost itself; if it joins again it gets the new nodes with its part.
+            logger.warning("job %r: not every node knows that %s has left: %s", record.name, address, error)
         if address in self.workers:
             self._waits[address] = FIRST_WAIT, time.monotonic() + FIRST_WAIT
             await self._dismiss(record, [address], record.incarnations.get(node, 0))
@@ -211,35 +214,40 @@ class Membership:
         try:
             await self.cores.vacate(record, key, {node})
         except (ElasticError, Relayed) as error:
-            # The executor itself goes on with what it has, one core at home at least.
+            # The executor goes on with its other cores, one core at home at least.
             logger.warning("job %r: %s[%d] keeps its other cores: %s", record.name, *key, error)
             left = {other: count for other, count in record.cores[key].items() if other != node}
             record.cores[key] = left or {record.spec.homes[key[0]][key[1]]: 1}
 
     def lost_touch(self, record: JobRecord, nodes: Iterable[int]) -> None:
-        """Note that a home has no way to nodes any more; those that hold nothing leave, and may join anew."""
+        """Remove the nodes that a home cannot reach and that hold nothing; they join again later."""
         for node in nodes:
             if node in record.spec.guests and not record.holds(node):
                 record.leave(record.nodes[node])
 
-    async def retire(self, workers: list[str], timeout: float | None) -> None:
-        """Take all cores away from workers and return once they can be closed without harm to a job.
+    def handlers(self) -> list[HandledCall]:
+        """Return the calls that are answered here."""
+        return [job_calls.Retire.handled_by(self.retire)]
+
+    async def retire(self, call: job_calls.Retire) -> None:
+        """Take all cores away from workers; returns when no task is left there, so that they can be closed.
 
         Raises
         ------
         PlanningError
-            If a worker is not there, or a running job cannot do without it; nothing is changed then.
+            If a worker is not registered, or executors, sources or sinks of a running job are at home there; nothing is
+            changed then.
         TimeoutError
-            If executors still have tasks there after `timeout` seconds. The workers get no new ones.
+            If executors still have tasks there after the timeout. The workers get no new ones.
         """
+        workers = call.workers
         for address in workers:
             self._check_can_leave(address)
         self.workers.retiring.update(workers)
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = math.inf if call.timeout is None else time.monotonic() + call.timeout
         for record in self.jobs.running:
-            while record.status is Status.STARTING:
-                await asyncio.sleep(DRAIN_POLL)
-            nodes = {record.nodes.index(address) for address in workers if address in record.nodes}
+            await record.started()
+            nodes = _places(record, workers) if record.live else set()
             for key in [key for key, by_node in record.cores.items() if nodes & by_node.keys()]:
                 await self.cores.vacate(record, key, nodes)
         for record in self.jobs.running:
@@ -261,41 +269,60 @@ class Membership:
                 "and sinks do not change their home yet: stop or drain such a job first, or retire other workers."
             )
 
-    async def _drained(self, record: JobRecord, workers: list[str], deadline: float | None) -> None:
-        """Return once no task of a job is left on workers."""
-        while record.live and (left := await self._tasks_on(record, workers)):
-            if deadline is not None and time.monotonic() > deadline:
-                raise TimeoutError(
-                    f"{', '.join(sorted(left))} of job {record.name!r} still run on workers that are to leave. These "
-                    "get no more cores: call retire again to go on waiting."
-                )
-            await asyncio.sleep(DRAIN_POLL)
+    async def _drained(self, record: JobRecord, workers: Iterable[str], deadline: float) -> None:
+        """Return when no task of a job is left on workers, or the job has ended."""
+        ended = asyncio.ensure_future(record.ended())
+        try:
+            while record.live and (left := await self._tasks_left(record, workers, deadline, ended)):
+                if time.monotonic() > deadline:
+                    raise TimeoutError(
+                        f"{', '.join(sorted(map(str, left)))} of job {record.name!r} still run on workers that are to "
+                        "leave. These get no more cores: call retire again to go on waiting."
+                    )
+        finally:
+            ended.cancel()
 
-    async def _tasks_on(self, record: JobRecord, workers: list[str]) -> set[str]:
-        nodes = {record.nodes.index(address) for address in workers if address in record.nodes}
+    async def _tasks_left(
+        self, record: JobRecord, workers: Iterable[str], deadline: float, ended: asyncio.Future[None]
+    ) -> set[ExecutorId]:
+        """Return the executors that still have tasks on workers, once there are none or after `DRAIN_WAIT` seconds.
+
+        The homes answer as soon as the last of these tasks has ended.
+        """
+        nodes = tuple(sorted(_places(record, workers)))
         if not nodes:
             return set()
-        parts = await self.calls.all(record, "task_nodes")
-        return {f"{operator}[{index}]" for part in parts for operator, index, at in part if nodes & set(at)}
+        wait = max(0.0, min(DRAIN_WAIT, deadline - time.monotonic()))
+        call = part_calls.AwaitTaskEnds(*record.generation_id, nodes, wait)
+        asking = asyncio.ensure_future(self.calls.all(record, call))
+        try:
+            either: set[asyncio.Future[Any]] = {asking, ended}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            return {executor for part in asking.result() for executor in part} if asking.done() else set()
+        finally:
+            asking.cancel()
 
-    async def _make_guests(self, record: JobRecord, workers: list[str]) -> None:
-        """Let every node of a job know that it can do without workers."""
+    async def _make_guests(self, record: JobRecord, workers: Iterable[str]) -> None:
+        """Announce to every node of a job that the job survives the loss of workers."""
         async with record.membership:
-            places = {record.nodes.index(address) for address in workers if address in record.nodes}
-            new = places - set(record.spec.guests)
+            new = _places(record, workers) - set(record.spec.guests)
             for node in new if record.live else ():
-                # Nobody can ask it again once it has left.
-                run = {"job": record.name, "generation": record.spec.generation}
-                last = await self.calls.one(record.nodes[node], "report", **run)
-                record.reports[node] = {**last, "at": time.time()}
+                # Its counts stay when it has left.
+                report = await self.calls.one(record.nodes[node], part_calls.Report(*record.generation_id))
+                record.receive(node, report)
             if new and record.live:
                 spec = replace(record.spec, guests=(*record.spec.guests, *sorted(new)))
                 await self._announce(record, spec)
                 record.spec = replace(record.spec, guests=(*record.spec.guests, *sorted(new)))
 
 
+def _places(record: JobRecord, workers: Iterable[str]) -> set[int]:
+    """Return the nodes of a job that are on workers."""
+    return {record.nodes.index(address) for address in workers if address in record.nodes}
+
+
 async def _all(calls: Iterable[Awaitable[Any]]) -> None:
-    """Wait for all calls, a few at a time, then raise what the first that failed raised."""
+    """Wait for all calls, a few at a time, then raise the first error."""
     slots = asyncio.Semaphore(CALLS_AT_ONCE)
 
     async def in_turn(call: Awaitable[Any]) -> None:
@@ -308,7 +335,7 @@ async def _all(calls: Iterable[Awaitable[Any]]) -> None:
 
 
 def _settled_at(record: JobRecord, address: str) -> list[ExecutorId]:
-    """Return the executors, sources and sinks of a job that are at home on a worker."""
+    """Return the executors, and the instances of sources and sinks, of a job that are at home on a worker."""
     if address not in record.nodes:
         return []
     spec, node = record.spec, record.nodes.index(address)

@@ -1,13 +1,23 @@
-"""The scheduler's side of queues on the way out: what sinks offer, in order, until who reads has taken it."""
+"""Output queues on the scheduler: the items that sinks offer, in order, until a reader has taken them."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 from collections import deque
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from dask_elastic.runtime.protocol.answers import Handler, answered
+from dask_elastic.runtime.protocol.calls import HandledCall
+from dask_elastic.runtime.protocol.job_spec import JobGeneration
+from dask_elastic.runtime.protocol.queue_calls import (
+    DropRows,
+    NextRows,
+    OfferRows,
+    OpenQueue,
+    QueueItem,
+    QueueItems,
+    TakeRows,
+)
 from dask_elastic.runtime.protocol.remote_errors import Relayed
 from dask_elastic.runtime.scheduler.job_table import JobTable
 from dask_elastic.runtime.scheduler.worker_calls import WorkerCalls
@@ -17,156 +27,139 @@ if TYPE_CHECKING:
     from distributed import Scheduler
 
 
-class Item(NamedTuple):
-    """Some rows that a worker holds for who reads the queue.
-
-    Parameters
-    ----------
-    number : int
-        The place in the queue, counted from 1.
-    address : str
-        The worker.
-    item : int
-        What the worker calls them.
-    """
-
-    number: int
-    address: str
-    item: int
-
-
 class OutputQueue:
-    """One queue: a ledger of what is not acknowledged, and the bell that says when there is more.
+    """The ledger of one queue: the items that no reader has taken.
 
     Parameters
     ----------
-    job : str
+    writer : JobGeneration
         The job whose sinks write.
-    run : int
-        Which run of it.
     limit : int
         How many items may wait.
     """
 
-    def __init__(self, job: str, run: int, limit: int):
-        self.job = job
-        self.run = run
+    def __init__(self, writer: JobGeneration, limit: int):
+        self.writer = writer
         self.limit = limit
-        self.items: deque[Item] = deque()
+        self.items: deque[QueueItem] = deque()
         self.taken = asyncio.Event()
         self._count = 0
 
-    def add(self, address: str, item: int) -> Item:
-        """Append what a worker offers."""
+    def add(self, address: str, item: int) -> QueueItem:
+        """Append an item that a worker holds."""
         self._count += 1
-        self.items.append(Item(self._count, address, item))
+        self.items.append(QueueItem(self._count, address, item))
         return self.items[-1]
 
-    def acknowledge(self, through: int) -> list[Item]:
-        """Drop what was taken; returns it."""
-        gone = []
+    def acknowledge(self, through: int) -> list[QueueItem]:
+        """Remove the items up to a number, and return them."""
+        removed = []
         while self.items and self.items[0].number <= through:
-            gone.append(self.items.popleft())
+            removed.append(self.items.popleft())
         self.taken.set()
         self.taken = asyncio.Event()
-        return gone
+        return removed
 
 
 class OutputQueues:
-    """Takes descriptors from sinks, and gives them to who reads.
+    """Accepts items from sinks and gives them to readers.
 
     Parameters
     ----------
     scheduler : distributed.Scheduler
-        Has the Dask queues that wake who reads.
+        Has the Dask queues that wake readers.
     jobs : JobTable
         The jobs.
     calls : WorkerCalls
-        The way to their nodes.
+        Calls the workers.
     """
 
     def __init__(self, scheduler: Scheduler, jobs: JobTable, calls: WorkerCalls):
         self.scheduler = scheduler
         self.jobs = jobs
         self.calls = calls
-        self._lines: dict[str, OutputQueue] = {}
+        self._ledgers: dict[str, OutputQueue] = {}
 
-    def handlers(self) -> dict[str, Handler]:
-        """Return the handlers by the name of their operation."""
-        return {
-            f"elastic_{command.__name__}": answered(command)
-            for command in (self.open_queue, self.offer_rows, self.next_rows, self.take_rows)
-        }
+    def handlers(self) -> list[HandledCall]:
+        """Return the calls that are answered here."""
+        return [
+            OpenQueue.handled_by(self.open_queue),
+            OfferRows.handled_by(self.offer_rows),
+            NextRows.handled_by(self.next_rows),
+            TakeRows.handled_by(self.take_rows),
+        ]
 
-    async def open_queue(self, job: str, run: int, queue: str, limit: int) -> None:
-        """Note that a job writes a queue: who reads it then learns of the job's end."""
-        self._line(job, run, queue, limit)
+    async def open_queue(self, call: OpenQueue) -> None:
+        """Note that a job writes a queue, so that its readers learn of the job's end."""
+        self._ledger(JobGeneration(call.job, call.generation), call.queue, call.limit)
 
-    async def offer_rows(
-        self, job: str, run: int, queue: str, limit: int, address: str, item: int, wait: float
-    ) -> bool:
-        """Append rows that a worker holds; False when the queue stays full for `wait` seconds."""
-        line = self._line(job, run, queue, limit)
-        if len(line.items) >= line.limit:
+    async def offer_rows(self, call: OfferRows) -> bool:
+        """Append rows that a worker holds; returns False when the queue stays full for `call.wait` seconds."""
+        ledger = self._ledger(JobGeneration(call.job, call.generation), call.queue, call.limit)
+        if len(ledger.items) >= ledger.limit:
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(line.taken.wait(), wait)
-        if len(line.items) >= line.limit:
+                await asyncio.wait_for(ledger.taken.wait(), call.wait)
+        if len(ledger.items) >= ledger.limit:
             return False
-        added = line.add(address, item)
-        bell = self._queues.queues[queue]
+        added = ledger.add(call.address, call.item)
+        bell = self._queues.queues[call.queue]
         if not bell.full():
             bell.put_nowait({"type": "msgpack", "value": list(added)})
         return True
 
-    async def next_rows(self, queue: str, after: int, wait: float) -> dict[str, Any]:
-        """Return what is in a queue behind a number, and whether no more will come.
+    async def next_rows(self, call: NextRows) -> QueueItems:
+        """Return the items behind a number, and whether no more will come.
 
-        The Dask queue is but the bell: what somebody took from it is still in the line.
+        The Dask queue only wakes readers: an item that a reader has got from it stays in the ledger until the reader
+        has acknowledged it.
         """
-        line = self._lines.get(queue)
-        if line is None:
-            await asyncio.sleep(wait)
-            return {"items": [], "ended": False, "job": None, "run": 0}
-        record = self.jobs.get(line.job)
-        ended = record is None or record.spec.generation != line.run or not record.live
-        if not ended and not (line.items and line.items[-1].number > after):
+        ledger = self._ledgers.get(call.queue)
+        if ledger is None:
+            await asyncio.sleep(call.wait)
+            return QueueItems()
+        record = self.jobs.get(ledger.writer.job)
+        ended = record is None or record.generation_id != ledger.writer or not record.live
+        if not ended and not (ledger.items and ledger.items[-1].number > call.after):
             with contextlib.suppress(asyncio.TimeoutError):
-                await self._queues.get(name=queue, timeout=wait)
-        items = [list(item) for item in line.items if item.number > after]
+                await self._queues.get(name=call.queue, timeout=call.wait)
+        items = tuple(item for item in ledger.items if item.number > call.after)
         if ended and not items and record is not None and record.error is not None:
             raise Relayed(record.error)
-        return {"items": items, "ended": ended, "job": line.job, "run": line.run}
+        return QueueItems(items, ended, *ledger.writer)
 
-    async def take_rows(self, queue: str, through: int) -> None:
-        """Note that everything up to a number was taken: the workers need not hold it any longer."""
-        line = self._lines.get(queue)
+    async def take_rows(self, call: TakeRows) -> None:
+        """Remove the items up to a number, and have the workers free their rows."""
+        ledger = self._ledgers.get(call.queue)
+        if ledger is None:
+            return
         by_worker: dict[str, list[int]] = {}
-        for item in line.acknowledge(through) if line is not None else ():
+        for item in ledger.acknowledge(call.through):
             by_worker.setdefault(item.address, []).append(item.item)
         for address, items in by_worker.items():
-            assert line is not None
             with contextlib.suppress(ElasticError, Relayed):  # a worker that has left holds nothing any more
-                await self.calls.one(address, "drop_rows", job=line.job, run=line.run, items=items)
+                await self.calls.one(address, DropRows(*ledger.writer, tuple(items)))
 
     def forget(self, job: str) -> None:
         """Drop the queues of a job."""
-        for queue in [queue for queue, line in self._lines.items() if line.job == job]:
-            del self._lines[queue]
+        for queue in [queue for queue, ledger in self._ledgers.items() if ledger.writer.job == job]:
+            del self._ledgers[queue]
             self._queues.release(name=queue, client=None)
 
     @property
     def _queues(self) -> Any:
         return self.scheduler.extensions["queues"]
 
-    def _line(self, job: str, run: int, queue: str, limit: int) -> OutputQueue:
-        line = self._lines.get(queue)
-        if line is not None and (line.job, line.run) != (job, run):
-            owner = self.jobs.get(line.job)
-            if owner is not None and owner.live and owner.spec.generation == line.run:
-                raise SinkError(f"queue {queue!r} is written by job {line.job!r}: give each job a queue of its own.")
-            line = None
-        if line is None:
-            if queue not in self._lines:
+    def _ledger(self, writer: JobGeneration, queue: str, limit: int) -> OutputQueue:
+        ledger = self._ledgers.get(queue)
+        if ledger is not None and ledger.writer != writer:
+            owner = self.jobs.get(ledger.writer.job)
+            if owner is not None and owner.live and owner.generation_id == ledger.writer:
+                raise SinkError(
+                    f"queue {queue!r} is written by job {ledger.writer.job!r}: give each job a queue of its own."
+                )
+            ledger = None
+        if ledger is None:
+            if queue not in self._ledgers:
                 self._queues.create(name=queue, client=None, maxsize=limit)
-            line = self._lines[queue] = OutputQueue(job, run, limit)
-        return line
+            ledger = self._ledgers[queue] = OutputQueue(writer, limit)
+        return ledger

@@ -1,6 +1,6 @@
-"""How the paradigms differ in what a job asks for at its start.
+"""The executors and cores that a job demands at its start, by paradigm.
 
-Another paradigm is another function here, and its name among `dask_elastic.runtime.protocol.job_spec.PARADIGMS`.
+To add a paradigm, add a function here and a name to `dask_elastic.runtime.protocol.job_spec.PARADIGMS`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dask_elastic.runtime.protocol.job_spec import STATIC, ComponentSummary
 def demands(
     paradigm: str, summaries: Iterable[ComponentSummary], cores: Mapping[str, int], free_slots: Sequence[int]
 ) -> list[PlacementRequest]:
-    """Return what each source and stateful operator of a job asks for.
+    """Return the demand of each source and stateful operator of a job.
 
     Parameters
     ----------
@@ -23,7 +23,7 @@ def demands(
     summaries : iterable of ComponentSummary
         The components.
     cores : mapping of str to int
-        Cores of each executor of an operator, where somebody chose them.
+        Cores of each executor of an operator, where the user has set them.
     free_slots : sequence of int
         Free slots of each node.
 
@@ -42,7 +42,7 @@ def demands(
 
 
 def _single_cores(parts: Sequence[ComponentSummary], slots: int) -> list[PlacementRequest]:
-    """Share the slots evenly among the stateful operators: an executor of one core for each, and at least one."""
+    """Divide the slots evenly among the stateful operators: one executor of one core for each slot, at least one."""
     stateful = [part.name for part in parts if part.kind == "compute"]
     shares = {
         name: max(1, slots // len(stateful) + (position < slots % len(stateful)))

@@ -1,9 +1,9 @@
-"""Rows on their way from a client to a source that is fed by hand."""
+"""Rows from a client to a pushed source."""
 
 from __future__ import annotations
 
-from typing import Any
-
+from dask_elastic.runtime.protocol import job_calls, part_calls
+from dask_elastic.runtime.protocol.calls import HandledCall
 from dask_elastic.runtime.protocol.remote_errors import Relayed
 from dask_elastic.runtime.scheduler.epoch_commits import EpochCommits
 from dask_elastic.runtime.scheduler.job_record import JobRecord
@@ -13,16 +13,16 @@ from dask_elastic.vocab.errors import JobFailed, UnknownOperator
 
 
 class PushedSources:
-    """Passes rows on.
+    """Forwards rows to the workers of pushed sources, and ends such sources.
 
     Parameters
     ----------
     jobs : JobTable
         The jobs.
     calls : WorkerCalls
-        The way to their nodes.
+        Calls the workers.
     epochs : EpochCommits
-        What is handed over in epochs.
+        The sources for Spark, which are closed here too.
     """
 
     def __init__(self, jobs: JobTable, calls: WorkerCalls, epochs: EpochCommits):
@@ -30,27 +30,29 @@ class PushedSources:
         self.calls = calls
         self.epochs = epochs
 
-    async def send(self, job: str, source: str, instance: int, rows: Any) -> bool:
-        """Pass rows on to a pushed source; False when it has no room at the moment."""
-        record = self.jobs.record(job)
-        _check_alive(record)
-        run = {"job": job, "generation": record.spec.generation}
-        taken: bool = await self.calls.one(
-            _node_of(record, source, instance), "send", **run, source=source, instance=instance, rows=rows
-        )
-        return taken
+    def handlers(self) -> list[HandledCall]:
+        """Return the calls that are answered here."""
+        return [job_calls.Send.handled_by(self.send), job_calls.CloseSource.handled_by(self.close_source)]
 
-    async def close_source(self, job: str, source: str, instance: int) -> None:
-        """End a pushed source after what was sent."""
-        record = self.jobs.record(job)
-        run = {"job": job, "generation": record.spec.generation}
-        instances = [instance]
+    async def send(self, call: job_calls.Send) -> bool:
+        """Forward rows to a pushed source; returns False when it has no room."""
+        record = self.jobs.record(call.job)
+        _check_alive(record)
+        address = _address_of(record, call.source, call.instance)
+        return await self.calls.one(
+            address, part_calls.Send(*record.generation_id, call.source, call.instance, call.rows)
+        )
+
+    async def close_source(self, call: job_calls.CloseSource) -> None:
+        """End a pushed source after the rows that were sent."""
+        record = self.jobs.record(call.job)
+        source, instances = call.source, [call.instance]
         if any(summary.name == source and summary.epochs for summary in record.spec.summaries):
             self.epochs.close(record, source)
             instances = [*range(len(record.spec.homes[source]))]
-        for each in instances:
-            address = _node_of(record, source, each)
-            await self.calls.one(address, "close_source", **run, source=source, instance=each)
+        for instance in instances:
+            address = _address_of(record, source, instance)
+            await self.calls.one(address, part_calls.CloseSource(*record.generation_id, source, instance))
 
 
 def _check_alive(record: JobRecord) -> None:
@@ -60,7 +62,7 @@ def _check_alive(record: JobRecord) -> None:
         raise JobFailed(f"job {record.name!r} is {record.status.value}: it takes no more rows")
 
 
-def _node_of(record: JobRecord, source: str, instance: int) -> str:
+def _address_of(record: JobRecord, source: str, instance: int) -> str:
     pushed = [s.name for s in record.spec.summaries if s.pushed]
     if source not in pushed:
         raise UnknownOperator(f"job {record.name!r} has no pushed source {source!r}: choose from {pushed}")

@@ -1,10 +1,9 @@
-"""The cluster at one moment: gathered on the event loop, put together anywhere."""
+"""Snapshots of the cluster: a view is gathered on the event loop, the snapshot is built from it in any thread."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,55 +11,61 @@ from numpy.typing import NDArray
 from dask_elastic.meters import LatencyHistogram
 from dask_elastic.runtime.protocol.job_spec import VACANT, JobSpec
 from dask_elastic.runtime.protocol.job_status import Status
-from dask_elastic.runtime.scheduler.job_record import ExecutorKey, JobRecord
+from dask_elastic.runtime.protocol.reports import ExecutorDetail, ExecutorReport
+from dask_elastic.runtime.scheduler.job_record import ExecutorKey, JobRecord, ReceivedReport
 from dask_elastic.runtime.scheduler.membership import Membership
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot, NodeSnapshot, Snapshot
 
 STALE_PERIODS = 3
-"""Reports older than so many periods (of reports, or of the control loop) tell nothing of now."""
+"""A report is stale after so many periods, of reports or of the control loop, whichever are longer."""
 
-Report = Mapping[str, Any]
-Measured = tuple[Mapping[str, Any], Mapping[str, Any]]
-"""What a report says of one executor: for everybody, and in detail."""
+Measured = tuple[ExecutorReport, ExecutorDetail]
+"""The measures of one executor in a report."""
+
+UNMEASURED: Measured = (
+    ExecutorReport("", 0, 0, 0, 0.0, 0.0, None, 1.0, 0.0, 0.0, 0, None, None, None, 0, 0, 0, 0),
+    ExecutorDetail(b"", None, 0.0, b"", b"", 0),
+)
+"""The measures of an executor before its first report."""
 
 
 @dataclass(frozen=True)
 class JobView:
-    """A job as it was at one moment; nothing in it changes any more.
+    """A job at one moment; immutable.
 
     Parameters
     ----------
     spec : JobSpec
-        What runs.
+        The job.
     cores : dict
         Cores of each executor, by node of the job.
     pinned : frozenset
-        Executors whose cores are not to be changed.
-    reports : tuple of dict
+        Executors whose cores the control loop does not change.
+    reports : tuple of ReceivedReport
         The newest report of each node.
     """
 
     spec: JobSpec
     cores: dict[ExecutorKey, dict[int, int]]
     pinned: frozenset[ExecutorKey]
-    reports: tuple[Report, ...]
+    reports: tuple[ReceivedReport, ...]
 
 
 @dataclass(frozen=True)
 class ClusterView:
-    """All that a snapshot is made from.
+    """The data from which a snapshot is built.
 
     Parameters
     ----------
     now : float
-        When.
+        Seconds since the epoch.
     nodes : tuple of NodeSnapshot
         The workers, each at its place.
     jobs : tuple of JobView
         The jobs that run.
     stale_after : float
-        Seconds after which a report counts for nothing, where the job does not report more rarely.
+        Seconds after which a report is stale, unless the job reports more rarely.
     """
 
     now: float
@@ -69,12 +74,12 @@ class ClusterView:
     stale_after: float
 
     def snapshot(self, pause: Callable[[], None] = lambda: None) -> Snapshot:
-        """Put the snapshot together.
+        """Build the snapshot.
 
         Parameters
         ----------
         pause : callable
-            Called after each executor: who works beside others can step aside there.
+            Called after each executor, so that a CPU-bound thread can yield.
         """
         places = {node.address: place for place, node in enumerate(self.nodes)}
         jobs = [view for view in self.jobs if all(address in places for _, address in view.spec.members)]
@@ -85,11 +90,11 @@ class ClusterView:
         oldest = self.now - max(self.stale_after, STALE_PERIODS * options.report_interval)
         fresh: dict[ExecutorKey, Measured] = {}
         known: dict[ExecutorKey, Measured] = {}
-        for report in view.reports:
-            for measured in zip(report["executors"], report["details"], strict=True):
-                key = measured[0]["operator"], measured[0]["executor"]
+        for at, report in view.reports:
+            for measured in zip(report.executors, report.details, strict=True):
+                key = measured[0].operator, measured[0].executor
                 known[key] = measured
-                if report["at"] >= oldest:
+                if at >= oldest:
                     fresh[key] = measured
         place_of = {node: places[address] for node, address in spec.members}
         entries = _entries(spec)
@@ -120,44 +125,43 @@ def _executor(
     fresh: Measured | None,
     known: Measured | None,
 ) -> ExecutorSnapshot:
-    """Return an executor; one that has stopped to report keeps its cores, and nothing is told that may have changed."""
+    """Return the snapshot of an executor; one without a fresh report is pinned, and its stale rates are left out."""
     operator, index = key
-    measure, detail = fresh or known or ({}, {})
-    current = measure if fresh else {}
+    measure, detail = fresh or known or UNMEASURED
     return ExecutorSnapshot(
         executor=ExecutorId(operator, index),
         home=place_of[view.spec.homes[operator][index]],
         cores={place_of[node]: count for node, count in sorted(view.cores[key].items())},
-        arrival_rate=measure.get("arrival_rate", 0.0),
-        service_rate=current.get("service_rate"),
-        throughput=measure.get("throughput", 0.0),
-        customer_rows=measure.get("customer_rows", 1.0),
-        queue=measure.get("queue", 0),
-        state_bytes=measure.get("state_bytes", 0),
-        bytes_in=measure.get("bytes_in", 0.0),
-        bytes_out=measure.get("bytes_out", 0.0),
-        sojourn=current.get("sojourn"),
+        arrival_rate=measure.arrival_rate,
+        service_rate=measure.service_rate if fresh else None,
+        throughput=measure.throughput,
+        customer_rows=measure.customer_rows,
+        queue=measure.queue,
+        state_bytes=measure.state_bytes,
+        bytes_in=measure.bytes_in,
+        bytes_out=measure.bytes_out,
+        sojourn=measure.sojourn if fresh else None,
         entry=entry,
         pinned=key in view.pinned or (fresh is None and known is not None),
-        moves=measure.get("moves", 0),
-        shard_load=_numbers(detail.get("shard_load")) if fresh else None,
-        shard_bytes=_numbers(detail.get("shard_bytes")),
+        moves=measure.moves,
+        shard_load=_numbers(detail.shard_load) if fresh else None,
+        shard_bytes=_numbers(detail.shard_bytes) if known else None,
     )
 
 
-def _numbers(data: bytes | None) -> NDArray[np.float64] | None:
-    return None if data is None else np.frombuffer(data, dtype="<f4").astype(np.float64)
+def _numbers(data: bytes) -> NDArray[np.float64]:
+    return np.frombuffer(data, dtype="<f4").astype(np.float64)
 
 
 def _latency(last: Iterable[Measured], pause: Callable[[], None]) -> tuple[float | None, float | None]:
-    """Return mean and 99th percentile of the time from the source to the end of the last operators."""
+    """Return the mean and the 99th percentile of the seconds from the source to the end of the last operators."""
     total = rows = 0.0
     merged = LatencyHistogram()
     for _, detail in last:
-        if detail["latency_mean"] is not None:
-            total += detail["latency_mean"] * detail["latency_rows"]
-            rows += detail["latency_rows"]
-        merged.merge(LatencyHistogram.from_bytes(detail["latency_now"]))
+        if detail.latency_mean is not None:
+            total += detail.latency_mean * detail.latency_rows
+            rows += detail.latency_rows
+        merged.merge(LatencyHistogram.from_bytes(detail.latency_now))
         pause()
     return (total / rows if rows > 0 else None), merged.quantile(0.99)
 
@@ -169,26 +173,26 @@ def _entries(spec: JobSpec) -> frozenset[str]:
 
 
 def _last(spec: JobSpec) -> frozenset[str]:
-    """Return the stateful operators behind which no other one comes."""
+    """Return the stateful operators with no other stateful operator downstream."""
     computes = [summary for summary in spec.summaries if summary.kind == "compute"]
     inputs = {name for summary in computes for name in summary.inputs}
     return frozenset(summary.name for summary in computes if summary.name not in inputs)
 
 
 class SnapshotBuilder:
-    """Looks at the cluster.
+    """Gathers the views from which snapshots are built.
 
     Parameters
     ----------
     membership : Membership
-        Knows the workers, the jobs, and which are nodes of which.
+        The workers, the jobs, and which workers are nodes of which jobs.
     stale_after : float
-        Seconds after which a report counts for nothing.
+        Seconds after which a report is stale.
 
     Notes
     -----
-    A worker keeps its place in every snapshot for as long as it is there, so that what is remembered of nodes by their
-    place stays true; a place that somebody left goes to the next who joins.
+    A worker keeps its place in every snapshot as long as it is registered, because the control loop's history refers to
+    nodes by their place. The place of a worker that has left goes to the next one that joins.
     """
 
     def __init__(self, membership: Membership, stale_after: float):
@@ -197,7 +201,7 @@ class SnapshotBuilder:
         self._places: list[str] = []
 
     def view(self, now: float) -> ClusterView:
-        """Gather what a snapshot is made from; call it on the event loop."""
+        """Gather the data for a snapshot; called on the event loop."""
         jobs = tuple(map(_view, self.membership.jobs.running))
         return ClusterView(now, self._nodes(), jobs, self.stale_after)
 
@@ -220,7 +224,7 @@ class SnapshotBuilder:
         state = workers.scheduler.workers[address]
         cores = int(state.nthreads)
         if not self.membership.known_to_all(address):
-            # A job that has no way there yet cannot be given cores there; that is a matter of moments.
+            # A running job has not connected to the worker yet, and so cannot get cores there.
             cores = min(cores, held.get(address, 0))
         return NodeSnapshot(address, state.host, cores, workers.leaving(address))
 

@@ -1,4 +1,4 @@
-"""The snapshots of late, bounded in number and in bytes."""
+"""The newest snapshots of the cluster, bounded in number and in bytes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dask_elastic.vocab.snapshot import Snapshot
 KEPT = 600
 KEPT_BYTES = 32 * 2**20
 EXECUTOR_BYTES = 1_000
-"""What an executor takes beside the arrays of its shards, roughly."""
+"""Approximate bytes of an executor without the arrays of its shards."""
 
 
 class SnapshotLog:
@@ -20,14 +20,14 @@ class SnapshotLog:
     length : int
         How many at most.
     limit : int
-        How many bytes they may take, roughly; the newest is kept in any case.
+        How many bytes they may take, approximately; the newest is always kept.
 
     Examples
     --------
-    >>> tape = SnapshotLog(length=2)
+    >>> log = SnapshotLog(length=2)
     >>> for second in range(3):
-    ...     tape.add(Snapshot(float(second), (), ()))
-    >>> [snapshot.now for snapshot in tape.snapshots]
+    ...     log.add(Snapshot(float(second), (), ()))
+    >>> [snapshot.now for snapshot in log.snapshots]
     [1.0, 2.0]
     """
 
@@ -39,11 +39,11 @@ class SnapshotLog:
 
     @property
     def snapshots(self) -> list[Snapshot]:
-        """What is kept, oldest first."""
+        """The kept snapshots, oldest first."""
         return [snapshot for snapshot, _ in self._kept]
 
     def add(self, snapshot: Snapshot) -> None:
-        """Keep a snapshot, and drop the oldest while there are too many."""
+        """Keep a snapshot, and drop the oldest ones beyond the bounds."""
         size = _size(snapshot)
         self._kept.append((snapshot, size))
         self._bytes += size
@@ -51,14 +51,14 @@ class SnapshotLog:
             self._bytes -= self._kept.popleft()[1]
 
     def of(self, job: str, generation: int, last: int | None = None) -> list[Snapshot]:
-        """Return the newest snapshots that show a run of a job, oldest first.
+        """Return the newest snapshots that contain a generation of a job, oldest first.
 
         Parameters
         ----------
         job : str
             The job.
         generation : int
-            Which run of it.
+            Its generation.
         last : int, optional
             How many at most; all of them if left out.
         """

@@ -1,4 +1,4 @@
-"""How the scheduler asks workers: one of them, or all nodes of a job."""
+"""How the scheduler calls workers: one of them, or all nodes of a job."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
+from dask_elastic.runtime.protocol.calls import A, Call, is_reply, message_of, read_answer
+from dask_elastic.runtime.protocol.part_calls import PartCall
 from dask_elastic.runtime.protocol.remote_errors import Relayed, load_error
 from dask_elastic.vocab.errors import NodeLost, UnknownJob
 
@@ -17,87 +19,87 @@ if TYPE_CHECKING:
 logger = logging.getLogger("dask_elastic.scheduler")
 
 DISPENSABLE_SECONDS = 5.0
-"""For so long a question waits for a node without which the job goes on: when it hangs it is given up by then."""
-
-_MISSING = object()
+"""Timeout of a call to a node without which the job goes on."""
 
 
 class WorkerCalls:
-    """Calls the commands of nodes; see `dask_elastic.runtime.worker.handlers`.
+    """Calls workers; see `dask_elastic.runtime.worker.handlers`.
 
     Parameters
     ----------
     scheduler : distributed.Scheduler
-        Knows the workers and how to reach them.
+        Has the workers and the connections to them.
     """
 
     def __init__(self, scheduler: Scheduler):
         self.scheduler = scheduler
 
     def present(self, address: str) -> bool:
-        """Return whether a worker is there."""
+        """Return whether a worker is registered."""
         return address in self.scheduler.workers
 
-    async def one(self, address: str, operation: str, **arguments: Any) -> Any:
-        """Ask one worker.
+    async def one(self, address: str, call: Call[A]) -> A:
+        """Call one worker.
 
         Raises
         ------
         NodeLost
-            If it is gone, does not answer, or does not host dask_elastic.
+            If it is not registered, does not answer, or does not host dask_elastic.
         Relayed
-            Whatever the command raised there.
+            The error that the handler raised there.
         """
         if not self.present(address):
             # Dialling would try again and again until Dask's timeout.
-            raise NodeLost(f"worker {address} is gone, and what it held of the job with it")
+            raise NodeLost(f"worker {address} has left the cluster, and its part of the job with it")
         try:
-            reply = await getattr(self.scheduler.rpc(address), f"elastic_{operation}")(**arguments)
+            reply = await getattr(self.scheduler.rpc(address), call.operation)(**message_of(call))
         except (TimeoutError, OSError) as error:
-            raise NodeLost(f"worker {address} does not answer {operation!r}: {error}") from error
-        if reply is None or "answer" not in reply:
-            raise (
-                Relayed(reply["error"]) if reply else NodeLost(f"worker {address} is closing, or runs no dask_elastic")
-            )
-        return reply["answer"]
+            raise NodeLost(f"worker {address} does not answer {call.operation!r}: {error}") from error
+        if not is_reply(reply):
+            raise NodeLost(f"worker {address} is closing, or does not host dask_elastic")
+        if "error" in reply:
+            raise Relayed(reply["error"])
+        return read_answer(call, reply)
 
-    async def all(self, record: JobRecord, operation: str, **arguments: Any) -> list[Any]:
-        """Ask every node of a job; see `by_node`."""
-        return list((await self.by_node(record, operation, **arguments)).values())
+    async def all(self, record: JobRecord, call: PartCall[A]) -> list[A]:
+        """Call every node of a job; see `by_node`."""
+        return list((await self.by_node(record, call)).values())
 
-    async def by_node(self, record: JobRecord, operation: str, **arguments: Any) -> dict[int, Any]:
-        """Ask every node of a job.
+    async def by_node(self, record: JobRecord, call: PartCall[A]) -> dict[int, A]:
+        """Call every node of a job.
 
         Returns
         -------
-        dict of int to anything
-            The answers by node, in their order. One without which the job goes on may be missing: it may have died, or
-            hang.
+        dict of int to answer
+            The answers by node, in their order. A node without which the job goes on is missing when it does not
+            answer within `DISPENSABLE_SECONDS`.
         """
-        members = record.spec.members
-        calls = (self._of_member(record, address, operation, arguments) for _, address in members)
-        answers = await asyncio.gather(*calls)
-        return {node: answer for (node, _), answer in zip(members, answers, strict=True) if answer is not _MISSING}
+        found: dict[int, A] = {}
 
-    async def _of_member(self, record: JobRecord, address: str, operation: str, arguments: dict[str, Any]) -> Any:
-        call = self.one(address, operation, job=record.name, generation=record.spec.generation, **arguments)
+        async def ask(node: int, address: str) -> None:
+            await self._of_member(record, node, address, call, found)
+
+        await asyncio.gather(*(ask(node, address) for node, address in record.spec.members))
+        return {node: found[node] for node in sorted(found)}
+
+    async def _of_member(
+        self, record: JobRecord, node: int, address: str, call: PartCall[A], found: dict[int, A]
+    ) -> None:
+        """Call a node and put its answer into `found`, unless the job goes on without it and it does not answer."""
         if record.needs(address):
-            return await call
+            found[node] = await self.one(address, call)
+            return
         try:
-            return await asyncio.wait_for(call, DISPENSABLE_SECONDS)
+            found[node] = await asyncio.wait_for(self.one(address, call), DISPENSABLE_SECONDS)
         except Relayed as error:
             if not isinstance(load_error(error.data), UnknownJob):
                 raise
-            return _MISSING
         except (NodeLost, TimeoutError) as error:
-            logger.info("job %r: %s of %s is missing: %r", record.name, operation, address, error)
-            return _MISSING
+            logger.info("job %r: %s has not answered %s: %r", record.name, address, call.operation, error)
 
-    async def tell(self, record: JobRecord, operation: str) -> None:
-        """Tell every node that is still there; those that are gone need not know."""
+    async def tell(self, record: JobRecord, call: PartCall[Any]) -> None:
+        """Call every node of a job that is still registered; errors are logged."""
         present = [address for address in record.addresses if self.present(address)]
-        run = {"job": record.name, "generation": record.spec.generation}
-        calls = (self.one(address, operation, **run) for address in present)
-        for result in await asyncio.gather(*calls, return_exceptions=True):
+        for result in await asyncio.gather(*(self.one(a, call) for a in present), return_exceptions=True):
             if isinstance(result, BaseException):
-                logger.warning("job %r: %s: %s", record.name, operation, result)
+                logger.warning("job %r: %s: %s", record.name, call.operation, result)

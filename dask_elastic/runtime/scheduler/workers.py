@@ -11,19 +11,19 @@ if TYPE_CHECKING:
 
 START_SECONDS = 10.0
 START_POLL = 0.01
-"""How long, and how often, to look for a worker that has registered but does not run yet."""
+"""Seconds of waiting for a worker that has registered to run, and between two checks: Dask has no event for it."""
 
 HOSTING = frozenset({"running", "paused"})
-"""Statuses in which a worker keeps what it has; Dask pauses one that is short of memory."""
+"""Statuses in which a worker keeps its cores; Dask pauses a worker that is short of memory."""
 
 
 class Workers:
-    """Which workers there are, and which of them are about to leave.
+    """The registered workers, and those that are to leave.
 
     Parameters
     ----------
     scheduler : distributed.Scheduler
-        Knows them.
+        Registers them.
 
     Attributes
     ----------
@@ -39,21 +39,21 @@ class Workers:
         return address in self.scheduler.workers
 
     def leaving(self, address: str) -> bool:
-        """Return whether a worker is to give up its cores: by our command or by Dask's."""
+        """Return whether a worker has to give up its cores: `dask_elastic.retire` or Dask itself retires it."""
         return address in self.retiring or self.scheduler.workers[address].status.name not in HOSTING
 
     def usable(self) -> list[str]:
-        """Addresses of the workers that run and stay."""
+        """Return the addresses of the workers that run and are not retired."""
         running = (w.address for w in self.scheduler.workers.values() if w.status.name == "running")
         return sorted(address for address in running if address not in self.retiring)
 
     async def ready(self) -> list[str]:
-        """Return the same, once those that have just registered have come up."""
+        """Return the same, after the workers that have just registered have started."""
         deadline = time.monotonic() + START_SECONDS
         while any(w.status.name == "init" for w in self.scheduler.workers.values()) and time.monotonic() < deadline:
             await asyncio.sleep(START_POLL)
         return self.usable()
 
     def slots(self, address: str) -> int:
-        """Return the cores of a worker; one that is about to leave offers none."""
+        """Return the cores of a worker; one that is to leave offers none."""
         return 0 if self.leaving(address) else int(self.scheduler.workers[address].nthreads)

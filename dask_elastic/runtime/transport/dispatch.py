@@ -20,13 +20,13 @@ from dask_elastic.vocab.watermark import Watermark
 logger = logging.getLogger("dask_elastic.ingress")
 
 _INSTANCE: tuple[tuple[type, ...], ...] = ((str,), (int,))
-_RUN: tuple[tuple[type, ...], ...] = ((str,), (list,))
+_GENERATION: tuple[tuple[type, ...], ...] = ((str,), (list,))
 _FIELDS = {
-    "batch": (*_RUN, *_INSTANCE, *_INSTANCE, (int,), (list,)),
-    "credit": (*_RUN, *_INSTANCE, *_INSTANCE, (int,)),
-    "end": (*_RUN, *_INSTANCE, *_INSTANCE),
-    "watermark": (*_RUN, *_INSTANCE, *_INSTANCE, (int, type(None)), (bool,)),
-    "message": (*_RUN, *_INSTANCE, (int,), (list,), (list,)),
+    "batch": (*_GENERATION, *_INSTANCE, *_INSTANCE, (int,), (list,)),
+    "credit": (*_GENERATION, *_INSTANCE, *_INSTANCE, (int,)),
+    "end": (*_GENERATION, *_INSTANCE, *_INSTANCE),
+    "watermark": (*_GENERATION, *_INSTANCE, *_INSTANCE, (int, type(None)), (bool,)),
+    "message": (*_GENERATION, *_INSTANCE, (int,), (list,), (list,)),
 }
 
 

@@ -13,6 +13,7 @@ from distributed.comm import connect
 
 from dask_elastic.executor.link import Link
 from dask_elastic.runtime.config.worker_options import MAX_FRAME
+from dask_elastic.runtime.protocol.job_spec import JobGeneration
 from dask_elastic.runtime.transport.fence import Fence
 from dask_elastic.runtime.transport.lanes import READY, CommLane, SocketLane, is_plain
 from dask_elastic.runtime.transport.packet import Packet
@@ -26,9 +27,6 @@ from dask_elastic.vocab.watermark import Watermark
 if TYPE_CHECKING:
     from distributed import Worker
     from distributed.comm import Comm
-
-Run = tuple[str, int]
-"""A job, and which run of it."""
 
 READY_SECONDS = 30.0
 """Seconds within which a peer must accept a new connection."""
@@ -124,33 +122,40 @@ class Peer:
         if not self._closed:
             self._on_broken(self, error)
 
-    def send_batch(self, run: Run, target: ExecutorId, origin: ExecutorId, batch: Batch, nbytes: int) -> None:
+    def send_batch(
+        self, generation_id: JobGeneration, target: ExecutorId, origin: ExecutorId, batch: Batch, nbytes: int
+    ) -> None:
         """Send tuples to an executor."""
         buffers: Buffers = []
         header = self._encoder.batch(batch, buffers)
-        self._append(["batch", run, *target, *origin, nbytes, header], buffers)
+        self._append(["batch", generation_id, *target, *origin, nbytes, header], buffers)
 
-    def send_end(self, run: Run, target: ExecutorId, origin: ExecutorId) -> None:
+    def send_end(self, generation_id: JobGeneration, target: ExecutorId, origin: ExecutorId) -> None:
         """Send the end of an upstream instance."""
-        self._append(["end", run, *target, *origin], [])
+        self._append(["end", generation_id, *target, *origin], [])
 
-    def send_watermark(self, run: Run, target: ExecutorId, said: Watermark) -> None:
+    def send_watermark(self, generation_id: JobGeneration, target: ExecutorId, said: Watermark) -> None:
         """Send a watermark of an upstream instance."""
-        self._append(["watermark", run, *target, *said.origin, said.time, said.idle], [])
+        self._append(["watermark", generation_id, *target, *said.origin, said.time, said.idle], [])
 
-    def send_credit(self, run: Run, target: ExecutorId, origin: ExecutorId, nbytes: int) -> None:
+    def send_credit(self, generation_id: JobGeneration, target: ExecutorId, origin: ExecutorId, nbytes: int) -> None:
         """Return credit to an upstream instance of an executor on this node."""
-        self._append(["credit", run, *target, *origin, nbytes], [])
+        self._append(["credit", generation_id, *target, *origin, nbytes], [])
 
     def send_messages(
-        self, run: Run, executor: ExecutorId, node: int, messages: Sequence[ToRemote | ToHome], fence: Fence
+        self,
+        generation_id: JobGeneration,
+        executor: ExecutorId,
+        node: int,
+        messages: Sequence[ToRemote | ToHome],
+        fence: Fence,
     ) -> None:
         """Send messages between a home and its remote tasks; `node` is the sender's."""
         made: list[tuple[Header, Buffers]] = []
         for message in messages:
             buffers: Buffers = []
             header = encode_message(message, self._encoder, buffers)
-            made.append((["message", run, *executor, node, None, header], buffers))
+            made.append((["message", generation_id, *executor, node, None, header], buffers))
         with fence.lock:
             kept = []
             for message, (header, buffers) in zip(messages, made, strict=True):

@@ -100,7 +100,7 @@ class Delivery:
             if node == spec.node:
                 self.accept(target, origin, batch, nbytes)
             else:
-                self._peer(spec.nodes[node]).send_batch(spec.run, target, origin, batch, nbytes)
+                self._peer(spec.nodes[node]).send_batch(spec.generation_id, target, origin, batch, nbytes)
         return total
 
     def accept(self, target: ExecutorId, origin: ExecutorId, batch: Batch, nbytes: int) -> None:
@@ -120,7 +120,7 @@ class Delivery:
         if node == spec.node:
             self._gate(origin, target).release(nbytes)
         else:
-            self._peer(spec.nodes[node]).send_credit(spec.run, target, origin, nbytes)
+            self._peer(spec.nodes[node]).send_credit(spec.generation_id, target, origin, nbytes)
 
     def release_withheld(self) -> None:
         """Return the credit that was held back while memory was short."""
@@ -154,7 +154,7 @@ class Delivery:
             if peer is None:
                 self._instance(target).receive_watermark(watermark)
             else:
-                peer.send_watermark(self._spec.run, target, watermark)
+                peer.send_watermark(self._spec.generation_id, target, watermark)
 
     def end(self, origin: ExecutorId) -> None:
         """Tell the next receivers that an instance has delivered its last batch."""
@@ -162,7 +162,7 @@ class Delivery:
             if peer is None:
                 self._instance(target).input_ended(origin)
             else:
-                peer.send_end(self._spec.run, target, origin)
+                peer.send_end(self._spec.generation_id, target, origin)
 
     def receive_watermark(self, target: ExecutorId, watermark: Watermark) -> None:
         """Take a watermark for an instance on this node."""
@@ -202,4 +202,4 @@ class Delivery:
             If there is no connection to the node.
         """
         spec = self._spec
-        self._peer(spec.nodes[node]).send_messages(spec.run, executor, spec.node, messages, fence)
+        self._peer(spec.nodes[node]).send_messages(spec.generation_id, executor, spec.node, messages, fence)

@@ -1,26 +1,28 @@
-"""What the scheduler asks of a node; each handler answers with plain values and never raises into Dask."""
+"""The scheduler's calls that a node answers; no handler raises into Dask."""
 
 from __future__ import annotations
 
 import logging
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
-from distributed.protocol import to_serialize
 
 from dask_elastic._version import __version__
 from dask_elastic.executor import events
-from dask_elastic.runtime.protocol.answers import Handler, answered
+from dask_elastic.runtime.protocol import part_calls
+from dask_elastic.runtime.protocol.calls import Handler, Version, handlers_of
+from dask_elastic.runtime.protocol.codec import Payload
+from dask_elastic.runtime.protocol.job_description import ExecutorAssignment, Recovery, ShardMove
+from dask_elastic.runtime.protocol.part_calls import PartCall
+from dask_elastic.runtime.protocol.reports import PartReport
 from dask_elastic.runtime.protocol.tables import table_bytes
+from dask_elastic.runtime.worker.executor_threads import ExecutorThreads
+from dask_elastic.runtime.worker.host import Host
+from dask_elastic.runtime.worker.job_part import JobPart
 from dask_elastic.runtime.worker.report import part_report
 from dask_elastic.vocab.errors import UnknownJob
 from dask_elastic.vocab.identity import ExecutorId
-
-if TYPE_CHECKING:
-    from dask_elastic.runtime.worker.executor_threads import ExecutorThreads
-    from dask_elastic.runtime.worker.job_part import JobPart
-    from dask_elastic.runtime.worker.node import NodeRuntime
 
 logger = logging.getLogger("dask_elastic.node")
 
@@ -33,174 +35,195 @@ class Handlers:
 
     Parameters
     ----------
-    runtime : NodeRuntime
+    node : Host
         The node.
     """
 
-    def __init__(self, runtime: NodeRuntime):
-        self.runtime = runtime
+    def __init__(self, node: Host):
+        self.node = node
 
     def handlers(self) -> dict[str, Handler]:
-        """Return the handlers by the name of their operation."""
-        commands: list[Handler] = [
-            self.version, self.prepare, self.members, self.start_executors, self.start_sources, self.drain, self.end,
-            self.forget, self.set_cores, self.move_shard, self.moves, self.recoveries, self.assignment,
-            self.task_nodes, self.report, self.state, self.send, self.close_source, self.collect, self.dead_letters,
-        ]  # fmt: skip
-        return {f"elastic_{command.__name__}": answered(command) for command in commands}
+        """Return the handlers by operation."""
+        return handlers_of(
+            Version.handled_by(self.version),
+            part_calls.Prepare.handled_by(self.prepare),
+            part_calls.Members.handled_by(self.members),
+            part_calls.StartExecutors.handled_by(self.start_executors),
+            part_calls.StartSources.handled_by(self.start_sources),
+            part_calls.Drain.handled_by(self.drain),
+            part_calls.End.handled_by(self.end),
+            part_calls.Forget.handled_by(self.forget),
+            part_calls.SetCores.handled_by(self.set_cores),
+            part_calls.MoveShard.handled_by(self.move_shard),
+            part_calls.AwaitTaskEnds.handled_by(self.await_task_ends),
+            part_calls.Assignment.handled_by(self.assignment),
+            part_calls.Moves.handled_by(self.moves),
+            part_calls.Recoveries.handled_by(self.recoveries),
+            part_calls.Report.handled_by(self.report),
+            part_calls.State.handled_by(self.state),
+            part_calls.Collect.handled_by(self.collect),
+            part_calls.DeadLetters.handled_by(self.dead_letters),
+            part_calls.Send.handled_by(self.send),
+            part_calls.CloseSource.handled_by(self.close_source),
+        )
 
-    def _run(self, job: str, generation: int) -> JobPart:
-        """Return a job's part if it is of this run: what was said to an earlier one is stale, and counted."""
-        job_part = self.runtime.job_parts.get(job)
+    def _part(self, call: PartCall[Any]) -> JobPart:
+        """Return the job's part; a stale call, to another generation than the one hosted here, is counted."""
+        job_part = self.node.job_parts.get(call.job)
+        address = self.node.worker.address
         if job_part is None:
-            raise UnknownJob(f"worker {self.runtime.worker.address} hosts no job {job!r}")
-        if job_part.spec.generation != generation:
+            raise UnknownJob(f"worker {address} hosts no job {call.job!r}")
+        if job_part.spec.generation != call.generation:
             job_part.refused += 1
-            raise UnknownJob(f"worker {self.runtime.worker.address} hosts no run {generation} of job {job!r}")
+            raise UnknownJob(f"worker {address} hosts no generation {call.generation} of job {call.job!r}")
         return job_part
 
-    async def version(self) -> str:
-        """Return the version that runs here."""
-        return __version__
-
-    async def prepare(self, spec: dict[str, Any], components: bytes) -> None:
-        """Build this node's part of a job."""
-        await self.runtime.prepare(spec, components)
-
-    async def members(self, job: str, generation: int, change: int, nodes: list[str], guests: list[int]) -> None:
-        """Learn which nodes a job has from now on."""
-        self._run(job, generation)
-        await self.runtime.members(job, change, nodes, guests)
-
-    async def start_executors(self, job: str, generation: int) -> None:
-        """Start everything but the sources."""
-        await self.runtime.in_thread(self._run(job, generation).start_executors)
-
-    async def start_sources(self, job: str, generation: int) -> None:
-        """Let the tuples flow."""
-        await self.runtime.in_thread(self._run(job, generation).start_sources)
-
-    async def drain(self, job: str, generation: int) -> None:
-        """Read no further."""
-        self._run(job, generation).drain()
-
-    async def end(self, job: str, generation: int) -> None:
-        """Stop at once; state and measures stay readable. A later run of the job goes on."""
-        if self._hosts(job, generation):
-            # Not in the pool: all of its threads may be waiting for what only the end sets free.
-            self.runtime.job_parts[job].end()
-
-    async def forget(self, job: str, generation: int, incarnation: int | None = None) -> list[str]:
-        """Stop at once and drop everything, but for a later run of the job, or a part of it that has joined since."""
-        if not self._hosts(job, generation):
-            return []
-        job_part = self.runtime.job_parts[job]
-        if incarnation is not None and job_part.spec.incarnation != incarnation:
-            job_part.refused += 1
-            return []
-        return await self.runtime.forget(job)
-
-    def _hosts(self, job: str, generation: int) -> bool:
-        job_part = self.runtime.job_parts.get(job)
-        if job_part is not None and job_part.spec.generation != generation:
+    def _hosts(self, call: PartCall[Any]) -> bool:
+        """Return whether the job's generation is hosted here; a stale call is counted."""
+        job_part = self.node.job_parts.get(call.job)
+        if job_part is not None and job_part.spec.generation != call.generation:
             job_part.refused += 1
             return False
         return job_part is not None
 
-    async def set_cores(
-        self, job: str, generation: int, change: int, operator: str, executor: int, cores: list[list[int]]
-    ) -> None:
-        """Give an executor at home here so many cores on each node, unless a later change was made already."""
-        job_part = self._run(job, generation)
-        for node, count in cores:
+    async def version(self, call: Version) -> str:
+        """Return the version that runs here."""
+        return __version__
+
+    # a part's life
+
+    async def prepare(self, call: part_calls.Prepare) -> None:
+        """Build this node's part of a job."""
+        await self.node.prepare(call.spec, call.components)
+
+    async def members(self, call: part_calls.Members) -> None:
+        """Change the nodes of a job."""
+        self._part(call)
+        await self.node.members(call.job, call.change, call.nodes, call.guests)
+
+    async def start_executors(self, call: part_calls.StartExecutors) -> None:
+        """Start executors and sinks."""
+        await self.node.in_thread(self._part(call).start_executors)
+
+    async def start_sources(self, call: part_calls.StartSources) -> None:
+        """Start the sources."""
+        await self.node.in_thread(self._part(call).start_sources)
+
+    async def drain(self, call: part_calls.Drain) -> None:
+        """Have the sources read no further."""
+        self._part(call).drain()
+
+    async def end(self, call: part_calls.End) -> None:
+        """Stop at once; state and measures stay readable. A later generation goes on."""
+        if self._hosts(call):
+            # Not in the pool: all of its threads may be waiting for something that only the end releases.
+            self.node.job_parts[call.job].end()
+
+    async def forget(self, call: part_calls.Forget) -> tuple[str, ...]:
+        """Stop at once and free everything; a later generation or incarnation goes on."""
+        if not self._hosts(call):
+            return ()
+        job_part = self.node.job_parts[call.job]
+        if call.incarnation is not None and job_part.spec.incarnation != call.incarnation:
+            job_part.refused += 1
+            return ()
+        return tuple(await self.node.forget(call.job))
+
+    # cores and shards
+
+    async def set_cores(self, call: part_calls.SetCores) -> None:
+        """Set the cores of an executor at home here, unless a later change came before."""
+        job_part = self._part(call)
+        for node, count in call.cores.items():
             if count and node != job_part.spec.node:
-                # Raises where the way there is gone, before anything is changed.
-                self.runtime.peer(job_part.spec.nodes[node])
-        home = job_part.homes[ExecutorId(operator, executor)]
-        await self.runtime.in_thread(home.set_cores, change, {int(node): count for node, count in cores})
+                # Raises without a connection to the node, before anything is changed.
+                self.node.peer(job_part.spec.nodes[node])
+        home = job_part.homes[ExecutorId(call.operator, call.executor)]
+        await self.node.in_thread(home.set_cores, call.change, call.cores)
 
-    async def move_shard(self, job: str, generation: int, operator: str, executor: int, shard: int, task: int) -> None:
+    async def move_shard(self, call: part_calls.MoveShard) -> None:
         """Begin to move a shard of an executor at home here."""
-        home = self._run(job, generation).homes[ExecutorId(operator, executor)]
-        await self.runtime.in_thread(home.handle, events.MoveShard(shard, task))
+        home = self._part(call).homes[ExecutorId(call.operator, call.executor)]
+        await self.node.in_thread(home.handle, events.MoveShard(call.shard, call.task))
 
-    async def assignment(self, job: str, generation: int) -> list[dict[str, Any]]:
-        """Which task each shard belongs to, for every executor at home here."""
-        made = []
-        for identity, home in self._run(job, generation).homes.items():
+    async def await_task_ends(self, call: part_calls.AwaitTaskEnds) -> tuple[ExecutorId, ...]:
+        """Return the executors at home here with tasks on some nodes, once there are none or after a while."""
+        job_part, nodes = self._part(call), set(call.nodes)
+
+        def left() -> tuple[ExecutorId, ...]:
+            return tuple(name for name, home in job_part.homes.items() if nodes & home.executor.task_nodes())
+
+        await self.node.task_ends.wait_for(lambda: job_part.ended or not left(), call.wait)
+        return left()
+
+    # questions
+
+    async def assignment(self, call: part_calls.Assignment) -> tuple[ExecutorAssignment, ...]:
+        """Return shards and tasks of every executor at home here."""
+        found = []
+        for identity, home in self._part(call).homes.items():
             owner, nodes = home.executor.assignment()
-            made.append(
-                {
-                    "operator": identity.component,
-                    "executor": identity.index,
-                    "home": home.executor.home,
-                    "owner": owner.tolist(),
-                    "node_of_task": [[task, node] for task, node in sorted(nodes.items())],
-                }
-            )
-        return made
+            found.append(ExecutorAssignment(*identity, home.executor.home, tuple(owner.tolist()), nodes))
+        return tuple(found)
 
-    async def task_nodes(self, job: str, generation: int) -> list[list[Any]]:
-        """Return the nodes on which each executor at home here has tasks, those about to stop included."""
-        return [
-            [*identity, sorted(home.executor.task_nodes())]
-            for identity, home in self._run(job, generation).homes.items()
-        ]
-
-    async def moves(self, job: str, generation: int) -> list[dict[str, Any]]:
+    async def moves(self, call: part_calls.Moves) -> tuple[ShardMove, ...]:
         """Return the newest finished shard moves of every executor at home here."""
-        return [
-            {"operator": identity.component, "executor": identity.index, **asdict(move)}
-            for identity, home in self._run(job, generation).homes.items()
+        return tuple(
+            ShardMove(*identity, **asdict(move))
+            for identity, home in self._part(call).homes.items()
             for move in home.executor.finished_moves()
-        ]
+        )
 
-    async def recoveries(self, job: str, generation: int) -> list[dict[str, Any]]:
-        """Return what became of lost remote tasks of every executor at home here."""
-        return [
-            {"operator": identity.component, "executor": identity.index, **asdict(record)}
-            for identity, home in self._run(job, generation).homes.items()
+    async def recoveries(self, call: part_calls.Recoveries) -> tuple[Recovery, ...]:
+        """Return the newest losses of remote tasks of every executor at home here."""
+        return tuple(
+            Recovery(*identity, **asdict(record))
+            for identity, home in self._part(call).homes.items()
             for record in home.executor.recoveries()
-        ]
+        )
 
-    async def report(self, job: str, generation: int) -> dict[str, Any]:
-        """Return what would be in the next report."""
-        return await self.runtime.in_thread(part_report, self._run(job, generation))
+    async def report(self, call: part_calls.Report) -> PartReport:
+        """Return what the next report would contain."""
+        return await self.node.in_thread(part_report, self._part(call))
 
-    async def state(self, job: str, generation: int, operator: str, executor: int, key: list[Any] | None = None) -> Any:
-        """Return the state of an executor at home here, or of one key of it, as an Arrow IPC stream."""
-        home = self._run(job, generation).homes[ExecutorId(operator, executor)]
-        return await self.runtime.in_thread(_state_bytes, home, key)
+    async def state(self, call: part_calls.State) -> tuple[Payload, ...]:
+        """Return the state of an executor at home here, or the row of one key, as an Arrow IPC stream."""
+        home = self._part(call).homes[ExecutorId(call.operator, call.executor)]
+        return await self.node.in_thread(_state, home, call.key)
 
-    async def send(self, job: str, generation: int, source: str, instance: int, rows: Any) -> bool:
-        """Put rows into the mailbox of a source here; returns whether there was room."""
-        thread = self._run(job, generation).sources[ExecutorId(source, instance)]
-        with pa.ipc.open_stream(pa.py_buffer(rows)) as reader:
+    async def collect(self, call: part_calls.Collect) -> tuple[Payload, ...]:
+        """Return the rows that a sink here keeps for the client, as an Arrow IPC stream; none without the sink."""
+        job_part = self._part(call)
+        sink = job_part.sinks.get(ExecutorId(call.operator, job_part.spec.node))
+        batches = [] if sink is None else await self.node.in_thread(sink.collected)
+        return _payload(pa.Table.from_batches(batches) if batches else None)
+
+    async def dead_letters(self, call: part_calls.DeadLetters) -> tuple[Payload, ...]:
+        """Return the dead letters of an operator here, as an Arrow IPC stream."""
+        return _payload(self._part(call).dead_letters.rows(call.operator))
+
+    # rows of a pushed source
+
+    async def send(self, call: part_calls.Send) -> bool:
+        """Put rows into the mailbox of a source here; returns whether it had room."""
+        thread = self._part(call).sources[ExecutorId(call.source, call.instance)]
+        with pa.ipc.open_stream(pa.py_buffer(call.rows)) as reader:
             table = reader.read_all().combine_chunks()
         for batch in table.to_batches():
-            if not await self.runtime.in_thread(thread.mailbox.offer, batch, SEND_SECONDS):
+            if not await self.node.in_thread(thread.mailbox.offer, batch, SEND_SECONDS):
                 return False
         return True
 
-    async def close_source(self, job: str, generation: int, source: str, instance: int) -> None:
-        """End a pushed source after what was sent."""
-        self._run(job, generation).sources[ExecutorId(source, instance)].mailbox.close()
-
-    async def collect(self, job: str, generation: int, operator: str) -> list[Any]:
-        """Return what a sink here keeps for the client, as an Arrow IPC stream; nothing when it is not here."""
-        job_part = self._run(job, generation)
-        sink = job_part.sinks.get(ExecutorId(operator, job_part.spec.node))
-        batches = [] if sink is None else await self.runtime.in_thread(sink.collected)
-        return [to_serialize(memoryview(table_bytes(pa.Table.from_batches(batches))))] if batches else []
-
-    async def dead_letters(self, job: str, generation: int, operator: str) -> list[Any]:
-        """Return the rows that an operator's code could not digest here."""
-        rows = self._run(job, generation).dead_letters.rows(operator)
-        return [] if rows is None else [to_serialize(memoryview(table_bytes(rows)))]
+    async def close_source(self, call: part_calls.CloseSource) -> None:
+        """End a pushed source after the rows that were sent."""
+        self._part(call).sources[ExecutorId(call.source, call.instance)].mailbox.close()
 
 
-def _state_bytes(home: ExecutorThreads, key: list[Any] | None) -> list[Any]:
+def _state(home: ExecutorThreads, key: tuple[Any, ...] | None) -> tuple[Payload, ...]:
     if not home.ended:
         home.flush(FLUSH_SECONDS)
-    table = home.read_state() if key is None else home.find_key(key)
-    return [] if table is None else [to_serialize(memoryview(table_bytes(table)))]
+    return _payload(home.read_state() if key is None else home.find_key(key))
+
+
+def _payload(table: pa.Table | None) -> tuple[Payload, ...]:
+    return () if table is None else (memoryview(table_bytes(table)),)

@@ -6,9 +6,12 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol, TypeVar
 
+from dask_elastic.runtime.protocol.calls import B, Call
+from dask_elastic.runtime.protocol.job_spec import JobSpec
 from dask_elastic.runtime.transport.channels import Channels
 from dask_elastic.runtime.transport.peer import Peer
 from dask_elastic.runtime.worker.job_part import JobPart
+from dask_elastic.runtime.worker.task_ends import TaskEnds
 
 T = TypeVar("T")
 
@@ -24,18 +27,21 @@ class Host(Protocol):
         The parts of jobs, by the jobs' names; parts that have ended stay until `forget`.
     channels : Channels
         The connections to the other nodes.
+    task_ends : TaskEnds
+        Notes the ends of tasks of executors at home there.
     """
 
     worker: Any
     job_parts: dict[str, JobPart]
     channels: Channels
+    task_ends: TaskEnds
 
     @property
     def address(self) -> str:
         """The address under which the other nodes know this one."""
         ...
 
-    async def prepare(self, message: dict[str, Any], components: bytes) -> None:
+    async def prepare(self, spec: JobSpec, components: bytes) -> None:
         """Build a job's part, and connect to the job's other nodes."""
         ...
 
@@ -45,6 +51,10 @@ class Host(Protocol):
 
     async def forget(self, job: str) -> list[str]:
         """Stop a job's part and drop its state."""
+        ...
+
+    async def call_scheduler(self, call: Call[B]) -> B:
+        """Call the scheduler; raises the error that it answers with."""
         ...
 
     async def in_thread(self, function: Callable[..., T], *arguments: Any) -> T:

@@ -6,7 +6,6 @@ import functools
 import threading
 import time
 from collections.abc import Collection, Iterable
-from typing import Any
 
 from dask_elastic.executor import events
 from dask_elastic.executor.emitter import Emitter
@@ -88,7 +87,7 @@ class JobPart:
         self.delivery = Delivery(
             self.members, self._components, self.homes, self.sinks, node.peer, lambda: node.memory.tight
         )
-        self.output_buffer = OutputBuffer(self._ask, node.address, lambda: self.ended)
+        self.output_buffer = OutputBuffer(node.ask, spec.generation_id, node.address, lambda: self.ended)
         self._lock = threading.Lock()
         self._build()
         self._remaining: set[ExecutorId] = {*self.sources, *self.homes, *self.sinks}
@@ -141,12 +140,8 @@ class JobPart:
     def _mailbox(self, identity: ExecutorId, source: Source) -> Mailbox | EpochBuffer:
         if not source.epochs:
             return Mailbox()
-        ask = functools.partial(self._ask, source=identity.component, instance=identity.index)
-        return EpochBuffer(source.staging_bytes, self._node.spill_directory, ask, self._node.in_thread)
-
-    def _ask(self, operation: str, **arguments: Any) -> Any:
-        """Call the scheduler in the name of this generation of the job."""
-        return self._node.ask(operation, job=self.job, run=self.spec.generation, **arguments)
+        node, directory = self._node, self._node.spill_directory
+        return EpochBuffer(source.staging_bytes, directory, node.ask, self.spec.generation_id, identity, node.in_thread)
 
     def _clock(self, identity: ExecutorId, source: Source) -> SourceClock | None:
         if source.event_time is None:
@@ -183,6 +178,7 @@ class JobPart:
                     identity, space, self.spec.node, cores, inputs, threading.Lock, limits, timed
                 )
                 executor.store.reserve = self._node.memory.reserve
+                executor.task_ended = self._node.task_ends.note
                 make_processor = functools.partial(self._processor, component)
                 self.homes[identity] = ExecutorThreads(
                     executor, operator, make_processor, self.threads, self.delivery, self._instance_ended

@@ -21,8 +21,11 @@ from distributed.core import Status
 
 from dask_elastic.runtime.config.tls_policy import check_exposure
 from dask_elastic.runtime.config.worker_options import worker_options
+from dask_elastic.runtime.protocol.calls import B, Call, is_reply, message_of, read_answer
+from dask_elastic.runtime.protocol.codec import Payload
 from dask_elastic.runtime.protocol.job_spec import VACANT, JobSpec
-from dask_elastic.runtime.protocol.remote_errors import load_error
+from dask_elastic.runtime.protocol.queue_calls import HeldRows
+from dask_elastic.runtime.protocol.reports import Report
 from dask_elastic.runtime.transport.channels import Channels
 from dask_elastic.runtime.transport.dispatch import Dispatch
 from dask_elastic.runtime.transport.peer import Peer, address_of
@@ -35,6 +38,7 @@ from dask_elastic.runtime.worker.memory import Memory
 from dask_elastic.runtime.worker.node_failures import NodeFailures
 from dask_elastic.runtime.worker.report import part_report
 from dask_elastic.runtime.worker.staging_server import StagingServer
+from dask_elastic.runtime.worker.task_ends import TaskEnds
 
 if TYPE_CHECKING:
     from distributed import Worker
@@ -71,6 +75,7 @@ class NodeRuntime:
             worker, self.options, lambda *peer: Dispatch(self.job_parts, *peer), self.failures.note
         )
         self.staging = StagingServer(self)
+        self.task_ends = TaskEnds(lambda: worker.loop.asyncio_loop)
         self._pool = ThreadPoolExecutor(8, thread_name_prefix="elastic-control")
         self._closed = threading.Event()
         self._wanted_report = asyncio.Event()
@@ -119,19 +124,19 @@ class NodeRuntime:
         """Run something that may block away from the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, functools.partial(function, *arguments))
 
-    def ask(self, operation: str, **arguments: Any) -> Any:
+    async def call_scheduler(self, call: Call[B]) -> B:
+        """Call the scheduler; raises the error that it answers with."""
+        return await _called(self.worker.scheduler, call)
+
+    def ask(self, call: Call[B], /) -> B:
         """Call the scheduler from a thread; raises the error that it answers with."""
-        asking = getattr(self.worker.scheduler, f"elastic_{operation}")(**arguments)
-        reply = asyncio.run_coroutine_threadsafe(asking, self.worker.loop.asyncio_loop).result()
-        if "error" in reply:
-            raise load_error(reply["error"])
-        return reply["answer"]
+        return asyncio.run_coroutine_threadsafe(self.call_scheduler(call), self.worker.loop.asyncio_loop).result()
 
     def read_queue(self, name: str, stopping: Callable[[], bool]) -> Iterator[pa.RecordBatch]:
         """Read an output queue of some job, in a thread."""
 
-        def fetch(address: str, **item: Any) -> Any:
-            fetching = self.worker.rpc(address).elastic_held_rows(**item)
+        def fetch(address: str, call: HeldRows) -> Payload:
+            fetching = _called(self.worker.rpc(address), call)
             return asyncio.run_coroutine_threadsafe(fetching, self.worker.loop.asyncio_loop).result()
 
         return batches_of(name, self.ask, fetch, stopping)
@@ -143,9 +148,8 @@ class NodeRuntime:
 
     # jobs
 
-    async def prepare(self, message: dict[str, Any], components: bytes) -> None:
+    async def prepare(self, spec: JobSpec, components: bytes) -> None:
         """Build this node's part of a job, and connect to the job's other nodes."""
-        spec = JobSpec.from_message(message)
         check_exposure([self.address], self.options.require_tls)
         await self._connect_all(address for _, address in spec.members)
         if spec.job in self.job_parts:
@@ -269,18 +273,20 @@ class NodeRuntime:
         ended = job_part.ended
         report = await self.in_thread(part_report, job_part)
         try:
-            await self.worker.scheduler.elastic_report(
-                job=job_part.job,
-                generation=job_part.spec.generation,
-                incarnation=job_part.spec.incarnation,
-                node=job_part.spec.node,
-                report=report,
-            )
+            spec = job_part.spec
+            await self.call_scheduler(Report(*spec.generation_id, spec.node, report, spec.incarnation))
         except (CommClosedError, OSError, AttributeError) as error:
             # The next report replaces this one; a worker whose scheduler stays unreachable is closed by Dask.
             logger.debug("report of job %r was not delivered: %r", job_part.job, error)
             return
         job_part.reported_end = ended
+
+
+async def _called(rpc: Any, call: Call[B]) -> B:
+    reply = await getattr(rpc, call.operation)(**message_of(call))
+    if not is_reply(reply):
+        raise CommClosedError(f"{call.operation}: no answer, because dask_elastic is not hosted there")
+    return read_answer(call, reply)
 
 
 async def _refuse(**_: Any) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 from distributed.comm.core import CommClosedError
 
 from dask_elastic.runtime.protocol.job_spec import VACANT
+from dask_elastic.runtime.protocol.reports import SuspectBatch, Suspects
 from dask_elastic.runtime.transport.channels import has_died
 from dask_elastic.runtime.worker.host import Host
 from dask_elastic.runtime.worker.job_part import JobPart
@@ -45,7 +46,7 @@ class NodeFailures:
 
     def __init__(self, node: Host):
         self.node = node
-        self._in_order = ThreadPoolExecutor(1, thread_name_prefix="elastic-members")
+        self._in_order = ThreadPoolExecutor(1, thread_name_prefix="elastic-control-members")
         self._under_way: set[asyncio.Task[Any]] = set()
         self._numbers = itertools.count(1)
         self._one_at_a_time = asyncio.Lock()
@@ -120,16 +121,10 @@ class NodeFailures:
     async def _report(self, job_part: JobPart, number: int, batches: list[tuple[str, int]]) -> None:
         """Report to the scheduler what a dead node was processing, before this node replays it and may die of it."""
         spec = job_part.spec
-        call = self.node.worker.scheduler.elastic_suspects(
-            job=spec.job,
-            generation=spec.generation,
-            incarnation=spec.incarnation,
-            node=spec.node,
-            number=number,
-            batches=batches,
-        )
+        suspects = tuple(SuspectBatch(*batch) for batch in batches)
+        call = Suspects(*spec.generation_id, spec.node, number, suspects, spec.incarnation)
         try:
-            await asyncio.wait_for(call, REPORT_SECONDS)
+            await asyncio.wait_for(self.node.call_scheduler(call), REPORT_SECONDS)
         except (TimeoutError, CommClosedError, OSError) as error:
             logger.info("job %r: the scheduler did not confirm the report of %s: %r", spec.job, batches, error)
 

@@ -8,8 +8,10 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from dask_elastic.runtime.protocol.calls import B, Call
 from dask_elastic.runtime.transport.peer import Peer
 from dask_elastic.runtime.worker.memory import Memory
+from dask_elastic.runtime.worker.task_ends import TaskEnds
 
 
 class NodeServices(Protocol):
@@ -34,8 +36,13 @@ class NodeServices(Protocol):
         """Return the connection to another node; raises `NodeLost` if there is none."""
         ...
 
-    def ask(self, operation: str, **arguments: Any) -> Any:
-        """Call the scheduler from a thread."""
+    @property
+    def task_ends(self) -> TaskEnds:
+        """Notes the ends of tasks."""
+        ...
+
+    def ask(self, call: Call[B], /) -> B:
+        """Call the scheduler from a thread; raises the error that it answers with."""
         ...
 
     def in_thread(self, function: Callable[..., Any], *arguments: Any) -> Awaitable[Any]:

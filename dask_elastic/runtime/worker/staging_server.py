@@ -1,4 +1,4 @@
-"""The door of a node: writers of another engine bring rows through it, and who reads a queue takes some away."""
+"""Connections of a node for other engines and for readers: writers stage rows here, readers take rows of queues."""
 
 from __future__ import annotations
 
@@ -7,51 +7,53 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from distributed.comm.core import CommClosedError
-from distributed.protocol import to_serialize
 
-from dask_elastic.runtime.protocol.answers import Handler, answered
+from dask_elastic.runtime.protocol.calls import UNREADABLE, Handler, handlers_of
+from dask_elastic.runtime.protocol.codec import Payload, decode
+from dask_elastic.runtime.protocol.handoff_calls import BeginAttempt, Seal, Unstage
+from dask_elastic.runtime.protocol.queue_calls import DropRows, HeldRows
 from dask_elastic.runtime.protocol.remote_errors import dump_error
 from dask_elastic.runtime.worker.buffers.epoch_buffer import EpochBuffer
-from dask_elastic.vocab.epoch import AttemptId
-from dask_elastic.vocab.errors import HandoffError, UnknownOperator
+from dask_elastic.runtime.worker.host import Host
+from dask_elastic.runtime.worker.job_part import JobPart
+from dask_elastic.runtime.worker.source_thread import SourceThread
+from dask_elastic.vocab.errors import HandoffError, UnknownOperator, VersionMismatch
 from dask_elastic.vocab.identity import ExecutorId
 
 if TYPE_CHECKING:
     from distributed.comm import Comm
 
-    from dask_elastic.runtime.worker.job_part import JobPart
-    from dask_elastic.runtime.worker.node import NodeRuntime
-    from dask_elastic.runtime.worker.source_thread import SourceThread
-
 logger = logging.getLogger("dask_elastic.node")
 
 
 class StagingServer:
-    """Takes connections of writers; each brings one attempt after the other.
+    """Serves the connections of writers, each of which stages one attempt after the other.
 
-    A writer says `begin` with a schema, sends chunks, and says `end`. Each message is answered, a chunk only when it
-    has a place: so a writer that keeps few chunks unanswered waits when the node is full. A connection that breaks
-    takes the unfinished attempt with it.
+    A writer sends `BeginAttempt`, then chunks, then ``end``. The node replies to each message, to a chunk only when it
+    has stored it: a writer that keeps few chunks without a reply waits while the node is full. A connection that breaks
+    drops the unfinished attempt.
 
     Parameters
     ----------
-    runtime : NodeRuntime
+    node : Host
         The node.
     """
 
-    def __init__(self, runtime: NodeRuntime):
-        self.runtime = runtime
+    def __init__(self, node: Host):
+        self.node = node
 
-    def handlers(self) -> dict[str, Handler]:
-        """Return the handlers by the name of their operation."""
-        made = {
-            f"elastic_{command.__name__}": answered(command)
-            for command in (self.seal, self.unstage, self.held_rows, self.drop_rows)
-        }
-        return {**made, "elastic_stage": self.stage}
+    def handlers(self) -> dict[str, Any]:
+        """Return the handlers by operation."""
+        answered: dict[str, Handler] = handlers_of(
+            Seal.handled_by(self.seal),
+            Unstage.handled_by(self.unstage),
+            HeldRows.handled_by(self.held_rows),
+            DropRows.handled_by(self.drop_rows),
+        )
+        return {**answered, "elastic_stage": self.stage}
 
     async def stage(self, comm: Comm) -> str:
-        """Stage what a writer sends, until it leaves."""
+        """Stage what a writer sends, until it closes the connection."""
         try:
             while True:
                 begin = await comm.read()
@@ -62,78 +64,83 @@ class StagingServer:
             comm.abort()
         return "dont_reply"
 
-    async def _stage_one(self, comm: Comm, begin: dict[str, Any]) -> None:
-        """Stage one attempt; what is wrong with it is the writer's to hear, and breaks nothing here."""
-        intake, attempt, finished = None, AttemptId(*begin["attempt"]), False
+    async def _stage_one(self, comm: Comm, message: Any) -> None:
+        """Stage one attempt; its errors go to the writer and affect nothing else here."""
+        buffer, attempt, finished = None, None, False
         try:
-            intake = self._begin(begin, attempt)
+            begin = _begin_of(message)
+            buffer, attempt = self._begin(begin), begin.attempt
             await comm.write({"taken": 0})
             while "chunk" in (message := await comm.read()):
                 chunk = memoryview(message["chunk"])
-                await intake.add(attempt, chunk)
+                await buffer.add(attempt, chunk)
                 await comm.write({"taken": chunk.nbytes})
-            intake.finish(attempt)
+            buffer.finish(attempt)
             finished = True
             await comm.write({"staged": True})
         except (CommClosedError, OSError):
             raise
-        except Exception as error:  # becomes the answer
+        except Exception as error:  # becomes the reply
             finished = False
             await comm.write({"error": dump_error(error)})
             raise CommClosedError("an attempt was refused") from error
         finally:
-            if intake is not None and not finished:
-                intake.drop(attempt)
+            if buffer is not None and attempt is not None and not finished:
+                buffer.drop(attempt)
 
-    def _begin(self, begin: dict[str, Any], attempt: AttemptId) -> EpochBuffer:
-        thread = self._source(begin["job"], begin["run"], begin["source"], begin["instance"])
-        schema = pa.ipc.read_schema(pa.py_buffer(begin["schema"]))
+    def _begin(self, begin: BeginAttempt) -> EpochBuffer:
+        thread = self._source(begin.job, begin.generation, begin.source, begin.instance)
+        schema = pa.ipc.read_schema(pa.py_buffer(begin.schema))
         thread.source.accept(pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema))
-        intake = _intake(thread)
-        intake.begin(attempt, schema)
-        return intake
+        buffer = _epoch_buffer(thread)
+        buffer.begin(begin.attempt, schema)
+        return buffer
 
-    async def seal(
-        self, job: str, run: int, source: str, instance: int, query: str, epoch: int, chosen: list[list[Any]]
-    ) -> None:
-        """Keep the attempts chosen for an epoch; fails when one is not here."""
-        intake = _intake(self._source(job, run, source, instance))
-        await self.runtime.in_thread(intake.seal, query, epoch, [AttemptId(*each) for each in chosen])
+    async def seal(self, call: Seal) -> None:
+        """Keep the attempts chosen for an epoch; fails when one of them is not staged here."""
+        buffer = _epoch_buffer(self._source(call.job, call.generation, call.source, call.instance))
+        await self.node.in_thread(buffer.seal, call.query, call.epoch, call.chosen)
 
-    async def unstage(
-        self, job: str, run: int, source: str, instance: int, query: str, epoch: int, keep: list[list[Any]]
-    ) -> None:
-        """Drop the attempts of an epoch but some."""
-        intake = _intake(self._source(job, run, source, instance))
-        await self.runtime.in_thread(intake.unstage, query, epoch, [AttemptId(*each) for each in keep])
+    async def unstage(self, call: Unstage) -> None:
+        """Drop all attempts of an epoch but some."""
+        buffer = _epoch_buffer(self._source(call.job, call.generation, call.source, call.instance))
+        await self.node.in_thread(buffer.unstage, call.query, call.epoch, call.keep)
 
-    async def held_rows(self, job: str, run: int, item: int) -> Any:
-        """Return rows that a sink here holds for who reads its queue."""
-        return to_serialize(memoryview(self._job_part(job, run).output_buffer.rows(item)))
+    async def held_rows(self, call: HeldRows) -> Payload:
+        """Return rows that a sink here holds for the reader of its queue."""
+        return memoryview(self._job_part(call.job, call.generation).output_buffer.rows(call.item))
 
-    async def drop_rows(self, job: str, run: int, items: list[int]) -> None:
-        """Forget rows that were read."""
-        self._job_part(job, run).output_buffer.drop(items)
+    async def drop_rows(self, call: DropRows) -> None:
+        """Forget rows that a reader has taken."""
+        self._job_part(call.job, call.generation).output_buffer.drop(call.items)
 
-    def _job_part(self, job: str, run: int) -> JobPart:
-        """Return the part of a run of a job, which may have ended."""
-        job_part = self.runtime.job_parts.get(job)
-        if job_part is None or job_part.spec.generation != run:
-            raise HandoffError(f"worker {self.runtime.worker.address} does not know run {run} of job {job!r} any more.")
+    def _job_part(self, job: str, generation: int) -> JobPart:
+        """Return the part of a generation of a job, which may have ended."""
+        job_part = self.node.job_parts.get(job)
+        if job_part is None or job_part.spec.generation != generation:
+            address = self.node.worker.address
+            raise HandoffError(f"worker {address} no longer hosts generation {generation} of job {job!r}.")
         return job_part
 
-    def _source(self, job: str, run: int, source: str, instance: int) -> SourceThread:
-        address = self.runtime.worker.address
-        job_part = self.runtime.job_parts.get(job)
-        if job_part is None or job_part.ended or job_part.spec.generation != run:
-            raise HandoffError(f"worker {address} does not run job {job!r}, or not any more: it takes no rows for it.")
+    def _source(self, job: str, generation: int, source: str, instance: int) -> SourceThread:
+        address = self.node.worker.address
+        job_part = self.node.job_parts.get(job)
+        if job_part is None or job_part.ended or job_part.spec.generation != generation:
+            raise HandoffError(f"worker {address} does not run generation {generation} of job {job!r}.")
         thread = job_part.sources.get(ExecutorId(source, instance))
         if thread is None:
             raise UnknownOperator(f"worker {address} has no instance {instance} of a source {source!r} of job {job!r}")
         return thread
 
 
-def _intake(thread: SourceThread) -> EpochBuffer:
+def _begin_of(message: Any) -> BeginAttempt:
+    try:
+        return decode(BeginAttempt, message["begin"])
+    except UNREADABLE as error:
+        raise VersionMismatch(f"the beginning of an attempt cannot be read: {error!r}. Install one version.") from error
+
+
+def _epoch_buffer(thread: SourceThread) -> EpochBuffer:
     if not isinstance(thread.mailbox, EpochBuffer):
         raise UnknownOperator(f"source {thread.identity.component!r} takes no epochs; use sources.Spark.")
     return thread.mailbox

@@ -1,4 +1,4 @@
-"""Where another engine's rows wait at an instance of a source, from their first chunk until they are read."""
+"""The buffer of an instance of a source for Spark: rows are staged, committed by epoch, and read by the source."""
 
 from __future__ import annotations
 
@@ -12,42 +12,58 @@ from typing import Any
 
 import pyarrow as pa
 
+from dask_elastic.runtime.protocol.calls import Ask
+from dask_elastic.runtime.protocol.handoff_calls import NextEpochs, TakeEpochs
+from dask_elastic.runtime.protocol.job_spec import JobGeneration
 from dask_elastic.runtime.worker.buffers.staging import Room, Staging
-from dask_elastic.vocab.epoch import AttemptId, StagedPart
+from dask_elastic.vocab.epoch import AttemptId
 from dask_elastic.vocab.errors import SourceError
+from dask_elastic.vocab.identity import ExecutorId
 
 WAKE_SECONDS = 0.5
-"""How long an instance waits to be woken before it looks into the ledger by itself."""
+"""Seconds that an instance waits for the next epochs before it calls the scheduler again."""
 
 Held = memoryview | Path
-Ask = Callable[..., Any]
 
 
 class EpochBuffer:
-    """The mailbox of an instance of a source to which rows are handed over.
+    """The mailbox of an instance of a source for Spark.
 
-    Chunks are staged on the event loop, and read in the source's thread once the ledger says that they are committed.
+    Chunks are staged on the event loop, and read in the source's thread when the scheduler's ledger has committed them.
 
     Parameters
     ----------
     limit : int
         Bytes to keep in memory.
     directory : Path
-        Where to put what does not fit.
-    ask : callable
-        Asks the scheduler's ledger from a thread: `ask("next_epochs", after=..., wait=...)`.
+        Holds the chunks that do not fit.
+    ask : Ask
+        Calls the scheduler from the source's thread.
+    generation_id : JobGeneration
+        The job.
+    identity : ExecutorId
+        The source and its instance.
     in_thread : callable
-        Runs something that may block away from the event loop.
+        Runs a blocking function in a thread.
 
     Attributes
     ----------
     peak, peak_spilled : int
-        The most bytes that were in memory, and on disk, at a time.
+        The most bytes that were in memory, and on disk, at one moment.
     """
 
-    def __init__(self, limit: int, directory: Path, ask: Ask, in_thread: Callable[..., Awaitable[Any]]):
+    def __init__(
+        self,
+        limit: int,
+        directory: Path,
+        ask: Ask,
+        generation_id: JobGeneration,
+        identity: ExecutorId,
+        in_thread: Callable[..., Awaitable[Any]],
+    ):
         self._directory = directory
         self._ask = ask
+        self._reader = (*generation_id, *identity)
         self._in_thread = in_thread
         self._staging: Staging[Held] = Staging(limit)
         self._schemas: dict[AttemptId, pa.Schema] = {}
@@ -77,7 +93,7 @@ class EpochBuffer:
             self._schemas[attempt] = schema
 
     async def add(self, attempt: AttemptId, chunk: memoryview) -> None:
-        """Stage a chunk; waits while there is no room, and will be."""
+        """Stage a chunk; waits for room as long as the source reads and so makes some."""
         while True:
             freed = asyncio.Event()
             with self._lock:
@@ -108,7 +124,7 @@ class EpochBuffer:
             raise
 
     def finish(self, attempt: AttemptId) -> None:
-        """Note that an attempt is staged as a whole."""
+        """Note that all chunks of an attempt are staged."""
         with self._lock:
             self._staging.finish(attempt)
 
@@ -117,11 +133,11 @@ class EpochBuffer:
         self._change(lambda: self._staging.drop(attempt))
 
     def seal(self, query: str, epoch: int, chosen: Collection[AttemptId]) -> None:
-        """Keep what was chosen for an epoch, drop the query's rest; see `Staging.seal`."""
+        """Keep the attempts chosen for an epoch, drop the query's others; see `Staging.seal`."""
         self._change(lambda: self._staging.seal(query, epoch, chosen))
 
     def unstage(self, query: str, epoch: int, keep: Collection[AttemptId]) -> None:
-        """Drop what was staged for an epoch and is not committed."""
+        """Drop the attempts of an epoch that are not committed."""
         self._change(lambda: self._staging.abort(query, epoch, keep))
 
     def _change(self, change: Callable[[], list[Held]]) -> None:
@@ -135,7 +151,7 @@ class EpochBuffer:
                 held.unlink()
 
     def _wake(self) -> None:
-        """Let those look again who wait for room; the lock is held."""
+        """Wake the writers that wait for room; the caller holds the lock."""
         for loop, freed in self._waiting:
             loop.call_soon_threadsafe(freed.set)
         self._waiting.clear()
@@ -145,13 +161,13 @@ class EpochBuffer:
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         after = 0
         while not self._aborted.is_set():
-            # What is committed when the end is asked for is in the answer, so an empty one is the last.
+            # The answer has every epoch that was committed before the buffer was closed, so an empty one is the last.
             closed = self._closed.is_set()
-            epochs = self._ask("next_epochs", after=after, wait=0.0 if closed else WAKE_SECONDS)
+            epochs = self._ask(NextEpochs(*self._reader, after, 0.0 if closed else WAKE_SECONDS))
             for number, parts in epochs:
                 for part in parts:
-                    yield from self._read(StagedPart.from_message(part).attempt)
-                self._ask("take_epochs", through=number)
+                    yield from self._read(part.attempt)
+                self._ask(TakeEpochs(*self._reader, number))
                 after = number
             if closed and not epochs:
                 return
@@ -171,15 +187,15 @@ class EpochBuffer:
     # the end
 
     def offer(self, rows: pa.RecordBatch, timeout: float) -> bool:
-        """Refuse rows that a program sends."""
-        raise SourceError("rows are handed over to this source by epochs: job.send has no place in them")
+        """Refuse rows of `Job.send`."""
+        raise SourceError("this source takes epochs of Spark only: job.send has no place in them")
 
     def close(self) -> None:
-        """End the source after what is committed; whoever calls has closed the ledger."""
+        """End the source after the committed epochs; the scheduler has closed the ledger before."""
         self._closed.set()
 
     def abort(self) -> None:
-        """Drop everything: the job has ended."""
+        """Drop everything, because the job has ended."""
         self._closed.set()
         self._aborted.set()
         self._change(self._staging.drop_all)
@@ -187,7 +203,7 @@ class EpochBuffer:
 
 
 def _content(held: Held) -> bytes | memoryview:
-    """Return a chunk's bytes; a file has served with that."""
+    """Return a chunk's bytes; a file is deleted."""
     if not isinstance(held, Path):
         return held
     data = held.read_bytes()

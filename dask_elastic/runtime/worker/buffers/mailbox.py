@@ -1,4 +1,4 @@
-"""Rows from `Job.send` on their way to a source."""
+"""The queue between `Job.send` and a pushed source."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import pyarrow as pa
 from dask_elastic.vocab.errors import SourceError
 
 MAILBOX_BYTES = 32 * 2**20
-"""What `job.send` may have put ahead of its source."""
+"""Bytes that may wait in a mailbox."""
 
 
 class Mailbox:
-    """Batches from `job.send` on their way to a source; bounded in bytes."""
+    """Batches from `Job.send` that the source has not read yet; bounded in bytes."""
 
     def __init__(self, limit: int = MAILBOX_BYTES):
         self.limit = limit
@@ -25,12 +25,12 @@ class Mailbox:
         self._changed = threading.Condition()
 
     def offer(self, rows: pa.RecordBatch, timeout: float) -> bool:
-        """Put a batch, waiting up to `timeout` seconds for room; returns whether it was taken.
+        """Add a batch, waiting up to `timeout` seconds for room; returns whether there was room.
 
         Raises
         ------
         SourceError
-            If the source takes no more.
+            If the source has ended.
         """
         with self._changed:
             if not self._changed.wait_for(lambda: self._closed or self._bytes < self.limit, timeout):
@@ -43,13 +43,13 @@ class Mailbox:
             return True
 
     def close(self) -> None:
-        """End the source after what is in the mailbox."""
+        """End the source after the batches in the mailbox."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
     def abort(self) -> None:
-        """Take no more: the job has ended."""
+        """Close the mailbox, because the job has ended."""
         self.close()
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:

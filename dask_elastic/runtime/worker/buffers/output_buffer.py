@@ -1,14 +1,16 @@
-"""What a job's sinks on this node hold for those who read its queues."""
+"""Rows that a job's sinks on this node hold for the readers of its queues."""
 
 from __future__ import annotations
 
 import itertools
 import threading
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import pyarrow as pa
 
+from dask_elastic.runtime.protocol.calls import Ask
+from dask_elastic.runtime.protocol.job_spec import JobGeneration
+from dask_elastic.runtime.protocol.queue_calls import OfferRows, OpenQueue
 from dask_elastic.runtime.transport.credit import Aborted
 from dask_elastic.vocab.errors import SinkError
 
@@ -16,20 +18,23 @@ OFFER_SECONDS = 0.5
 
 
 class OutputBuffer:
-    """Holds rows until they were read; a queue's limit bounds how many.
+    """Holds rows until a reader has taken them; a queue's limit bounds their number.
 
     Parameters
     ----------
-    ask : callable
-        Asks the scheduler from a thread: `ask("offer_rows", queue=..., ...)`.
+    ask : Ask
+        Calls the scheduler from a thread.
+    generation_id : JobGeneration
+        The job.
     address : str
-        Of this worker.
+        Address of this worker.
     ended : callable
-        True once the job has ended.
+        Returns True when the job has ended.
     """
 
-    def __init__(self, ask: Callable[..., Any], address: str, ended: Callable[[], bool]):
+    def __init__(self, ask: Ask, generation_id: JobGeneration, address: str, ended: Callable[[], bool]):
         self._ask = ask
+        self._generation_id = generation_id
         self._address = address
         self._ended = ended
         self._held: dict[int, pa.Buffer] = {}
@@ -37,17 +42,17 @@ class OutputBuffer:
         self._lock = threading.Lock()
 
     def open(self, queue: str, limit: int) -> None:
-        """Say that this job writes a queue.
+        """Tell the scheduler that this job writes a queue.
 
         Raises
         ------
         SinkError
-            If another one does.
+            If another running job writes it.
         """
-        self._ask("open_queue", queue=queue, limit=limit)
+        self._ask(OpenQueue(*self._generation_id, queue, limit))
 
     def put(self, queue: str, limit: int, rows: pa.RecordBatch) -> None:
-        """Hold rows and offer them; blocks while the queue is full.
+        """Hold rows and offer them to the queue; blocks while the queue is full.
 
         Raises
         ------
@@ -60,9 +65,9 @@ class OutputBuffer:
         with self._lock:
             item = next(self._numbers)
             self._held[item] = out.getvalue()
-        offer = {"queue": queue, "limit": limit, "address": self._address, "item": item, "wait": OFFER_SECONDS}
+        offer = OfferRows(*self._generation_id, queue, limit, self._address, item, OFFER_SECONDS)
         while not self._ended():
-            if self._ask("offer_rows", **offer):
+            if self._ask(offer):
                 return
         raise Aborted
 
@@ -72,15 +77,15 @@ class OutputBuffer:
         Raises
         ------
         SinkError
-            If they were dropped.
+            If another reader has taken them.
         """
         with self._lock:
             if item not in self._held:
-                raise SinkError(f"worker {self._address} does not hold item {item} any more: somebody else took it.")
+                raise SinkError(f"worker {self._address} no longer holds item {item}: another reader has taken it.")
             return self._held[item]
 
     def drop(self, items: Iterable[int]) -> None:
-        """Forget rows that were read."""
+        """Forget rows that a reader has taken."""
         with self._lock:
             for item in items:
                 self._held.pop(item, None)

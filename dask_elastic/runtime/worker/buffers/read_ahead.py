@@ -1,4 +1,4 @@
-"""Between the thread that reads a source and the one that sends its rows on: small batches join while they wait."""
+"""The queue between the thread that reads a source and the thread that sends its rows; waiting batches are joined."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from collections.abc import Callable
 import pyarrow as pa
 
 JOINED_ROWS = 32_768
-"""Batches are joined up to this many rows: what it saves in calls, and in threads that wait for one another, by far
-outweighs the copy."""
+"""Batches are joined up to this many rows; fewer calls and thread switches outweigh the copy by far."""
 
 WAITING_BYTES = 16 * 2**20
-"""A reader may be this far ahead, and one batch more."""
+"""Bytes that may wait, and one batch more."""
 
 
 class ReadAhead:
-    """A bounded queue of batches with the time at which each was due; one reader, one taker."""
+    """A bounded queue of batches with the time at which each was due; one thread puts, one takes."""
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[pa.RecordBatch, float, int]] = deque()
@@ -28,7 +27,7 @@ class ReadAhead:
         self._changed = threading.Condition(threading.Lock())
 
     def put(self, rows: pa.RecordBatch, due: float) -> bool:
-        """Append a batch, waiting for room; returns whether anybody still takes."""
+        """Append a batch, waiting for room; returns whether the queue is still open."""
         nbytes = rows.nbytes
         with self._changed:
             while self._bytes >= WAITING_BYTES and not self._closed:
@@ -39,7 +38,7 @@ class ReadAhead:
             return not self._closed
 
     def pass_through(self, rows: pa.RecordBatch, due: float, send: Callable[[pa.RecordBatch, float], None]) -> bool:
-        """Have the reader itself send a batch if nothing is before it, which saves a wake-up; else append it.
+        """Send a batch in the reading thread if the queue is empty, which saves a wake-up; else append it.
 
         Parameters
         ----------
@@ -48,17 +47,17 @@ class ReadAhead:
         due : float
             When it was due.
         send : callable
-            What the taker does with a batch.
+            Sends a batch, as the taking thread does.
 
         Returns
         -------
         bool
-            Whether anybody still takes.
+            Whether the queue is still open.
         """
         with self._changed:
-            mine = not (self._sending or self._waiting or self._closed)
-            self._sending |= mine
-        if not mine:
+            empty = not (self._sending or self._waiting or self._closed)
+            self._sending |= empty
+        if not empty:
             return self.put(rows, due)
         try:
             send(rows, due)
@@ -70,23 +69,23 @@ class ReadAhead:
         return not self._closed
 
     def close(self) -> None:
-        """Let the taker end once nothing waits, and the reader at once."""
+        """Close the queue: `take` returns the waiting batches and then None, `put` returns False."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
     def take(self, most: int = JOINED_ROWS, timeout: float | None = None) -> tuple[pa.RecordBatch | None, float] | None:
-        """Return the next batch, joined with what of its schema waits behind it; None at the end.
+        """Return the next batch, joined with the waiting ones of its schema behind it; None at the end.
 
-        The batch before counts as sent.
+        The batch of the call before counts as sent.
 
         Parameters
         ----------
         most : int
             Batches are joined up to so many rows.
         timeout : float, optional
-            Seconds to wait at most, give or take what the reader is sending. In place of a batch comes None then; the
-            reader sends nothing itself before the next call, as with a batch.
+            Seconds to wait at most, beside the time of a send in the reading thread. After that, None takes
+            the place of the batch; until the next call, the reading thread sends nothing itself, as with a batch.
         """
         with self._changed:
             if self._taken:

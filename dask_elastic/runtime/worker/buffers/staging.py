@@ -1,4 +1,4 @@
-"""What is staged at one instance of a source: attempts, their chunks, and how many bytes they may hold. Pure."""
+"""The staged attempts at one instance of a source for Spark: their chunks, and the memory they may use. Pure."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from dask_elastic.vocab.epoch import AttemptId
 from dask_elastic.vocab.errors import HandoffError
 
 Held = TypeVar("Held")
-"""What stands for a chunk: its bytes, or the file that holds them."""
+"""The data of a chunk: its bytes, or the file that holds them."""
 
 
 class Room(Enum):
-    """What to do with a chunk that has come."""
+    """Where a new chunk goes: into memory, nowhere before there is room, or to disk."""
 
     KEEP = auto()
     WAIT = auto()
@@ -24,16 +24,16 @@ class Room(Enum):
 
 
 class Chunk(NamedTuple, Generic[Held]):
-    """A few rows as they came.
+    """A few rows as the writer sent them.
 
     Parameters
     ----------
     held : object
-        Their bytes, or where these are.
+        Their bytes, or the file that holds them.
     nbytes : int
-        How many.
+        Number of bytes.
     spilled : bool
-        Whether they are not in memory.
+        Whether they are on disk.
     """
 
     held: Held
@@ -52,20 +52,20 @@ class _Attempt(Generic[Held]):
 
 
 class Staging(Generic[Held]):
-    """The rows that wait for their commit, and those committed that wait to be read.
+    """The rows that wait for their commit, and the committed ones that the source has not read yet.
 
     Parameters
     ----------
     limit : int
-        Bytes to keep in memory. Beyond it a writer waits as long as there is something committed, which will be read
-        and make room; where there is not, no room would ever come, so its rows go to the disk.
+        Bytes to keep in memory. Beyond it a writer waits as long as memory holds committed rows, because the source
+        reads these and so makes room; without any, no room would ever come, and the writer's rows go to disk.
 
     Attributes
     ----------
     memory : int
-        Bytes in memory now.
+        Bytes in memory.
     spilled : int
-        Bytes on disk now.
+        Bytes on disk.
 
     Examples
     --------
@@ -95,7 +95,7 @@ class Staging(Generic[Held]):
 
     @property
     def attempts(self) -> frozenset[AttemptId]:
-        """The attempts of which something is known here."""
+        """The attempts that have begun and were not dropped or read."""
         return frozenset(self._attempts)
 
     def begin(self, attempt: AttemptId) -> None:
@@ -104,37 +104,37 @@ class Staging(Generic[Held]):
         Raises
         ------
         HandoffError
-            If one of this name is here.
+            If the attempt has begun already.
         """
         if attempt in self._attempts:
             raise HandoffError(f"{attempt} is staged already.")
         self._attempts[attempt] = _Attempt()
 
     def room(self, nbytes: int) -> Room:
-        """Say what to do with a chunk of so many bytes."""
+        """Return where a chunk of so many bytes goes."""
         if self.memory + nbytes <= self.limit:
             return Room.KEEP
         return Room.WAIT if self._sealed else Room.SPILL
 
     def add(self, attempt: AttemptId, held: Held, nbytes: int, spilled: bool = False) -> None:
-        """Take a chunk.
+        """Add a chunk.
 
         Raises
         ------
         HandoffError
-            If the attempt was dropped meanwhile: another one was chosen, or the epoch was aborted.
+            If the attempt was dropped: another one was chosen, or the epoch was aborted.
         """
         state = self._open(attempt)
         state.chunks.append(Chunk(held, nbytes, spilled))
         self._count(nbytes, spilled)
 
     def finish(self, attempt: AttemptId) -> None:
-        """Note that the last chunk of an attempt has come.
+        """Note that all chunks of an attempt are staged.
 
         Raises
         ------
         HandoffError
-            If it was dropped meanwhile.
+            If it was dropped.
         """
         self._open(attempt).finished = True
 
@@ -144,26 +144,26 @@ class Staging(Generic[Held]):
         Parameters
         ----------
         query : str
-            Who wrote them.
+            The streaming query that wrote them.
         epoch : int
             The epoch.
         chosen : collection of AttemptId
-            Those to keep. They may be sealed already.
+            The attempts to keep. They may be sealed already.
 
         Returns
         -------
         list
-            What was held for those dropped.
+            The data of the dropped chunks.
 
         Raises
         ------
         HandoffError
-            If one that was chosen is not here as a whole; nothing is changed then.
+            If a chosen attempt is not staged completely; nothing is changed then.
         """
         for attempt in chosen:
             state = self._attempts.get(attempt)
             if state is None or not state.finished:
-                raise HandoffError(f"{attempt}: what was staged is gone; the epoch must be written again.")
+                raise HandoffError(f"{attempt}: its staged rows are lost; write the epoch again.")
         for attempt in chosen:
             state = self._attempts[attempt]
             if not state.sealed:
@@ -182,22 +182,22 @@ class Staging(Generic[Held]):
         Parameters
         ----------
         query : str
-            Who wrote them.
+            The streaming query that wrote them.
         epoch : int
             The epoch.
         keep : collection of AttemptId
-            Those that are committed.
+            The committed attempts.
 
         Returns
         -------
         list
-            What was held for those dropped.
+            The data of the dropped chunks.
         """
         others = [a for a in self._attempts if (a.query, a.epoch) == (query, epoch) and a not in keep]
         return [held for attempt in others for held in self.drop(attempt)]
 
     def drop(self, attempt: AttemptId) -> list[Held]:
-        """Forget an attempt; returns what was held for it."""
+        """Drop an attempt; returns the data of its chunks."""
         state = self._attempts.pop(attempt, None)
         if state is None:
             return []
@@ -206,20 +206,20 @@ class Staging(Generic[Held]):
         return [chunk.held for chunk in state.chunks]
 
     def drop_all(self) -> list[Held]:
-        """Forget everything; returns what was held."""
+        """Drop all attempts; returns the data of their chunks."""
         return [held for attempt in [*self._attempts] for held in self.drop(attempt)]
 
     def take(self, attempt: AttemptId) -> Chunk[Held] | None:
-        """Take the next chunk of a sealed attempt out; None behind the last, which also forgets the attempt.
+        """Remove and return the next chunk of a sealed attempt; None after the last, which also removes the attempt.
 
         Raises
         ------
         HandoffError
-            If the attempt is not here, or not sealed.
+            If the attempt is not staged here, or not sealed.
         """
         state = self._attempts.get(attempt)
         if state is None or not state.sealed:
-            raise HandoffError(f"{attempt}: is committed, and its rows are not here.")
+            raise HandoffError(f"{attempt} is committed, but its rows are not staged here.")
         if not state.chunks:
             del self._attempts[attempt]
             return None
@@ -230,7 +230,7 @@ class Staging(Generic[Held]):
     def _open(self, attempt: AttemptId) -> _Attempt[Held]:
         state = self._attempts.get(attempt)
         if state is None or state.finished:
-            raise HandoffError(f"{attempt}: is not being staged; another attempt was chosen, or the epoch aborted.")
+            raise HandoffError(f"{attempt} is not being staged: another attempt was chosen, or the epoch was aborted.")
         return state
 
     def _count(self, nbytes: int, spilled: bool) -> None:

@@ -1,0 +1,199 @@
+"""Options: each is declared once, with its kind, and parsed, checked and refused in one way."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import dask.config
+from dask.utils import parse_bytes, parse_timedelta
+
+from dask_elastic.vocab.errors import SubmitError
+
+UNPARSED = (TypeError, ValueError, KeyError, OverflowError)
+"""What Dask's parsers raise for values that they do not understand."""
+
+
+class Unfit(Exception):
+    """A value that an option does not take; the text says why, and what it takes."""
+
+
+class Kind(ABC):
+    """The values that an option takes."""
+
+    @abstractmethod
+    def parse(self, value: Any) -> Any:
+        """Return a value as the engine uses it.
+
+        Raises
+        ------
+        Unfit
+            If the option does not take it.
+        """
+
+
+@dataclass(frozen=True)
+class Flag(Kind):
+    """True or False; as text, "true" or "false"."""
+
+    def parse(self, value: Any) -> bool:
+        """Return a bool."""
+        text = value.lower() if isinstance(value, str) else value
+        if not isinstance(value, bool | str) or text not in (True, False, "true", "false"):
+            raise Unfit(": give True or False")
+        return text in (True, "true")
+
+
+@dataclass(frozen=True)
+class Choice(Kind):
+    """One of some names."""
+
+    names: tuple[str, ...]
+
+    def parse(self, value: Any) -> str:
+        """Return the name."""
+        if value not in self.names:
+            near = nearest(value, self.names)
+            hint = f"; did you mean {near!r}?" if near else ""
+            raise Unfit(f": choose from {', '.join(map(repr, self.names))}{hint}")
+        return str(value)
+
+
+@dataclass(frozen=True)
+class Amount(Kind):
+    """A finite number.
+
+    Parameters
+    ----------
+    positive : bool
+        Whether it must be above zero.
+    least : float or None
+        The least value.
+    """
+
+    positive: bool = True
+    least: float | None = None
+
+    article = "a number"
+
+    def parse(self, value: Any) -> float:
+        """Return a number."""
+        try:
+            if isinstance(value, bool):
+                raise TypeError("neither True nor False")
+            parsed = self.convert(value)
+        except UNPARSED as error:
+            raise Unfit(f" is not {self.article}") from error
+        if self.positive and not (parsed > 0 and math.isfinite(parsed)):
+            raise Unfit(" must be above zero")
+        if self.least is not None and parsed < self.least:
+            raise Unfit(f" must be at least {self.least:g}")
+        return parsed
+
+    def convert(self, value: Any) -> float:
+        """Return a number, whatever it is; raises one of `UNPARSED`."""
+        return float(value)
+
+
+class Duration(Amount):
+    """Seconds, or a text such as "50ms"."""
+
+    article = "a duration such as '50ms'"
+
+    def convert(self, value: Any) -> float:
+        """Return seconds."""
+        return float(value if isinstance(value, int | float) else parse_timedelta(value, default="s"))
+
+
+class Size(Amount):
+    """Bytes, or a text such as "32MiB"."""
+
+    article = "a size such as '32MiB'"
+
+    def convert(self, value: Any) -> int:
+        """Return bytes."""
+        return int(value if isinstance(value, int | float) else parse_bytes(value))
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option.
+
+    Parameters
+    ----------
+    name : str
+        The argument or field that it fills.
+    kind : Kind
+        The values that it takes.
+    optional : bool
+        Whether None is a value, too.
+    key : str, optional
+        Its name under ``elastic`` in the Dask configuration; `name` with hyphens if left out.
+    """
+
+    name: str
+    kind: Kind
+    optional: bool = False
+    key: str = ""
+
+    @property
+    def path(self) -> str:
+        """Its path in the Dask configuration."""
+        return f"elastic.{self.key or self.name.replace('_', '-')}"
+
+    def parse(self, value: Any, label: str) -> Any:
+        """Return a value as the engine uses it.
+
+        Parameters
+        ----------
+        value : object
+            The value.
+        label : str
+            What an error calls the option.
+
+        Raises
+        ------
+        SubmitError
+            If the option does not take the value: names the option, the value, and what it takes.
+        """
+        if value is None and self.optional:
+            return None
+        try:
+            return self.kind.parse(value)
+        except Unfit as error:
+            raise SubmitError(f"{label}={value!r}{error}") from error
+
+    def configured(self) -> Any:
+        """Return the value in the Dask configuration of this process.
+
+        Raises
+        ------
+        SubmitError
+            If the option does not take it.
+
+        Examples
+        --------
+        >>> Option("heartbeat_interval", Duration()).configured()
+        0.5
+        """
+        return self.parse(dask.config.get(self.path), self.path)
+
+
+def configured(options: Iterable[Option]) -> dict[str, Any]:
+    """Return the values of options in the Dask configuration of this process, by name.
+
+    Raises
+    ------
+    SubmitError
+        If an option does not take its value.
+    """
+    return {option.name: option.configured() for option in options}
+
+
+def nearest(given: Any, names: Sequence[str]) -> str | None:
+    """Return the name that is most similar to a given one, None if none is."""
+    return next(iter(difflib.get_close_matches(str(given), names, 1)), None)

@@ -1,0 +1,237 @@
+"""Calls of clients to the scheduler."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from dask_elastic.runtime.protocol.calls import Call
+from dask_elastic.runtime.protocol.codec import Payload
+from dask_elastic.runtime.protocol.job_description import ExecutorAssignment, JobDescription, Recovery, ShardMove
+from dask_elastic.runtime.protocol.job_spec import ComponentSummary, JobOptions
+
+
+@dataclass(frozen=True)
+class Submit(Call[JobDescription]):
+    """Place a job on the workers and start it.
+
+    Parameters
+    ----------
+    name, version : str
+        The name of the job, and the client's version of dask_elastic.
+    summaries : tuple of ComponentSummary
+        The structure.
+    options : JobOptions
+        The options.
+    cores : dict of str to int
+        Cores of each executor of an operator, where the user has set them.
+    components : bytes
+        The pickled components, user code included; only workers unpickle them.
+    """
+
+    name: str
+    version: str
+    summaries: tuple[ComponentSummary, ...]
+    options: JobOptions
+    cores: dict[str, int]
+    components: bytes
+
+
+# a job's life
+
+
+@dataclass(frozen=True)
+class ListJobs(Call[tuple[JobDescription, ...]]):
+    """Describe all jobs, oldest first."""
+
+
+@dataclass(frozen=True)
+class Describe(Call[JobDescription]):
+    """Describe a job."""
+
+    job: str
+
+
+@dataclass(frozen=True)
+class Wait(Call[JobDescription]):
+    """Describe a job once it has ended, or after `timeout` seconds."""
+
+    job: str
+    timeout: float
+
+
+@dataclass(frozen=True)
+class Drain(Call[None]):
+    """Have the sources of a job read no further."""
+
+    job: str
+
+
+@dataclass(frozen=True)
+class Stop(Call[None]):
+    """End a job at once; its state stays readable."""
+
+    job: str
+
+
+@dataclass(frozen=True)
+class Forget(Call[None]):
+    """End a job at once and free its state."""
+
+    job: str
+
+
+# cores, shards and workers
+
+
+@dataclass(frozen=True)
+class SetCores(Call[JobDescription]):
+    """Set the cores of an operator's executors.
+
+    Parameters
+    ----------
+    job, operator : str
+        The stateful operator of a job.
+    cores : int, dict of str to int, or "auto"
+        Cores of each executor; or by the address of the node; or the control loop chooses them again. The scheduler
+        checks the value.
+    executor : int or None
+        One executor, or all.
+    """
+
+    job: str
+    operator: str
+    cores: Any
+    executor: int | None = None
+
+
+@dataclass(frozen=True)
+class MoveShard(Call[None]):
+    """Begin to move a shard of an executor to another of its tasks."""
+
+    job: str
+    operator: str
+    executor: int
+    shard: int
+    task: int
+
+
+@dataclass(frozen=True)
+class Retire(Call[None]):
+    """Take all cores away from workers; answered when no task is left there.
+
+    Parameters
+    ----------
+    workers : tuple of str
+        Their addresses.
+    timeout : float or None
+        Seconds to wait at most.
+    """
+
+    workers: tuple[str, ...]
+    timeout: float | None
+
+
+# questions
+
+
+@dataclass(frozen=True)
+class Moves(Call[tuple[ShardMove, ...]]):
+    """Return the newest finished shard moves of every executor."""
+
+    job: str
+
+
+@dataclass(frozen=True)
+class Recoveries(Call[tuple[Recovery, ...]]):
+    """Return the newest losses of remote tasks of every executor."""
+
+    job: str
+
+
+@dataclass(frozen=True)
+class Assignment(Call[tuple[ExecutorAssignment, ...]]):
+    """Return shards and tasks of every executor."""
+
+    job: str
+
+
+@dataclass(frozen=True)
+class State(Call[tuple[Payload, ...]]):
+    """Return the state of a stateful operator as Arrow IPC streams, one for each executor that has some.
+
+    Parameters
+    ----------
+    job, operator : str
+        The stateful operator of a job.
+    key : tuple or None
+        The values of one key; all keys if left out.
+    """
+
+    job: str
+    operator: str
+    key: tuple[Any, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Collect(Call[tuple[Payload, ...]]):
+    """Return the rows that a sink keeps for the client as Arrow IPC streams, one for each node that has some."""
+
+    job: str
+    operator: str
+
+
+@dataclass(frozen=True)
+class DeadLetters(Call[tuple[Payload, ...]]):
+    """Return the dead letters of an operator as Arrow IPC streams, one for each node that has some."""
+
+    job: str
+    operator: str
+
+
+@dataclass(frozen=True)
+class Decisions(Call[bytes]):
+    """Return the newest decisions about a job as a JSON list, oldest first."""
+
+    job: str
+    last: int | None = None
+
+
+@dataclass(frozen=True)
+class Snapshots(Call[bytes]):
+    """Return the newest snapshots in which a job is as a recording."""
+
+    job: str
+    last: int | None = None
+
+
+# rows of a pushed source
+
+
+@dataclass(frozen=True)
+class Send(Call[bool]):
+    """Send rows to a pushed source; the answer is False when it has no room.
+
+    Parameters
+    ----------
+    job, source : str
+        The source of a job.
+    instance : int
+        Which of its instances.
+    rows : Payload
+        An Arrow IPC stream.
+    """
+
+    job: str
+    source: str
+    instance: int
+    rows: Payload
+
+
+@dataclass(frozen=True)
+class CloseSource(Call[None]):
+    """End a pushed source after the rows that were sent; of a source for Spark, all instances."""
+
+    job: str
+    source: str
+    instance: int

@@ -1,0 +1,219 @@
+"""A job as the scheduler describes it to clients, and what clients may ask about its executors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from dask_elastic.runtime.protocol.job_status import ENDED, Status
+from dask_elastic.runtime.protocol.reports import ExecutorReport, InstanceRows, InstanceTime
+from dask_elastic.vocab.epoch import HandoffProgress
+
+
+class ComponentDescription(NamedTuple):
+    """A component of a job.
+
+    Parameters
+    ----------
+    name, kind : str
+        Its name, and "source", "compute" or "sink".
+    inputs, operators : tuple of str
+        The components before it, and the operators that are fused into it.
+    pushed : bool
+        Whether a client sends the rows of the source.
+    """
+
+    name: str
+    kind: str
+    inputs: tuple[str, ...]
+    operators: tuple[str, ...]
+    pushed: bool
+
+
+@dataclass(frozen=True)
+class ControlView:
+    """The control loop's view of a job.
+
+    Parameters
+    ----------
+    predicted : float or None
+        Mean seconds from source to end of processing that the model expects of the cores.
+    feasible : bool
+        Whether any number of cores reaches the latency target.
+    starved : int
+        Cores that are lacking.
+    bound : tuple of str
+        Operators whose threads hold the GIL, so that more cores on one worker do not help.
+    decided, decided_at : str, float or None
+        The reason and the time of the newest decision; seconds since the epoch.
+    control_error : str or None
+        The error of the control loop's last period.
+    """
+
+    predicted: float | None = None
+    feasible: bool = True
+    starved: int = 0
+    bound: tuple[str, ...] = ()
+    decided: str | None = None
+    decided_at: float | None = None
+    control_error: str | None = None
+
+
+@dataclass(frozen=True)
+class JobDescription:
+    """A job with its newest measures.
+
+    Parameters
+    ----------
+    name : str
+        The name of the job.
+    generation : int
+        The number of this start of the job.
+    status : Status
+        Its status.
+    error : bytes or None
+        The error that it failed with, see `load_error`.
+    began, ended : float, and float or None
+        Seconds since the epoch.
+    oversubscribed : bool
+        Whether executors share slots.
+    latency_target, planner, paradigm, dry_run
+        Its options, see `JobOptions`.
+    pinned : tuple of (str, int)
+        Executors whose cores a user has set.
+    nodes : tuple of str
+        Address of each node; empty for one that has left.
+    components : tuple of ComponentDescription
+        Its structure.
+    executors : tuple of ExecutorReport
+        The measures of its executors.
+    sources, sinks : tuple of InstanceRows
+        Rows that were read and written.
+    event_times : tuple of InstanceTime
+        Watermarks.
+    dead_letters : dict of str to int
+        Rows for which user code raised, by operator.
+    refused : int
+        Stale and duplicate messages, and reports of nodes that had left.
+    handoffs : tuple of HandoffProgress
+        How far Spark's handoff to each source is.
+    control : ControlView
+        The control loop's view.
+    """
+
+    name: str
+    generation: int
+    status: Status
+    error: bytes | None
+    began: float
+    ended: float | None
+    oversubscribed: bool
+    latency_target: float | None
+    planner: str
+    paradigm: str
+    dry_run: bool
+    pinned: tuple[tuple[str, int], ...]
+    nodes: tuple[str, ...]
+    components: tuple[ComponentDescription, ...]
+    executors: tuple[ExecutorReport, ...]
+    sources: tuple[InstanceRows, ...]
+    sinks: tuple[InstanceRows, ...]
+    event_times: tuple[InstanceTime, ...]
+    dead_letters: dict[str, int]
+    refused: int
+    handoffs: tuple[HandoffProgress, ...] = ()
+    control: ControlView = ControlView()
+
+    @property
+    def live(self) -> bool:
+        """Whether the job has not ended."""
+        return self.status not in ENDED
+
+    @property
+    def rows_read(self) -> int:
+        """Rows that its sources have read."""
+        return sum(part.rows for part in self.sources)
+
+
+@dataclass(frozen=True)
+class ShardMove:
+    """A finished shard move.
+
+    Parameters
+    ----------
+    operator : str
+        The operator.
+    executor, shard : int
+        Which shard of which of its executors.
+    source, target : int
+        The tasks.
+    across_nodes : bool
+        Whether the shard changed its node.
+    ended : float
+        Seconds since the epoch.
+    pause : float
+        Seconds for which the shard's tuples waited.
+    """
+
+    operator: str
+    executor: int
+    shard: int
+    source: int
+    target: int
+    across_nodes: bool
+    ended: float
+    pause: float
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """What became of the remote tasks of one executor on one lost node.
+
+    Parameters
+    ----------
+    operator : str
+        The operator.
+    executor, node : int
+        Which of its executors, and the node.
+    tasks, shards : int
+        How many were lost.
+    rows : int
+        Rows that had to be processed again.
+    lost : float
+        When the home noticed the loss, seconds since the epoch.
+    first, ended : float or None
+        When the first and the last of these rows were processed again.
+    """
+
+    operator: str
+    executor: int
+    node: int
+    tasks: int
+    shards: int
+    rows: int
+    lost: float
+    first: float | None
+    ended: float | None
+
+
+@dataclass(frozen=True)
+class ExecutorAssignment:
+    """Shards and tasks of an executor.
+
+    Parameters
+    ----------
+    operator : str
+        The operator.
+    executor, home : int
+        Which of its executors, and the node that is its home.
+    owner : tuple of int
+        Task of each shard.
+    node_of_task : dict of int to int
+        Node of each task.
+    """
+
+    operator: str
+    executor: int
+    home: int
+    owner: tuple[int, ...]
+    node_of_task: dict[int, int]

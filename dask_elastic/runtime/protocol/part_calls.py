@@ -1,0 +1,217 @@
+"""Calls of the scheduler to workers, most of them about the job's part on a node."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from dask_elastic.runtime.protocol.calls import A, Call
+from dask_elastic.runtime.protocol.codec import Payload
+from dask_elastic.runtime.protocol.job_description import ExecutorAssignment, Recovery, ShardMove
+from dask_elastic.runtime.protocol.job_spec import JobSpec
+from dask_elastic.runtime.protocol.reports import PartReport
+from dask_elastic.vocab.identity import ExecutorId
+
+
+@dataclass(frozen=True)
+class Prepare(Call[None]):
+    """Build a node's part of a job.
+
+    Parameters
+    ----------
+    spec : JobSpec
+        The part.
+    components : bytes
+        The pickled components.
+    """
+
+    spec: JobSpec
+    components: bytes
+
+
+@dataclass(frozen=True)
+class PartCall(Call[A]):
+    """A call about a job's part; a worker refuses calls to another generation than the one that it hosts.
+
+    Parameters
+    ----------
+    job : str
+        The job.
+    generation : int
+        Its generation.
+    """
+
+    job: str
+    generation: int
+
+
+# a part's life
+
+
+@dataclass(frozen=True)
+class Members(PartCall[None]):
+    """Change the nodes of the job.
+
+    Parameters
+    ----------
+    change : int
+        Counts the changes of the job's nodes; an earlier change than the newest is ignored.
+    nodes : tuple of str
+        See `JobSpec.nodes`.
+    guests : tuple of int
+        See `JobSpec.guests`.
+    """
+
+    change: int
+    nodes: tuple[str, ...]
+    guests: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class StartExecutors(PartCall[None]):
+    """Start executors and sinks; every node does this before any source starts."""
+
+
+@dataclass(frozen=True)
+class StartSources(PartCall[None]):
+    """Start the sources."""
+
+
+@dataclass(frozen=True)
+class Drain(PartCall[None]):
+    """Have the sources read no further."""
+
+
+@dataclass(frozen=True)
+class End(PartCall[None]):
+    """Stop at once; state and measures stay readable. A later generation goes on."""
+
+
+@dataclass(frozen=True)
+class Forget(PartCall[tuple[str, ...]]):
+    """Stop at once and free everything; the answer names the threads that user code still occupies.
+
+    Parameters
+    ----------
+    incarnation : int or None
+        The part that the node has had since this joining; a part of a later joining goes on. None is any part.
+    """
+
+    incarnation: int | None = None
+
+
+# cores and shards
+
+
+@dataclass(frozen=True)
+class SetCores(PartCall[None]):
+    """Set the cores of an executor at home there.
+
+    Parameters
+    ----------
+    change : int
+        Counts the changes of the job's cores; an earlier change than the newest of the executor is refused.
+    operator : str
+        The operator.
+    executor : int
+        Which of its executors.
+    cores : dict of int to int
+        Cores on each node.
+    """
+
+    change: int
+    operator: str
+    executor: int
+    cores: dict[int, int]
+
+
+@dataclass(frozen=True)
+class MoveShard(PartCall[None]):
+    """Begin to move a shard of an executor at home there."""
+
+    operator: str
+    executor: int
+    shard: int
+    task: int
+
+
+@dataclass(frozen=True)
+class AwaitTaskEnds(PartCall[tuple[ExecutorId, ...]]):
+    """Wait until no executor at home there has tasks on some nodes; the answer names those that still have.
+
+    Parameters
+    ----------
+    nodes : tuple of int
+        The nodes.
+    wait : float
+        Seconds after which the worker answers in any case.
+    """
+
+    nodes: tuple[int, ...]
+    wait: float
+
+
+# questions
+
+
+@dataclass(frozen=True)
+class Assignment(PartCall[tuple[ExecutorAssignment, ...]]):
+    """Return shards and tasks of every executor at home there."""
+
+
+@dataclass(frozen=True)
+class Moves(PartCall[tuple[ShardMove, ...]]):
+    """Return the newest finished shard moves of every executor at home there."""
+
+
+@dataclass(frozen=True)
+class Recoveries(PartCall[tuple[Recovery, ...]]):
+    """Return the newest losses of remote tasks of every executor at home there."""
+
+
+@dataclass(frozen=True)
+class Report(PartCall[PartReport]):
+    """Return what the next report would contain."""
+
+
+@dataclass(frozen=True)
+class State(PartCall[tuple[Payload, ...]]):
+    """Return the state of an executor at home there, or the row of one key of it, as an Arrow IPC stream."""
+
+    operator: str
+    executor: int
+    key: tuple[Any, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Collect(PartCall[tuple[Payload, ...]]):
+    """Return the rows that a sink there keeps for the client, as an Arrow IPC stream."""
+
+    operator: str
+
+
+@dataclass(frozen=True)
+class DeadLetters(PartCall[tuple[Payload, ...]]):
+    """Return the dead letters of an operator there, as an Arrow IPC stream."""
+
+    operator: str
+
+
+# rows of a pushed source
+
+
+@dataclass(frozen=True)
+class Send(PartCall[bool]):
+    """Put rows into the mailbox of a source there; the answer is False when it has no room."""
+
+    source: str
+    instance: int
+    rows: Payload
+
+
+@dataclass(frozen=True)
+class CloseSource(PartCall[None]):
+    """End a pushed source after the rows that were sent."""
+
+    source: str
+    instance: int

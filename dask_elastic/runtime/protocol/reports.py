@@ -1,0 +1,237 @@
+"""What a worker reports to the scheduler about its part of a job, and the calls that carry it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from dask_elastic.runtime.protocol.calls import Call
+
+
+@dataclass(frozen=True)
+class ExecutorReport:
+    """The measures of one executor that users see.
+
+    Parameters
+    ----------
+    operator : str
+        The operator.
+    executor : int
+        Which of its executors.
+    node : int
+        The home.
+    cores : int
+        Cores held, on all nodes.
+    arrival_rate, throughput : float
+        Tuples per second that arrive, λ, and that are processed.
+    service_rate : float or None
+        Tuples per busy second of one core, μ; None before the first was processed.
+    customer_rows : float
+        Mean number of tuples of a sub-batch as it reaches a task.
+    bytes_in, bytes_out : float
+        Bytes per second of the arrivals and of the outputs.
+    queue : int
+        Tuples that wait.
+    sojourn : float or None
+        Mean seconds from a tuple's arrival to the end of its processing.
+    latency_p50, latency_p99 : float or None
+        Seconds from the scheduled emission at the source to the end of processing.
+    state_bytes : int
+        Size of the primary copy.
+    rows : int
+        Tuples processed so far.
+    moves, moves_across : int
+        Shards moved so far, and those of them that changed their node.
+    pending_bytes : int
+        Bytes sent to remote tasks that are not part of the primary copy yet.
+    refused : int
+        Stale and duplicate messages.
+    recovered : int
+        Nodes whose remote tasks were lost and replaced.
+    recovery_p50, recovery_p99 : float or None
+        Seconds from such a loss to the first row that was processed again.
+    event_time : int or None
+        The watermark, microseconds since the epoch.
+    """
+
+    operator: str
+    executor: int
+    node: int
+    cores: int
+    arrival_rate: float
+    throughput: float
+    service_rate: float | None
+    customer_rows: float
+    bytes_in: float
+    bytes_out: float
+    queue: int
+    sojourn: float | None
+    latency_p50: float | None
+    latency_p99: float | None
+    state_bytes: int
+    rows: int
+    moves: int
+    moves_across: int
+    pending_bytes: int = 0
+    refused: int = 0
+    recovered: int = 0
+    recovery_p50: float | None = None
+    recovery_p99: float | None = None
+    event_time: int | None = None
+
+
+@dataclass(frozen=True)
+class ExecutorDetail:
+    """The measures of one executor that only the control loop uses.
+
+    Parameters
+    ----------
+    latency_now : bytes
+        The histogram of the latencies of the last two or three seconds, see `LatencyHistogram.to_bytes`.
+    latency_mean : float or None
+        Their mean over the seconds of `ExecutorReport.sojourn`.
+    latency_rows : float
+        Tuples that the mean is of.
+    shard_load, shard_bytes : bytes
+        Busy seconds per second, and bytes of state, of each shard: float32, little-endian.
+    jumps : int
+        How often the shares of the shards have jumped so far.
+    """
+
+    latency_now: bytes
+    latency_mean: float | None
+    latency_rows: float
+    shard_load: bytes
+    shard_bytes: bytes
+    jumps: int
+
+
+class InstanceRows(NamedTuple):
+    """Rows that an instance of a source has read, or that an instance of a sink has written."""
+
+    operator: str
+    instance: int
+    rows: int
+
+
+class InstanceTime(NamedTuple):
+    """Event time at an instance.
+
+    Parameters
+    ----------
+    operator : str
+        A source, a stateful operator or a sink.
+    instance : int
+        Which of its instances.
+    event_time : int or None
+        The watermark, microseconds since the epoch; None while it is not known.
+    late : int
+        Rows of a source that were older than its watermark.
+    """
+
+    operator: str
+    instance: int
+    event_time: int | None
+    late: int
+
+
+class StagedBytes(NamedTuple):
+    """Bytes that an instance of a source for Spark has staged in memory and on disk."""
+
+    source: str
+    memory: int
+    spilled: int
+
+
+@dataclass(frozen=True)
+class PartReport:
+    """Everything that the scheduler has to know about a job's part; each report replaces the one before.
+
+    Parameters
+    ----------
+    complete : bool
+        Whether every instance there has ended by itself.
+    error : bytes or None
+        The error of the part, see `dump_error`.
+    executors, details : tuple
+        The measures of each executor at home there, in one order.
+    sources, sinks : tuple of InstanceRows
+        Rows that were read and written.
+    staged : tuple of StagedBytes
+        Rows that Spark has staged.
+    event_times : tuple of InstanceTime
+        Watermarks.
+    dead_letters : dict of str to int
+        Rows for which user code raised, by operator.
+    refused : int
+        Stale and duplicate messages.
+    lost : tuple of str
+        Addresses of nodes to which the connection is lost.
+    absolved : int
+        The newest number of `Suspects` whose batches have all been processed.
+    """
+
+    complete: bool
+    error: bytes | None = None
+    executors: tuple[ExecutorReport, ...] = ()
+    details: tuple[ExecutorDetail, ...] = ()
+    sources: tuple[InstanceRows, ...] = ()
+    staged: tuple[StagedBytes, ...] = ()
+    sinks: tuple[InstanceRows, ...] = ()
+    event_times: tuple[InstanceTime, ...] = ()
+    dead_letters: dict[str, int] = field(default_factory=dict)
+    refused: int = 0
+    lost: tuple[str, ...] = ()
+    absolved: int = 0
+
+
+class SuspectBatch(NamedTuple):
+    """A batch that a lost node was processing."""
+
+    operator: str
+    batch: int
+
+
+@dataclass(frozen=True)
+class Report(Call[None]):
+    """Report on a job's part.
+
+    Parameters
+    ----------
+    job : str
+        The job.
+    generation, node, incarnation : int
+        Which part; the scheduler refuses the reports of stale ones.
+    report : PartReport
+        The report.
+    """
+
+    job: str
+    generation: int
+    node: int
+    report: PartReport
+    incarnation: int = 0
+
+
+@dataclass(frozen=True)
+class Suspects(Call[None]):
+    """Name the batches that a lost worker may have died of, before this worker processes them.
+
+    Parameters
+    ----------
+    job : str
+        The job.
+    generation, node, incarnation : int
+        Which part of it is about to process them.
+    number : int
+        `PartReport.absolved` names it when the batches have been processed.
+    batches : tuple of SuspectBatch
+        The batches.
+    """
+
+    job: str
+    generation: int
+    node: int
+    number: int
+    batches: tuple[SuspectBatch, ...]
+    incarnation: int = 0

@@ -1,0 +1,152 @@
+"""Reports of workers and losses of workers: when a job has finished, and when it has failed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from dask_elastic.runtime.protocol import part_calls
+from dask_elastic.runtime.protocol.calls import HandledCall
+from dask_elastic.runtime.protocol.job_status import JobEvent
+from dask_elastic.runtime.protocol.remote_errors import Relayed, dump_error
+from dask_elastic.runtime.protocol.reports import Report, Suspects
+from dask_elastic.runtime.scheduler.job_record import JobRecord, Suspect
+from dask_elastic.runtime.scheduler.job_table import JobTable
+from dask_elastic.runtime.scheduler.load_jumps import has_jumped
+from dask_elastic.runtime.scheduler.membership import Membership
+from dask_elastic.runtime.scheduler.worker_calls import WorkerCalls
+from dask_elastic.vocab.errors import ElasticError, NodeLost, PoisonBatch
+
+logger = logging.getLogger("dask_elastic.scheduler")
+
+SILENT_SECONDS = 2.0
+SILENT_REPORTS = 3
+"""A node that has not reported for so many seconds and report intervals is lost, if another node cannot reach it."""
+
+LOST_HOME = "It was home of executors, sources or sinks, which a job does not survive yet: submit it again."
+
+
+class JobHealth:
+    """Receives reports, finishes jobs whose parts are complete, and fails jobs that cannot go on.
+
+    Parameters
+    ----------
+    jobs : JobTable
+        The jobs.
+    calls : WorkerCalls
+        Calls the workers.
+    membership : Membership
+        Removes lost workers from jobs that survive their loss.
+    load_jumped : callable
+        Called when the load of some executor's shards has jumped.
+    """
+
+    def __init__(self, jobs: JobTable, calls: WorkerCalls, membership: Membership, load_jumped: Callable[[], None]):
+        self.jobs = jobs
+        self.calls = calls
+        self.membership = membership
+        self.load_jumped = load_jumped
+        self._background: set[asyncio.Task[Any]] = set()
+
+    def handlers(self) -> list[HandledCall]:
+        """Return the calls that are answered here."""
+        return [Report.handled_by(self.report), Suspects.handled_by(self.suspects)]
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Run a coroutine in the background."""
+        task = asyncio.ensure_future(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    def cancel(self) -> None:
+        """Cancel everything that runs in the background."""
+        for task in [*self._background]:
+            task.cancel()
+
+    # reports
+
+    async def report(self, call: Report) -> None:
+        """Receive a worker's report; a stale one changes nothing."""
+        record = self.jobs.get(call.job)
+        if record is None or not record.admits(call.generation, call.node, call.incarnation):
+            return
+        report, before = call.report, record.reports.get(call.node)
+        if has_jumped(report, before.report if before else None):
+            self.load_jumped()
+        record.receive(call.node, report)
+        if not record.live:
+            return
+        if report.error is not None:
+            self.fail(record, report.error)
+        elif record.complete:
+            self._finish_once(record)
+        for address in report.lost:
+            self._unreachable(record, address)
+
+    async def suspects(self, call: Suspects) -> None:
+        """Keep the batch of which another worker may have died and that a home is about to process."""
+        record = self.jobs.get(call.job)
+        if record is not None and record.admits(call.generation, call.node, call.incarnation):
+            record.suspects[call.node] = Suspect(call.number, *call.batches[0])
+
+    def _finish_once(self, record: JobRecord) -> None:
+        if not record.finishing:
+            record.finishing = True
+            self.spawn(self._finish(record))
+
+    async def _finish(self, record: JobRecord) -> None:
+        """Get the last reports and end the parts: a node with remote tasks only reported before these had ended."""
+        try:
+            reports = await self.calls.by_node(record, part_calls.Report(*record.generation_id))
+        except (ElasticError, Relayed) as error:
+            self.fail(record, dump_error(error))
+            return
+        for node, report in reports.items():
+            record.receive(node, report)
+        record.change(JobEvent.COMPLETED)
+        # Threads end; state and measures stay readable.
+        await self.calls.tell(record, part_calls.End(*record.generation_id))
+
+    def fail(self, record: JobRecord, error: bytes) -> None:
+        """Fail a job with an error, see `dump_error`; a job that has ended stays as it is."""
+        if not record.live:
+            return
+        record.error = error
+        record.change(JobEvent.ERROR)
+        self.spawn(self.calls.tell(record, part_calls.End(*record.generation_id)))
+
+    # losses
+
+    def node_lost(self, address: str) -> None:
+        """Handle a worker that has left: jobs that need it fail, the others go on without it."""
+        for record in self.membership.lost(address):
+            if record.needs(address):
+                logger.error("job %r lost worker %s", record.name, address)
+                if (suspect := record.suspects.get(record.spec.nodes.index(address))) is not None:
+                    self.fail(record, dump_error(PoisonBatch(suspect.operator, suspect.batch)))
+                self._lose(record, f"worker {address} of job {record.name!r} has left the cluster.")
+            else:
+                self.spawn(self.membership.expel(record, address))
+
+    def _unreachable(self, record: JobRecord, address: str) -> None:
+        """Handle a node of a job to which another node has lost the connection."""
+        if address not in record.spec.nodes:
+            return
+        if not record.needs(address):
+            self.spawn(self.membership.expel(record, address))
+        elif self._silent(record, address):
+            self._lose(record, f"worker {address} of job {record.name!r} does not answer.")
+
+    @staticmethod
+    def _silent(record: JobRecord, address: str) -> bool:
+        """Return whether a node has stopped reporting; if not, the other one is cut off, and is removed instead."""
+        last = record.reports.get(record.spec.nodes.index(address))
+        timeout = max(SILENT_SECONDS, SILENT_REPORTS * record.spec.options.report_interval)
+        return last is None or time.time() - last.at > timeout
+
+    def _lose(self, record: JobRecord, what: str) -> None:
+        """Fail a job that has lost a home."""
+        self.fail(record, dump_error(NodeLost(f"{what} {LOST_HOME}")))

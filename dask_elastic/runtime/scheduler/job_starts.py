@@ -1,0 +1,142 @@
+"""Starts of jobs: version checks, the initial placement, and the calls that start the parts on the workers."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from dataclasses import replace
+
+from dask_elastic._version import __version__
+from dask_elastic.planning.initial import InitialPlacement, place
+from dask_elastic.runtime.config.tls_policy import check_exposure
+from dask_elastic.runtime.protocol import part_calls
+from dask_elastic.runtime.protocol.calls import Version
+from dask_elastic.runtime.protocol.job_calls import Submit
+from dask_elastic.runtime.protocol.job_spec import JobSpec
+from dask_elastic.runtime.protocol.job_status import JobEvent
+from dask_elastic.runtime.scheduler.job_record import JobRecord
+from dask_elastic.runtime.scheduler.job_table import JobTable
+from dask_elastic.runtime.scheduler.paradigm import demands
+from dask_elastic.runtime.scheduler.worker_calls import WorkerCalls
+from dask_elastic.runtime.scheduler.workers import Workers
+from dask_elastic.vocab.errors import NoWorkers, PlanningError, SubmitError, VersionMismatch
+
+
+class JobStarts:
+    """Places jobs on the workers and starts them.
+
+    Parameters
+    ----------
+    workers : Workers
+        The workers.
+    jobs : JobTable
+        The jobs; a job that starts is added.
+    calls : WorkerCalls
+        Calls the workers.
+    """
+
+    def __init__(self, workers: Workers, jobs: JobTable, calls: WorkerCalls):
+        self.workers = workers
+        self.jobs = jobs
+        self.calls = calls
+        self._generations = itertools.count(1)
+
+    async def nodes(self, version: str) -> list[str]:
+        """Return the addresses of the workers for a new job.
+
+        Parameters
+        ----------
+        version : str
+            The client's version of dask_elastic.
+
+        Raises
+        ------
+        NoWorkers
+            If there are none that stay.
+        SubmitError
+            If they listen without TLS and the configuration refuses that.
+        VersionMismatch
+            If client, scheduler and workers do not run one version.
+        """
+        nodes = await self.workers.ready()
+        if not nodes:
+            raise NoWorkers("the cluster has no workers that stay: add some, then submit again")
+        check_exposure(nodes)
+        await self._check_versions(version, nodes)
+        return nodes
+
+    async def _check_versions(self, version: str, nodes: list[str]) -> None:
+        calls = (self.calls.one(address, Version()) for address in nodes)
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+        seen = {"client": version, "scheduler": __version__}
+        for address, answer in zip(nodes, answers, strict=True):
+            seen[address] = answer if isinstance(answer, str) else f"no dask_elastic ({answer})"
+        if len(set(seen.values())) > 1:
+            listed = ", ".join(f"{where}: {what}" for where, what in seen.items())
+            raise VersionMismatch(f"dask_elastic differs: {listed}. Install one version everywhere.")
+
+    async def start(self, call: Submit, nodes: list[str]) -> JobRecord:
+        """Place a job on workers and start it.
+
+        Parameters
+        ----------
+        call : Submit
+            The job.
+        nodes : list of str
+            What `nodes` returned.
+
+        Raises
+        ------
+        SubmitError
+            If the cores that the user has set do not fit.
+        Exception
+            The error of a worker that cannot host the job; the others have forgotten it.
+        """
+        # Workers may have been retired meanwhile.
+        nodes = [address for address in nodes if address in self.workers.usable()] or nodes
+        record = self._placed(call, nodes)
+        self.jobs[call.name] = record
+        try:
+            await self._start(record)
+        except BaseException:
+            await self.calls.tell(record, part_calls.Forget(*record.generation_id))
+            record.change(JobEvent.ERROR)
+            self.jobs.pop(call.name, None)
+            raise
+        if not record.live:
+            # The job was ended while it started, when some nodes did not host it yet.
+            here = self.jobs.get(call.name) is record
+            end = part_calls.End(*record.generation_id)
+            await self.calls.tell(record, end if here else part_calls.Forget(*record.generation_id))
+        return record
+
+    def _placed(self, call: Submit, nodes: list[str]) -> JobRecord:
+        placement = self._place(call, nodes)
+        generation = next(self._generations)
+        spec = JobSpec(
+            call.name, generation, tuple(nodes), 0, call.summaries, placement.homes, placement.cores, call.options
+        )
+        pinned = [(operator, index) for operator in call.cores for index in range(len(placement.homes[operator]))]
+        return JobRecord(spec, placement.oversubscribed, call.components, pinned)
+
+    def _place(self, call: Submit, nodes: list[str]) -> InitialPlacement:
+        held = self.jobs.held()
+        free = [self.workers.slots(address) - held.get(address, 0) for address in nodes]
+        try:
+            return place(demands(call.options.paradigm, call.summaries, call.cores, free), free)
+        except PlanningError as error:
+            raise SubmitError(str(error)) from error
+
+    async def _start(self, record: JobRecord) -> None:
+        spec = record.spec
+        prepared = (
+            self.calls.one(address, part_calls.Prepare(replace(spec, node=node), record.components))
+            for node, address in enumerate(spec.nodes)
+        )
+        # Every worker has answered before any is called to forget the job.
+        for result in await asyncio.gather(*prepared, return_exceptions=True):
+            if isinstance(result, BaseException):
+                raise result
+        await self.calls.all(record, part_calls.StartExecutors(*record.generation_id))
+        record.change(JobEvent.STARTED)
+        await self.calls.all(record, part_calls.StartSources(*record.generation_id))

@@ -1,0 +1,148 @@
+"""Typed values on the wire: each type comes back as it was, and messages of another shape are refused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, NamedTuple
+
+import pytest
+from distributed.protocol import Serialize, dumps, loads, to_serialize
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dask_elastic.runtime.protocol.codec import Payload, codec, decode, encode
+from dask_elastic.runtime.protocol.reports import ExecutorDetail, ExecutorReport, InstanceTime, PartReport
+from dask_elastic.vocab.epoch import AttemptId, StagedPart
+
+
+class Color(Enum):
+    RED = "red"
+
+
+class Point(NamedTuple):
+    x: int
+    y: float
+
+
+@dataclass(frozen=True)
+class Inner:
+    name: str
+    point: Point
+
+
+@dataclass(frozen=True)
+class Single:
+    value: int
+
+
+@dataclass(frozen=True)
+class Slotted:
+    __slots__ = ("value",)
+    value: int
+
+
+@dataclass(frozen=True)
+class Checked:
+    least: int
+
+    def __post_init__(self):
+        if self.least < 0:
+            raise ValueError("below zero")
+
+
+@dataclass(frozen=True)
+class Outer:
+    flag: bool
+    color: Color
+    inner: Inner | None
+    points: tuple[Point, ...]
+    pair: tuple[str, Point]
+    by_node: dict[int, int]
+    inners: dict[str, tuple[Inner, ...]]
+    names: frozenset[str]
+    single: Single
+    slotted: Slotted
+    data: bytes
+    anything: Any = None
+
+
+OUTER = Outer(
+    flag=True, color=Color.RED, inner=Inner("a", Point(1, 0.5)), points=(Point(2, 1.5), Point(3, 2.5)),
+    pair=("b", Point(4, 3.5)), by_node={0: 1, 7: 2}, inners={"c": (Inner("d", Point(5, 4.5)),), "e": ()},
+    names=frozenset({"f"}), single=Single(6), slotted=Slotted(7), data=b"bytes", anything=("g", 1.5, None),
+)  # fmt: skip
+
+
+def through_dask(plain):
+    """Return a plain value after Dask has sent it to another process."""
+    return loads(dumps({"value": plain}))["value"]
+
+
+@pytest.mark.parametrize("send", [lambda plain: plain, through_dask], ids=["one process", "two processes"])
+def test_every_type_of_the_table_comes_back_as_it_was(send):
+    assert decode(Outer, send(encode(Outer, OUTER))) == OUTER
+    without = Outer(**{**vars(OUTER), "inner": None})
+    assert decode(Outer, send(encode(Outer, without))) == without
+
+
+def test_plain_values_are_those_of_message_pack():
+    def check(plain):
+        assert type(plain) in (bool, int, float, str, bytes, type(None), tuple, dict)
+        for part in [*plain, *plain.values()] if isinstance(plain, dict) else plain if isinstance(plain, tuple) else ():
+            check(part)
+
+    check(encode(Outer, OUTER))
+
+
+def test_field_names_are_not_sent():
+    assert encode(Inner, OUTER.inner) == ("a", (1, 0.5))
+
+
+def test_a_dict_is_copied_so_that_one_process_does_not_share_it():
+    given = {0: 1}
+    assert encode(dict[int, int], given) is not given
+
+
+@pytest.mark.parametrize("plain", [("a",), ("a", (1, 0.5), 3), ("a", (1,)), None, 7])
+def test_a_record_of_another_shape_is_refused(plain):
+    with pytest.raises((ValueError, TypeError)):
+        decode(Inner, plain)
+
+
+def test_a_record_that_checks_its_fields_checks_them_when_decoded():
+    with pytest.raises(ValueError, match="below zero"):
+        decode(Checked, (-1,))
+
+
+@pytest.mark.parametrize("kind", [set[int], int | Point, dict[Point, int], complex, Point | Inner])
+def test_a_type_without_a_plain_form_is_refused_when_it_is_planned(kind):
+    with pytest.raises(TypeError, match="cannot be sent"):
+        codec(kind)
+
+
+def test_a_payload_goes_as_a_frame_and_a_scheduler_passes_it_on_unread():
+    data = memoryview(b"rows")
+    wrapped = encode(tuple[Payload, ...], (data,))
+    assert isinstance(wrapped[0], Serialize)
+    assert bytes(decode(tuple[Payload, ...], through_dask(wrapped))[0]) == b"rows"
+    assert bytes(decode(tuple[Payload, ...], wrapped)[0]) == b"rows"
+    serialized = loads(dumps({"value": wrapped}), deserialize=False)["value"]
+    assert encode(tuple[Payload, ...], decode(tuple[Payload, ...], serialized)) == serialized
+    already = to_serialize(data)
+    assert encode(Payload, already) is already
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(0, 2**64 - 1), st.text(), st.integers(0, 2**40))
+def test_digests_of_all_64_bits_come_back(digest, query, rows):
+    part = StagedPart(AttemptId(query, 3, 0, "7-ab"), 1, rows, digest)
+    assert decode(StagedPart, through_dask(encode(StagedPart, part))) == part
+
+
+def test_a_report_comes_back_as_it_was():
+    executor = ExecutorReport("op", 1, 0, 2, 1.0, 2.0, None, 3.0, 4.0, 5.0, 6, 7.0, None, None, 8, 9, 10, 11)
+    detail = ExecutorDetail(b"histogram", None, 0.0, b"load", b"bytes", 3)
+    times = (InstanceTime("op", 1, None, 0), InstanceTime("rows", 0, 17, 2))
+    report = PartReport(False, b"error", (executor,), (detail,), event_times=times, dead_letters={"op": 3}, lost=("a",))
+    assert decode(PartReport, through_dask(encode(PartReport, report))) == report

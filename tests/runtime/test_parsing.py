@@ -1,0 +1,63 @@
+"""Options are parsed in one way: every kind names the option, the value and what it takes."""
+
+from __future__ import annotations
+
+import re
+
+import dask.config
+import pytest
+
+from dask_elastic.runtime.config.parsing import Amount, Choice, Duration, Flag, Option, Size, configured
+from dask_elastic.vocab.errors import SubmitError
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "parsed"),
+    [
+        (Flag(), True, True), (Flag(), "FALSE", False), (Choice(("a", "b")), "b", "b"), (Amount(), "1.5", 1.5),
+        (Amount(least=1), 1, 1.0), (Amount(positive=False), -2, -2.0), (Duration(), "50ms", 0.05), (Duration(), 3, 3.0),
+        (Duration(positive=False), 0, 0.0), (Size(), "2 KiB", 2048), (Size(), 10.5, 10),
+    ],
+)  # fmt: skip
+def test_a_value_of_the_kind_is_parsed(kind, value, parsed):
+    assert Option("name", kind).parse(value, "name") == parsed
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "text"),
+    [
+        (Flag(), 1, "=1: give True or False"),
+        (Flag(), "yes", "='yes': give True or False"),
+        (Choice(("fail", "skip")), "skipp", "='skipp': choose from 'fail', 'skip'; did you mean 'skip'?"),
+        (Choice(("fail", "skip")), 7, "=7: choose from 'fail', 'skip'"),
+        (Amount(), "x", "='x' is not a number"),
+        (Amount(), True, "=True is not a number"),
+        (Amount(), 0, "=0 must be above zero"),
+        (Amount(least=1), 0.5, "=0.5 must be at least 1"),
+        (Amount(), None, "=None is not a number"),
+        (Duration(), "soon", "='soon' is not a duration such as '50ms'"),
+        (Duration(), float("nan"), "=nan must be above zero"),
+        (Size(), "much", "='much' is not a size such as '32MiB'"),
+        (Size(), float("inf"), "=inf is not a size such as '32MiB'"),
+    ],
+)
+def test_another_value_is_refused_with_what_the_option_takes(kind, value, text):
+    with pytest.raises(SubmitError, match=re.escape(f"name{text}") + "$"):
+        Option("name", kind).parse(value, "name")
+
+
+def test_none_is_a_value_of_an_optional_option_only():
+    assert Option("name", Duration(), optional=True).parse(None, "name") is None
+    with pytest.raises(SubmitError, match="name=None is not a duration"):
+        Option("name", Duration()).parse(None, "name")
+
+
+def test_options_are_read_from_the_configuration_and_refused_by_their_path():
+    options = [Option("some_time", Duration()), Option("bytes", Size(), key="some-bytes")]
+    with dask.config.set({"elastic.some-time": "2s", "elastic.some-bytes": "1KiB"}):
+        assert configured(options) == {"some_time": 2.0, "bytes": 1024}
+    with (
+        dask.config.set({"elastic.some-time": "2s", "elastic.some-bytes": "many"}),
+        pytest.raises(SubmitError, match=r"elastic\.some-bytes='many' is not a size"),
+    ):
+        configured(options)

@@ -1,0 +1,151 @@
+"""Calls between processes are typed at both ends, and none is left whose name is a string."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import pkgutil
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from dask_elastic._version import __version__
+from dask_elastic.runtime import protocol
+from dask_elastic.runtime.protocol.calls import (
+    Call,
+    Version,
+    answer_codec,
+    answer_type,
+    handlers_of,
+    is_reply,
+    message_of,
+    read_answer,
+    read_call,
+)
+from dask_elastic.runtime.protocol.codec import fields
+from dask_elastic.runtime.protocol.part_calls import PartCall
+from dask_elastic.runtime.scheduler import coordinator
+from dask_elastic.runtime.worker import handlers, staging_server
+from dask_elastic.vocab.errors import PlanningError, VersionMismatch
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Half(Call[float]):
+    number: int
+    digits: int = 3
+
+
+def declared_calls():
+    """Return every call class of the protocol."""
+    modules = (
+        importlib.import_module(f"{protocol.__name__}.{m.name}") for m in pkgutil.iter_modules(protocol.__path__)
+    )
+    classes = [kind for module in modules for kind in vars(module).values() if isinstance(kind, type)]
+    return {kind for kind in classes if issubclass(kind, Call) and kind not in (Call, PartCall)}
+
+
+# structure
+
+
+def test_every_call_has_one_handler_in_one_process(monkeypatch, fake):
+    found = []
+
+    def collect(*handled):
+        found.extend(one.call for one in handled)
+        return {}
+
+    for module in (coordinator, handlers, staging_server):
+        monkeypatch.setattr(module, "handlers_of", collect)
+    coordinator.Coordinator(fake.Scheduler({})).handlers()
+    scheduler = [*found]
+    handlers.Handlers(SimpleNamespace()).handlers()
+    staging_server.StagingServer(SimpleNamespace()).handlers()
+    worker = found[len(scheduler) :]
+    assert sorted(scheduler, key=str) == sorted(set(scheduler), key=str)
+    assert sorted(worker, key=str) == sorted(set(worker), key=str)
+    assert set(scheduler) & set(worker) == {Version}
+    assert {*scheduler, *worker} == declared_calls()
+
+
+@pytest.mark.parametrize("kind", sorted(declared_calls(), key=lambda kind: f"{kind.__module__}.{kind.__name__}"))
+def test_the_fields_and_the_answer_of_a_call_can_be_sent(kind):
+    assert fields(kind).names == tuple(kind.__dataclass_fields__)
+    assert answer_codec(kind) is not None
+    assert kind.operation == "elastic_" + re.sub("([A-Z])", r"_\1", kind.__name__).lower().lstrip("_")
+    assert not {"op", "reply", "close", "comm", "serializers", "deserializers"} & {*fields(kind).names}
+
+
+def test_no_call_is_named_by_a_string():
+    """Streams between workers and the plugin's own operation are no calls."""
+    streams = {"elastic_stream", "elastic_stage", "elastic_uninstall", "elastic_"}
+    found = {
+        (path.name, name)
+        for top in ("dask_elastic", "plugins", "benchmarks", "examples")
+        for path in (ROOT / top).rglob("*.py")
+        for name in re.findall(r"(?<=[\"'.])elastic_\w*", path.read_text())
+    }
+    assert {name for _, name in found} <= streams
+
+
+# both ends of a call
+
+
+def test_a_call_is_answered_by_its_method():
+    async def half(call: Half) -> float:
+        return round(call.number / 2, call.digits)
+
+    reply = asyncio.run(handlers_of(Half.handled_by(half))["elastic_half"](**message_of(Half(3))))
+    assert is_reply(reply)
+    assert read_answer(Half(3), reply) == 1.5
+
+
+def test_an_error_of_the_method_is_raised_at_the_caller():
+    async def half(call: Half) -> float:
+        raise PlanningError(f"no half of {call.number}")
+
+    reply = asyncio.run(handlers_of(Half.handled_by(half))["elastic_half"](**message_of(Half(3))))
+    with pytest.raises(PlanningError, match="no half of 3"):
+        read_answer(Half(3), reply)
+
+
+def test_two_methods_for_one_call_are_refused():
+    async def half(call: Half) -> float:
+        return 0.0
+
+    with pytest.raises(ValueError, match="elastic_half has two handlers"):
+        handlers_of(Half.handled_by(half), Half.handled_by(half))
+
+
+@pytest.mark.parametrize(
+    "message", [{}, {"number": 1}, {"number": 1, "places": 2}, {"number": 1, "digits": 2, "up": 1}]
+)
+def test_a_call_with_other_arguments_is_a_version_mismatch(message):
+    with pytest.raises(VersionMismatch, match=rf"{re.escape(__version__)} cannot read the call elastic_half"):
+        read_call(Half, message)
+
+
+def test_an_answer_of_another_shape_is_a_version_mismatch():
+    with pytest.raises(VersionMismatch, match="cannot read the answer to elastic_list_jobs"):
+        read_answer(protocol_call("ListJobs")(), {"answer": [("a-job", "running")]})
+
+
+def protocol_call(name):
+    return next(kind for kind in declared_calls() if kind.__name__ == name)
+
+
+def test_a_reply_of_a_server_without_the_operation_is_none():
+    assert not is_reply(None)
+    assert not is_reply({"status": "OK"})
+
+
+def test_a_call_without_an_answer_type_is_refused():
+    class Bare(Call):
+        pass
+
+    with pytest.raises(TypeError, match=r"Bare does not say what its answer is: derive it from Call\[\.\.\.\]"):
+        answer_type(Bare)
