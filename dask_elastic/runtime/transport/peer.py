@@ -134,9 +134,9 @@ class Peer:
         """Send the end of an upstream instance."""
         self._append(["end", generation_id, *target, *origin], [])
 
-    def send_watermark(self, generation_id: JobGeneration, target: ExecutorId, said: Watermark) -> None:
+    def send_watermark(self, generation_id: JobGeneration, target: ExecutorId, watermark: Watermark) -> None:
         """Send a watermark of an upstream instance."""
-        self._append(["watermark", generation_id, *target, *said.origin, said.time, said.idle], [])
+        self._append(["watermark", generation_id, *target, *watermark.origin, watermark.time, watermark.idle], [])
 
     def send_credit(self, generation_id: JobGeneration, target: ExecutorId, origin: ExecutorId, nbytes: int) -> None:
         """Return credit to an upstream instance of an executor on this node."""
