@@ -67,7 +67,7 @@ def test_caller_that_waits_for_a_flush_returns_when_the_job_ends(home):
 
 def test_late_change_of_cores_is_refused_and_counted(home):
     home.set_cores(2, {1: 2})
-    with pytest.raises(PlanningError, match="change 1 of its cores came after change 2"):
+    with pytest.raises(PlanningError, match="core change 1 is stale, core change 2 came before it"):
         home.set_cores(1, {1: 1})
     assert home.driver.refused == 1
     assert sorted(task.node for task in home.executor.routes.tasks.values()) == [1, 1]

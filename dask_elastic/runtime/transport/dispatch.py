@@ -90,7 +90,6 @@ class Dispatch:
         The parts of jobs on this node.
     sender : str
         Address of the node that the packets come from.
-
     incarnation : int
         Which connection of that node this is, as the node announced when it connected.
 
@@ -136,14 +135,15 @@ class Dispatch:
             self._refuse(headers)
             return
         if sum(count for _, count in headers) != len(packet.buffers) - 1:
-            raise ProtocolError("a packet has not as many buffers as its headers say")
+            announced = sum(count for _, count in headers)
+            raise ProtocolError(f"a packet has {len(packet.buffers) - 1} buffers, but its headers announce {announced}")
         start = 1
         for header, count in headers:
             self._handle_one(header, packet.buffers[start : start + count])
             start += count
 
     def _refuse(self, headers: list[tuple[Header, int]]) -> None:
-        """Count a stale packet here, and its messages at their jobs."""
+        """Count a stale packet as one here, and each of its messages at the part of its job."""
         self.refused += 1
         for header, _ in headers:
             if _is_addressed(header) and header[1][0] in self.receivers:
@@ -173,7 +173,7 @@ class Dispatch:
         try:
             self._read(receiver, header, lambda: next(parts))()
         except Exception as error:  # an error in handling a message fails its job
-            logger.exception("message %s from %s", header[0], self.sender)
+            logger.exception("a message %r from %s cannot be handled", header[0], self.sender)
             receiver.fail(error)
 
     def _read(self, receiver: Receiver, header: Header, take: Callable[[], Any]) -> Callable[[], None]:

@@ -90,7 +90,7 @@ class ExecutorThreads:
         run(self.driver.start())
 
     def offer(self, origin: ExecutorId, batch: Batch, nbytes: int) -> None:
-        """Bring a batch."""
+        """Take a batch."""
         run(self.driver.offer(origin, batch, nbytes))
 
     def receive_watermark(self, watermark: Watermark) -> None:
@@ -106,7 +106,7 @@ class ExecutorThreads:
         run(self.driver.handle(event))
 
     def set_cores(self, change: int, cores: dict[int, int]) -> None:
-        """Have so many cores on each node; see `ExecutorDriver.set_cores`."""
+        """Change the executor's cores; see `ExecutorDriver.set_cores`."""
         run(self.driver.set_cores(change, cores))
 
     def receive(self, message: m.ToHome) -> None:
@@ -203,6 +203,6 @@ class ExecutorThreads:
         self._finished(self.identity)
 
     def flushed(self, token: int) -> None:
-        """Wake the thread that waits for a flush; it may have given up."""
+        """Wake the thread that waits for a flush, unless it has timed out."""
         if (arrived := self._flushes.get(token)) is not None:
             arrived.set()

@@ -59,11 +59,11 @@ class RemoteThreads:
         self.driver = RemoteDriver(part, self)
 
     def receive(self, message: m.ToRemote) -> None:
-        """Take a message of the home, in the thread that brings all of them."""
+        """Take a message of the home; called by the thread that reads the channel."""
         run(self.driver.receive(message))
 
     def flush_due(self) -> None:
-        """Let every task send its dirty state home when its turn comes."""
+        """Queue a flush request at every task."""
         self.driver.flush_due()
 
     def close(self) -> None:

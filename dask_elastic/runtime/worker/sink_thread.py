@@ -109,15 +109,15 @@ class SinkThread:
             taken = self._waiting.get()
             if taken is None or self.threads.ended:
                 return False
-            origin, what, nbytes = taken
-            match what:
+            origin, item, nbytes = taken
+            match item:
                 case None:
                     self.inputs.end(origin)
                 case Watermark():
-                    self.inputs.advance(what)
+                    self.inputs.advance(item)
                 case Batch():
-                    writer.write(what.rows)
-                    self.rows += what.rows.num_rows
+                    writer.write(item.rows)
+                    self.rows += item.rows.num_rows
                     self.delivery.release(origin, self.identity, nbytes)
         writer.close()
         return True
