@@ -66,7 +66,7 @@ class Receiver(Protocol):
         ...
 
     @property
-    def delivery(self) -> Inbound:
+    def exchange(self) -> Inbound:
         """Takes batches, credit and control records."""
         ...
 
@@ -198,13 +198,13 @@ class Dispatch:
                 return lambda: receiver.receive_message(instance, node, stamp, message)
             case ["batch", _, _, _, origin, index, nbytes, header_of_batch]:
                 batch, sender = decoder.batch(header_of_batch, take), ExecutorId(origin, index)
-                return lambda: receiver.delivery.accept(instance, sender, batch, nbytes)
+                return lambda: receiver.exchange.accept(instance, sender, batch, nbytes)
             case ["credit", _, _, _, origin, index, nbytes]:
-                return lambda: receiver.delivery.release(ExecutorId(origin, index), instance, nbytes)
+                return lambda: receiver.exchange.release(ExecutorId(origin, index), instance, nbytes)
             case ["end", _, _, _, origin, index]:
-                return lambda: receiver.delivery.input_ended(instance, ExecutorId(origin, index))
+                return lambda: receiver.exchange.input_ended(instance, ExecutorId(origin, index))
             case ["watermark", _, _, _, origin, index, at, idle]:
-                return lambda: receiver.delivery.receive_watermark(
+                return lambda: receiver.exchange.receive_watermark(
                     instance, Watermark(ExecutorId(origin, index), at, idle)
                 )
         raise ProtocolError(f"a message of the unknown kind {header[0]!r}")

@@ -23,7 +23,7 @@ from dask_elastic.runtime.worker.buffers.epoch_buffer import EpochBuffer
 from dask_elastic.runtime.worker.buffers.mailbox import Mailbox
 from dask_elastic.runtime.worker.buffers.output_buffer import OutputBuffer
 from dask_elastic.runtime.worker.dead_letters import DeadLetters
-from dask_elastic.runtime.worker.delivery import Delivery
+from dask_elastic.runtime.worker.exchange import Exchange
 from dask_elastic.runtime.worker.executor_threads import ExecutorThreads
 from dask_elastic.runtime.worker.job_threads import JobThreads
 from dask_elastic.runtime.worker.members import Members
@@ -57,7 +57,7 @@ class JobPart:
     ----------
     members : Members
         The job's nodes.
-    delivery : Delivery
+    exchange : Exchange
         Delivers between its instances.
     threads : JobThreads
         Its threads here.
@@ -84,7 +84,7 @@ class JobPart:
         self._spaces = {
             s.name: KeySpace(len(spec.homes[s.name]), s.shards) for s in spec.summaries if s.kind == "compute"
         }
-        self.delivery = Delivery(
+        self.exchange = Exchange(
             self.members, self._components, self.homes, self.sinks, node.peer, lambda: node.memory.tight
         )
         self.output_buffer = OutputBuffer(node.ask, spec.generation_id, node.address, lambda: self.ended)
@@ -132,7 +132,7 @@ class JobPart:
                     self._mailbox(identity, operator.source),
                     self._clock(identity, operator.source),
                     self.threads,
-                    self.delivery,
+                    self.exchange,
                     self._node.read_queue,
                     self._instance_ended,
                 )
@@ -161,7 +161,7 @@ class JobPart:
                 operator.sink,
                 inputs,
                 self.threads,
-                self.delivery,
+                self.exchange,
                 self.output_buffer,
                 self._discard,
             )
@@ -181,7 +181,7 @@ class JobPart:
                 executor.task_ended = self._node.task_ends.note
                 make_processor = functools.partial(self._processor, component)
                 self.homes[identity] = ExecutorThreads(
-                    executor, operator, make_processor, self.threads, self.delivery, self._instance_ended
+                    executor, operator, make_processor, self.threads, self.exchange, self._instance_ended
                 )
 
     def _with_event_time(self, instances: Iterable[ExecutorId]) -> list[ExecutorId]:
@@ -220,7 +220,7 @@ class JobPart:
             if not self.threads.end():
                 return
             self.error = error
-        self.delivery.abort()
+        self.exchange.abort()
         parts: list[SourceThread | ExecutorThreads | RemoteThreads | SinkThread] = [
             *self.sources.values(),
             *self.homes.values(),
@@ -239,7 +239,7 @@ class JobPart:
 
     def _instance_ended(self, identity: ExecutorId) -> None:
         """Tell the next receivers that an instance has delivered its last batch."""
-        self.delivery.end(identity)
+        self.exchange.end(identity)
         self._discard(identity)
 
     def _discard(self, identity: ExecutorId) -> None:
@@ -273,7 +273,7 @@ class JobPart:
         part = RemotePart(executor, self._spaces[executor.component], threading.Lock, incarnation)
         part.store.reserve = self._node.memory.reserve
         make_processor = functools.partial(self._processor, self._components[executor.component])
-        return RemoteThreads(part, make_processor, self.threads, self.delivery, self.spec.node_of(executor))
+        return RemoteThreads(part, make_processor, self.threads, self.exchange, self.spec.node_of(executor))
 
     @property
     def messages_refused(self) -> int:

@@ -234,7 +234,7 @@ class NodeRuntime:
     def _watch_memory(self) -> None:
         exhausted = self.memory.look()
         for job_part in () if self.memory.tight else list(self.job_parts.values()):
-            self.guarded(job_part, job_part.delivery.release_withheld)
+            self.guarded(job_part, job_part.exchange.release_withheld)
         running = [job_part for job_part in self.job_parts.values() if not job_part.ended]
         if exhausted and running:
             largest = max(running, key=lambda job_part: job_part.state_bytes())

@@ -15,7 +15,7 @@ from distributed.comm.core import CommClosedError
 from dask_elastic.runtime.protocol.job_spec import VACANT
 from dask_elastic.runtime.protocol.reports import SuspectBatch, Suspects
 from dask_elastic.runtime.transport.channels import has_died
-from dask_elastic.runtime.worker.host import Host
+from dask_elastic.runtime.worker.hosting_node import HostingNode
 from dask_elastic.runtime.worker.job_part import JobPart
 from dask_elastic.vocab.errors import NodeLost
 
@@ -33,7 +33,7 @@ class NodeFailures:
 
     Parameters
     ----------
-    node : Host
+    node : HostingNode
         This node.
 
     Notes
@@ -44,7 +44,7 @@ class NodeFailures:
     broken channel or the scheduler's announcement comes first.
     """
 
-    def __init__(self, node: Host):
+    def __init__(self, node: HostingNode):
         self.node = node
         self._in_order = ThreadPoolExecutor(1, thread_name_prefix="elastic-control-members")
         self._under_way: set[asyncio.Task[Any]] = set()

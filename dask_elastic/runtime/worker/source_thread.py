@@ -15,7 +15,7 @@ from dask_elastic.runtime.transport.credit import Aborted
 from dask_elastic.runtime.worker.buffers.epoch_buffer import EpochBuffer
 from dask_elastic.runtime.worker.buffers.mailbox import Mailbox
 from dask_elastic.runtime.worker.buffers.read_ahead import JOINED_ROWS, ReadAhead
-from dask_elastic.runtime.worker.delivery import Delivery
+from dask_elastic.runtime.worker.exchange import Exchange
 from dask_elastic.runtime.worker.job_threads import JobThreads
 from dask_elastic.topology.pace import SLICE_SECONDS, Pace, cut
 from dask_elastic.topology.source import Source, SourceContext
@@ -50,7 +50,7 @@ class SourceThread:
         Makes watermarks; None for a source without event time.
     threads : JobThreads
         Runs the two threads.
-    delivery : Delivery
+    exchange : Exchange
         Carries batches and watermarks.
     read_queue : callable
         ``read_queue(name, stopping)`` reads an output queue of some job.
@@ -67,7 +67,7 @@ class SourceThread:
         mailbox: Mailbox | EpochBuffer,
         clock: SourceClock | None,
         threads: JobThreads,
-        delivery: Delivery,
+        exchange: Exchange,
         read_queue: Callable[[str, Callable[[], bool]], Iterator[pa.RecordBatch]],
         finished: Callable[[ExecutorId], None],
     ):
@@ -79,7 +79,7 @@ class SourceThread:
         self.mailbox = mailbox
         self.clock = clock
         self.threads = threads
-        self.delivery = delivery
+        self.exchange = exchange
         self._read_queue = read_queue
         self._finished = finished
         self._stop = threading.Event()
@@ -120,13 +120,13 @@ class SourceThread:
         self.rows += rows.num_rows
         if (clock := self.clock) is not None:
             self._emit_watermark(clock.begin())
-        self.delivery.deliver(self.identity, self.emitter.emit([rows], due))
+        self.exchange.deliver(self.identity, self.emitter.emit([rows], due))
         if clock is not None:
             self._emit_watermark(clock.sent(rows, time.monotonic()))
 
     def _emit_watermark(self, watermark: Watermark | None) -> None:
         if watermark is not None:
-            self.delivery.emit_watermark(watermark)
+            self.exchange.emit_watermark(watermark)
 
     def _run(self) -> None:
         rate = Rate(window=1.0)

@@ -16,7 +16,7 @@ from dask_elastic.runtime.worker.task_ends import TaskEnds
 T = TypeVar("T")
 
 
-class Host(Protocol):
+class HostingNode(Protocol):
     """A node that hosts parts of jobs; implemented by `NodeRuntime`.
 
     Attributes

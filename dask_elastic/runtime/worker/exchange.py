@@ -14,8 +14,7 @@ from dask_elastic.runtime.transport.peer import Peer
 from dask_elastic.runtime.worker.members import Members
 from dask_elastic.topology.component import Component
 from dask_elastic.topology.operators import SinkOperator
-from dask_elastic.vocab.batch import Batch
-from dask_elastic.vocab.batch import Delivery as Output
+from dask_elastic.vocab.batch import Batch, Delivery
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.messages import ToHome, ToRemote
 from dask_elastic.vocab.watermark import Watermark
@@ -37,7 +36,7 @@ class Instance(Protocol):
         ...
 
 
-class Delivery:
+class Exchange:
     """Delivers between the instances of one job, from and to this node.
 
     Parameters
@@ -80,7 +79,7 @@ class Delivery:
 
     # batches and credit
 
-    def deliver(self, origin: ExecutorId, outputs: Iterable[Output]) -> int:
+    def deliver(self, origin: ExecutorId, outputs: Iterable[Delivery]) -> int:
         """Hand batches to the next receivers; blocks while their windows are full. Returns the bytes delivered.
 
         Raises
