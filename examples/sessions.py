@@ -14,7 +14,8 @@ import dask_elastic as de
 from dask_elastic import aggregate as agg
 
 VISITORS, ITEMS = 200, 40
-PAUSE = 1.0
+SESSION_SECONDS = 1.0
+"""Time after which a viewed item expires."""
 
 
 def make_clicks(rows: int) -> pa.Table:
@@ -50,7 +51,7 @@ def follow(row: dict[str, Any], state: Any) -> dict[str, Any] | None:
 def build(clicks: pa.Table) -> de.Topology:
     topology = de.Topology("sessions")
     source = topology.source("clicks", de.sources.Arrow(clicks, batch_rows=500))
-    kept = {"looked": de.List(pa.string(), ttl="1 second"), "basket": de.Map(pa.string(), pa.int64())}
+    kept = {"looked": de.List(pa.string(), ttl=SESSION_SECONDS), "basket": de.Map(pa.string(), pa.int64())}
     source.key_by("visitor").compute(follow, state=kept, name="visitors").sink(de.sinks.Collect(), name="offers")
     figures = {"dearest": agg.TopK("price", 3, label="visitor"), "visitors": agg.DistinctCount("visitor")}
     source.key_by("item").compute(figures, name="items")
@@ -76,12 +77,12 @@ def main() -> int:
         job.wait(timeout=60)
         offers = job.collect("offers").num_rows
         items = job.state("items").to_pandas().set_index("item")
-        deadline = time.monotonic() + 20 * PAUSE
+        deadline = time.monotonic() + 20 * SESSION_SECONDS
         while True:
             visitors = job.state("visitors").to_arrow().to_pylist()
             if not any(row["looked"] for row in visitors) or time.monotonic() > deadline:
                 break
-            time.sleep(PAUSE / 10)
+            time.sleep(SESSION_SECONDS / 10)
     frame = clicks.to_pandas()
     right = {row["visitor"]: dict(row["basket"]) for row in visitors if row["basket"]} == baskets(clicks)
     right &= not any(row["looked"] for row in visitors)

@@ -50,7 +50,7 @@ def move_one(job: de.Job) -> int:
     raise RuntimeError("no shard of task 0 could be moved")
 
 
-def move_about(job: de.Job) -> None:
+def change_cores_and_move_shard(job: de.Job) -> None:
     show(job, "Initially, on one core:")
     job.set_cores("sums", 2)
     wait_until(lambda: len(job.assignment()) == 2 and job.metrics()["moves"].sum() > 0, "a second core")
@@ -69,7 +69,7 @@ def main() -> int:
     rows = pa.table({"key": random.integers(0, 500, ROWS), "value": random.integers(-100, 100, ROWS)})
     with Client(n_workers=2, threads_per_worker=1, dashboard_address=":0") as client:
         job = de.submit(build(rows), client, cores={"sums": 1})
-        move_about(job)
+        change_cores_and_move_shard(job)
         job.wait(timeout=60)
         metrics = job.metrics()
         found = job.state("sums").to_pandas().set_index("key").sort_index()

@@ -51,7 +51,7 @@ class Connection:
             raise click.UsageError("--tls-cert and --tls-key belong together: give both or none")
 
     @property
-    def by_tls_options(self) -> bool:
+    def has_tls_options(self) -> bool:
         """Whether files for TLS were given."""
         return (self.ca_file, self.cert) != (None, None)
 
@@ -75,7 +75,7 @@ class Connection:
 
     def security(self) -> Security | None:
         """Return the security of the TLS options; None to use Dask's configuration."""
-        if not self.by_tls_options:
+        if not self.has_tls_options:
             return None
         files = {"tls_ca_file": self.ca_file, "tls_client_cert": self.cert, "tls_client_key": self.key}
         return Security(require_encryption=True, **{name: file for name, file in files.items() if file is not None})

@@ -31,8 +31,8 @@ def moved_cores(decision: Mapping[str, Any]) -> tuple[int, int]:
     ((3, 2), (0, 0))
     """
     changes = decision["changes"] if decision["applied"] else []
-    taken = sum(gained(change["before"], change["after"]) for change in changes)
-    return taken, sum(gained(change["after"], change["before"]) for change in changes)
+    added = sum(gained(change["before"], change["after"]) for change in changes)
+    return added, sum(gained(change["after"], change["before"]) for change in changes)
 
 
 def change_text(change: Mapping[str, Any]) -> str:

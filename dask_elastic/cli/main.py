@@ -30,7 +30,7 @@ def elastic() -> None:
     A job is a topology of sources, keyed operators and sinks that runs on the workers of a
     Dask cluster. Its cores and the shards of its keys move to where the load is.
 
-    Try it on this machine, in about a minute:
+    Try it on this machine, in under two minutes:
         dask elastic demo
 
     Run your own job, on a new local cluster or on an existing one:

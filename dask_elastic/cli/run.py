@@ -49,8 +49,8 @@ def run(
 
     The command creates a Dask client before it starts the script, so the script only needs to call
     dask_elastic.submit(topology). The client connects to --scheduler or to the configured address.
-    Without an address, or with --workers or --threads, the command starts a cluster on this machine,
-    which ends with the command. SCRIPT runs as with "python SCRIPT ARGS". Unknown options, and
+    Without an address, or with --workers, --threads or --dashboard-address, the command starts a
+    cluster on this machine, which ends with the command. SCRIPT runs as with "python SCRIPT ARGS". Unknown options, and
     everything after "--", are passed to the script.
 
     After the script has ended, the command waits until the script's jobs have ended. Ctrl-C stops
@@ -79,9 +79,9 @@ def run(
 def _client(connection: Connection, own: dict[str, Any], detach: bool) -> Iterator[ScriptClient]:
     """Connect to the given scheduler, or start a local cluster."""
     used = [f"--{name.replace('_', '-')}" for name in OWN_CLUSTER if own[name] is not None]
-    if used and (connection.given or connection.by_tls_options):
+    if used and (connection.given or connection.has_tls_options):
         raise click.UsageError(f"{used[0]} starts a local cluster: do not combine it with --scheduler or --tls-...")
-    if connection.by_tls_options or (not used and connection.known_address()):
+    if connection.has_tls_options or (not used and connection.known_address()):
         with connection.client(ScriptClient) as client:
             yield client
         return

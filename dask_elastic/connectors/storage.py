@@ -106,8 +106,8 @@ def find_files(path: str, suffixes: tuple[str, ...], options: Mapping[str, Any] 
     Returns
     -------
     Files
-        The files found. Files are skipped whose name, or a directory below `path`, starts with `.` or `_`: by
-        convention they are still being written.
+        The files found, without those whose name, or the name of a directory between `path` and them, starts with `.`
+        or `_`: by convention such files are still being written.
     """
     wildcard = WILDCARDS.search(path)
     if wildcard:

@@ -57,12 +57,12 @@ class Headline:
             The error that stops the control loop, if any.
         """
         tiles = _tiles(card, job) if job is not None else ""
-        waiting = "" if job is not None else '<p class="empty">This job has not been measured.</p>'
+        unmeasured = "" if job is not None else '<p class="empty">This job has no measures yet.</p>'
         notices = [
             f'<p class="condition {severity}">{escape(sentence)}</p>'
             for severity, sentence in conditions(card, job, problem)
         ]
-        text = f'<div class="tiles">{tiles}</div>{waiting}{"".join(notices)}{_newest(decisions)}'
+        text = f'<div class="tiles">{tiles}</div>{unmeasured}{"".join(notices)}{_newest(decisions)}'
         if text != self.root.text:
             self.root.text = text
 

@@ -37,7 +37,7 @@ GAUGES = {
         "Time from the loss of remote tasks to the first row processed after it",
         (*EXECUTOR, "statistic"),
     ),
-    "starved_cores": ("Cores that a job is short of to reach its target", JOB),
+    "starved_cores": ("Cores that a job lacks to reach its target", JOB),
     "gil_bound": (
         "Whether an operator is GIL-bound: more cores on one node do not make it faster",
         ("job", "operator"),

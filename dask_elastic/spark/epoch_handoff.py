@@ -30,8 +30,8 @@ def register(spark: SparkSession) -> None:
 
     Notes
     -----
-    After that, when a streaming query of this session is stopped or has finished, the source that it writes to ends,
-    too; not if the query failed or has the option `end` "false".
+    When a streaming query of this session is stopped or finishes, the source that it writes to ends, too, unless the
+    query failed or has the option `end` "false".
 
     Spark looks up formats in the session that is active in the calling thread; `register` makes this session active.
     Other threads that write must also call `register`.

@@ -201,5 +201,5 @@ def _from_program(program: Path, origin: str) -> Java | str:
     if answer.returncode or len(facts) < 2:
         last = (answer.stderr.strip().splitlines() or ["no output"])[-1]
         return f"{origin} {program}: {last}"
-    # The output does not list modules; assume that the vector module is missing, which always starts.
+    # The output does not list modules; assume that the vector module is missing, so that Java starts in any case.
     return Java(Path(facts["java.home"]), facts["java.version"], origin, has_vectors=False)

@@ -85,8 +85,8 @@ def session(
 
     Notes
     -----
-    Once started, a Java runs until the Python process ends, even after ``stop()``. A quiet Java runs without the module
-    of vector instructions, which prints a warning; only MLlib's linear algebra would be faster with it.
+    Once started, a Java runs until the Python process ends, even after ``stop()``. A quiet session runs Java without
+    the module of vector instructions, because Java prints a warning about it; only MLlib's linear algebra uses it.
 
     Examples
     --------

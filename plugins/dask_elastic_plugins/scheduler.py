@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("dask_elastic.scheduler")
 
 HOLD_MILLISECONDS = 200
+"""Interval of resetting the scheduler's idle time while jobs run: Dask counts a scheduler without tasks as idle."""
 
 
 class ElasticSchedulerPlugin(SchedulerPlugin):
@@ -64,7 +65,7 @@ class ElasticSchedulerPlugin(SchedulerPlugin):
             coordinator.scheduler.handlers.pop(name, None)
 
     async def before_close(self) -> None:
-        """Close the display and stop the periodic callback."""
+        """Close the display, and stop resetting the scheduler's idle time."""
         if self._display is not None:
             self._display.close()
         if self._holding is not None:

@@ -36,7 +36,7 @@ def test_drawings_show_every_row_of_the_tables():
             assert f"    {status.value} --> {after.value}: {event.value}\n" in drawn[name]
 
 
-def test_layers_on_page_are_those_that_are_enforced():
+def test_layers_on_page_equal_enforced_layers():
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     shown = re.search(r"<!-- layers: .*-->\n```\n(.*?)```", page, re.DOTALL)
     layers = [set(line.split(" | ")) for line in shown[1].splitlines()]

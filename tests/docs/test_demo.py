@@ -54,38 +54,38 @@ def all_ended(group):
 
 def test_demo_with_spark_is_correct_and_moves_shards_and_cores(tmp_path):
     process = start(tmp_path, "--flights", "100000", *HEAVY, "--seconds", "150", "--dashboard-address", ":0")
-    said, _ = process.communicate(timeout=200)
-    assert process.returncode == 0, said
-    assert "against Spark's batch" in said
-    assert "All checks passed." in said
-    assert "WRONG" not in said
-    assert "Warning" not in said
-    assert re.search(r"flights read +ok +100,000 of 100,000", said)
-    assert re.search(r"epoch \d+, \d of 2 wait", said)
-    assert re.search(r"-> .*per_route\[\d\] \d → \d cores?", said)
+    output, _ = process.communicate(timeout=200)
+    assert process.returncode == 0, output
+    assert "against Spark's batch" in output
+    assert "All checks passed." in output
+    assert "WRONG" not in output
+    assert "Warning" not in output
+    assert re.search(r"flights read +ok +100,000 of 100,000", output)
+    assert re.search(r"epoch \d+, \d of 2 wait", output)
+    assert re.search(r"-> .*per_route\[\d\] \d → \d cores?", output)
     assert pq.read_table(tmp_path / "per_route.parquet").column_names == ["route", "flights", "total", "mean", "worst"]
     assert all_ended(process.pid)
 
 
 def test_demo_without_spark_is_correct_and_moves_shards_and_cores(tmp_path):
     process = start(tmp_path, "--no-spark", *HEAVY, "--seconds", "30", "--dashboard-address", ":0")
-    said, _ = process.communicate(timeout=100)
-    assert process.returncode == 0, said
-    assert "against pandas" in said
-    assert "All checks passed." in said
-    assert "WRONG" not in said
-    assert "Reading stops after" in said
-    assert re.search(r"Dashboard:  http://\S+/elastic$", said, re.MULTILINE)
+    output, _ = process.communicate(timeout=100)
+    assert process.returncode == 0, output
+    assert "against pandas" in output
+    assert "All checks passed." in output
+    assert "WRONG" not in output
+    assert "Reading stops after" in output
+    assert re.search(r"Dashboard:  http://\S+/elastic$", output, re.MULTILINE)
     assert [*(tmp_path / "route_updates").glob("*.parquet")]
     assert all_ended(process.pid)
 
 
 def test_demo_fails_when_no_flight_was_read_in_time(tmp_path):
     process = start(tmp_path, "--no-spark", "--seconds", "0.1", "--rate", "0.1", "--dashboard-address", ":0")
-    said, _ = process.communicate(timeout=100)
-    assert process.returncode == 1, said
-    assert re.search(r"flights read +WRONG +0 of 336,776", said)
-    assert "Traceback" not in said
+    output, _ = process.communicate(timeout=100)
+    assert process.returncode == 1, output
+    assert re.search(r"flights read +WRONG +0 of 336,776", output)
+    assert "Traceback" not in output
 
 
 @pytest.mark.parametrize("how", ["--spark", "--no-spark"])
@@ -95,9 +95,9 @@ def test_interrupted_demo_leaves_no_process(tmp_path, how):
         if "%" in line and "p50" in line:
             break
     os.killpg(process.pid, signal.SIGINT)
-    said, _ = process.communicate(timeout=60)
-    assert process.returncode == 130, said
-    assert "Traceback" not in said
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, output
+    assert "Traceback" not in output
     assert all_ended(process.pid)
 
 
@@ -134,11 +134,11 @@ def test_check_fails_on_missing_last_update(expected, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("moves", "taken", "verdicts"), [(3, 2, [True, True]), (0, 2, [False, True]), (3, 0, [True, False])]
+    ("moves", "added", "verdicts"), [(3, 2, [True, True]), (0, 2, [False, True]), (3, 0, [True, False])]
 )
-def test_check_fails_when_nothing_moved(moves, taken, verdicts):
+def test_check_fails_when_nothing_moved(moves, added, verdicts):
     metrics = pd.DataFrame({"moves": [moves, 0], "moves_across": [0, 0]})
-    checks = [*movements(metrics, taken, 0)]
+    checks = [*movements(metrics, added, 0)]
     assert [check.passed for check in checks] == verdicts
     assert ("WRONG" in as_text(checks, "pandas")) == (not all(verdicts))
 

@@ -1,1 +1,1 @@
-"""The demonstration: replays a year of New York's flights in about a minute, while cores follow the load."""
+"""The demonstration: replays a year of New York's flights in under two minutes, while cores follow the load."""

@@ -57,19 +57,19 @@ def compare_updates(updates: Path, expected: pd.DataFrame) -> Check:
     return Check("route_updates: last of each route", bool(same), f"{len(written):,} updates")
 
 
-def movements(metrics: pd.DataFrame, taken: int, given_back: int) -> Iterator[Check]:
+def movements(metrics: pd.DataFrame, added: int, released: int) -> Iterator[Check]:
     """Check that shards and cores moved.
 
     Parameters
     ----------
     metrics : DataFrame
         The job's final metrics.
-    taken, given_back : int
+    added, released : int
         Numbers of cores that the control loop's decisions gave to executors and took from them.
     """
     moves, across = int(metrics["moves"].sum()), int(metrics["moves_across"].sum())
     yield Check("shards moved", moves > 0, f"{moves:,} moves, {across:,} of them between workers")
-    yield Check("cores moved by the control loop", taken > 0, f"{taken} taken, {given_back} given back")
+    yield Check("cores moved by the control loop", added > 0, f"{added} added, {released} released")
 
 
 def as_text(checks: list[Check], against: str) -> str:

@@ -98,8 +98,8 @@ class Replay:
                 job.stop()
                 click.echo("\nInterrupted: stopping the job and its workers.")
                 raise
-            taken, given_back = map(sum, zip((0, 0), *map(moved_cores, decisions), strict=True))
-            return [*self._compare(job), *movements(job.metrics(), taken, given_back)]
+            added, released = map(sum, zip((0, 0), *map(moved_cores, decisions), strict=True))
+            return [*self._compare(job), *movements(job.metrics(), added, released)]
 
     def _introduction(self) -> str:
         rows, seconds = _arrived(self.flights), self.flights.num_rows / self.rate

@@ -16,11 +16,11 @@ from dask_elastic.topology.state_kind import Duration
 from dask_elastic.vocab.errors import SourceError, TopologyError
 
 BATCH_SECONDS = 0.1
-"""With a rate, a batch holds at most so many seconds of rows, so that an offset is never older than this."""
+"""Seconds of rows that a batch holds at most if the source has a rate; bounds the age of an offset."""
 
 
 class ColumnSource(Source):
-    """A source of named columns that reads only the columns which operators use.
+    """A source of named columns that reads only the columns that operators use.
 
     Parameters
     ----------

@@ -194,8 +194,8 @@ def _with_zones(schema: pa.Schema, rows: pa.RecordBatch) -> pa.RecordBatch:
 def _with_zone(found: pa.DataType, wanted: pa.DataType) -> pa.DataType:
     """Return the type `found` with the time zones of `wanted`, where both are zoned timestamps of one unit."""
     if pa.types.is_timestamp(found) and pa.types.is_timestamp(wanted):
-        moved = None not in (found.tz, wanted.tz) and found.unit == wanted.unit
-        return wanted if moved else found
+        same_instants = None not in (found.tz, wanted.tz) and found.unit == wanted.unit
+        return wanted if same_instants else found
     if pa.types.is_struct(found) and pa.types.is_struct(wanted):
         types = {wanted.field(index).name: wanted.field(index).type for index in range(wanted.num_fields)}
         fields = [found.field(index) for index in range(found.num_fields)]

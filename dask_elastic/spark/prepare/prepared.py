@@ -153,7 +153,7 @@ def judge(
     Returns
     -------
     Prepared
-        The marked rows. Lines that could not be parsed are dropped for that reason before all others.
+        The marked rows. "unreadable line" is tested before the given reasons, if `read` parsed text.
 
     Raises
     ------
