@@ -14,8 +14,9 @@ import click
 from dask_elastic.cli.command import Command, help_text
 from dask_elastic.cli.problem_file import load
 from dask_elastic.cli.table import count, duration, table
+from dask_elastic.planning.placement.draft import Draft
 from dask_elastic.planning.placement.planner import PlacementPlanner
-from dask_elastic.planning.placement.problem import Draft, PlacementProblem
+from dask_elastic.planning.placement.problem import PlacementProblem
 from dask_elastic.planning.placement.quality import collocation, imbalance, load_distance
 from dask_elastic.planning.registry import names, planner
 from dask_elastic.vocab.errors import MissingExtra

@@ -21,7 +21,7 @@ class DecisionLog:
         How many decisions are kept; the oldest are dropped.
     after : float
         Seconds after a decision at which its effect is observed. If the same job's cores change again before that, the
-        effect is observed at that change, since later measurements reflect both.
+        effect is observed at the first snapshot after that change, since later measurements reflect both.
 
     Raises
     ------

@@ -149,13 +149,13 @@ class JobModel:
         indices = tuple(i for i, executor in enumerate(job.executors) if executor.service_rate and not executor.pinned)
         chosen = [job.executors[i] for i in indices]
         self.learn(job, now)
-        busy = self._overloaded
-        can_relieve = any(i in indices for i in busy)
+        overloads = self._overloaded
+        can_relieve = any(i in indices for i in overloads)
         queues = Queues.of(chosen, _entering(job))
         target = self._target(job)
         limits = np.maximum(most[list(indices)], 1)
         current = np.array([executor.total_cores for executor in chosen], dtype=np.int64)
-        source_lag = 0.0 if busy or int(current.sum()) >= available else self._source_lag(job)
+        source_lag = 0.0 if overloads or int(current.sum()) >= available else self._source_lag(job)
         planned = self._planned_overloaded(queues, chosen) if can_relieve else self._planned(queues, chosen, source_lag)
         satisfied, feasible = not can_relieve and planned.latency(current) <= min(target, MOST_LATENCY), True
         if satisfied:
@@ -171,8 +171,8 @@ class JobModel:
             recent = self._most(job, now, indices, self._settings.yield_after)
             needed = np.minimum(current, np.maximum(needed, recent))
         return JobDemand(
-            indices, planned, target, limits, current, needed, keep, busy, satisfied, feasible, self._calibration.hop,
-            self._calibration.error, source_lag,
+            indices, planned, target, limits, current, needed, keep, overloads, satisfied, feasible,
+            self._calibration.hop, self._calibration.error, source_lag,
         )  # fmt: skip
 
     def predicted(self, job: JobSnapshot, cores: Cores) -> float | None:

@@ -59,7 +59,7 @@ class _Experiment:
 
     cores: CoresByAddress
     since: float
-    overloaded: float
+    overloaded_at: float
     is_overloaded: bool = False
     rates: deque[float] = field(default_factory=lambda: deque(maxlen=SAMPLES))
     before: _Experiment | None = None
@@ -180,15 +180,15 @@ class GilBound:
         elif experiment.cores != cores:
             before = experiment if experiment.rates else experiment.before
             self._experiments[key] = experiment = _Experiment(
-                cores, now, experiment.overloaded, experiment.is_overloaded, before=before
+                cores, now, experiment.overloaded_at, experiment.is_overloaded, before=before
             )
             if before is not None:
                 before.before = None
         if overloaded(executor, self._settings, before=experiment.is_overloaded):
-            experiment.overloaded, experiment.is_overloaded = now, True
-        elif now - experiment.overloaded > self._settings.settle:
+            experiment.overloaded_at, experiment.is_overloaded = now, True
+        elif now - experiment.overloaded_at > self._settings.settle:
             # Throughput now equals arrivals, and earlier throughput cannot be compared with that under a later load.
-            self._experiments[key] = _Experiment(cores, experiment.since, experiment.overloaded)
+            self._experiments[key] = _Experiment(cores, experiment.since, experiment.overloaded_at)
             return
         else:
             experiment.is_overloaded = False

@@ -100,7 +100,7 @@ class Guard:
         deferred = {change.key: self._cooling(now, change) for change in changes if self._too_soon(change)}
         chosen = [change for change in changes if change.key not in deferred]
         waiting = [change for change in changes if change.key in deferred]
-        chosen += _givers([change for change in chosen if change.urgent], chosen, waiting, free)
+        chosen += _releasing([change for change in chosen if change.urgent], chosen, waiting, free)
         chosen = self._within_budget(chosen, deferred)
         chosen = _fitting(chosen, free, deferred)
         for change in chosen:
@@ -130,7 +130,7 @@ class Guard:
         return chosen
 
 
-def _givers(
+def _releasing(
     urgent: list[ProposedChange], chosen: list[ProposedChange], waiting: list[ProposedChange], free: Cores
 ) -> list[ProposedChange]:
     """Return the waiting changes that release cores which urgent changes take."""
@@ -140,8 +140,8 @@ def _givers(
         wanted |= change.after > change.before
     found = []
     for change in waiting:
-        gives = (change.after < change.before) & wanted & (left < 0)
-        if gives.any():
+        releases = (change.after < change.before) & wanted & (left < 0)
+        if releases.any():
             found.append(change)
             left = left - (change.after - change.before)
     return found

@@ -191,6 +191,7 @@ class ControlLoop:
             available = max(total - (sum(modelled) - own), own)
             demands.append(self._state(job).model.demand(job, snapshot.now, available, self._most(job, snapshot)))
             self._pause()
+        # First the cores that jobs need are divided, then those that they may keep.
         shares = fair_shares([int(demand.needed.sum()) for demand in demands], modelled, max(total, 0))
         shares = fair_shares([int(demand.keep.sum()) for demand in demands], shares, max(total, 0))
         return [
@@ -205,7 +206,7 @@ class ControlLoop:
         ]
 
     def _reserved(self, job: JobSnapshot, movable: Sequence[int], now: float) -> dict[int, int]:
-        """Return the cores, by executor, of those that the model does not cover.
+        """Return the cores reserved for executors that the model does not cover, by the executor's index.
 
         An executor without measurements keeps its cores for a while, then one. Pinned executors are included if one of
         their nodes retires: their cores change nodes, but not in number.

@@ -24,7 +24,7 @@ NO_LIMIT = 1 << 30
 """More cores than any executor could get."""
 
 _NEAR = 0.05
-"""If a target cannot be reached, latencies above the best by up to this fraction suffice, since the rest costs most."""
+"""If a target cannot be reached, this fraction above the best latency suffices, since the rest takes most cores."""
 
 _LEAST_TARGET = 1e-12
 """Seconds that replace a target which other parts of the latency have already used up."""

@@ -84,14 +84,14 @@ def fair_shares(needed: Sequence[int], least: Sequence[int], available: int) -> 
         )
     shares = list(least)
     spare = available - sum(shares)
-    hungry = [(share, job) for job, share in enumerate(shares) if share < needed[job]]
-    heapify(hungry)
-    while spare > 0 and hungry:
-        share, job = heappop(hungry)
+    unmet = [(share, job) for job, share in enumerate(shares) if share < needed[job]]
+    heapify(unmet)
+    while spare > 0 and unmet:
+        share, job = heappop(unmet)
         shares[job] = share + 1
         spare -= 1
         if shares[job] < needed[job]:
-            heappush(hungry, (shares[job], job))
+            heappush(unmet, (shares[job], job))
     return shares
 
 

@@ -62,9 +62,9 @@ def spread(
     left = capacity - cores.sum(axis=1)
     for node in np.flatnonzero(left < 0).tolist():
         for executor in np.argsort(home == node, kind="stable").tolist():
-            given = min(int(-left[node]), int(cores[node, executor]))
-            cores[node, executor] -= given
-            left[node] += given
+            released = min(int(-left[node]), int(cores[node, executor]))
+            cores[node, executor] -= released
+            left[node] += released
             if left[node] >= 0:
                 break
     counts = np.maximum(granted, 1).tolist()

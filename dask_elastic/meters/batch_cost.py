@@ -9,7 +9,7 @@ GROWTH = 2
 """Limit of a batch's size as a multiple of the largest recent batch, since the cost of larger ones is unknown."""
 
 FEW = 3
-"""Number of batches before which the fixed cost is not estimated."""
+"""Weight of batches of equal size from which the next batch is made larger, to estimate the fixed cost."""
 
 
 class BatchCost:
@@ -81,8 +81,8 @@ class BatchCost:
         mean = self._busy / self._rows
         spread = self._weight * self._rows_squared - self._rows * self._rows
         if spread <= 1e-9 * self._weight * self._rows_squared:
-            # From batches of equal size the fixed cost cannot be estimated. After a few of them, 0 makes the next batch
-            # larger, so that it can.
+            # Batches of equal size do not show the fixed cost. After a few of them, a marginal cost of 0 makes the next
+            # batch larger.
             return mean if self._weight < FEW else 0.0
         slope = (self._weight * self._rows_busy - self._rows * self._busy) / spread
         return min(max(slope, 0.0), mean)

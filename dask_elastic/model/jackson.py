@@ -196,7 +196,7 @@ def _add_cores(
     heap: list[tuple[float, int, float]] = []
     for executor, (load, tuples, count) in enumerate(queues):
         after = next_erlang_b(load, count + 1, blocking[executor])
-        heap.append((_gain(load, tuples, count, blocking[executor], after), executor, after))
+        heap.append((_change(load, tuples, count, blocking[executor], after), executor, after))
     heapify(heap)
     spare = limit - sum(cores)
     wanted = target * external
@@ -206,20 +206,20 @@ def _add_cores(
             total = math.fsum(present)
             if _latency(external, present) <= target:
                 break
-        gain, executor, now = heap[0]
-        if gain >= 0:
+        change, executor, blocked = heap[0]
+        if change >= 0:
             break
         cores[executor] += 1
         spare -= 1
         load, tuples, count = loads[executor], weights[executor], cores[executor]
-        before, present[executor] = present[executor], _present(load, tuples, count, now)
+        before, present[executor] = present[executor], _present(load, tuples, count, blocked)
         total += present[executor] - before
-        after = next_erlang_b(load, count + 1, now)
-        heapreplace(heap, (_gain(load, tuples, count, now, after), executor, after))
+        after = next_erlang_b(load, count + 1, blocked)
+        heapreplace(heap, (_change(load, tuples, count, blocked, after), executor, after))
     return present
 
 
-def _gain(load: float, tuples: float, servers: int, blocking: float, after: float) -> float:
+def _change(load: float, tuples: float, servers: int, blocking: float, after: float) -> float:
     """Return the (negative) change in the number of waiting tuples by one more server, without cancellation errors."""
     return tuples * (waiting_customers(load, servers + 1, after) - waiting_customers(load, servers, blocking))
 

@@ -23,8 +23,9 @@ import numpy as np
 import pyarrow as pa
 
 from dask_elastic.planning.placement.check import validate
+from dask_elastic.planning.placement.draft import Draft
 from dask_elastic.planning.placement.planner import PlacementPlanner
-from dask_elastic.planning.placement.problem import Draft, Ints, Placement, PlacementProblem
+from dask_elastic.planning.placement.problem import Ints, Placement, PlacementProblem
 from dask_elastic.planning.placement.quality import (
     collocation,
     imbalance,

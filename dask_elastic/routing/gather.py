@@ -28,7 +28,7 @@ def take_rows(rows: pa.RecordBatch, order: Order) -> pa.RecordBatch:
     rows : pyarrow.RecordBatch
         The rows.
     order : numpy.ndarray of int
-        Row numbers, from 0.
+        Row numbers, from 0; the caller ensures that none is negative.
 
     Returns
     -------
@@ -38,7 +38,7 @@ def take_rows(rows: pa.RecordBatch, order: Order) -> pa.RecordBatch:
     Raises
     ------
     IndexError
-        If there is no row of such a number.
+        If a number is not below the number of rows.
 
     Notes
     -----

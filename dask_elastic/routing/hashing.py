@@ -100,8 +100,8 @@ def hash_columns(rows: pa.RecordBatch, columns: Sequence[str]) -> Words:
     Notes
     -----
     Equal values hash alike whatever their encoding: integers of any width; strings and binaries, plain, large, as views
-    or of fixed size; dictionaries and run-ends; timestamps and durations of any unit and zone; dates and floats of both
-    widths; decimals of any precision and scale. -0.0 equals 0.0; all NaN are one key and null is another.
+    or of fixed size; dictionaries and run-ends; timestamps and durations of any unit and zone; dates and floats of any
+    width; decimals of any precision and scale. -0.0 equals 0.0; all NaN are one key and null is another.
     """
     return _hashes(_key_arrays(rows, columns), HASH)
 
@@ -139,7 +139,8 @@ def check_columns(rows: pa.RecordBatch, columns: Sequence[str]) -> Words | None:
     Notes
     -----
     The hash of a single integer, bool, float, date, time, timestamp or duration, or of a string of up to seven bytes,
-    is a bijection of the value: its check is 0, and that of a null is 1. A key's check does not depend on the other
+    is a bijection of the value: its check is 0, and that of a null is 1. Timestamps and durations beyond the range of
+    int64 nanoseconds share a hash with others and have another check. A key's check does not depend on the other
     rows of its batch. Keys of different column types are not distinguished: the unsigned 2**64 - 1 and the signed -1
     share an identity.
     """

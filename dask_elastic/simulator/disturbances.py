@@ -18,14 +18,15 @@ from dask_elastic.vocab.identity import ExecutorId
 if TYPE_CHECKING:
     from dask_elastic.simulator.world import World
 
-TO_AND_FRO = 0.15
+BACK_AND_FORTH = 0.15
+"""The share of draws, outages aside, that move one shard several times."""
 
 OutageKind = Literal["death", "hang", "suspicion", "desertion"]
 
 
 @dataclass(frozen=True)
 class Move:
-    """Before step `at`, an executor is told to move a shard to one of its tasks; numbers wrap around."""
+    """Before step `at`, an executor gets the command to move a shard to one of its tasks; numbers wrap around."""
 
     at: int
     executor: int
@@ -35,7 +36,7 @@ class Move:
 
 @dataclass(frozen=True)
 class Cores:
-    """Before step `at`, an executor is told to have one core for each entry of `nodes`."""
+    """Before step `at`, an executor gets one core for each entry of `nodes`, and no others."""
 
     at: int
     executor: int
@@ -44,7 +45,7 @@ class Cores:
 
 @dataclass(frozen=True)
 class Balance:
-    """Before step `at`, an executor is told to balance its shards."""
+    """Before step `at`, an executor gets the command to balance its shards."""
 
     at: int
     executor: int
@@ -52,7 +53,7 @@ class Balance:
 
 @dataclass(frozen=True)
 class Flush:
-    """Before step `at`, an executor is asked to update its primary copy; with executor None all remote tasks flush."""
+    """Before step `at`, an executor's primary copy is brought up to date; if it is None, all remote tasks flush."""
 
     at: int
     executor: int | None
@@ -69,11 +70,11 @@ class Outage:
     guest : int
         Which of the nodes that may be lost; wraps around.
     kind : {"death", "hang", "suspicion", "desertion"}
-        It dies; it stops for a while; it is well but others give it up; or it ends its tasks by itself.
+        The node dies; it stops for a while; it works, but homes give it up; or it ends its remote tasks by itself.
     noticed : tuple of int or None
-        Steps after which each node of homes gives it up; None, for a hang only, if none does.
+        Steps until each home node gives it up; None if none does, which is only possible for a hang.
     lasts : int
-        Steps after which it can be used again.
+        Steps until it can be used again.
     """
 
     at: int
@@ -101,70 +102,71 @@ class Disturber:
     ----------
     refused : int
         Commands that an executor refused.
-    asked : dict of int to (ExecutorId, int)
+    flush_requests : dict of int to (ExecutorId, int)
         Requested flushes by token: the executor, and how many of its rows were settled at the time of the request.
     """
 
     world: World
     disturbances: Sequence[Disturbance]
     refused: int = 0
-    asked: dict[int, tuple[ExecutorId, int]] = field(default_factory=dict)
+    flush_requests: dict[int, tuple[ExecutorId, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.outages = Outages(self.world)
         self._executors = [*self.world.homes]
         for disturbance in self.disturbances:
-            self.world.schedule.at(disturbance.at, partial(self._do, disturbance))
+            self.world.schedule.at(disturbance.at, partial(self._apply, disturbance))
 
-    def _do(self, what: Disturbance) -> None:
-        if isinstance(what, Outage):
-            self._break(what)
+    def _apply(self, disturbance: Disturbance) -> None:
+        if isinstance(disturbance, Outage):
+            self._begin_outage(disturbance)
         elif not self.world.finished:
-            self._command(what)
+            self._command(disturbance)
 
-    def _command(self, what: Move | Cores | Balance | Flush) -> None:
-        if what.executor is None:
+    def _command(self, command: Move | Cores | Balance | Flush) -> None:
+        if command.executor is None:
             self.world.flush_remote_tasks()
             return
-        executor = self._executors[what.executor % len(self._executors)]
-        match what:
+        executor = self._executors[command.executor % len(self._executors)]
+        match command:
             case Move(_, _, shard, task):
                 tasks = [*self.world.homes[executor].executor.routes.tasks]
                 shard %= self.world.spaces[executor.component].shards
-                self._tell(executor, events.MoveShard(shard, tasks[task % len(tasks)]))
+                self._send(executor, events.MoveShard(shard, tasks[task % len(tasks)]))
             case Cores(_, _, nodes):
-                self.world.set_cores(executor, Counter(node % self.world.placement.nodes for node in nodes), self._note)
+                cores = Counter(node % self.world.placement.nodes for node in nodes)
+                self.world.set_cores(executor, cores, self._count_refusal)
             case Balance():
-                self._tell(executor, events.BalanceDue())
+                self._send(executor, events.BalanceDue())
             case Flush():
-                token = len(self.asked) + 1
-                self.asked[token] = executor, self.world.ledger.processed_rows(executor)
-                self._tell(executor, events.FlushDue(token))
+                token = len(self.flush_requests) + 1
+                self.flush_requests[token] = executor, self.world.ledger.processed_rows(executor)
+                self._send(executor, events.FlushDue(token))
 
-    def _tell(self, executor: ExecutorId, event: events.Event) -> None:
-        self.world.command(executor, event, self._note)
+    def _send(self, executor: ExecutorId, event: events.Event) -> None:
+        self.world.command(executor, event, self._count_refusal)
 
-    def _note(self, error: ElasticError) -> None:
+    def _count_refusal(self, error: ElasticError) -> None:
         self.refused += 1
 
-    def _break(self, what: Outage) -> None:
+    def _begin_outage(self, outage: Outage) -> None:
         guests = self.outages.guests
         if not guests:
             return
-        node = guests[what.guest % len(guests)]
-        if not self.outages.is_well(node):
+        node = guests[outage.guest % len(guests)]
+        if not self.outages.can_fail(node):
             return
-        if what.kind == "death":
+        if outage.kind == "death":
             self.outages.die(node)
-        elif what.kind == "hang":
+        elif outage.kind == "hang":
             self.outages.hang(node)
-        elif what.kind == "desertion":
+        elif outage.kind == "desertion":
             self.outages.desert(node)
         schedule = self.world.schedule
-        ends = schedule.steps + what.lasts
+        ends = schedule.steps + outage.lasts
         for position, home_node in enumerate(self.outages.home_nodes):
-            if what.noticed is not None:
-                after = what.noticed[position % len(what.noticed)]
+            if outage.noticed is not None:
+                after = outage.noticed[position % len(outage.noticed)]
                 schedule.at(min(schedule.steps + after, ends), partial(self.outages.give_up, home_node, node))
         schedule.at(ends, partial(self.outages.end, node))
 
@@ -193,14 +195,14 @@ def random_disturbances(random: np.random.Generator, count: int, steps: int, out
         at = int(random.integers(1, steps))
         if random.random() < outages:
             drawn.append(_outage(random, at))
-        elif random.random() < TO_AND_FRO:
-            drawn += _to_and_fro(random, at)
+        elif random.random() < BACK_AND_FORTH:
+            drawn += _back_and_forth(random, at)
         else:
             drawn.append(_command(random, at))
     return sorted(drawn[:count], key=lambda disturbance: disturbance.at)
 
 
-def _to_and_fro(random: np.random.Generator, at: int) -> list[Move]:
+def _back_and_forth(random: np.random.Generator, at: int) -> list[Move]:
     """Move one shard several times, so that it returns to a task that has owned it before."""
     executor, shard, task = int(random.integers(8)), int(random.integers(1 << 16)), int(random.integers(1 << 16))
     pauses = np.cumsum(random.integers(10, 80, 3)).tolist()

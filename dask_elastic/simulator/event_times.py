@@ -11,7 +11,7 @@ from dask_elastic.vocab.watermark import Watermark
 
 
 class EventTimes:
-    """Follows the event time of rows, as long as they keep its column.
+    """Compares the event times of rows with watermarks, wherever the rows have the column of event time.
 
     Parameters
     ----------
@@ -34,18 +34,18 @@ class EventTimes:
         self.excused: set[int] = set()
         self._rejoined: dict[tuple[ExecutorId, ExecutorId], int] = {}
 
-    def leaves(self, rows: pa.RecordBatch, watermark: int | None) -> None:
+    def leave_source(self, rows: pa.RecordBatch, watermark: int | None) -> None:
         """Excuse the rows of a source that are older than its last watermark."""
         if self.column and watermark is not None:
             self.excused.update(time for time in self._times(rows) if time < watermark)
 
-    def arrives(self, inputs: Inputs, origin: ExecutorId, rows: pa.RecordBatch) -> None:
+    def check(self, inputs: Inputs, origin: ExecutorId, rows: pa.RecordBatch) -> None:
         """Check a batch that reaches an executor or a sink.
 
         Raises
         ------
         ProtocolError
-            If a row is older than a watermark before it without an excuse.
+            If a row is older than a watermark before it and is not excused.
         """
         if inputs.time is None or self.column not in rows.schema.names:
             return
@@ -59,8 +59,8 @@ class EventTimes:
                 )
             self.excused.add(time)
 
-    def receives(self, inputs: Inputs, watermark: Watermark) -> None:
-        """Note the receiver's watermark when an idle input becomes active again."""
+    def note(self, inputs: Inputs, watermark: Watermark) -> None:
+        """Remember the receiver's watermark when an idle input becomes active; call it before `inputs` changes."""
         if inputs.is_idle(watermark.origin) and not watermark.idle and inputs.time is not None:
             self._rejoined[inputs.receiver, watermark.origin] = inputs.time
 

@@ -22,11 +22,11 @@ from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.watermark import Watermark
 
 MOST_TORN_STEPS = 40
-"""Without the control lock, so many steps may come before a message is sent."""
+"""With `WorldOptions.torn`, up to this many steps of other fibers run before a message is sent."""
 
 
 class FollowedExecutor(ElasticExecutor):
-    """An executor whose rows and watermarks are followed by the ledgers of a world."""
+    """An executor that enters its rows and watermarks in the ledgers of a world."""
 
     world: Surroundings
     newest_change = 0
@@ -34,11 +34,11 @@ class FollowedExecutor(ElasticExecutor):
     def accept(self, block: Block, origin: ExecutorId, batch: Batch, nbytes: int, now: float) -> list[do.Instruction]:
         """Enter the rows in the ledger, then take them in."""
         self.world.ledger.accepted(self.identity, batch)
-        self.world.event_times.arrives(self.inputs, origin, batch.rows)
+        self.world.event_times.check(self.inputs, origin, batch.rows)
         return super().accept(block, origin, batch, nbytes, now)
 
     def done(self, task: int, number: int, busy: float, now: float, waited: float = 0.0) -> list[do.Instruction]:
-        """Enter the rows as processed in the ledger, then settle them; a lost task's do not count."""
+        """Enter the rows as processed in the ledger, then settle them; rows of a lost task are not entered."""
         known = self.routes.tasks.get(task)
         if known is not None:
             self.world.ledger.settled(self.identity, known.in_flight[number])
@@ -46,20 +46,20 @@ class FollowedExecutor(ElasticExecutor):
 
     def handle(self, event: events.Event, now: float) -> list[do.Instruction]:
         """Note the event in the history, then handle it."""
-        self.world.say("{}", event)
+        self.world.record("{}", event)
         match event:
             case events.InputWatermark(watermark):
-                self.world.event_times.receives(self.inputs, watermark)
+                self.world.event_times.note(self.inputs, watermark)
             case events.SetCores(NumberedCores() as cores):
                 self._check_change(cores.change)
         instructions = super().handle(event, now)
         for instruction in instructions:
-            self.world.say("{}", instruction)
+            self.world.record("{}", instruction)
         return instructions
 
     def _check_change(self, change: int) -> None:
         if change <= self.newest_change:
-            raise ProtocolError(f"{self.identity}: change {change} of its cores was made after {self.newest_change}")
+            raise ProtocolError(f"{self.identity}: core change {change} was applied after {self.newest_change}")
         self.newest_change = change
 
 
@@ -106,7 +106,7 @@ class ExecutorFibers:
             pass
 
     def offer(self, origin: ExecutorId, batch: Batch, nbytes: int) -> FiberSteps:
-        """Bring a batch."""
+        """Take a batch."""
         yield from self.drive(self.driver.offer(origin, batch, nbytes))
 
     def handle(self, event: events.Event) -> FiberSteps:
@@ -114,7 +114,7 @@ class ExecutorFibers:
         yield from self.drive(self.driver.handle(event))
 
     def set_cores(self, change: int, cores: Mapping[int, int]) -> FiberSteps:
-        """Have so many cores on each node; see `ExecutorDriver.set_cores`."""
+        """Change the executor's cores; see `ExecutorDriver.set_cores`."""
         yield from self.drive(self.driver.set_cores(change, NumberedCores(cores, change)))
 
     def receive_watermark(self, watermark: Watermark) -> FiberSteps:
@@ -122,12 +122,12 @@ class ExecutorFibers:
         yield from self.handle(events.InputWatermark(watermark))
 
     def receive(self, node: int, stamp: m.Stamp, message: m.ToHome) -> FiberSteps:
-        """Take a message of a remote task, unless it is stale or came before."""
+        """Take a message of a remote task, unless it is stale or a repetition."""
         if self.executor.links.admit(node, stamp):
             yield from self.drive(self.driver.receive(message))
 
     def drive(self, steps: Steps[None]) -> FiberSteps:
-        """Run steps of the driver, and have the executor checked after each."""
+        """Run steps of the driver; the world checks the executor after each."""
         yield from self.world.drive(steps, self.identity)
 
     # what the driver asks for (ExecutorHost)
@@ -146,7 +146,7 @@ class ExecutorFibers:
         return Bell()
 
     def lock(self) -> FiberLock:
-        """Make the lock that serialises events and their instructions; one that does nothing where they are torn."""
+        """Make the lock that serialises events and their instructions; with `WorldOptions.torn` it does nothing."""
         return (NoFiberLock if self.world.options.torn else FiberLock)(self.world.schedule.running)
 
     def start(self, name: str, steps: Steps[None]) -> None:
@@ -158,7 +158,7 @@ class ExecutorFibers:
         return closing(self.world.processor(self.component, task, self.executor.store, self.executor.home))
 
     def process(self, processor: Processor, batch: Batch) -> tuple[list[Delivery], float]:
-        """Process a batch in no time; the core was busy for a drawn while."""
+        """Process a batch in one step; its busy seconds are drawn."""
         return processor.process(batch), self.world.busy(batch.rows.num_rows)
 
     def send(self, node: int, message: m.ToRemote) -> Generator[Condition | None, None, bool]:

@@ -28,15 +28,15 @@ class Fiber:
 
     Examples
     --------
-    >>> said = []
-    >>> def greet():
-    ...     said.append("hello")
-    ...     yield lambda: len(said) > 1
-    ...     said.append("good bye")
-    >>> fiber = Fiber("greeter", greet())
+    >>> log = []
+    >>> def wait_for_entry():
+    ...     log.append("waiting")
+    ...     yield lambda: len(log) > 1
+    ...     log.append("done")
+    >>> fiber = Fiber("waiter", wait_for_entry())
     >>> fiber.step()
-    >>> fiber.ready(), said
-    (False, ['hello'])
+    >>> fiber.ready(), log
+    (False, ['waiting'])
     """
 
     __slots__ = ("ended", "name", "node", "ready", "steps")
@@ -57,7 +57,7 @@ class Fiber:
 
 
 class Bell:
-    """Wakes the one fiber that waits for it; every ring counts."""
+    """Wakes the one fiber that waits for it; rings are counted, and each ends one wait."""
 
     __slots__ = ("_rings",)
 
@@ -69,7 +69,7 @@ class Bell:
         self._rings += 1
 
     def wait(self) -> FiberSteps:
-        """Go on after the next ring."""
+        """Continue after the next ring."""
         yield lambda: self._rings > 0
         self._rings -= 1
 
@@ -111,7 +111,7 @@ class NoFiberLock(FiberLock):
     __slots__ = ()
 
     def acquire(self) -> FiberSteps:
-        """Go on."""
+        """Continue without waiting."""
         yield None
 
     def release(self) -> None:

@@ -34,7 +34,10 @@ def check_executor(executor: ElasticExecutor, remotes: Iterable[RemotePart]) -> 
         )
     for task in routes.tasks.values():
         if not task.at_home and len(task.in_flight) > task.window:
-            raise ProtocolError(f"{executor.identity}: {len(task.in_flight)} sub-batches are on their way to one task")
+            raise ProtocolError(
+                f"{executor.identity}: {len(task.in_flight)} sub-batches are in flight to task {task.number}, whose "
+                f"window is {task.window}"
+            )
         if task.pending is not None:
             _check_pending(executor.identity, task.pending)
 
@@ -44,7 +47,8 @@ def _check_pending(executor: ExecutorId, pending: Pending) -> None:
     held = [sent.nbytes for sent in pending]
     if sum(held) != pending.nbytes or sum(held[:-1]) > pending.limit:
         raise ProtocolError(
-            f"{executor}: {sum(held)} bytes wait for a flush, {pending.nbytes} are counted, of {pending.limit}"
+            f"{executor}: a pending queue holds {sum(held)} bytes, counts {pending.nbytes}, and is limited to "
+            f"{pending.limit}"
         )
 
 
@@ -52,13 +56,13 @@ def _check_owners(executor: ElasticExecutor, stores: list[KeyedStore]) -> None:
     """Check that a shard has at most one owner, the one in the table unless the shard moves or is being installed."""
     routes = executor.routes
     owners = zip(*(store.owner.tolist() for store in stores), strict=True)
-    told = zip(routes.table.owner.tolist(), routes.table.paused.tolist(), owners, strict=True)
-    for shard, (task, paused, held) in enumerate(told):
-        owning = [owner for owner in held if owner != NO_OWNER]
+    shards = zip(routes.table.owner.tolist(), routes.table.paused.tolist(), owners, strict=True)
+    for shard, (task, paused, by_store) in enumerate(shards):
+        owning = [owner for owner in by_store if owner != NO_OWNER]
         lost = not owning and not paused and routes.tasks[task].at_home
-        strange = not paused and owning not in ([], [task])
-        if len(owning) > 1 or lost or strange:
+        wrong = not paused and owning not in ([], [task])
+        if len(owning) > 1 or lost or wrong:
             raise ProtocolError(
-                f"{executor.identity}: shard {shard} ({'paused' if paused else 'at rest'}) belongs to task {task}, "
-                f"but the stores, home first, say {list(held)}"
+                f"{executor.identity}: shard {shard} ({'paused' if paused else 'not paused'}) belongs to task {task} "
+                f"in the table, but its owners in the stores, home first, are {list(by_store)}"
             )

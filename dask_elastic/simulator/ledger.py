@@ -91,13 +91,14 @@ class Ledger:
             If the rows of a key were not processed exactly once.
         """
         for executor in self._accepted.keys() | self._processed.keys():
-            came, went = _counts(self._accepted.get(executor)), _counts(self._processed.get(executor))
-            if came != went:
-                wrong = [key for key in came.keys() | went.keys() if came.get(key, 0) != went.get(key, 0)]
+            accepted, processed = _counts(self._accepted.get(executor)), _counts(self._processed.get(executor))
+            if accepted != processed:
+                keys = accepted.keys() | processed.keys()
+                wrong = [key for key in keys if accepted.get(key, 0) != processed.get(key, 0)]
                 key = min(wrong)
                 raise ProtocolError(
-                    f"{executor}: {went.get(key, 0)} of {came.get(key, 0)} rows of the key with hash {key} were "
-                    f"processed, and {len(wrong) - 1} more keys are wrong"
+                    f"{executor}: {processed.get(key, 0)} of {accepted.get(key, 0)} rows of the key with hash {key} "
+                    f"were processed, and {len(wrong) - 1} more keys are wrong"
                 )
 
 

@@ -48,11 +48,11 @@ class End:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class EventTime:
     """A watermark of an upstream instance."""
 
     target: ExecutorId
-    said: Watermark
+    watermark: Watermark
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Message:
     message: ToRemote | ToHome
 
 
-Packet: TypeAlias = Rows | Credit | End | Said | Message
+Packet: TypeAlias = Rows | Credit | End | EventTime | Message
 Receive: TypeAlias = Callable[[int, Packet], FiberSteps]
 
 
@@ -101,34 +101,34 @@ class Network:
         channel.put(packet)
 
     def _run(self, channel: Channel, node: int) -> FiberSteps:
-        again: deque[Packet] = deque()
+        repeats: deque[Packet] = deque()
         while True:
-            yield channel.has_news
+            yield channel.is_ready
             if not channel.has_packets():
                 return
             packet = channel.take()
             yield from self._receive(node, packet)
             if self._repeats and isinstance(packet, Message) and self._schedule.draw() < self._repeats:
-                again.append(packet)
-            if again and self._schedule.draw() < 0.5:
+                repeats.append(packet)
+            if repeats and self._schedule.draw() < 0.5:
                 yield None
-                yield from self._receive(node, again.popleft())
+                yield from self._receive(node, repeats.popleft())
 
     def is_connected(self, source: int, target: int) -> bool:
-        """Whether a node has a connection to another, as far as it knows."""
+        """Whether a node can send to another; a node that died counts as connected until it is disconnected."""
         return (source, target) not in self._disconnected
 
     def disconnect(self, one: int, other: int) -> None:
         """Break the connection of two nodes until they `connect`; packets in flight are lost."""
-        self.part(one, other, lost=True)
+        self.reset(one, other, lost=True)
         self._disconnected |= {(one, other), (other, one)}
 
     def connect(self, one: int, other: int) -> None:
         """Let two nodes send each other packets again."""
         self._disconnected -= {(one, other), (other, one)}
 
-    def part(self, one: int, other: int, lost: bool = False) -> None:
-        """Break the connection of two nodes; the next packet uses a new one."""
+    def reset(self, one: int, other: int, lost: bool = False) -> None:
+        """Break the connection of two nodes; the next packet uses a new one. Packets in flight arrive unless `lost`."""
         for pair in ((one, other), (other, one)):
             channel = self._channels.pop(pair, None)
             if channel is not None:
@@ -164,8 +164,8 @@ class Channel:
         """Return whether packets are in flight."""
         return bool(self._packets)
 
-    def has_news(self) -> bool:
-        """Return whether packets are in flight, or the channel is closed."""
+    def is_ready(self) -> bool:
+        """Return whether the receiver may run: packets are in flight, or the channel is closed."""
         return bool(self._packets) or self.closed
 
     def lose(self, share: float) -> None:

@@ -46,7 +46,7 @@ class RemoteFibers:
         self.driver = RemoteDriver(part, self)
 
     def receive(self, stamp: m.Stamp, message: m.ToRemote) -> FiberSteps:
-        """Take a message of the home, unless it is stale or came before."""
+        """Take a message of the home, unless it is stale or a repetition."""
         if self.part.admit(stamp):
             yield from self.world.drive(self.driver.receive(message), self.part.identity)
 
@@ -79,14 +79,14 @@ class RemoteFibers:
         return closing(self.world.processor(self.component, task, self.part.store, self.home))
 
     def process(self, processor: Processor, batch: Batch) -> tuple[list[Delivery], float]:
-        """Process a batch in no time; the core was busy for a drawn while."""
+        """Process a batch in one step; its busy seconds are drawn."""
         return processor.process(batch), self.world.busy(batch.rows.num_rows)
 
     def send(self, messages: Sequence[m.ToHome]) -> bool:
-        """Send messages to the home; a node learns that its connection is broken, not that its home has given it up."""
+        """Send messages to the home; returns False if the connection is broken, whether or not the home gave it up."""
         if not self.world.network.is_connected(self.node, self.home):
             return False
         for message in messages:
-            self.world.say("sends {}", type(message).__name__)
+            self.world.record("sends {}", type(message).__name__)
             self.world.send_message(self.node, self.home, self.part.identity, self.part.stamp(), message)
         return True

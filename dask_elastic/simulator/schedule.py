@@ -36,17 +36,17 @@ class Schedule:
 
     Examples
     --------
-    >>> said = []
+    >>> log = []
     >>> def count(name):
     ...     for number in range(2):
-    ...         said.append((name, number))
+    ...         log.append((name, number))
     ...         yield None
     >>> schedule = Schedule(np.random.default_rng(1))
     >>> schedule.spawn("a", count("a"))
     >>> schedule.spawn("b", count("b"))
     >>> while schedule.step():
     ...     pass
-    >>> sorted(said)
+    >>> sorted(log)
     [('a', 0), ('a', 1), ('b', 0), ('b', 1)]
     """
 
@@ -57,7 +57,7 @@ class Schedule:
         self.keep_history = keep_history
         self.stopped: set[int] = set()
         self._agenda: list[tuple[int, int, Callable[[], None]]] = []
-        self._agreed = 0
+        self._calls = 0
         self._step_seconds = step_seconds
         self._fibers: list[Fiber] = []
         self._drawn: Iterator[float] = iter(())
@@ -80,24 +80,24 @@ class Schedule:
         """End all fibers of a node."""
         self._fibers = [fiber for fiber in self._fibers if fiber.node != node]
 
-    def at(self, step: int, what: Callable[[], None]) -> None:
-        """Call something before a step; earlier if all fibers wait."""
-        heapq.heappush(self._agenda, (step, self._agreed, what))
-        self._agreed += 1
+    def at(self, step: int, call: Callable[[], None]) -> None:
+        """Call something before a step; earlier if all fibers wait. Calls for one step run in the order of `at`."""
+        heapq.heappush(self._agenda, (step, self._calls, call))
+        self._calls += 1
 
-    def _happen(self) -> None:
-        _, _, what = heapq.heappop(self._agenda)
+    def _call_next(self) -> None:
+        _, _, call = heapq.heappop(self._agenda)
         self._running, self._fiber = "agenda", None
-        what()
+        call()
 
     def step(self) -> bool:
         """Run one step of a fiber that does not wait; return whether there was one."""
         while self._agenda and self._agenda[0][0] <= self.steps:
-            self._happen()
+            self._call_next()
         while (fiber := self._chosen()) is None:
             if not self._agenda:
                 return False
-            self._happen()
+            self._call_next()
         self.now += 2 * self._step_seconds * self.draw()
         self.steps += 1
         self._running, self._fiber = fiber.name, fiber
@@ -117,7 +117,7 @@ class Schedule:
         ready = [fiber for fiber in fibers if fiber.node not in stopped and fiber.ready()]
         return ready[int(self.draw() * len(ready))] if ready else None
 
-    def say(self, what: str, *values: object) -> None:
+    def record(self, what: str, *values: object) -> None:
         """Add an entry of the running fiber to the history; `values` fill the braces of `what`."""
         if self.keep_history:
             self._history.append((self.steps, self.now, self._running, what, values))

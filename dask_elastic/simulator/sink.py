@@ -55,15 +55,15 @@ class SimulatedSink:
     def _run(self) -> FiberSteps:
         while self.inputs.open:
             yield lambda: bool(self._waiting)
-            origin, what, nbytes = self._waiting.popleft()
-            match what:
+            origin, item, nbytes = self._waiting.popleft()
+            match item:
                 case None:
                     self.inputs.end(origin)
                 case Watermark():
-                    self.world.event_times.receives(self.inputs, what)
-                    self.inputs.advance(what)
+                    self.world.event_times.note(self.inputs, item)
+                    self.inputs.advance(item)
                 case Batch():
-                    self.world.event_times.arrives(self.inputs, origin, what.rows)
-                    self.received.append((self.world.schedule.steps, what.rows))
+                    self.world.event_times.check(self.inputs, origin, item.rows)
+                    self.received.append((self.world.schedule.steps, item.rows))
                     self.world.release(origin, self.identity, nbytes)
         yield from self.world.instance_ended(self.identity)

@@ -35,7 +35,7 @@ class Surroundings(Protocol):
         """The virtual time, seconds."""
         ...
 
-    def say(self, what: str, *values: object) -> None:
+    def record(self, what: str, *values: object) -> None:
         """Add an entry to the history."""
         ...
 
@@ -52,7 +52,7 @@ class Surroundings(Protocol):
         ...
 
     def busy(self, rows: int) -> float:
-        """Return for how many seconds so many rows kept a core busy."""
+        """Draw the seconds for which a number of rows keeps a core busy."""
         ...
 
     def deliver(self, origin: ExecutorId, deliveries: Iterable[Delivery]) -> FiberSteps:

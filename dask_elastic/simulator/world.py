@@ -24,7 +24,7 @@ from dask_elastic.simulator.executor_fibers import ExecutorFibers, FollowedExecu
 from dask_elastic.simulator.fiber import FiberSteps
 from dask_elastic.simulator.invariants import check_executor
 from dask_elastic.simulator.ledger import Ledger
-from dask_elastic.simulator.network import Credit, End, Message, Network, Packet, Rows, Said
+from dask_elastic.simulator.network import Credit, End, EventTime, Message, Network, Packet, Rows
 from dask_elastic.simulator.placement import Placement
 from dask_elastic.simulator.remote_fibers import RemoteFibers
 from dask_elastic.simulator.schedule import Schedule
@@ -41,11 +41,11 @@ from dask_elastic.vocab.messages import Done, Flush, LabelReturned, Outputs, Sta
 from dask_elastic.vocab.watermark import Watermark
 
 REST_STEPS = 60
-"""Most steps for which a source is idle."""
+"""The most steps for which a source is idle."""
 
 
 class World:
-    """Runs components as a job would, one step of one part at a time.
+    """Runs components as a job would, one step of one fiber at a time.
 
     Parameters
     ----------
@@ -60,8 +60,8 @@ class World:
 
     Notes
     -----
-    All that happens between two yields of a fiber is atomic, so short locks are empty; the drivers' control locks are
-    held across yields and do lock.
+    The code between two yields of a fiber is atomic, so locks that are not held across a yield are `NoLock`. Drivers
+    hold their control locks across yields; these are `FiberLock`.
     """
 
     def __init__(
@@ -120,8 +120,9 @@ class World:
                 for node in sorted({self.placement.node_of(i) for i in inputs}):
                     identity = ExecutorId(name, node)
                     self.open.add(identity)
-                    here, of_time = ([i for i in some if self.placement.node_of(i) == node] for some in (inputs, timed))
-                    self.sinks[identity] = SimulatedSink(self, identity, Inputs(identity, here, of_time))
+                    here = [i for i in inputs if self.placement.node_of(i) == node]
+                    timed_here = [i for i in timed if self.placement.node_of(i) == node]
+                    self.sinks[identity] = SimulatedSink(self, identity, Inputs(identity, here, timed_here))
 
     def processor(self, component: Component, task: int, store: KeyedStore, home: int) -> Processor:
         """Return the logic of a task."""
@@ -139,7 +140,7 @@ class World:
             yield None
             if clock is not None:
                 yield from self._emit(clock.begin())
-                self.event_times.leaves(rows, clock.time)
+                self.event_times.leave_source(rows, clock.time)
             yield from self.deliver(identity, emitter.emit([rows], self.now))
             if clock is not None:
                 yield from self._emit(clock.sent(rows, self.now))
@@ -205,7 +206,7 @@ class World:
         steps : generator
             The driver's steps.
         executor : ExecutorId
-            The executor, which is checked after each of them.
+            The executor; `step` checks its invariants after each of them.
         """
         result: Any = None
         try:
@@ -221,12 +222,12 @@ class World:
         finally:
             steps.close()
 
-    def say(self, what: str, *values: object) -> None:
+    def record(self, what: str, *values: object) -> None:
         """Add an entry to the history."""
-        self.schedule.say(what, *values)
+        self.schedule.record(what, *values)
 
     def busy(self, rows: int) -> float:
-        """Return for how many seconds so many rows kept a core busy."""
+        """Draw the seconds for which a number of rows keeps a core busy."""
         return self.options.row_seconds * rows * (0.5 + self.schedule.draw())
 
     def deliver(self, origin: ExecutorId, deliveries: Iterable[Delivery]) -> FiberSteps:
@@ -238,7 +239,7 @@ class World:
                 yield credit.has_room
             credit.acquire(nbytes)
             source, node = self.placement.node_of(origin), self.placement.node_of(target)
-            self.say("{} rows to {}", batch.rows.num_rows, target)
+            self.record("{} rows to {}", batch.rows.num_rows, target)
             if node == source:
                 yield from self._accept(target, origin, batch, nbytes)
             else:
@@ -274,7 +275,7 @@ class World:
 
     def instance_ended(self, identity: ExecutorId) -> FiberSteps:
         """Tell the next receivers that an instance has delivered its last batch."""
-        self.say("{} has ended", identity)
+        self.record("{} has ended", identity)
         self.open.discard(identity)
         source = self.placement.node_of(identity)
         for target, node in self._next(identity):
@@ -290,19 +291,19 @@ class World:
         """Send a watermark to the next receivers, behind what its origin has delivered."""
         source = self.placement.node_of(watermark.origin)
         for target, node in self._next(watermark.origin):
-            self.say("{} to {}", watermark, target)
+            self.record("{} to {}", watermark, target)
             if target in self.sinks:
                 self.sinks[target].receive_watermark(watermark)
             elif node == source:
                 yield from self.homes[target].receive_watermark(watermark)
             else:
-                self.network.send(source, node, Said(target, watermark))
+                self.network.send(source, node, EventTime(target, watermark))
                 yield None
 
     def _next(self, identity: ExecutorId) -> Iterator[tuple[ExecutorId, int]]:
         """Yield the receivers of an instance's outputs, and their nodes."""
         here = self.placement.node_of(identity)
-        for name in dict.fromkeys(way.target for way in self.components[identity.component].exits):
+        for name in dict.fromkeys(exit_.target for exit_ in self.components[identity.component].exits):
             if isinstance(self.components[name].operator, SinkOperator):
                 yield ExecutorId(name, here), here
                 continue
@@ -317,8 +318,8 @@ class World:
                 self._credit(origin, target).release(nbytes)
             case End(target, origin):
                 yield from self.homes[target].handle(events.InputEnded(origin))
-            case Said(target, said):
-                yield from self.homes[target].receive_watermark(said)
+            case EventTime(target, watermark):
+                yield from self.homes[target].receive_watermark(watermark)
             case Message():
                 yield from self._receive_message(node, packet)
 
@@ -359,7 +360,7 @@ class World:
     def set_cores(
         self, executor: ExecutorId, cores: Mapping[int, int], refused: Callable[[ElasticError], None] | None = None
     ) -> None:
-        """Let an executor have other cores, as `command` does; of several changes the newest counts."""
+        """Change an executor's cores in a fiber of its own; a change that a newer one has overtaken is refused."""
         self._changes[executor] += 1
         steps = self.homes[executor].set_cores(self._changes[executor], cores)
         self.spawn(f"{executor} command", self._command(steps, refused))
@@ -393,7 +394,7 @@ class World:
         return more
 
     def _parts(self, identity: ExecutorId) -> list[RemotePart]:
-        """Return the remote parts of the current incarnation; those that either side has given up are left out."""
+        """Return an executor's remote parts, without those that either side has given up."""
         links = self.homes[identity].executor.links
         parts = [(node, remote.part) for (node, executor), remote in self.remotes.items() if executor == identity]
         return [part for node, part in parts if part.incarnation == links.incarnation(node) and not part.closed]
@@ -409,7 +410,7 @@ class World:
         Raises
         ------
         ProtocolError
-            If an invariant is broken, or fibers wait for each other forever.
+            If an invariant is broken, or no fiber can run although the job has not ended.
         """
         while True:
             if disturb is not None and not self.finished:
@@ -421,13 +422,17 @@ class World:
     def _check_end(self) -> None:
         if self.open:
             waiting = ", ".join(sorted(self.schedule.waiting()))
-            raise ProtocolError(f"{', '.join(map(str, sorted(self.open)))} will never end; these wait: {waiting}")
+            raise ProtocolError(
+                f"no fiber can run, but {', '.join(map(str, sorted(self.open)))} have not ended; these wait: {waiting}"
+            )
         self.ledger.check_complete()
         for (origin, target), credit in self.credits.items():
             if credit.used:
-                raise ProtocolError(f"{credit.used} bytes of credit from {origin} to {target} never came back")
+                raise ProtocolError(f"{target} never returned {credit.used} bytes of credit to {origin}")
             if credit.peak > credit.window + credit.largest:
-                raise ProtocolError(f"{credit.peak} bytes were on their way from {origin} to {target}")
+                raise ProtocolError(
+                    f"{credit.peak} bytes were in flight from {origin} to {target}, whose window is {credit.window}"
+                )
         for home in self.homes.values():
             if len(home.executor.moves):
                 raise ProtocolError(f"{home.identity}: moves of {sorted(home.executor.moves.targets())} never ended")

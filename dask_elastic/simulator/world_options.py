@@ -27,8 +27,8 @@ class WorldOptions:
     check : bool
         Whether to check the invariants after every step.
     torn : bool
-        Whether drivers run without their control lock, so that the instructions of events are interleaved. The executor
-        guarantees nothing then; it is for tests of the checks.
+        Whether drivers run without their control lock, so that the instructions of different events interleave, which
+        the executor does not allow. Tests use it to show that the checks find this.
     order : tuple of str
         See `Ledger`.
     repeats : float
@@ -36,7 +36,7 @@ class WorldOptions:
     event_time : str
         See `EventTimes`.
     rests : float
-        The share of batches behind which a source with event time declares itself idle, and continues a while later.
+        The share of batches after which a source with event time declares itself idle for some steps.
     """
 
     window: int = 2**22

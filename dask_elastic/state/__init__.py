@@ -1,4 +1,4 @@
-"""Keyed state: where each key's values lie, who may touch them, and how they travel."""
+"""Keyed state: its storage, the owner of each shard, the views of user logic, and the encoding for moves."""
 
 from __future__ import annotations
 

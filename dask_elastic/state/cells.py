@@ -67,6 +67,7 @@ class KeyState:
     --------
     >>> import dask_elastic as de
     >>> import pyarrow as pa
+    >>> from dask_elastic.testing import run
     >>> @de.per_row(output={"key": pa.string(), "change": pa.int64()})
     ... def change(row, state):
     ...     before = state.get("last", 0)
@@ -76,7 +77,7 @@ class KeyState:
     >>> table = pa.table({"key": ["a", "a"], "value": [5, 7]})
     >>> rows = topology.source("rows", de.sources.Arrow(table)).key_by("key")
     >>> stream = rows.compute(change, state={"last": pa.int64()}, name="change")
-    >>> de.testing.run(topology).state["change"].to_pylist()
+    >>> run(topology).state["change"].to_pylist()
     [{'key': 'a', 'last': 7}]
     """
 

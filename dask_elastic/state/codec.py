@@ -30,7 +30,7 @@ _FIELDS = b"dask_elastic.fields"
 class StateRows:
     """State of some keys, one row per key: identity, shard, key columns and fields.
 
-    A row with `deleted` set is a tombstone: the key had state in the previous extract and has none now.
+    A row with `deleted` set is a tombstone: the key's state was deleted since the previous extract.
     """
 
     hashes: Words

@@ -133,7 +133,7 @@ def _field(name: str, dtype: np.dtype[Any], ragged: bool) -> Field:
 
 
 def unexpired_part(kind: StateKind, values: Sequence[Column], now: float) -> Sequence[Column]:
-    """Return one name's fields without the state that has expired by `now`; an expiry time equal to `now` counts."""
+    """Return one name's fields without the state whose expiry time is `now` or earlier."""
     if kind.ttl is None:
         return values
     if not isinstance(kind, Value):

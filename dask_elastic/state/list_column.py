@@ -44,6 +44,7 @@ class ListColumn:
     Examples
     --------
     >>> import dask_elastic as de
+    >>> from dask_elastic.testing import run
     >>> def remember(batch, state):
     ...     state.list("values").append(batch["value"])
     ...     state.list("values").keep_newest(2)
@@ -51,7 +52,7 @@ class ListColumn:
     >>> table = pa.table({"key": ["a", "b", "a", "a"], "value": [1, 2, 3, 4]})
     >>> rows = topology.source("rows", de.sources.Arrow(table)).key_by("key")
     >>> stream = rows.compute(remember, state={"values": de.List(pa.int64())}, name="remember")
-    >>> sorted((row["key"], row["values"]) for row in de.testing.run(topology).state["remember"].to_pylist())
+    >>> sorted((row["key"], row["values"]) for row in run(topology).state["remember"].to_pylist())
     [('a', [3, 4]), ('b', [2])]
     """
 
@@ -254,7 +255,7 @@ def stored_elements(values: Any, kind: Element, name: str) -> tuple[Values, Know
     try:
         return to_stored(values, kind)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise StateError(f"the state value {name!r} is declared as {kind}: {error}") from error
+        raise StateError(f"the state {name!r} is declared as {kind}: {error}") from error
 
 
 def require_known(known: Known, what: str) -> None:

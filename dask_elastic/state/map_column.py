@@ -50,13 +50,14 @@ class MapColumn:
     Examples
     --------
     >>> import dask_elastic as de
+    >>> from dask_elastic.testing import run
     >>> def remember(batch, state):
     ...     state.map("last").put(batch["place"], batch["value"])
     >>> topology = de.Topology("places")
     >>> table = pa.table({"key": ["a", "a", "a"], "place": ["x", "y", "x"], "value": [1, 2, 3]})
     >>> rows = topology.source("rows", de.sources.Arrow(table)).key_by("key")
     >>> stream = rows.compute(remember, state={"last": de.Map(pa.string(), pa.int64())}, name="remember")
-    >>> de.testing.run(topology).state["remember"].to_pylist()
+    >>> run(topology).state["remember"].to_pylist()
     [{'key': 'a', 'last': [('x', 3), ('y', 2)]}]
     """
 

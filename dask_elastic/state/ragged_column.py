@@ -12,7 +12,8 @@ from dask_elastic.topology.aggregates.ragged import Ragged, offsets_of, spans
 from dask_elastic.vocab.lock import Lock, MakeLock, NoLock
 
 _FIRST_ROOM = 256
-_WORTH_ROWS = 16
+_LEAST_ROW_LENGTH = 16
+"""Lists of equal length are copied as rows from this length on; shorter ones are copied element by element."""
 
 
 class RaggedColumn:
@@ -30,9 +31,9 @@ class RaggedColumn:
     Notes
     -----
     A list that keeps its length is overwritten in place; any other is written at the end of the buffer. When the
-    buffer is full, the elements in use are copied to a new one of twice their size: copying thus costs no more than
-    writing, amortised, and about half of the buffer is unused at most. The lock is needed although each slot has one
-    owner, because all slots share the buffer. It is the last lock in the lock order: no other is taken under it.
+    buffer is full, the elements in use are copied to a new one of twice their size. Copying thus costs no more than
+    writing, amortised, and about half of a new buffer is free. The lock is needed although each slot has one owner,
+    because all slots share the buffer. It is the last lock in the lock order: no other is taken under it.
 
     Examples
     --------
@@ -156,11 +157,11 @@ def _scatter(data: npt.NDArray[Any], starts: Slots, lengths: npt.NDArray[np.int6
 
 
 def _uniform(starts: Slots, lengths: npt.NDArray[np.int64]) -> tuple[Slots, int]:
-    """Return the starts of the nonempty lists and their common length; all starts and 0 if they have none."""
+    """Return the starts of the nonempty lists and their length; all starts and 0 if it differs or is too small."""
     if not len(lengths):
         return starts, 0
     width = int(lengths.max())
-    if width < _WORTH_ROWS:
+    if width < _LEAST_ROW_LENGTH:
         return starts, 0
     whole = lengths == width
     if np.count_nonzero(whole) < np.count_nonzero(lengths):

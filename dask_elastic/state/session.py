@@ -246,7 +246,7 @@ class Session:
         next : int
             The slot at which to continue; 0 after the last slot.
         any_deleted : bool
-            Whether a key has no state left.
+            Whether any key has no state left.
         """
         with self.gate:
             self._require_open()
@@ -264,7 +264,7 @@ class Session:
         left, has_any = remaining_of(values, len(slots), now)
         changes = [None if after is before else after for before, after in zip(values, left, strict=True)]
         if any(change is not None for change in changes):
-            # Not marked as changed: other copies of the state derive from the time that it has expired.
+            # The marks stay: every other copy of the state drops the same entries by their expiry times.
             arrays.write(slots, changes, arrays.marks[slots])
         deleted = slots[~has_any]
         if len(deleted):
@@ -302,7 +302,7 @@ class Session:
             self._counting.flags.writeable = False
             self._found = np.empty(2 * len(slots), np.intp)
         scratch, rows = self._scratch, self._counting[: len(slots)]
-        # Of the rows of one slot, the one whose number the last write left at the slot represents it.
+        # If several rows have one slot, the last write wins, and its row represents the slot.
         scratch[slots] = rows
         # Into a reused array: allocating one of this size costs more than the lookup.
         found = scratch.take(slots, out=self._found[: len(slots)], mode="clip")

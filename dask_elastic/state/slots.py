@@ -18,9 +18,9 @@ from dask_elastic.vocab.lock import MakeLock, NoLock
 EMPTY, LIVE, TOMBSTONE, DIRTY = 0, 1, 2, 3
 """A slot's mark.
 
-EMPTY: a key without state. LIVE: state that has not changed since the last extract. TOMBSTONE: state deleted since the
-last extract. DIRTY: state changed since then. The lower bit is set if there is state, the upper one if the next extract
-of changes must include the slot.
+EMPTY: a key without state. LIVE: state that has not changed since the last extract, or whose changes are not tracked.
+TOMBSTONE: state deleted since the last extract. DIRTY: state changed since then. The lower bit is set if there is
+state, the upper one if the next extract of changes must include the slot.
 """
 
 Column: TypeAlias = Any
@@ -101,7 +101,7 @@ class SlotArrays:
                 column.grow(more)
         self.values, self.hashes, self.checks, self.shards, self.marks = values, hashes, checks, shards, marks
 
-    def give_out(self, hashes: Words, checks: Words, shards: npt.NDArray[np.integer[Any]]) -> Slots:
+    def allocate(self, hashes: Words, checks: Words, shards: npt.NDArray[np.integer[Any]]) -> Slots:
         """Allocate slots for new keys; the capacity must suffice."""
         slots = np.arange(self.used, self.used + len(hashes))
         self.hashes[slots] = hashes
@@ -134,7 +134,7 @@ class SlotArrays:
         """Keep only the given slots, renumbered from 0 in the given order."""
         packed = SlotArrays(self.fields, self._make_lock)
         packed.grow(len(kept))
-        packed.give_out(self.hashes[kept], self.checks[kept], self.shards[kept])
+        packed.allocate(self.hashes[kept], self.checks[kept], self.shards[kept])
         packed.write(np.arange(len(kept)), [column.take(kept) for column in self.values], EMPTY)
         packed.marks[: len(kept)] = self.marks[kept]
         self.used = packed.used

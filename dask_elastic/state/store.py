@@ -190,6 +190,11 @@ class KeyedStore(ShardOwners):
             The layout for which the slots are valid; packing starts a new one.
         slots : ndarray of intp
             One slot per picked row.
+
+        Raises
+        ------
+        StateError
+            If another task, or none, owns a new key's shard, or nothing is declared yet.
         """
         hashes = hashes[picked]
         checks = np.zeros_like(hashes) if check is None else check[picked]
@@ -223,7 +228,7 @@ class KeyedStore(ShardOwners):
                 self.slots.grow(needed)
         self.has_checks = self.has_checks or bool(checks.any())
         self._require_declared().append(keys)
-        slots = self.slots.give_out(hashes, checks, shards)
+        slots = self.slots.allocate(hashes, checks, shards)
         self._table.add(hashes, checks, slots)
         return slots
 
@@ -309,7 +314,7 @@ class KeyedStore(ShardOwners):
         Raises
         ------
         SchemaMismatch
-            If the batch is not encoded state, or its fields differ from the declared ones.
+            If the batch is not encoded state, or its key columns or fields differ from the declared ones.
 
         Notes
         -----
@@ -348,8 +353,7 @@ class KeyedStore(ShardOwners):
             The shards.
         """
         with self._lock:
-            dropped = self._of_shards(shards)
-            self.slots.reset(dropped)
+            self.slots.reset(self._of_shards(shards))
             self._pack_if_worth_it()
 
     def tidy(self) -> None:
@@ -435,8 +439,8 @@ class KeyedStore(ShardOwners):
     def _all_gates(self) -> Iterator[None]:
         """Hold every session's gate, so that no session accesses the arrays; the caller holds the store's lock."""
         with ExitStack() as held:
-            for name in sorted(self._sessions):
-                gate = self._sessions[name].gate
+            for task in sorted(self._sessions):
+                gate = self._sessions[task].gate
                 gate.__enter__()
                 held.callback(gate.__exit__, None, None, None)
             yield

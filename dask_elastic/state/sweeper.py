@@ -32,7 +32,7 @@ class Sweeper:
         self._session = session
         self._layout = layout
         self._next = 0
-        self._swept = False
+        self._deleted = False
 
     def step(self, now: float, keys: int) -> None:
         """Sweep the next keys.
@@ -46,10 +46,10 @@ class Sweeper:
         """
         if not self._layout.expires:
             return
-        self._next, swept = self._session.sweep(self._next, max(LEAST_KEYS, 2 * keys), self._unexpired, now)
-        self._swept |= swept
-        if self._next == 0 and self._swept:
-            self._swept = False
+        self._next, deleted = self._session.sweep(self._next, max(LEAST_KEYS, 2 * keys), self._unexpired, now)
+        self._deleted |= deleted
+        if self._next == 0 and self._deleted:
+            self._deleted = False
             self._session.tidy()
 
     def _unexpired(self, values: list[Column], count: int, now: float) -> tuple[list[Column], np.ndarray]:

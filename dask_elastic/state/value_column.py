@@ -110,5 +110,5 @@ def require_mask(where: Any, count: int, name: str, unit: str = "key of state.ke
     """Return a mask as an array; raise StateError if it is not `count` booleans."""
     mask = where.to_numpy(zero_copy_only=False) if isinstance(where, pa.Array) else np.asarray(where)
     if mask.shape != (count,) or mask.dtype != np.bool_:
-        raise StateError(f"state value {name!r}: where must be {count} booleans, one per {unit}")
+        raise StateError(f"state {name!r}: where must be {count} booleans, one per {unit}")
     return mask

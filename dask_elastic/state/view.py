@@ -58,6 +58,7 @@ class StateView:
     The sum of all values per key:
 
     >>> import dask_elastic as de
+    >>> from dask_elastic.testing import run
     >>> def add(batch, state):
     ...     sums = np.bincount(state.ordinals, batch["value"].to_numpy(), len(state))
     ...     state.set("sum", state.get("sum") + sums)
@@ -65,7 +66,7 @@ class StateView:
     >>> table = pa.table({"key": ["a", "b", "a"], "value": [1.0, 2.0, 3.0]})
     >>> rows = topology.source("rows", de.sources.Arrow(table)).key_by("key")
     >>> stream = rows.compute(add, state={"sum": pa.float64()}, name="add")
-    >>> sorted(tuple(row.values()) for row in de.testing.run(topology).state["add"].to_pylist())
+    >>> sorted(tuple(row.values()) for row in run(topology).state["add"].to_pylist())
     [('a', 4.0), ('b', 2.0)]
     """
 

@@ -139,7 +139,7 @@ class Map(StateKind):
     Raises
     ------
     TopologyError
-        If a type or the time to live is invalid, or the key type has no exact equality, as floats.
+        If a type or the time to live is invalid, or equality of the key type is not exact, such as for floats.
 
     Examples
     --------

@@ -19,7 +19,7 @@ from dask_elastic.vocab.errors import TopologyError
 
 MOST_SHARDS = 65_536
 MARKS = "?#@"
-"""Characters reserved as the last one of the engine's internal names for the parts of a state value."""
+"""A state value's name must not end in one of these: the engine appends them to name the parts of a value."""
 
 
 def check_name(name: object, what: str) -> str:

@@ -21,7 +21,7 @@ START = 0.4
 
 
 @dataclass
-class Machine:
+class FluidExecutor:
     """One executor: a fluid queue with bounded credit, whose cores take `START` seconds to start."""
 
     name: ExecutorId
@@ -64,7 +64,7 @@ class Load:
 
     name: str
     rate: Callable[[float], float]
-    stages: Sequence[tuple[Sequence[Machine], Callable[[float], Sequence[float]]]]
+    stages: Sequence[tuple[Sequence[FluidExecutor], Callable[[float], Sequence[float]]]]
     target: float | None = None
     planner: str = "elasticutor"
     paradigm: str = "executor-centric"
@@ -74,8 +74,8 @@ class Load:
     behind: float = 0.0
 
     @property
-    def machines(self) -> list[Machine]:
-        return [machine for machines, _ in self.stages for machine in machines]
+    def executors(self) -> list[FluidExecutor]:
+        return [executor for executors, _ in self.stages for executor in executors]
 
 
 class Plant:
@@ -108,17 +108,19 @@ class Plant:
             for load, job in zip(self.loads, snapshot.jobs, strict=True):
                 self.throughput[load.name].append(entered[load.name])
                 self.latency[load.name].append(job.latency)
-                self.cores[load.name].append(tuple(sum(machine.cores.values()) for machine in load.machines))
+                self.cores[load.name].append(tuple(sum(executor.cores.values()) for executor in load.executors))
             if until is not None and until():
                 break
         return self
 
     def carry_out(self, plan) -> None:
-        by_name = {(load.name, load.generation, m.name): m for load in self.loads for m in load.machines}
+        by_name = {
+            (load.name, load.generation, executor.name): executor for load in self.loads for executor in load.executors
+        }
         for change in plan.changes:
-            machine = by_name[change.job, change.generation, change.executor]
-            assert machine.cores == dict(change.before)
-            machine.set_cores(dict(change.after), self.now)
+            executor = by_name[change.job, change.generation, change.executor]
+            assert executor.cores == dict(change.before)
+            executor.set_cores(dict(change.after), self.now)
 
     def changes(self, name: str, since: float = 0.0) -> int:
         return sum(
@@ -133,8 +135,8 @@ class Plant:
     def used(self) -> list[int]:
         used = [0] * len(self.nodes)
         for load in self.loads:
-            for machine in load.machines:
-                for node, count in machine.cores.items():
+            for executor in load.executors:
+                for node, count in executor.cores.items():
                     used[node] += count
         return used
 
@@ -144,22 +146,24 @@ class Plant:
     def _flow(self, load: Load) -> float:
         load.behind += load.rate(self.now) * STEP
         offered = load.behind
-        for position, (machines, shares) in enumerate(load.stages):
+        for position, (executors, shares) in enumerate(load.stages):
             parts = np.asarray(shares(self.now), dtype=float)
             if position == 0:
-                room = [m.room(self.now) / p for m, p in zip(machines, parts, strict=True) if p > 0]
+                room = [
+                    executor.room(self.now) / part for executor, part in zip(executors, parts, strict=True) if part > 0
+                ]
                 offered = min([offered, *room])
                 load.behind -= offered
             done = 0.0
             following = load.stages[position + 1] if position + 1 < len(load.stages) else None
-            for machine, part in zip(machines, parts, strict=True):
-                machine.queue += offered * part
-                machine.arrived.append(offered * part)
-                able = min(machine.queue, machine.capacity(self.now) * STEP)
+            for executor, part in zip(executors, parts, strict=True):
+                executor.queue += offered * part
+                executor.arrived.append(offered * part)
+                able = min(executor.queue, executor.capacity(self.now) * STEP)
                 if following is not None:
-                    able = min(able, self._room(following) / len(machines))
-                machine.queue -= able
-                machine.done.append(able)
+                    able = min(able, self._room(following) / len(executors))
+                executor.queue -= able
+                executor.done.append(able)
                 done += able
             if position == 0:
                 entered = offered
@@ -167,9 +171,9 @@ class Plant:
         return entered
 
     def _room(self, stage) -> float:
-        machines, shares = stage
+        executors, shares = stage
         parts = np.asarray(shares(self.now), dtype=float)
-        return min(m.room(self.now) / p for m, p in zip(machines, parts, strict=True) if p > 0)
+        return min(executor.room(self.now) / part for executor, part in zip(executors, parts, strict=True) if part > 0)
 
     def _noisy(self, value: float) -> float:
         return float(value * math.exp(self.random.normal(0.0, self.noise))) if self.noise else float(value)
@@ -178,40 +182,40 @@ class Plant:
         return Snapshot(self.now, tuple(self.nodes), tuple(self._job(load) for load in self.loads))
 
     def _job(self, load: Load) -> JobSnapshot:
-        executors, sojourns, entering = [], 0.0, sum(sum(m.arrived) for m in load.stages[0][0]) or 1.0
-        for position, (machines, _) in enumerate(load.stages):
-            for machine in machines:
-                executor = self._executor(machine, entry=position == 0)
-                sojourns += sum(machine.arrived) / entering * (executor.sojourn or 0.0)
-                executors.append(executor)
+        measured, sojourns, entering = [], 0.0, sum(sum(executor.arrived) for executor in load.stages[0][0]) or 1.0
+        for position, (executors, _) in enumerate(load.stages):
+            for executor in executors:
+                snapshot = self._measured(executor, entry=position == 0)
+                sojourns += sum(executor.arrived) / entering * (snapshot.sojourn or 0.0)
+                measured.append(snapshot)
         rate = max(load.rate(self.now), 1e-9)
         latency = load.hop + sojourns + load.behind / rate if entering > 1 else None
         return JobSnapshot(
-            load.name, load.generation, tuple(executors), load.target, load.paradigm, load.planner, load.dry_run,
+            load.name, load.generation, tuple(measured), load.target, load.paradigm, load.planner, load.dry_run,
             latency, None if latency is None else 3 * latency,
         )  # fmt: skip
 
-    def _executor(self, machine: Machine, entry: bool) -> ExecutorSnapshot:
-        arrival, done = sum(machine.arrived), sum(machine.done)
-        capacity = machine.capacity(self.now)
-        held = sum(machine.cores.values())
-        working = max(sum(machine.working.values()), 1)
-        service = capacity / working if capacity else machine.service
-        waiting, stochastic = machine.queue / max(capacity, 1e-9), 1 / machine.service
+    def _measured(self, executor: FluidExecutor, entry: bool) -> ExecutorSnapshot:
+        arrival, done = sum(executor.arrived), sum(executor.done)
+        capacity = executor.capacity(self.now)
+        held = sum(executor.cores.values())
+        working = max(sum(executor.working.values()), 1)
+        service = capacity / working if capacity else executor.service
+        waiting, stochastic = executor.queue / max(capacity, 1e-9), 1 / executor.service
         if arrival < 0.98 * service * held:
-            stochastic = machine.rows * mmk_sojourn(arrival, service, held)
+            stochastic = executor.rows * mmk_sojourn(arrival, service, held)
         sojourn = self._noisy(waiting + stochastic) if done else None
         return ExecutorSnapshot(
-            machine.name, machine.home, dict(machine.cores), self._noisy(arrival),
-            self._noisy(service) if done else None, self._noisy(done), machine.rows,
-            round(machine.queue + arrival * max(stochastic - machine.rows / service, 0)), machine.state,
-            arrival * machine.nbytes, arrival * machine.nbytes, sojourn, entry, machine.pinned,
+            executor.name, executor.home, dict(executor.cores), self._noisy(arrival),
+            self._noisy(service) if done else None, self._noisy(done), executor.rows,
+            round(executor.queue + arrival * max(stochastic - executor.rows / service, 0)), executor.state,
+            arrival * executor.nbytes, arrival * executor.nbytes, sojourn, entry, executor.pinned,
         )  # fmt: skip
 
 
-def machines(operator: str, homes: Sequence[int], cores: Sequence[int], service: float, **more) -> list[Machine]:
+def executors(operator: str, homes: Sequence[int], cores: Sequence[int], service: float, **more) -> list[FluidExecutor]:
     return [
-        Machine(ExecutorId(operator, i), home, {home: count}, service, **more)
+        FluidExecutor(ExecutorId(operator, i), home, {home: count}, service, **more)
         for i, (home, count) in enumerate(zip(homes, cores, strict=True))
     ]
 
@@ -223,8 +227,8 @@ def nodes(count: int, cores: int, hosts: Sequence[str] | None = None) -> list[No
 class Kit:
     """The classes and functions from which tests build clusters and loads."""
 
-    Load, Machine, Plant = Load, Machine, Plant
-    machines, nodes = staticmethod(machines), staticmethod(nodes)
+    Load, FluidExecutor, Plant = Load, FluidExecutor, Plant
+    executors, nodes = staticmethod(executors), staticmethod(nodes)
     replaced = staticmethod(replaced)
 
     @staticmethod

@@ -22,8 +22,8 @@ def step(before, after, at=20.3):
     return lambda now: before if now < at else after
 
 
-def largest_share(shares, cores):
-    """Return the throughput of the best integer allocation, in tuples per second and core."""
+def best_throughput(shares, cores):
+    """Return the throughput of the best integer allocation, as a multiple of one core's service rate."""
     counts = np.ones(len(shares))
     for _ in range(cores - len(shares)):
         counts[np.argmax(shares / counts)] += 1
@@ -31,7 +31,7 @@ def largest_share(shares, cores):
 
 
 def test_doubled_load_meets_target_within_three_periods(kit):
-    executors = kit.machines("op", [0, 1], [3, 3], 1000.0)
+    executors = kit.executors("op", [0, 1], [3, 3], 1000.0)
     load = kit.Load("job", step(4000, 8000), [(executors, kit.even(2))], target=TARGET)
     plant = kit.Plant(kit.nodes(4, 4), [load], noise=0.03).run(45, ControlLoop())
     late = [second for second, latency in enumerate(plant.latency["job"], 1) if latency > TARGET]
@@ -42,7 +42,7 @@ def test_doubled_load_meets_target_within_three_periods(kit):
 
 
 def test_halved_load_releases_cores_once_after_release_time(kit):
-    executors = kit.machines("op", [0, 1, 2], [4, 4, 4], 1000.0)
+    executors = kit.executors("op", [0, 1, 2], [4, 4, 4], 1000.0)
     load = kit.Load("job", step(9000, 4500), [(executors, kit.even(3))], target=TARGET)
     settings = ControlSettings()
     plant = kit.Plant(kit.nodes(4, 4), [load], noise=0.03).run(60, ControlLoop(settings))
@@ -59,11 +59,11 @@ def test_halved_load_releases_cores_once_after_release_time(kit):
 
 def test_key_shuffle_restores_throughput_within_three_periods(kit):
     first, second = np.array([0.25] * 4), np.array([0.4, 0.15, 0.2, 0.25])
-    executors = kit.machines("op", [0, 1, 2, 3], [4] * 4, 1000.0)
+    executors = kit.executors("op", [0, 1, 2, 3], [4] * 4, 1000.0)
     load = kit.Load("job", constant(50_000), [(executors, lambda now: first if now < 20.1 else second)])
     plant = kit.Plant(kit.nodes(4, 4), [load], noise=0.02).run(35, ControlLoop())
-    assert plant.changes("job") - plant.changes("job", since=20) == 0, "an exchange gained nothing"
-    best = 1000 * largest_share(second, 16)
+    assert plant.changes("job") - plant.changes("job", since=20) == 0, "cores were exchanged although loads were equal"
+    best = 1000 * best_throughput(second, 16)
     assert min(plant.throughput["job"][23:]) >= 0.95 * best
     assert plant.throughput["job"][20] < 0.8 * best, "the shuffle did not reduce throughput"
 
@@ -71,15 +71,15 @@ def test_key_shuffle_restores_throughput_within_three_periods(kit):
 def test_repeated_key_shuffles_keep_ninety_percent_of_throughput(kit):
     random = np.random.default_rng(5)
     shares = [random.dirichlet(np.full(4, 60.0)) for _ in range(20)]
-    executors = kit.machines("op", [0, 1, 2, 3], [4] * 4, 1000.0)
+    executors = kit.executors("op", [0, 1, 2, 3], [4] * 4, 1000.0)
     load = kit.Load("job", constant(50_000), [(executors, lambda now: shares[int(now / 3.75)])])
     plant = kit.Plant(kit.nodes(4, 4), [load], noise=0.02).run(60, ControlLoop())
-    best = [1000 * largest_share(shares[int((second + 0.5) / 3.75)], 16) for second in range(60)]
+    best = [1000 * best_throughput(shares[int((second + 0.5) / 3.75)], 16) for second in range(60)]
     assert sum(plant.throughput["job"][5:]) >= 0.9 * sum(best[5:])
 
 
 def test_chain_of_operators_gets_cores_for_its_total_latency(kit):
-    first, second = kit.machines("parse", [0], [1], 4000.0), kit.machines("count", [1, 2], [1, 1], 1000.0)
+    first, second = kit.executors("parse", [0], [1], 4000.0), kit.executors("count", [1, 2], [1, 1], 1000.0)
     load = kit.Load("job", step(2000, 6000), [(first, kit.even(1)), (second, kit.even(2))], target=TARGET)
     plant = kit.Plant(kit.nodes(4, 4), [load], noise=0.02).run(60, ControlLoop())
     parse, *count = plant.cores["job"][-1]
@@ -92,7 +92,7 @@ def test_large_sub_batches_need_more_cores_for_the_same_target(kit):
     """Sub-batches of 200 rows have a service time of 20 ms each, and so need more cores for the same target."""
     used = []
     for rows in (1.0, 200.0):
-        executors = kit.machines("op", [0], [7], 10_000.0, rows=rows)
+        executors = kit.executors("op", [0], [7], 10_000.0, rows=rows)
         load = kit.Load("job", constant(35_000), [(executors, kit.even(1))], target=0.04)
         plant = kit.Plant(kit.nodes(2, 8), [load]).run(30, ControlLoop())
         assert max(plant.latency["job"]) <= 0.04
@@ -102,7 +102,7 @@ def test_large_sub_batches_need_more_cores_for_the_same_target(kit):
 
 def test_two_greedy_jobs_share_cores_evenly_and_report_starvation(kit):
     loads = [
-        kit.Load(name, constant(rate), [(kit.machines("op", [0, 1], [2, 2], 1000.0), kit.even(2))], target=TARGET)
+        kit.Load(name, constant(rate), [(kit.executors("op", [0, 1], [2, 2], 1000.0), kit.even(2))], target=TARGET)
         for name, rate in (("a", 20_000), ("b", 30_000))
     ]
     plant = kit.Plant(kit.nodes(2, 8), loads, noise=0.03).run(30, ControlLoop())
@@ -113,9 +113,9 @@ def test_two_greedy_jobs_share_cores_evenly_and_report_starvation(kit):
 
 
 def test_job_within_its_share_keeps_target_beside_greedy_job(kit):
-    modest = kit.Load("modest", constant(3500), [(kit.machines("op", [0], [5], 1000.0), kit.even(1))], target=TARGET)
+    modest = kit.Load("modest", constant(3500), [(kit.executors("op", [0], [5], 1000.0), kit.even(1))], target=TARGET)
     greedy = kit.Load(
-        "greedy", step(2000, 40_000), [(kit.machines("op", [1], [3], 1000.0), kit.even(1))], target=TARGET
+        "greedy", step(2000, 40_000), [(kit.executors("op", [1], [3], 1000.0), kit.even(1))], target=TARGET
     )
     plant = kit.Plant(kit.nodes(2, 8), [modest, greedy], noise=0.03).run(45, ControlLoop())
     assert max(plant.latency["modest"][5:]) <= TARGET
@@ -126,8 +126,8 @@ def test_job_within_its_share_keeps_target_beside_greedy_job(kit):
 
 
 def test_job_without_target_releases_surplus_only_to_other_jobs(kit):
-    free = kit.Load("free", constant(2000), [(kit.machines("op", [0], [8], 1000.0), kit.even(1))])
-    other = kit.Load("other", step(1000, 9000), [(kit.machines("op", [1], [2], 1000.0), kit.even(1))], target=TARGET)
+    free = kit.Load("free", constant(2000), [(kit.executors("op", [0], [8], 1000.0), kit.even(1))])
+    other = kit.Load("other", step(1000, 9000), [(kit.executors("op", [1], [2], 1000.0), kit.even(1))], target=TARGET)
     plant = kit.Plant(kit.nodes(2, 8), [free, other], noise=0.02).run(18, ControlLoop())
     assert plant.total("free") == 8
     plant.run(30, ControlLoop())
@@ -136,7 +136,7 @@ def test_job_without_target_releases_surplus_only_to_other_jobs(kit):
 
 
 def test_gil_bound_operator_grows_on_other_nodes_and_is_reported(kit):
-    python, numpy_one = kit.machines("python", [0], [1], 1000.0, gil=1), kit.machines("vector", [1], [1], 1000.0)
+    python, numpy_one = kit.executors("python", [0], [1], 1000.0, gil=1), kit.executors("vector", [1], [1], 1000.0)
     loads = [
         kit.Load("p", constant(2500), [(python, kit.even(1))], target=TARGET),
         kit.Load("v", constant(2500), [(numpy_one, kit.even(1))], target=TARGET),
@@ -151,9 +151,9 @@ def test_gil_bound_operator_grows_on_other_nodes_and_is_reported(kit):
 
 
 def test_pinned_executors_and_static_jobs_keep_their_cores(kit):
-    pinned = kit.machines("pinned", [0], [2], 1000.0, pinned=True)
-    free = kit.machines("free", [1], [1], 1000.0)
-    static = kit.machines("op", [1], [2], 1000.0)
+    pinned = kit.executors("pinned", [0], [2], 1000.0, pinned=True)
+    free = kit.executors("free", [1], [1], 1000.0)
+    static = kit.executors("op", [1], [2], 1000.0)
     loads = [
         kit.Load("job", constant(9000), [(pinned + free, kit.even(2))], target=TARGET),
         kit.Load("static", constant(9000), [(static, kit.even(1))], target=TARGET, paradigm="static"),
@@ -168,12 +168,12 @@ def test_pinned_executors_and_static_jobs_keep_their_cores(kit):
 
 
 def test_new_node_is_used_within_two_ticks(kit):
-    executors = kit.machines("op", [0, 1], [4, 4], 1000.0)
+    executors = kit.executors("op", [0, 1], [4, 4], 1000.0)
     load = kit.Load("job", constant(11_000), [(executors, kit.even(2))], target=TARGET)
     plant, loop = kit.Plant(kit.nodes(2, 4), [load], noise=0.02), ControlLoop()
     plant.run(8, loop)
     assert plant.plans[-1].outlook["job"].starved > 0
-    plant.nodes += [kit.replaced(kit.nodes(3, 8)[2])]
+    plant.nodes.append(kit.nodes(3, 8)[2])
     plant.run(2, loop)
     assert plant.used()[2] >= 4
     plant.run(10, loop)
@@ -181,8 +181,8 @@ def test_new_node_is_used_within_two_ticks(kit):
 
 
 def test_retiring_node_is_emptied_including_pinned_cores(kit):
-    executors = kit.machines("op", [0, 1], [2, 3], 1000.0)
-    pinned = kit.machines("pinned", [1], [2], 1000.0, pinned=True)
+    executors = kit.executors("op", [0, 1], [2, 3], 1000.0)
+    pinned = kit.executors("pinned", [1], [2], 1000.0, pinned=True)
     load = kit.Load("job", constant(3000), [(executors + pinned, lambda now: [0.4, 0.4, 0.2])], target=TARGET)
     plant, loop = kit.Plant(kit.nodes(3, 8), [load]), ControlLoop()
     plant.run(5, loop)
@@ -195,7 +195,7 @@ def test_retiring_node_is_emptied_including_pinned_cores(kit):
 
 
 def test_cores_stay_if_all_nodes_retire(kit):
-    executors = kit.machines("op", [0], [2], 1000.0)
+    executors = kit.executors("op", [0], [2], 1000.0)
     plant = kit.Plant(kit.nodes(1, 4), [kit.Load("job", constant(1500), [(executors, kit.even(1))], target=TARGET)])
     plant.nodes[0] = kit.replaced(plant.nodes[0], retiring=True)
     plant.run(5, ControlLoop())
@@ -203,7 +203,7 @@ def test_cores_stay_if_all_nodes_retire(kit):
 
 
 def test_unreachable_target_gets_best_effort_and_is_reported(kit):
-    executors = kit.machines("op", [0, 1], [2, 2], 1000.0)
+    executors = kit.executors("op", [0, 1], [2, 2], 1000.0)
     load = kit.Load("job", constant(3000), [(executors, kit.even(2))], target=0.0005)
     plant = kit.Plant(kit.nodes(4, 8), [load], noise=0.02).run(40, ControlLoop())
     decision = next(decision for decision in plant.decisions("job") if not decision.feasible)
@@ -217,7 +217,7 @@ def test_unreachable_target_gets_best_effort_and_is_reported(kit):
 
 def test_moved_state_stays_within_budget_in_every_period(kit):
     budget = 100e6
-    executors = kit.machines("op", [0, 0, 0, 0], [2, 2, 2, 2], 1000.0, state=int(90e6))
+    executors = kit.executors("op", [0, 0, 0, 0], [2, 2, 2, 2], 1000.0, state=int(90e6))
     load = kit.Load("job", constant(5000), [(executors, kit.even(4))], target=TARGET)
     plant = kit.Plant(kit.nodes(3, 8), [load])
     plant.nodes[0] = kit.replaced(plant.nodes[0], retiring=True)
@@ -232,7 +232,7 @@ def test_moved_state_stays_within_budget_in_every_period(kit):
 
 def test_dry_run_writes_decisions_and_changes_nothing(kit):
     def plant(dry_run):
-        executors = kit.machines("op", [0, 1], [1, 1], 1000.0)
+        executors = kit.executors("op", [0, 1], [1, 1], 1000.0)
         load = kit.Load("job", constant(4000), [(executors, kit.even(2))], target=TARGET, dry_run=dry_run)
         return kit.Plant(kit.nodes(2, 8), [load])
 
@@ -247,15 +247,15 @@ def test_dry_run_writes_decisions_and_changes_nothing(kit):
 
 
 def test_dry_run_leaves_cores_to_real_jobs(kit):
-    dry = kit.Load("dry", constant(9000), [(kit.machines("op", [0], [2], 1000.0), kit.even(1))], TARGET, dry_run=True)
-    real = kit.Load("real", constant(9000), [(kit.machines("op", [1], [2], 1000.0), kit.even(1))], TARGET)
+    dry = kit.Load("dry", constant(9000), [(kit.executors("op", [0], [2], 1000.0), kit.even(1))], TARGET, dry_run=True)
+    real = kit.Load("real", constant(9000), [(kit.executors("op", [1], [2], 1000.0), kit.even(1))], TARGET)
     plant = kit.Plant(kit.nodes(2, 8), [dry, real]).run(12, ControlLoop())
     assert plant.total("dry") == 2
     assert plant.total("real") >= 10
 
 
 def test_fewer_slots_than_executors_are_shared(kit):
-    executors = kit.machines("op", [0, 1] * 3, [1] * 6, 1000.0)
+    executors = kit.executors("op", [0, 1] * 3, [1] * 6, 1000.0)
     load = kit.Load("job", constant(2000), [(executors, kit.even(6))], target=TARGET)
     plant = kit.Plant(kit.nodes(2, 2), [load]).run(10, ControlLoop())
     assert plant.cores["job"][-1] == (1,) * 6
@@ -268,8 +268,8 @@ def test_fewer_slots_than_executors_are_shared(kit):
 
 
 def test_unmeasured_executors_keep_cores_until_other_jobs_need_them(kit):
-    idle = kit.Load("idle", constant(0.0), [(kit.machines("op", [0], [6], 1000.0), kit.even(1))], target=TARGET)
-    busy = kit.Load("busy", step(1000, 30_000, at=14.5), [(kit.machines("op", [1], [2], 1000.0), kit.even(1))], TARGET)
+    idle = kit.Load("idle", constant(0.0), [(kit.executors("op", [0], [6], 1000.0), kit.even(1))], target=TARGET)
+    busy = kit.Load("busy", step(1000, 30_000, at=14.5), [(kit.executors("op", [1], [2], 1000.0), kit.even(1))], TARGET)
     plant, loop = kit.Plant(kit.nodes(2, 8), [idle, busy]), ControlLoop()
     plant.run(14, loop)
     assert plant.total("idle") == 6
@@ -286,7 +286,7 @@ def test_tick_without_jobs_or_nodes_returns_empty_plan(kit):
 
 
 def doubled(kit, seed=3):
-    executors = kit.machines("op", [0, 1, 2], [2, 2, 2], 1000.0, state=1 << 24)
+    executors = kit.executors("op", [0, 1, 2], [2, 2, 2], 1000.0, state=1 << 24)
     load = kit.Load("job", step(4000, 9000), [(executors, kit.even(3))], target=TARGET)
     return kit.Plant(kit.nodes(4, 6, hosts=["a", "a", "b", "b"]), [load], seed=seed, noise=0.05)
 

@@ -33,7 +33,7 @@ def test_decision_log_observes_effect_after_delay():
     assert observed(log) == [0.06]
 
 
-def test_decision_log_observes_effect_before_next_change():
+def test_decision_log_observes_effect_at_first_snapshot_after_next_change():
     log = DecisionLog(after=5.0)
     log.add([decision(1, 10.0)])
     log.observe(snapshot_at(12.0, 0.07))

@@ -27,9 +27,9 @@ def job(*executors, target=0.05, **more):
     return JobSnapshot("job", 1, executors, target, **more)
 
 
-def demand(model, what, now=0.0, available=MANY, most=None):
+def demand(model, measured, now=0.0, available=MANY, most=None):
     return model.demand(
-        what, now, available, np.full(len(what.executors), NO_LIMIT) if most is None else np.array(most)
+        measured, now, available, np.full(len(measured.executors), NO_LIMIT) if most is None else np.array(most)
     )
 
 
@@ -45,15 +45,15 @@ def test_job_that_meets_its_target_keeps_its_cores():
 
 
 def test_surplus_is_yielded_to_other_jobs_before_it_is_released():
-    model, what = JobModel(SETTINGS), job(executor(cores=6))
-    seen = [demand(model, what, float(second)) for second in range(11)]
+    model, measured = JobModel(SETTINGS), job(executor(cores=6))
+    seen = [demand(model, measured, float(second)) for second in range(11)]
     assert [found.needed.tolist() for found in (seen[2], seen[3])] == [[6], [2]]
     assert [found.keep.tolist() for found in (seen[9], seen[10])] == [[6], [2]]
 
 
 def test_surplus_without_target_is_only_yielded_to_other_jobs():
-    model, what = JobModel(SETTINGS), job(executor(cores=6), target=None)
-    seen = [demand(model, what, float(second)) for second in range(30)]
+    model, measured = JobModel(SETTINGS), job(executor(cores=6), target=None)
+    seen = [demand(model, measured, float(second)) for second in range(30)]
     assert seen[-1].needed.tolist() == [2]
     assert seen[-1].keep.tolist() == [6]
     assert seen[-1].feasible
@@ -61,16 +61,16 @@ def test_surplus_without_target_is_only_yielded_to_other_jobs():
 
 def test_load_between_headrooms_neither_adds_nor_releases_cores():
     """Cores sufficient for 10 % more load, but not for 20 % more, are neither added nor released."""
-    what = job(executor(cores=3, arrival=2600.0), target=None)
+    measured = job(executor(cores=3, arrival=2600.0), target=None)
     model = JobModel(SETTINGS)
     for second in range(20):
-        found = demand(model, replace(what, latency_target=1.0), float(second))
+        found = demand(model, replace(measured, latency_target=1.0), float(second))
     assert found.satisfied
     assert found.keep.tolist() == [3]
     assert demand(JobModel(SETTINGS), job(executor(cores=3, arrival=2800.0))).needed.tolist() == [4]
 
 
-def test_overloaded_demand_has_arrivals_proportions_and_throughputs_level():
+def test_overloaded_demand_takes_proportions_from_arrivals_and_level_from_throughput():
     """One executor drains its queue, so its throughput exceeds its arrivals and does not show its share of the load."""
     first = executor(0, cores=4, arrival=3000.0, throughput=4000.0, queue=400)
     second = executor(1, cores=4, arrival=3000.0, throughput=2600.0)
@@ -80,8 +80,8 @@ def test_overloaded_demand_has_arrivals_proportions_and_throughputs_level():
 
 
 def test_overloaded_job_demands_growth_for_all_executors():
-    what = job(overloaded(0, cores=4), executor(1, cores=4, arrival=2000.0), target=None)
-    found = demand(JobModel(SETTINGS), what)
+    measured = job(overloaded(0, cores=4), executor(1, cores=4, arrival=2000.0), target=None)
+    found = demand(JobModel(SETTINGS), measured)
     assert found.overloaded == (0,)
     assert found.can_relieve
     assert not found.satisfied
@@ -109,8 +109,8 @@ def test_backlog_adds_cores_to_drain_it_in_time():
 
 
 def test_demand_covers_only_measured_unpinned_executors():
-    what = job(executor(0, service=None), executor(1, pinned=True), executor(2), executor(3, cores=3))
-    found = demand(JobModel(SETTINGS), what)
+    measured = job(executor(0, service=None), executor(1, pinned=True), executor(2), executor(3, cores=3))
+    found = demand(JobModel(SETTINGS), measured)
     assert found.indices == (2, 3)
     assert len(found.needed) == len(found.keep) == len(found.current) == 2
 
@@ -135,12 +135,12 @@ def test_overloaded_pinned_executor_does_not_raise_demand_of_others():
 
 def calibrated(hop, error, target=0.05, arrival=1000.0, cores=2):
     model, modelled = JobModel(SETTINGS), mmk_sojourn(arrival, 1000.0, cores)
-    what = job(
+    measured = job(
         executor(cores=cores, arrival=arrival, sojourn=error * modelled), target=target, latency=hop + error * modelled
     )
     for second in range(ENOUGH + 4):
-        found = demand(model, what, float(second))
-    return model, what, found, modelled
+        found = demand(model, measured, float(second))
+    return model, measured, found, modelled
 
 
 def test_target_is_corrected_by_hop_and_model_error():
@@ -151,17 +151,17 @@ def test_target_is_corrected_by_hop_and_model_error():
 
 
 def test_predicted_latency_without_change_equals_measured_latency():
-    model, what, _, modelled = calibrated(hop=0.02, error=1.5)
-    assert model.predicted(what, np.array([2])) == pytest.approx(0.02 + 1.5 * modelled)
-    assert model.predicted(what, np.array([4])) < 0.02 + 1.5 * modelled
-    assert model.predicted(what, np.array([1])) == math.inf
+    model, measured, _, modelled = calibrated(hop=0.02, error=1.5)
+    assert model.predicted(measured, np.array([2])) == pytest.approx(0.02 + 1.5 * modelled)
+    assert model.predicted(measured, np.array([4])) < 0.02 + 1.5 * modelled
+    assert model.predicted(measured, np.array([1])) == math.inf
 
 
 def test_prediction_without_measurements_or_under_overload_is_none():
     model = JobModel(SETTINGS)
-    for what in (job(executor(service=None)), job(executor(arrival=0.0)), job(overloaded())):
-        demand(model, what)
-        assert model.predicted(what, np.array([2])) is None
+    for measured in (job(executor(service=None)), job(executor(arrival=0.0)), job(overloaded())):
+        demand(model, measured)
+        assert model.predicted(measured, np.array([2])) is None
 
 
 def test_calibration_ignores_measurements_shortly_after_overload_or_change():
@@ -185,11 +185,11 @@ def test_hop_above_target_gives_best_effort_with_few_cores():
 
 
 def test_demand_above_available_cores_is_not_feasible():
-    what = job(executor(cores=2, arrival=9000.0, throughput=2000.0))
-    found = demand(JobModel(SETTINGS), what, available=8)
+    measured = job(executor(cores=2, arrival=9000.0, throughput=2000.0))
+    found = demand(JobModel(SETTINGS), measured, available=8)
     assert not found.feasible
     assert found.needed.sum() > 8
-    assert demand(JobModel(SETTINGS), what, available=12).feasible
+    assert demand(JobModel(SETTINGS), measured, available=12).feasible
 
 
 def test_limit_below_load_is_respected():
@@ -232,36 +232,36 @@ def test_demand_for_source_lag_is_limited_by_growth():
 
 
 @pytest.mark.parametrize(
-    ("what", "available"),
+    ("lagging", "available"),
     [
         (executor(**LAGGING | {"arrival": 2000.0}), MANY),  # its cores are not busy
         (executor(**LAGGING), 5),  # it has all available cores
         (executor(**LAGGING | {"sojourn": None}), MANY),
     ],
 )
-def test_source_lag_without_lack_of_cores_is_ignored(what, available):
-    assert demand(JobModel(SETTINGS), job(what, latency=0.9), available=available).source_lag == 0
+def test_source_lag_without_lack_of_cores_is_ignored(lagging, available):
+    assert demand(JobModel(SETTINGS), job(lagging, latency=0.9), available=available).source_lag == 0
 
 
 def test_growing_source_lag_scales_arrivals_to_offered_rate():
     """Credits admit 300 tuples/s and the lag grows by 0.25 s per second, so the offered rate is 400 tuples/s."""
     model = JobModel(SETTINGS)
-    what = job(executor(cores=4, arrival=300.0, service=100.0, sojourn=0.02), target=0.1)
+    measured = job(executor(cores=4, arrival=300.0, service=100.0, sojourn=0.02), target=0.1)
     for second in range(15):
-        steady = demand(model, replace(what, latency=0.02), float(second))
+        steady = demand(model, replace(measured, latency=0.02), float(second))
     assert steady.source_lag == 0
     assert steady.queues.arrival.tolist() == pytest.approx([330.0])
-    demand(model, replace(what, latency=0.12), 15.0)
-    found = demand(model, replace(what, latency=0.37), 16.0)
+    demand(model, replace(measured, latency=0.12), 15.0)
+    found = demand(model, replace(measured, latency=0.37), 16.0)
     assert found.source_lag == pytest.approx(0.3)
     assert found.queues.arrival.tolist() == pytest.approx([400 * (1.1 + 0.3 / SETTINGS.drain_within)])
-    shrinking = demand(model, replace(what, latency=0.3), 17.0)
+    shrinking = demand(model, replace(measured, latency=0.3), 17.0)
     assert shrinking.queues.arrival.tolist() == pytest.approx([300 * (1.1 + 0.23 / SETTINGS.drain_within)])
 
 
 def test_source_lag_within_a_short_burst_is_ignored():
     model = JobModel(SETTINGS)
-    what = job(executor(cores=4, arrival=300.0, service=100.0, sojourn=0.02), target=0.1)
+    measured = job(executor(cores=4, arrival=300.0, service=100.0, sojourn=0.02), target=0.1)
     for second, latency in enumerate([0.02, 0.02, 0.02, 0.02, 0.065]):
-        found = demand(model, replace(what, latency=latency), float(second))
+        found = demand(model, replace(measured, latency=latency), float(second))
     assert found.queues.arrival.tolist() == pytest.approx([330.0])

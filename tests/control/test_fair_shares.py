@@ -26,7 +26,7 @@ def test_fair_shares_are_max_min_fair(needs, available):
         assert sum(shares) == min(available, sum(needed))
     for job, share in enumerate(shares):
         for other, theirs in enumerate(shares):
-            # Only a job with no more cores than the lacking job would have could give it one.
+            # If a job needs more, every other job has its minimum, or at most one core more than that job.
             if share < needed[job] and theirs > least[other]:
                 assert theirs <= share + 1
 
@@ -116,12 +116,12 @@ def test_divider_with_noise_between_two_allocations_rarely_exchanges():
 
 
 def test_divider_follows_loads_that_shift_every_few_seconds():
-    """Nearly every change is a shift then: they are not to be taken for noise."""
+    """Nearly every change between snapshots is a shift here, which must not count as noise."""
     random, divider, current = np.random.default_rng(1), Divider(ControlSettings()), [12, 12]
-    right = 0
+    correct = 0
     for second in range(120):
         shares = [45.0, 27.0] if second // 4 % 2 else [30.0, 42.0]
         portion = divider.divide(demand(np.array(shares) * random.normal(1, 0.01, 2), current), 24, float(second))
         current = portion.cores.tolist()
-        right += current == ([15, 9] if second // 4 % 2 else [10, 14])
-    assert right >= 100
+        correct += current == ([15, 9] if second // 4 % 2 else [10, 14])
+    assert correct >= 100

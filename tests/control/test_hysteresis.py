@@ -25,7 +25,7 @@ def test_hysteresis_returns_maximum_of_last_seconds(needs):
     assert hysteresis.most(float(len(needs) - 1), np.array([99])).tolist() == [max(needs[-11:])]
 
 
-def mistaken(hysteresis, start, load=4.0, later=4.0):
+def release_then_grow(hysteresis, start, load=4.0, later=4.0):
     hysteresis.released(start, load)
     hysteresis.grown(start + 5)
     hysteresis.calm(start + 6, later)
@@ -34,13 +34,13 @@ def mistaken(hysteresis, start, load=4.0, later=4.0):
 def test_hysteresis_premature_release_doubles_time_up_to_eightfold():
     hysteresis = Hysteresis(10.0)
     for turn in range(5):
-        mistaken(hysteresis, 100.0 * turn)
+        release_then_grow(hysteresis, 100.0 * turn)
         assert hysteresis.seconds == 10.0 * 2 ** min(turn + 1, MOST_DOUBLINGS)
 
 
 def test_hysteresis_release_before_risen_load_is_not_premature():
     hysteresis = Hysteresis(10.0)
-    mistaken(hysteresis, 0.0, later=8.0)
+    release_then_grow(hysteresis, 0.0, later=8.0)
     assert hysteresis.seconds == 10.0
 
 
@@ -61,7 +61,7 @@ def test_hysteresis_growth_without_release_keeps_time():
 
 def test_hysteresis_time_halves_after_long_time_without_premature_release():
     hysteresis = Hysteresis(10.0)
-    mistaken(hysteresis, 0.0)
+    release_then_grow(hysteresis, 0.0)
     hysteresis.calm(100.0, 4.0)
     assert hysteresis.seconds == 20.0
     hysteresis.calm(130.0, 4.0)

@@ -26,7 +26,7 @@ class Cluster:
         self.loop = loop
         self.names = [f"node-{number}" for number in range(nodes)]
         self.place = {group: self.names[group % nodes] for group in range(groups)}
-        self.born = nodes
+        self.created = nodes
         self.refuses = refuses
         self.history = []
 
@@ -46,8 +46,8 @@ class Cluster:
         assert not {*proposal.release} & {*self.place.values()}, "a released node still has groups"
         self.names = [name for name in self.names if name not in proposal.release]
         if proposal.add and not self.refuses:
-            self.names += [f"node-{self.born + number}" for number in range(proposal.add)]
-            self.born += proposal.add
+            self.names += [f"node-{self.created + number}" for number in range(proposal.add)]
+            self.created += proposal.add
         done = self.loop.finish(proposal, self.problem(load, **budget), self.names)
         validate(done.problem, done.placement)
         for move in done.moves:
@@ -78,13 +78,13 @@ def test_reconfigurer_without_scaling_uses_potential_plan():
             calls.append(problem)
             return super().plan(problem, seed)
 
-    machine = Reconfigurer(Counting(), TargetUtilisation())
-    proposal = machine.begin(PlacementProblem([7, 7], [0, 1], 2, capacity=[10, 10]), "ab")
-    done = machine.finish(proposal)
+    reconfigurer = Reconfigurer(Counting(), TargetUtilisation())
+    proposal = reconfigurer.begin(PlacementProblem([7, 7], [0, 1], 2, capacity=[10, 10]), "ab")
+    done = reconfigurer.finish(proposal)
     assert done.placement is proposal.potential
     assert done.moves == ()
     assert len(calls) == 1
-    machine.finish(machine.begin(PlacementProblem([9, 9], [0, 1], 2, capacity=[10, 10]), "ab"))
+    reconfigurer.finish(reconfigurer.begin(PlacementProblem([9, 9], [0, 1], 2, capacity=[10, 10]), "ab"))
     assert len(calls) == 3
 
 
@@ -117,12 +117,12 @@ def test_reconfigurer_keeps_draining_nodes_when_load_rises():
 
 
 def test_reconfigurer_balances_without_adding_nodes():
-    machine = loop()
+    reconfigurer = loop()
     problem = PlacementProblem([4, 4, 4, 1, 1], [0, 0, 0, 1, 2], 3, capacity=[CAPACITY] * 3)
     assert problem.shares(problem.current).max() > 1
-    proposal = machine.begin(problem, "abc")
+    proposal = reconfigurer.begin(problem, "abc")
     assert not proposal.scales
-    assert machine.finish(proposal).moves
+    assert reconfigurer.finish(proposal).moves
 
 
 def test_reconfigurer_relieves_overloaded_node_before_draining_another():
@@ -131,10 +131,10 @@ def test_reconfigurer_relieves_overloaded_node_before_draining_another():
         def decide(self, problem, plan, marked, last):
             return Scaling(remove=() if marked.any() else (3,))
 
-    machine = Reconfigurer(Milp(), Removes())
+    reconfigurer = Reconfigurer(Milp(), Removes())
     load = [5, 5, 5, 3, 3, 2]
     problem = PlacementProblem(load, [0, 0, 0, 1, 2, 3], 4, capacity=[20] * 4, max_moves=1)
-    done = machine.finish(machine.begin(problem, "abcd"))
+    done = reconfigurer.finish(reconfigurer.begin(problem, "abcd"))
     assert [move.source for move in done.moves] == ["a"]
 
 
@@ -150,40 +150,40 @@ def test_reconfigurer_plans_without_nodes_that_were_not_added():
     assert without.finish(proposal).nodes == tuple(cluster.names)
 
 
-def test_reconfigurer_drains_foreign_draining_nodes_without_releasing_or_keeping_them():
-    machine = loop()
+def test_reconfigurer_drains_nodes_marked_elsewhere_without_releasing_or_keeping_them():
+    reconfigurer = loop()
     problem = PlacementProblem([9, 9, 9], [0, 1, 2], 3, capacity=[CAPACITY] * 3, draining=[2])
-    proposal = machine.begin(problem, "abc")
+    proposal = reconfigurer.begin(problem, "abc")
     assert proposal.keep == ()
-    done = machine.finish(proposal, replace(problem, bins=5, capacity=np.full(5, CAPACITY), draining=[2]), "abcde")
+    done = reconfigurer.finish(proposal, replace(problem, bins=5, capacity=np.full(5, CAPACITY), draining=[2]), "abcde")
     assert [move.source for move in done.moves] == ["c"]
     empty = replace(done.problem, current=done.placement.bin)
-    assert machine.begin(empty, "abcde").release == ()
+    assert reconfigurer.begin(empty, "abcde").release == ()
 
 
 def test_reconfigurer_keeps_marked_node_if_all_others_drain():
-    machine = Reconfigurer(planner("flux"), TargetUtilisation(patience=1))
+    reconfigurer = Reconfigurer(planner("flux"), TargetUtilisation(patience=1))
     problem = PlacementProblem([1, 1, 1], [0, 1, 2], 3, capacity=[CAPACITY] * 3)
-    assert machine.begin(problem, "abc").remove == ("b", "c")
-    proposal = machine.begin(replace(problem, draining=np.array([True, False, False])), "abc")
+    assert reconfigurer.begin(problem, "abc").remove == ("b", "c")
+    proposal = reconfigurer.begin(replace(problem, draining=np.array([True, False, False])), "abc")
     # One of the two is marked again, now that the other stays.
     assert proposal.keep == ("b",)
-    assert machine.marked == {"c"}
-    assert {move.target for move in machine.finish(proposal).moves} == {"b"}
+    assert reconfigurer.marked == {"c"}
+    assert {move.target for move in reconfigurer.finish(proposal).moves} == {"b"}
 
 
 def test_reconfigurer_unmarks_absent_nodes():
-    machine = Reconfigurer(planner("flux"), TargetUtilisation(patience=1))
-    machine.begin(PlacementProblem([1, 1], [0, 1], 2, capacity=[CAPACITY] * 2), ["a", "b"])
-    assert machine.marked == {"b"}
+    reconfigurer = Reconfigurer(planner("flux"), TargetUtilisation(patience=1))
+    reconfigurer.begin(PlacementProblem([1, 1], [0, 1], 2, capacity=[CAPACITY] * 2), ["a", "b"])
+    assert reconfigurer.marked == {"b"}
     # Node b left by itself; a later node of the same name must not inherit the mark.
-    machine.begin(PlacementProblem([6, 1], [0, 0], 1, capacity=[CAPACITY]), ["a"])
-    assert machine.marked == set()
+    reconfigurer.begin(PlacementProblem([6, 1], [0, 0], 1, capacity=[CAPACITY]), ["a"])
+    assert reconfigurer.marked == set()
 
 
 def test_reconfiguration_moves_of_new_groups_have_no_source():
-    machine = Reconfigurer(planner("flux"), TargetUtilisation())
-    done = machine.finish(machine.begin(PlacementProblem([6, 6], [-1, 1], 2, capacity=[CAPACITY] * 2), "ab"))
+    reconfigurer = Reconfigurer(planner("flux"), TargetUtilisation())
+    done = reconfigurer.finish(reconfigurer.begin(PlacementProblem([6, 6], [-1, 1], 2, capacity=[CAPACITY] * 2), "ab"))
     assert done.moves == (GroupMove(0, None, "a"),)
 
 
@@ -242,11 +242,11 @@ def test_reconfigurer_with_policy_naming_wrong_bin_raises(scaling, message):
 
 
 def test_reconfigurer_with_wrong_node_names_raises():
-    machine = loop()
+    reconfigurer = loop()
     problem = PlacementProblem([7, 7], [0, 1], 2, capacity=[CAPACITY] * 2)
     for names in ("a", "aa", "abc"):
         with pytest.raises(PlanningError, match="give 2 distinct names"):
-            machine.begin(problem, names)
-    proposal = machine.begin(problem, "ab")
+            reconfigurer.begin(problem, names)
+    proposal = reconfigurer.begin(problem, "ab")
     with pytest.raises(PlanningError, match="belong together"):
-        machine.finish(proposal, problem)
+        reconfigurer.finish(proposal, problem)

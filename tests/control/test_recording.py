@@ -116,7 +116,7 @@ def test_decision_dict_survives_msgpack_and_json():
 
 
 def test_decision_dicts_of_the_loop_survive_msgpack(kit):
-    load = kit.Load("job", lambda now: 4000, [(kit.machines("op", [0], [1], 1000.0), kit.even(1))], target=0.05)
+    load = kit.Load("job", lambda now: 4000, [(kit.executors("op", [0], [1], 1000.0), kit.even(1))], target=0.05)
     plant = kit.Plant(kit.nodes(2, 4), [load]).run(3, ControlLoop())
     assert plant.decisions("job")
     for decision in plant.decisions("job"):

@@ -11,13 +11,17 @@ from dask_elastic.vocab.errors import UnknownPlanner
 
 @pytest.fixture(scope="module")
 def recorded(kit):
-    executors = kit.machines("op", [0, 1, 2], [2, 2, 2], 1000.0, state=1 << 24)
+    executors = kit.executors("op", [0, 1, 2], [2, 2, 2], 1000.0, state=1 << 24)
     load = kit.Load("job", lambda now: 4000 if now < 12 else 9000, [(executors, kit.even(3))], target=0.03)
     return kit.Plant(kit.nodes(4, 6), [load], seed=1, noise=0.04).run(40, ControlLoop())
 
 
 def decided(plans):
     return [(decision.time, decision.changes, decision.reason) for plan in plans for decision in plan.decisions]
+
+
+def wanted(plans):
+    return [sum(decision.wanted.values()) for plan in plans for decision in plan.decisions]
 
 
 def test_replay_of_recording_repeats_its_decisions(recorded):
@@ -28,11 +32,9 @@ def test_replay_of_recording_repeats_its_decisions(recorded):
 
 
 def test_replay_with_another_planner_wants_same_number_of_cores(recorded):
-    first = replay(recorded.snapshots, planner="naive")
-    assert decided(first) != decided(recorded.plans)
-    for own, other in zip(recorded.plans, first, strict=True):
-        assert sum(sum(c.after.values()) for c in own.changes) == sum(sum(c.after.values()) for c in other.changes)
-        break
+    other = replay(recorded.snapshots, planner="naive")
+    assert decided(other) != decided(recorded.plans)
+    assert wanted(other) == wanted(recorded.plans)
 
 
 def test_replay_with_other_settings_decides_differently(recorded):

@@ -140,7 +140,6 @@ def test_policy_accounts_for_node_capacities():
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10_000))
 def test_policy_after_scaling_requests_no_further_change(seed):
-    """After scaling, the same load requests no further change."""
     random = np.random.default_rng(seed)
     bins = int(random.integers(2, 9))
     groups = bins * int(random.integers(3, 9))

@@ -203,7 +203,7 @@ def test_import_between_processes_is_found(module, source):
 
 
 def test_import_of_a_lower_plane_is_allowed():
-    source = "from dask_elastic.runtime.transport import peer\nfrom dask_elastic.runtime.worker.host import Host"
+    source = "from dask_elastic.runtime.transport import peer\nfrom dask_elastic.runtime.worker.members import Members"
     assert plane_violations("dask_elastic.runtime.worker.node", source) == []
 
 

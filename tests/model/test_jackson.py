@@ -32,7 +32,7 @@ def test_expected_latency_equals_equation_one(network):
     assert expected_latency(external, arrival, service, cores) == pytest.approx(sum(parts) / external)
 
 
-def test_expected_latency_of_edge_cases():
+def test_expected_latency_of_unstable_executor_is_infinite_and_of_idle_one_zero():
     assert expected_latency(1.0, [3.0, 1.0], [2.0, 2.0], [1, 1]) == math.inf
     assert expected_latency(1.0, [1.0, 0.0], [2.0, 2.0], [1, 0]) == 1.0
     assert expected_latency(0.0, [0.0], [2.0], [1]) == 0.0

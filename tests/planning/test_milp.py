@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from dask_elastic.planning.placement.check import validate
+from dask_elastic.planning.placement.draft import Draft
 from dask_elastic.planning.placement.flux import Flux
 from dask_elastic.planning.placement.milp import Milp
-from dask_elastic.planning.placement.problem import Draft, PlacementProblem
+from dask_elastic.planning.placement.problem import PlacementProblem
 from dask_elastic.planning.placement.quality import load_distance
 from dask_elastic.testing.planners import problems, valid_placements
 from dask_elastic.vocab.errors import PlanningError

@@ -5,7 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from dask_elastic.planning.placement.problem import Draft, Placement, PlacementProblem
+from dask_elastic.planning.placement.draft import Draft
+from dask_elastic.planning.placement.problem import Placement, PlacementProblem
 from dask_elastic.vocab.errors import PlanningError
 
 

@@ -164,16 +164,16 @@ def test_empty_dictionaries_hash_as_nulls() -> None:
 def test_slice_hashes_its_rows_instead_of_the_whole_dictionary(monkeypatch: pytest.MonkeyPatch) -> None:
     words = pa.array([f"a string number {number}" for number in range(1000)]).dictionary_encode()
     expected = hashes(words)[500:502]
-    asked = []
+    lengths = []
     original = string_words
 
     def counting(data: Any, offsets: Any, family: Any) -> Any:
-        asked.append(len(offsets) - 1)
+        lengths.append(len(offsets) - 1)
         return original(data, offsets, family)
 
     monkeypatch.setattr("dask_elastic.routing.hashing.string_words", counting)
     assert hashes(words.slice(500, 2)) == expected
-    assert asked == [2]
+    assert lengths == [2]
 
 
 def test_integers_of_any_width_hash_alike() -> None:

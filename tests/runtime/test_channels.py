@@ -99,9 +99,9 @@ async def breaks(count):
 @pytest.mark.parametrize(
     ("answer", "error", "message"),
     [
-        (nothing, NodeLost, "tcp://there:1 did not take a connection up within 0.01 s"),
+        (nothing, NodeLost, "tcp://there:1 did not accept a connection within 0.01 s"),
         (other_words, ProtocolError, "tcp://there:1 does not answer as a worker with dask_elastic does"),
-        (breaks, NodeLost, r"tcp://there:1 did not take a connection up: OSError\('broken'\)"),
+        (breaks, NodeLost, r"tcp://there:1 did not accept a connection: OSError\('broken'\)"),
     ],
 )
 def test_a_connection_that_is_not_taken_up_is_closed_and_named(answer, error, message, monkeypatch):

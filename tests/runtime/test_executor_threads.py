@@ -18,7 +18,7 @@ from dask_elastic.vocab.identity import ExecutorId
 ME = ExecutorId("per_key", 0)
 
 
-class NoDelivery:
+class NoExchange:
     """Keeps the messages to remote tasks."""
 
     def __init__(self):
@@ -40,7 +40,7 @@ class NoThreads(JobThreads):
 def home():
     """An executor whose only task is remote."""
     executor = ElasticExecutor(ME, KeySpace(1, 4), 0, {1: 1}, [ExecutorId("rows", 0)], threading.Lock)
-    made = ExecutorThreads(executor, None, None, NoThreads("job", print), NoDelivery(), print)
+    made = ExecutorThreads(executor, None, None, NoThreads("job", print), NoExchange(), print)
     made.begin()
     return made
 
@@ -48,7 +48,7 @@ def home():
 def test_flush_answer_after_the_caller_gave_up_is_ignored(home):
     with pytest.raises(TimeoutError, match="did not send their state"):
         home.flush(0.0)
-    [_, request] = home.delivery.sent
+    [_, request] = home.exchange.sent
     assert request == m.FlushRequest(0, 1)
     home.receive(m.Flush(0, -1, None, request.token))
 
@@ -56,7 +56,7 @@ def test_flush_answer_after_the_caller_gave_up_is_ignored(home):
 def test_caller_that_waits_for_a_flush_returns_when_the_job_ends(home):
     waiting = threading.Thread(target=home.flush, args=(60.0,), daemon=True)
     waiting.start()
-    while len(home.delivery.sent) < 2:
+    while len(home.exchange.sent) < 2:
         time.sleep(0.01)
     home.threads.end()
     home.abort()
@@ -67,7 +67,7 @@ def test_caller_that_waits_for_a_flush_returns_when_the_job_ends(home):
 
 def test_late_change_of_cores_is_refused_and_counted(home):
     home.set_cores(2, {1: 2})
-    with pytest.raises(PlanningError, match="change 1 of its cores came after change 2"):
+    with pytest.raises(PlanningError, match="core change 1 is stale, core change 2 came before it"):
         home.set_cores(1, {1: 1})
     assert home.driver.refused == 1
     assert sorted(task.node for task in home.executor.routes.tasks.values()) == [1, 1]

@@ -184,7 +184,7 @@ class JobPart:
         self.ended = False
         self.refused = 0
         self.spec = SimpleNamespace(generation=3)
-        self.delivery = self
+        self.exchange = self
         self.taken = []
         self.errors = []
 
@@ -376,7 +376,7 @@ class Anything:
         self.ended = False
         self.refused = 0
         self.spec = SimpleNamespace(generation=3)
-        self.delivery = self
+        self.exchange = self
         self.errors = []
         self.taken = 0
 

@@ -162,14 +162,14 @@ class Simulation:
         self.check()
 
     def check_flushes(self, world: World) -> None:
-        """Check that a completed flush left every row in the primary copy that was settled when it was requested."""
-        for token, (executor, settled) in self.disturber.asked.items():
+        """Check that a completed flush has brought every row to the primary copy that was settled at its request."""
+        for token, (executor, settled) in self.disturber.flush_requests.items():
             home = world.homes[executor]
             if token in home.flushes and token not in self.flushed:
                 self.flushed.add(token)
                 table = read_state(home.component.operator, home.executor.store)
                 counted = 0 if table is None else sum(table["count"].to_pylist())
-                assert counted >= settled, f"{executor}: flush {token} left rows out of the primary copy"
+                assert counted >= settled, f"{executor}: the primary copy lacks rows after flush {token}"
 
     def check(self) -> None:
         rows = [row for batches in self.batches for batch in batches for row in batch.to_pylist()]
@@ -178,7 +178,7 @@ class Simulation:
         assert state_of(self.world, "per_bucket", "bucket") == expected
         assert last_outputs(self.world) == expected
         self.check_flushes(self.world)
-        assert self.flushed == self.disturber.asked.keys(), "a requested flush was never completed"
+        assert self.flushed == self.disturber.flush_requests.keys(), "a requested flush was never completed"
         for home in self.world.homes.values():
             executor = home.executor
             assert executor.recovery.rows == 0, "rows were never replayed"

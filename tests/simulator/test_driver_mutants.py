@@ -121,7 +121,7 @@ MUTANTS = [
 
 
 @pytest.mark.parametrize("mutate", MUTANTS, ids=lambda mutate: mutate.__name__)
-def test_a_fault_in_the_driver_is_found(monkeypatch, mutate):
+def test_driver_mutant_is_found(monkeypatch, mutate):
     mutate(monkeypatch)
     error = first_failure(MOST_SEEDS)
     assert error is not None, f"{MOST_SEEDS} seeds found nothing"

@@ -78,16 +78,16 @@ def maximum_of_inputs_is_used(monkeypatch):
 
 
 def active_again_is_not_forwarded(monkeypatch):
-    """An executor that is active again does not send this before its next watermark."""
+    """An executor that becomes active again forwards this only with its next watermark."""
     real = Watermarks.inputs_advanced
 
-    def heard(self):
+    def inputs_advanced(self):
         before = self.now
         real(self)
         if before.idle and self.now == before._replace(idle=False):
             self.now = self._last = before
 
-    monkeypatch.setattr(Watermarks, "inputs_advanced", heard)
+    monkeypatch.setattr(Watermarks, "inputs_advanced", inputs_advanced)
 
 
 def last_watermark_is_not_sent(monkeypatch):

@@ -118,43 +118,43 @@ BATCH = st.tuples(
 )
 
 
-def batchwise(view: StateView, keys: list[str], operation: str, given_: Any) -> None:
+def batchwise(view: StateView, keys: list[str], operation: str, argument: Any) -> None:
     distinct = view.keys["key"].to_pylist()
     rows = len(keys)
     match operation:
         case "last":
-            chosen = dict(zip(KEYS, given_, strict=True))
+            chosen = dict(zip(KEYS, argument, strict=True))
             view.set("last", pa.array([chosen[key] for key in distinct], pa.int64()))
         case "all" | "recent":
-            view.list(operation).append(given_[:rows])
+            view.list(operation).append(argument[:rows])
         case "counts" | "seen":
-            view.map(operation).put([own for own, _ in given_[:rows]], [value for _, value in given_[:rows]])
+            view.map(operation).put([own for own, _ in argument[:rows]], [value for _, value in argument[:rows]])
         case "remove":
-            view.map("counts").remove(given_[:rows])
+            view.map("counts").remove(argument[:rows])
         case "newest":
-            view.list("recent").keep_newest(given_)
+            view.list("recent").keep_newest(argument)
         case "clear":
-            column = view.column(given_)
+            column = view.column(argument)
             column.clear(np.array([key != "b" for key in distinct]))
 
 
-def keywise(view: StateView, cells: Cells, keys: list[str], operation: str, given_: Any) -> None:
+def keywise(view: StateView, cells: Cells, keys: list[str], operation: str, argument: Any) -> None:
     distinct = view.keys["key"].to_pylist()
     states = {key: cells.key(position) for position, key in enumerate(distinct)}
     match operation:
         case "last":
-            for key, value in zip(KEYS, given_, strict=True):
+            for key, value in zip(KEYS, argument, strict=True):
                 if key in states:
                     states[key]["last"] = value
         case "newest":
             for state in states.values():
-                state["recent"].keep_newest(given_)
+                state["recent"].keep_newest(argument)
         case "clear":
             for key, state in states.items():
                 if key != "b":
-                    state[given_].clear()
+                    state[argument].clear()
         case _:
-            for key, row in zip(keys, given_, strict=False):
+            for key, row in zip(keys, argument, strict=False):
                 if operation in ("all", "recent"):
                     states[key][operation].append(row)
                 elif operation == "remove":
@@ -163,22 +163,22 @@ def keywise(view: StateView, cells: Cells, keys: list[str], operation: str, give
                     states[key][operation][row[0]] = row[1]
 
 
-def modelwise(model: Model, keys: list[str], operation: str, given_: Any, now: float) -> None:
+def modelwise(model: Model, keys: list[str], operation: str, argument: Any, now: float) -> None:
     match operation:
         case "last":
-            for key, value in zip(KEYS, given_, strict=True):
+            for key, value in zip(KEYS, argument, strict=True):
                 if key in keys:
                     model.last[key] = value, now + TTL
         case "newest":
             for key in keys:
                 kept = [entry for entry in model.lists.get((key, "recent"), []) if entry[1] > now]
-                model.lists[key, "recent"] = kept[len(kept) - min(given_, len(kept)) :]
+                model.lists[key, "recent"] = kept[len(kept) - min(argument, len(kept)) :]
         case "clear":
             for key in set(keys) - {"b"}:
-                model.lists.pop((key, given_), None)
-                model.maps.pop((key, given_), None)
+                model.lists.pop((key, argument), None)
+                model.maps.pop((key, argument), None)
         case _:
-            for key, row in zip(keys, given_, strict=False):
+            for key, row in zip(keys, argument, strict=False):
                 if operation in ("all", "recent"):
                     model.lists.setdefault((key, operation), []).append((row, model.end(operation, now)))
                 elif operation == "remove":
@@ -195,12 +195,12 @@ def test_state_after_random_operations_and_moves_equals_python_model(batches, mo
         now += passed
         view = bench.view(keys, now)
         cells = Cells(view)
-        for operation, given_ in operations:
+        for operation, argument in operations:
             if level == "batch":
-                batchwise(view, keys, operation, given_)
+                batchwise(view, keys, operation, argument)
             else:
-                keywise(view, cells, keys, operation, given_)
-            modelwise(model, keys, operation, given_, now)
+                keywise(view, cells, keys, operation, argument)
+            modelwise(model, keys, operation, argument, now)
         cells.commit()
         view.commit()
         check_reads(bench.view(keys, now), model, keys, now)

@@ -99,7 +99,7 @@ def test_concurrent_tasks_with_growth_and_reads_lose_no_update(checked: bool) ->
 
 @pytest.mark.usefixtures("frequent_switches")
 def test_install_and_drop_of_one_shard_leave_other_shards_updates_intact() -> None:
-    """One shard is installed, extracted and dropped repeatedly, which packs the store under the other's task."""
+    """Each drop of shard 1 packs the store, while task 0 updates shard 0."""
     store = KeyedStore(2, lambda hashes: (hashes % np.uint64(2)).astype(np.intp), threading.Lock)
     store.declare(pa.schema({"key": pa.int64()}), FIELDS)
     store.grant(0, 0)
@@ -111,18 +111,18 @@ def test_install_and_drop_of_one_shard_leave_other_shards_updates_intact() -> No
             for batch in range(150):
                 keys = (np.arange(300) + 10 * batch) * 2
                 located = session.locate(pa.record_batch({"key": keys}), ["key"], keys.astype(np.uint64))
-                session.apply(located, lambda now: [now[0] + 1, now[1]])
+                session.apply(located, lambda current: [current[0] + 1, current[1]])
         except BaseException as error:
             failures.append(error)
 
-    guest = KeyedStore(2, lambda hashes: (hashes % np.uint64(2)).astype(np.intp))
-    guest.declare(pa.schema({"key": pa.int64()}), FIELDS)
-    guest.grant(1, 9)
+    source = KeyedStore(2, lambda hashes: (hashes % np.uint64(2)).astype(np.intp))
+    source.declare(pa.schema({"key": pa.int64()}), FIELDS)
+    source.grant(1, 9)
     odd = np.arange(8000) * 2 + 1
-    visitor = guest.session(9)
-    located = visitor.locate(pa.record_batch({"key": odd}), ["key"], odd.astype(np.uint64))
-    visitor.apply(located, lambda now: [now[0] + 7, now[1]])
-    state = guest.extract()
+    source_session = source.session(9)
+    located = source_session.locate(pa.record_batch({"key": odd}), ["key"], odd.astype(np.uint64))
+    source_session.apply(located, lambda current: [current[0] + 7, current[1]])
+    state = source.extract()
     assert state is not None
     worker = threading.Thread(target=work)
     worker.start()

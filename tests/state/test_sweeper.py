@@ -15,7 +15,7 @@ SHARDS = 4
 TTL = 10.0
 
 
-class Copy:
+class Bench:
     """A store in which task 0 owns the even shards and task 1 the odd ones."""
 
     def __init__(self, declared: dict[str, Any], track_dirty: bool = False) -> None:
@@ -62,68 +62,68 @@ ALL_EXPIRE = {
 
 @pytest.mark.parametrize("names", [["v"], ["l"], ["m"], ["v", "l", "m"]])
 def test_sweep_key_with_all_state_expired_removes_key(names):
-    copy = Copy({name: ALL_EXPIRE[name] for name in names})
-    copy.put([0, 2], now=100.0)
-    copy.put([4], now=105.0)
-    copy.put([1], now=100.0)
-    before = copy.store.state_bytes()
-    copy.sweep(0, now=np.nextafter(110.0, 0))
-    assert copy.keys() == {0, 1, 2, 4}
-    copy.sweep(0, now=110.0)
-    assert copy.keys() == {1, 4}, "the other task sweeps its own shards"
-    assert copy.store.state_bytes() < before
-    copy.sweep(1, now=110.0)
-    copy.sweep(0, now=115.0)
-    assert copy.keys() == set()
-    assert copy.store.state_bytes() == 0
+    bench = Bench({name: ALL_EXPIRE[name] for name in names})
+    bench.put([0, 2], now=100.0)
+    bench.put([4], now=105.0)
+    bench.put([1], now=100.0)
+    before = bench.store.state_bytes()
+    bench.sweep(0, now=np.nextafter(110.0, 0))
+    assert bench.keys() == {0, 1, 2, 4}
+    bench.sweep(0, now=110.0)
+    assert bench.keys() == {1, 4}, "the other task sweeps its own shards"
+    assert bench.store.state_bytes() < before
+    bench.sweep(1, now=110.0)
+    bench.sweep(0, now=115.0)
+    assert bench.keys() == set()
+    assert bench.store.state_bytes() == 0
 
 
 def test_sweep_value_without_ttl_keeps_key():
-    copy = Copy({**ALL_EXPIRE, "total": pa.int64()})
-    copy.put([0, 2], now=100.0)
-    copy.sweep(0, now=1000.0)
-    assert copy.keys() == {0, 2}
-    _, values = copy.store.rows()
-    layout = copy.layout
+    bench = Bench({**ALL_EXPIRE, "total": pa.int64()})
+    bench.put([0, 2], now=100.0)
+    bench.sweep(0, now=1000.0)
+    assert bench.keys() == {0, 2}
+    _, values = bench.store.rows()
+    layout = bench.layout
     assert [values[layout.spans[name].start].lengths.tolist() for name in ("l", "m")] == [[0, 0], [0, 0]]
     assert values[layout.spans["v"].start + 1].tolist() == [False, False]
     assert values[layout.spans["total"].start + 1].tolist() == [True, True]
 
 
 def test_sweep_step_is_bounded_and_round_visits_all_keys():
-    copy = Copy({"v": Value(pa.int64(), ttl=TTL)})
+    bench = Bench({"v": Value(pa.int64(), ttl=TTL)})
     keys = np.arange(0, 40 * LEAST_KEYS, 2)
-    copy.put(keys, now=100.0)
-    sweeper = Sweeper(copy.sessions[0], copy.layout)
-    left = [len(copy.keys())]
+    bench.put(keys, now=100.0)
+    sweeper = Sweeper(bench.sessions[0], bench.layout)
+    left = [len(bench.keys())]
     while left[-1]:
         sweeper.step(200.0, 0)
-        left.append(len(copy.keys()))
+        left.append(len(bench.keys()))
     assert np.diff(left).min() == -LEAST_KEYS
     assert len(left) == 1 + len(keys) / LEAST_KEYS
-    assert copy.store.slots.used == 0, "slots are freed at the end of a round"
-    copy.put(keys[:3], now=300.0)
-    assert copy.keys() == {0, 2, 4}
+    assert bench.store.slots.used == 0, "slots are freed at the end of a round"
+    bench.put(keys[:3], now=300.0)
+    assert bench.keys() == {0, 2, 4}
 
 
 def test_sweep_step_after_larger_batch_visits_more_keys():
-    copy = Copy({"v": Value(pa.int64(), ttl=TTL)})
-    copy.put(np.arange(0, 4000, 2), now=100.0)
-    Sweeper(copy.sessions[0], copy.layout).step(200.0, keys=700)
-    assert len(copy.keys()) == 2000 - 1400
+    bench = Bench({"v": Value(pa.int64(), ttl=TTL)})
+    bench.put(np.arange(0, 4000, 2), now=100.0)
+    Sweeper(bench.sessions[0], bench.layout).step(200.0, keys=700)
+    assert len(bench.keys()) == 2000 - 1400
 
 
 def test_sweep_without_ttl_removes_nothing():
-    copy = Copy({"v": pa.int64()})
-    view = copy.view([0], now=0.0)
+    bench = Bench({"v": pa.int64()})
+    view = bench.view([0], now=0.0)
     view.set("v", pa.array([None], pa.int64()))
     view.commit()
-    copy.sweep(0, now=1e12)
-    assert copy.keys() == {0}
+    bench.sweep(0, now=1e12)
+    assert bench.keys() == {0}
 
 
 def test_flush_of_swept_keys_deletes_them_from_primary_copy():
-    home, remote = Copy(ALL_EXPIRE), Copy(ALL_EXPIRE, track_dirty=True)
+    home, remote = Bench(ALL_EXPIRE), Bench(ALL_EXPIRE, track_dirty=True)
     for shard in range(SHARDS):
         home.store.revoke(shard)
     remote.put([0, 2], now=100.0)
@@ -143,7 +143,7 @@ def test_flush_of_swept_keys_deletes_them_from_primary_copy():
 
 
 def test_flush_of_key_deleted_and_swept_before_flush_deletes_it_from_primary_copy():
-    home, remote = Copy(ALL_EXPIRE), Copy(ALL_EXPIRE, track_dirty=True)
+    home, remote = Bench(ALL_EXPIRE), Bench(ALL_EXPIRE, track_dirty=True)
     remote.put([0], now=100.0)
     home.store.install(remote.store.extract(dirty_only=True))
     view = remote.view([0], now=101.0)
@@ -158,10 +158,10 @@ def test_flush_of_key_deleted_and_swept_before_flush_deletes_it_from_primary_cop
 
 
 def test_tombstone_installed_as_dirty_is_extracted_again():
-    first, second, third = (Copy(ALL_EXPIRE, track_dirty=True) for _ in range(3))
+    first, second, third = (Bench(ALL_EXPIRE, track_dirty=True) for _ in range(3))
     first.put([0, 2], now=100.0)
-    for copy in (second, third):
-        copy.store.install(first.store.extract())
+    for bench in (second, third):
+        bench.store.install(first.store.extract())
     first.put([2], now=108.0)
     first.sweep(0, now=111.0)
     second.store.install(first.store.extract(dirty_only=True), dirty=True)
@@ -171,10 +171,10 @@ def test_tombstone_installed_as_dirty_is_extracted_again():
 
 
 def test_full_extract_omits_deleted_keys():
-    copy = Copy(ALL_EXPIRE, track_dirty=True)
-    copy.put([0, 2], now=100.0)
-    copy.put([2], now=108.0)
-    copy.sweep(0, now=111.0)
-    whole = copy.store.extract()
+    bench = Bench(ALL_EXPIRE, track_dirty=True)
+    bench.put([0, 2], now=100.0)
+    bench.put([2], now=108.0)
+    bench.sweep(0, now=111.0)
+    whole = bench.store.extract()
     assert whole["key"].to_pylist() == [2]
     assert whole.column("__deleted").to_pylist() == [False]

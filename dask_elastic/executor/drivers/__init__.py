@@ -1,1 +1,1 @@
-"""Drivers of executors, written as generators of steps: the runtime runs them on threads, the simulation on fibers."""
+"""Drivers of executors, written as generators of steps: the runtime runs them on threads, the simulator on fibers."""

@@ -1,17 +1,19 @@
 """Drives one executor at its home: carries out its instructions, and keeps the order between them.
 
-The runtime and the simulation run this very code; see `dask_elastic.executor.drivers.steps`.
+The runtime and the simulator run the same code; see `dask_elastic.executor.drivers.steps`.
 
 Notes
 -----
-The rules of order, all of which the simulation's mutants break one by one:
+The rules of order, each of which a mutant of the simulator's tests breaks:
 
-- Events are handled one at a time, and the instructions of one are carried out before the next one is handled.
-  Batches do not take part in this; instructions that only wake tasks or return credit do not wait for it either.
-- What a remote task sent behind outputs is taken after these have been delivered.
-- A node's link is cut before its loss is handled, and the loss is handled behind the outputs that came before.
+- Events are handled one at a time, and the instructions of one are carried out before the next one is handled. Batches
+  are accepted and settled beside events. What settling returns waits for its turn, unless it only wakes tasks and
+  returns credit.
+- A message that a remote task sent after outputs is handled after these have been delivered.
+- A node's link is cut before its loss is handled, and the loss is handled after the outputs that arrived before.
 - A shard counts as installed once its state has been sent.
-- Only the receiver of a `Wake` feeds a remote task: no further `Wake` comes before `take` has returned None.
+- One thread at a time feeds a remote task: the one that started it, later the one that got its `Wake`. No further
+  `Wake` comes before `take` has returned None.
 - A change of cores that is older than the newest one is refused.
 """
 
@@ -35,13 +37,13 @@ from dask_elastic.vocab.errors import PlanningError
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.lock import MakeLock, NoLock
 
-FromRemote = m.ToHome | events.NodeLeft | events.NodeReturned
+EmitterItem = m.ToHome | events.NodeLeft | events.NodeReturned
 
 
 class ExecutorDriver:
     """Runs one elastic executor on a host.
 
-    Methods that return `Steps` are to be run by the caller: with `steps.run` in a thread.
+    The caller runs the `Steps` that methods return: in a thread with `steps.run`.
 
     Parameters
     ----------
@@ -50,12 +52,12 @@ class ExecutorDriver:
     host : ExecutorHost
         Threads and channels, or their simulation.
     make_lock : callable
-        Makes the lock of the queue between the threads that receive messages and the emitter.
+        Makes the lock of the queue between the emitter and the threads that receive messages.
 
     Attributes
     ----------
     refused : int
-        Changes of cores that were out of date.
+        Changes of cores that were refused because a newer one had been made.
     """
 
     def __init__(self, executor: ElasticExecutor, host: ExecutorHost, make_lock: MakeLock = NoLock):
@@ -65,13 +67,15 @@ class ExecutorDriver:
         self.refused = 0
         self._bells: dict[int, Bell] = {}
         self._node_of: dict[int, int] = {}
+        # The first sub-batch of each remote task that could not be sent, and the nodes whose loss is not handled yet.
         self._unsent: dict[int, int] = {}
         self._leaving: set[int] = set()
         self._newest_change = 0
         self._control = host.lock()
-        self._returns: deque[FromRemote] = deque()
-        self._behind = 0
-        self._returns_lock = make_lock()
+        self._emitter_queue: deque[EmitterItem] = deque()
+        # Items in the emitter's queue, and the one that it is handling.
+        self._emitter_backlog = 0
+        self._emitter_lock = make_lock()
         self._emitter = host.bell()
         self._emitting = False
 
@@ -82,7 +86,7 @@ class ExecutorDriver:
         yield from self._exclusively(self.executor.start)
 
     def offer(self, origin: ExecutorId, batch: Batch, nbytes: int) -> Steps[None]:
-        """Bring a batch; the thread that brings it sorts it by task, without a lock."""
+        """Take a batch; the calling thread splits it by task, without a lock."""
         if batch.rows.num_rows == 0:
             if nbytes:
                 yield partial(self.host.release, origin, nbytes)
@@ -92,30 +96,30 @@ class ExecutorDriver:
         yield from self._carry_out(instructions)
 
     def handle(self, event: events.Event) -> Steps[None]:
-        """Let the executor handle an event, and carry out what follows from it."""
+        """Let the executor handle an event, and carry out its instructions."""
         yield from self._exclusively(lambda: self.executor.handle(event, self.host.now()))
 
     def set_cores(self, change: int, cores: dict[int, int]) -> Steps[None]:
-        """Have so many cores on each node.
+        """Change the executor's cores.
 
         Parameters
         ----------
         change : int
-            Number of the change; later ones are higher.
+            The number of the change; newer changes have higher numbers.
         cores : dict of int to int
             Cores by node.
 
         Raises
         ------
         PlanningError
-            If a later change has been made, or the executor refuses these cores.
+            If the same or a newer change has been made, or the executor refuses these cores.
         """
         yield self._control.acquire
         try:
             if change <= self._newest_change:
                 self.refused += 1
                 raise PlanningError(
-                    f"{self.identity}: change {change} of its cores came after change {self._newest_change}"
+                    f"{self.identity}: core change {change} is stale, core change {self._newest_change} came before it"
                 )
             self._newest_change = change
             yield from self.handle(events.SetCores(cores))
@@ -125,40 +129,40 @@ class ExecutorDriver:
     def receive(self, message: m.ToHome) -> Steps[None]:
         """Take a message of a remote task that `Links.admit` let pass, in the order of arrival.
 
-        Delivering outputs may have to wait for credit, which the thread that reads a channel must not. So outputs, and
-        all that comes behind them until the emitter has caught up, are left to the emitter's thread.
+        The thread that reads a channel must not wait, but delivering outputs may wait for credit. So the emitter's
+        thread handles outputs, and all messages behind them until it has caught up.
         """
-        with self._returns_lock:
-            if self._behind or isinstance(message, m.Outputs):
-                self._behind += 1
-                self._returns.append(message)
+        with self._emitter_lock:
+            if self._emitter_backlog or isinstance(message, m.Outputs):
+                self._emitter_backlog += 1
+                self._emitter_queue.append(message)
                 self._emitter.ring()
                 return
         yield from self._take_back(message)
 
     def node_left(self, node: int, died: bool) -> None:
-        """Let other tasks replay what those on a node had to do; what it sent before still counts.
+        """Let other tasks replay the pending sub-batches of the tasks on a node; messages admitted before still count.
 
         Parameters
         ----------
         node : int
             The node, lost or removed from the job.
         died : bool
-            Whether its process is known to have ended, perhaps because of the rows that it was processing. A batch that
-            was never sent to it is not to blame.
+            Whether its process is known to have ended, perhaps because of the rows that it was processing. Sub-batches
+            that were never sent to it are not suspect.
         """
         self._leaving.add(node)
         self.executor.links.cut(node)
         self._behind_outputs(events.NodeLeft(node, died=died and bool(self.processing_on(node))))
 
     def node_returned(self, node: int) -> None:
-        """Let a node that had left be given tasks again."""
+        """Allow tasks again on a node that had left."""
         self._behind_outputs(events.NodeReturned(node))
 
     def _behind_outputs(self, event: events.NodeLeft | events.NodeReturned) -> None:
-        with self._returns_lock:
-            self._behind += 1
-            self._returns.append(event)
+        with self._emitter_lock:
+            self._emitter_backlog += 1
+            self._emitter_queue.append(event)
         self._start_emitter()
         self._emitter.ring()
 
@@ -171,7 +175,10 @@ class ExecutorDriver:
     # what a lost node was processing
 
     def processing_on(self, node: int) -> dict[int, int]:
-        """Return the batch that each task on a node is processing, as far as is known; none that was never sent."""
+        """Return the sub-batch that each task on a node is processing, as far as the home knows: number by task.
+
+        Sub-batches that could not be sent are left out.
+        """
         with self.executor.lock:
             tasks = [task for task in self.executor.routes.tasks.values() if task.node == node and task.pending]
             found = {task.number: sent.number for task in tasks if (sent := sent_in_process(task)) is not None}
@@ -179,14 +186,14 @@ class ExecutorDriver:
 
     @property
     def has_suspects(self) -> bool:
-        """Whether rows that a lost node may have died of are, or are about to be, with this executor."""
+        """Whether rows that may have killed a lost node wait here for replay, or will once its loss is handled."""
         with self.executor.lock:
             return bool(self._leaving) or self.executor.recovery.has_suspects()
 
     # instructions
 
     def _exclusively(self, decide: Callable[[], list[do.Instruction]]) -> Steps[None]:
-        """Let the executor decide, and carry its instructions out before anything else is decided."""
+        """Carry out the instructions that `decide` returns before any other event is handled."""
         yield self._control.acquire
         try:
             yield from self._carry_out(decide())
@@ -194,14 +201,14 @@ class ExecutorDriver:
             self._control.release()
 
     def _settle(self, instructions: list[do.Instruction]) -> Steps[None]:
-        """Carry out what follows from a settled unit of work; mere wakes and credit wait for no other event."""
+        """Carry out the instructions of settled work: as an event's, unless they only wake tasks and return credit."""
         if all(isinstance(instruction, do.Wake | do.Release) for instruction in instructions):
             yield from self._carry_out(instructions)
         else:
             yield from self._exclusively(lambda: instructions)
 
     def _carry_out(self, instructions: Iterable[do.Instruction]) -> Steps[None]:
-        # A queue, not a recursion: the arrival of one shard may begin the move of the next, for all shards of a task.
+        # A queue instead of recursion: each installed shard may begin the next move, for all shards of a task.
         pending = deque(instructions)
         while pending:
             match pending.popleft():
@@ -239,13 +246,13 @@ class ExecutorDriver:
         yield from self._feed(task, node)
 
     def _install(self, shard: int, task: int, node: int, copy: bool) -> Steps[list[do.Instruction]]:
-        """Send a shard's state to a node; returns what follows once it is sent."""
+        """Send a shard's state to a node; returns the instructions that follow once it is sent."""
         state = self.executor.store.extract([shard]) if copy else None
         yield from self._send(node, m.Install(task, shard, state))
         return self.executor.handle(events.StateInstalled(shard, task), self.host.now())
 
     def _send(self, node: int, message: m.ToRemote) -> Steps[None]:
-        """Send a message; one to a node that is out of reach is dropped: the node's loss is about to be handled."""
+        """Send a message; without a connection it is dropped, since the loss of the node will be handled."""
         sent = yield partial(self.host.send, node, message)
         if not sent and isinstance(message, m.SubBatch):
             self._unsent.setdefault(message.task, message.number)
@@ -298,34 +305,34 @@ class ExecutorDriver:
         yield from self._settle(self.executor.done(task, number, busy, self.host.now()))
 
     def _start_emitter(self) -> None:
-        with self._returns_lock:
+        with self._emitter_lock:
             starts, self._emitting = not self._emitting, True
         if starts:
             self.host.start("emitter", self._run_emitter())
 
     def _run_emitter(self) -> Steps[None]:
-        """Deliver the outputs of remote tasks, and take what came behind them."""
+        """Deliver the outputs of remote tasks, and handle the messages and events queued behind them."""
         while True:
             yield self._emitter.wait
             if self.host.ended:
                 return
-            message = self._returns.popleft()
-            match message:
+            item = self._emitter_queue.popleft()
+            match item:
                 case m.Outputs():
-                    if self.executor.links.leaves(message):
-                        yield partial(self.host.deliver, message.deliveries)
+                    if self.executor.links.leaves(item):
+                        yield partial(self.host.deliver, item.deliveries)
                 case events.NodeLeft():
-                    yield from self.handle(message)
-                    self._leaving.discard(message.node)
+                    yield from self.handle(item)
+                    self._leaving.discard(item.node)
                 case events.NodeReturned():
-                    yield from self.handle(message)
+                    yield from self.handle(item)
                 case _:
-                    yield from self._take_back(message)
-            with self._returns_lock:
-                self._behind -= 1
+                    yield from self._take_back(item)
+            with self._emitter_lock:
+                self._emitter_backlog -= 1
 
     def _take_back(self, message: m.Done | m.Flush | m.LabelReturned) -> Steps[None]:
-        """Take what a remote task reports; state is applied in one order with events."""
+        """Take a report of a remote task; one with state is applied like an event, one at a time."""
         if isinstance(message, m.Done):
             yield from self._settle(self.executor.take_back(message, self.host.now()))
         else:

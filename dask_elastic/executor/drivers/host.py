@@ -1,4 +1,4 @@
-"""What drivers need of the world that they run in: threads on a Dask worker, or fibers in the simulation."""
+"""What a driver requires of its host: threads and channels of a Dask worker, or fibers of the simulator."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ class ControlLock(Protocol):
 class TaskHost(Protocol):
     """What runs the tasks of a driver.
 
-    Methods that return `Any` are acts: a thread blocks in them, the simulation may get steps of a fiber from them.
+    Drivers yield methods that return `Any` as acts: these block a thread, or return steps of a fiber in the simulator.
     """
 
     @property
     def ended(self) -> bool:
-        """Whether the job has ended: tasks stop, whatever waits for them."""
+        """Whether the job has ended: tasks stop, even if work is queued."""
         ...
 
     def now(self) -> float:
@@ -80,7 +80,7 @@ class ExecutorHost(TaskHost, Protocol):
     def send(self, node: int, message: ToRemote) -> Any:
         """Send a message to a remote task; returns False if there is no connection to its node.
 
-        A message that `Links.stamp` gives no stamp is dropped, and counts as sent.
+        A message for which `Links.stamp` returns None is dropped, and counts as sent.
         """
         ...
 
@@ -101,7 +101,7 @@ class ExecutorHost(TaskHost, Protocol):
         ...
 
     def flushed(self, token: int) -> None:
-        """Take the answer to the flush request `token`: the primary copy is up to date."""
+        """Note that the flush request `token` is complete: the primary copy is up to date."""
         ...
 
 

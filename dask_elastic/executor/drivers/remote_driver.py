@@ -1,4 +1,4 @@
-"""Drives the tasks of one executor on a remote node; the runtime and the simulation run this very code."""
+"""Drives the tasks of one executor on a remote node; the runtime and the simulator run the same code."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class RemoteDriver:
     def receive(self, message: m.ToRemote) -> Steps[None]:
         """Take a message of the home that `RemotePart.admit` let pass, in the order of arrival.
 
-        A control record that finds its task idle is carried out at once by the caller. The caller brings the tuples as
-        well, so none can come in between.
+        If the task of a control record is idle, the caller carries the record out at once. The caller also brings the
+        sub-batches, so none can arrive in the meantime.
         """
         woken = self.part.receive(message, self.host.now())
         if isinstance(message, m.StartTask):
@@ -43,7 +43,7 @@ class RemoteDriver:
                 yield from self._control(record)
 
     def flush_due(self) -> None:
-        """Let every task send its dirty state home when its turn comes."""
+        """Queue a flush request at every task."""
         for task in list(self.part.tasks):
             if self.part.receive(self.part.flush_due(task), self.host.now()):
                 self._bells[task].ring()
@@ -81,5 +81,5 @@ class RemoteDriver:
 
     def _send(self, messages: list[m.ToHome]) -> Steps[None]:
         if messages and not (yield partial(self.host.send, messages)):
-            # The home replays all of this elsewhere as soon as it notices, or the job is lost with it.
+            # If this node is lost, the home replays these sub-batches elsewhere; if the home is lost, the job fails.
             self.close()

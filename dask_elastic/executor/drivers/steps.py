@@ -1,9 +1,9 @@
-"""Steps of a driver: generators that name each effect, so that threads and a simulation can run the same code.
+"""Steps of a driver: generators that yield each effect, so that threads and the simulator can run the same code.
 
 A driver is written once, as generators. Wherever it needs an effect (send a message, wait for a bell, deliver outputs),
 it yields an *act*, a callable without arguments, and is resumed with the act's result. A thread performs each act at
-once (`run`). The simulation lets other fibers run before each act, and runs an act that returns a generator as a fiber
-that may have to wait.
+once (`run`). The simulator lets other fibers run before each act; an act may return a generator, which the simulator
+runs as part of the fiber, so that the act can wait.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, TypeAlias, TypeVar
 T = TypeVar("T")
 
 Act: TypeAlias = Callable[[], Any]
-"""One effect of a driver; may block in a thread, and may return the steps of a fiber in the simulation."""
+"""One effect of a driver; may block in a thread, and may return steps of a fiber in the simulator."""
 
 Steps: TypeAlias = Generator[Act, Any, T]
 """What a driver does: it yields acts, gets their results, and returns a value."""

@@ -22,10 +22,11 @@ from dask_elastic.papers.workloads.node_loads import SIZES, Size, drifted, scale
 from dask_elastic.papers.workloads.operator_chains import operator_chain
 from dask_elastic.planning.placement.albic import Albic
 from dask_elastic.planning.placement.cola import Cola
+from dask_elastic.planning.placement.draft import Draft
 from dask_elastic.planning.placement.flux import Flux
 from dask_elastic.planning.placement.milp import Milp
 from dask_elastic.planning.placement.planner import PlacementPlanner
-from dask_elastic.planning.placement.problem import Draft, Placement, PlacementProblem
+from dask_elastic.planning.placement.problem import Placement, PlacementProblem
 
 _BUDGETS, _FEW_BUDGETS = (10, 20, 30, 40), (10, 40)
 _VARIES, _LITTLE_VARIES = (20.0, 40.0, 60.0, 80.0), (20.0, 60.0)

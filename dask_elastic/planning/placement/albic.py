@@ -26,9 +26,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dask_elastic.planning.placement.check import approach
+from dask_elastic.planning.placement.draft import Draft
 from dask_elastic.planning.placement.milp import Milp
 from dask_elastic.planning.placement.parts import above, contracted, pairs, parts
-from dask_elastic.planning.placement.problem import SLACK, Draft, Ints, Placement, PlacementProblem
+from dask_elastic.planning.placement.problem import SLACK, Ints, Placement, PlacementProblem
 from dask_elastic.planning.placement.quality import better, collocation, load_distance
 from dask_elastic.vocab.errors import PlanningError
 from dask_elastic.vocab.numbers import is_number

@@ -21,7 +21,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from dask_elastic.planning.placement.problem import SLACK, Draft, Ints, Placement, PlacementProblem
+from dask_elastic.planning.placement.draft import Draft
+from dask_elastic.planning.placement.problem import SLACK, Ints, Placement, PlacementProblem
 from dask_elastic.vocab.errors import InvalidPlan
 
 

@@ -23,8 +23,9 @@ import numpy as np
 
 from dask_elastic.planning.placement.check import approach, settle
 from dask_elastic.planning.placement.correlation import match
+from dask_elastic.planning.placement.draft import Draft
 from dask_elastic.planning.placement.graph_partition import partition
-from dask_elastic.planning.placement.problem import Draft, Floats, Ints, Placement, PlacementProblem
+from dask_elastic.planning.placement.problem import Floats, Ints, Placement, PlacementProblem
 from dask_elastic.planning.placement.quality import better, collocation, load_distance
 from dask_elastic.vocab.errors import PlanningError
 from dask_elastic.vocab.numbers import is_number

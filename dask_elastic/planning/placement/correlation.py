@@ -28,7 +28,8 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 
 from dask_elastic.planning.placement.check import approach, settle
-from dask_elastic.planning.placement.problem import Draft, Floats, Ints, Mask, Placement, PlacementProblem
+from dask_elastic.planning.placement.draft import Draft
+from dask_elastic.planning.placement.problem import Floats, Ints, Mask, Placement, PlacementProblem
 from dask_elastic.planning.placement.quality import better
 from dask_elastic.vocab.errors import PlanningError
 from dask_elastic.vocab.numbers import is_number, is_whole

@@ -19,7 +19,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from dask_elastic.planning.placement.problem import Draft, Floats, Ints, Mask
+from dask_elastic.planning.placement.draft import Draft
+from dask_elastic.planning.placement.problem import Floats, Ints, Mask
 
 STEPS = 500
 """The most exchanges of a descent."""

@@ -23,7 +23,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dask_elastic.planning.placement.check import approach
-from dask_elastic.planning.placement.problem import SLACK, Draft, Ints, Placement, PlacementProblem
+from dask_elastic.planning.placement.draft import Draft
+from dask_elastic.planning.placement.problem import SLACK, Ints, Placement, PlacementProblem
 from dask_elastic.planning.placement.quality import better, variance
 from dask_elastic.vocab.errors import PlanningError
 from dask_elastic.vocab.numbers import is_number

@@ -21,7 +21,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dask_elastic.planning.placement.problem import SLACK, Draft, Ints, Placement, PlacementProblem
+from dask_elastic.planning.placement.draft import Draft
+from dask_elastic.planning.placement.problem import SLACK, Ints, Placement, PlacementProblem
 from dask_elastic.planning.placement.quality import variance
 from dask_elastic.vocab.errors import PlanningError
 from dask_elastic.vocab.numbers import is_whole

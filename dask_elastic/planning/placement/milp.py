@@ -26,9 +26,10 @@ from dataclasses import dataclass
 
 from dask_elastic.planning.placement.check import approach
 from dask_elastic.planning.placement.descent import STEPS, descend, looked_at
+from dask_elastic.planning.placement.draft import Draft
 from dask_elastic.planning.placement.flux import Flux
 from dask_elastic.planning.placement.neighbourhood import BINS, improve
-from dask_elastic.planning.placement.problem import Draft, Ints, Placement, PlacementProblem
+from dask_elastic.planning.placement.problem import Ints, Placement, PlacementProblem
 from dask_elastic.planning.placement.program import BALANCE_FIRST, DRAIN_FIRST, Limits, Program, Weights
 from dask_elastic.planning.placement.quality import better, load_distance
 from dask_elastic.vocab.errors import PlanningError

@@ -27,7 +27,7 @@ from dask_elastic.planning import checked_arrays as checked
 from dask_elastic.planning.checked_arrays import SLACK, Floats, Ints, Mask
 from dask_elastic.vocab.errors import PlanningError
 
-__all__ = ["SLACK", "Draft", "Floats", "Ints", "Mask", "Placement", "PlacementProblem"]
+__all__ = ["SLACK", "Floats", "Ints", "Mask", "Placement", "PlacementProblem"]
 
 
 @dataclass(frozen=True, init=False, eq=False)
@@ -367,97 +367,3 @@ class Placement:
         places = places.astype(np.int64)
         places.flags.writeable = False
         object.__setattr__(self, "bin", places)
-
-
-class Draft:
-    """A placement under construction that never breaks a rule: every group placed, within budget and capacity.
-
-    Parameters
-    ----------
-    problem : PlacementProblem
-        The problem.
-    wanted : array of int, optional
-        The bins for new groups, if there is room; by default the bin that is least loaded with the group.
-    """
-
-    def __init__(self, problem: PlacementProblem, wanted: Ints | None = None):
-        self.problem = problem
-        self.bin: Ints = problem.current.copy()
-        self.totals = problem.totals(self.bin)
-        self.moves = 0
-        self.cost = 0.0
-        self._max_moves = math.inf if problem.max_moves is None else problem.max_moves
-        self._max_cost = math.inf if problem.max_cost is None else problem.max_cost * (1 + SLACK)
-        homeless = np.flatnonzero(self.bin < 0)
-        for group in homeless[np.argsort(-problem.weight[homeless], kind="stable")].tolist():
-            self._place(group, -1 if wanted is None else int(wanted[group]))
-
-    @property
-    def shares(self) -> Floats:
-        """The bottleneck load of each bin as a share of its capacity."""
-        return self.totals[:, self.problem.bottleneck] / self.problem.strength
-
-    def room(self, group: int) -> Mask:
-        """Return the bins that may get a group by draining and capacity, without regard to budgets."""
-        fits = (self.totals + self.problem.loads[group] <= self.problem.limit).all(axis=1)
-        result: Mask = fits & self.problem.live
-        return result
-
-    def affords(self, groups: Ints) -> Mask:
-        """Return which groups may move to a bin other than their first one, by pins and budgets."""
-        problem = self.problem
-        fresh = (self.bin[groups] == problem.current[groups]) & problem.placed[groups]
-        within = (self.moves + problem.size[groups] <= self._max_moves) & (
-            self.cost + problem.state_bytes[groups] <= self._max_cost
-        )
-        result: Mask = ~problem.pinned[groups] & (within | ~fresh)
-        return result
-
-    def allows(self, group: int, target: int) -> bool:
-        """Return whether one group may go to a bin now."""
-        if target == self.bin[group]:
-            return False
-        back = target == self.problem.current[group]
-        fits = bool((self.totals[target] + self.problem.loads[group] <= self.problem.limit[target]).all())
-        if back:
-            return fits
-        return fits and bool(self.problem.live[target]) and bool(self.affords(np.array([group]))[0])
-
-    def move(self, group: int, target: int) -> None:
-        """Move a group to a bin and count the cost; the caller has checked `allows`."""
-        problem, source = self.problem, int(self.bin[group])
-        if problem.placed[group]:
-            step = int(target != problem.current[group]) - int(source != problem.current[group])
-            self.moves += step * int(problem.size[group])
-            self.cost += step * float(problem.state_bytes[group])
-        if source >= 0:
-            self.totals[source] -= problem.loads[group]
-        self.totals[target] += problem.loads[group]
-        self.bin[group] = target
-
-    def take(self, bin: Ints) -> None:
-        """Move all groups to these bins without checks."""
-        for group in np.flatnonzero(self.bin != bin).tolist():
-            self.move(group, int(bin[group]))
-
-    def least(self, group: int, among: Mask) -> int:
-        """Return the bin of a non-empty mask that would be least loaded with the group."""
-        problem = self.problem
-        after = (self.totals[:, problem.bottleneck] + problem.weight[group]) / problem.strength
-        return int(np.argmin(np.where(among, after, np.inf)))
-
-    def drain(self) -> None:
-        """Move groups off draining bins, the heaviest first, each to the bin least loaded with it."""
-        problem = self.problem
-        stranded = np.flatnonzero(problem.draining[self.bin])
-        for group in stranded[np.argsort(-problem.weight[stranded], kind="stable")].tolist():
-            room = self.room(group)
-            if room.any() and self.affords(np.array([group]))[0]:
-                self.move(group, self.least(group, room))
-
-    def _place(self, group: int, wanted: int) -> None:
-        room = self.room(group)
-        if wanted >= 0 and room[wanted]:
-            self.move(group, wanted)
-        else:
-            self.move(group, self.least(group, room if room.any() else self.problem.live))

@@ -21,7 +21,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from dask_elastic.planning.placement.check import approach, settle
-from dask_elastic.planning.placement.problem import Draft, Ints, Placement, PlacementProblem
+from dask_elastic.planning.placement.draft import Draft
+from dask_elastic.planning.placement.problem import Ints, Placement, PlacementProblem
 from dask_elastic.planning.placement.quality import better, variance
 from dask_elastic.vocab.errors import PlanningError
 from dask_elastic.vocab.numbers import is_whole

@@ -28,9 +28,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger("dask_elastic.node")
 
 KNOCK_SECONDS = 0.2
+"""Seconds after which `has_died` takes a process that accepts a connection and sends nothing to be alive."""
 
-LAST_WORDS_SECONDS = 1.0
-"""Seconds for which a node is still read after the connection to it broke: its last messages tell what it has done."""
+DRAIN_SECONDS = 1.0
+"""Seconds for which a node is still read after the connection to it broke: its last messages may settle sub-batches."""
 
 
 class Channels:
@@ -83,12 +84,18 @@ class Channels:
         """
         peer = self._peers.get(address)
         if peer is None:
-            raise NodeLost(f"the channel from {address_of(self.worker)} to {address} is gone")
+            raise NodeLost(f"the channel from {address_of(self.worker)} to {address} is closed")
         return peer
 
     async def connect(self, address: str) -> None:
-        """Connect to another node, unless there is a connection."""
-        # Jobs that are submitted at the same time share one channel; otherwise two would be made.
+        """Connect to another node, unless there is a connection.
+
+        Raises
+        ------
+        NodeLost
+            If the other node does not accept the connection, or this one has closed its channels.
+        """
+        # The lock lets jobs that are submitted at the same time share one channel.
         async with self._dialling.setdefault(address, asyncio.Lock()):
             if address not in self._peers:
                 self._dialled[address] += 1
@@ -103,7 +110,7 @@ class Channels:
     async def serve(self, comm: Comm, sender: str, lane: str, incarnation: int) -> None:
         """Read what another node sends, until the connection ends."""
         if sender in self._readers:
-            self.give_up(sender, "it has begun anew")
+            self.give_up(sender, "it opened a new connection")
         dispatch = self._dispatches[sender] = self._make_dispatch(sender, incarnation)
         handle = functools.partial(_handle, dispatch)
         reader: CommReader | SocketReader
@@ -111,7 +118,7 @@ class Channels:
         self._readers[sender] = reader
         try:
             error = await reader.ended()
-            # The connection to that node would not break before its next write.
+            # The connection to that node would break only at the next write.
             if self._readers.get(sender) is reader and not self._closed.is_set():
                 self.give_up(sender, f"its connection broke: {error!r}")
         finally:
@@ -128,12 +135,12 @@ class Channels:
             peer.close()
         if peer is not None or reader is not None:
             here = address_of(self.worker)
-            logger.info("%s gives %s up: %s", here, address, reason)
+            logger.info("%s gives up %s: %s", here, address, reason)
             self._on_lost(address, NodeLost(f"the channel from {here} to {address} broke: {reason}"))
 
     def _peer_broken(self, peer: Peer, error: BaseException) -> None:
-        listening = LAST_WORDS_SECONDS if peer.address in self._readers else 0.0
-        self._loop.call_later(listening, self._unreachable, peer, error)
+        delay = DRAIN_SECONDS if peer.address in self._readers else 0.0
+        self._loop.call_later(delay, self._unreachable, peer, error)
 
     def _unreachable(self, peer: Peer, error: BaseException) -> None:
         if self._peers.get(peer.address) is peer and not self._closed.is_set():
@@ -156,14 +163,14 @@ class Channels:
             peer.send_beat()
         for address, reader in list(self._readers.items()):
             if was_suspended:
-                reader.heard = now
-            elif now - reader.heard > self.options.heartbeat_timeout:
+                reader.last_received = now
+            elif now - reader.last_received > self.options.heartbeat_timeout:
                 with contextlib.suppress(RuntimeError):  # the loop is closed, and the worker with it
                     self._loop.call_soon_threadsafe(self._silent, address, reader)
 
     def _silent(self, address: str, reader: CommReader | SocketReader) -> None:
         if self._readers.get(address) is reader:
-            self.give_up(address, f"nothing was heard of it for {self.options.heartbeat_timeout:g} s")
+            self.give_up(address, f"it sent nothing for {self.options.heartbeat_timeout:g} s")
 
     def close(self) -> None:
         """Close every connection."""
@@ -181,8 +188,8 @@ async def has_died(address: str) -> bool:
 
     Notes
     -----
-    A process that is ending closes its connections one by one, and may still accept a new one; it never answers it. A
-    worker on plain TCP sends first. One that hangs, or waits for the client's TLS greeting, keeps the connection open.
+    A process that is ending may still accept a connection, but closes it without sending anything. A worker that runs
+    sends first on plain TCP; with TLS it waits for the client's greeting. One that hangs keeps the connection open.
     """
     if address.partition("://")[0] not in ("tcp", "tls"):
         return False
@@ -207,5 +214,5 @@ def _handle(dispatch: Dispatch, packet: Packet) -> None:
     except ProtocolError:
         raise
     except Exception as error:  # a packet that cannot be handled ends its connection
-        logger.exception("a packet from %s", dispatch.sender)
+        logger.exception("a packet from %s cannot be handled", dispatch.sender)
         raise ProtocolError(f"a packet from {dispatch.sender} cannot be handled: {error!r}") from error

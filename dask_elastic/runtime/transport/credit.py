@@ -22,7 +22,7 @@ class CreditGate:
     Parameters
     ----------
     limit : int
-        A sender passes while fewer bytes than this are unprocessed.
+        A sender passes while fewer bytes than this, or fewer batches than `PIPELINED`, are unprocessed.
     queue_time : float
         Seconds of the receiver's work that may be unprocessed; see `FlowWindow`.
 

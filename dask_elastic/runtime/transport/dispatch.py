@@ -66,7 +66,7 @@ class Receiver(Protocol):
         ...
 
     @property
-    def delivery(self) -> Inbound:
+    def exchange(self) -> Inbound:
         """Takes batches, credit and control records."""
         ...
 
@@ -90,7 +90,6 @@ class Dispatch:
         The parts of jobs on this node.
     sender : str
         Address of the node that the packets come from.
-
     incarnation : int
         Which connection of that node this is, as the node announced when it connected.
 
@@ -136,14 +135,15 @@ class Dispatch:
             self._refuse(headers)
             return
         if sum(count for _, count in headers) != len(packet.buffers) - 1:
-            raise ProtocolError("a packet has not as many buffers as its headers say")
+            announced = sum(count for _, count in headers)
+            raise ProtocolError(f"a packet has {len(packet.buffers) - 1} buffers, but its headers announce {announced}")
         start = 1
         for header, count in headers:
             self._handle_one(header, packet.buffers[start : start + count])
             start += count
 
     def _refuse(self, headers: list[tuple[Header, int]]) -> None:
-        """Count a stale packet here, and its messages at their jobs."""
+        """Count a stale packet as one here, and each of its messages at the part of its job."""
         self.refused += 1
         for header, _ in headers:
             if _is_addressed(header) and header[1][0] in self.receivers:
@@ -173,7 +173,7 @@ class Dispatch:
         try:
             self._read(receiver, header, lambda: next(parts))()
         except Exception as error:  # an error in handling a message fails its job
-            logger.exception("message %s from %s", header[0], self.sender)
+            logger.exception("a message %r from %s cannot be handled", header[0], self.sender)
             receiver.fail(error)
 
     def _read(self, receiver: Receiver, header: Header, take: Callable[[], Any]) -> Callable[[], None]:
@@ -198,13 +198,13 @@ class Dispatch:
                 return lambda: receiver.receive_message(instance, node, stamp, message)
             case ["batch", _, _, _, origin, index, nbytes, header_of_batch]:
                 batch, sender = decoder.batch(header_of_batch, take), ExecutorId(origin, index)
-                return lambda: receiver.delivery.accept(instance, sender, batch, nbytes)
+                return lambda: receiver.exchange.accept(instance, sender, batch, nbytes)
             case ["credit", _, _, _, origin, index, nbytes]:
-                return lambda: receiver.delivery.release(ExecutorId(origin, index), instance, nbytes)
+                return lambda: receiver.exchange.release(ExecutorId(origin, index), instance, nbytes)
             case ["end", _, _, _, origin, index]:
-                return lambda: receiver.delivery.input_ended(instance, ExecutorId(origin, index))
+                return lambda: receiver.exchange.input_ended(instance, ExecutorId(origin, index))
             case ["watermark", _, _, _, origin, index, at, idle]:
-                return lambda: receiver.delivery.receive_watermark(
+                return lambda: receiver.exchange.receive_watermark(
                     instance, Watermark(ExecutorId(origin, index), at, idle)
                 )
         raise ProtocolError(f"a message of the unknown kind {header[0]!r}")

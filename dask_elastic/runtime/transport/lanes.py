@@ -37,7 +37,7 @@ FRAMES_AT_ONCE = 512
 """Linux takes at most 1,024 buffers in one call."""
 
 READ_AT_ONCE = 4 * 2**20
-"""Bytes read in one call. Each call counts as a heartbeat, so a large packet on a slow network is no silence."""
+"""Bytes read in one call. Each call counts as a heartbeat, so a large packet on a slow network causes no timeout."""
 
 NextPacket = Callable[[], Packet | None]
 
@@ -48,7 +48,7 @@ def is_plain(comm: Any) -> bool:
 
 
 def take_socket(comm: Any) -> socket.socket:
-    """Take the socket of a plain comm away from the event loop; the comm stays its owner and closes it."""
+    """Stop the event loop from reading a plain comm; return a duplicate of its socket. The comm keeps the original."""
     stream = comm.stream
     stream.io_loop.remove_handler(stream.socket)
     taken: socket.socket = stream.socket.dup()
@@ -64,7 +64,7 @@ class CommLane:
     comm : Comm
         The connection.
     next_packet : callable
-        Returns the next packet to write; None when there is none, and then `transmit` is called again.
+        Returns the next packet to write; None if there is none: `transmit` is called again once there is.
     on_broken : callable
         Called with the error that broke the connection.
     """
@@ -98,14 +98,14 @@ class CommLane:
 
 
 class SocketLane:
-    """Writes packets on a socket: the calling thread as far as the socket takes them at once, its own thread the rest.
+    """Writes packets on a socket: the calling thread writes what the socket takes without waiting, a writer the rest.
 
     Parameters
     ----------
     comm : Comm
         The plain connection that the socket belongs to.
     next_packet : callable
-        Returns the next packet to write; None when there is none, and then `transmit` is called again.
+        Returns the next packet to write; None if there is none: `transmit` is called again once there is.
     on_broken : callable
         Called with the error that broke the connection, in the thread that found it.
     """
@@ -202,12 +202,12 @@ class CommReader:
 
     Attributes
     ----------
-    heard : float
+    last_received : float
         When something was received last, by the monotonic clock.
     """
 
     def __init__(self, comm: Any, handle: Callable[[Packet], None]):
-        self.heard = time.monotonic()
+        self.last_received = time.monotonic()
         self._comm = comm
         self._handle = handle
         self._loop = asyncio.get_running_loop()
@@ -221,7 +221,7 @@ class CommReader:
         try:
             while True:
                 self._packets.put(Packet.from_message(await self._comm.read()))
-                self.heard = time.monotonic()
+                self.last_received = time.monotonic()
         except Exception as error:  # the caller decides what it means
             reason = error
         # Packets that arrived before the end are handled before the end is reported.
@@ -239,7 +239,7 @@ class CommReader:
             while (packet := self._packets.get()) is not None:
                 self._handle(packet)
         except ProtocolError as error:
-            # Every later packet is out of order.
+            # Later packets would be out of order.
             self._problem = error
         with contextlib.suppress(RuntimeError):  # the loop is closed, and the worker with it
             self._loop.call_soon_threadsafe(self._end)
@@ -255,7 +255,7 @@ class SocketReader:
     Parameters
     ----------
     comm : Comm
-        The plain connection that the socket belongs to; the event loop reads it no more.
+        The plain connection that the socket belongs to; the event loop no longer reads it.
     handle : callable
         Takes each packet, in order.
     limit : int
@@ -265,7 +265,7 @@ class SocketReader:
     def __init__(self, comm: Any, handle: Callable[[Packet], None], limit: int = MAX_FRAME):
         self._limit = limit
         self._handling = False
-        self._heard = time.monotonic()
+        self._last_received = time.monotonic()
         self._comm = comm
         self._socket = take_socket(comm)
         self._handle = handle
@@ -300,14 +300,14 @@ class SocketReader:
             logger.debug("a connection ended after its worker: %r", error)
 
     @property
-    def heard(self) -> float:
-        """When something was received last, by the monotonic clock."""
-        # While a packet is handled the socket is not read, so silence does not mean that the peer is lost.
-        return time.monotonic() if self._handling else self._heard
+    def last_received(self) -> float:
+        """When something was received last, by the monotonic clock; now, while a packet is handled."""
+        # The socket is not read in the meantime, so receiving nothing does not mean that the peer is lost.
+        return time.monotonic() if self._handling else self._last_received
 
-    @heard.setter
-    def heard(self, moment: float) -> None:
-        self._heard = moment
+    @last_received.setter
+    def last_received(self, moment: float) -> None:
+        self._last_received = moment
 
     def _end(self, error: BaseException) -> None:
         if not self._ended.done():
@@ -322,7 +322,7 @@ class SocketReader:
         return None if body is None else Packet.from_body(count, body)
 
     def _exactly(self, nbytes: int) -> memoryview | None:
-        # Unlike a bytearray, it is not zeroed first.
+        # `np.empty` does not zero the memory, as `bytearray` would.
         buffer = np.empty(nbytes, dtype=np.uint8).data
         filled = 0
         while filled < nbytes:
@@ -330,5 +330,5 @@ class SocketReader:
             if not received:
                 return None
             filled += received
-            self._heard = time.monotonic()
+            self._last_received = time.monotonic()
         return buffer

@@ -68,8 +68,8 @@ class Packet:
         frames: list[Any] = [b"", lengths.tobytes()]
         for buffer in self.buffers:
             frames.append(buffer)
-            if over := len(buffer) % _ALIGNMENT:
-                frames.append(_PADDING[over:])
+            if excess := len(buffer) % _ALIGNMENT:
+                frames.append(_PADDING[excess:])
         frames[0] = PREFIX.pack(_SIGN, len(self.buffers), sum(map(len, frames)))
         return frames
 

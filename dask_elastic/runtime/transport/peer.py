@@ -42,7 +42,7 @@ def address_of(worker: Worker) -> str:
 
 
 class Peer:
-    """Sends messages to one worker; they arrive in the order in which the `send` methods returned.
+    """Sends messages to one worker; a message arrives before all that are sent after its `send` method returned.
 
     Parameters
     ----------
@@ -109,16 +109,16 @@ class Peer:
             if plain and await asyncio.wait_for(comm.stream.read_bytes(len(READY)), READY_SECONDS) != READY:
                 raise ProtocolError(f"{self.address} does not answer as a worker with dask_elastic does")
         except TimeoutError as error:
-            raise NodeLost(f"{self.address} did not take a connection up within {READY_SECONDS:g} s") from error
+            raise NodeLost(f"{self.address} did not accept a connection within {READY_SECONDS:g} s") from error
         except OSError as error:
-            raise NodeLost(f"{self.address} did not take a connection up: {error!r}") from error
+            raise NodeLost(f"{self.address} did not accept a connection: {error!r}") from error
         self._lane = (SocketLane if plain else CommLane)(comm, self._next_packet, self._broken)
 
     def _broken(self, error: BaseException) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed, and the worker with it
-            self._loop.call_soon_threadsafe(self._tell, error)
+            self._loop.call_soon_threadsafe(self._report_broken, error)
 
-    def _tell(self, error: BaseException) -> None:
+    def _report_broken(self, error: BaseException) -> None:
         if not self._closed:
             self._on_broken(self, error)
 
@@ -134,9 +134,9 @@ class Peer:
         """Send the end of an upstream instance."""
         self._append(["end", generation_id, *target, *origin], [])
 
-    def send_watermark(self, generation_id: JobGeneration, target: ExecutorId, said: Watermark) -> None:
+    def send_watermark(self, generation_id: JobGeneration, target: ExecutorId, watermark: Watermark) -> None:
         """Send a watermark of an upstream instance."""
-        self._append(["watermark", generation_id, *target, *said.origin, said.time, said.idle], [])
+        self._append(["watermark", generation_id, *target, *watermark.origin, watermark.time, watermark.idle], [])
 
     def send_credit(self, generation_id: JobGeneration, target: ExecutorId, origin: ExecutorId, nbytes: int) -> None:
         """Return credit to an upstream instance of an executor on this node."""
@@ -163,8 +163,8 @@ class Peer:
                 if stamp is not None:
                     header[5] = stamp
                     kept.append((header, buffers))
-            mine = self._put(kept)
-        if mine:
+            transmits = self._put(kept)
+        if transmits:
             self._transmit()
 
     def send_beat(self) -> None:

@@ -21,9 +21,9 @@ NAP = 1e-6
 class ShortTurns:
     """Makes a CPU-bound thread yield to others; called between the steps of its work.
 
-    A thread that is woken by the CPU-bound one, for example because it released the GIL, may be put on the same
-    processor, where it waits until the operating system's next clock tick, 4 ms on common Linux. A switch interval does
-    not shorten that. A thread that sleeps releases the GIL and the processor at once.
+    When a CPU-bound thread wakes another one, for example by releasing the GIL, the operating system may put that one
+    on the same processor. There it waits for the next clock tick, 4 ms on common Linux, whatever Python's switch
+    interval. A thread that sleeps releases the GIL and the processor at once.
 
     Parameters
     ----------

@@ -19,7 +19,10 @@ Header = list[Any]
 Buffers = list[Any]
 
 NO_ROWS = -1
+"""In place of a schema's number: there is no body."""
+
 WHOLE_STREAM = -2
+"""In place of a schema's number: the body is an IPC stream with its schema, as nested types and dictionaries need."""
 
 MOST_SCHEMAS = 65_536
 """Different schemas that a connection may carry in its life; a peer that sends more is broken."""
@@ -92,7 +95,7 @@ class Decoder:
             rows = _first_of_stream(body)
         elif 0 <= number < len(self._schemas):
             message = pa.ipc.read_message(body)
-            _check_plain(message)
+            _check_uncompressed(message)
             rows = pa.ipc.read_record_batch(message, self._schemas[number])
         else:
             raise ProtocolError(f"a batch names schema {number}, which the peer has not sent")
@@ -114,7 +117,7 @@ class Decoder:
 
 def _first_of_stream(body: pa.Buffer) -> pa.RecordBatch:
     for message in pa.ipc.MessageReader.open_stream(body):
-        _check_plain(message)
+        _check_uncompressed(message)
     with pa.ipc.open_stream(body) as reader:
         return reader.read_next_batch()
 
@@ -124,7 +127,7 @@ _UOFFSET = struct.Struct("<I")
 _VOFFSET = struct.Struct("<H")
 
 
-def _check_plain(message: pa.ipc.Message) -> None:
+def _check_uncompressed(message: pa.ipc.Message) -> None:
     """Refuse a compressed body, which could claim any amount of memory; dask_elastic never writes one.
 
     Raises
@@ -243,7 +246,7 @@ def fits(fields: Sequence[Any], expected: tuple[tuple[type, ...], ...]) -> bool:
 
 def _shards(numbers: Sequence[Any]) -> tuple[int, ...]:
     if not all(isinstance(number, int) for number in numbers):
-        raise ProtocolError(f"a task begins with the shards {numbers[:8]!r}")
+        raise ProtocolError(f"a message 'StartTask' has the shards {numbers[:8]!r}, which are not all integers")
     return tuple(numbers)
 
 

@@ -13,7 +13,7 @@ _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
 
 KEPT_BYTES = 32 * 2**20
-"""The most that glibc accepts as the size from which an allocation gets pages of its own."""
+"""The largest mmap threshold that glibc accepts; allocations above it are mapped one by one."""
 
 
 def keep_pages() -> bool:
@@ -36,7 +36,7 @@ def keep_pages() -> bool:
     mallopt = getattr(ctypes.CDLL(name), "mallopt", None)
     if mallopt is None:
         return False
-    taken = bool(mallopt(_M_MMAP_THRESHOLD, KEPT_BYTES)) and bool(mallopt(_M_TRIM_THRESHOLD, 4 * KEPT_BYTES))
-    if not taken:
+    accepted = bool(mallopt(_M_MMAP_THRESHOLD, KEPT_BYTES)) and bool(mallopt(_M_TRIM_THRESHOLD, 4 * KEPT_BYTES))
+    if not accepted:
         logger.info("the C allocator refused its settings; large batches will cost more page faults")
-    return taken
+    return accepted

@@ -1,4 +1,4 @@
-"""Dead letters: rows on which user code failed, all of them counted, and kept as far as memory allows."""
+"""Dead letters: rows on which user code failed; all are counted, and kept up to a limit of bytes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import pyarrow as pa
 from dask_elastic.executor.error_policy import DeadLetter
 
 JOINED = 1_000
+"""Kept rows are joined into batches of this many."""
+
 KEPT_BYTES = 64 * 2**20
-"""Rows beyond this many bytes on a node are counted but not kept."""
+"""The most bytes of rows that a node keeps for one job; rows beyond that are only counted."""
 
 
 class DeadLetters:

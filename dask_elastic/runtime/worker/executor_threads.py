@@ -21,12 +21,11 @@ from dask_elastic.executor.point_query import find_key
 from dask_elastic.executor.processor import Processor
 from dask_elastic.runtime.transport.doorbell import Doorbell
 from dask_elastic.runtime.transport.fence import Fence
-from dask_elastic.runtime.worker.delivery import Delivery
+from dask_elastic.runtime.worker.exchange import Exchange
 from dask_elastic.runtime.worker.job_threads import JobThreads
 from dask_elastic.topology.operators import Compute
 from dask_elastic.vocab import messages as m
-from dask_elastic.vocab.batch import Batch
-from dask_elastic.vocab.batch import Delivery as Output
+from dask_elastic.vocab.batch import Batch, Delivery
 from dask_elastic.vocab.errors import NodeLost
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.watermark import Watermark
@@ -36,7 +35,7 @@ logger = logging.getLogger("dask_elastic.node")
 MakeProcessor = Callable[..., Processor]
 
 
-def timed_process(processor: Processor, batch: Batch) -> tuple[list[Output], float]:
+def timed_process(processor: Processor, batch: Batch) -> tuple[list[Delivery], float]:
     """Process a batch; returns its outputs and the seconds that it took."""
     began = time.perf_counter()
     outputs = processor.process(batch)
@@ -56,7 +55,7 @@ class ExecutorThreads:
         ``make_processor(task, store, home)`` returns the logic of a task.
     threads : JobThreads
         Runs the tasks.
-    delivery : Delivery
+    exchange : Exchange
         Carries batches, credit, watermarks and messages.
     finished : callable
         Called when the executor has delivered its last output.
@@ -68,13 +67,13 @@ class ExecutorThreads:
         operator: Compute,
         make_processor: MakeProcessor,
         threads: JobThreads,
-        delivery: Delivery,
+        exchange: Exchange,
         finished: Callable[[ExecutorId], None],
     ):
         self.executor = executor
         self.identity = executor.identity
         self.threads = threads
-        self.delivery = delivery
+        self.exchange = exchange
         self._operator = operator
         self._make_processor = make_processor
         self._finished = finished
@@ -90,7 +89,7 @@ class ExecutorThreads:
         run(self.driver.start())
 
     def offer(self, origin: ExecutorId, batch: Batch, nbytes: int) -> None:
-        """Bring a batch."""
+        """Take a batch."""
         run(self.driver.offer(origin, batch, nbytes))
 
     def receive_watermark(self, watermark: Watermark) -> None:
@@ -106,7 +105,7 @@ class ExecutorThreads:
         run(self.driver.handle(event))
 
     def set_cores(self, change: int, cores: dict[int, int]) -> None:
-        """Have so many cores on each node; see `ExecutorDriver.set_cores`."""
+        """Change the executor's cores; see `ExecutorDriver.set_cores`."""
         run(self.driver.set_cores(change, cores))
 
     def receive(self, message: m.ToHome) -> None:
@@ -172,37 +171,37 @@ class ExecutorThreads:
         """Return the logic of a task."""
         return closing(self._make_processor(task, self.executor.store, self.executor.home))
 
-    def process(self, processor: Processor, batch: Batch) -> tuple[list[Output], float]:
+    def process(self, processor: Processor, batch: Batch) -> tuple[list[Delivery], float]:
         """Process a batch."""
         return timed_process(processor, batch)
 
     def send(self, node: int, message: m.ToRemote) -> bool:
         """Send a message to a remote task."""
         try:
-            self.delivery.send_messages(node, self.identity, [message], self._fence)
+            self.exchange.send_messages(node, self.identity, [message], self._fence)
         except NodeLost as error:
             logger.debug("%s: %s", self.identity, error)
             return False
         return True
 
-    def deliver(self, deliveries: Iterable[Output]) -> None:
+    def deliver(self, deliveries: Iterable[Delivery]) -> None:
         """Deliver outputs; blocks while the receivers' credit is used up."""
-        if nbytes := self.delivery.deliver(self.identity, deliveries):
+        if nbytes := self.exchange.deliver(self.identity, deliveries):
             self.executor.emitted(nbytes, time.time())
 
     def release(self, origin: ExecutorId, nbytes: int) -> None:
         """Return credit to an upstream instance."""
-        self.delivery.release(origin, self.identity, nbytes)
+        self.exchange.release(origin, self.identity, nbytes)
 
     def emit_watermark(self, watermark: Watermark) -> None:
         """Send a watermark to the next receivers."""
-        self.delivery.emit_watermark(watermark)
+        self.exchange.emit_watermark(watermark)
 
     def finished(self) -> None:
         """Tell the next receivers that this executor has delivered its last output."""
         self._finished(self.identity)
 
     def flushed(self, token: int) -> None:
-        """Wake the thread that waits for a flush; it may have given up."""
+        """Wake the thread that waits for a flush, unless it has timed out."""
         if (arrived := self._flushes.get(token)) is not None:
             arrived.set()

@@ -18,7 +18,7 @@ from dask_elastic.runtime.protocol.part_calls import PartCall
 from dask_elastic.runtime.protocol.reports import PartReport
 from dask_elastic.runtime.protocol.tables import table_bytes
 from dask_elastic.runtime.worker.executor_threads import ExecutorThreads
-from dask_elastic.runtime.worker.host import Host
+from dask_elastic.runtime.worker.hosting_node import HostingNode
 from dask_elastic.runtime.worker.job_part import JobPart
 from dask_elastic.runtime.worker.report import part_report
 from dask_elastic.vocab.errors import UnknownJob
@@ -35,11 +35,11 @@ class Handlers:
 
     Parameters
     ----------
-    node : Host
+    node : HostingNode
         The node.
     """
 
-    def __init__(self, node: Host):
+    def __init__(self, node: HostingNode):
         self.node = node
 
     def handlers(self) -> dict[str, Handler]:

@@ -23,7 +23,7 @@ from dask_elastic.runtime.worker.buffers.epoch_buffer import EpochBuffer
 from dask_elastic.runtime.worker.buffers.mailbox import Mailbox
 from dask_elastic.runtime.worker.buffers.output_buffer import OutputBuffer
 from dask_elastic.runtime.worker.dead_letters import DeadLetters
-from dask_elastic.runtime.worker.delivery import Delivery
+from dask_elastic.runtime.worker.exchange import Exchange
 from dask_elastic.runtime.worker.executor_threads import ExecutorThreads
 from dask_elastic.runtime.worker.job_threads import JobThreads
 from dask_elastic.runtime.worker.members import Members
@@ -57,12 +57,12 @@ class JobPart:
     ----------
     members : Members
         The job's nodes.
-    delivery : Delivery
-        The ways between its instances.
+    exchange : Exchange
+        Delivers between its instances.
     threads : JobThreads
         Its threads here.
     sources, homes, remotes, sinks : dict
-        Its instances here, by their ids; `homes` are executors whose home is here.
+        Its instances here, by id: `homes` are the executors whose home is here, `remotes` the remote tasks of others.
     """
 
     def __init__(self, node: NodeServices, spec: JobSpec, components: Iterable[Component]):
@@ -84,7 +84,7 @@ class JobPart:
         self._spaces = {
             s.name: KeySpace(len(spec.homes[s.name]), s.shards) for s in spec.summaries if s.kind == "compute"
         }
-        self.delivery = Delivery(
+        self.exchange = Exchange(
             self.members, self._components, self.homes, self.sinks, node.peer, lambda: node.memory.tight
         )
         self.output_buffer = OutputBuffer(node.ask, spec.generation_id, node.address, lambda: self.ended)
@@ -132,7 +132,7 @@ class JobPart:
                     self._mailbox(identity, operator.source),
                     self._clock(identity, operator.source),
                     self.threads,
-                    self.delivery,
+                    self.exchange,
                     self._node.read_queue,
                     self._instance_ended,
                 )
@@ -156,7 +156,14 @@ class JobPart:
             identity = ExecutorId(name, self.spec.node)
             inputs = Inputs(identity, upstream, self._with_event_time(upstream))
             self.sinks[identity] = SinkThread(
-                self.job, identity, operator.sink, inputs, self.threads, self.delivery, self.output_buffer, self._ended
+                self.job,
+                identity,
+                operator.sink,
+                inputs,
+                self.threads,
+                self.exchange,
+                self.output_buffer,
+                self._discard,
             )
 
     def _build_executors(self, name: str, component: Component, operator: Compute) -> None:
@@ -174,7 +181,7 @@ class JobPart:
                 executor.task_ended = self._node.task_ends.note
                 make_processor = functools.partial(self._processor, component)
                 self.homes[identity] = ExecutorThreads(
-                    executor, operator, make_processor, self.threads, self.delivery, self._instance_ended
+                    executor, operator, make_processor, self.threads, self.exchange, self._instance_ended
                 )
 
     def _with_event_time(self, instances: Iterable[ExecutorId]) -> list[ExecutorId]:
@@ -196,14 +203,14 @@ class JobPart:
             home.begin()
 
     def start_sources(self) -> None:
-        """Let the tuples flow."""
+        """Start the sources, once all nodes have started everything else."""
         for source in self.sources.values():
             source.start()
         if not self._remaining:
             self._node.job_part_ended(self.job)
 
     def drain(self) -> None:
-        """Stop reading; process what was read."""
+        """Stop reading; rows that were read are processed."""
         for source in self.sources.values():
             source.stop()
 
@@ -213,7 +220,7 @@ class JobPart:
             if not self.threads.end():
                 return
             self.error = error
-        self.delivery.abort()
+        self.exchange.abort()
         parts: list[SourceThread | ExecutorThreads | RemoteThreads | SinkThread] = [
             *self.sources.values(),
             *self.homes.values(),
@@ -232,10 +239,11 @@ class JobPart:
 
     def _instance_ended(self, identity: ExecutorId) -> None:
         """Tell the next receivers that an instance has delivered its last batch."""
-        self.delivery.end(identity)
-        self._ended(identity)
+        self.exchange.end(identity)
+        self._discard(identity)
 
-    def _ended(self, identity: ExecutorId) -> None:
+    def _discard(self, identity: ExecutorId) -> None:
+        """Note that an instance has ended; reports the end of the last one."""
         with self._lock:
             self._remaining.discard(identity)
             last = not self._remaining
@@ -265,20 +273,21 @@ class JobPart:
         part = RemotePart(executor, self._spaces[executor.component], threading.Lock, incarnation)
         part.store.reserve = self._node.memory.reserve
         make_processor = functools.partial(self._processor, self._components[executor.component])
-        return RemoteThreads(part, make_processor, self.threads, self.delivery, self.spec.node_of(executor))
+        return RemoteThreads(part, make_processor, self.threads, self.exchange, self.spec.node_of(executor))
 
     @property
     def messages_refused(self) -> int:
-        """Messages to this node that were stale, or came twice; those to homes are in the executors' measures."""
+        """Stale core changes, and stale or repeated messages; executors' measures count those to homes."""
         changes = sum(home.driver.refused for home in self.homes.values())
         return self.refused + changes + sum(remote.part.refused for remote in list(self.remotes.values()))
 
     # nodes that join, leave and fail
 
     def node_lost(self, address: str, error: BaseException, died: bool) -> None:
-        """Go on without a node that has been given up, or fail if that cannot be.
+        """Fail over from a node that was given up; fail the job if both nodes hold instances.
 
-        The homes here let other tasks replay what their remote tasks there had; remote tasks here of a home there end.
+        Homes here let other tasks replay the pending sub-batches of their tasks on that node. Remote tasks here whose
+        home is on that node end.
         """
         node = self.members.place_of(address)
         if self.ended or node is None:
@@ -298,7 +307,7 @@ class JobPart:
     def change_members(
         self, change: int, nodes: tuple[str, ...], guests: tuple[int, ...], died: Collection[str] = ()
     ) -> None:
-        """Take the nodes that the scheduler announced; see `Members.update`. Those that joined are connected."""
+        """Take the nodes that the scheduler announced; see `Members.update`. The caller has connected the new ones."""
         for place in self.members.update(change, nodes, guests, died):
             if place.left:
                 self._node_left(place.node, place.died)
@@ -311,7 +320,7 @@ class JobPart:
             home.driver.node_left(node, died)
 
     def processing_on(self, address: str) -> list[tuple[str, int]]:
-        """Return what remote tasks on another node are processing: operators and batches."""
+        """Return what remote tasks on another node are processing: operators, and numbers of sub-batches."""
         node = self.members.place_of(address)
         if self.ended or node is None:
             return []
@@ -322,9 +331,9 @@ class JobPart:
         ]
 
     def clear_suspects(self) -> bool:
-        """Note that every batch that a lost node may have died of is settled; returns whether that is news.
+        """Check whether all sub-batches that lost nodes were processing are settled; returns True once after a report.
 
-        Such batches were reported to the scheduler under the number `suspects_reported`.
+        `suspects_reported` is the number of the newest report of such sub-batches to the scheduler.
         """
         reported = self.suspects_reported
         if reported == self.suspects_cleared or any(home.driver.has_suspects for home in self.homes.values()):
@@ -335,12 +344,12 @@ class JobPart:
     # upkeep
 
     def balance_due(self) -> None:
-        """Balance every executor at home here, unless nothing of the job ever moves."""
+        """Balance every executor at home here, unless the paradigm is static."""
         for home in self.homes.values() if self.spec.options.paradigm != STATIC else ():
             home.handle(events.BalanceDue())
 
     def flush_due(self) -> None:
-        """Let remote tasks here send their state home."""
+        """Let remote tasks here send their dirty state home."""
         for remote in list(self.remotes.values()):
             remote.flush_due()
 

@@ -33,7 +33,7 @@ class JobThreads:
         self._threads: list[threading.Thread] = []
 
     def start(self, name: str, run: Callable[[], None]) -> None:
-        """Run something on a thread of its own; whatever it raises fails the job."""
+        """Run something on a thread of its own; an error in it fails the job, except `Aborted`."""
 
         def guarded() -> None:
             try:
@@ -58,7 +58,7 @@ class JobThreads:
     def join(self, timeout: float) -> list[str]:
         """Wait up to `timeout` seconds for the threads to end; returns the names of those that have not."""
         deadline = time.monotonic() + timeout
-        # A thread that is being started at this moment ends by itself.
+        # A thread that has not started yet ends by itself, because the job has ended.
         threads = [thread for thread in self._threads if thread.ident is not None]
         for thread in threads:
             thread.join(max(0.0, deadline - time.monotonic()))

@@ -1,4 +1,4 @@
-"""The nodes of a job, as one of them knows them: who has joined, left, or been lost."""
+"""The nodes of a job, as known to one of them: which have joined, left, or been lost."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from dask_elastic.runtime.protocol.job_spec import VACANT, JobSpec
 
 @dataclass(frozen=True)
 class MemberChange:
-    """A place among a job's nodes whose occupant has changed.
+    """A change at one place, that is one index of a job's list of nodes.
 
     Parameters
     ----------
     node : int
         The place.
     left : bool
-        Whether a node has left it that was not known to have left before.
+        Whether its node has left, which was not known before.
     died : bool
         Whether the process of that node is known to have ended.
     returned : bool
-        Whether a node has joined there after another had left.
+        Whether a node has joined at a place that another had left.
     """
 
     node: int
@@ -36,14 +36,14 @@ class Members:
     Parameters
     ----------
     spec : JobSpec
-        What the node was prepared with.
+        The job, with its first nodes.
 
     Attributes
     ----------
     spec : JobSpec
-        The same with the nodes of now.
+        The job, with its current nodes.
     lost : set of str
-        Addresses of nodes that this one has given up and the scheduler has not removed yet.
+        Addresses of nodes that this node has given up and the scheduler has not removed yet.
     """
 
     def __init__(self, spec: JobSpec):
@@ -64,19 +64,19 @@ class Members:
     def both_hold_instances(self, node: int) -> bool:
         """Whether this node and another are both home of executors, sources or sinks.
 
-        Such nodes send each other tuples that no third node has.
+        If either is lost, so are the tuples in flight between them: no third node has a copy.
         """
         return {node, self.node} <= self.spec.settled
 
     def lose(self, node: int) -> bool:
-        """Give up a node; returns whether its remote tasks are to be replaced now, and not when it is removed."""
+        """Give up a node; returns whether to fail over from its remote tasks now, not when the scheduler removes it."""
         self.lost.add(self.spec.nodes[node])
         return node not in self.spec.settled and self._leave(node)
 
     def update(
         self, change: int, nodes: tuple[str, ...], guests: tuple[int, ...], died: Collection[str] = ()
     ) -> list[MemberChange]:
-        """Take the nodes that the scheduler announced; returns what has changed.
+        """Take the nodes that the scheduler announced; returns the places that have changed.
 
         Parameters
         ----------
@@ -96,7 +96,7 @@ class Members:
         self.spec = replace(self.spec, nodes=nodes, guests=guests)
         changes = []
         for node in range(max(len(before), len(nodes))):
-            old, new = (some[node] if node < len(some) else VACANT for some in (before, nodes))
+            old, new = (listed[node] if node < len(listed) else VACANT for listed in (before, nodes))
             if old != new:
                 changes.append(self._change(node, old, new, old in died))
         return changes
@@ -110,7 +110,7 @@ class Members:
         return MemberChange(node, left, died, returned)
 
     def _leave(self, node: int) -> bool:
-        """Note that a node has left; returns False if that was known."""
+        """Note that a node has left; returns False if this was known."""
         known = node in self._left
         self._left.add(node)
         return not known

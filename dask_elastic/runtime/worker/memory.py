@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("dask_elastic.node")
 
 PATIENCE = 5.0
-"""Seconds for which a worker that takes no more rows may stay short of memory; the backlog is processed by then."""
+"""Seconds for which a worker may stay short of memory while it takes no rows; by then its backlog is processed."""
 
 RESERVE_SECONDS = 2.0
 """Seconds for which growing state waits for free memory."""
@@ -48,13 +48,14 @@ class Memory:
     Attributes
     ----------
     tight : bool
-        Whether credit is to be held back: senders then stop when their windows are full, back to the sources.
+        Whether memory is short. Credit is then held back, so that senders stop when their windows are full, back to the
+        sources.
 
     Notes
     -----
-    When no rows are taken any more and memory is still short, it is state that fills it, and state does not shrink.
-    Full columns of state double, so the memory for it must be free before they begin: Dask's nanny checks the process
-    ten times a second and kills it at 95 percent.
+    If memory stays short although no rows are taken, it is filled by state, which does not shrink. A full column of
+    state doubles, and the memory for it must be free before: Dask's nanny checks the process ten times a second and
+    kills it at 95 percent.
     """
 
     def __init__(
@@ -75,12 +76,15 @@ class Memory:
 
     @classmethod
     def of(cls, worker: Worker, options: WorkerOptions) -> Memory:
-        """Return the watch over a worker, whose limit is that of Dask."""
+        """Return the watch over a Dask worker, with the worker's memory limit."""
         manager: Any = getattr(worker, "memory_manager", None)
         return cls(int(getattr(manager, "memory_limit", 0) or 0), options)
 
     def look(self) -> bool:
-        """Check the process; returns whether a job has to end, because memory stays short while no rows are taken."""
+        """Check the process; returns whether a job must end.
+
+        That is the case when memory is above the fraction `memory_limit`, or has been short for `PATIENCE` seconds.
+        """
         if not self.limit:
             return False
         resident = self._resident()
@@ -92,25 +96,25 @@ class Memory:
             self._since = self._clock()
             logger.warning("memory: %s; this worker takes no more rows for now", self.account(resident))
         elif self.tight and not tight:
-            logger.warning("memory: %s; this worker goes on", self.account(resident))
+            logger.warning("memory: %s; this worker takes rows again", self.account(resident))
         self.tight = tight
         if not tight:
             return False
-        return resident > self.options.memory_limit * self.limit or self._clock() - self._since > PATIENCE
+        return resident > self._most or self._clock() - self._since > PATIENCE
 
     def reserve(self, nbytes: int) -> None:
-        """Wait for free memory before state grows by `nbytes`.
+        """Wait for free memory before state grows by `nbytes`; less than 1 MiB is not waited for.
 
         Raises
         ------
         StateMemoryExceeded
-            If there is none.
+            If it is not free within `RESERVE_SECONDS`.
         """
         if not self.limit or nbytes < 2**20:
             return
         deadline = self._clock() + RESERVE_SECONDS
         while self._resident() + nbytes > self._most:
-            # This does not stop rows that are in flight; `look` makes senders stop.
+            # Rows in flight still arrive meanwhile: only `look` makes senders stop.
             self._release()
             if self._clock() > deadline:
                 raise StateMemoryExceeded(
@@ -121,6 +125,7 @@ class Memory:
 
     @property
     def _most(self) -> float:
+        """Bytes above which a job must end."""
         return self.options.memory_limit * self.limit
 
     def account(self, resident: int | None = None) -> str:
@@ -131,7 +136,7 @@ class Memory:
 
 HINT = (
     "Give workers more memory (memory_limit), spread the state over more workers (executors=), or keep fewer keys. "
-    "elastic.memory-limit says at which part of a worker's memory a job ends."
+    "elastic.memory-limit is the fraction of a worker's memory above which a job ends."
 )
 
 

@@ -49,7 +49,7 @@ logger = logging.getLogger("dask_elastic.node")
 T = TypeVar("T")
 
 ENDING = frozenset({Status.closing, Status.closed, Status.failed})
-"""Statuses of a worker that does not come back."""
+"""Statuses of a worker that will not run again."""
 
 TICK = 0.1
 JOIN_SECONDS = 5.0
@@ -163,7 +163,7 @@ class NodeRuntime:
     async def members(self, job: str, change: int, nodes: Sequence[str], guests: Sequence[int]) -> None:
         """Take the nodes that the scheduler announced for a job, once those that joined are connected."""
         job_part = self.job_parts[job]
-        # Only those that joined: one of the others may be lost without this node knowing it, and connecting takes long.
+        # Only those that joined: one of the others may be lost without being noticed, and connecting to it takes long.
         await self._connect_all(address for address in nodes if address not in (*job_part.spec.nodes, VACANT))
         await self.failures.members(job_part, change, nodes, guests)
 
@@ -234,7 +234,7 @@ class NodeRuntime:
     def _watch_memory(self) -> None:
         exhausted = self.memory.look()
         for job_part in () if self.memory.tight else list(self.job_parts.values()):
-            self.guarded(job_part, job_part.delivery.release_withheld)
+            self.guarded(job_part, job_part.exchange.release_withheld)
         running = [job_part for job_part in self.job_parts.values() if not job_part.ended]
         if exhausted and running:
             largest = max(running, key=lambda job_part: job_part.state_bytes())
@@ -245,7 +245,7 @@ class NodeRuntime:
         """Run upkeep of a job; an error in it fails the job."""
         try:
             act()
-        except Exception as error:  # a fault in the engine's own upkeep must not pass silently
+        except Exception as error:  # becomes the job's error: no other caller would report it
             job_part.fail(error)
 
     def report_soon(self) -> None:
@@ -255,7 +255,8 @@ class NodeRuntime:
 
     async def _run_reports(self) -> None:
         while not self._closed.is_set():
-            interval = min((d.spec.options.report_interval for d in self.job_parts.values()), default=1.0)
+            parts = self.job_parts.values()
+            interval = min((part.spec.options.report_interval for part in parts), default=1.0)
             with contextlib.suppress(asyncio.TimeoutError):
                 # All nodes report at the same moments, so that their shares of a job's load can be compared.
                 await asyncio.wait_for(self._wanted_report.wait(), interval - time.time() % interval)

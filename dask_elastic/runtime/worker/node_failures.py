@@ -15,7 +15,7 @@ from distributed.comm.core import CommClosedError
 from dask_elastic.runtime.protocol.job_spec import VACANT
 from dask_elastic.runtime.protocol.reports import SuspectBatch, Suspects
 from dask_elastic.runtime.transport.channels import has_died
-from dask_elastic.runtime.worker.host import Host
+from dask_elastic.runtime.worker.hosting_node import HostingNode
 from dask_elastic.runtime.worker.job_part import JobPart
 from dask_elastic.vocab.errors import NodeLost
 
@@ -29,11 +29,11 @@ REPORT_SECONDS = 0.5
 
 
 class NodeFailures:
-    """Treats the failures of other nodes, one at a time.
+    """Handles the failures of other nodes, one at a time.
 
     Parameters
     ----------
-    node : Host
+    node : HostingNode
         This node.
 
     Notes
@@ -44,7 +44,7 @@ class NodeFailures:
     broken channel or the scheduler's announcement comes first.
     """
 
-    def __init__(self, node: Host):
+    def __init__(self, node: HostingNode):
         self.node = node
         self._in_order = ThreadPoolExecutor(1, thread_name_prefix="elastic-control-members")
         self._under_way: set[asyncio.Task[Any]] = set()
@@ -67,9 +67,9 @@ class NodeFailures:
         self.node.report_soon()
 
     async def members(self, job_part: JobPart, change: int, nodes: Sequence[str], guests: Sequence[int]) -> None:
-        """Let a job have other nodes from now on."""
+        """Change the nodes of a job as the scheduler announced."""
         if self._under_way:
-            # How a node was lost, as far as this node knows, counts before the announcement that it was removed.
+            # What this node itself found out about a loss takes effect before the announcement of the removal.
             await asyncio.wait(set(self._under_way))
         removed = {*job_part.spec.nodes} - {*nodes, *job_part.members.lost, VACANT}
         died = await self._died(removed)
@@ -80,7 +80,7 @@ class NodeFailures:
         return [job_part for job_part in self.node.job_parts.values() if not job_part.ended]
 
     async def _died(self, addresses: Collection[str]) -> set[str]:
-        """Return those of some nodes that have died, once all nodes that died with them have been given up."""
+        """Return which of some nodes have died; first give up those that died with them and could get their tasks."""
         died = await _dead(addresses)
         if any(job_part.processing_on(address) for job_part in self._running for address in died):
             await asyncio.sleep(TOGETHER_SECONDS)
@@ -89,7 +89,7 @@ class NodeFailures:
         return died
 
     def _replacements(self) -> set[str]:
-        """Return the other nodes on which executors at home here have tasks: these may replay the rows."""
+        """Return the other nodes on which executors at home here have tasks: tasks there may replay the rows."""
         found = {
             job_part.spec.nodes[node]
             for job_part in self._running
@@ -98,14 +98,14 @@ class NodeFailures:
         }
         return found - {self.node.address, VACANT}
 
-    async def _act(self, job_part: JobPart, died: Collection[str], act: Callable[..., None], *given: Any) -> None:
-        """Let a job fail over away from the event loop, after the scheduler was told what dead nodes were processing.
+    async def _act(self, job_part: JobPart, died: Collection[str], act: Callable[..., None], *arguments: Any) -> None:
+        """Run a failover off the event loop, after a report to the scheduler of what dead nodes were processing.
 
-        One call after the other, so that the last report to the scheduler belongs to the last failover.
+        Calls run one at a time, so that the last report to the scheduler belongs to the last failover.
         """
         async with self._one_at_a_time:
             try:
-                await self._report_and_act(job_part, died, functools.partial(act, *given))
+                await self._report_and_act(job_part, died, functools.partial(act, *arguments))
             except Exception as error:  # becomes the job's error: no other caller waits for it
                 job_part.fail(error)
 
@@ -126,7 +126,7 @@ class NodeFailures:
         try:
             await asyncio.wait_for(self.node.call_scheduler(call), REPORT_SECONDS)
         except (TimeoutError, CommClosedError, OSError) as error:
-            logger.info("job %r: the scheduler did not take the report of %s: %r", spec.job, batches, error)
+            logger.info("job %r: the scheduler did not confirm the report of %s: %r", spec.job, batches, error)
 
     def close(self) -> None:
         """Stop; failovers that have not begun are dropped."""

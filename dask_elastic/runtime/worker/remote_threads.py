@@ -14,12 +14,11 @@ from dask_elastic.executor.processor import Processor
 from dask_elastic.executor.remote import RemotePart
 from dask_elastic.runtime.transport.doorbell import Doorbell
 from dask_elastic.runtime.transport.fence import Fence
-from dask_elastic.runtime.worker.delivery import Delivery
+from dask_elastic.runtime.worker.exchange import Exchange
 from dask_elastic.runtime.worker.executor_threads import timed_process
 from dask_elastic.runtime.worker.job_threads import JobThreads
 from dask_elastic.vocab import messages as m
-from dask_elastic.vocab.batch import Batch
-from dask_elastic.vocab.batch import Delivery as Output
+from dask_elastic.vocab.batch import Batch, Delivery
 from dask_elastic.vocab.errors import NodeLost
 
 logger = logging.getLogger("dask_elastic.node")
@@ -36,7 +35,7 @@ class RemoteThreads:
         ``make_processor(task, store, home)`` returns the logic of a task.
     threads : JobThreads
         Runs the tasks.
-    delivery : Delivery
+    exchange : Exchange
         Carries messages to the home.
     home : int
         The node of the executor's home.
@@ -47,23 +46,23 @@ class RemoteThreads:
         part: RemotePart,
         make_processor: Callable[..., Processor],
         threads: JobThreads,
-        delivery: Delivery,
+        exchange: Exchange,
         home: int,
     ):
         self.part = part
         self.home = home
         self.threads = threads
-        self.delivery = delivery
+        self.exchange = exchange
         self._make_processor = make_processor
         self._fence = Fence(lambda _: part.stamp())
         self.driver = RemoteDriver(part, self)
 
     def receive(self, message: m.ToRemote) -> None:
-        """Take a message of the home, in the thread that brings all of them."""
+        """Take a message of the home; called by the thread that reads the channel."""
         run(self.driver.receive(message))
 
     def flush_due(self) -> None:
-        """Let every task send its dirty state home when its turn comes."""
+        """Queue a flush request at every task."""
         self.driver.flush_due()
 
     def close(self) -> None:
@@ -97,14 +96,14 @@ class RemoteThreads:
         """Return the logic of a task."""
         return closing(self._make_processor(task, self.part.store, self.home))
 
-    def process(self, processor: Processor, batch: Batch) -> tuple[list[Output], float]:
+    def process(self, processor: Processor, batch: Batch) -> tuple[list[Delivery], float]:
         """Process a batch."""
         return timed_process(processor, batch)
 
     def send(self, messages: Sequence[m.ToHome]) -> bool:
         """Send messages to the home."""
         try:
-            self.delivery.send_messages(self.home, self.part.identity, messages, self._fence)
+            self.exchange.send_messages(self.home, self.part.identity, messages, self._fence)
         except NodeLost as error:
             logger.info("%s: %s", self.part.identity, error)
             return False

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from dask_elastic.executor.inputs import Inputs
 from dask_elastic.runtime.worker.buffers.output_buffer import OutputBuffer
-from dask_elastic.runtime.worker.delivery import Delivery
+from dask_elastic.runtime.worker.exchange import Exchange
 from dask_elastic.runtime.worker.job_threads import JobThreads
 from dask_elastic.topology.sink import Sink, SinkContext, SinkWriter
 from dask_elastic.vocab.batch import Batch
@@ -33,7 +33,7 @@ class SinkThread:
         The upstream instances on this node.
     threads : JobThreads
         Runs the thread.
-    delivery : Delivery
+    exchange : Exchange
         Returns credit.
     output_buffer : OutputBuffer
         Holds the rows of output queues.
@@ -48,14 +48,14 @@ class SinkThread:
         sink: Sink,
         inputs: Inputs,
         threads: JobThreads,
-        delivery: Delivery,
+        exchange: Exchange,
         output_buffer: OutputBuffer,
         finished: Callable[[ExecutorId], None],
     ):
         self.identity = identity
         self.sink = sink
         self.threads = threads
-        self.delivery = delivery
+        self.exchange = exchange
         self._context = SinkContext(job, identity.component, identity.index, identity.index, output_buffer)
         self._finished = finished
         self.rows = 0
@@ -109,15 +109,15 @@ class SinkThread:
             taken = self._waiting.get()
             if taken is None or self.threads.ended:
                 return False
-            origin, what, nbytes = taken
-            match what:
+            origin, item, nbytes = taken
+            match item:
                 case None:
                     self.inputs.end(origin)
                 case Watermark():
-                    self.inputs.advance(what)
+                    self.inputs.advance(item)
                 case Batch():
-                    writer.write(what.rows)
-                    self.rows += what.rows.num_rows
-                    self.delivery.release(origin, self.identity, nbytes)
+                    writer.write(item.rows)
+                    self.rows += item.rows.num_rows
+                    self.exchange.release(origin, self.identity, nbytes)
         writer.close()
         return True

@@ -15,7 +15,7 @@ from dask_elastic.runtime.transport.credit import Aborted
 from dask_elastic.runtime.worker.buffers.epoch_buffer import EpochBuffer
 from dask_elastic.runtime.worker.buffers.mailbox import Mailbox
 from dask_elastic.runtime.worker.buffers.read_ahead import JOINED_ROWS, ReadAhead
-from dask_elastic.runtime.worker.delivery import Delivery
+from dask_elastic.runtime.worker.exchange import Exchange
 from dask_elastic.runtime.worker.job_threads import JobThreads
 from dask_elastic.topology.pace import SLICE_SECONDS, Pace, cut
 from dask_elastic.topology.source import Source, SourceContext
@@ -25,10 +25,10 @@ from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.watermark import Watermark
 
 LUMP_SECONDS = 0.02
-"""An unpaced source sends at most so many seconds' worth of rows in one batch: rows of a batch wait for each other."""
+"""A batch of an unpaced source holds rows of at most this many seconds: rows of a batch wait for each other."""
 
 LEAST_ROWS = 1_024
-"""Batches up to this size are not cut: it would cost more than it saves."""
+"""Batches up to this many rows are not cut: that would cost more than it saves."""
 
 
 class SourceThread:
@@ -45,12 +45,12 @@ class SourceThread:
     emitter : Emitter
         Runs what is fused with the source, and routes its rows.
     mailbox : Mailbox or EpochBuffer
-        Where pushed rows wait.
+        Where rows wait that are pushed to the source.
     clock : SourceClock or None
         Makes watermarks; None for a source without event time.
     threads : JobThreads
         Runs the two threads.
-    delivery : Delivery
+    exchange : Exchange
         Carries batches and watermarks.
     read_queue : callable
         ``read_queue(name, stopping)`` reads an output queue of some job.
@@ -67,7 +67,7 @@ class SourceThread:
         mailbox: Mailbox | EpochBuffer,
         clock: SourceClock | None,
         threads: JobThreads,
-        delivery: Delivery,
+        exchange: Exchange,
         read_queue: Callable[[str, Callable[[], bool]], Iterator[pa.RecordBatch]],
         finished: Callable[[ExecutorId], None],
     ):
@@ -79,7 +79,7 @@ class SourceThread:
         self.mailbox = mailbox
         self.clock = clock
         self.threads = threads
-        self.delivery = delivery
+        self.exchange = exchange
         self._read_queue = read_queue
         self._finished = finished
         self._stop = threading.Event()
@@ -93,7 +93,7 @@ class SourceThread:
     def stop(self) -> None:
         """Stop reading; rows that were read, or accepted from `Job.send`, are processed."""
         if not self.source.pushed:
-            # The end does not wait for a reader that blocks in user code.
+            # The source ends without waiting for a reader that blocks in user code.
             self._stop.set()
             self._read_ahead.close()
         self.mailbox.close()
@@ -105,14 +105,14 @@ class SourceThread:
         self.mailbox.abort()
 
     def _run_reader(self) -> None:
-        # A reader that waits until rows are due gains nothing by reading ahead, unless it lags: small batches join.
+        # A reader that waits until rows are due sends them itself. If it lags, it reads ahead: batches are then joined.
         waits = self.source.pushed or self.source.rate is not None
         for rows, due in self._paced():
             if waits and time.time() - due < SLICE_SECONDS:
-                wanted = self._read_ahead.pass_through(rows, due, self._send)
+                is_open = self._read_ahead.pass_through(rows, due, self._send)
             else:
-                wanted = self._read_ahead.put(rows, due)
-            if not wanted:
+                is_open = self._read_ahead.put(rows, due)
+            if not is_open:
                 return
         self._read_ahead.close()
 
@@ -120,22 +120,26 @@ class SourceThread:
         self.rows += rows.num_rows
         if (clock := self.clock) is not None:
             self._emit_watermark(clock.begin())
-        self.delivery.deliver(self.identity, self.emitter.emit([rows], due))
+        self.exchange.deliver(self.identity, self.emitter.emit([rows], due))
         if clock is not None:
             self._emit_watermark(clock.sent(rows, time.monotonic()))
 
     def _emit_watermark(self, watermark: Watermark | None) -> None:
         if watermark is not None:
-            self.delivery.emit_watermark(watermark)
+            self.exchange.emit_watermark(watermark)
 
     def _run(self) -> None:
         rate = Rate(window=1.0)
         clock = self.clock
         pause = None if clock is None else clock.interval
-        while (taken := self._read_ahead.take(min(most := self._rows_at_once(rate), JOINED_ROWS), pause)) is not None:
+        while True:
+            most = self._rows_at_once(rate)
+            taken = self._read_ahead.take(min(most, JOINED_ROWS), pause)
+            if taken is None:
+                break
             rows, due = taken
             if rows is None:
-                assert clock is not None
+                assert clock is not None, "only a source with a clock passes a timeout to `take`"
                 self._emit_watermark(clock.quiet(time.monotonic()))
                 continue
             for part in cut(rows, max(most, LEAST_ROWS)):
@@ -150,7 +154,7 @@ class SourceThread:
 
     @staticmethod
     def _rows_at_once(rate: Rate) -> int:
-        """Return how many rows the receivers take within `LUMP_SECONDS`."""
+        """Return how many rows were recently sent per `LUMP_SECONDS`."""
         return int(min(max(rate.per_second(time.monotonic()) * LUMP_SECONDS, 1), MAX_BATCH_ROWS))
 
     def _paced(self) -> Iterator[tuple[pa.RecordBatch, float]]:
@@ -161,21 +165,21 @@ class SourceThread:
                 yield rows, time.time()
             return
         pace = Pace(rate / self.instances, time.time())
-        for rows in self._as_it_comes(pace) if self.source.pushed else self._read():
+        for rows in self._read_pushed(pace) if self.source.pushed else self._read():
             for part, due in pace.slice(rows):
                 assert due is not None
                 if self._stop.wait(max(0.0, due - time.time())):
                     return
                 yield part, due
 
-    def _as_it_comes(self, pace: Pace) -> Iterator[pa.RecordBatch]:
-        """Yield pushed batches; while there are none, nothing is due."""
+    def _read_pushed(self, pace: Pace) -> Iterator[pa.RecordBatch]:
+        """Yield pushed batches; time without any does not count as lag."""
         pushed = self._read()
-        asked = time.time()
+        requested = time.time()
         for rows in pushed:
-            pace.note_arrival(asked, time.time())
+            pace.note_arrival(requested, time.time())
             yield rows
-            asked = time.time()
+            requested = time.time()
 
     def _read(self) -> Iterator[pa.RecordBatch]:
         context = SourceContext(

@@ -14,7 +14,7 @@ from dask_elastic.runtime.protocol.handoff_calls import BeginAttempt, Seal, Unst
 from dask_elastic.runtime.protocol.queue_calls import DropRows, HeldRows
 from dask_elastic.runtime.protocol.remote_errors import dump_error
 from dask_elastic.runtime.worker.buffers.epoch_buffer import EpochBuffer
-from dask_elastic.runtime.worker.host import Host
+from dask_elastic.runtime.worker.hosting_node import HostingNode
 from dask_elastic.runtime.worker.job_part import JobPart
 from dask_elastic.runtime.worker.source_thread import SourceThread
 from dask_elastic.vocab.errors import HandoffError, UnknownOperator, VersionMismatch
@@ -35,11 +35,11 @@ class StagingServer:
 
     Parameters
     ----------
-    node : Host
+    node : HostingNode
         The node.
     """
 
-    def __init__(self, node: Host):
+    def __init__(self, node: HostingNode):
         self.node = node
 
     def handlers(self) -> dict[str, Any]:

@@ -108,7 +108,7 @@ class BoundAggregate(ABC):
         Raises
         ------
         ElasticError
-            If a value does not fit the state, as an integer sum that overflows.
+            If a value does not fit the state, such as an integer sum that overflows.
         """
 
     @abstractmethod

@@ -107,8 +107,8 @@ class TopK(Aggregate):
 
     def __repr__(self) -> str:
         label = "" if self._label is None else f", label={self._label!r}"
-        function = isinstance(self._operand.of, str)
-        text = f"{self._operand!r}, {self._k}" if function else f"{self._operand!r}, k={self._k}"
+        is_column = isinstance(self._operand.of, str)
+        text = f"{self._operand!r}, {self._k}" if is_column else f"{self._operand!r}, k={self._k}"
         return f"TopK({text}{label})"
 
 

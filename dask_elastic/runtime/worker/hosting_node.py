@@ -1,4 +1,4 @@
-"""What the handlers, the staging server and the treatment of failures need of the node that they belong to."""
+"""What the handlers, the staging server and `NodeFailures` need of their node."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dask_elastic.runtime.worker.task_ends import TaskEnds
 T = TypeVar("T")
 
 
-class Host(Protocol):
+class HostingNode(Protocol):
     """A node that hosts parts of jobs; implemented by `NodeRuntime`.
 
     Attributes
@@ -24,7 +24,7 @@ class Host(Protocol):
     worker : distributed.Worker
         The Dask worker.
     job_parts : dict of str to JobPart
-        The parts of jobs, by the jobs' names; those that have ended stay until they are forgotten.
+        The parts of jobs, by the jobs' names; parts that have ended stay until `forget`.
     channels : Channels
         The connections to the other nodes.
     task_ends : TaskEnds

@@ -1,4 +1,4 @@
-"""Delivers what the instances of a job on this node send and receive: batches, credit, control records, messages."""
+"""Delivery of batches, credit, control records and messages from and to the instances of a job on this node."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from dask_elastic.runtime.transport.peer import Peer
 from dask_elastic.runtime.worker.members import Members
 from dask_elastic.topology.component import Component
 from dask_elastic.topology.operators import SinkOperator
-from dask_elastic.vocab.batch import Batch
-from dask_elastic.vocab.batch import Delivery as Output
+from dask_elastic.vocab.batch import Batch, Delivery
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.messages import ToHome, ToRemote
 from dask_elastic.vocab.watermark import Watermark
@@ -37,13 +36,13 @@ class Instance(Protocol):
         ...
 
 
-class Delivery:
-    """The ways between the instances of one job, as far as they begin or end on this node.
+class Exchange:
+    """Delivers between the instances of one job, from and to this node.
 
     Parameters
     ----------
     members : Members
-        Which node is where.
+        The job's nodes.
     components : mapping of str to Component
         The topology's components.
     homes, sinks : mapping of ExecutorId to Instance
@@ -80,7 +79,7 @@ class Delivery:
 
     # batches and credit
 
-    def deliver(self, origin: ExecutorId, outputs: Iterable[Output]) -> int:
+    def deliver(self, origin: ExecutorId, outputs: Iterable[Delivery]) -> int:
         """Hand batches to the next receivers; blocks while their windows are full. Returns the bytes delivered.
 
         Raises
@@ -173,7 +172,7 @@ class Delivery:
         self._instance(target).input_ended(origin)
 
     def _receivers(self, origin: ExecutorId) -> Iterator[tuple[ExecutorId, Peer | None]]:
-        """Yield the receivers of an instance's outputs and the way there; None for those on this node, as all sinks.
+        """Yield the receivers of an instance's outputs, each with its node's connection; None if it is on this node.
 
         Raises
         ------
@@ -181,7 +180,7 @@ class Delivery:
             If there is no connection to one of them.
         """
         spec = self._spec
-        for name in dict.fromkeys(way.target for way in self._components[origin.component].exits):
+        for name in dict.fromkeys(exit_.target for exit_ in self._components[origin.component].exits):
             if isinstance(self._components[name].operator, SinkOperator):
                 yield ExecutorId(name, spec.node), None
                 continue
