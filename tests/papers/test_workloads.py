@@ -90,7 +90,7 @@ def test_workload_is_equal_for_same_seed_and_differs_for_other_seed():
 
 def test_varied_nodes_with_invalid_size_or_variation_raises_planning_error():
     for nodes, groups, operators in ((3, 10, 2), (5, 10, 3), (0, 0, 1)):
-        with pytest.raises(PlanningError, match="dealt out evenly"):
+        with pytest.raises(PlanningError, match="distributed evenly"):
             Size(nodes, groups, operators)
     for varies in (-1, 96, float("nan")):
         with pytest.raises(PlanningError, match="varies is"):
