@@ -12,25 +12,20 @@ INDEX = ROOT / "docs" / "index.md"
 
 CLEAN = [
     ".ci/run",
+    ".github",
+    ".pre-commit-config.yaml",
     "CHANGELOG.md",
+    "CONTRIBUTING.md",
     "Makefile",
     "README.md",
     "benchmarks",
-    "dask_elastic/cli",
-    "dask_elastic/connectors",
-    "dask_elastic/papers",
-    "dask_elastic/spark",
-    "dask_elastic/testing",
+    "dask_elastic",
     "docs",
+    "environment.yml",
     "examples",
     "plugins",
-    "tests/cli",
-    "tests/connectors",
-    "tests/dashboard",
-    "tests/docs",
-    "tests/papers",
-    "tests/simulator",
-    "tests/testing",
+    "pyproject.toml",
+    "tests",
 ]
 """Files and folders without banned idioms."""
 
@@ -81,7 +76,7 @@ def files(places: list[str]) -> list[Path]:
     for place in places:
         path = ROOT / place
         found += [path] if path.is_file() else sorted(below for below in path.rglob("*") if below.is_file())
-    return [path for path in found if path.suffix in SUFFIXES and "__pycache__" not in path.parts]
+    return [path for path in found if path.suffix in SUFFIXES and not {"__pycache__", "_build"} & {*path.parts}]
 
 
 def names(path: Path) -> str:
