@@ -93,7 +93,7 @@ def cores(job):
     return int(job.metrics()["cores"].sum())
 
 
-def test_cores_follow_the_load_up_and_down_and_the_state_is_right(client, data_path, wait_until, tmp_path):
+def test_cores_follow_load_and_state_stays_exact(client, data_path, wait_until, tmp_path):
     path = data_path("retail_orders/orders.parquet")
     orders = pq.read_table(path, columns=["stock_id", "quantity"]).slice(0, 30_000)
     keys = orders["stock_id"].cast(pa.string()).combine_chunks().dictionary_encode().indices
@@ -123,7 +123,7 @@ def test_cores_follow_the_load_up_and_down_and_the_state_is_right(client, data_p
     assert decisions["observed"].notna().any()
 
 
-def test_a_dry_run_records_decisions_and_changes_nothing(client, wait_until, tmp_path):
+def test_dry_run_records_decisions_without_applying_them(client, wait_until, tmp_path):
     source = de.sources.Iterable(paced(numbers(1_500), 1_000))
     job = let_loose(de.submit(summing(source, "dry"), client, cores={"summed": 1}, dry_run=True))
     wait_until(lambda: len(job.decisions()), "there is something to say")
@@ -141,7 +141,7 @@ def test_a_dry_run_records_decisions_and_changes_nothing(client, wait_until, tmp
     assert len(job.snapshots(last=3)) == 3
 
 
-def test_an_idle_job_and_pinned_cores_are_left_unchanged(client, wait_until):
+def test_idle_job_and_pinned_cores_are_left_unchanged(client, wait_until):
     idle = de.submit(summing(de.sources.Push(SCHEMA), "idle"), client, cores={"summed": 1})
     let_loose(idle)
     source = de.sources.Iterable(paced(numbers(1_500), 900))
@@ -153,7 +153,7 @@ def test_an_idle_job_and_pinned_cores_are_left_unchanged(client, wait_until):
     assert not any(pinned.decisions()["changes"])
 
 
-def test_two_jobs_share_the_cluster_and_are_reported_as_starved(client, wait_until):
+def test_two_jobs_on_overloaded_cluster_share_cores_and_are_starved(client, wait_until):
     table = numbers(100)
 
     def endless():
@@ -172,7 +172,7 @@ def test_two_jobs_share_the_cluster_and_are_reported_as_starved(client, wait_unt
         job.stop()
 
 
-def test_a_wrong_control_option_is_refused_at_submit_with_the_nearest_value(client):
+def test_submit_with_wrong_control_option_names_nearest_value(client):
     topology = summing(de.sources.Push(SCHEMA), "wrong")
     for options, match in (
         ({"latency_targt": "50ms"}, "no option 'latency_targt': did you mean 'latency_target'"),
@@ -188,7 +188,7 @@ def test_a_wrong_control_option_is_refused_at_submit_with_the_nearest_value(clie
     assert de.jobs(client) == []
 
 
-def test_a_static_job_has_an_executor_for_each_core_and_refuses_changes(client):
+def test_static_job_has_one_executor_per_core_and_refuses_changes(client):
     rows = numbers(2_000)
     source = de.sources.Iterable(paced(rows, 3_000))
     job = de.submit(summing(source, "static", executors=2), client, paradigm="static")
@@ -206,7 +206,7 @@ def test_a_static_job_has_an_executor_for_each_core_and_refuses_changes(client):
 # workers that come and go
 
 
-def test_a_worker_that_joins_is_used_within_two_periods(small_cluster, wait_until):
+def test_joined_worker_is_used_within_two_periods(small_cluster, wait_until):
     cluster = small_cluster(n_workers=1, threads_per_worker=2, processes=False)
     with Client(cluster, set_as_default=False) as client, dask.config.set({"elastic.control-period": "1s"}):
         rows = numbers(5_000)
@@ -224,7 +224,7 @@ def test_a_worker_that_joins_is_used_within_two_periods(small_cluster, wait_unti
         assert seen.index(used) <= 2
 
 
-def test_a_job_goes_on_when_a_guest_without_tasks_leaves(small_cluster, wait_until):
+def test_job_continues_when_guest_without_tasks_leaves(small_cluster, wait_until):
     cluster = small_cluster(n_workers=1, threads_per_worker=1, processes=False)
     with Client(cluster, set_as_default=False) as client:
         job = de.submit(summing(de.sources.Push(SCHEMA), "quiet"), client)
@@ -247,7 +247,7 @@ def test_a_job_goes_on_when_a_guest_without_tasks_leaves(small_cluster, wait_unt
         assert job._describe().nodes == (home, "")
 
 
-def test_workers_are_drained_before_they_leave(small_cluster, wait_until):
+def test_retired_workers_are_drained_before_they_leave(small_cluster, wait_until):
     cluster = small_cluster(n_workers=3, threads_per_worker=1, processes=False)
     with Client(cluster, set_as_default=False) as client:
         rows = numbers(3_000)

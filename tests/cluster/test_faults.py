@@ -111,7 +111,7 @@ def test_results_are_exact_after_workers_are_killed(small_cluster, wait_until):
         assert max(took) <= 5
 
 
-def test_code_that_kills_its_workers_stops_the_job_before_all_are_dead(small_cluster, wait_until):
+def test_batch_that_kills_workers_fails_job_before_all_workers_die(small_cluster, wait_until):
     with (
         dask.config.set(QUICK),
         Client(small_cluster(n_workers=4, threads_per_worker=1), set_as_default=False) as client,
@@ -136,7 +136,7 @@ def test_code_that_kills_its_workers_stops_the_job_before_all_are_dead(small_clu
         assert survivors() == 2
 
 
-def test_a_stopped_and_a_partitioned_worker_are_removed_and_join_again(small_cluster, wait_until):
+def test_suspended_and_partitioned_workers_are_removed_and_rejoin(small_cluster, wait_until):
     with (
         dask.config.set(QUICK),
         Client(small_cluster(n_workers=4, threads_per_worker=1), set_as_default=False) as client,
@@ -180,7 +180,7 @@ def test_a_stopped_and_a_partitioned_worker_are_removed_and_join_again(small_clu
         network.close()
 
 
-def test_a_closing_worker_answers_calls_until_it_has_closed(small_cluster):
+def test_closing_worker_answers_calls_until_closed(small_cluster):
     async def leave(dask_worker):
         """End what runs here as the worker would, and ask it once more."""
         asked = [name for name in dask_worker.handlers if name.startswith("elastic_")]
@@ -196,7 +196,7 @@ def test_a_closing_worker_answers_calls_until_it_has_closed(small_cluster):
         assert len(answers) > 10
 
 
-def test_state_that_outgrows_its_worker_ends_the_job_and_not_the_worker(small_cluster):
+def test_state_above_memory_limit_fails_job_and_spares_worker(small_cluster):
     def keys():
         start = 0
         while True:
@@ -221,7 +221,7 @@ def test_state_that_outgrows_its_worker_ends_the_job_and_not_the_worker(small_cl
         assert read - job.metrics()["rows"].sum() < 2_000_000
 
 
-def test_one_key_with_nine_tenths_of_the_rows_has_a_task_to_itself(client, wait_until):
+def test_hot_key_with_nine_tenths_of_rows_gets_its_own_task(client, wait_until):
     job = de.submit(
         followed("hot", service=100e-6, shards=32), client, latency_target=None, balance_interval="100ms",
         channel_window="1MiB",

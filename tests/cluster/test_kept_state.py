@@ -33,7 +33,7 @@ def measured(job, figure):
     return int(metrics.loc[metrics["operator"] == "kept", figure].sum())
 
 
-def test_state_moves_with_its_shard_and_ends_in_time(client, wait_until):
+def test_state_moves_with_its_shard_and_expires_in_time(client, wait_until):
     numbers = np.arange(6_000)
     rows = pa.table({"k": numbers % 20, "v": numbers, "name": np.array(["a", "b", "c"])[numbers % 3]})
     topology = de.Topology("kept")

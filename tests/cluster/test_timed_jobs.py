@@ -47,7 +47,7 @@ def processed(job, operator):
     return metrics.loc[metrics["operator"] == operator, "rows"].sum()
 
 
-def test_event_time_is_that_of_the_slowest_source(submit, wait_until):
+def test_event_time_follows_slowest_source(submit, wait_until):
     job = submit(idle_timeout=None)
     assert job.assignment()["remote"].any()
     job.send(rows(*range(100)), "north")
@@ -66,7 +66,7 @@ def test_event_time_is_that_of_the_slowest_source(submit, wait_until):
     assert job.metrics()["event_time"].eq(pd.Timestamp(99, unit="s")).all()
 
 
-def test_an_idle_source_holds_no_watermark_back(submit, wait_until):
+def test_idle_source_does_not_hold_back_watermark(submit, wait_until):
     job = submit(idle_timeout="50ms")
     job.send(rows(100), "north")
     wait_until(lambda: set(seconds(job, "per_time") + seconds(job, "out")) == {90}, "the south is idle")

@@ -155,7 +155,7 @@ def _plane_of(module: str) -> str | None:
     return parts[2] if parts[:2] == [ENGINE, "runtime"] and len(parts) > 2 else None
 
 
-def test_imports_point_down():
+def test_imports_follow_the_layers():
     found = [
         problem
         for module, path in sources().items()
@@ -164,7 +164,7 @@ def test_imports_point_down():
     assert found == []
 
 
-def test_no_module_imports_itself_by_a_detour():
+def test_modules_have_no_import_cycle():
     modules = {module: (path.read_text(), path.name == "__init__.py") for module, path in sources().items()}
     assert import_cycle(modules) is None
 
@@ -178,7 +178,7 @@ def test_processes_of_the_runtime_do_not_import_each_other():
     assert found == []
 
 
-def test_every_module_of_the_runtime_belongs_to_a_process_or_a_plane():
+def test_every_runtime_module_belongs_to_a_process_or_plane():
     planes = {_plane_of(module) for module in sources()} - {None}
     assert planes == set(PLANE)
     stray = [path.name for path in (ROOT / ENGINE / "runtime").glob("*.py") if path.name != "__init__.py"]
@@ -207,7 +207,7 @@ def test_import_of_a_lower_plane_is_allowed():
     assert plane_violations("dask_elastic.runtime.worker.node", source) == []
 
 
-def test_the_house_is_not_empty():
+def test_sources_include_the_known_packages():
     assert {package_of(module) for module in sources()} >= {"vocab", "meters", "planning"}
 
 
@@ -237,13 +237,13 @@ def test_the_house_is_not_empty():
         ("dask_elastic.stuff.thing", "import numpy", "has no layer"),
     ],
 )
-def test_a_wrong_import_is_found(module, source, problem):
+def test_import_against_layers_is_found(module, source, problem):
     found = layer_violations(module, source, doors=frozenset({"config", "_version"}))
     assert len(found) == 1
     assert problem in found[0]
 
 
-def test_dots_are_counted_from_the_package_in_its_init():
+def test_relative_import_in_init_is_resolved_from_its_package():
     source = "from ..control import loop\nfrom .task import Task"
     assert layer_violations("dask_elastic.executor", source, is_package=True) == [
         "dask_elastic.executor:1: executor imports its sibling control"
@@ -267,11 +267,11 @@ def test_dots_are_counted_from_the_package_in_its_init():
         ("dask_elastic.config", "import dask\nfrom dask_elastic.runtime import job"),
     ],
 )
-def test_a_right_import_is_let_pass(module, source):
+def test_import_along_layers_is_accepted(module, source):
     assert layer_violations(module, source, doors=frozenset({"config", "_version"})) == []
 
 
-def test_a_cycle_is_found():
+def test_import_cycle_is_found():
     modules = {
         "p.a": ("from p.b import x", False),
         "p.b": ("try:\n    import p.c\nexcept ImportError:\n    pass", False),
@@ -282,10 +282,10 @@ def test_a_cycle_is_found():
     assert set(cycle) == {"p.a", "p.b", "p.c"}
 
 
-def test_an_import_for_type_checkers_alone_makes_a_cycle():
+def test_type_checking_import_counts_for_cycles():
     modules = {"p.a": ("import p.b", False), "p.b": ("if TYPE_CHECKING:\n    import p.a", False)}
     assert import_cycle(modules) is not None
 
 
-def test_an_import_within_a_function_makes_no_cycle():
+def test_import_within_function_makes_no_cycle():
     assert import_cycle({"p.a": ("import p.b", False), "p.b": ("def f():\n    import p.a", False)}) is None

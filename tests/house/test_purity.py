@@ -125,7 +125,7 @@ def test_package_is_pure(package):
         ("with open('x') as f: pass", "line 1: calls open (files)"),
     ],
 )
-def test_an_impure_line_is_found(source, problem):
+def test_impure_line_is_found(source, problem):
     assert impurities(source) == [problem]
 
 
@@ -141,5 +141,5 @@ def test_an_impure_line_is_found(source, problem):
         "x = clock.now()",
     ],
 )
-def test_a_pure_line_is_let_pass(source):
+def test_pure_line_is_accepted(source):
     assert impurities(source) == []

@@ -54,7 +54,7 @@ def channels(lost):
     return Channels(HERE, WorkerOptions(), lambda *_: None, lambda address, _: lost.append(address))
 
 
-def test_a_way_that_is_given_up_just_before_the_end_is_closed(made):
+def test_channel_given_up_just_before_close_is_closed(made):
     async def scenario():
         lost = []
         ways = channels(lost)
@@ -67,7 +67,7 @@ def test_a_way_that_is_given_up_just_before_the_end_is_closed(made):
     assert [way.open for way in made] == [False]
 
 
-def test_a_way_that_is_made_while_all_are_closed_is_closed_too(made):
+def test_channel_connecting_during_close_is_closed(made):
     async def scenario():
         ways = channels([])
         dialling = asyncio.ensure_future(ways.connect("tcp://there:1"))
@@ -104,7 +104,7 @@ async def breaks(count):
         (breaks, NodeLost, r"tcp://there:1 did not accept a connection: OSError\('broken'\)"),
     ],
 )
-def test_a_connection_that_is_not_taken_up_is_closed_and_named(answer, error, message, monkeypatch):
+def test_unaccepted_connection_is_aborted_and_error_names_address(answer, error, message, monkeypatch):
     class Comm:
         """A plain connection with somebody who answers so."""
 

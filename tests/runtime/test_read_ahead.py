@@ -21,13 +21,13 @@ def sent():
     return []
 
 
-def test_a_batch_in_an_empty_queue_is_sent_by_the_reading_thread(sent):
+def test_batch_passed_through_empty_queue_is_sent_by_reading_thread(sent):
     handoff = ReadAhead()
     assert handoff.pass_through(row(1), 2.0, lambda rows, due: sent.append((rows["n"].to_pylist(), due)))
     assert sent == [([1], 2.0)]
 
 
-def test_a_batch_behind_others_is_queued(sent):
+def test_batch_passed_through_filled_queue_is_queued(sent):
     handoff = ReadAhead()
     handoff.put(row(1), 1.0)
     handoff.pass_through(row(2), 2.0, lambda *given: sent.append(given))
@@ -39,7 +39,7 @@ def test_a_batch_behind_others_is_queued(sent):
     assert handoff.take()[0]["n"].to_pylist() == [3]
 
 
-def test_a_take_that_times_out_keeps_the_reading_thread_from_sending(sent):
+def test_take_timeout_keeps_reading_thread_from_sending(sent):
     handoff = ReadAhead()
     assert handoff.take(timeout=0.01) == (None, 0.0)
     handoff.pass_through(row(1), 1.0, lambda *given: sent.append(given))
@@ -50,7 +50,7 @@ def test_a_take_that_times_out_keeps_the_reading_thread_from_sending(sent):
     assert handoff.take(timeout=0.01) is None
 
 
-def test_the_taking_thread_ends_after_the_batch_that_the_reading_thread_sends():
+def test_taking_thread_ends_after_reading_thread_has_sent():
     handoff = ReadAhead()
     begun, go_on, order = threading.Event(), threading.Event(), []
 
@@ -71,7 +71,7 @@ def test_the_taking_thread_ends_after_the_batch_that_the_reading_thread_sends():
     assert order == ["sent", None]
 
 
-def test_an_error_of_the_reading_thread_does_not_block_the_taking_thread():
+def test_send_error_of_reading_thread_does_not_block_taking_thread():
     handoff = ReadAhead()
 
     def fail(rows, due):
@@ -83,7 +83,7 @@ def test_an_error_of_the_reading_thread_does_not_block_the_taking_thread():
     assert handoff.take()[0]["n"].to_pylist() == [2]
 
 
-def test_no_batch_is_lost_or_reordered_whichever_thread_sends(sent):
+def test_batches_sent_by_either_thread_are_neither_lost_nor_reordered(sent):
     handoff, chosen = ReadAhead(), random.Random(4)
 
     def send(rows, due):

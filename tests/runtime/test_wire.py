@@ -96,18 +96,18 @@ def same(one, other):
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
-def test_a_message_arrives_as_it_was_sent(message):
+def test_message_round_trips_through_the_wire(message):
     connection = Connection()
     for _ in range(2):
         assert same(connection.carry(message), message)
 
 
-def test_every_kind_of_message_is_tried():
+def test_message_round_trip_covers_every_message_class():
     kinds = {*m.ToRemote.__args__, *m.ToHome.__args__}
     assert {type(message) for message in MESSAGES} == kinds
 
 
-def test_a_schema_travels_once_and_slices_do_not_carry_their_whole():
+def test_schema_is_sent_once_and_slices_send_only_their_rows():
     connection = Connection()
     big = pa.record_batch({"k": np.arange(100_000)})
     for start in range(3):
@@ -129,7 +129,7 @@ columns = st.one_of(
 
 @settings(deadline=None, max_examples=50)
 @given(st.lists(st.lists(columns, min_size=1, max_size=3), min_size=1, max_size=4), st.data())
-def test_batches_of_many_schemas_share_a_connection(batches, data):
+def test_batches_of_many_schemas_round_trip_on_one_connection(batches, data):
     connection = Connection()
     for arrays in batches:
         rows = pa.RecordBatch.from_arrays(arrays, names=[f"c{i}" for i in range(len(arrays))])
@@ -146,14 +146,14 @@ def test_unknown_kinds_and_schemas_are_refused():
         Decoder().rows(3, lambda: b"")
 
 
-def test_a_packet_is_carried_by_dask_as_it_is():
+def test_packet_round_trips_through_dask_serialization():
     packet = Packet([b"head", memoryview(b"body"), b""])
     header, frames = serialize(packet)
     assert [bytes(frame) for frame in deserialize(header, frames).buffers] == [b"head", b"body", b""]
 
 
 @given(st.lists(st.binary(max_size=40), max_size=20))
-def test_a_packet_goes_over_a_socket_and_back(buffers):
+def test_packet_frames_round_trip(buffers):
     sent = b"".join(bytes(frame) for frame in Packet(buffers).to_frames())
     count, nbytes = Packet.body_bytes(sent[: PREFIX.size])
     assert nbytes == len(sent) - PREFIX.size
@@ -162,7 +162,7 @@ def test_a_packet_goes_over_a_socket_and_back(buffers):
 
 
 @given(st.lists(st.binary(max_size=10), min_size=1, max_size=3), st.integers(0, 2**64 - 1))
-def test_a_packet_whose_lengths_do_not_fit_is_refused(buffers, length):
+def test_packet_with_inconsistent_lengths_is_refused(buffers, length):
     sent = b"".join(bytes(frame) for frame in Packet(buffers).to_frames())
     body = bytearray(sent[PREFIX.size :])
     filled = -(-len(buffers[0]) // 8) * 8
@@ -172,7 +172,7 @@ def test_a_packet_whose_lengths_do_not_fit_is_refused(buffers, length):
         Packet.from_body(len(buffers), memoryview(body))
 
 
-def test_what_is_no_packet_is_refused():
+def test_bytes_without_packet_prefix_are_refused():
     with pytest.raises(ProtocolError, match="not the beginning of a packet"):
         Packet.body_bytes(b"GET / HTTP/1.1\r\n"[: PREFIX.size])
 
@@ -221,20 +221,20 @@ def packed(*headers, sequence=0, incarnation=0):
     return Packet([pack([(header, 0) for header in headers], m.Stamp(incarnation, sequence))])
 
 
-def test_an_ingress_hands_messages_over_in_order(ingress, job_part):
+def test_dispatch_delivers_messages_in_order(ingress, job_part):
     ingress.handle(packed(end(), end()))
     assert job_part.taken == [(ExecutorId("c", 0), ExecutorId("s", 1))] * 2
     assert job_part.errors == []
 
 
-def test_messages_of_other_jobs_and_earlier_runs_are_refused_and_counted(ingress, job_part):
+def test_messages_of_other_jobs_and_generations_are_refused_and_counted(ingress, job_part):
     ingress.handle(packed(end(job="other"), end(generation=2), ["beat"]))
     assert job_part.taken == []
     assert job_part.errors == []
     assert (ingress.refused, job_part.refused) == (1, 1)
 
 
-def test_a_packet_that_comes_twice_is_refused_and_counted(ingress, job_part):
+def test_duplicate_packet_is_refused_and_counted(ingress, job_part):
     for sequence in (0, 0, 1, 0):
         ingress.handle(packed(end(), sequence=sequence))
     assert len(job_part.taken) == 2
@@ -278,7 +278,7 @@ def stale_packet(kind, stamp, generation=3):
 
 
 @pytest.mark.parametrize("kind", STALE)
-def test_a_stale_packet_of_any_kind_is_refused_and_counted(kind, caplog):
+def test_stale_packet_of_any_kind_is_refused_and_counted(kind, caplog):
     """It is of an earlier connection, comes twice, comes after its connection was given up, or is of an earlier run."""
     caplog.set_level(logging.CRITICAL)
     job_part = Anything()
@@ -298,12 +298,12 @@ def test_a_stale_packet_of_any_kind_is_refused_and_counted(kind, caplog):
     assert (job_part.taken, job_part.refused, ingress.refused) == (messages, 4 * messages, 3)
 
 
-def test_every_kind_of_message_is_tried_for_being_stale():
+def test_stale_packet_test_covers_every_message_kind():
     kinds = {type(message).__name__ for message in MESSAGES}
     assert set(STALE) == {*_FIELDS, "beat", "schema", *kinds} - {"message"}
 
 
-def test_a_packet_before_which_another_is_missing_ends_the_connection(ingress):
+def test_packet_after_sequence_gap_ends_connection(ingress):
     ingress.handle(packed(end()))
     with pytest.raises(ProtocolError, match=r"sequence=2\) arrived, but .*sequence=1\) is next"):
         ingress.handle(packed(end(), sequence=2))
@@ -319,7 +319,7 @@ def test_a_packet_before_which_another_is_missing_ends_the_connection(ingress):
         ["message", ["job", 3], "c", 0, 1, ["now", 0], ["StopTask", 1]],
     ],
 )
-def test_a_message_that_makes_no_sense_fails_its_job_and_the_next_is_read(ingress, job_part, header):
+def test_invalid_message_fails_its_job_and_next_message_is_read(ingress, job_part, header):
     ingress.handle(packed(header, end()))
     [error] = job_part.errors
     assert isinstance(error, ProtocolError)
@@ -345,7 +345,7 @@ def test_a_message_that_makes_no_sense_fails_its_job_and_the_next_is_read(ingres
         Packet([pack([(["schema"], 1)], FIRST), b"no schema"]),
     ],
 )
-def test_a_packet_that_makes_no_sense_ends_the_connection(ingress, job_part, packet):
+def test_invalid_packet_ends_connection_without_failing_job(ingress, job_part, packet):
     with pytest.raises(ProtocolError):
         ingress.handle(packet)
     assert job_part.errors == []
@@ -441,7 +441,7 @@ def arrow_memory():
     pa.set_memory_pool(whole)
 
 
-def test_a_hundred_thousand_frames_of_garbage_harm_nobody(caplog, arrow_memory):
+def test_mutated_packets_are_decoded_or_refused_within_bounded_memory(caplog, arrow_memory):
     caplog.set_level(logging.CRITICAL)
     random = np.random.default_rng(20_150_912)
     good = real_packets()
@@ -460,7 +460,7 @@ def test_a_hundred_thousand_frames_of_garbage_harm_nobody(caplog, arrow_memory):
     assert arrow_memory.bytes_allocated() == 0
 
 
-def test_no_memory_is_taken_for_a_packet_that_is_too_large():
+def test_oversized_packet_is_refused_before_allocation():
     sign = bytes(Packet([b""]).to_frames()[0])[:4]
     for nbytes in (2**30 + 1, 2**63):
         with pytest.raises(ProtocolError, match=r"elastic\.max-frame"):
@@ -469,7 +469,7 @@ def test_no_memory_is_taken_for_a_packet_that_is_too_large():
 
 @pytest.mark.parametrize("codec", ["lz4", "zstd"])
 @pytest.mark.parametrize("rows", [FLAT, WORDS], ids=["flat", "stream"])
-def test_compressed_rows_which_would_say_themselves_what_memory_they_take_are_refused(codec, rows):
+def test_compressed_rows_are_refused(codec, rows):
     options = pa.ipc.IpcWriteOptions(compression=codec)
     out = pa.BufferOutputStream()
     with pa.ipc.new_stream(out, rows.schema, options=options) as writer:
