@@ -55,7 +55,7 @@ def test_measures_are_taken_before_and_after():
     assert table[0]["variance_before"] > table[0]["variance"]
 
 
-def test_it_may_plan_in_some_periods_only():
+def test_experiment_plans_in_chosen_periods_only():
     recorder = Recorder()
     table = run(recorder, sequence(7), every=3)
     assert table["planned"].to_pylist() == [False, False, True, False, False, True, False]
@@ -70,7 +70,7 @@ def test_new_groups_are_placed_when_nothing_is_planned():
     assert placement.moves == 0
 
 
-def test_time_is_the_callers():
+def test_experiment_uses_clock_of_the_caller():
     ticks = iter(range(100))
     table = run(Recorder(), sequence(4), every=2, clock=lambda: float(next(ticks)))
     assert table["seconds"].to_pylist() == [None, 1.0, None, 1.0]

@@ -32,7 +32,7 @@ def test_the_program_is_below_flux_everywhere(name):
 
 
 @pytest.mark.parametrize("name", ["albic-2", "albic-3", "albic-4"])
-def test_budgets_are_kept(name):
+def test_figure_plans_keep_their_budgets(name):
     table = computed(name)
     assert (table["moves"] <= table["max_moves"]).all()
     assert set(table["max_moves"]) == {10, 40}

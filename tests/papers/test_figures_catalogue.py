@@ -19,7 +19,7 @@ OURS = (
 )
 
 
-def test_all_figures_are_there():
+def test_catalogue_lists_all_figures():
     found = catalogue.figures()
     assert [name for name in found if name in OURS] == list(OURS)
     assert all(name == figure.name for name, figure in found.items())

@@ -46,7 +46,7 @@ def test_the_table_is_that_of_the_figure():
         assert table["moved_share"][algorithm] == pytest.approx(rows["moved_share"].mean())
 
 
-def test_they_are_those_of_their_seed():
+def test_elb_clb_figure_is_determined_by_its_seed():
     first, again, other = (FIGURES["elb-clb-2"].compute(seed, True) for seed in (3, 3, 4))
     assert first.equals(again)
     assert not first.equals(other)

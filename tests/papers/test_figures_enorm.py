@@ -28,7 +28,7 @@ def test_there_are_the_two_figures_that_can_be_computed():
 
 
 @pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: figure.name)
-def test_every_point_is_there_once(figure, tables):
+def test_enorm_figure_has_every_point_once(figure, tables):
     table = tables[figure.name]
     points = list(zip(*(table[name].to_pylist() for name in ("operators", "score", "cycles")), strict=True))
     assert sorted(points) == sorted(
@@ -61,7 +61,7 @@ def test_larger_jobs_have_more_components_and_without_cycles_more_still(score, t
     assert all(found[size, score, "forbidden"] > found[size, score, "as printed"] for size in OPERATORS)
 
 
-def test_what_is_printed_makes_cycles_and_ours_does_not(tables):
+def test_printed_algorithm_makes_cycles_and_ours_does_not(tables):
     for row in tables["enorm-14"].to_pylist():
         assert row["cyclic_jobs"] == 0 if row["cycles"] == "forbidden" else row["cyclic_jobs"] > 0.5
 
@@ -73,7 +73,7 @@ def test_a_seed_makes_the_same_numbers_and_another_one_others():
 
 
 @pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: figure.name)
-def test_it_is_drawn(figure, tables, tmp_path):
+def test_enorm_figure_is_drawn(figure, tables, tmp_path):
     canvas = Canvas()
     axes = canvas.add_subplot()
     figure.draw(tables[figure.name], axes)

@@ -82,7 +82,7 @@ def test_only_some_groups_of_a_node_carry_its_change():
     assert changed.sum() < 4 * 20
 
 
-def test_a_workload_is_that_of_its_seed():
+def test_workload_is_determined_by_its_seed():
     for make in (varied_nodes, scale_in, operator_chain):
         assert np.array_equal(make(1).load, make(1).load)
         assert not np.array_equal(make(1).load, make(2).load)
@@ -107,7 +107,7 @@ def test_nodes_leave_while_others_are_full(overloaded):
     assert problem.max_moves == 20
 
 
-def test_one_node_must_stay():
+def test_draining_all_nodes_is_refused():
     with pytest.raises(PlanningError, match="one must stay"):
         scale_in(0, Size(4, 8, 2), leaving=2, overloaded=3)
     with pytest.raises(PlanningError, match="one must stay"):
@@ -198,7 +198,7 @@ def test_costs_are_normal_and_floored():
     assert KeyShuffles(cost=0.1).cost_moments[0] > 0.13
 
 
-def test_loads_are_what_tuples_cost():
+def test_load_is_tuples_times_cost():
     stream = KeyShuffles(rate=50_000)
     load = stream.shard_loads(2, 30)
     assert load.shape == (30, 8192)
