@@ -1,4 +1,4 @@
-"""What a user sees of a job: measures, places, state while it runs, and how it prints itself."""
+"""The client's view of a job: metrics, assignment, state while it runs, and its repr."""
 
 from __future__ import annotations
 

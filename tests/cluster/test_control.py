@@ -1,4 +1,4 @@
-"""Cores that move by themselves: with the load, between jobs, to workers that join, and away from those that leave."""
+"""The control loop moves cores with the load, between jobs, to joining workers, and away from leaving ones."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_cores_follow_load_and_state_stays_exact(client, data_path, wait_until, 
 def test_dry_run_records_decisions_without_applying_them(client, wait_until, tmp_path):
     source = de.sources.Iterable(paced(numbers(1_500), 1_000))
     job = let_loose(de.submit(summing(source, "dry"), client, cores={"summed": 1}, dry_run=True))
-    wait_until(lambda: len(job.decisions()), "there is something to say")
+    wait_until(lambda: len(job.decisions()), "a decision is recorded")
     job.wait(**RUN)
     decisions = job.decisions()
     assert not decisions["applied"].any()
@@ -165,9 +165,9 @@ def test_two_jobs_on_overloaded_cluster_share_cores_and_are_starved(client, wait
         for name, count in (("first", 7), ("second", 1))
     ]
     wait_until(lambda: cores(jobs[1]) >= 3, "the second job gets its share")
-    wait_until(lambda: sum(map(cores, jobs)) <= 8, "nobody has more than there is")
+    wait_until(lambda: sum(map(cores, jobs)) <= 8, "the jobs have at most all cores")
     assert cores(jobs[0]) >= 3
-    wait_until(lambda: any(job._describe().control.starved for job in jobs), "it is said that cores are lacking")
+    wait_until(lambda: any(job._describe().control.starved for job in jobs), "the job is reported as starved")
     for job in jobs:
         job.stop()
 
@@ -237,9 +237,9 @@ def test_job_continues_when_guest_without_tasks_leaves(small_cluster, wait_until
         job.set_cores("summed", {home: 1, guest: 1})
         wait_until(lambda: job.assignment()["remote"].any(), "the guest has a task")
         job.set_cores("summed", {home: 1})
-        wait_until(lambda: not job.assignment()["remote"].any(), "the guest has none any more")
+        wait_until(lambda: not job.assignment()["remote"].any(), "the guest has no task left")
         client.retire_workers([guest], close_workers=True)
-        wait_until(lambda: len(client.nthreads()) == 1, "the guest is gone")
+        wait_until(lambda: len(client.nthreads()) == 1, "the guest has left the cluster")
         job.send(rows.slice(150))
         job.end_of_input()
         job.wait(**RUN)
@@ -255,13 +255,13 @@ def test_retired_workers_are_drained_before_they_leave(small_cluster, wait_until
         workers = sorted(client.nthreads())
         home = job.assignment()["home"][0]
         job.set_cores("summed", dict.fromkeys(workers, 1))
-        wait_until(lambda: job.assignment()["remote"].sum() == 2, "tasks are everywhere")
+        wait_until(lambda: job.assignment()["remote"].sum() == 2, "every worker has tasks")
         with pytest.raises(errors.PlanningError, match=r"cannot be drained: .*summed\[0\], rows\[0\] of job 'left'"):
             de.retire(workers, client)
         assert job.assignment()["remote"].sum() == 2
         leaving = next(address for address in workers if address != home)
         de.retire(leaving, client, timeout="20s", close=True)
-        wait_until(lambda: leaving not in client.nthreads(), "the worker is gone")
+        wait_until(lambda: leaving not in client.nthreads(), "the worker has left the cluster")
         assert leaving not in set(job.assignment()["node"])
         assert job.status == "running"
         with pytest.raises(errors.PlanningError, match="there is no worker"):

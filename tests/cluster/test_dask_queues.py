@@ -1,4 +1,4 @@
-"""Queues between a job and a program, and between two jobs, on a real cluster."""
+"""Queues between a job and a client, and between two jobs, on a real cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sources, sinks and shapes of topologies on a real cluster, each against what one process makes of the same rows."""
+"""Sources, sinks and shapes of topologies on a real cluster, compared with one process that reads the same rows."""
 
 from __future__ import annotations
 

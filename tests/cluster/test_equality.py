@@ -1,4 +1,4 @@
-"""Whatever moves meanwhile, a job's state is what one process computes from the same rows, each key's rows in order."""
+"""Under moves, a job's state equals that of one process over the same rows, and each key's rows stay in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs are found, waited for, stopped, drained and forgotten; several run at a time, and the cluster waits for them."""
+"""Jobs are found, awaited, stopped, drained and forgotten; several run at a time, and keep the cluster running."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def test_ended_task_releases_its_key_cache(small_cluster, wait_until):
         for _ in range(3):
             for count in (2, 0):
                 job.set_cores("counted", {nodes[0]: 1 + count, nodes[1]: count})
-                wait_until(lambda: len(job.assignment()["task"]) == (1 + 2 * count) * 2, "tasks came or went")  # noqa: B023
+                wait_until(lambda: len(job.assignment()["task"]) == (1 + 2 * count) * 2, "tasks were added or removed")  # noqa: B023
                 job.send(NUMBERS)
         job_parts = [runtime.job_parts["held"] for runtime in runtimes]
         stores = [home.executor.store for d in job_parts for home in d.homes.values()]

@@ -1,4 +1,4 @@
-"""Workers are killed, restarted and join under jobs, and channels break: jobs end clearly, and the next one runs."""
+"""Workers are killed, restarted and join under jobs, and channels break: jobs fail clearly, and the next one runs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_killed_home_fails_job_within_seconds_and_next_job_runs(small_cluster, w
         with pytest.raises(errors.NodeLost):
             job.state("counted").to_arrow()
         assert time.monotonic() - began < 5
-        wait_until(lambda: replaced(client, home), "the nanny brings the worker back")
+        wait_until(lambda: replaced(client, home), "the nanny restarts the worker")
         assert_runs(client)
         job.forget()
 
@@ -59,7 +59,7 @@ def test_worker_killed_under_load_ends_job_and_its_threads(small_cluster, wait_u
         with pytest.raises(errors.JobFailed) as e:
             job.wait(**RUN)
         assert isinstance(e.value.__cause__, errors.NodeLost)
-        wait_until(lambda: replaced(client, nodes[1]), "the nanny brings the worker back")
+        wait_until(lambda: replaced(client, nodes[1]), "the nanny restarts the worker")
         wait_until(lambda: threads_of_jobs(client) == [], "the threads of the lost job end")
         assert_runs(client)
 

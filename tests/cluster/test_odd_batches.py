@@ -1,4 +1,4 @@
-"""Batches of another schema, empty ones, very large ones, and odd values in them."""
+"""Batches of another schema, empty ones, very large ones, and unusual values in them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plugins come, also by preload, and go, and leave a cluster as it was; one that cannot be set up harms nobody."""
+"""Plugins are installed (also by preload) and removed without a trace; one that fails at setup affects no process."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def scheduler_handlers(dask_scheduler):
 
 def assert_clean(client, wait_until):
     """Nothing of dask_elastic is left on the cluster."""
-    wait_until(lambda: not any(client.run(elastic_handlers).values()), "the workers are clean")
+    wait_until(lambda: not any(client.run(elastic_handlers).values()), "no plugin is left on the workers")
     assert client.run_on_scheduler(scheduler_handlers) == []
     assert set(client.run(sys.getswitchinterval).values()) == {0.005}
 

@@ -1,4 +1,4 @@
-"""The network that tests cut: what was sent comes through once, in order, and nothing while it is cut."""
+"""The tests' proxy network delivers bytes once and in order, and nothing while a pair is cut."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Users' code that raises fails the job and is named, or its rows are set aside and no other row suffers."""
+"""Users' code that raises fails the job and is named, or its rows become dead letters and all others are processed."""
 
 from __future__ import annotations
 

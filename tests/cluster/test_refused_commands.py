@@ -1,4 +1,4 @@
-"""Commands and questions of no sense are refused with what there is, and the job goes on."""
+"""Invalid commands and lookups are refused with the valid names, and the job continues."""
 
 from __future__ import annotations
 

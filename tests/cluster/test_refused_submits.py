@@ -1,4 +1,4 @@
-"""What cannot be submitted is refused at once, and the error names what is wrong with it."""
+"""An invalid submission is refused at once, and the error names the cause."""
 
 from __future__ import annotations
 

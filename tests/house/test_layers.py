@@ -1,4 +1,4 @@
-"""Who may import whom: packages lie in layers, and imports point down only."""
+"""Packages form layers: a module imports only from its own package and from lower layers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LAYERS = [
 LEVEL = {package: level for level, packages in enumerate(LAYERS) for package in packages}
 # The runtime's protocol is a package of its own: Spark's side of the handoff speaks it without the runtime.
 PROTOCOL = f"{ENGINE}.runtime.protocol"
-# Single modules beside the packages are the door of the house: only the outer rooms open it.
+# Single modules at the top level (the public API) may be imported by the outer packages only.
 OUTER = LEVEL["runtime"]
 FOR_ALL = {"_version"}
 DOORS = frozenset(path.stem for path in (ROOT / ENGINE).glob("*.py") if path.stem != "__init__") | FOR_ALL
@@ -47,7 +47,7 @@ def sources(root: Path = ROOT) -> dict[str, Path]:
 
 
 def package_of(module: str) -> str | None:
-    """Return the layered package of a module, None for the top level and for what is not ours."""
+    """Return the layered package of a module, None for the top level and for other projects."""
     parts = module.split(".")
     if parts[0] == PLUGINS:
         return PLUGINS
@@ -57,7 +57,7 @@ def package_of(module: str) -> str | None:
 
 
 def targets(node: ast.stmt, module: str, is_package: bool) -> list[str]:
-    """Return what an import statement names: the module, and what is imported from it as if it were one too."""
+    """Return the dotted names that an import statement refers to; an imported object counts as a submodule."""
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
     if not isinstance(node, ast.ImportFrom):
@@ -71,7 +71,7 @@ def targets(node: ast.stmt, module: str, is_package: bool) -> list[str]:
 
 
 def layer_violations(module: str, source: str, is_package: bool = False, doors: frozenset[str] = DOORS) -> list[str]:
-    """Return every import of a module that the layers forbid, wherever in the module it stands."""
+    """Return every import of a module that the layers forbid, also within functions and for type checkers."""
     own = package_of(module)
     top_level = own is None or own in doors
     if not top_level and own not in LEVEL:

@@ -1,4 +1,4 @@
-"""Pure packages: no Dask, no threads, no clock, no chance, no environment, so that the simulator can run them."""
+"""Pure packages: no Dask, no threads, no clock, no randomness, no environment, so that the simulator can run them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ CLOCKS = {
     "Timestamp.today",
     "Timestamp.utcnow",
 }
-# What of numpy.random takes its seed as an argument.
+# Names of numpy.random that take their seed as an argument.
 SEEDED = {
     "default_rng",
     "Generator",

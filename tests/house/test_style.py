@@ -1,4 +1,4 @@
-"""Rooms of a size that can be overlooked, with names that say what is in them."""
+"""Modules, folders and functions are small enough to survey, and their names say what they contain."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WIDE = {"Exception", "BaseException"}
 
 
 def style_violations(name: str, source: str) -> list[str]:
-    """Return what is wrong with a module of that file name."""
+    """Return the style rules that a module with this file name violates."""
     tree = ast.parse(source)
     lines = len(source.splitlines())
     found = [f"has {lines} lines, {FILE_LINES} at most"] if lines > FILE_LINES else []
@@ -48,7 +48,7 @@ def _has_future_annotations(tree: ast.Module) -> bool:
 
 
 def _length(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    """Return the lines of a function without its docstring, which is to be as long as it needs."""
+    """Return the lines of a function without its docstring, whose length is not limited."""
     length = (node.end_lineno or node.lineno) - node.lineno + 1
     if ast.get_docstring(node) is not None:
         first = node.body[0]
@@ -57,7 +57,7 @@ def _length(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 
 
 def _swallows(node: ast.ExceptHandler) -> list[str]:
-    """Tell of a handler that takes any error and loses it."""
+    """Return a message if a handler catches every error and ignores it."""
     if node.type is None:
         return [f"line {node.lineno}: a bare except"]
     names = {ast.unparse(part) for part in (node.type.elts if isinstance(node.type, ast.Tuple) else [node.type])}

@@ -1,4 +1,4 @@
-"""Credit, mailboxes, doorbells and dead letters: what holds threads back and lets them go."""
+"""Credit gates, mailboxes, doorbells and dead letters: blocking and waking of threads, and their limits."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from dask_elastic.vocab.errors import SourceError
 ROWS = pa.record_batch({"v": [1, 2, 3, 4]})
 
 
-class Beside:
-    """Runs something on another thread and keeps what came of it."""
+class InThread:
+    """Runs a function on another thread and keeps its result or error."""
 
     def __init__(self, run):
-        self.answer = None
+        self.result = None
         self.error = None
         self.thread = threading.Thread(target=self._run, args=(run,), daemon=True)
         self.thread.start()
 
     def _run(self, run):
         try:
-            self.answer = run()
+            self.result = run()
         except (Aborted, SourceError) as error:
             self.error = error
 
     def done(self):
-        """Wait for the end."""
+        """Wait until the function has returned."""
         self.thread.join(10)
         assert not self.thread.is_alive()
         return self
@@ -44,7 +44,7 @@ def test_credit_gate_blocks_once_window_is_used_up():
     gate.acquire(60)
     gate.acquire(60)
     assert gate.full
-    third = Beside(lambda: gate.acquire(1))
+    third = InThread(lambda: gate.acquire(1))
     third.thread.join(0.05)
     assert third.thread.is_alive()
     gate.release(60)
@@ -67,7 +67,7 @@ def test_aborted_credit_gate_raises_in_all_waiting_threads():
     gate = CreditGate(1, queue_time=1.0)
     gate.acquire(1)
     gate.acquire(1)
-    waiting = [Beside(lambda: gate.acquire(1)) for _ in range(3)]
+    waiting = [InThread(lambda: gate.acquire(1)) for _ in range(3)]
     gate.abort()
     assert all(isinstance(one.done().error, Aborted) for one in waiting)
     with pytest.raises(Aborted):
@@ -88,18 +88,18 @@ def test_mailbox_refuses_when_full_and_accepts_after_a_read():
 def test_closed_mailbox_refuses_offers_and_wakes_waiting_threads():
     mailbox = Mailbox(limit=1)
     assert mailbox.offer(ROWS, 0.0)
-    offering = Beside(lambda: mailbox.offer(ROWS, 10.0))
+    offering = InThread(lambda: mailbox.offer(ROWS, 10.0))
     mailbox.close()
     assert isinstance(offering.done().error, SourceError)
-    reading = Beside(lambda: list(mailbox))
-    assert reading.done().answer == [ROWS]
+    reading = InThread(lambda: list(mailbox))
+    assert reading.done().result == [ROWS]
 
 
 def test_doorbell_rung_before_wait_ends_the_wait():
     bell = Doorbell()
     bell.ring()
-    assert Beside(bell.wait).done().error is None
-    waiting = Beside(bell.wait)
+    assert InThread(bell.wait).done().error is None
+    waiting = InThread(bell.wait)
     bell.ring()
     waiting.done()
 

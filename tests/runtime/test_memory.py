@@ -1,4 +1,4 @@
-"""A worker that is short of memory holds back first, and ends a job only when that does not help."""
+"""A worker under memory pressure withholds credit first, and fails a job only if the pressure persists."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ OPTIONS = WorkerOptions(memory_pressure=0.5, memory_limit=0.8)
 
 
 class Process:
-    """A process whose memory and clock are what the test says."""
+    """A process whose memory and clock the test sets."""
 
     def __init__(self):
         self.resident = 0
         self.now = 0.0
 
     def watch(self, limit=100 * MIB):
-        """Return a watch over it; each look at the clock takes a second."""
+        """Return its memory monitor; each reading of the clock advances it by a second."""
         return Memory(limit, OPTIONS, lambda: self.resident, self.clock)
 
     def clock(self):

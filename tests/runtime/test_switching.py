@@ -10,7 +10,7 @@ from dask_elastic.runtime.transport.switching import NAP, SWITCH_INTERVAL, TURN,
 
 @pytest.fixture(autouse=True)
 def usual() -> Iterator[None]:
-    """Begin with long turns, whatever runs beside."""
+    """Set a long switch interval, and restore the previous one afterwards."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(5e-3)
     yield

@@ -1,4 +1,4 @@
-"""Clusters that can be reached without TLS: a warning once, or refusal."""
+"""Clusters reachable over a network without TLS cause one warning, or are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages between workers survive their way as bytes, and garbage fails cleanly."""
+"""Messages between workers round-trip through bytes, and invalid bytes raise ProtocolError."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ MESSAGES = [
 
 
 class Connection:
-    """One way between two workers, without the workers."""
+    """Encoder and decoder of one connection, without workers."""
 
     def __init__(self):
         self.schemas = []
@@ -63,7 +63,7 @@ class Connection:
         self.decoder = Decoder()
 
     def number_of(self, schema):
-        """Number a schema and tell the peer of a new one."""
+        """Return the number of a schema; the decoder learns a new one."""
         if schema not in self.schemas:
             self.schemas.append(schema)
             self.decoder.learn(schema)
@@ -178,7 +178,7 @@ def test_bytes_without_packet_prefix_are_refused():
 
 
 class JobPart:
-    """Takes down what an ingress hands over."""
+    """Records the calls of a dispatch."""
 
     def __init__(self):
         self.ended = False
@@ -209,7 +209,7 @@ def ingress(job_part, caplog):
 
 
 def end(job="job", generation=3):
-    """Say that an input has ended."""
+    """Return the header of an end-of-input message."""
     return ["end", [job, generation], "c", 0, "s", 1]
 
 
@@ -241,13 +241,13 @@ def test_duplicate_packet_is_refused_and_counted(ingress, job_part):
     assert ingress.refused == 2
 
 
-SAID = ["watermark", ["job", 3], "c", 0, "s", 1, None, True]
+WATERMARK = ["watermark", ["job", 3], "c", 0, "s", 1, None, True]
 
 STALE = {
     "batch": [["schema"], ["batch", ["job", 3], "c", 0, "s", 1, 8, [0, 0.5, True, 0.0]]],
     "credit": [["credit", ["job", 3], "c", 0, "s", 1, 77]],
     "end": [end()],
-    "watermark": [SAID],
+    "watermark": [WATERMARK],
     "beat": [["beat"]],
     "schema": [["schema"]],
     **{
@@ -255,11 +255,11 @@ STALE = {
         for message in MESSAGES
     },
 }
-"""The headers of a packet for each kind that there is; of those of which more variants exist the last one."""
+"""The headers of a packet of each kind; of message classes with several variants the last one."""
 
 
 def stale_packet(kind, stamp, generation=3):
-    """A packet with a message of a kind, and the schema of its rows if it has any; and how many are for the job."""
+    """Return a packet with a message of a kind (and its schema, if any), and its number of messages for the job."""
     schema, rows = FLAT.schema.serialize().to_pybytes(), FLAT.serialize().to_pybytes()
     made, buffers = [], []
     for header in STALE[kind]:
@@ -279,7 +279,7 @@ def stale_packet(kind, stamp, generation=3):
 
 @pytest.mark.parametrize("kind", STALE)
 def test_stale_packet_of_any_kind_is_refused_and_counted(kind, caplog):
-    """It is of an earlier connection, comes twice, comes after its connection was given up, or is of an earlier run."""
+    """Stale: of an earlier connection, duplicate, after its connection was closed, or of an earlier generation."""
     caplog.set_level(logging.CRITICAL)
     job_part = Anything()
     ingress = Dispatch({"job": job_part}, "peer", incarnation=2)
@@ -288,7 +288,7 @@ def test_stale_packet_of_any_kind_is_refused_and_counted(kind, caplog):
     assert (job_part.taken, job_part.refused, ingress.refused) == (0, messages, 1)
     fresh, _ = stale_packet(kind, m.Stamp(2, 0))
     ingress.handle(fresh)
-    assert (job_part.taken, job_part.errors) == (messages, []), "it is refused for nothing but its stamp"
+    assert (job_part.taken, job_part.errors) == (messages, []), "only its stamp makes the packet stale"
     ingress.handle(fresh)
     assert (job_part.taken, job_part.refused, ingress.refused) == (messages, 2 * messages, 2)
     ingress.handle(stale_packet(kind, m.Stamp(2, 1), generation=2)[0])
@@ -351,7 +351,7 @@ def test_invalid_packet_ends_connection_without_failing_job(ingress, job_part, p
     assert job_part.errors == []
 
 
-# bytes that nobody wrote on purpose
+# mutated and random bytes
 
 FRAMES = 100_000
 
@@ -361,7 +361,7 @@ def decoded(data, limit=2**20):
     count, nbytes = Packet.body_bytes(data[: PREFIX.size], limit)
     body = memoryview(data)[PREFIX.size :]
     if len(body) != nbytes:
-        raise ProtocolError("a connection would wait for more, or take what is behind for the next packet")
+        raise ProtocolError("a connection would wait for more, or read the rest as the next packet")
     job_part = Anything()
     Dispatch({"job": job_part}, "peer").handle(Packet.from_body(count, body))
     for error in job_part.errors:
@@ -370,7 +370,7 @@ def decoded(data, limit=2**20):
 
 
 class Anything:
-    """A job_part that takes whatever can be read."""
+    """A job part that accepts every decoded message."""
 
     def __init__(self):
         self.ended = False
@@ -410,12 +410,12 @@ def real_packets():
     made.append(
         Packet([pack([(["schema"], 1), batch], FIRST), schema, FLAT.serialize().to_pybytes(), HASHES.tobytes()])
     )
-    made.append(packed(end(), ["credit", ["job", 3], "c", 0, "s", 1, 77], ["beat"], SAID))
+    made.append(packed(end(), ["credit", ["job", 3], "c", 0, "s", 1, 77], ["beat"], WATERMARK))
     return [b"".join(bytes(frame) for frame in packet.to_frames()) for packet in made]
 
 
 def mutated(data, random):
-    """Bytes with something wrong somewhere: a few bytes changed, some cut, doubled, or all of them made up."""
+    """Return faulty bytes: some changed, cut or doubled, or all of them random."""
     kind = random.integers(8)
     if kind == 0:
         return random.bytes(int(random.integers(200)))
@@ -425,7 +425,7 @@ def mutated(data, random):
     if kind == 2:
         start = random.integers(len(data))
         changed[start:start] = data[start : start + int(random.integers(1, 64))]
-    # Behind the prefix, or nothing but the prefix would ever be tried.
+    # Change bytes behind the prefix only: most packets would otherwise fail at the prefix already.
     for place in random.integers(PREFIX.size, len(changed), int(random.integers(1, 4))):
         changed[place] = random.choice([0, 1, 0x7F, 0x80, 0xFF, int(random.integers(256))])
     return bytes(changed)
@@ -433,11 +433,11 @@ def mutated(data, random):
 
 @pytest.fixture
 def arrow_memory():
-    """What Arrow takes from here on, and nothing of what it took before or for others."""
+    """A memory pool that counts only what Arrow allocates during the test."""
     whole = pa.default_memory_pool()
-    mine = pa.proxy_memory_pool(whole)
-    pa.set_memory_pool(mine)
-    yield mine
+    pool = pa.proxy_memory_pool(whole)
+    pa.set_memory_pool(pool)
+    yield pool
     pa.set_memory_pool(whole)
 
 
@@ -455,7 +455,7 @@ def test_mutated_packets_are_decoded_or_refused_within_bounded_memory(caplog, ar
     assert refused > FRAMES / 3
     assert read > FRAMES / 100
     assert 0 < arrow_memory.max_memory() < 2**20
-    # An error that a job has refers to the frames that it came through, these to the job, and some of them to rows.
+    # The error of a job refers to stack frames, which refer to the job and some of them to rows: a reference cycle.
     gc.collect()
     assert arrow_memory.bytes_allocated() == 0
 
