@@ -74,7 +74,7 @@ def test_every_field_of_a_placement_problem_is_read_as_written(ending, tmp_path)
         assert_same(problem, load(path))
 
 
-def test_a_json_problem_can_be_written_by_hand(tmp_path):
+def test_handwritten_json_problem_is_read(tmp_path):
     path = tmp_path / "hand.json"
     path.write_text(
         '{"load": [4, 4, 2], "current": [0, 0, 1], "bins": 2, "max_moves": 1, "draining": [],'
@@ -115,7 +115,7 @@ def test_a_json_problem_can_be_written_by_hand(tmp_path):
         ),
     ],
 )
-def test_a_bad_json_file_is_refused(text, message, tmp_path, invoke):
+def test_bad_json_file_is_refused(text, message, tmp_path, invoke):
     path = tmp_path / "bad.json"
     path.write_text(text)
     with pytest.raises(PlanningError, match=message):
@@ -126,7 +126,7 @@ def test_a_bad_json_file_is_refused(text, message, tmp_path, invoke):
     assert len(refused.output.splitlines()) == 1
 
 
-def test_a_bad_parquet_file_is_refused(tmp_path):
+def test_bad_parquet_file_is_refused(tmp_path):
     path = tmp_path / "bad.parquet"
     path.write_bytes(b"nothing")
     with pytest.raises(PlanningError, match="holds no placement problem"):
@@ -200,7 +200,7 @@ def test_all_planners_are_compared_in_an_aligned_table(problem_path, invoke):
     assert float(milliseconds) > 0
 
 
-def test_the_example_of_the_page_prints_what_it_says(tmp_path, invoke, monkeypatch):
+def test_documented_example_prints_documented_output(tmp_path, invoke, monkeypatch):
     section = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8").split("\n## plan\n")[1]
     blocks = [block.partition("\n")[::2] for block in section.split("```")[1::2]]
     problem, command, printed = (body for _, body in blocks[:3])
@@ -229,7 +229,7 @@ def test_some_planners_with_options(problem_path, invoke):
     assert found[0]["moves"] == 1
 
 
-def test_a_seed_chooses_what_chance_does(tmp_path, invoke):
+def test_seed_option_seeds_the_planners(tmp_path, invoke):
     path = tmp_path / "new.json"
     save(PlacementProblem([1] * 40, [-1] * 40, 4), path)
 
@@ -256,7 +256,7 @@ def test_a_seed_chooses_what_chance_does(tmp_path, invoke):
         (("--seed", "-1"), "-1 is not in the range"),
     ],
 )
-def test_wrong_use_is_said(options, message, problem_path, invoke):
+def test_wrong_use_is_reported(options, message, problem_path, invoke):
     refused = invoke("plan", "compare", problem_path, *options)
     assert refused.exit_code == 2
     assert message in " ".join(refused.output.split())
@@ -269,13 +269,13 @@ def test_wrong_use_is_said(options, message, problem_path, invoke):
         ("flux", "passes=many", "passes is 'many': give 1 or more, or None to repeat while it helps."),
     ],
 )
-def test_a_value_that_an_option_cannot_have_is_said(planner, option, message, problem_path, invoke):
+def test_invalid_option_value_is_reported(planner, option, message, problem_path, invoke):
     refused = invoke("plan", "compare", problem_path, "--planner", planner, "--option", option)
     assert refused.exit_code == 1
     assert refused.output == f"Error: {message}\n"
 
 
-def test_what_binds_is_in_the_first_line(tmp_path, invoke):
+def test_first_line_shows_binding_limits(tmp_path, invoke):
     path = tmp_path / "bound.parquet"
     save(PlacementProblem([1, 1], [0, 1], 3, draining=[1, 2], max_cost=2000), path)
     done = invoke("plan", "compare", path, "--planner", "flux")
@@ -328,7 +328,7 @@ def test_figures_are_listed_without_computing_them(two_figures, invoke):
     assert two_figures == []
 
 
-def test_an_unknown_figure_is_said_before_any_is_computed(two_figures, tmp_path, invoke):
+def test_unknown_figure_is_refused_before_any_is_computed(two_figures, tmp_path, invoke):
     refused = invoke("plan", "figures", "first", "thrid", "--out", tmp_path)
     assert refused.exit_code == 2
     assert "no figure is named 'thrid': choose among first, second" in " ".join(refused.output.split())

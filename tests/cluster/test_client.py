@@ -163,10 +163,10 @@ def test_live_line_is_shown_in_terminals_only(job, capsys):
     job.wait(timeout=30)
     assert capsys.readouterr().err == ""
     job.wait(timeout=30, progress=True)
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.startswith("\rseen: finished")
-    assert said.err.endswith("\n")
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("\rseen: finished")
+    assert printed.err.endswith("\n")
 
 
 def test_live_line_is_truncated_to_terminal_width(job, monkeypatch):

@@ -55,9 +55,9 @@ def test_interrupted_wait_leaves_job_running_and_prints_how_to_stop_it(client, m
     monkeypatch.setattr(job, "_ask", interrupted)
     with pytest.raises(KeyboardInterrupt):
         job.wait()
-    said = capsys.readouterr().err
-    assert "job.stop()" in said
-    assert "dask_elastic.job('held')" in said
+    printed = capsys.readouterr().err
+    assert "job.stop()" in printed
+    assert "dask_elastic.job('held')" in printed
     assert job.status == "running"
 
 

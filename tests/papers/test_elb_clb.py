@@ -30,7 +30,7 @@ def test_correlated_substreams_are_parted():
     assert label[0] != label[1]
 
 
-def test_the_formula_raises_the_cross_covariance_and_the_sentence_does_not():
+def test_printed_formula_raises_cross_covariance_and_text_does_not():
     random = np.random.default_rng(4)
     for _ in range(50):
         history = random.poisson(20, (12, 1)) * random.uniform(0, 1, (1, 8)) + random.poisson(5, (12, 8))
@@ -78,7 +78,7 @@ def test_an_empty_split_moves_the_largest_other_substream():
 
 
 @pytest.mark.parametrize(("lower", "upper"), [(8, 12), (18, 22), (30, 50), (100, 150)])
-def test_the_range_tells_the_number_of_instances(lower, upper):
+def test_load_range_determines_number_of_instances(lower, upper):
     problem = PlacementProblem(np.ones(120), np.arange(120) % 12, 12)
     used = len(set(Eager(lower, upper).plan(problem).bin.tolist()))
     assert used == math.ceil(2 * 120 / (lower + upper))

@@ -21,7 +21,7 @@ def computed(name):
 
 
 @pytest.mark.parametrize("name", ["albic-2", "albic-3", "albic-4"])
-def test_the_program_is_below_flux_everywhere(name):
+def test_milp_imbalance_is_below_flux_everywhere(name):
     distance = computed(name).pivot_table("load_distance", ["max_moves", "varies"], "planner")
     milp, once, often = (distance[column] for column in ("MILP, 0.1 s", "Flux, one pass", "Flux, repeated"))
     assert (milp <= often + 1e-9).all()

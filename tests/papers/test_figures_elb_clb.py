@@ -37,7 +37,7 @@ def test_eager_balance_is_better_and_moves_more_than_that_by_correlation():
     assert moved["PKG"] > moved["ELB"]
 
 
-def test_the_table_is_that_of_the_figure():
+def test_elb_clb_table_matches_the_figure():
     table, history = computed("elb-clb-table-1").set_index("algorithm"), computed("elb-clb-3")
     assert set(table.index) == set(history["algorithm"])
     for algorithm, rows in history.groupby("algorithm"):

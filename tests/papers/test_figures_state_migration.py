@@ -123,7 +123,7 @@ def test_figures_are_drawn(figure, tables, tmp_path):
     assert (tmp_path / "figure.png").stat().st_size > 10_000
 
 
-def test_the_stand_in_is_like_a_recording(recording):
+def test_stand_in_resembles_a_recording(recording):
     texts = short_texts(0, 5_000)
     assert texts.schema.equals(SCHEMA)
     assert (np.diff(texts["arrival_ts"].to_numpy()) >= np.timedelta64(0)).all()

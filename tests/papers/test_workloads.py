@@ -150,7 +150,7 @@ def test_a_share_of_the_groups_talks_one_to_one(share):
     assert (problem.operator[column] == problem.operator[row] + 1).all()
 
 
-def test_what_talks_one_to_one_can_be_collocated():
+def test_one_to_one_traffic_can_be_collocated():
     problem = operator_chain(3, SIZES[0], 1.0)
     bin = np.zeros(400, dtype=np.int64)
     bin[:40] = np.arange(40) % 20
@@ -206,7 +206,7 @@ def test_load_is_tuples_times_cost():
     assert KeyShuffles(shuffles_per_minute=0).shard_loads(1, 0).shape == (0, 8192)
 
 
-def test_what_the_static_approach_reaches():
+def test_static_approach_reaches_known_share_of_ideal():
     """Sixth erratum to Elasticutor: 0.90 of ideal on 16 cores, 0.44 on 256."""
     for cores, least, most in ((16, 0.85, 0.95), (256, 0.38, 0.55)):
         reached = []

@@ -1,4 +1,4 @@
-"""An argument of a wrong type is refused by name, or converted where a conversion is exact."""
+"""An argument of a wrong type is refused by name, or used as the equivalent that it stands for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groupings: to the letter where they can be, close to it where they are fast, and as even as is said of them."""
+"""Groupings equal the published rules where exact, stay close where approximate, and balance as documented."""
 
 from __future__ import annotations
 

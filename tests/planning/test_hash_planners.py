@@ -31,7 +31,7 @@ def test_a_ring_gives_a_stronger_bin_more():
     assert 2.8 < counts[0] / counts[1:].mean() < 5.5
 
 
-def test_the_seed_chooses_the_ring():
+def test_seed_determines_the_ring():
     problem = unplaced(100, 4)
     assert (ring(problem, 100, 0) != ring(problem, 100, 1)).any()
     assert (ring(problem, 100, 0) == ring(problem, 100, 0)).all()

@@ -194,7 +194,7 @@ def test_solver_error_is_a_warning_and_the_greedy_answer_is_used(monkeypatch):
         Milp().plan(paper_setting(2, bins=5, groups=50, max_moves=5))
 
 
-def test_an_answer_that_breaks_a_rule_is_not_taken(monkeypatch):
+def test_solution_that_breaks_a_rule_is_rejected(monkeypatch):
     problem = PlacementProblem([5, 5, 5, 5], [0, 0, 0, 0], 2, max_moves=1)
     run = highspy.Highs.run
 

@@ -151,9 +151,9 @@ def test_decisions_are_recorded_published_and_described(bench):
         [(topic, event)] = bench.scheduler.events
         assert (topic, event["number"], event["job"]) == ("dask_elastic", 7, "job")
         wanted = {"executor": "op0[0]", "before": {"a": 2}, "after": {"a": 2, "b": 1}, "moved_bytes": 0.0}
-        [told] = json.loads(await bench.controller.decisions(Decisions("job")))
-        assert told["changes"] == event["changes"] == [wanted]
-        assert told["applied"]
+        [recorded] = json.loads(await bench.controller.decisions(Decisions("job")))
+        assert recorded["changes"] == event["changes"] == [wanted]
+        assert recorded["applied"]
         view = (await bench.coordinator.describe(Describe("job"))).control
         assert view.bound == ("op0",)
         assert (view.starved, view.predicted, view.decided) == (2, 0.05, "So.")
@@ -457,9 +457,9 @@ def test_sending_a_thousand_decisions_does_not_block_the_event_loop(bench):
         while not answer.done():
             await asyncio.sleep(0.001)
             turns += 1
-        told = json.loads(answer.result())
-        assert len(told) == 1_000
-        assert told[0]["changes"][0]["after"] == {"a": 2, "b": 1}
+        decisions = json.loads(answer.result())
+        assert len(decisions) == 1_000
+        assert decisions[0]["changes"][0]["after"] == {"a": 2, "b": 1}
         assert turns > 1
         assert [one["number"] for one in json.loads(await controller.decisions(Decisions("job", last=2)))] == [998, 999]
 

@@ -197,8 +197,8 @@ def test_job_continues_when_node_with_remote_tasks_only_is_lost(on, fake, lost):
         assert sum(record.cores["op0", 0].values()) == 3
         assert node not in record.cores["op0", 0]
         assert scheduler.asked(part_calls.SetCores)[-1][0] == "a"
-        told = {address for address, call in scheduler.asked(Members) if call.nodes[node] == ""}
-        assert told == {"a", *record.addresses}
+        informed = {address for address, call in scheduler.asked(Members) if call.nodes[node] == ""}
+        assert informed == {"a", *record.addresses}
 
     on({"a": 2, "founder": 2} if lost == "founder" else {"a": 2}, test)
 

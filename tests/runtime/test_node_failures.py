@@ -89,7 +89,7 @@ class Runtime:
 
     async def call_scheduler(self, call):
         assert isinstance(call, Suspects)
-        self._happens("told", call.job, call.number, [*call.batches])
+        self._happens("reported", call.job, call.number, [*call.batches])
 
     def spawn(self, work):
         return asyncio.ensure_future(work)
@@ -131,7 +131,7 @@ def go_on(runtime, *commands):
 def test_suspect_batches_of_dead_node_are_reported_before_failover(runtime):
     runtime.dead = {"b", "c"}
     happened = go_on(runtime, lambda losses: losses.note("b", NodeLost("gone")))
-    assert happened == [("given up", "c"), ("told", "job", 1, [("op", 4)]), ("lost", "b", True), ("report",)]
+    assert happened == [("given up", "c"), ("reported", "job", 1, [("op", 4)]), ("lost", "b", True), ("report",)]
     assert runtime.job_part.suspects_reported == 1
 
 
@@ -144,7 +144,7 @@ def test_suspects_are_reported_when_removal_is_announced_first(runtime):
     runtime.dead = {"b"}
     happened = go_on(runtime, lambda losses: losses.members(runtime.job_part, 1, ("here", VACANT, "c"), ()))
     news = ("members", 1, ("here", VACANT, "c"), (), {"b"})
-    assert happened == [("told", "job", 1, [("op", 4)]), news]
+    assert happened == [("reported", "job", 1, [("op", 4)]), news]
 
 
 def test_running_failover_finishes_before_announced_removal(runtime):
@@ -162,23 +162,23 @@ def test_running_failover_finishes_before_announced_removal(runtime):
 def test_suspects_of_several_dead_nodes_are_reported_in_order(runtime):
     """Otherwise the batches of one report would count as processed with those of the other."""
 
-    async def told(call):
-        runtime.happened.append(("telling", call.number))
+    async def report_suspects(call):
+        runtime.happened.append(("reporting", call.number))
         # The first takes longer than the second would.
         for _ in range(10 if call.number == 1 else 1):
             await asyncio.sleep(0)
-        runtime.happened.append(("told", call.number))
+        runtime.happened.append(("reported", call.number))
 
     runtime.dead = {"b", "c"}
     runtime.job_part.processing_on = lambda address: [("op", 4)]
-    runtime.call_scheduler = told
+    runtime.call_scheduler = report_suspects
     happened = go_on(
         runtime,
         lambda losses: losses.note("b", NodeLost("gone")),
         lambda losses: losses.note("c", NodeLost("gone")),
     )
-    kinds = [what[0] for what in happened if what[0] in ("telling", "told", "lost")]
-    assert kinds == ["telling", "told", "lost"] * 2
+    kinds = [what[0] for what in happened if what[0] in ("reporting", "reported", "lost")]
+    assert kinds == ["reporting", "reported", "lost"] * 2
     assert runtime.job_part.suspects_reported == 2
 
 
@@ -198,11 +198,11 @@ def test_job_that_needs_removed_node_fails(runtime):
 def test_error_during_failover_fails_job(runtime):
     wrong = KeyError("job")
 
-    async def told(call):
+    async def report_suspects(call):
         raise wrong
 
     runtime.dead = {"b"}
-    runtime.call_scheduler = told
+    runtime.call_scheduler = report_suspects
     happened = go_on(runtime, lambda losses: losses.note("b", NodeLost("gone")))
     assert happened[-2:] == [("failed", wrong), ("report",)]
 
