@@ -105,11 +105,11 @@ def sorted_block(rows: pa.RecordBatch, hashes: np.ndarray, space: KeySpace, tabl
 
 
 class Replay(Enum):
-    """Whether rows are replayed after the loss of their task, and whether their outputs have left before."""
+    """Whether rows are replayed after the loss of their task, and whether their outputs were already emitted."""
 
     NONE = "not replayed"
-    LOUD = "replayed, and the outputs have not left before"
-    SILENT = "replayed, and the outputs have left before"
+    LOUD = "replayed; the outputs were not emitted before"
+    SILENT = "replayed; the outputs were emitted before"
 
 
 class Piece(NamedTuple):

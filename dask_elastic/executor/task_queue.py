@@ -61,7 +61,7 @@ class Work:
 
     @property
     def silent(self) -> bool:
-        """Whether its outputs have left before the replay, and are dropped."""
+        """Whether its outputs were emitted before the replay, and are dropped."""
         return self.replay is Replay.SILENT
 
     @property

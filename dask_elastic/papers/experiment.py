@@ -9,8 +9,8 @@ Not done
 
 Notes
 -----
-ALBIC, section 5, and ELB/CLB, section 5, run their planners so. Measures are taken before planning, with the new loads
-on the old placement, and after it. No erratum concerns it.
+ALBIC, section 5, and ELB/CLB, section 5, run their planners in this way. Measures are taken before planning, with the
+new loads on the old placement, and after it. No erratum concerns this.
 """
 
 from __future__ import annotations
@@ -119,12 +119,12 @@ class Experiment:
         Parameters
         ----------
         problem : PlacementProblem
-            The groups and their present bins.
+            The groups and their current bins.
 
         Returns
         -------
         Placement
-            The placement after it.
+            The placement after the period.
 
         Raises
         ------
@@ -175,7 +175,7 @@ def run(
     Returns
     -------
     pyarrow.Table
-        One row a period; see `SCHEMA`.
+        One row per period; see `SCHEMA`.
 
     Raises
     ------
@@ -221,7 +221,7 @@ def compare(
     Returns
     -------
     pyarrow.Table
-        One row a planner, in their order; see `SCHEMA`.
+        One row per planner, in their order; see `SCHEMA`.
 
     Examples
     --------

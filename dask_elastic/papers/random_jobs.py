@@ -3,8 +3,8 @@
 Notes
 -----
 Enorm, section 7 ("Large Job"): 50, 100 and 150 operators with subsets of 30 partition attributes, 500 jobs each. What
-the text leaves open is documented at `random_job`. ERRATA, Enorm 2: Algorithm 1 as printed makes cycles on most of
-them.
+the paper does not specify is documented at `random_job`. ERRATA, Enorm 2: Algorithm 1 as printed makes cycles in most
+of these jobs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class RandomJob:
     Parameters
     ----------
     attributes : dict of str to frozenset of str
-        What each operator is partitioned on.
+        The partition attributes of each operator.
     rates : dict of (str, str) to float
         Tuples per second from operator to operator.
     levels : tuple of tuple of str
@@ -44,13 +44,13 @@ def random_job(operators: int, seed: int, attributes: int = 30, change: int = 3,
     operators : int
         The number of operators, 4 or more.
     seed : int
-        Jobs of one seed and size are the same.
+        Seeds the job; the same seed and size give the same job.
     attributes : int
         The number of partition attributes to choose from.
     change : int
         The greatest difference in the number of attributes of two consecutive operators.
     rate : float
-        Tuples per second that each operator can send, X; some are not sent.
+        Tuples per second that each operator can send, the paper's X; some of them are not sent.
 
     Returns
     -------
@@ -64,10 +64,10 @@ def random_job(operators: int, seed: int, attributes: int = 30, change: int = 3,
 
     Notes
     -----
-    Enorm, section 7. There are three to 0.75 · `operators` levels; an operator sends to each one of the next level, in
-    turn, what it has left times two numbers from 0 to 1. The first subset has half of the attributes, and the size
-    changes "by a random value" from operator to operator: here by a whole number from −`change` to `change`, kept
-    between 1 and all. The levels are as equal in size as possible.
+    Enorm, section 7. There are three to 0.75 · `operators` levels. An operator sends to each operator of the next
+    level, in turn, its remaining rate times two random numbers from 0 to 1. The first subset has half of the
+    attributes, and the size changes "by a random value" from operator to operator: here by a whole number from
+    −`change` to `change`, kept from 1 to `attributes`. The levels are as equal in size as possible.
 
     Examples
     --------
@@ -102,7 +102,7 @@ def _subsets(random: np.random.Generator, operators: int, attributes: int, chang
 def _rates(
     random: np.random.Generator, levels: tuple[tuple[str, ...], ...], rate: float
 ) -> dict[tuple[str, str], float]:
-    """Draw the rates from each operator to each one of the next level."""
+    """Draw the rates from each operator to each operator of the next level."""
     rates = {}
     for level, following in pairwise(levels):
         for source in level:

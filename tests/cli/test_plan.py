@@ -46,7 +46,7 @@ def test_placement_problem_is_read_as_written(ending, tmp_path):
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_every_field_of_a_placement_problem_is_read_as_written(ending, tmp_path):
+def test_placement_problem_with_every_field_is_read_as_written(ending, tmp_path):
     third = 1 / 3
     full = PlacementProblem(
         [[third, 2], [1e-300, 0]],
@@ -74,7 +74,7 @@ def test_every_field_of_a_placement_problem_is_read_as_written(ending, tmp_path)
         assert_same(problem, load(path))
 
 
-def test_handwritten_json_problem_is_read(tmp_path):
+def test_json_problem_written_by_hand_is_loaded(tmp_path):
     path = tmp_path / "hand.json"
     path.write_text(
         '{"load": [4, 4, 2], "current": [0, 0, 1], "bins": 2, "max_moves": 1, "draining": [],'
@@ -115,7 +115,7 @@ def test_handwritten_json_problem_is_read(tmp_path):
         ),
     ],
 )
-def test_bad_json_file_is_refused(text, message, tmp_path, invoke):
+def test_invalid_json_problem_is_refused_with_reason(text, message, tmp_path, invoke):
     path = tmp_path / "bad.json"
     path.write_text(text)
     with pytest.raises(PlanningError, match=message):
@@ -126,7 +126,7 @@ def test_bad_json_file_is_refused(text, message, tmp_path, invoke):
     assert len(refused.output.splitlines()) == 1
 
 
-def test_bad_parquet_file_is_refused(tmp_path):
+def test_invalid_parquet_problem_is_refused_with_reason(tmp_path):
     path = tmp_path / "bad.parquet"
     path.write_bytes(b"nothing")
     with pytest.raises(PlanningError, match="holds no placement problem"):
@@ -152,7 +152,7 @@ def test_bad_parquet_file_is_refused(tmp_path):
             load(path)
 
 
-def test_other_endings_are_refused(tmp_path, invoke):
+def test_problem_file_with_unknown_ending_is_refused(tmp_path, invoke):
     for path in (tmp_path / "problem.csv", tmp_path / "problem"):
         with pytest.raises(PlanningError, match=r"give a file that ends in \.json or \.parquet"):
             save(PlacementProblem([1], [0], 1), path)
@@ -185,7 +185,7 @@ def columns(output):
     return {line.split()[0]: line.split() for line in lines[2:]}
 
 
-def test_all_planners_are_compared_in_an_aligned_table(problem_path, invoke):
+def test_compare_without_options_prints_aligned_table_of_all_planners(problem_path, invoke):
     done = invoke("plan", "compare", problem_path)
     assert done.exit_code == 0, done.output
     assert done.output.splitlines()[0] == "6 groups on 2 bins, mean load 9; at most 2 moves"
@@ -200,7 +200,7 @@ def test_all_planners_are_compared_in_an_aligned_table(problem_path, invoke):
     assert float(milliseconds) > 0
 
 
-def test_documented_example_prints_documented_output(tmp_path, invoke, monkeypatch):
+def test_compare_example_of_cli_page_prints_documented_output(tmp_path, invoke, monkeypatch):
     section = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8").split("\n## plan\n")[1]
     blocks = [block.partition("\n")[::2] for block in section.split("```")[1::2]]
     problem, command, printed = (body for _, body in blocks[:3])
@@ -209,15 +209,15 @@ def test_documented_example_prints_documented_output(tmp_path, invoke, monkeypat
     Path("problem.json").write_text(problem)
     done = invoke(*command.split()[2:])
     assert done.exit_code == 0, done.output
-    # All but the milliseconds; a row that has none keeps its last cell.
-    said, seen = (
+    # All columns except the milliseconds; a row without them keeps its last cell.
+    documented, shown = (
         [line.split()[: len(HEAD) - 1] for line in text.strip().splitlines()[2:]] for text in (printed, done.output)
     )
-    assert said == seen
+    assert documented == shown
     assert printed.splitlines()[0] == done.output.splitlines()[0]
 
 
-def test_some_planners_with_options(problem_path, invoke):
+def test_compare_with_planners_and_options_runs_only_these(problem_path, invoke):
     done = invoke(
         "plan", "compare", problem_path, "--planner", "flux", "--planner", "milp", "--option", "flux.passes=1",
         "--option", "time_limit=null", "--option", "node_limit=3", "--json",
@@ -229,7 +229,7 @@ def test_some_planners_with_options(problem_path, invoke):
     assert found[0]["moves"] == 1
 
 
-def test_seed_option_seeds_the_planners(tmp_path, invoke):
+def test_compare_with_same_seed_prints_same_result(tmp_path, invoke):
     path = tmp_path / "new.json"
     save(PlacementProblem([1] * 40, [-1] * 40, 4), path)
 
@@ -256,7 +256,7 @@ def test_seed_option_seeds_the_planners(tmp_path, invoke):
         (("--seed", "-1"), "-1 is not in the range"),
     ],
 )
-def test_wrong_use_is_reported(options, message, problem_path, invoke):
+def test_compare_with_invalid_options_is_refused_with_reason(options, message, problem_path, invoke):
     refused = invoke("plan", "compare", problem_path, *options)
     assert refused.exit_code == 2
     assert message in " ".join(refused.output.split())
@@ -269,13 +269,13 @@ def test_wrong_use_is_reported(options, message, problem_path, invoke):
         ("flux", "passes=many", "passes is 'many': give 1 or more, or None to repeat while it helps."),
     ],
 )
-def test_invalid_option_value_is_reported(planner, option, message, problem_path, invoke):
+def test_compare_with_invalid_option_value_prints_error(planner, option, message, problem_path, invoke):
     refused = invoke("plan", "compare", problem_path, "--planner", planner, "--option", option)
     assert refused.exit_code == 1
     assert refused.output == f"Error: {message}\n"
 
 
-def test_first_line_shows_binding_limits(tmp_path, invoke):
+def test_compare_prints_constraints_in_first_line(tmp_path, invoke):
     path = tmp_path / "bound.parquet"
     save(PlacementProblem([1, 1], [0, 1], 3, draining=[1, 2], max_cost=2000), path)
     done = invoke("plan", "compare", path, "--planner", "flux")
@@ -303,7 +303,7 @@ def two_figures(monkeypatch):
     return made
 
 
-def test_figures_are_written(two_figures, tmp_path, invoke):
+def test_figures_without_names_writes_all_figures(two_figures, tmp_path, invoke):
     out = tmp_path / "new" / "out"
     done = invoke("plan", "figures", "--out", out, "--quick", "--seed", 3)
     assert done.exit_code == 0, done.output
@@ -313,12 +313,12 @@ def test_figures_are_written(two_figures, tmp_path, invoke):
     assert str(Path("out") / "second.png") in done.output
 
 
-def test_some_figures_are_written(two_figures, tmp_path, invoke):
+def test_figures_with_names_writes_each_once(two_figures, tmp_path, invoke):
     assert invoke("plan", "figures", "second", "second", "--out", tmp_path).exit_code == 0
     assert two_figures == [("second", 0, False)]
 
 
-def test_figures_are_listed_without_computing_them(two_figures, invoke):
+def test_figures_list_prints_names_without_computation(two_figures, invoke):
     done = invoke("plan", "figures", "--list")
     assert done.output.splitlines() == [
         "figure  source           what it shows",
@@ -328,28 +328,28 @@ def test_figures_are_listed_without_computing_them(two_figures, invoke):
     assert two_figures == []
 
 
-def test_unknown_figure_is_refused_before_any_is_computed(two_figures, tmp_path, invoke):
+def test_figures_with_unknown_name_fails_before_computation(two_figures, tmp_path, invoke):
     refused = invoke("plan", "figures", "first", "thrid", "--out", tmp_path)
     assert refused.exit_code == 2
     assert "no figure is named 'thrid': choose among first, second" in " ".join(refused.output.split())
     assert two_figures == []
 
 
-def test_help_shows_examples(invoke):
+def test_plan_help_shows_examples(invoke):
     for command in ((), ("compare",), ("figures",)):
         shown = invoke("plan", *command, "--help")
         assert shown.exit_code == 0
         assert f"dask elastic plan {' '.join(command)}".strip() in shown.output
 
 
-def test_planner_without_its_solver_is_refused_by_the_command(problem_path, invoke, monkeypatch):
+def test_compare_with_planner_without_solver_is_refused(problem_path, invoke, monkeypatch):
     monkeypatch.setitem(sys.modules, "highspy", None)
     done = invoke("plan", "compare", problem_path, "--planner", "milp")
     assert done.exit_code == 1
     assert "planner 'milp' needs highspy: pip install 'dask-elastic[planners]'" in done.output
 
 
-def test_planners_without_their_solver_are_left_out_of_the_comparison(problem_path, invoke, monkeypatch):
+def test_compare_without_planner_names_omits_planners_without_solver(problem_path, invoke, monkeypatch):
     monkeypatch.setitem(sys.modules, "highspy", None)
     done = invoke("plan", "compare", problem_path)
     assert done.exit_code == 0, done.output

@@ -1,4 +1,4 @@
-"""ALBIC, section 4.3.1: where the program as printed fails, and that ours does not."""
+"""ALBIC, section 4.3.1: cases in which the program as printed fails and `Milp` does not."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def tiny(seed, groups, bins, max_moves):
     return PlacementProblem(load, current, bins, draining=[bins - 1], max_moves=max_moves)
 
 
-def test_lemma_1_fails_at_the_printed_optimum_and_ours_forbids_such_moves():
+def test_printed_optimum_violates_lemma_1_and_milp_plan_is_valid():
     failures = 0
     for seed in range(40):
         problem = tiny(seed, groups=6, bins=4, max_moves=2)
@@ -49,7 +49,7 @@ def test_lemma_1_fails_at_the_printed_optimum_and_ours_forbids_such_moves():
     assert failures
 
 
-def test_lemma_2_fails_as_printed_and_ours_drains_all_the_same():
+def test_printed_program_stops_before_nodes_are_drained_and_milp_drains_them():
     stuck = 0
     for seed in range(15):
         first = tiny(seed, groups=5, bins=3, max_moves=1)
@@ -68,8 +68,8 @@ def test_lemma_2_fails_as_printed_and_ours_drains_all_the_same():
 
 
 @pytest.mark.parametrize("max_moves", [0, 1])
-def test_skewed_loads_under_a_small_budget_have_a_solution(max_moves):
-    # Constraint (5), d ≤ mean, has none: d is 20 at least, the mean 10.
+def test_milp_with_skewed_loads_and_small_budget_finds_optimum(max_moves):
+    # The printed constraint (5), d ≤ mean, has no solution: d is at least 20, the mean is 10.
     problem = PlacementProblem([15, 15], [0, 0], 3, max_moves=max_moves)
     placement = Milp().plan(problem)
     validate(problem, placement)
@@ -77,8 +77,8 @@ def test_skewed_loads_under_a_small_budget_have_a_solution(max_moves):
     assert load_distance(problem, placement.bin) == (20 if max_moves == 0 else 10)
 
 
-def test_the_mean_is_exact():
-    # Rounded up to 4 the mean of 10/3 would make 4, 3, 3 look worse below than above.
+def test_mean_load_of_uneven_division_is_not_rounded():
+    # With the mean 10/3 rounded up to 4, the loads 4, 3, 3 would be farther below the mean than above it.
     problem = PlacementProblem([1] * 10, [0] * 10, 3)
     assert problem.mean == pytest.approx(10 / 3)
     assert sorted(np.bincount(Milp().plan(problem).bin)) == [3, 3, 4]
@@ -93,13 +93,13 @@ def section_5_1(seed, max_moves):
     return PlacementProblem(load, current, 20, max_moves=max_moves)
 
 
-def test_flux_repeated_is_far_better_than_a_single_pass():
+def test_flux_repeated_halves_load_distance_of_single_pass():
     problem = section_5_1(0, max_moves=20)
     once, often = (load_distance(problem, Flux(passes=passes).plan(problem).bin) for passes in (1, None))
     assert often < 0.5 * once
 
 
-def test_the_program_beats_flux_most_where_the_budget_does_not_bind():
+def test_milp_is_no_worse_than_flux_and_far_better_without_budget():
     for max_moves, margin in ((10, 1.0), (None, 0.2)):
         problem = section_5_1(0, max_moves)
         flux, ours = Flux().plan(problem), Milp(time_limit=0.5).plan(problem)

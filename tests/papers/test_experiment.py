@@ -16,18 +16,18 @@ from dask_elastic.vocab.errors import InvalidPlan, PlanningError
 
 
 class Recorder:
-    """Moves one group a period to the next bin, and keeps what it is asked."""
+    """Moves one group per period to the next bin, and records the arguments of each call."""
 
     def __init__(self):
-        self.asked = []
+        self.calls = []
 
     def objective(self, problem, bin, seed=0):
         return (0.0,)
 
     def plan(self, problem, seed=0):
-        self.asked.append((problem.current.tolist(), seed))
+        self.calls.append((problem.current.tolist(), seed))
         bin = problem.current.copy()
-        bin[len(self.asked) % problem.groups] += 1
+        bin[len(self.calls) % problem.groups] += 1
         return problem.placement(bin % problem.bins)
 
 
@@ -35,16 +35,16 @@ def sequence(periods=4, groups=3, bins=2, **change):
     return [PlacementProblem([1.0 + period] * groups, [0] * groups, bins, **change) for period in range(periods)]
 
 
-def test_each_period_begins_where_the_last_one_ended():
+def test_run_starts_each_period_from_previous_placement():
     recorder = Recorder()
     table = run(recorder, sequence(), name="recorder", seed=5)
-    assert recorder.asked == [([0, 0, 0], 5), ([0, 1, 0], 6), ([0, 1, 1], 7), ([1, 1, 1], 8)]
+    assert recorder.calls == [([0, 0, 0], 5), ([0, 1, 0], 6), ([0, 1, 1], 7), ([1, 1, 1], 8)]
     assert table["period"].to_pylist() == [0, 1, 2, 3]
     assert table["moves"].to_pylist() == [1, 1, 1, 1]
     assert table.schema.equals(SCHEMA)
 
 
-def test_measures_are_taken_before_and_after():
+def test_run_measures_placement_before_and_after_planning():
     problems = sequence(2)
     table = run(Recorder(), problems).to_pylist()
     after = np.array([0, 1, 0])
@@ -55,35 +55,35 @@ def test_measures_are_taken_before_and_after():
     assert table[0]["variance_before"] > table[0]["variance"]
 
 
-def test_experiment_plans_in_chosen_periods_only():
+def test_run_with_every_plans_only_each_nth_period():
     recorder = Recorder()
     table = run(recorder, sequence(7), every=3)
     assert table["planned"].to_pylist() == [False, False, True, False, False, True, False]
     assert table["moves"].to_pylist() == [0, 0, 1, 0, 0, 1, 0]
-    assert [seed for _, seed in recorder.asked] == [2, 5]
+    assert [seed for _, seed in recorder.calls] == [2, 5]
 
 
-def test_new_groups_are_placed_when_nothing_is_planned():
+def test_step_without_planning_places_new_groups():
     experiment = Experiment(Recorder(), every=9)
     placement = experiment.step(PlacementProblem([2, 1], [-1, 0], 2))
     assert placement.bin.tolist() == [1, 0]
     assert placement.moves == 0
 
 
-def test_experiment_uses_clock_of_the_caller():
+def test_run_takes_planning_seconds_from_clock_of_caller():
     ticks = iter(range(100))
     table = run(Recorder(), sequence(4), every=2, clock=lambda: float(next(ticks)))
     assert table["seconds"].to_pylist() == [None, 1.0, None, 1.0]
     assert run(Recorder(), sequence(2))["seconds"].to_pylist() == [None, None]
 
 
-def test_state_that_moves_is_a_share_of_all():
+def test_moved_share_is_relative_to_all_state():
     table = run(Recorder(), sequence(1, state_bytes=[10, 30, 60])).to_pylist()
     assert table[0]["moved_bytes"] == 30
     assert table[0]["moved_share"] == 0.3
 
 
-def test_one_problem_for_several_planners():
+def test_compare_runs_all_planners_on_one_problem():
     problem = varied_nodes(1, Size(5, 50, 5), max_moves=5)
     options = {"milp": {"time_limit": None, "node_limit": 2}, "albic": {"time_limit": None, "node_limit": 2}}
     table = compare(problem, {name: planner(name, **options.get(name, {})) for name in names("placement")}, seed=3)
@@ -95,7 +95,7 @@ def test_one_problem_for_several_planners():
     assert compare(problem, {}).num_rows == 0
 
 
-def test_a_cluster_that_drifts_stays_balanced():
+def test_flux_with_drifting_loads_stays_balanced():
     problem = varied_nodes(1, Size(10, 100, 5), varies=60.0, max_moves=5)
     experiment = Experiment(planner("flux"))
     for period in range(15):
@@ -106,7 +106,7 @@ def test_a_cluster_that_drifts_stays_balanced():
     assert (table["load_distance"].to_numpy()[1:] < 2).all()
 
 
-def test_a_recording_is_balanced(data_path):
+def test_run_on_recording_lowers_imbalance(data_path):
     table = pq.read_table(data_path("wiki_edits/edits.parquet"), columns=["ts", "page"])
     counts = substreams.recorded_counts(table["ts"], table["page"], substreams=100, seconds=1800.0)
     results = {
@@ -119,17 +119,17 @@ def test_a_recording_is_balanced(data_path):
         assert 0 < result["moved_share"].to_numpy().mean() < 0.5
     means = {name: result["variance_before"].to_numpy()[8:].mean() for name, result in results.items()}
     assert means["eager"] < staying["variance_before"].to_numpy()[8:].mean()
-    # What is planned less often moves less.
+    # The planner that runs less often moves less state.
     moved = {name: result["moved_bytes"].to_numpy().sum() for name, result in results.items()}
     assert moved["correlation"] < moved["eager"]
 
 
-def test_a_plan_that_breaks_a_rule_is_refused():
+def test_run_with_plan_over_budget_raises_invalid_plan():
     with pytest.raises(InvalidPlan, match="max_moves is 0"):
         run(Recorder(), sequence(1, max_moves=0))
 
 
-def test_a_sequence_that_does_not_fit_together_is_refused():
+def test_run_with_inconsistent_periods_raises_planning_error():
     with pytest.raises(PlanningError, match="period 1 has 2 groups, the one before 3"):
         run(Recorder(), [*sequence(1), *sequence(1, groups=2)])
     with pytest.raises(PlanningError, match="period 1 has 1 bins, but group 1 is on bin 1"):

@@ -1,4 +1,4 @@
-"""What the paper's figures claim, on small settings of the same shape."""
+"""ALBIC's figures: the claims of the paper hold in small settings of the same shape."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def computed(name):
 
 
 @pytest.mark.parametrize("name", ["albic-2", "albic-3", "albic-4"])
-def test_milp_imbalance_is_below_flux_everywhere(name):
+def test_milp_load_distance_is_at_most_that_of_flux(name):
     distance = computed(name).pivot_table("load_distance", ["max_moves", "varies"], "planner")
     milp, once, often = (distance[column] for column in ("MILP, 0.1 s", "Flux, one pass", "Flux, repeated"))
     assert (milp <= often + 1e-9).all()
@@ -32,18 +32,18 @@ def test_milp_imbalance_is_below_flux_everywhere(name):
 
 
 @pytest.mark.parametrize("name", ["albic-2", "albic-3", "albic-4"])
-def test_figure_plans_keep_their_budgets(name):
+def test_balance_figure_keeps_budget_of_moves(name):
     table = computed(name)
     assert (table["moves"] <= table["max_moves"]).all()
     assert set(table["max_moves"]) == {10, 40}
 
 
-def test_the_clusters_grow_from_figure_to_figure():
+def test_figures_2_to_4_have_20_40_and_60_nodes():
     titles = [FIGURES[f"albic-{number}"].title for number in (2, 3, 4)]
     assert [title.split()[2] for title in titles] == ["20", "40", "60"]
 
 
-def test_scale_in_as_a_part_of_balance_is_balanced_sooner():
+def test_integrated_scale_in_is_balanced_sooner_than_non_integrated():
     table = computed("albic-5")
     for overloaded in (1, 2):
         reached, empty = {}, {}
@@ -54,11 +54,11 @@ def test_scale_in_as_a_part_of_balance_is_balanced_sooner():
             assert rows["to_drain"].iloc[-1] == 0
             assert rows["load_distance"].iloc[-1] < 3
         assert reached["integrated"] < reached["non-integrated"]
-        # What is left on nodes to go weighs less than balance, so that emptying them takes longer.
+        # Load left on draining nodes weighs less than balance, so draining takes longer.
         assert 2 * empty["non-integrated"] >= empty["integrated"] >= empty["non-integrated"] > 0
 
 
-def test_apart_from_balance_nodes_are_emptied_first():
+def test_drain_first_moves_only_groups_of_draining_nodes():
     problem = scale_in(1, Size(4, 16, 2), leaving=1, overloaded=1, max_moves=2)
     planner = albic.DrainFirst(Milp())
     placement = planner.plan(problem)
@@ -68,7 +68,7 @@ def test_apart_from_balance_nodes_are_emptied_first():
 
 
 @pytest.mark.parametrize(("name", "key"), [("albic-10", "one_to_one"), ("albic-11", "nodes")])
-def test_albic_is_better_balanced_than_cola_and_moves_far_less(name, key):
+def test_albic_has_lower_load_distance_and_fewer_moves_than_cola(name, key):
     means = computed(name).groupby([key, "planner"])[["load_distance", "collocation", "moves"]].mean().unstack()
     distance = means["load_distance"]
     assert (distance["ALBIC"] < 0.5 * distance["COLA"]).all()
@@ -79,13 +79,13 @@ def test_albic_is_better_balanced_than_cola_and_moves_far_less(name, key):
     assert (means["moves", "COLA"] > 100).all()
 
 
-def test_collocation_is_about_what_can_be_had():
+def test_albic_collocation_is_near_share_of_one_to_one_groups():
     means = computed("albic-10").groupby(["one_to_one", "planner"])["collocation"].mean()
     for share in (0.25, 0.75):
         assert share - 0.05 < means[share, "ALBIC"] < share + 0.2
 
 
-def test_from_an_even_placement_collocation_grows_round_by_round():
+def test_albic_from_even_placement_increases_collocation():
     table = computed("albic-10")
     for share in (0.25, 0.75):
         rows = table[(table["planner"] == albic.FROM_EVEN) & (table["one_to_one"] == share)].sort_values("period")

@@ -11,7 +11,7 @@ from dask_elastic.papers.figures import albic, catalogue
 from dask_elastic.papers.figures.figure import Figure
 from dask_elastic.vocab.errors import ElasticError
 
-OURS = (
+NAMES = (
     *(f"albic-{number}" for number in (2, 3, 4, 5, 10, 11)),
     "elasticutor-table-3",
     *(f"elb-clb-{number}" for number in (2, 3, 4)),
@@ -19,15 +19,15 @@ OURS = (
 )
 
 
-def test_catalogue_lists_all_figures():
+def test_catalogue_lists_figures_by_unique_name_and_source():
     found = catalogue.figures()
-    assert [name for name in found if name in OURS] == list(OURS)
+    assert [name for name in found if name in NAMES] == list(NAMES)
     assert all(name == figure.name for name, figure in found.items())
     assert len({figure.source for figure in found.values()}) == len(found)
 
 
-@pytest.mark.parametrize("name", OURS)
-def test_a_figure_becomes_two_files(name, tmp_path):
+@pytest.mark.parametrize("name", NAMES)
+def test_write_creates_parquet_and_png_file(name, tmp_path):
     numbers, drawing = catalogue.write(catalogue.figures()[name], tmp_path, seed=1, quick=True)
     assert [numbers.name, drawing.name] == [f"{name}.parquet", f"{name}.png"]
     assert pq.read_table(numbers).num_rows > 1
@@ -39,7 +39,7 @@ def plain(compute):
     return Figure("plain", "A paper", "A title", compute, lambda table, axes: None)
 
 
-def test_figure_without_matplotlib_is_refused_before_anything_is_computed(monkeypatch, tmp_path):
+def test_write_without_matplotlib_fails_before_computation(monkeypatch, tmp_path):
     computed = []
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ElasticError, match=r"pip install 'dask-elastic\[papers\]'"):
@@ -47,19 +47,19 @@ def test_figure_without_matplotlib_is_refused_before_anything_is_computed(monkey
     assert computed == []
 
 
-def test_figure_is_computed_with_seed_and_size(tmp_path):
-    asked = []
+def test_write_passes_seed_and_quick_to_compute(tmp_path):
+    calls = []
 
     def compute(seed, quick):
-        asked.append((seed, quick))
+        calls.append((seed, quick))
         return pa.table({"x": [1]})
 
     catalogue.write(plain(compute), tmp_path / "a" / "b")
     catalogue.write(plain(compute), tmp_path / "a", seed=7, quick=True)
-    assert asked == [(0, False), (7, True)]
+    assert calls == [(0, False), (7, True)]
 
 
-def test_two_figures_of_one_name_are_refused(monkeypatch):
+def test_catalogue_with_duplicate_name_raises_error(monkeypatch):
     monkeypatch.setattr(albic, "FIGURES", (*albic.FIGURES, replace(albic.FIGURES[0], source="Another")))
     with pytest.raises(ElasticError, match="two figures are named 'albic-2'"):
         catalogue.figures()

@@ -3,7 +3,7 @@ from __future__ import annotations
 from dask_elastic.papers.figures import elasticutor
 
 
-def test_planning_time_grows_with_cluster_and_stays_small():
+def test_scheduling_time_grows_with_nodes_and_stays_below_100_ms():
     table = elasticutor.FIGURES[0].compute(1, True).to_pandas()
     assert table.groupby("nodes")["executors"].first().to_dict() == {8: 24, 16: 48, 32: 96}
     assert (table["milliseconds"] > 0).all()
@@ -13,6 +13,6 @@ def test_planning_time_grows_with_cluster_and_stays_small():
     assert (table["moved_share"] > 0).any()
 
 
-def test_demands_are_determined_by_their_seed():
+def test_scheduling_time_with_same_seed_has_same_assignments():
     first, again = (elasticutor.scheduling_time(2, True).drop_columns(["milliseconds"]) for _ in range(2))
     assert first.equals(again)

@@ -1,4 +1,4 @@
-"""What the paper's figures claim, where the stand-in for its recording can bear it out."""
+"""ELB's and CLB's figures: the claims of the paper that hold for the generated stream."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def means(name, column):
     return computed(name).groupby("algorithm")[column].mean()
 
 
-def test_one_plan_serves_many_windows():
+def test_clb_plan_lowers_imbalance_of_following_windows():
     table = computed("elb-clb-2")
     for stream in ("Gaussian", "Zipf"):
         rows = table[table["stream"] == stream].set_index("window")
@@ -30,14 +30,14 @@ def test_one_plan_serves_many_windows():
         assert rows["moved_share"][23] > 0.05
 
 
-def test_eager_balance_is_better_and_moves_more_than_that_by_correlation():
+def test_elb_is_better_balanced_and_moves_more_state_than_clb():
     imbalance, moved = means("elb-clb-3", "imbalance"), means("elb-clb-4", "moved_share")
     assert imbalance["PKG"] < imbalance["ELB"] < imbalance["CLB"]
     assert moved["UHLB"] > moved["ELB"] > moved["CLB"] > 0
     assert moved["PKG"] > moved["ELB"]
 
 
-def test_elb_clb_table_matches_the_figure():
+def test_table_1_summarises_measures_of_figure_3():
     table, history = computed("elb-clb-table-1").set_index("algorithm"), computed("elb-clb-3")
     assert set(table.index) == set(history["algorithm"])
     for algorithm, rows in history.groupby("algorithm"):
@@ -46,14 +46,14 @@ def test_elb_clb_table_matches_the_figure():
         assert table["moved_share"][algorithm] == pytest.approx(rows["moved_share"].mean())
 
 
-def test_elb_clb_figure_is_determined_by_its_seed():
+def test_figure_2_is_equal_for_same_seed_and_differs_for_other_seed():
     first, again, other = (FIGURES["elb-clb-2"].compute(seed, True) for seed in (3, 3, 4))
     assert first.equals(again)
     assert not first.equals(other)
 
 
-def test_two_choices_share_the_load_of_a_key():
-    # One key has all load: two instances share it, and half of it must be merged.
+def test_pkg_splits_load_of_one_key_between_two_instances():
+    # One key has all the load: two instances share it, so half of the state must be merged.
     counts = np.zeros((1, 5))
     counts[0, 2] = 1000
     row = elb_clb._two_choices(counts, seed=1).to_pylist()[0]

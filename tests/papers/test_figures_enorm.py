@@ -1,4 +1,4 @@
-"""Enorm's figures 14 and 15: what the paper says of them holds for ours, and they can be drawn."""
+"""Enorm's figures 14 and 15: the claims of the paper hold, and the figures can be drawn."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def values(table, name):
     return {(row["operators"], row["score"], row["cycles"]): row[COLUMN[name]] for row in table.to_pylist()}
 
 
-def test_there_are_the_two_figures_that_can_be_computed():
+def test_enorm_figures_are_14_and_15():
     assert [figure.name for figure in FIGURES] == ["enorm-14", "enorm-15"]
     assert all(figure.source.startswith("Enorm, figure 1") for figure in FIGURES)
 
 
 @pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: figure.name)
-def test_enorm_figure_has_every_point_once(figure, tables):
+def test_figure_has_each_point_once(figure, tables):
     table = tables[figure.name]
     points = list(zip(*(table[name].to_pylist() for name in ("operators", "score", "cycles")), strict=True))
     assert sorted(points) == sorted(
@@ -39,41 +39,41 @@ def test_enorm_figure_has_every_point_once(figure, tables):
 
 @pytest.mark.parametrize("cycles", ["forbidden", "as printed"])
 @pytest.mark.parametrize("operators", OPERATORS)
-def test_less_goes_between_components_when_they_are_fused_by_it(operators, cycles, tables):
+def test_fusion_by_communication_sends_least_between_components(operators, cycles, tables):
     between = values(tables["enorm-15"], "enorm-15")
     assert 0 < between[operators, "communication", cycles] < between[operators, "attributes", cycles] < 100
     assert between[operators, "communication", cycles] < between[operators, "baseline", cycles] < 100
 
 
 @pytest.mark.parametrize("cycles", ["forbidden", "as printed"])
-def test_there_are_most_components_where_they_are_fused_by_communication(cycles, tables):
-    # Few jobs tell the sizes apart only together.
+def test_fusion_by_communication_has_more_components_than_by_attributes(cycles, tables):
+    # With few jobs, the difference shows only in the sum over all sizes.
     found = values(tables["enorm-14"], "enorm-14")
     means = {score: sum(found[size, score, cycles] for size in OPERATORS) for score in ("attributes", "communication")}
     assert means["communication"] > means["attributes"]
 
 
 @pytest.mark.parametrize("score", ["baseline", "attributes", "communication"])
-def test_larger_jobs_have_more_components_and_without_cycles_more_still(score, tables):
+def test_components_increase_with_job_size_and_without_cycles(score, tables):
     found = values(tables["enorm-14"], "enorm-14")
     for cycles in ("forbidden", "as printed"):
         assert found[50, score, cycles] < found[150, score, cycles]
     assert all(found[size, score, "forbidden"] > found[size, score, "as printed"] for size in OPERATORS)
 
 
-def test_printed_algorithm_makes_cycles_and_ours_does_not(tables):
+def test_fusion_as_printed_makes_cycles_and_default_makes_none(tables):
     for row in tables["enorm-14"].to_pylist():
         assert row["cyclic_jobs"] == 0 if row["cycles"] == "forbidden" else row["cyclic_jobs"] > 0.5
 
 
-def test_a_seed_makes_the_same_numbers_and_another_one_others():
+def test_figure_14_is_equal_for_same_seed_and_differs_for_other_seed():
     figure = FIGURES[0]
     assert figure.compute(1, True).equals(figure.compute(1, True))
     assert not figure.compute(1, True).equals(figure.compute(2, True))
 
 
 @pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: figure.name)
-def test_enorm_figure_is_drawn(figure, tables, tmp_path):
+def test_figure_is_drawn_with_six_legend_entries(figure, tables, tmp_path):
     canvas = Canvas()
     axes = canvas.add_subplot()
     figure.draw(tables[figure.name], axes)

@@ -1,4 +1,4 @@
-"""State migration's figures: what the paper says of them holds for ours, and they can be drawn."""
+"""State migration's figures: the claims of the paper hold, and the figures can be drawn."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def costs(table, strategy, application):
     return np.array(rows.sort_by("tau")["cost_percent"])
 
 
-def test_there_are_the_figures_that_can_be_computed():
+def test_state_migration_figures_are_12_12b_13_15_and_17():
     assert [figure.name for figure in FIGURES] == [
         f"state-migration-{number}" for number in ("12", "12b", "13", "15", "17")
     ]
@@ -34,18 +34,18 @@ def test_there_are_the_figures_that_can_be_computed():
 
 
 @pytest.mark.parametrize("application", list(APPLICATIONS))
-def test_mtm_aware_planning_costs_least_and_hashing_most(tables, application):
+def test_mtm_aware_steps_cost_less_than_single_steps_and_baselines(tables, application):
     found = {strategy: costs(tables["12"], strategy, application) for strategy in STRATEGIES}
     mean = {strategy: values.mean() for strategy, values in found.items()}
     assert mean["MTM-aware"] < mean["single-step"] < mean["Storm"]
     assert mean["MTM-aware"] < mean["Redist"] < mean["consistent hashing"]
-    # Steps that mind the future may lose a little on a short run, never much.
+    # On a short sequence, planning ahead may cost up to 5 % more.
     assert (found["MTM-aware"] <= 1.05 * found["single-step"]).all()
 
 
 @pytest.mark.parametrize("application", list(APPLICATIONS))
-def test_a_looser_threshold_lowers_the_cost_and_widens_the_gap(tables, application):
-    # Single steps alone need not get cheaper by it: what one saves the next may have to pay.
+def test_mtm_aware_steps_with_looser_threshold_cost_less_and_gain_more(tables, application):
+    # Single steps need not become cheaper: a saving in one step may raise the cost of the next.
     aware, single = (costs(tables["12"], strategy, application) for strategy in ("MTM-aware", "single-step"))
     assert aware[-1] < aware[0]
     assert single[-1] - aware[-1] > single[0] - aware[0]
@@ -58,7 +58,7 @@ def test_strategies_without_threshold_cost_the_same_for_every_tau(tables, applic
 
 
 @pytest.mark.parametrize("application", list(APPLICATIONS))
-def test_with_more_nodes_single_steps_cost_least_and_hashing_and_equal_counts_most(tables, application):
+def test_single_steps_with_8_to_16_nodes_cost_less_than_baselines(tables, application):
     found = {strategy: costs(tables["12b"], strategy, application) for strategy in STRATEGIES}
     assert not found.pop("MTM-aware").size
     mean = {strategy: values.mean() for strategy, values in found.items()}
@@ -66,7 +66,7 @@ def test_with_more_nodes_single_steps_cost_least_and_hashing_and_equal_counts_mo
     assert mean["single-step"] < mean["Storm"]
 
 
-def test_a_number_of_nodes_that_the_month_before_did_not_have_is_stepped_to_by_single_steps():
+def test_aware_step_to_node_count_without_history_is_single_step():
     load, state = np.ones(12), np.arange(12.0)
     projected = projected_costs(load, state, {2: {3: 1.0}, 3: {2: 1.0}}, 0.5, 0.8)
     counts = np.array([2, 3, 4])
@@ -77,15 +77,15 @@ def test_a_number_of_nodes_that_the_month_before_did_not_have_is_stepped_to_by_s
     assert to_four[1] == single_step(load, state, to_three.intervals, 4, 0.5, allow_empty=False).cost
 
 
-def test_steps_are_planned_in_milliseconds(tables):
+def test_single_steps_have_median_planning_time_below_50_ms(tables):
     table = tables["13"]
     assert min(table["median_ms"].to_pylist()) > 0
-    # The paper's 2 ms are for a machine of one's own: here others may run beside.
+    # The paper's 2 ms hold on an idle machine; here other processes may run as well.
     assert np.median(table["median_ms"].to_numpy()) < 50
     assert set(table["application"].to_pylist()) == set(APPLICATIONS)
 
 
-def test_more_tasks_cost_less(tables):
+def test_single_steps_with_more_tasks_cost_less(tables):
     table = tables["15"]
     assert table["tasks"].to_pylist() == [32, 64, 128]
     cost = table["cost_percent"].to_pylist()
@@ -93,7 +93,7 @@ def test_more_tasks_cost_less(tables):
     assert min(table["median_ms"].to_pylist()) > 0
 
 
-def test_a_discount_of_zero_is_a_single_step_and_a_greater_one_costs_less(tables):
+def test_aware_steps_without_discount_cost_as_single_steps_and_less_with_it(tables):
     table = tables["17"].sort_by([("tau", "ascending"), ("discount", "ascending")])
     cost, single = (np.array(table[name]).reshape(3, 3) for name in ("cost_percent", "single_step_percent"))
     assert (np.array(table["discount"]).reshape(3, 3)[:, 0] == 0).all()
@@ -103,7 +103,7 @@ def test_a_discount_of_zero_is_a_single_step_and_a_greater_one_costs_less(tables
 
 
 @pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: figure.name)
-def test_the_same_seed_gives_the_same_costs(figure, tables):
+def test_figure_with_same_seed_has_same_costs(figure, tables):
     known = tables[figure.name.rsplit("-", 1)[1]]
     again = figure.compute(1, True)
     assert again.drop_columns(list(TIMES & set(again.column_names))).equals(
@@ -112,7 +112,7 @@ def test_the_same_seed_gives_the_same_costs(figure, tables):
 
 
 @pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: figure.name)
-def test_figures_are_drawn(figure, tables, tmp_path):
+def test_figure_is_drawn_with_labels_and_legend(figure, tables, tmp_path):
     canvas = Canvas()
     axes = canvas.add_subplot()
     figure.draw(tables[figure.name.rsplit("-", 1)[1]], axes)
@@ -123,7 +123,7 @@ def test_figures_are_drawn(figure, tables, tmp_path):
     assert (tmp_path / "figure.png").stat().st_size > 10_000
 
 
-def test_stand_in_resembles_a_recording(recording):
+def test_generated_texts_have_schema_and_skew_of_recording(recording):
     texts = short_texts(0, 5_000)
     assert texts.schema.equals(SCHEMA)
     assert (np.diff(texts["arrival_ts"].to_numpy()) >= np.timedelta64(0)).all()
@@ -136,7 +136,7 @@ def test_stand_in_resembles_a_recording(recording):
         assert pq.read_schema(path).remove_metadata().equals(SCHEMA)
 
 
-def test_every_word_and_pair_is_counted():
+def test_applications_count_every_word_and_pair():
     texts = short_texts(0, 500)
     load, state = APPLICATIONS["word count"](texts, 16)
     words = [text.split() for text in texts["text"].to_pylist()]
@@ -154,7 +154,7 @@ def test_every_word_and_pair_is_counted():
     assert state.sum() == 16 * len(set(pairs))
 
 
-def test_a_recording_can_be_given(recording):
+def test_figures_of_given_recording_are_computed(recording):
     path = recording("commit_texts/commits.parquet")
     texts = short_texts(3, 4_000, days=365) if path is None else pq.read_table(path)
     day = np.timedelta64(1, "D")

@@ -1,4 +1,4 @@
-"""State migration, Appendix A and section 6: what the baselines do and do not."""
+"""State migration, Appendix A and section 6: balance and moves of the baselines."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from dask_elastic.planning.placement.storm import Storm
 LOAD = np.array([1.0] * 10 + [2.0] * 2)
 
 
-def test_appendix_a_two_nodes():
-    # Five light tasks and a heavy one on each node are balanced; the ring may put both heavy ones on one.
+def test_appendix_a_milp_balances_two_nodes_and_hashing_may_not():
+    # Balanced: five light tasks and a heavy one on each node. The ring may place both heavy ones on one node.
     problem = PlacementProblem(LOAD, np.full(12, -1), 2)
     best = Milp().plan(problem)
     assert sorted(problem.shares(best.bin)) == [7, 7]
@@ -23,8 +23,8 @@ def test_appendix_a_two_nodes():
     assert 25 < sum(together) < 75
 
 
-def test_appendix_a_a_third_node():
-    # The two heavy tasks alone balance as well as can be; the ring moves four tasks.
+def test_appendix_a_milp_moves_two_tasks_to_third_node_and_hashing_four():
+    # Moving only the two heavy tasks reaches the best balance; the ring moves four tasks.
     current = np.array([0, 1] * 6)
     problem = PlacementProblem(LOAD, current, 3, state_bytes=LOAD)
     two = PlacementProblem(LOAD, current, 3, state_bytes=LOAD, max_moves=2)
@@ -38,7 +38,7 @@ def test_appendix_a_a_third_node():
     assert 3.4 < np.mean(moves) < 4.6
 
 
-def test_storm_moves_more_than_needed():
+def test_storm_with_third_node_moves_four_of_twelve_tasks():
     current = np.repeat([0, 1], 6)
     problem = PlacementProblem(np.ones(12), current, 3, state_bytes=np.ones(12))
     placement = Storm().plan(problem)

@@ -22,7 +22,7 @@ from dask_elastic.vocab.errors import PlanningError, TopologyError
 
 @given(st.integers(1, 500), st.floats(0, 3))
 @settings(max_examples=50, deadline=None)
-def test_zipf_shares_fall_and_add_up(count, exponent):
+def test_zipf_shares_decrease_and_add_up_to_one(count, exponent):
     shares = zipf_shares(count, exponent)
     assert shares.sum() == pytest.approx(1)
     assert (np.diff(shares) <= 0).all()
@@ -31,14 +31,14 @@ def test_zipf_shares_fall_and_add_up(count, exponent):
 
 @given(st.integers(3, 200), st.floats(0.05, 0.95), st.floats(0.2, 2))
 @settings(max_examples=50, deadline=None)
-def test_gaussian_shares_have_their_mean(count, part, width):
+def test_gaussian_shares_have_given_mean(count, part, width):
     mean, deviation = 1 + part * (count - 1), width * count
     shares = gaussian_shares(count, mean, deviation)
     assert shares.sum() == pytest.approx(1)
     assert mean_key(shares) == pytest.approx(mean, abs=1e-6 * count)
 
 
-def test_numbers_of_shares_are_checked():
+def test_shares_with_invalid_arguments_raise_planning_error():
     for count, exponent, message in (
         (0, 1, "count is 0"),
         (3, -1, "exponent is -1"),
@@ -53,10 +53,10 @@ def test_numbers_of_shares_are_checked():
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("varies", [0.0, 40.0, 95.0])
-def test_a_fifth_of_the_nodes_varies(size, varies):
+def test_varied_nodes_changes_load_of_one_fifth_of_nodes(size, varies):
     problem = varied_nodes(3, size, varies, max_moves=10)
     away = problem.shares(problem.current) - 50
-    # Twenty groups that jitter by 5 % each leave a node within 2 points, but for chance far out.
+    # Twenty groups that vary by 5 % each leave a node within 2 points, except with negligible probability.
     low, high = (away < -varies / 2 + 2).sum(), (away > varies / 2 - 2).sum()
     if varies:
         assert low == high == size.nodes // 10
@@ -65,7 +65,7 @@ def test_a_fifth_of_the_nodes_varies(size, varies):
     assert problem.max_moves == 10
 
 
-def test_groups_and_operators_are_dealt_out_evenly():
+def test_varied_nodes_distributes_groups_and_operators_evenly():
     problem = varied_nodes(0, SIZES[0])
     assert (np.bincount(problem.current) == 20).all()
     assert (np.bincount(problem.operator) == 40).all()
@@ -73,7 +73,7 @@ def test_groups_and_operators_are_dealt_out_evenly():
     assert (pairs == 2).all()
 
 
-def test_only_some_groups_of_a_node_carry_its_change():
+def test_varied_nodes_changes_at_least_half_of_groups_of_varied_node():
     plain, varied = (varied_nodes(5, SIZES[0], varies).load for varies in (0.0, 40.0))
     changed = np.abs(varied / plain - 1) > 1e-9
     per_node = np.bincount(SIZES[0].current, changed)
@@ -82,15 +82,15 @@ def test_only_some_groups_of_a_node_carry_its_change():
     assert changed.sum() < 4 * 20
 
 
-def test_workload_is_determined_by_its_seed():
+def test_workload_is_equal_for_same_seed_and_differs_for_other_seed():
     for make in (varied_nodes, scale_in, operator_chain):
         assert np.array_equal(make(1).load, make(1).load)
         assert not np.array_equal(make(1).load, make(2).load)
 
 
-def test_sizes_and_variation_are_checked():
+def test_varied_nodes_with_invalid_size_or_variation_raises_planning_error():
     for nodes, groups, operators in ((3, 10, 2), (5, 10, 3), (0, 0, 1)):
-        with pytest.raises(PlanningError, match="dealt out evenly"):
+        with pytest.raises(PlanningError, match="distributed evenly"):
             Size(nodes, groups, operators)
     for varies in (-1, 96, float("nan")):
         with pytest.raises(PlanningError, match="varies is"):
@@ -98,7 +98,7 @@ def test_sizes_and_variation_are_checked():
 
 
 @pytest.mark.parametrize("overloaded", [0, 1, 5])
-def test_nodes_leave_while_others_are_full(overloaded):
+def test_scale_in_drains_ten_nodes_while_others_are_full(overloaded):
     problem = scale_in(2, overloaded=overloaded)
     shares = problem.shares(problem.current)
     assert problem.draining.sum() == 10
@@ -107,14 +107,14 @@ def test_nodes_leave_while_others_are_full(overloaded):
     assert problem.max_moves == 20
 
 
-def test_draining_all_nodes_is_refused():
+def test_scale_in_without_remaining_node_raises_planning_error():
     with pytest.raises(PlanningError, match="one must stay"):
         scale_in(0, Size(4, 8, 2), leaving=2, overloaded=3)
     with pytest.raises(PlanningError, match="one must stay"):
         scale_in(0, Size(4, 8, 2), leaving=4, overloaded=0)
 
 
-def test_drift_is_of_nodes_wherever_their_groups_are():
+def test_drift_changes_all_groups_of_node_by_one_factor():
     problem = replace(varied_nodes(0), current=np.random.default_rng(0).integers(0, 20, 400))
     change = drifted(problem, 7).load / problem.load
     factor = {node: set(change[problem.current == node].round(12)) for node in range(20)}
@@ -123,7 +123,7 @@ def test_drift_is_of_nodes_wherever_their_groups_are():
     assert (np.abs(change - 1) <= 0.02).all()
 
 
-def test_drift_is_of_all_resources_and_leaves_new_groups():
+def test_drift_changes_all_resources_and_keeps_load_of_new_groups():
     problem = varied_nodes(0, Size(5, 10, 1))
     current = problem.current.copy()
     current[:5] = -1
@@ -135,7 +135,7 @@ def test_drift_is_of_all_resources_and_leaves_new_groups():
 
 
 @pytest.mark.parametrize("share", [0.0, 0.25, 0.5, 1.0])
-def test_a_share_of_the_groups_talks_one_to_one(share):
+def test_operator_chain_has_given_share_of_one_to_one_groups(share):
     problem = operator_chain(3, SIZES[0], share)
     traffic, each = problem.traffic.tocsr(), 40
     sends = np.asarray(traffic.sum(axis=1)).ravel()
@@ -143,14 +143,14 @@ def test_a_share_of_the_groups_talks_one_to_one(share):
     assert (sends[-each:] == 0).all()
     single = np.diff(traffic.indptr)[:-each] == 1
     assert (single.reshape(9, each).sum(axis=1) == round(share * each)).all()
-    # Each to another one, and to the next operator only.
+    # Each sends to a different group, and only to the next operator.
     targets = traffic[np.flatnonzero(single)].indices
     assert len(set(targets.tolist())) == len(targets)
     row, column = traffic.nonzero()
     assert (problem.operator[column] == problem.operator[row] + 1).all()
 
 
-def test_one_to_one_traffic_can_be_collocated():
+def test_operator_chain_of_one_to_one_groups_can_be_fully_collocated():
     problem = operator_chain(3, SIZES[0], 1.0)
     bin = np.zeros(400, dtype=np.int64)
     bin[:40] = np.arange(40) % 20
@@ -160,32 +160,32 @@ def test_one_to_one_traffic_can_be_collocated():
     assert collocation(problem, bin) == 1
 
 
-def test_chains_are_checked():
+def test_operator_chain_with_invalid_arguments_raises_planning_error():
     with pytest.raises(PlanningError, match="one_to_one is"):
         operator_chain(0, one_to_one=1.5)
     with pytest.raises(PlanningError, match="one operator"):
         operator_chain(0, Size(2, 4, 1))
 
 
-def test_frequencies_are_shuffled_so_often_a_minute():
+def test_key_shares_change_at_given_rate_of_shuffles():
     never, twice, often = (KeyShuffles(shuffles_per_minute=rate).key_shares(1, 120) for rate in (0, 2, 16))
     assert (np.ptp(never, axis=0) == 0).all()
     assert np.flatnonzero((np.diff(twice, axis=0) != 0).any(axis=1)).tolist() == [29, 59, 89]
     changes = (np.diff(often, axis=0) != 0).any(axis=1).sum()
-    # Every 3.75 s; a shuffle within a window makes two changes, of which four in a row share one.
+    # One shuffle every 3.75 s; a shuffle within a window changes two windows, and every fourth one falls on a boundary.
     assert 31 <= changes <= 62
     for shares in (never, twice, often):
         assert shares.sum(axis=1) == pytest.approx(1)
 
 
-def test_a_window_with_a_shuffle_in_it_is_a_mixture():
+def test_key_shares_of_window_with_shuffle_are_weighted_mean():
     stream = KeyShuffles(shuffles_per_minute=1.5, keys=50)
     fine = stream.key_shares(1, 90, seconds=1.0)
     coarse = stream.key_shares(1, 3, seconds=30.0)
     assert coarse == pytest.approx(fine.reshape(3, 30, 50).mean(axis=1))
 
 
-def test_costs_are_normal_and_floored():
+def test_tuple_costs_are_normal_and_floored_at_zero():
     for cost in (0.1, 1.0, 20.0):
         stream = KeyShuffles(cost=cost)
         costs = stream.tuple_costs(1, 200_000)
@@ -198,7 +198,7 @@ def test_costs_are_normal_and_floored():
     assert KeyShuffles(cost=0.1).cost_moments[0] > 0.13
 
 
-def test_load_is_tuples_times_cost():
+def test_shard_loads_equal_rate_times_mean_cost():
     stream = KeyShuffles(rate=50_000)
     load = stream.shard_loads(2, 30)
     assert load.shape == (30, 8192)
@@ -206,7 +206,7 @@ def test_load_is_tuples_times_cost():
     assert KeyShuffles(shuffles_per_minute=0).shard_loads(1, 0).shape == (0, 8192)
 
 
-def test_static_approach_reaches_known_share_of_ideal():
+def test_static_assignment_reaches_printed_share_of_ideal_throughput():
     """Sixth erratum to Elasticutor: 0.90 of ideal on 16 cores, 0.44 on 256."""
     for cores, least, most in ((16, 0.85, 0.95), (256, 0.38, 0.55)):
         reached = []
@@ -217,7 +217,7 @@ def test_static_approach_reaches_known_share_of_ideal():
         assert least < np.mean(reached) < most
 
 
-def test_shards_begin_where_their_executor_is():
+def test_key_shuffle_problems_place_shards_on_node_of_executor():
     problems = list(KeyShuffles(executors=6, shards=4).problems(1, windows=3, nodes=4, max_moves=9))
     assert len(problems) == 3
     assert problems[0].current.reshape(6, 4).tolist() == [[executor % 4] * 4 for executor in range(6)]
@@ -235,18 +235,18 @@ def test_shards_begin_where_their_executor_is():
         ({"executors": 0}, TopologyError, "executors=0"),
     ],
 )
-def test_streams_are_checked(options, error, message):
+def test_key_shuffles_with_invalid_arguments_raise_error(options, error, message):
     with pytest.raises(error, match=message):
         KeyShuffles(**options)
 
 
-def test_windows_are_checked():
+def test_key_shares_of_zero_seconds_raise_planning_error():
     with pytest.raises(PlanningError, match=r"seconds 0\.0"):
         KeyShuffles().key_shares(0, 1, seconds=0.0)
 
 
 @pytest.mark.parametrize("nodes", [8, 16])
-def test_cores_can_be_assigned_period_after_period(nodes):
+def test_core_demands_of_successive_periods_can_be_assigned(nodes):
     cores, changes = None, 0
     for demand in core_demands(1, nodes, 5):
         assert demand.wanted.sum() <= demand.capacity.sum()
@@ -259,7 +259,7 @@ def test_cores_can_be_assigned_period_after_period(nodes):
     assert changes == 5
 
 
-def test_some_executors_are_data_intensive():
+def test_core_demands_have_given_share_of_data_intensive_executors():
     demand = next(core_demands(1, 16, 1, heavy=0.25))
     heavy = demand.intensity > 512 * 1024
     assert 0.1 < heavy.mean() < 0.4
@@ -275,12 +275,12 @@ def test_some_executors_are_data_intensive():
         ({"nodes": 0}, "0 nodes"),
     ],
 )
-def test_demands_are_checked(options, message):
+def test_core_demands_with_invalid_arguments_raise_planning_error(options, message):
     with pytest.raises(PlanningError, match=message):
         next(core_demands(**{"seed": 0, "nodes": 4, "periods": 1} | options))
 
 
-def test_both_streams_have_one_rate_and_one_mean_key():
+def test_gaussian_and_zipf_counts_have_same_rate_and_mean_key():
     gaussian, zipf = substreams.gaussian_counts(1), substreams.zipf_counts(1)
     for counts in (gaussian, zipf):
         assert counts.shape == (120, 100)
@@ -291,14 +291,14 @@ def test_both_streams_have_one_rate_and_one_mean_key():
     assert zipf.sum(axis=0).var() != pytest.approx(gaussian.sum(axis=0).var(), rel=0.05)
 
 
-def test_arrivals_are_poisson():
+def test_poisson_counts_are_independent_with_equal_mean_and_variance():
     counts = substreams.poisson_counts(3, np.full((2000, 3), 1 / 3), rate=5.0)
     assert counts.mean() == pytest.approx(100, rel=0.02)
     assert counts.var(axis=0) == pytest.approx(np.full(3, 100), rel=0.15)
     assert np.corrcoef(counts.T)[0, 1] == pytest.approx(0, abs=0.1)
 
 
-def test_substreams_of_a_topic_rise_and_fall_together():
+def test_topical_counts_of_one_topic_are_correlated():
     counts = substreams.topical_counts(1, topics=2, change=0.2, rate=10_000.0)
     steps = np.diff(np.log(np.maximum(counts, 1)), axis=0)
     correlation = np.corrcoef(steps.T)[np.triu_indices(100, 1)]
@@ -307,7 +307,7 @@ def test_substreams_of_a_topic_rise_and_fall_together():
     assert (np.corrcoef(alone.T)[np.triu_indices(100, 1)] > 0.3).mean() < 0.1
 
 
-def test_problems_remember_their_windows():
+def test_substream_problems_have_history_of_given_windows():
     counts = substreams.zipf_counts(1, windows=30)
     found = list(substreams.problems(counts, instances=5, memory=24))
     assert [len(problem.history) for problem in found] == [*range(1, 25), *[24] * 6]
@@ -318,7 +318,7 @@ def test_problems_remember_their_windows():
     assert not np.array_equal(found[0].current, next(substreams.problems(counts, instances=5, seed=1)).current)
 
 
-def test_a_recording_is_counted(data_path):
+def test_recorded_counts_count_each_row_once_in_substream_of_key(data_path):
     table = pq.read_table(data_path("wiki_edits/edits.parquet"), columns=["ts", "page"])
     counts = substreams.recorded_counts(table["ts"], table["page"], substreams=64, seconds=600.0)
     assert counts.sum() == len(table)
@@ -326,7 +326,7 @@ def test_a_recording_is_counted(data_path):
     assert len(counts) == (moments.max() - moments.min()) // 600_000 + 1
     first = moments < moments.min() + 600_000
     assert counts[0].sum() == first.sum()
-    # Rows of one key are in one substream, in whatever order they come.
+    # Rows of one key belong to one substream, whatever their order.
     turned = table.take(np.random.default_rng(0).permutation(len(table)))
     assert np.array_equal(counts, substreams.recorded_counts(turned["ts"], turned["page"], 64, 600.0))
     one = table.filter(pa.compute.equal(table["page"], table["page"][0]))
@@ -352,6 +352,6 @@ def test_a_recording_is_counted(data_path):
         (lambda: next(substreams.problems([1.0])), r"shape \(1,\)"),
     ],
 )
-def test_substreams_are_checked(call, message):
+def test_substreams_with_invalid_arguments_raise_planning_error(call, message):
     with pytest.raises(PlanningError, match=message):
         call()

@@ -40,7 +40,7 @@ def balance(size: int, seed: int, quick: bool) -> pa.Table:
     Parameters
     ----------
     size : int
-        Which of them, from 0.
+        The index of the cluster, from 0.
     seed : int
         Seeds the loads.
     quick : bool
@@ -49,7 +49,7 @@ def balance(size: int, seed: int, quick: bool) -> pa.Table:
     Returns
     -------
     pyarrow.Table
-        One row a budget, variation and planner, with the columns of `dask_elastic.papers.experiment.SCHEMA`.
+        One row per budget, variation and planner, with the columns of `dask_elastic.papers.experiment.SCHEMA`.
     """
     planners: dict[str, PlacementPlanner] = {"Flux, one pass": Flux(passes=1), "Flux, repeated": Flux()}
     for limit in _FEW_SECONDS if quick else _SECONDS:
@@ -84,7 +84,7 @@ class DrainFirst:
     Parameters
     ----------
     balancer : PlacementPlanner
-        The planner that balances once no node is left to be emptied.
+        The planner that balances once all draining nodes are empty.
 
     Notes
     -----
@@ -94,11 +94,11 @@ class DrainFirst:
     balancer: PlacementPlanner
 
     def objective(self, problem: PlacementProblem, bin: Any, seed: int = 0) -> tuple[float, ...]:
-        """Return what is minimised: load left to drain, then the balancer's objective."""
+        """Return the objective: load left on draining nodes, then the balancer's objective."""
         return problem.to_drain(bin), *self.balancer.objective(problem, bin, seed)
 
     def plan(self, problem: PlacementProblem, seed: int = 0) -> Placement:
-        """Return a placement that empties nodes, or one that balances."""
+        """Return a placement that moves groups off draining nodes, or one that balances if these are empty."""
         draft = Draft(problem)
         if not problem.draining[draft.bin].any():
             return self.balancer.plan(problem, seed)
@@ -157,7 +157,7 @@ FROM_EVEN = "ALBIC, from even"
 
 @dataclass(frozen=True)
 class FromScratch:
-    """Plans from scratch in every period, without regard to the present placement.
+    """Plans from scratch in every period and ignores the current placement.
 
     Parameters
     ----------
@@ -172,7 +172,7 @@ class FromScratch:
     planner: PlacementPlanner
 
     def objective(self, problem: PlacementProblem, bin: Any, seed: int = 0) -> tuple[float, ...]:
-        """Return what the planner minimises."""
+        """Return the objective of the planner."""
         return self.planner.objective(problem, bin, seed)
 
     def plan(self, problem: PlacementProblem, seed: int = 0) -> Placement:
@@ -198,7 +198,7 @@ def collocation(settings: Sequence[tuple[Size, float]], rounds: int, limit: floa
     Returns
     -------
     pyarrow.Table
-        One row a setting, planner and period, with the columns of an experiment.
+        One row per setting, planner and period, with the columns of an experiment.
     """
     cola = FromScratch(Cola())
     tables = []

@@ -22,7 +22,7 @@ def figures() -> dict[str, Figure]:
     Returns
     -------
     dict of str to Figure
-        What each module of this package has as its ``FIGURES``, by name.
+        The ``FIGURES`` of each module of this package, by name.
 
     Raises
     ------

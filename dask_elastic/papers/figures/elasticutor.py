@@ -2,9 +2,9 @@
 
 Notes
 -----
-Elasticutor, section 5.4, Table 3: 4.1, 5.2 and 5.7 ms on 8, 16 and 32 nodes, of another machine and another workload.
-Its throughputs are those of a cluster and do not concern planning. Algorithm 1 is timed as the second erratum corrects
-it.
+Elasticutor, section 5.4, Table 3: 4.1, 5.2 and 5.7 ms on 8, 16 and 32 nodes, on another machine and with another
+workload. Its throughputs are those of a cluster and do not concern planning. Algorithm 1 is timed as corrected by the
+second erratum.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _RUNS = 3
 
 
 def scheduling_time(seed: int, quick: bool) -> pa.Table:
-    """Measure the assignment of cores, period by period, each from the assignment that the last one made.
+    """Measure the time to assign cores in successive periods, each starting from the previous assignment.
 
     Parameters
     ----------
@@ -42,8 +42,9 @@ def scheduling_time(seed: int, quick: bool) -> pa.Table:
     Returns
     -------
     pyarrow.Table
-        One row a period: nodes, executors, period, milliseconds, share of the state that moves, and the threshold of
-        data intensity that was kept, in bytes per second. The first period, which assigns free cores, is left out.
+        One row per period: nodes, executors, period, milliseconds, share of the state that moves, and the threshold of
+        data intensity that the assignment keeps, in bytes per second. The first period, which assigns free cores, is
+        omitted.
     """
     rows = []
     for nodes in _NODES if quick else _NODES + _MORE_NODES:
@@ -59,7 +60,7 @@ def scheduling_time(seed: int, quick: bool) -> pa.Table:
 
 
 def _timed(cores: Ints, demand: CoreDemand) -> tuple[CoreAssignment, float]:
-    """Return an assignment and its seconds: the least of some runs, least disturbed by other load on the machine."""
+    """Return an assignment and its time in seconds, the minimum of some runs to exclude other load on the machine."""
     given = (demand.wanted, demand.capacity, demand.state_bytes, demand.home, demand.intensity)
     best = math.inf
     for _ in range(_RUNS):

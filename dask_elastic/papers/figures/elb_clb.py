@@ -4,8 +4,9 @@ Notes
 -----
 ELB/CLB, section 5.1. Algorithms are compared by the imbalance of each window before moves. The paper's figures 3
 and 4 and its table use a recording of tweets that is not public: a stream of changing topics replaces it. PKG splits
-each key over two instances; what it moves is, for each key, the smaller of the two parts, which must be merged in every
-window. This is an interpretation: the paper does not define it. CLB is shown with both weights of the fourth erratum.
+each key over two instances; its moved state is, for each key, the smaller of the two parts, which must be merged in
+every window. This is an interpretation: the paper does not define it. CLB is shown with both weights of the fourth
+erratum.
 """
 
 from __future__ import annotations
@@ -40,14 +41,14 @@ def skew(seed: int, quick: bool) -> pa.Table:
     Parameters
     ----------
     seed : int
-        Seeds arrivals and first places.
+        Seeds arrivals and the first placement.
     quick : bool
         Use fewer windows.
 
     Returns
     -------
     pyarrow.Table
-        One row a stream and window: stream, window, imbalance (tuples squared) and share of the state that moved.
+        One row per stream and window: stream, window, imbalance (tuples squared) and share of the state that moved.
     """
     windows = _FEW_WINDOWS if quick else _WINDOWS
     streams = {"Gaussian": gaussian_counts(seed, windows), "Zipf": zipf_counts(seed, windows)}
@@ -61,7 +62,7 @@ def rivals(seed: int, quick: bool) -> pa.Table:
     Parameters
     ----------
     seed : int
-        Seeds the stream and the first places.
+        Seeds the stream and the first placement.
     quick : bool
         Use fewer windows.
 

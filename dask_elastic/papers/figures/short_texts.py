@@ -48,7 +48,7 @@ def short_texts(seed: int, rows: int, days: int = 60) -> pa.Table:
     Parameters
     ----------
     seed : int
-        Seeds them.
+        Seeds the texts.
     rows : int
         The number of texts.
     days : int

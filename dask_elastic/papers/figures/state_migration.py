@@ -2,8 +2,8 @@
 
 Notes
 -----
-State migration (Ding et al.), section 6. The number of nodes follows the rate of arrivals by the hour; transition
-matrices are from the month before. Loads and sizes of tasks are those of the whole time, so that projected costs hold
+State migration (Ding et al.), section 6. The number of nodes follows the arrivals per hour; transition matrices are
+from the month before. Loads and sizes of tasks are those of the whole recording, so that projected costs stay valid
 (ERRATA, State migration 4 and 6). The paper's "default τ = 1.2" is read as the factor 1 + τ (erratum 3), and Storm's
 scheduler as equal counts of consecutive tasks (erratum 5). Figures 12 and 17 have 2 to 5 nodes where the paper has 8 to
 16, since MTM-aware planning lists all partitionings. Figure 12b is figure 12 with 8 to 16 nodes and without the
@@ -41,7 +41,7 @@ DISCOUNT = 0.8
 """γ where it is not varied, as in the paper."""
 
 _LOOSEST = 0.5
-"""The loosest τ of figure 12: each tenth more has two to four times as many partitionings."""
+"""The loosest τ of figure 12: each further tenth has two to four times as many partitionings."""
 
 _HOUR = np.timedelta64(1, "h")
 _MONTH = np.timedelta64(30, "D")
@@ -58,9 +58,9 @@ class Source:
     interval : timedelta64
         Length of an interval of the node trace.
     history : timedelta64
-        Length of the history, before the first migration, that the transition matrix is from.
+        Length of the period before the first migration from which the transition matrix is computed.
     peak : float
-        The quantile of arrivals per interval that needs the most nodes.
+        The quantile of arrivals per interval from which on the most nodes are needed.
     """
 
     texts: pa.Table | None = None
@@ -240,7 +240,7 @@ def _single_steps(load: Floats, state: Floats, counts: Ints, tau: float) -> Iter
 
 
 def _aware(load: Floats, state: Floats, counts: Ints, tau: float, costs: ProjectedCosts) -> Iterator[float]:
-    """Yield the costs of MTM-aware steps; of single steps for node counts that the history does not have."""
+    """Yield the costs of MTM-aware steps, and of single steps to node counts that the history lacks."""
     intervals = _start(load, state, int(counts[0]), tau)
     for nodes in counts[1:].tolist():
         if nodes in costs.node_counts:

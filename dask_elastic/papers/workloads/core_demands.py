@@ -1,4 +1,4 @@
-"""Problems of core assignment: cores that executors want while the popularity of keys is shuffled.
+"""Problems of core assignment: cores that executors need while the popularity of keys is shuffled.
 
 Notes
 -----
@@ -22,7 +22,7 @@ from dask_elastic.vocab.errors import PlanningError
 
 @dataclass(frozen=True, eq=False)
 class CoreDemand:
-    """The arguments of `dask_elastic.planning.cores.assign_cores` in one period, except the present cores.
+    """The arguments of `dask_elastic.planning.cores.assign_cores` in one period, except the current cores.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ class CoreDemand:
     intensity: Floats
 
     def first(self) -> Ints:
-        """Return the first cores, nodes × executors: one for each executor, at home.
+        """Return the initial cores, nodes × executors: one for each executor, on its home node.
 
         Raises
         ------

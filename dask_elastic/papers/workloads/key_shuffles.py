@@ -52,7 +52,7 @@ class KeyShuffles:
 
     Notes
     -----
-    Elasticutor, section 5.1. The rate is not given, "sufficiently high"; the default keeps 200 of 256 cores busy.
+    Elasticutor, section 5.1. The paper gives the rate as "sufficiently high"; the default keeps 200 of 256 cores busy.
 
     Examples
     --------
@@ -91,7 +91,7 @@ class KeyShuffles:
 
     @property
     def shard_of_key(self) -> Ints:
-        """The shard of each key, those of the first executor first, as in the engine."""
+        """The shard of each key, numbered executor by executor as in the engine."""
         rows = pa.record_batch({"key": np.arange(self.keys)})
         return KeySpace(self.executors, self.shards).group_of(hash_columns(rows, ["key"])).astype(np.int64)
 
@@ -123,7 +123,7 @@ class KeyShuffles:
         Returns
         -------
         array of float, windows × keys
-            A window with a shuffle has the mean, weighted by time.
+            A window with a shuffle has the mean of the shares before and after it, weighted by time.
 
         Raises
         ------
@@ -181,7 +181,7 @@ class KeyShuffles:
     def problems(
         self, seed: int, windows: int, nodes: int = 32, seconds: float = 1.0, max_moves: int | None = None
     ) -> Iterator[PlacementProblem]:
-        """Make a problem of each window: all shards of the operator on nodes.
+        """Make a placement problem from each window, with all shards of the operator as groups.
 
         Parameters
         ----------
@@ -190,7 +190,7 @@ class KeyShuffles:
         windows : int
             The number of problems.
         nodes : int
-            The number of nodes, which get the executors in turn.
+            The number of nodes; executors are assigned to them round-robin.
         seconds : float
             Seconds per window.
         max_moves : int, optional

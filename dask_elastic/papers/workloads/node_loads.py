@@ -18,17 +18,17 @@ from dask_elastic.vocab.errors import PlanningError
 
 @dataclass(frozen=True)
 class Size:
-    """How large a cluster and its job are.
+    """The size of a cluster and its job.
 
     Parameters
     ----------
     nodes, groups, operators : int
-        How many there are. Each operator has as many groups as any other, and so has each node.
+        Their numbers. All operators have the same number of groups, and so do all nodes.
 
     Raises
     ------
     PlanningError
-        If the groups cannot be dealt out evenly.
+        If the groups cannot be distributed evenly.
     """
 
     nodes: int = 20
@@ -37,11 +37,13 @@ class Size:
 
     def __post_init__(self) -> None:
         if min(self.nodes, self.groups, self.operators) < 1 or self.groups % self.nodes or self.groups % self.operators:
-            raise PlanningError(f"{self} cannot be dealt out evenly: give multiples of nodes and operators as groups.")
+            raise PlanningError(
+                f"{self} cannot be distributed evenly: give groups as a multiple of nodes and operators."
+            )
 
     @property
     def current(self) -> Ints:
-        """The node of each group at the start: those of each operator go around."""
+        """The initial node of each group: the groups of each operator are placed round-robin."""
         return np.arange(self.groups) % self.nodes
 
     @property
@@ -61,7 +63,7 @@ _VARIED = 0.2
 def varied_nodes(
     seed: int, size: Size = SIZES[0], varies: float = 40.0, max_moves: int | None = None
 ) -> PlacementProblem:
-    """Make a cluster in which a fifth of the nodes has more or less load than the others.
+    """Make a cluster in which one fifth of the nodes has more or less load than the others.
 
     Parameters
     ----------
@@ -70,8 +72,8 @@ def varied_nodes(
     size : Size
         The size of the cluster.
     varies : float
-        The difference in load points between the two halves of the varied nodes, 0 to 95: one half gets half of it
-        less load, the other half as much more.
+        The difference in load points between the two halves of the varied nodes, 0 to 95: one half has ``varies / 2``
+        points less load than the other nodes, the other half ``varies / 2`` points more.
     max_moves : int, optional
         The budget.
 
@@ -88,8 +90,8 @@ def varied_nodes(
     Notes
     -----
     ALBIC, section 5.1: each group has the mean load, ± 5 % at random, and on a fifth of the nodes the load
-    of a random set of groups is changed. The size of that set is not given: here at least half of a node's groups,
-    and enough for the change.
+    of a random set of groups is changed. The paper does not give the size of that set: here at least half of a node's
+    groups, and enough for the change.
 
     Examples
     --------
@@ -129,7 +131,7 @@ def scale_in(
     Raises
     ------
     PlanningError
-        If more nodes leave or are full than there are.
+        If no node remains, or `leaving` and `overloaded` exceed the number of nodes.
 
     Notes
     -----
@@ -143,7 +145,7 @@ def scale_in(
     """
     if min(leaving, overloaded) < 0 or leaving >= size.nodes or leaving + overloaded > size.nodes:
         raise PlanningError(
-            f"{leaving} nodes leave and {overloaded} others are full: there are {size.nodes}, one must stay."
+            f"{leaving} nodes are draining and {overloaded} others are full, of {size.nodes} nodes: one must stay."
         )
     random = np.random.default_rng(seed)
     load = _MEAN * size.nodes / size.groups * (1 + random.uniform(-_JITTER, _JITTER, size.groups))

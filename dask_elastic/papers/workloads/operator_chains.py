@@ -3,9 +3,8 @@
 Notes
 -----
 ALBIC, section 5.3, on the clusters of its section 5.1. The paper gives neither the topology nor the traffic. Here the
-operators are a chain, and all groups send the same amount; so the share of one-to-one groups is the share of traffic
-that collocation can save, apart from groups that share a node by chance. The mean load is that of the
-fifth erratum.
+operators form a chain, and all groups send the same amount. So the share of one-to-one groups is the share of traffic
+that collocation can save, apart from groups that share a node by chance. The mean load is that of the fifth erratum.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ RATE = 1e6
 def operator_chain(
     seed: int, size: Size = SIZES[1], one_to_one: float = 0.5, max_moves: int | None = 20
 ) -> PlacementProblem:
-    """Make a cluster whose operators send to each other in a chain.
+    """Make a cluster whose operators form a chain.
 
     Parameters
     ----------
@@ -60,7 +59,7 @@ def operator_chain(
     if not 0 <= one_to_one <= 1:
         raise PlanningError(f"one_to_one is {one_to_one!r}: give 0 to 1.")
     if size.operators < 2:
-        raise PlanningError(f"{size} has one operator: a chain has two at least.")
+        raise PlanningError(f"{size} has one operator: a chain has at least two.")
     problem = varied_nodes(seed, size, varies=0.0, max_moves=max_moves)
     random = np.random.default_rng([seed, 1])
     each = size.groups // size.operators

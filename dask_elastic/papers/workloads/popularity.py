@@ -94,7 +94,9 @@ def gaussian_shares(count: int, mean: float, deviation: float) -> Floats:
     reach = 50 * deviation
     low, high = 1 - reach, count + reach
     if not bell(low) @ keys < mean < bell(high) @ keys:
-        raise PlanningError(f"no bell of deviation {deviation!r} on 1 to {count} has mean {mean!r}: give a wider one.")
+        raise PlanningError(
+            f"no Gaussian of deviation {deviation!r} on 1 to {count} has mean {mean!r}: give a greater deviation."
+        )
     return bell(float(brentq(lambda peak: float(bell(peak) @ keys) - mean, low, high)))
 
 

@@ -3,8 +3,8 @@
 Notes
 -----
 ELB/CLB, section 5: 100 substreams of keys 1 to 100, Gaussian or Zipf with the same mean; Poisson arrivals with a rate
-of 10,000; 120 windows of a minute; a state of a tenth of the load. Neither the deviation of the one nor the exponent of
-the other is given, nor the unit of the rate, taken as tuples per second. The recording of tweets is not public; a
+of 10,000; 120 windows of a minute; a state of a tenth of the load. The paper gives neither the deviation nor the
+exponent, nor the unit of the rate, which is taken as tuples per second. The recording of tweets is not public; a
 stream of changing topics replaces it. No erratum bears on the streams.
 """
 
@@ -35,7 +35,7 @@ _EXPONENT, _DEVIATION = 0.5, 15.0
 
 
 def gaussian_counts(seed: int, windows: int = WINDOWS, rate: float = RATE) -> Floats:
-    """Count the tuples of a stream whose keys are Gaussian, with the mean that those of `zipf_counts` have.
+    """Count the tuples of a stream of Gaussian keys, with the same mean key as `zipf_counts`.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ def gaussian_counts(seed: int, windows: int = WINDOWS, rate: float = RATE) -> Fl
 
 
 def zipf_counts(seed: int, windows: int = WINDOWS, rate: float = RATE) -> Floats:
-    """Count the tuples of a stream whose keys are Zipf.
+    """Count the tuples of a stream of Zipf keys.
 
     Parameters
     ----------
@@ -197,7 +197,7 @@ def recorded_counts(moments: Any, keys: Any, substreams: int = SUBSTREAMS, secon
     Returns
     -------
     array of float, windows × substreams
-        Rows, from the window of the earliest moment to that of the last one.
+        Rows, from the window of the earliest moment to that of the latest.
 
     Raises
     ------
@@ -235,7 +235,7 @@ def problems(counts: ArrayLike, instances: int = 10, memory: int = 1, seed: int 
     instances : int
         The number of instances, which are the bins.
     memory : int
-        The number of windows in the history, including the present one; fewer at the start.
+        The number of windows in the history, including the current one; fewer at the start.
     seed : int
         Seeds the hash function.
 

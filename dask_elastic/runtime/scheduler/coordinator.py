@@ -144,7 +144,7 @@ class Coordinator:
     def _description(self, record: JobRecord) -> JobDescription:
         return record.description(self.epochs.progress(record), self.controller.view(record))
 
-    # losses, and who needs workers
+    # lost workers, and workers that jobs need
 
     def node_lost(self, address: str) -> None:
         """Handle a worker that has left the cluster."""
