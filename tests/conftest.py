@@ -1,4 +1,4 @@
-"""Data for tests: the real recordings where they are, seeded stand-ins of the same schema where they are not."""
+"""Data for tests: the real recordings where available, otherwise seeded stand-ins of the same schema."""
 
 from __future__ import annotations
 
@@ -104,10 +104,10 @@ def data_path(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]
 
 def find_recording(name: str) -> Path | None:
     """Look in $ELASTIC_TEST_DATA, else beside the repository."""
-    told = os.environ.get("ELASTIC_TEST_DATA")
-    if told and not Path(told).is_dir():
-        raise FileNotFoundError(f"ELASTIC_TEST_DATA is {told!r}, which is no directory")
-    path = (Path(told) if told else REAL_DATA) / name
+    folder = os.environ.get("ELASTIC_TEST_DATA")
+    if folder and not Path(folder).is_dir():
+        raise FileNotFoundError(f"ELASTIC_TEST_DATA is {folder!r}, which is no directory")
+    path = (Path(folder) if folder else REAL_DATA) / name
     return path if path.is_file() else None
 
 

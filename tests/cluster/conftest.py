@@ -18,7 +18,7 @@ import dask_elastic as de
 
 pytest.register_assert_rewrite("counting_jobs")
 sys.path.insert(0, str(Path(__file__).parent))
-import counting_jobs  # noqa: E402, F401  found by its place
+import counting_jobs  # noqa: E402, F401  found by its folder
 
 sys.path.pop(0)
 
@@ -27,7 +27,7 @@ SECONDS = 30
 
 @pytest.fixture(scope="session")
 def wait_until() -> Callable[..., Any]:
-    """Return a function that asks again until the answer is true, and fails loudly when that takes too long."""
+    """Return a function that polls a condition until it is true, and fails after a timeout."""
 
     def wait(condition: Callable[[], Any], what: str, timeout: float = SECONDS) -> Any:
         deadline = time.monotonic() + timeout
@@ -41,7 +41,7 @@ def wait_until() -> Callable[..., Any]:
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[LocalCluster]:
-    """Three worker processes of two threads, shared by all tests that do not harm it."""
+    """Three worker processes of two threads, shared by all tests that leave it intact."""
     with LocalCluster(n_workers=3, threads_per_worker=2, dashboard_address=":0") as made:
         yield made
 
@@ -70,7 +70,7 @@ def threads_of_jobs() -> Callable[[Client], list[str]]:
 
 @pytest.fixture
 def small_cluster() -> Iterator[Callable[..., LocalCluster]]:
-    """Return a function that starts a cluster of the test's own: one worker process of one thread unless told."""
+    """Return a function that starts a cluster of the test's own: one worker process of one thread by default."""
     made: list[LocalCluster] = []
 
     def start(**options: Any) -> LocalCluster:

@@ -1,4 +1,4 @@
-"""Jobs that count rows by the column k: what most tests of clusters run."""
+"""Jobs that count rows by the column k; most cluster tests run one of them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def counting(source, name="count", **compute):
 
 
 def counting_rows(table, batch_rows=1_000, **compute):
-    """A topology that counts the rows of a table by the column k, and puts nothing out."""
+    """A topology that counts the rows of a table by the column k and has no sink."""
     topology = de.Topology("count")
     rows = topology.source("rows", de.sources.Arrow(table, batch_rows=batch_rows))
     rows.key_by("k").compute({"n": de.aggregate.Count()}, name="counted", **compute)
@@ -43,7 +43,7 @@ def held(client, name="held", **options):
 
 
 def assert_runs(client, name="next"):
-    """The cluster takes a job, and its result is right."""
+    """Assert that the cluster runs a job with the right result."""
     job = de.submit(counting(de.sources.Arrow(NUMBERS, batch_rows=100)), client, name=name)
     job.wait(**RUN)
     assert job.state("counted").to_pandas()["n"].tolist() == [200] * 10

@@ -1,4 +1,4 @@
-"""What every run under faults is held against: per key what one process makes of the same rows, each of them once."""
+"""Reference results for jobs under faults: per key, the result of one process that reads each row once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def numbered_rows(count, keys=200, hot=0.0, seed=11):
 
 
 def following(service=0.0, poison=None):
-    """Logic that keeps count, sum, bounds and last of each key, counts rows out of order, and puts every row out.
+    """Logic that keeps count, sum, bounds and last of each key, counts rows out of order, and emits every row.
 
     It takes some seconds of service per row, and ends its process at the key `poison`.
     """
@@ -56,7 +56,7 @@ def following(service=0.0, poison=None):
 
 
 def followed(name, service=0.0, poison=None, shards=16):
-    """A topology of one executor that follows what it is sent, row by row, and puts it out again."""
+    """A topology of one executor that tracks the order of the rows of each key and emits them again."""
     topology = de.Topology(name)
     keyed = topology.source("rows", de.sources.Push(SCHEMA)).key_by("k")
     logic = following(service, poison)
@@ -66,7 +66,7 @@ def followed(name, service=0.0, poison=None, shards=16):
 
 
 class Pump(threading.Thread):
-    """Sends rows to a job, some at a time, until it is told to stop or there are no more."""
+    """Sends rows to a job, some at a time, until `stop` is called or all are sent."""
 
     def __init__(self, job, table, rows=300, pause=0.02):
         super().__init__(daemon=True)
@@ -76,17 +76,17 @@ class Pump(threading.Thread):
         self._stop_now = threading.Event()
 
     def run(self):
-        """Send."""
+        """Send the rows; an error is kept for `stop`."""
         try:
             while self.sent < len(self.table) and not self._stop_now.wait(self.pause):
                 part = self.table.slice(self.sent, self.rows)
                 self.job.send(part)
                 self.sent += len(part)
-        except Exception as error:  # the test asks for it
+        except Exception as error:  # raised by `stop`
             self.error = error
 
     def stop(self):
-        """Send no more; returns what was sent."""
+        """Stop sending, and return the rows that were sent."""
         self._stop_now.set()
         self.join(30)
         assert not self.is_alive()
@@ -96,7 +96,7 @@ class Pump(threading.Thread):
 
 
 def assert_equal(job, sent):
-    """State and outputs of a finished job are what one process makes of the rows, in order, each once."""
+    """Assert that state and outputs of a finished job equal those of one process: in order, each row once."""
     frame = sent.to_pandas()
     grouped = frame.groupby("k")
     wanted = grouped.agg(n=("v", "size"), sum=("v", "sum"), low=("v", "min"), high=("v", "max"), last=("seq", "max"))

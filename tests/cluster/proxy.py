@@ -1,4 +1,4 @@
-"""A network between workers that can be cut: every worker dials every other through a proxy of its own."""
+"""A network between workers that tests can partition: each pair of workers connects through its own proxy."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ SECONDS = 30
 
 
 class Network:
-    """Forwards bytes between pairs of workers; a pair that is cut keeps its connections, and hears nothing.
+    """Forwards bytes between pairs of workers; a pair that is cut keeps its connections but receives nothing.
 
-    Its ways are given to the workers by `install`; each connection is dialled through the proxy for (from, to).
-    Sockets and selector belong to one thread; everybody else asks it and waits for the answer.
+    `install` gives its addresses to the workers; each connection goes through the proxy for (from, to).
+    Sockets and selector belong to one thread; other threads send it requests and wait for the result.
     """
 
     def __init__(self):
@@ -25,7 +25,7 @@ class Network:
         self._listeners = []
         self._connections = set()
         self._cut = set()
-        self._wishes = SimpleQueue()
+        self._requests = SimpleQueue()
         self._bell, self._rung = socket.socketpair()
         self._rung.setblocking(False)
         self._selector.register(self._rung, selectors.EVENT_READ, lambda _: self._answer())
@@ -35,25 +35,25 @@ class Network:
 
     def way(self, source, target):
         """Return the address at which `target` can be dialled by `source`."""
-        return self._ask(lambda: self._listen(frozenset({source, target}), target))
+        return self._request(lambda: self._listen(frozenset({source, target}), target))
 
     def cut(self, one, other):
-        """Let nothing through between two workers any more."""
-        self._ask(lambda: self._change(self._cut.add, frozenset({one, other})))
+        """Stop forwarding bytes between two workers."""
+        self._request(lambda: self._change(self._cut.add, frozenset({one, other})))
 
     def heal(self, one, other):
-        """Let everything through again, what waited first."""
-        self._ask(lambda: self._change(self._cut.discard, frozenset({one, other})))
+        """Resume forwarding, first the bytes that wait."""
+        self._request(lambda: self._change(self._cut.discard, frozenset({one, other})))
 
     def close(self):
-        """End."""
-        self._ask(self._end)
+        """Close all connections and end the thread."""
+        self._request(self._end)
         self._thread.join(SECONDS)
         self._bell.close()
 
-    def _ask(self, wish):
+    def _request(self, action):
         answer = Future()
-        self._wishes.put((wish, answer))
+        self._requests.put((action, answer))
         self._bell.send(b"!")
         return answer.result(SECONDS)
 
@@ -62,7 +62,7 @@ class Network:
     def _run(self):
         while not self._ended:
             for key, events in self._selector.select():
-                # What was closed since the selector saw it is not in its map any more.
+                # A socket closed after `select` returned is no longer in its map.
                 if self._selector.get_map().get(key.fd) is key:
                     key.data(events)
         for connection in list(self._connections):
@@ -73,11 +73,11 @@ class Network:
 
     def _answer(self):
         self._rung.recv(CHUNK)
-        while not self._wishes.empty():
-            wish, answer = self._wishes.get()
+        while not self._requests.empty():
+            action, answer = self._requests.get()
             try:
-                answer.set_result(wish())
-            except Exception as error:  # the one who asked raises it
+                answer.set_result(action())
+            except Exception as error:  # raised by the caller of `_request`
                 answer.set_exception(error)
 
     def _end(self):
@@ -101,14 +101,14 @@ class Network:
         host, port = target.removeprefix("tcp://").split(":")
         try:
             onward = socket.create_connection((host, int(port)), timeout=SECONDS)
-        except OSError:  # nobody is there any more
+        except OSError:  # the target no longer listens
             accepted.close()
             return
         Connection(self._selector, self._connections, self._cut, pair, (accepted, onward))
 
 
 class Connection:
-    """Two sockets, each of which gets what the other sends; they are closed together."""
+    """Two sockets: the bytes received from one are sent to the other; both are closed together."""
 
     def __init__(self, selector, connections, cut, pair, ends):
         self.pair = pair
@@ -122,7 +122,7 @@ class Connection:
         self.watch()
 
     def watch(self):
-        """Wait for what can be done: nothing while the pair is cut; no end is read before the other has it all."""
+        """Register for events: none while the pair is cut; an end is read only once the other has all its bytes."""
         for end, other in (self._ends, self._ends[::-1]):
             wanted = 0
             if self.pair not in self._cut:
@@ -158,7 +158,7 @@ class Connection:
             self.close()
 
     def close(self):
-        """Close both ends; what waits is dropped."""
+        """Close both ends and drop the bytes that wait."""
         for end, other in (self._ends, self._ends[::-1]):
             self._set(end, other, 0)
         for end in self._ends:
@@ -167,19 +167,19 @@ class Connection:
 
 
 def install(client, network):
-    """Put a network between all workers of a client, for the channels that they dial from here on."""
+    """Put a network between all workers of a client, for the channels that they open from now on."""
 
-    def dial_through(ways):
+    def dial_through(addresses):
         from dask_elastic.runtime.transport import peer
 
         direct = peer.connect
 
         async def connect(address, **arguments):
-            return await direct(ways.get(address, address), **arguments)
+            return await direct(addresses.get(address, address), **arguments)
 
         peer.connect = connect
 
     workers = list(client.nthreads())
     for source in workers:
-        ways = {target: network.way(source, target) for target in workers if target != source}
-        client.run(dial_through, ways, workers=[source])
+        addresses = {target: network.way(source, target) for target in workers if target != source}
+        client.run(dial_through, addresses, workers=[source])

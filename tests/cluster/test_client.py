@@ -1,4 +1,4 @@
-"""What a user sees of a job: measures, places, state while it runs, and how it prints itself."""
+"""The client's view of a job: metrics, assignment, state while it runs, and its repr."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def tasks(job):
     return places[places["operator"] == "by_k"]
 
 
-def test_cores_are_given_by_number_too(job, wait_until):
+def test_set_cores_accepts_a_number_of_cores(job, wait_until):
     job.set_cores("by_k", 3)
     places = job.assignment()
     assert (places["operator"] == "by_k").sum() == 3
@@ -93,7 +93,7 @@ def test_cores_are_given_by_number_too(job, wait_until):
     assert job.state("by_k").get(3)["n"] == 100
 
 
-def test_state_is_read_by_keys_of_any_shape(job):
+def test_state_lookup_accepts_keys_of_any_shape(job):
     job.send(ROWS)
     job.send(pa.table({"k": pa.array([None], pa.int64()), "word": pa.array([None], pa.string())}))
     job.end_of_input()
@@ -111,7 +111,7 @@ def test_state_is_read_by_keys_of_any_shape(job):
     assert repr(job.state("by_k")) == "JobState('by_k')"
 
 
-def test_state_that_is_read_while_the_job_runs_only_grows(client, job, wait_until):
+def test_state_read_from_running_job_only_grows(client, job, wait_until):
     home = job.assignment().set_index("operator")["home"]["by_k"]
     away = next(a for a in client.nthreads() if a != home)
     job.set_cores("by_k", {home: 1, away: 1})
@@ -130,7 +130,7 @@ def test_state_that_is_read_while_the_job_runs_only_grows(client, job, wait_unti
     assert job.state("by_k").to_pandas()["n"].tolist() == [2_000] * 10
 
 
-def test_processed_rows_are_in_the_state_that_is_read_next(client, job, wait_until):
+def test_state_read_includes_all_processed_rows(client, job, wait_until):
     home = job.assignment().set_index("operator")["home"]["by_k"]
     away = next(a for a in client.nthreads() if a != home)
     job.set_cores("by_k", {away: 1})
@@ -140,7 +140,7 @@ def test_processed_rows_are_in_the_state_that_is_read_next(client, job, wait_unt
     assert job.state("by_k").get(5)["n"] == 100
 
 
-def test_a_job_prints_itself(job, wait_until):
+def test_job_repr_describes_the_job(job, wait_until):
     job.send(ROWS)
     wait_until(lambda: processed(job, 1_000), "all rows are processed")
     text = repr(job)
@@ -157,19 +157,19 @@ def test_a_job_prints_itself(job, wait_until):
     assert "<Job seen: stopped" in repr(job)
 
 
-def test_the_live_line_is_for_terminals(job, capsys):
+def test_live_line_is_shown_in_terminals_only(job, capsys):
     job.send(ROWS)
     job.end_of_input()
     job.wait(timeout=30)
     assert capsys.readouterr().err == ""
     job.wait(timeout=30, progress=True)
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.startswith("\rseen: finished")
-    assert said.err.endswith("\n")
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("\rseen: finished")
+    assert printed.err.endswith("\n")
 
 
-def test_the_live_line_is_cut_where_the_terminal_ends(job, monkeypatch):
+def test_live_line_is_truncated_to_terminal_width(job, monkeypatch):
     monkeypatch.setenv("COLUMNS", "30")
     stream = io.StringIO()
     with Progress(shown=True, stream=stream) as line:
@@ -177,7 +177,7 @@ def test_the_live_line_is_cut_where_the_terminal_ends(job, monkeypatch):
     assert len(stream.getvalue().strip("\r\n")) == 29
 
 
-def test_the_live_line_overwrites_a_longer_one(job, monkeypatch):
+def test_live_line_overwrites_longer_previous_line(job, monkeypatch):
     monkeypatch.setenv("COLUMNS", "500")
 
     class Terminal(io.StringIO):
@@ -195,14 +195,14 @@ def test_the_live_line_overwrites_a_longer_one(job, monkeypatch):
     assert rest == "below\n"
 
 
-def test_a_job_is_found_and_listed(client, job):
+def test_job_is_found_by_name_and_listed(client, job):
     assert [found.name for found in de.jobs(client)] == ["seen"]
     assert de.job("seen", client).status == "running"
     assert de.job("seen").name == "seen"
     assert job.error is None
 
 
-def test_the_current_client_is_the_default(client):
+def test_submit_without_client_uses_current_client(client):
     topology = de.Topology("default")
     topology.source("rows", de.sources.Arrow(ROWS)).sink(de.sinks.Collect(), name="out")
     job = de.submit(topology)

@@ -1,4 +1,4 @@
-"""Cores that move by themselves: with the load, between jobs, to workers that join, and away from those that leave."""
+"""The control loop moves cores with the load, between jobs, to joining workers, and away from leaving ones."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def cores(job):
     return int(job.metrics()["cores"].sum())
 
 
-def test_cores_follow_the_load_up_and_down_and_the_state_is_right(client, data_path, wait_until, tmp_path):
+def test_cores_follow_load_and_state_stays_exact(client, data_path, wait_until, tmp_path):
     path = data_path("retail_orders/orders.parquet")
     orders = pq.read_table(path, columns=["stock_id", "quantity"]).slice(0, 30_000)
     keys = orders["stock_id"].cast(pa.string()).combine_chunks().dictionary_encode().indices
@@ -123,10 +123,10 @@ def test_cores_follow_the_load_up_and_down_and_the_state_is_right(client, data_p
     assert decisions["observed"].notna().any()
 
 
-def test_a_dry_run_records_decisions_and_changes_nothing(client, wait_until, tmp_path):
+def test_dry_run_records_decisions_without_applying_them(client, wait_until, tmp_path):
     source = de.sources.Iterable(paced(numbers(1_500), 1_000))
     job = let_loose(de.submit(summing(source, "dry"), client, cores={"summed": 1}, dry_run=True))
-    wait_until(lambda: len(job.decisions()), "there is something to say")
+    wait_until(lambda: len(job.decisions()), "a decision is recorded")
     job.wait(**RUN)
     decisions = job.decisions()
     assert not decisions["applied"].any()
@@ -141,7 +141,7 @@ def test_a_dry_run_records_decisions_and_changes_nothing(client, wait_until, tmp
     assert len(job.snapshots(last=3)) == 3
 
 
-def test_an_idle_job_and_pinned_cores_are_left_unchanged(client, wait_until):
+def test_idle_job_and_pinned_cores_are_left_unchanged(client, wait_until):
     idle = de.submit(summing(de.sources.Push(SCHEMA), "idle"), client, cores={"summed": 1})
     let_loose(idle)
     source = de.sources.Iterable(paced(numbers(1_500), 900))
@@ -153,7 +153,7 @@ def test_an_idle_job_and_pinned_cores_are_left_unchanged(client, wait_until):
     assert not any(pinned.decisions()["changes"])
 
 
-def test_two_jobs_share_the_cluster_and_are_reported_as_starved(client, wait_until):
+def test_two_jobs_on_overloaded_cluster_share_cores_and_are_starved(client, wait_until):
     table = numbers(100)
 
     def endless():
@@ -165,14 +165,14 @@ def test_two_jobs_share_the_cluster_and_are_reported_as_starved(client, wait_unt
         for name, count in (("first", 7), ("second", 1))
     ]
     wait_until(lambda: cores(jobs[1]) >= 3, "the second job gets its share")
-    wait_until(lambda: sum(map(cores, jobs)) <= 8, "nobody has more than there is")
+    wait_until(lambda: sum(map(cores, jobs)) <= 8, "the jobs have at most all cores")
     assert cores(jobs[0]) >= 3
-    wait_until(lambda: any(job._describe().control.starved for job in jobs), "it is said that cores are lacking")
+    wait_until(lambda: any(job._describe().control.starved for job in jobs), "the job is reported as starved")
     for job in jobs:
         job.stop()
 
 
-def test_a_wrong_control_option_is_refused_at_submit_with_the_nearest_value(client):
+def test_submit_with_wrong_control_option_names_nearest_value(client):
     topology = summing(de.sources.Push(SCHEMA), "wrong")
     for options, match in (
         ({"latency_targt": "50ms"}, "no option 'latency_targt': did you mean 'latency_target'"),
@@ -188,7 +188,7 @@ def test_a_wrong_control_option_is_refused_at_submit_with_the_nearest_value(clie
     assert de.jobs(client) == []
 
 
-def test_a_static_job_has_an_executor_for_each_core_and_refuses_changes(client):
+def test_static_job_has_one_executor_per_core_and_refuses_changes(client):
     rows = numbers(2_000)
     source = de.sources.Iterable(paced(rows, 3_000))
     job = de.submit(summing(source, "static", executors=2), client, paradigm="static")
@@ -206,7 +206,7 @@ def test_a_static_job_has_an_executor_for_each_core_and_refuses_changes(client):
 # workers that come and go
 
 
-def test_a_worker_that_joins_is_used_within_two_periods(small_cluster, wait_until):
+def test_joined_worker_is_used_within_two_periods(small_cluster, wait_until):
     cluster = small_cluster(n_workers=1, threads_per_worker=2, processes=False)
     with Client(cluster, set_as_default=False) as client, dask.config.set({"elastic.control-period": "1s"}):
         rows = numbers(5_000)
@@ -224,7 +224,7 @@ def test_a_worker_that_joins_is_used_within_two_periods(small_cluster, wait_unti
         assert seen.index(used) <= 2
 
 
-def test_a_job_goes_on_when_a_guest_without_tasks_leaves(small_cluster, wait_until):
+def test_job_continues_when_guest_without_tasks_leaves(small_cluster, wait_until):
     cluster = small_cluster(n_workers=1, threads_per_worker=1, processes=False)
     with Client(cluster, set_as_default=False) as client:
         job = de.submit(summing(de.sources.Push(SCHEMA), "quiet"), client)
@@ -237,9 +237,9 @@ def test_a_job_goes_on_when_a_guest_without_tasks_leaves(small_cluster, wait_unt
         job.set_cores("summed", {home: 1, guest: 1})
         wait_until(lambda: job.assignment()["remote"].any(), "the guest has a task")
         job.set_cores("summed", {home: 1})
-        wait_until(lambda: not job.assignment()["remote"].any(), "the guest has none any more")
+        wait_until(lambda: not job.assignment()["remote"].any(), "the guest has no task left")
         client.retire_workers([guest], close_workers=True)
-        wait_until(lambda: len(client.nthreads()) == 1, "the guest is gone")
+        wait_until(lambda: len(client.nthreads()) == 1, "the guest has left the cluster")
         job.send(rows.slice(150))
         job.end_of_input()
         job.wait(**RUN)
@@ -247,7 +247,7 @@ def test_a_job_goes_on_when_a_guest_without_tasks_leaves(small_cluster, wait_unt
         assert job._describe().nodes == (home, "")
 
 
-def test_workers_are_drained_before_they_leave(small_cluster, wait_until):
+def test_retired_workers_are_drained_before_they_leave(small_cluster, wait_until):
     cluster = small_cluster(n_workers=3, threads_per_worker=1, processes=False)
     with Client(cluster, set_as_default=False) as client:
         rows = numbers(3_000)
@@ -255,13 +255,13 @@ def test_workers_are_drained_before_they_leave(small_cluster, wait_until):
         workers = sorted(client.nthreads())
         home = job.assignment()["home"][0]
         job.set_cores("summed", dict.fromkeys(workers, 1))
-        wait_until(lambda: job.assignment()["remote"].sum() == 2, "tasks are everywhere")
+        wait_until(lambda: job.assignment()["remote"].sum() == 2, "every worker has tasks")
         with pytest.raises(errors.PlanningError, match=r"cannot be drained: .*summed\[0\], rows\[0\] of job 'left'"):
             de.retire(workers, client)
         assert job.assignment()["remote"].sum() == 2
         leaving = next(address for address in workers if address != home)
         de.retire(leaving, client, timeout="20s", close=True)
-        wait_until(lambda: leaving not in client.nthreads(), "the worker is gone")
+        wait_until(lambda: leaving not in client.nthreads(), "the worker has left the cluster")
         assert leaving not in set(job.assignment()["node"])
         assert job.status == "running"
         with pytest.raises(errors.PlanningError, match="there is no worker"):

@@ -1,4 +1,4 @@
-"""Queues between a job and a program, and between two jobs, on a real cluster."""
+"""Queues between a job and a client, and between two jobs, on a real cluster."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def writing(name, queue, limit=4, function=lambda batch: batch):
     return topology
 
 
-def test_a_program_reads_the_queue_that_a_job_writes(client):
+def test_client_reads_output_queue_of_job(client):
     de.submit(writing("out", "numbers"), client)
     assert sorted(n for rows in de.read_queue("numbers", client) for n in rows["n"].to_pylist()) == list(range(ROWS))
 
 
-def test_a_job_waits_for_a_reader_of_its_full_queue(client, wait_until):
+def test_job_with_full_output_queue_waits_for_reader(client, wait_until):
     job = de.submit(writing("waits", "waiting", limit=2), client)
     wait_until(lambda: Queue("waiting", client=client).qsize() == 2, "the queue is full")
     assert job.status == "running"
@@ -33,7 +33,7 @@ def test_a_job_waits_for_a_reader_of_its_full_queue(client, wait_until):
     job.wait(30, progress=False)
 
 
-def test_unacknowledged_batches_are_read_again_although_another_client_drains_the_dask_queue(client, wait_until):
+def test_unacknowledged_batches_are_reread_after_dask_queue_is_drained(client, wait_until):
     de.submit(writing("again", "again", limit=2), client)
     wait_until(lambda: Queue("again", client=client).qsize() == 2, "the queue is full")
     Queue("again", client=client).get(batch=True)
@@ -45,7 +45,7 @@ def test_unacknowledged_batches_are_read_again_although_another_client_drains_th
     assert sum(rows.num_rows for rows in batches) == ROWS
 
 
-def test_one_job_feeds_another(client):
+def test_queue_of_one_job_feeds_another_job(client):
     topology = de.Topology("second")
     numbers = topology.source("numbers", de.sources.DaskQueue("between", NUMBERS.schema))
     numbers.sink(de.sinks.Collect(), name="kept")
@@ -55,7 +55,7 @@ def test_one_job_feeds_another(client):
     assert sorted(second.collect("kept")["n"].to_pylist()) == list(range(ROWS))
 
 
-def test_a_reader_raises_the_error_of_the_job(client):
+def test_queue_reader_raises_error_of_failed_job(client):
     def fail(batch):
         raise ValueError("no numbers today")
 
@@ -64,7 +64,7 @@ def test_a_reader_raises_the_error_of_the_job(client):
         list(de.read_queue("failing", client))
 
 
-def test_a_queue_has_one_writer(client, wait_until):
+def test_second_writer_of_a_queue_is_refused(client, wait_until):
     de.submit(writing("one", "shared", limit=1), client)
     wait_until(lambda: Queue("shared", client=client).qsize() == 1, "the first job writes")
     other = de.submit(writing("two", "shared"), client)
@@ -74,12 +74,12 @@ def test_a_queue_has_one_writer(client, wait_until):
 
 
 @pytest.mark.parametrize("options", [{"name": ""}, {"name": "q", "limit": 0}, {"name": "q", "limit": True}])
-def test_a_wrong_sink_is_refused_at_submit(options):
+def test_submit_with_wrong_queue_sink_is_refused(options):
     with pytest.raises(TopologyError):
         de.sinks.DaskQueue(**options)
 
 
 @pytest.mark.parametrize("arguments", [("", NUMBERS.schema), ("q", {"n": "int"}), ("q", pa.schema([]))])
-def test_a_wrong_source_is_refused_at_submit(arguments):
+def test_submit_with_wrong_queue_source_is_refused(arguments):
     with pytest.raises(TopologyError):
         de.sources.DaskQueue(*arguments)

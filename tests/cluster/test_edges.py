@@ -1,4 +1,4 @@
-"""Sources, sinks and shapes of topologies on a real cluster, each against what one process makes of the same rows."""
+"""Sources, sinks and shapes of topologies on a real cluster, compared with one process that reads the same rows."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_parquet_files_are_read_by_two_instances(client, frame, tmp_path):
     assert all(rows for _, _, rows in read)
 
 
-def test_a_rate_is_kept(client, frame):
+def test_source_with_rate_keeps_its_rate(client, frame):
     topology = de.Topology("paced")
     rows = topology.source("rows", de.sources.Arrow(pa.Table.from_pandas(frame), rate=20_000))
     count(rows, "k")
@@ -74,7 +74,7 @@ def test_a_rate_is_kept(client, frame):
     assert_counted(job, frame, "k")
 
 
-def test_an_iterable_yields_on_two_workers(client, frame):
+def test_iterable_source_yields_on_two_workers(client, frame):
     def parts(instance, instances):
         for start in range(instance * 1_000, len(frame), instances * 1_000):
             yield frame.iloc[start : start + 1_000]
@@ -84,7 +84,7 @@ def test_an_iterable_yields_on_two_workers(client, frame):
     assert_counted(finished(topology, client), frame, "k")
 
 
-def test_a_full_source_blocks_its_sender(client, tmp_path, wait_until):
+def test_send_to_full_source_blocks(client, tmp_path, wait_until):
     gate = tmp_path / "gate"
 
     def wait_for_gate(batch):
@@ -151,7 +151,7 @@ def test_parquet_files_hold_the_last_value_of_every_key(client, frame, tmp_path)
     assert not list((tmp_path / "out").glob(".*"))
 
 
-def test_a_function_is_called_with_every_batch_and_closed_once_per_instance(client, frame, tmp_path):
+def test_sink_function_gets_every_batch_and_is_closed_once_per_instance(client, frame, tmp_path):
     folder = str(tmp_path)
 
     def note(batch):
@@ -172,7 +172,7 @@ def test_a_function_is_called_with_every_batch_and_closed_once_per_instance(clie
     assert len(closed) == 3
 
 
-def test_collected_rows_are_readable_while_the_job_runs(client, wait_until):
+def test_collected_rows_of_running_job_are_readable(client, wait_until):
     topology = de.Topology("collected")
     schema = pa.schema({"k": pa.int64()})
     topology.source("rows", de.sources.Push(schema)).sink(de.sinks.Collect(), name="out")
@@ -185,7 +185,7 @@ def test_collected_rows_are_readable_while_the_job_runs(client, wait_until):
 # shapes
 
 
-def test_a_union_and_two_consumers_see_every_row(client, frame):
+def test_union_with_two_consumers_delivers_every_row_to_both(client, frame):
     half = len(frame) // 2
     topology = de.Topology("shapes")
     first = topology.source("first", de.sources.Arrow(pa.Table.from_pandas(frame.iloc[:half], preserve_index=False)))
@@ -202,7 +202,7 @@ def test_a_union_and_two_consumers_see_every_row(client, frame):
     assert sorted(job.collect("out")["v"].to_pylist()) == frame["v"].tolist()
 
 
-def test_computes_in_a_chain_agree_with_one_process(client, frame):
+def test_chained_computes_match_single_process_result(client, frame):
     def to_tens(batch):
         return pa.record_batch({"ten": pc.divide(batch["k"], 10), "v": batch["n"]})
 
@@ -219,7 +219,7 @@ def test_computes_in_a_chain_agree_with_one_process(client, frame):
     assert state["most"].tolist() == wanted.tolist()
 
 
-def test_a_map_may_return_several_batches_or_none(client, frame):
+def test_map_returning_several_batches_or_none_is_accepted(client, frame):
     def twice(batch):
         kept = batch.filter(pc.greater_equal(batch["v"], 100))
         return [kept, kept] if kept.num_rows else None
@@ -250,7 +250,7 @@ KEYS = {
 
 
 @pytest.mark.parametrize("kind", KEYS)
-def test_keys_of_many_types_are_counted_and_found(client, kind):
+def test_keys_of_every_type_are_counted_and_looked_up(client, kind):
     keys = KEYS[kind]
     table = pa.table({"k": pa.concat_arrays([keys] * 50), "v": np.arange(200)})
     topology = de.Topology(kind)
@@ -266,7 +266,7 @@ def test_keys_of_many_types_are_counted_and_found(client, kind):
         assert state.get(key)["n"] == rows
 
 
-def test_several_key_columns_make_one_key(client, frame):
+def test_several_key_columns_form_one_key(client, frame):
     frame["name"] = np.array(["a", "b", None], dtype=object)[frame["v"] % 3]
     topology = de.Topology("multi")
     rows = topology.source("rows", de.sources.Arrow(pa.Table.from_pandas(frame, preserve_index=False), batch_rows=999))
@@ -282,7 +282,7 @@ def test_several_key_columns_make_one_key(client, frame):
     assert state.get(("c", 7)) is None
 
 
-def test_dictionaries_that_differ_from_batch_to_batch_are_one_column(client):
+def test_batches_with_different_dictionaries_form_one_column(client):
     words = [f"word-{number}" for number in range(300)]
 
     def parts():

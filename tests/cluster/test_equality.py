@@ -1,4 +1,4 @@
-"""Whatever moves meanwhile, a job's state is what one process computes from the same rows, each key's rows in order."""
+"""Under moves, a job's state equals that of one process over the same rows, and each key's rows stay in order."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class Mover:
         self.job.set_cores(operator, dict(zip(self.nodes, cores.tolist(), strict=True)))
 
 
-def test_state_order_and_outputs_are_right_under_moves_and_core_changes(client, orders):
+def test_moves_and_core_changes_keep_state_order_and_outputs_exact(client, orders):
     def without_dictionaries(batch):
         return batch.set_column(0, "stock_id", batch["stock_id"].cast(pa.string()))
 
@@ -215,7 +215,7 @@ def hasty_switches():
     sys.setswitchinterval(before)
 
 
-def test_threads_that_switch_all_the_time_under_constant_moves_lose_nothing(small_cluster, hasty_switches):
+def test_constant_moves_with_tiny_switch_interval_lose_no_rows(small_cluster, hasty_switches):
     rows_per_batch, batches, keys = 200, 300, 97
     k = np.random.default_rng(5).integers(0, keys, rows_per_batch * batches)
     seq = np.zeros(len(k), dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Workers are killed, stopped, cut off, poisoned and filled up: the result is that of one process, or a clear end."""
+"""Workers are killed, suspended, partitioned, poisoned or out of memory: results stay exact or jobs fail clearly."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def guests_of(job, client, home, count, wait_until):
         guests = sorted((nodes_of(job) & there) - {home})
         return guests if len(guests) >= count else None
 
-    return wait_until(found, f"{count} workers besides the home are there")[:count]
+    return wait_until(found, f"{count} workers besides the home have joined")[:count]
 
 
 def recovered(job, count):
@@ -91,8 +91,8 @@ def test_results_are_exact_after_workers_are_killed(small_cluster, wait_until):
                 os.kill(pids[guest], signal.SIGKILL)
                 killed.setdefault(node, []).append(time.time())
                 if not at_once:
-                    wait_until(lambda: recovered(job, sum(map(len, killed.values()))), "the loss is made good")
-            wait_until(lambda: recovered(job, sum(map(len, killed.values()))), "all losses are made good")
+                    wait_until(lambda: recovered(job, sum(map(len, killed.values()))), "the lost worker is replaced")
+            wait_until(lambda: recovered(job, sum(map(len, killed.values()))), "all lost workers are replaced")
         rows = pump.stop()
         job.end_of_input()
         job.wait(**RUN)
@@ -111,7 +111,7 @@ def test_results_are_exact_after_workers_are_killed(small_cluster, wait_until):
         assert max(took) <= 5
 
 
-def test_code_that_kills_its_workers_stops_the_job_before_all_are_dead(small_cluster, wait_until):
+def test_batch_that_kills_workers_fails_job_before_all_workers_die(small_cluster, wait_until):
     with (
         dask.config.set(QUICK),
         Client(small_cluster(n_workers=4, threads_per_worker=1), set_as_default=False) as client,
@@ -130,13 +130,13 @@ def test_code_that_kills_its_workers_stops_the_job_before_all_are_dead(small_clu
         def survivors():
             return sum(map(psutil.pid_exists, pids.values()))
 
-        wait_until(lambda: survivors() <= 2, "two workers have died of it")
+        wait_until(lambda: survivors() <= 2, "two workers have died of the poison batch")
         job.forget()
-        # Nobody has anything to process any more.
+        # No worker has rows left to process.
         assert survivors() == 2
 
 
-def test_a_stopped_and_a_partitioned_worker_are_removed_and_join_again(small_cluster, wait_until):
+def test_suspended_and_partitioned_workers_are_removed_and_rejoin(small_cluster, wait_until):
     with (
         dask.config.set(QUICK),
         Client(small_cluster(n_workers=4, threads_per_worker=1), set_as_default=False) as client,
@@ -160,10 +160,10 @@ def test_a_stopped_and_a_partitioned_worker_are_removed_and_join_again(small_clu
         os.kill(pid, signal.SIGSTOP)
         stopped_at = time.time()
         try:
-            assert wait_until(lambda: lost(stopped), "the stopped worker is found") - stopped_at <= 5
+            assert wait_until(lambda: lost(stopped), "the suspended worker is removed") - stopped_at <= 5
             network.cut(home, cut_off)
             cut_at = time.time()
-            assert wait_until(lambda: lost(cut_off), "the worker that is cut off is found") - cut_at <= 10
+            assert wait_until(lambda: lost(cut_off), "the partitioned worker is removed") - cut_at <= 10
             assert set(job.assignment()["node"]) <= {home, guests[2]}
             network.heal(home, cut_off)
             give(job, "followed", {home: 1, cut_off: 1}, wait_until)
@@ -180,7 +180,7 @@ def test_a_stopped_and_a_partitioned_worker_are_removed_and_join_again(small_clu
         network.close()
 
 
-def test_a_closing_worker_answers_calls_until_it_has_closed(small_cluster):
+def test_closing_worker_answers_calls_until_closed(small_cluster):
     async def leave(dask_worker):
         """End what runs here as the worker would, and ask it once more."""
         asked = [name for name in dask_worker.handlers if name.startswith("elastic_")]
@@ -196,7 +196,7 @@ def test_a_closing_worker_answers_calls_until_it_has_closed(small_cluster):
         assert len(answers) > 10
 
 
-def test_state_that_outgrows_its_worker_ends_the_job_and_not_the_worker(small_cluster):
+def test_state_above_memory_limit_fails_job_and_spares_worker(small_cluster):
     def keys():
         start = 0
         while True:
@@ -221,7 +221,7 @@ def test_state_that_outgrows_its_worker_ends_the_job_and_not_the_worker(small_cl
         assert read - job.metrics()["rows"].sum() < 2_000_000
 
 
-def test_one_key_with_nine_tenths_of_the_rows_has_a_task_to_itself(client, wait_until):
+def test_hot_key_with_nine_tenths_of_rows_gets_its_own_task(client, wait_until):
     job = de.submit(
         followed("hot", service=100e-6, shards=32), client, latency_target=None, balance_interval="100ms",
         channel_window="1MiB",
@@ -241,7 +241,7 @@ def test_one_key_with_nine_tenths_of_the_rows_has_a_task_to_itself(client, wait_
         return fewest <= 5 and min(others) >= 10
 
     wait_until(relieved, "the hot key's task has few other keys, and the others share the rest", timeout=30)
-    wait_until(lambda: job.metrics()["rows"].sum() >= 20_000, "the hot key goes on")
+    wait_until(lambda: job.metrics()["rows"].sum() >= 20_000, "rows of the hot key are processed")
     rows = pump.stop()
     job.end_of_input()
     job.wait(**RUN)

@@ -1,4 +1,4 @@
-"""Jobs are found, waited for, stopped, drained and forgotten; several run at a time, and the cluster waits for them."""
+"""Jobs are found, awaited, stopped, drained and forgotten; several run at a time, and keep the cluster running."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dask_elastic.state.store import KeyedStore
 from dask_elastic.vocab import errors
 
 
-def test_a_job_outlives_its_client_and_another_finds_it(cluster, client):
+def test_job_outlives_its_client_and_is_found_by_another(cluster, client):
     with Client(cluster, set_as_default=False) as first:
         held(first).send(NUMBERS)
     assert [job.name for job in de.jobs(client)] == ["held"]
@@ -26,7 +26,7 @@ def test_a_job_outlives_its_client_and_another_finds_it(cluster, client):
     assert found.state("counted").get(3)["n"] == 400
 
 
-def test_a_cluster_without_jobs_lists_none(small_cluster):
+def test_jobs_of_cluster_without_jobs_is_empty(small_cluster):
     with Client(small_cluster(processes=False), set_as_default=False) as fresh:
         assert de.jobs(fresh) == []
         with pytest.raises(errors.UnknownJob, match="no job was ever submitted"):
@@ -34,7 +34,7 @@ def test_a_cluster_without_jobs_lists_none(small_cluster):
 
 
 @pytest.mark.parametrize("timeout", [0.3, "300ms"])
-def test_wait_raises_after_its_timeout_and_the_job_goes_on(client, timeout):
+def test_wait_timeout_raises_and_leaves_job_running(client, timeout):
     job = held(client)
     began = time.monotonic()
     with pytest.raises(TimeoutError, match=r"'held' is still running after 0\.3 s"):
@@ -43,7 +43,7 @@ def test_wait_raises_after_its_timeout_and_the_job_goes_on(client, timeout):
     assert job.status == "running"
 
 
-def test_an_interrupted_wait_leaves_the_job_running_and_prints_how_to_stop_it(client, monkeypatch, capsys):
+def test_interrupted_wait_leaves_job_running_and_prints_how_to_stop_it(client, monkeypatch, capsys):
     job = held(client)
     ask = job._ask
 
@@ -55,13 +55,13 @@ def test_an_interrupted_wait_leaves_the_job_running_and_prints_how_to_stop_it(cl
     monkeypatch.setattr(job, "_ask", interrupted)
     with pytest.raises(KeyboardInterrupt):
         job.wait()
-    said = capsys.readouterr().err
-    assert "job.stop()" in said
-    assert "dask_elastic.job('held')" in said
+    printed = capsys.readouterr().err
+    assert "job.stop()" in printed
+    assert "dask_elastic.job('held')" in printed
     assert job.status == "running"
 
 
-def test_a_stopped_job_keeps_its_state(client, wait_until):
+def test_stopped_job_keeps_its_state(client, wait_until):
     job = held(client)
     job.send(NUMBERS)
     wait_until(lambda: job.metrics()["rows"].sum() == 2_000, "all rows are processed")
@@ -77,7 +77,7 @@ def test_a_stopped_job_keeps_its_state(client, wait_until):
     assert job.status == "stopped"
 
 
-def test_a_drained_job_processes_the_rows_that_were_sent(client):
+def test_drained_job_processes_all_sent_rows(client):
     job = de.submit(counting(de.sources.Push(SCHEMA, rate=50_000)), client)
     for _ in range(20):
         job.send(NUMBERS)
@@ -86,7 +86,7 @@ def test_a_drained_job_processes_the_rows_that_were_sent(client):
     assert job.state("counted").to_pandas()["n"].tolist() == [4_000] * 10
 
 
-def test_a_drained_job_reads_no_further(client, wait_until):
+def test_drained_job_reads_no_more_source_batches(client, wait_until):
     def endless():
         while True:
             yield NUMBERS
@@ -99,7 +99,7 @@ def test_a_drained_job_reads_no_further(client, wait_until):
     assert job.state("counted").to_pandas()["n"].sum() == job._describe().rows_read
 
 
-def test_a_forgotten_job_is_unknown_and_leaves_nothing(client, threads_of_jobs):
+def test_forgotten_job_is_unknown_and_releases_its_resources(client, threads_of_jobs):
     job = held(client)
     job.send(NUMBERS)
     job.forget()
@@ -109,7 +109,7 @@ def test_a_forgotten_job_is_unknown_and_leaves_nothing(client, threads_of_jobs):
     assert threads_of_jobs(client) == []
 
 
-def test_a_job_submitted_under_the_name_of_a_stopped_one_starts_without_state(client):
+def test_job_reusing_name_of_stopped_job_starts_without_state(client):
     def endless():
         while True:
             yield NUMBERS
@@ -120,7 +120,7 @@ def test_a_job_submitted_under_the_name_of_a_stopped_one_starts_without_state(cl
         assert_runs(client, name="again")
 
 
-def test_two_jobs_run_at_a_time_and_a_topology_is_submitted_twice(client):
+def test_one_topology_submitted_twice_runs_as_two_jobs(client):
     topology = counting(de.sources.Push(SCHEMA))
     first = de.submit(topology, client, name="first", cores={"counted": 1})
     second = de.submit(topology, client, name="second", cores={"counted": 1})
@@ -137,14 +137,14 @@ def test_two_jobs_run_at_a_time_and_a_topology_is_submitted_twice(client):
     assert second.state("counted").get(1)["n"] == 5
 
 
-def test_cores_of_ended_jobs_are_free_again(client):
+def test_ended_jobs_release_their_cores(client):
     for number in range(4):
         job = held(client, name=f"job-{number}")
         assert "oversubscribed" not in repr(job)
         job.stop()
 
 
-def test_workers_of_running_jobs_are_not_chosen_for_downscaling(small_cluster):
+def test_downscaling_skips_workers_of_running_jobs(small_cluster):
     cluster = small_cluster(n_workers=2, processes=False)
     with Client(cluster, set_as_default=False) as client:
         assert len(cluster.scheduler.workers_to_close(n=1)) == 1
@@ -154,7 +154,7 @@ def test_workers_of_running_jobs_are_not_chosen_for_downscaling(small_cluster):
         assert len(cluster.scheduler.workers_to_close(n=1)) == 1
 
 
-def test_a_running_job_holds_off_the_idle_timeout(small_cluster, wait_until):
+def test_running_job_defers_scheduler_idle_timeout(small_cluster, wait_until):
     cluster = small_cluster(processes=False, scheduler_kwargs={"idle_timeout": "1s"})
     scheduler = cluster.scheduler
     with Client(cluster, set_as_default=False) as client:
@@ -169,7 +169,7 @@ def test_a_running_job_holds_off_the_idle_timeout(small_cluster, wait_until):
         scheduler.idle_timeout = None
 
 
-def test_a_task_that_has_ended_leaves_no_cache_of_keys_behind(small_cluster, wait_until):
+def test_ended_task_releases_its_key_cache(small_cluster, wait_until):
     cluster = small_cluster(n_workers=2, threads_per_worker=2, processes=False)
     with Client(cluster, set_as_default=False) as client:
         job = held(client)
@@ -178,7 +178,7 @@ def test_a_task_that_has_ended_leaves_no_cache_of_keys_behind(small_cluster, wai
         for _ in range(3):
             for count in (2, 0):
                 job.set_cores("counted", {nodes[0]: 1 + count, nodes[1]: count})
-                wait_until(lambda: len(job.assignment()["task"]) == (1 + 2 * count) * 2, "tasks came or went")  # noqa: B023
+                wait_until(lambda: len(job.assignment()["task"]) == (1 + 2 * count) * 2, "tasks were added or removed")  # noqa: B023
                 job.send(NUMBERS)
         job_parts = [runtime.job_parts["held"] for runtime in runtimes]
         stores = [home.executor.store for d in job_parts for home in d.homes.values()]
@@ -189,7 +189,7 @@ def test_a_task_that_has_ended_leaves_no_cache_of_keys_behind(small_cluster, wai
         assert job.state("counted").to_pandas()["n"].tolist() == [1_200] * 10
 
 
-def test_a_job_that_cannot_be_measured_fails_and_the_next_one_runs(small_cluster, monkeypatch):
+def test_job_with_failing_measurement_fails_and_next_job_runs(small_cluster, monkeypatch):
     def broken(self):
         raise RuntimeError("no measure")
 

@@ -1,4 +1,4 @@
-"""Lists, maps, times to live and levels of logic on real workers."""
+"""List and map state, times to live and logic of each level on real workers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def measured(job, figure):
     return int(metrics.loc[metrics["operator"] == "kept", figure].sum())
 
 
-def test_state_moves_with_its_shard_and_ends_in_time(client, wait_until):
+def test_state_moves_with_its_shard_and_expires_in_time(client, wait_until):
     numbers = np.arange(6_000)
     rows = pa.table({"k": numbers % 20, "v": numbers, "name": np.array(["a", "b", "c"])[numbers % 3]})
     topology = de.Topology("kept")
@@ -56,8 +56,10 @@ def test_state_moves_with_its_shard_and_ends_in_time(client, wait_until):
     assert {k: dict(entries) for k, entries in found["seen"].items()} == {k: counts[k].to_dict() for k in range(20)}
     out = job.collect("out").to_pandas()
     assert out.groupby("k")["length"].apply(list).to_dict() == {k: list(range(1, 301)) for k in range(20)}
-    wait_until(lambda: job.state("brief").to_arrow().num_rows == 0, "what is brief ends")
-    wait_until(lambda: job.state("kept").to_pandas()["short"].isna().all(), "what is short ends where others stay")
+    wait_until(lambda: job.state("brief").to_arrow().num_rows == 0, "the brief state expires")
+    wait_until(
+        lambda: job.state("kept").to_pandas()["short"].isna().all(), "short-lived entries expire and others stay"
+    )
     assert job.state("kept").to_arrow().num_rows == 20
     assert job.state("kept").get(3)["short"] is None
     assert job.state("brief").get(3) is None

@@ -14,7 +14,7 @@ import dask_elastic as de
 from dask_elastic_plugins import install as installing
 
 
-def test_a_cluster_with_tls_runs_a_job_over_several_nodes(small_cluster, wait_until):
+def test_tls_cluster_runs_job_over_several_nodes(small_cluster, wait_until):
     security = Security.temporary()
     with Client(small_cluster(n_workers=2, security=security), set_as_default=False) as client:
         assert client.scheduler.address.startswith("tls://")
@@ -28,7 +28,7 @@ def test_a_cluster_with_tls_runs_a_job_over_several_nodes(small_cluster, wait_un
         assert job.state("counted").to_pandas()["n"].tolist() == [200] * 10
 
 
-def test_a_cluster_of_threads_and_one_of_one_thread(small_cluster, wait_until):
+def test_thread_cluster_and_single_thread_cluster_run_jobs(small_cluster, wait_until):
     before = sys.getswitchinterval()
     cluster = small_cluster(n_workers=2, processes=False)
     with Client(cluster, set_as_default=False) as client:
@@ -42,7 +42,7 @@ def test_a_cluster_of_threads_and_one_of_one_thread(small_cluster, wait_until):
     )
 
 
-def test_jobs_that_are_submitted_at_a_time_share_the_channels_of_a_fresh_cluster(small_cluster):
+def test_simultaneous_submits_to_fresh_cluster_share_channels(small_cluster):
     cluster = small_cluster(n_workers=3, processes=False)
     with Client(cluster, set_as_default=False) as client:
         installing.install(client)

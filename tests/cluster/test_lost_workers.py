@@ -1,4 +1,4 @@
-"""Workers are killed, restarted and join under jobs, and channels break: jobs end clearly, and the next one runs."""
+"""Workers are killed, restarted and join under jobs, and channels break: jobs fail clearly, and the next one runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def replaced(client, address):
     return len(workers) == 2 and address not in workers
 
 
-def test_a_killed_home_fails_the_job_within_seconds_and_the_next_one_runs(small_cluster, wait_until):
+def test_killed_home_fails_job_within_seconds_and_next_job_runs(small_cluster, wait_until):
     with Client(small_cluster(n_workers=2, threads_per_worker=2), set_as_default=False) as client:
         job = de.submit(counting(de.sources.Push(SCHEMA), executors=1), client)
         job.send(NUMBERS)
@@ -38,12 +38,12 @@ def test_a_killed_home_fails_the_job_within_seconds_and_the_next_one_runs(small_
         with pytest.raises(errors.NodeLost):
             job.state("counted").to_arrow()
         assert time.monotonic() - began < 5
-        wait_until(lambda: replaced(client, home), "the nanny brings the worker back")
+        wait_until(lambda: replaced(client, home), "the nanny restarts the worker")
         assert_runs(client)
         job.forget()
 
 
-def test_a_worker_killed_under_load_ends_the_job_and_all_of_its_threads(small_cluster, wait_until, threads_of_jobs):
+def test_worker_killed_under_load_ends_job_and_its_threads(small_cluster, wait_until, threads_of_jobs):
     def endless(instance, instances):
         while True:
             yield NUMBERS
@@ -59,12 +59,12 @@ def test_a_worker_killed_under_load_ends_the_job_and_all_of_its_threads(small_cl
         with pytest.raises(errors.JobFailed) as e:
             job.wait(**RUN)
         assert isinstance(e.value.__cause__, errors.NodeLost)
-        wait_until(lambda: replaced(client, nodes[1]), "the nanny brings the worker back")
+        wait_until(lambda: replaced(client, nodes[1]), "the nanny restarts the worker")
         wait_until(lambda: threads_of_jobs(client) == [], "the threads of the lost job end")
         assert_runs(client)
 
 
-def test_a_restarted_cluster_fails_the_job_and_takes_the_next(small_cluster):
+def test_cluster_restart_fails_job_and_next_job_runs(small_cluster):
     with Client(small_cluster(n_workers=1, threads_per_worker=2), set_as_default=False) as client:
         job = held(client)
         client.restart()
@@ -74,7 +74,7 @@ def test_a_restarted_cluster_fails_the_job_and_takes_the_next(small_cluster):
         assert_runs(client)
 
 
-def test_workers_that_join_later_do_not_disturb_and_serve_the_next_job(small_cluster, wait_until):
+def test_late_workers_leave_running_job_alone_and_serve_next_job(small_cluster, wait_until):
     cluster = small_cluster(n_workers=1, threads_per_worker=1, processes=False)
     with Client(cluster, set_as_default=False) as client:
         job = held(client)
@@ -90,7 +90,7 @@ def test_workers_that_join_later_do_not_disturb_and_serve_the_next_job(small_clu
 
 
 @pytest.mark.parametrize("processes", [False, True], ids=["comm", "socket"])
-def test_garbage_ends_the_channel_it_comes_on_and_the_next_job_gets_another(small_cluster, processes):
+def test_garbage_closes_its_channel_and_next_job_opens_another(small_cluster, processes):
     def send_garbage(addresses, dask_worker):
         channels = dask_worker.plugins["dask-elastic-worker"].runtime.channels
         for address in addresses:

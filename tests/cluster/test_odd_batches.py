@@ -1,4 +1,4 @@
-"""Batches of another schema, empty ones, very large ones, and odd values in them."""
+"""Batches of another schema, empty ones, very large ones, and unusual values in them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import dask_elastic as de
 from dask_elastic.vocab import errors
 
 
-def test_a_batch_of_another_schema_is_refused_and_the_difference_named(client):
+def test_batch_of_wrong_schema_error_names_the_difference(client):
     def changes():
         yield {"k": [1, 2], "v": [1, 2]}
         yield {"k": [1, 2], "v": ["1", "2"]}
@@ -28,7 +28,7 @@ def test_a_batch_of_another_schema_is_refused_and_the_difference_named(client):
     assert isinstance(e.value.__cause__, errors.SchemaMismatch)
 
 
-def test_a_map_that_changes_its_schema_is_refused_and_the_difference_named(client, numbers):
+def test_map_that_changes_its_schema_error_names_the_difference(client, numbers):
     def fickle(batch):
         return [batch, batch.set_column(0, "k", batch["k"].cast(pa.int32()))]
 
@@ -38,7 +38,7 @@ def test_a_map_that_changes_its_schema_is_refused_and_the_difference_named(clien
     assert isinstance(e.value.__cause__, errors.SchemaMismatch)
 
 
-def test_rows_sent_with_another_schema_fail_the_job_and_name_the_difference(client, held):
+def test_pushed_rows_of_wrong_schema_fail_job_and_name_the_difference(client, held):
     held.send(pa.table({"k": ["one"]}))
     with pytest.raises(errors.JobFailed, match="column 'k': string instead of int64") as e:
         held.wait(**RUN)
@@ -47,7 +47,7 @@ def test_rows_sent_with_another_schema_fail_the_job_and_name_the_difference(clie
         held.send(pa.table({"k": [1]}))
 
 
-def test_null_nan_and_negative_zero_are_keys(client):
+def test_null_nan_and_negative_zero_are_valid_keys(client):
     values = [None, math.nan, -0.0, 0.0, 1.5, math.nan, None, 0.0]
     other_nan = np.array([0x7FF8000000000001], dtype=np.uint64).view(np.float64)[0]
     table = pa.table({"k": pa.array([*values, other_nan, *[1.5] * 92], pa.float64(), from_pandas=False)})
@@ -87,7 +87,7 @@ def test_empty_batches_and_empty_sources_are_processed(client):
     assert job.collect("out").num_rows == 0
 
 
-def test_a_batch_of_a_million_rows_is_sliced(client):
+def test_batch_of_a_million_rows_is_sliced(client):
     rows = 1_000_000
     batch = pa.record_batch({"k": np.arange(rows) % 1_000, "v": np.arange(rows)})
 
@@ -105,7 +105,7 @@ def test_a_batch_of_a_million_rows_is_sliced(client):
     assert state["most"].max() <= 65_536
 
 
-def test_a_sum_that_overflows_fails_the_job(client):
+def test_overflowing_sum_fails_job(client):
     table = pa.table({"k": [1, 1], "v": [2**62, 2**62]})
     topology = de.Topology("t")
     rows = topology.source("rows", de.sources.Arrow(table))

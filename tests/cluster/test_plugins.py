@@ -1,4 +1,4 @@
-"""The plugins come, also by preload, and go, and leave a cluster as it was; one that cannot be set up harms nobody."""
+"""Plugins are installed (also by preload) and removed without a trace; one that fails at setup affects no process."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def scheduler_handlers(dask_scheduler):
 
 def assert_clean(client, wait_until):
     """Nothing of dask_elastic is left on the cluster."""
-    wait_until(lambda: not any(client.run(elastic_handlers).values()), "the workers are clean")
+    wait_until(lambda: not any(client.run(elastic_handlers).values()), "no plugin is left on the workers")
     assert client.run_on_scheduler(scheduler_handlers) == []
     assert set(client.run(sys.getswitchinterval).values()) == {0.005}
 
 
-def test_uninstall_leaves_the_cluster_clean_and_submit_installs_again(small_cluster, wait_until):
+def test_uninstall_removes_all_plugins_and_submit_reinstalls_them(small_cluster, wait_until):
     cluster = small_cluster(n_workers=2)
     with Client(cluster, set_as_default=False) as client, Client(cluster, set_as_default=False) as other:
         assert_clean(client, wait_until)
@@ -87,7 +87,7 @@ def command_line(tmp_path):
     log.close()
 
 
-def test_a_preloaded_cluster_serves_several_clients_and_is_left_clean(command_line, wait_until):
+def test_preloaded_plugins_serve_several_clients_and_are_removed(command_line, wait_until):
     file, log = command_line
     wait_until(lambda: file.exists() and file.stat().st_size, "the scheduler has started")
     address = json.loads(file.read_text())["address"]
@@ -108,7 +108,7 @@ def test_a_preloaded_cluster_serves_several_clients_and_is_left_clean(command_li
     assert "Traceback" not in log.read_text()
 
 
-def test_a_plugin_that_cannot_be_set_up_on_a_worker_does_not_harm_it(small_cluster, monkeypatch, caplog):
+def test_failed_plugin_setup_leaves_worker_usable(small_cluster, monkeypatch, caplog):
     def broken(worker):
         raise OSError("no threads left")
 
@@ -120,7 +120,7 @@ def test_a_plugin_that_cannot_be_set_up_on_a_worker_does_not_harm_it(small_clust
     assert "could not be set up on worker" in caplog.text
 
 
-def test_a_plugin_that_cannot_be_set_up_on_the_scheduler_does_not_harm_it(small_cluster, monkeypatch, caplog):
+def test_failed_plugin_setup_leaves_scheduler_usable(small_cluster, monkeypatch, caplog):
     def broken(scheduler):
         raise OSError("no threads left")
 

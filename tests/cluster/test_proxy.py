@@ -1,4 +1,4 @@
-"""The network that tests cut: what was sent comes through once, in order, and nothing while it is cut."""
+"""The tests' proxy network delivers bytes once and in order, and nothing while a pair is cut."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def silent(one):
         one.settimeout(10)
 
 
-def test_sent_bytes_arrive_in_order_also_before_a_reader_comes(connect):
+def test_bytes_sent_before_reader_connects_arrive_in_order(connect):
     dialled, taken, _ = connect()
     sent = bytes(range(256)) * 80_000
     received = bytearray()
@@ -72,7 +72,7 @@ def test_sent_bytes_arrive_in_order_also_before_a_reader_comes(connect):
     assert received == sent
 
 
-def test_a_cut_pair_receives_nothing_until_it_is_healed(connect, network):
+def test_cut_pair_receives_no_bytes_until_healed(connect, network):
     dialled, taken, way = connect()
     pair = "a", f"tcp://127.0.0.1:{taken.getsockname()[1]}"
     network.cut(*pair)
@@ -99,7 +99,7 @@ def rest(one):
 
 
 @pytest.mark.parametrize("first", [0, 1])
-def test_ends_that_close_while_they_are_cut_are_closed_when_the_pair_is_healed(connect, network, first):
+def test_ends_closed_while_cut_are_closed_after_heal(connect, network, first):
     """Over and over: it was a race between the one who heals and the network's own thread."""
     for _ in range(50):
         *ends, _ = connect()

@@ -1,4 +1,4 @@
-"""Users' code that raises fails the job and is named, or its rows are set aside and no other row suffers."""
+"""Users' code that raises fails the job and is named, or its rows become dead letters and all others are processed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import dask_elastic as de
 from dask_elastic.vocab import errors
 
 
-def test_a_function_that_raises_fails_the_job_and_is_named(client, numbers):
+def test_raising_function_fails_job_and_is_named(client, numbers):
     def raises(batch):
         if pc.max(batch["v"]).as_py() >= 550:
             raise ValueError("no such plane")
@@ -33,7 +33,7 @@ def test_a_function_that_raises_fails_the_job_and_is_named(client, numbers):
     assert job.metrics()["rows"].sum() <= 500
 
 
-def test_an_aggregate_that_raises_fails_the_job_and_is_named(client, numbers):
+def test_raising_aggregate_fails_job_and_is_named(client, numbers):
     def raises(batch):
         if batch.num_rows:
             raise KeyError("fare")
@@ -49,7 +49,7 @@ def test_an_aggregate_that_raises_fails_the_job_and_is_named(client, numbers):
     assert e.value.__cause__.operator == "summed"
 
 
-def test_an_error_that_cannot_be_pickled_reaches_the_client_as_text(client, numbers):
+def test_unpicklable_error_reaches_client_as_text(client, numbers):
     class Stubborn(Exception):
         def __init__(self):
             super().__init__("stubborn")
@@ -67,7 +67,7 @@ def test_an_error_that_cannot_be_pickled_reaches_the_client_as_text(client, numb
         job.wait(**RUN)
 
 
-def test_a_function_that_exits_its_thread_fails_the_job(client, numbers):
+def test_function_that_exits_its_thread_fails_job(client, numbers):
     def leaves(batch):
         raise SystemExit(3)
 
@@ -77,7 +77,7 @@ def test_a_function_that_exits_its_thread_fails_the_job(client, numbers):
 
 
 @pytest.mark.parametrize("stateful", [False, True])
-def test_rows_that_raise_are_set_aside_and_all_others_processed(client, numbers, stateful):
+def test_raising_rows_become_dead_letters_and_others_are_processed(client, numbers, stateful):
     bad = {7, 8, 123, 500, 999}
 
     def picky(batch):
@@ -110,7 +110,7 @@ def test_rows_that_raise_are_set_aside_and_all_others_processed(client, numbers,
     assert "5 dead letters" in repr(job)
 
 
-def test_dead_letters_are_empty_at_first_and_include_those_of_remote_tasks(client, numbers, wait_until):
+def test_dead_letters_start_empty_and_include_remote_tasks(client, numbers, wait_until):
     def picky(batch):
         if 0 in (batch["v"].to_numpy() % 100):
             raise ValueError("round")
@@ -134,7 +134,7 @@ def test_dead_letters_are_empty_at_first_and_include_those_of_remote_tasks(clien
     assert job.state("summed").get(0)["sum"] == sum(v for v in range(0, 1_000, 10) if v % 100)
 
 
-def test_a_source_that_raises_fails_the_job_and_is_named(client):
+def test_raising_source_fails_job_and_is_named(client):
     def breaks():
         yield {"k": [1]}
         raise ConnectionError("the feed is down")
@@ -148,7 +148,7 @@ def test_a_source_that_raises_fails_the_job_and_is_named(client):
     assert isinstance(e.value.__cause__, errors.SourceError)
 
 
-def test_a_sink_that_raises_fails_the_job_and_is_named(client, numbers):
+def test_raising_sink_fails_job_and_is_named(client, numbers):
     def full(batch):
         raise OSError("no space left")
 
@@ -161,7 +161,7 @@ def test_a_sink_that_raises_fails_the_job_and_is_named(client, numbers):
     assert isinstance(e.value.__cause__, errors.SinkError)
 
 
-def test_a_sink_that_cannot_be_opened_fails_the_job(client, numbers, tmp_path):
+def test_sink_that_fails_to_open_fails_job(client, numbers, tmp_path):
     (tmp_path / "old.parquet").write_bytes(b"")
     topology = de.Topology("t")
     topology.source("rows", de.sources.Arrow(numbers)).sink(de.sinks.Parquet(tmp_path), name="out")

@@ -1,4 +1,4 @@
-"""Commands and questions of no sense are refused with what there is, and the job goes on."""
+"""Invalid commands and lookups are refused with the valid names, and the job continues."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import dask_elastic as de
 from dask_elastic.vocab import errors
 
 
-def test_unknown_jobs_and_operators_are_named_with_what_there_is(client, held):
+def test_unknown_job_or_operator_error_lists_known_ones(client, held):
     with pytest.raises(errors.UnknownJob, match=r"no job 'hold'.*\['held'\]"):
         de.job("hold", client)
     with pytest.raises(errors.UnknownOperator, match=r"'cont'.*\['counted'\]"):
@@ -32,7 +32,7 @@ def test_unknown_jobs_and_operators_are_named_with_what_there_is(client, held):
     assert held.status == "running"
 
 
-def test_wrong_commands_are_refused_and_the_job_goes_on(client, held):
+def test_wrong_commands_are_refused_and_leave_job_running(client, held):
     with pytest.raises(errors.PlanningError, match="at least one core"):
         held.set_cores("counted", 0)
     with pytest.raises(errors.PlanningError, match="is no node of job 'held'"):
@@ -51,7 +51,7 @@ def test_wrong_commands_are_refused_and_the_job_goes_on(client, held):
     assert held.state("counted").get(1) == {"k": 1, "n": 2}
 
 
-def test_executors_share_slots_and_the_job_shows_it_when_cores_exceed_them(client, numbers, held):
+def test_cores_above_slots_are_shared_and_reported_as_oversubscribed(client, numbers, held):
     job = de.submit(counting_rows(numbers, executors=9), client)
     job.wait(**RUN)
     assert "oversubscribed" in repr(job)
@@ -62,7 +62,7 @@ def test_executors_share_slots_and_the_job_shows_it_when_cores_exceed_them(clien
     assert "oversubscribed" in repr(held)
 
 
-def test_keys_of_a_wrong_type_are_refused_and_the_job_goes_on(client, held):
+def test_lookup_with_wrong_key_type_is_refused_and_leaves_job_running(client, held):
     held.send(pa.table({"k": [1]}))
     held.end_of_input()
     held.wait(**RUN)
@@ -74,7 +74,7 @@ def test_keys_of_a_wrong_type_are_refused_and_the_job_goes_on(client, held):
     assert state.get(Decimal(1))["n"] == 1
 
 
-def test_sending_rows_to_a_job_without_a_pushed_source_is_refused(client, numbers):
+def test_send_to_job_without_push_source_is_refused(client, numbers):
     job = de.submit(counting_rows(numbers), client)
     with pytest.raises(errors.UnknownOperator, match=r"job 'count' has no sources\.Push: nothing can be sent to it"):
         job.send(numbers)

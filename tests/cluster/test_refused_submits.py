@@ -1,4 +1,4 @@
-"""What cannot be submitted is refused at once, and the error names what is wrong with it."""
+"""An invalid submission is refused at once, and the error names the cause."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dask_elastic.runtime.client import submit as submitting
 from dask_elastic.vocab import errors
 
 
-def test_a_function_that_cannot_be_pickled_is_refused_and_its_variable_named(client, numbers):
+def test_unpicklable_function_error_names_its_variable(client, numbers):
     guard = threading.Lock()
 
     def locked(batch):
@@ -25,7 +25,7 @@ def test_a_function_that_cannot_be_pickled_is_refused_and_its_variable_named(cli
     assert de.jobs(client) == []
 
 
-def test_an_aggregate_that_cannot_be_pickled_is_refused_and_its_variable_named(client, numbers):
+def test_unpicklable_aggregate_error_names_its_variable(client, numbers):
     guard = threading.Lock()
 
     def locked(batch):
@@ -39,7 +39,7 @@ def test_an_aggregate_that_cannot_be_pickled_is_refused_and_its_variable_named(c
         de.submit(topology, client)
 
 
-def test_a_module_that_the_workers_lack_is_named(client, numbers):
+def test_module_missing_on_workers_is_named(client, numbers):
     class Foreign:
         def __reduce__(self):
             return __import__, ("a_module_that_is_only_on_the_client",)
@@ -54,12 +54,12 @@ def test_a_module_that_the_workers_lack_is_named(client, numbers):
     assert de.jobs(client) == []
 
 
-def test_an_unknown_option_is_refused_with_the_nearest_name(client, numbers):
+def test_unknown_submit_option_error_names_nearest_option(client, numbers):
     with pytest.raises(errors.SubmitError, match="'inboxtime': did you mean 'inbox_time'"):
         de.submit(counting_rows(numbers), client, inboxtime="2ms")
 
 
-def test_a_wrong_option_is_refused(client, numbers):
+def test_wrong_submit_option_is_refused(client, numbers):
     with pytest.raises(errors.SubmitError, match="on_error='perhaps': choose from 'fail', 'skip'"):
         de.submit(counting_rows(numbers), client, on_error="perhaps")
     with pytest.raises(errors.SubmitError, match="inbox_time='soon' is not a duration"):
@@ -67,37 +67,37 @@ def test_a_wrong_option_is_refused(client, numbers):
 
 
 @pytest.mark.parametrize("name", [3, "", "two\nlines"])
-def test_a_wrong_name_is_refused(client, numbers, name):
+def test_wrong_job_name_is_refused(client, numbers, name):
     known = [job.name for job in de.jobs(client)]
     with pytest.raises(errors.SubmitError, match=r"job: the name "):
         de.submit(counting_rows(numbers), client, name=name)
     assert [job.name for job in de.jobs(client)] == known
 
 
-def test_cores_for_an_unknown_operator_are_refused(client, numbers):
+def test_cores_for_unknown_operator_are_refused(client, numbers):
     with pytest.raises(errors.SubmitError, match=r"'conted'.*\['counted'\]"):
         de.submit(counting_rows(numbers), client, cores={"conted": 2})
     with pytest.raises(errors.SubmitError, match="at least one core"):
         de.submit(counting_rows(numbers), client, cores={"counted": 0})
 
 
-def test_a_value_that_is_no_topology_is_refused(client):
+def test_submit_of_non_topology_is_refused(client):
     with pytest.raises(TypeError, match="takes a Topology, not str"):
         de.submit("topology", client)
 
 
-def test_versions_that_differ_are_named(client, numbers, monkeypatch):
+def test_version_mismatch_error_names_both_versions(client, numbers, monkeypatch):
     monkeypatch.setattr(submitting, "__version__", "0.0.1+other")
     with pytest.raises(errors.VersionMismatch, match=r"client: 0\.0\.1\+other, scheduler: .*Install one version"):
         de.submit(counting_rows(numbers), client)
 
 
-def test_without_workers_a_job_is_refused_at_once(small_cluster, numbers):
+def test_submit_without_workers_is_refused_at_once(small_cluster, numbers):
     with Client(small_cluster(n_workers=0)) as alone, pytest.raises(errors.NoWorkers, match="no workers"):
         de.submit(counting_rows(numbers), alone)
 
 
-def test_a_missing_column_is_found_at_submit(client, numbers):
+def test_missing_column_is_refused_at_submit(client, numbers):
     topology = de.Topology("t")
     rows = topology.source("rows", de.sources.Arrow(numbers))
     rows.key_by("kk").compute({"n": de.aggregate.Count()}, name="counted")
@@ -105,7 +105,7 @@ def test_a_missing_column_is_found_at_submit(client, numbers):
         de.submit(topology, client)
 
 
-def test_a_name_in_use_is_refused_and_another_is_not(client, held, numbers):
+def test_job_name_in_use_is_refused_and_another_accepted(client, held, numbers):
     with pytest.raises(errors.SubmitError, match="a job 'held' is running already"):
         de.submit(counting_rows(numbers), client, name="held")
     de.submit(counting_rows(numbers), client, name="other").wait(**RUN)

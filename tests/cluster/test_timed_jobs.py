@@ -47,16 +47,16 @@ def processed(job, operator):
     return metrics.loc[metrics["operator"] == operator, "rows"].sum()
 
 
-def test_event_time_is_that_of_the_slowest_source(submit, wait_until):
+def test_event_time_follows_slowest_source(submit, wait_until):
     job = submit(idle_timeout=None)
     assert job.assignment()["remote"].any()
     job.send(rows(*range(100)), "north")
-    wait_until(lambda: seconds(job, "north") == [89], "the north has said how far it is")
-    wait_until(lambda: processed(job, "per_key") == 100, "all is processed")
+    wait_until(lambda: seconds(job, "north") == [89], "the north source has sent a watermark")
+    wait_until(lambda: processed(job, "per_key") == 100, "all rows are processed")
     assert seconds(job, "per_key") == [None], "the south may have anything"
     job.send(rows(5, 40), "south")
-    wait_until(lambda: seconds(job, "per_time") == [40, 40], "both have said something")
-    wait_until(lambda: set(seconds(job, "out")) == {40}, "it has come to the end")
+    wait_until(lambda: seconds(job, "per_time") == [40, 40], "both sources have sent a watermark")
+    wait_until(lambda: set(seconds(job, "out")) == {40}, "the last watermark has arrived")
     job.send(rows(95, 20, 60), "north")
     wait_until(lambda: processed(job, "per_key") == 105, "late rows are processed")
     wait_until(lambda: job.event_times()["late"].sum() == 2, "late rows are counted")
@@ -66,7 +66,7 @@ def test_event_time_is_that_of_the_slowest_source(submit, wait_until):
     assert job.metrics()["event_time"].eq(pd.Timestamp(99, unit="s")).all()
 
 
-def test_an_idle_source_holds_no_watermark_back(submit, wait_until):
+def test_idle_source_does_not_hold_back_watermark(submit, wait_until):
     job = submit(idle_timeout="50ms")
     job.send(rows(100), "north")
     wait_until(lambda: set(seconds(job, "per_time") + seconds(job, "out")) == {90}, "the south is idle")

@@ -231,7 +231,7 @@ def test_an_idle_task_that_must_go_is_stopped_at_once():
     assert executor.assignment()[0].tolist() == [0] * SHARDS
 
 
-def test_a_task_that_must_go_is_stopped_when_a_move_to_it_has_come_to_nothing():
+def test_leaving_task_is_stopped_when_move_to_it_is_cancelled():
     executor = make(patience=1.0)
     executor.handle(events.SetCores({0: 3}), 0.0)
     executor.take(2)

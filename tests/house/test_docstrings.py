@@ -145,7 +145,7 @@ def result_problems(function: Any, sections: NumpyDocString) -> list[str]:
     if annotation in ("None", "NoReturn"):
         return []
     wanted = "Yields" if inspect.isgeneratorfunction(function) else "Returns"
-    # An abstract method is no generator itself, but tells what its implementations yield.
+    # An abstract method is no generator itself, but documents what its implementations yield.
     found = wanted if sections[wanted] or not annotation.startswith("Iterator") else "Yields"
     return [] if sections[found] else [f"no {wanted}, but returns {annotation}"]
 

@@ -1,4 +1,4 @@
-"""Who may import whom: packages lie in layers, and imports point down only."""
+"""Packages form layers: a module imports only from its own package and from lower layers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LAYERS = [
 LEVEL = {package: level for level, packages in enumerate(LAYERS) for package in packages}
 # The runtime's protocol is a package of its own: Spark's side of the handoff speaks it without the runtime.
 PROTOCOL = f"{ENGINE}.runtime.protocol"
-# Single modules beside the packages are the door of the house: only the outer rooms open it.
+# Single modules at the top level (the public API) may be imported by the outer packages only.
 OUTER = LEVEL["runtime"]
 FOR_ALL = {"_version"}
 DOORS = frozenset(path.stem for path in (ROOT / ENGINE).glob("*.py") if path.stem != "__init__") | FOR_ALL
@@ -47,7 +47,7 @@ def sources(root: Path = ROOT) -> dict[str, Path]:
 
 
 def package_of(module: str) -> str | None:
-    """Return the layered package of a module, None for the top level and for what is not ours."""
+    """Return the layered package of a module, None for the top level and for other projects."""
     parts = module.split(".")
     if parts[0] == PLUGINS:
         return PLUGINS
@@ -57,7 +57,7 @@ def package_of(module: str) -> str | None:
 
 
 def targets(node: ast.stmt, module: str, is_package: bool) -> list[str]:
-    """Return what an import statement names: the module, and what is imported from it as if it were one too."""
+    """Return the dotted names that an import statement refers to; an imported object counts as a submodule."""
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
     if not isinstance(node, ast.ImportFrom):
@@ -71,7 +71,7 @@ def targets(node: ast.stmt, module: str, is_package: bool) -> list[str]:
 
 
 def layer_violations(module: str, source: str, is_package: bool = False, doors: frozenset[str] = DOORS) -> list[str]:
-    """Return every import of a module that the layers forbid, wherever in the module it stands."""
+    """Return every import of a module that the layers forbid, also within functions and for type checkers."""
     own = package_of(module)
     top_level = own is None or own in doors
     if not top_level and own not in LEVEL:
@@ -155,7 +155,7 @@ def _plane_of(module: str) -> str | None:
     return parts[2] if parts[:2] == [ENGINE, "runtime"] and len(parts) > 2 else None
 
 
-def test_imports_point_down():
+def test_imports_follow_the_layers():
     found = [
         problem
         for module, path in sources().items()
@@ -164,7 +164,7 @@ def test_imports_point_down():
     assert found == []
 
 
-def test_no_module_imports_itself_by_a_detour():
+def test_modules_have_no_import_cycle():
     modules = {module: (path.read_text(), path.name == "__init__.py") for module, path in sources().items()}
     assert import_cycle(modules) is None
 
@@ -178,7 +178,7 @@ def test_processes_of_the_runtime_do_not_import_each_other():
     assert found == []
 
 
-def test_every_module_of_the_runtime_belongs_to_a_process_or_a_plane():
+def test_every_runtime_module_belongs_to_a_process_or_plane():
     planes = {_plane_of(module) for module in sources()} - {None}
     assert planes == set(PLANE)
     stray = [path.name for path in (ROOT / ENGINE / "runtime").glob("*.py") if path.name != "__init__.py"]
@@ -207,7 +207,7 @@ def test_import_of_a_lower_plane_is_allowed():
     assert plane_violations("dask_elastic.runtime.worker.node", source) == []
 
 
-def test_the_house_is_not_empty():
+def test_sources_include_the_known_packages():
     assert {package_of(module) for module in sources()} >= {"vocab", "meters", "planning"}
 
 
@@ -237,13 +237,13 @@ def test_the_house_is_not_empty():
         ("dask_elastic.stuff.thing", "import numpy", "has no layer"),
     ],
 )
-def test_a_wrong_import_is_found(module, source, problem):
+def test_import_against_layers_is_found(module, source, problem):
     found = layer_violations(module, source, doors=frozenset({"config", "_version"}))
     assert len(found) == 1
     assert problem in found[0]
 
 
-def test_dots_are_counted_from_the_package_in_its_init():
+def test_relative_import_in_init_is_resolved_from_its_package():
     source = "from ..control import loop\nfrom .task import Task"
     assert layer_violations("dask_elastic.executor", source, is_package=True) == [
         "dask_elastic.executor:1: executor imports its sibling control"
@@ -267,11 +267,11 @@ def test_dots_are_counted_from_the_package_in_its_init():
         ("dask_elastic.config", "import dask\nfrom dask_elastic.runtime import job"),
     ],
 )
-def test_a_right_import_is_let_pass(module, source):
+def test_import_along_layers_is_accepted(module, source):
     assert layer_violations(module, source, doors=frozenset({"config", "_version"})) == []
 
 
-def test_a_cycle_is_found():
+def test_import_cycle_is_found():
     modules = {
         "p.a": ("from p.b import x", False),
         "p.b": ("try:\n    import p.c\nexcept ImportError:\n    pass", False),
@@ -282,10 +282,10 @@ def test_a_cycle_is_found():
     assert set(cycle) == {"p.a", "p.b", "p.c"}
 
 
-def test_an_import_for_type_checkers_alone_makes_a_cycle():
+def test_type_checking_import_counts_for_cycles():
     modules = {"p.a": ("import p.b", False), "p.b": ("if TYPE_CHECKING:\n    import p.a", False)}
     assert import_cycle(modules) is not None
 
 
-def test_an_import_within_a_function_makes_no_cycle():
+def test_import_within_function_makes_no_cycle():
     assert import_cycle({"p.a": ("import p.b", False), "p.b": ("def f():\n    import p.a", False)}) is None

@@ -1,4 +1,4 @@
-"""Pure packages: no Dask, no threads, no clock, no chance, no environment, so that the simulator can run them."""
+"""Pure packages: no Dask, no threads, no clock, no randomness, no environment, so that the simulator can run them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ CLOCKS = {
     "Timestamp.today",
     "Timestamp.utcnow",
 }
-# What of numpy.random takes its seed as an argument.
+# Names of numpy.random that take their seed as an argument.
 SEEDED = {
     "default_rng",
     "Generator",
@@ -125,7 +125,7 @@ def test_package_is_pure(package):
         ("with open('x') as f: pass", "line 1: calls open (files)"),
     ],
 )
-def test_an_impure_line_is_found(source, problem):
+def test_impure_line_is_found(source, problem):
     assert impurities(source) == [problem]
 
 
@@ -141,5 +141,5 @@ def test_an_impure_line_is_found(source, problem):
         "x = clock.now()",
     ],
 )
-def test_a_pure_line_is_let_pass(source):
+def test_pure_line_is_accepted(source):
     assert impurities(source) == []

@@ -1,4 +1,4 @@
-"""Rooms of a size that can be overlooked, with names that say what is in them."""
+"""Modules, folders and functions are small enough to survey, and their names say what they contain."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WIDE = {"Exception", "BaseException"}
 
 
 def style_violations(name: str, source: str) -> list[str]:
-    """Return what is wrong with a module of that file name."""
+    """Return the style rules that a module with this file name violates."""
     tree = ast.parse(source)
     lines = len(source.splitlines())
     found = [f"has {lines} lines, {FILE_LINES} at most"] if lines > FILE_LINES else []
@@ -48,7 +48,7 @@ def _has_future_annotations(tree: ast.Module) -> bool:
 
 
 def _length(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    """Return the lines of a function without its docstring, which is to be as long as it needs."""
+    """Return the lines of a function without its docstring, whose length is not limited."""
     length = (node.end_lineno or node.lineno) - node.lineno + 1
     if ast.get_docstring(node) is not None:
         first = node.body[0]
@@ -57,7 +57,7 @@ def _length(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 
 
 def _swallows(node: ast.ExceptHandler) -> list[str]:
-    """Tell of a handler that takes any error and loses it."""
+    """Return a message if a handler catches every error and ignores it."""
     if node.type is None:
         return [f"line {node.lineno}: a bare except"]
     names = {ast.unparse(part) for part in (node.type.elts if isinstance(node.type, ast.Tuple) else [node.type])}
@@ -69,7 +69,7 @@ def _swallows(node: ast.ExceptHandler) -> list[str]:
     return [f"line {node.lineno}: an except that swallows every error"] if names & WIDE and idle else []
 
 
-def test_modules_are_well_kept():
+def test_modules_follow_the_style():
     found = [
         f"{path.relative_to(ROOT)} {problem}"
         for top in ("dask_elastic", "plugins")
@@ -84,7 +84,7 @@ def crowded(folders: dict[str, int]) -> list[str]:
     return [f"{folder} has {count} modules" for folder, count in folders.items() if count > FOLDER_MODULES]
 
 
-def test_folders_are_small_enough_to_find_a_module_by_its_name():
+def test_folders_have_at_most_thirty_modules():
     folders = {
         str(folder.relative_to(ROOT)): sum(path.name != "__init__.py" for path in folder.glob("*.py"))
         for top in ("dask_elastic", "plugins", "tests")
@@ -96,7 +96,7 @@ def test_folders_are_small_enough_to_find_a_module_by_its_name():
     assert crowded({"a": 30, "b": 31}) == ["b has 31 modules"]
 
 
-def test_every_package_is_marked_as_typed():
+def test_every_import_package_has_py_typed():
     tops = [ROOT / "dask_elastic", *(path for path in (ROOT / "plugins").glob("*") if (path / "__init__.py").exists())]
     assert [top.name for top in tops if not (top / "py.typed").exists()] == []
 
@@ -128,7 +128,7 @@ HEAD = '"""A module."""\n\nfrom __future__ import annotations\n'
         ),
     ],
 )
-def test_a_bad_module_is_found(name, source, problem):
+def test_style_violation_is_found(name, source, problem):
     found = style_violations(name, source)
     assert len(found) == 1
     assert problem in found[0]
@@ -149,5 +149,5 @@ def test_a_bad_module_is_found(name, source, problem):
         ),
     ],
 )
-def test_a_good_module_is_let_pass(name, source):
+def test_module_without_violation_is_accepted(name, source):
     assert style_violations(name, source) == []

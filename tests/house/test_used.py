@@ -1,4 +1,4 @@
-"""Production code that no production code uses goes, unless users, Dask or a later part of the plan call it."""
+"""Production code is used by production code, unless users, libraries or a later part of the plan call it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CALLED_BY_LIBRARIES = {
 CALLED_LATER = {
     # homes that move: state that leaves its worker, cores and workers that are added and removed
     "Reconfigurer", "TargetUtilisation", "needed_workers",
-    # windows: what a user writes, and partials that are shared
+    # windows: the user's interface, and shared partial results
     "choose_layout", "naive_merges", "pays", "sharing", "tumbling",
     # groupings of a stream by other rules than its key
     "PartialKeyGrouping", "consistent_hash", "expansion", "universal_hash",
@@ -58,7 +58,7 @@ def definitions(source: str) -> Iterator[tuple[int, str]]:
 
 
 def unused(production: dict[str, str], shown: str) -> list[str]:
-    """Return the definitions that neither production code nor what users are shown mentions."""
+    """Return the definitions that neither production code nor documentation, examples and benchmarks mention."""
     uses: Counter[str] = Counter()
     for source in production.values():
         uses += names_in(source)

@@ -37,7 +37,7 @@ def test_collocation_rises_round_by_round_within_budget_and_bound():
     assert seen[-1] > 0.8
 
 
-def test_the_pair_with_most_traffic_comes_first():
+def test_collocation_starts_with_pair_of_most_traffic():
     problem = one_to_one(max_moves=2)
     bin = Albic().plan(problem).bin
     assert bin[11] == bin[12]
@@ -52,7 +52,7 @@ def test_pairs_that_share_a_bin_move_as_one():
     assert load_distance(problem, placement.bin) <= 0.2 * problem.mean
 
 
-def test_parts_get_smaller_until_the_bound_is_kept():
+def test_parts_are_shrunk_until_the_bound_is_kept():
     # All talk to all on one bin: only single groups balance.
     traffic = np.ones((8, 8)) - np.eye(8)
     problem = PlacementProblem(np.ones(8), np.zeros(8, dtype=int), 8, traffic=traffic)
@@ -73,7 +73,7 @@ def test_other_numbers_of_groups_and_bins_reach_the_same_bound(seed):
         assert one == pytest.approx(two, rel=1e-4, abs=1e-6)
 
 
-def test_a_pair_that_can_never_be_put_together_does_not_end_all_improvement():
+def test_infeasible_pair_does_not_end_improvement():
     # The two that send most have too much state for the budget; and two of the others too much load for one bin.
     traffic = sp.coo_matrix(([9.0, 8.0, 7.0], ([0, 2, 4], [1, 3, 5])), (6, 6))
     state = [100, 100, 1, 1, 1, 1]
@@ -84,7 +84,7 @@ def test_a_pair_that_can_never_be_put_together_does_not_end_all_improvement():
     assert placement.bin[4] == placement.bin[5]
 
 
-def test_all_rounds_share_the_time():
+def test_rounds_share_one_time_limit():
     random = np.random.default_rng(1)
     traffic = sp.random_array((300, 300), density=0.05, rng=random)
     problem = PlacementProblem(random.pareto(1.0, 300), np.arange(300) % 12, 12, traffic=traffic, max_moves=30)

@@ -1,4 +1,4 @@
-"""Whatever is given in place of what an argument should be is refused by name, or taken for what it can stand for."""
+"""An argument of a wrong type is refused by name, or used as the equivalent that it stands for."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ CALLS = {
     Window: {"start": 0, "length": 2, "frequency": 2},
 }  # fmt: skip
 OF_OURS = {"problem", "placement", "projected", "plan"}
-"""Arguments that are objects of this library; whoever passes another one gets Python's own word for it."""
+"""Arguments that are objects of this library; another type raises Python's own error."""
 CASES = [(call, name) for call, given in CALLS.items() for name in given if name not in {*OF_OURS, "allow_empty"}]
 
 

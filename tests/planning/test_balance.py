@@ -79,7 +79,7 @@ def test_every_step_equals_brute_force(problem):
 
 
 @given(real)
-def test_never_worse_and_each_shard_once(problem):
+def test_balance_is_never_worse_and_moves_each_shard_once(problem):
     load, owner, tasks, _, _ = problem
     moves = balance(*problem)
     after = applied(owner, moves)
@@ -97,7 +97,7 @@ def test_planning_again_finds_no_move(problem):
 
 
 @given(whole)
-def test_the_sorted_loads_go_down(problem):
+def test_balance_lowers_the_sorted_loads(problem):
     load, owner, tasks, _, _ = problem
     moves = balance(*problem)
     before, after = (sorted(totals(load, one, tasks).values(), reverse=True) for one in (owner, applied(owner, moves)))
@@ -138,14 +138,14 @@ def test_tasks_that_are_set_aside_do_not_count_for_the_threshold():
 
 
 @given(real, st.randoms(use_true_random=False))
-def test_deterministic_whatever_the_order_of_the_tasks(problem, random):
+def test_balance_is_independent_of_task_order(problem, random):
     load, owner, tasks, threshold, nodes = problem
     shuffled = random.sample(tasks, len(tasks))
     assert balance(*problem) == balance(np.array(load), np.array(owner, dtype=int), shuffled, threshold, nodes)
 
 
 @given(whole, st.sampled_from([0.125, 1e-300, 1e250]))
-def test_the_unit_of_load_does_not_matter(problem, unit):
+def test_balance_is_independent_of_unit_of_load(problem, unit):
     load, *rest = problem
     # Multiples of a power of two stay exact; for other units only the planning must still succeed.
     scaled = balance([x * unit for x in load], *rest)
@@ -161,13 +161,13 @@ def test_no_move_is_planned_without_gain(load, owner, tasks):
     assert balance(load, owner, tasks, threshold=1.0) == []
 
 
-def test_threshold_is_respected():
+def test_balance_moves_only_above_the_threshold():
     load, owner = [1.0] * 11, [0] * 6 + [1] * 5
     assert balance(load, owner, [0, 1], threshold=1.2) == []
     assert balance([1.0] * 13, [0] * 8 + [1] * 5, [0, 1], threshold=1.2) == [ShardMove(0, 0, 1)]
 
 
-def test_equal_gain_stays_on_the_node():
+def test_move_with_equal_gain_stays_on_the_node():
     load, owner = [4.0, 4.0], [5, 5]
     assert balance(load, owner, [5, 6, 7], 1.2, {5: "a", 6: "b", 7: "a"}) == [ShardMove(0, 5, 7)]
     assert balance(load, owner, [5, 6, 7], 1.2, {5: "b", 6: "b", 7: "a"}) == [ShardMove(0, 5, 6)]
@@ -175,7 +175,7 @@ def test_equal_gain_stays_on_the_node():
     assert balance([4.0, 4.0], [0, 0], [0, 1, 2], 1.2, np.array([9, 8, 9])) == [ShardMove(0, 0, 2)]
 
 
-def test_a_better_gain_leaves_the_node():
+def test_move_with_better_gain_leaves_the_node():
     nodes = {0: "a", 1: "a", 2: "b"}
     assert balance([4, 4, 4, 1], [0, 0, 0, 1], [0, 1, 2], 1.2, nodes)[0] == ShardMove(0, 0, 2)
 
@@ -214,7 +214,7 @@ def test_invalid_shard_move_is_refused_with_its_values():
             ShardMove(*arguments)
 
 
-def test_very_many_shards_do_not_overflow():
+def test_balance_of_very_many_shards_does_not_overflow():
     load = np.full(100_000, 1e300)
     owner = np.zeros(100_000, dtype=int)
     moves = balance(load[:40_000], owner[:40_000], [0, 1])

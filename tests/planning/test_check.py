@@ -52,17 +52,17 @@ def test_broken_rule_of_a_placement_is_refused_by_name(bin, change, message):
         ([0, 0, 2], {"current": [0, 0, -1], "max_moves": 0}),
     ],
 )
-def test_a_good_placement_passes(bin, change):
+def test_valid_placement_is_accepted(bin, change):
     judged(bin, **change)
 
 
-def test_an_approach_goes_as_far_as_it_may():
+def test_approach_applies_moves_up_to_the_limits():
     problem = PlacementProblem([1, 1, 1], [0, 0, 1], 3, max_moves=2, draining=[1])
     assert approach(problem, np.array([2, 2, 2])).tolist() == [2, 0, 2]
     assert approach(problem, np.array([2, 2, 2]), order=[1, 0, 2]).tolist() == [0, 2, 2]
 
 
-def test_an_approach_waits_for_room():
+def test_approach_defers_moves_until_there_is_room():
     # Group 0 fits only once group 1 has left.
     problem = PlacementProblem([3, 2, 1], [0, 1, 1], 3, capacity=[4, 4, 4])
     assert approach(problem, np.array([1, 2, 1]), order=[0, 1, 2]).tolist() == [1, 2, 1]

@@ -22,7 +22,7 @@ def one_to_one(groups=40, bins=5, seed=0, **change):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_pairs_are_put_together_at_once(seed):
+def test_cola_collocates_pairs_in_one_step(seed):
     problem = one_to_one(seed=seed)
     placement = Cola().plan(problem)
     validate(problem, placement)
@@ -30,7 +30,7 @@ def test_pairs_are_put_together_at_once(seed):
     assert load_distance(problem, placement.bin) <= 0.2 * problem.mean
 
 
-def test_new_groups_are_placed():
+def test_cola_places_new_groups():
     problem = one_to_one()
     fresh = PlacementProblem(problem.load, np.full(40, -1), 5, traffic=problem.traffic)
     placement = Cola().plan(fresh)
@@ -38,6 +38,6 @@ def test_new_groups_are_placed():
     assert collocation(fresh, placement.bin) > 0.9
 
 
-def test_the_distance_is_checked():
+def test_invalid_cola_distance_is_refused():
     with pytest.raises(PlanningError, match="max_distance is -1"):
         Cola(max_distance=-1)

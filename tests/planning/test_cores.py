@@ -109,7 +109,7 @@ def search(options, left, spent, best):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_small_problems_cost_what_brute_force_finds(seed):
+def test_exact_core_assignment_matches_brute_force(seed):
     random = np.random.default_rng(seed)
     solved = 0
     for _ in range(25):
@@ -127,7 +127,7 @@ def test_small_problems_cost_what_brute_force_finds(seed):
     assert solved > 10
 
 
-def test_local_search_alone_is_near(monkeypatch):
+def test_local_search_cost_is_near_the_optimum(monkeypatch):
     monkeypatch.setattr(module, "_TABLE", 0)
     random = np.random.default_rng(42)
     gaps = []
@@ -154,7 +154,7 @@ def test_local_search_is_near_the_exact_one_in_middling_problems(nodes, executor
 
 @settings(max_examples=120, deadline=None)
 @given(st.integers(1, 9), st.integers(1, 14), st.integers(1, 9), st.integers(0, 2**32 - 1), st.booleans())
-def test_answers_keep_the_constraints_and_stay(nodes, executors, most, seed, drained):
+def test_core_assignment_keeps_constraints_and_is_stable(nodes, executors, most, seed, drained):
     random = np.random.default_rng(seed)
     problem = scattered(random, nodes, executors, most)
     if drained:
@@ -172,7 +172,7 @@ def test_answers_keep_the_constraints_and_stay(nodes, executors, most, seed, dra
     assert same.assignment.tolist() == plan.assignment.tolist()
 
 
-def test_the_arguments_are_left_as_they_are():
+def test_core_assignment_does_not_modify_arguments():
     problem = scattered(np.random.default_rng(3), 4, 4, 4)
     copies = [part.copy() for part in problem]
     plan = assign_cores(*problem)
@@ -180,14 +180,14 @@ def test_the_arguments_are_left_as_they_are():
     assert not np.shares_memory(plan.assignment, problem[0])
 
 
-def test_what_keeps_the_constraints_is_not_changed():
+def test_assignment_within_constraints_is_unchanged():
     current = [[3, 0], [1, 2]]
     plan = assign_cores(current, [1, 1], [4, 4], [5.0, 5.0], [0, 1], [0.0, 1e9])
     assert plan.assignment.tolist() == current
     assert (plan.cost, plan.threshold) == (0.0, THRESHOLD)
 
 
-def test_a_free_core_is_taken_before_anybody_loses_one():
+def test_free_core_is_assigned_before_any_is_taken_away():
     plan = assign_cores([[2, 3], [0, 0]], [3, 1], [6, 1], [9.0, 9.0], [0, 0], [0.0, 0.0])
     assert plan.assignment.tolist() == [[3, 3], [0, 0]]
 
@@ -197,12 +197,12 @@ def test_surplus_core_is_taken_but_no_needed_core():
     assert plan.assignment.tolist() == [[2, 1, 1]]
 
 
-def test_the_last_core_is_never_taken():
+def test_last_core_of_executor_is_never_taken():
     plan = assign_cores([[1, 1], [0, 1]], [2, 0], [2, 1], [1.0, 1.0], [0, 0], [1e6, 0.0])
     assert plan.assignment.tolist() == [[2, 0], [0, 1]]
 
 
-def test_data_intensive_executors_come_home_though_others_must_leave():
+def test_data_intensive_executor_displaces_others_from_its_home():
     current = [[1, 2], [1, 0]]
     plan = assign_cores(current, [2, 2], [3, 2], [100.0, 10.0], [0, 1], [1e6, 0.0])
     assert plan.assignment.tolist() == [[2, 1], [0, 1]]
@@ -215,7 +215,7 @@ def test_the_threshold_is_doubled_until_homes_suffice():
     assert plan.assignment.tolist() == [[0, 2], [2, 0]]
 
 
-def test_a_drained_node_is_left():
+def test_draining_node_keeps_no_cores():
     plan = assign_cores([[2, 1], [0, 1]], [2, 2], [0, 4], [8.0, 8.0], [0, 1], [1e6, 1e6])
     assert plan.assignment.tolist() == [[0, 0], [2, 2]]
     assert plan.cost == 12.0
@@ -228,14 +228,14 @@ def test_executors_without_cores_or_state_begin_at_home():
     assert plan.cost == 0.0
 
 
-def test_too_many_cores_wanted():
+def test_demand_above_all_cores_is_refused():
     with pytest.raises(Infeasible, match="5 cores are wanted, but 4 exist") as caught:
         assign_cores([[1, 1]], [3, 2], [4], [1.0, 1.0], [0, 0], [0.0, 0.0])
     assert caught.value.constraint == "(b) X >= k"
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
 
-def test_no_doubling_left():
+def test_exhausted_threshold_doubling_is_refused():
     problem = [[1, 1], [0, 0]], [2, 2], [2, 2], [1.0, 1.0], [0, 0], [600_000.0, 3e6]
     with pytest.raises(Infeasible, match="node 0 with an intensity above 524288 bytes/s want 4 cores there") as caught:
         assign_cores(*problem, doublings=0)
@@ -303,7 +303,7 @@ def test_cost_of_edges():
         migration_cost([[1], [1]], [[1]], [7.0])
 
 
-def test_a_cluster_of_the_papers_size_is_quick():
+def test_core_assignment_at_paper_size_is_fast():
     problem = at_home(np.random.default_rng(0), 32, 96, 8, 0.1, 0.4)
     spent = []
     for _ in range(5):

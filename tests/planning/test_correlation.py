@@ -17,7 +17,7 @@ def waves(seed=0, groups=40, windows=30):
 
 
 @pytest.mark.parametrize("weights", ["printed", "exact"])
-def test_it_lowers_the_variance_over_all_windows(weights):
+def test_correlation_lowers_the_variance_over_all_windows(weights):
     history = waves()
     problem = PlacementProblem(history[-1], np.arange(40) % 4, 4, history=history)
     planner = Correlation(weights=weights)

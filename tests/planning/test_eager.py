@@ -15,14 +15,14 @@ def fine_problem(seed, **change):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_all_loads_end_in_the_range(seed):
+def test_eager_brings_all_loads_into_the_range(seed):
     problem = fine_problem(seed)
     shares = problem.shares(Eager().plan(problem).bin)
     assert shares.max() <= 1.1 * problem.mean
     assert shares.min() >= 0.9 * problem.mean
 
 
-def test_within_the_range_nothing_moves():
+def test_eager_moves_nothing_within_the_range():
     problem = PlacementProblem([10, 11], [0, 1], 2)
     assert Eager().plan(problem).moves == 0
     assert Eager(lower=8, upper=13).plan(problem).moves == 0
@@ -57,7 +57,7 @@ def test_a_range_above_the_mean_empties_the_least_loaded_bin():
     assert shares[used].max() <= 2.1 * mean
 
 
-def test_within_a_budget_the_largest_go_first():
+def test_eager_moves_largest_groups_first_within_budget():
     problem = fine_problem(3, max_moves=5)
     placement = Eager().plan(problem)
     assert placement.moves == 5
@@ -65,6 +65,6 @@ def test_within_a_budget_the_largest_go_first():
 
 
 @pytest.mark.parametrize("ends", [(1, None), (None, 1), (2, 1), (-1, 1), (1, 1)])
-def test_the_range_is_checked(ends):
+def test_invalid_eager_range_is_refused(ends):
     with pytest.raises(PlanningError, match=r"lower is .*, upper .*: give"):
         Eager(*ends)

@@ -22,7 +22,7 @@ def test_partition_makes_the_requested_number_of_parts_and_none_is_empty(count, 
 
 
 @pytest.mark.parametrize("parts", [2, 3, 5, 8, 13])
-def test_parts_are_about_as_heavy(parts):
+def test_partition_balances_the_weight_of_parts(parts):
     random = np.random.default_rng(parts)
     traffic = sp.random_array((300, 300), density=0.05, rng=random).tocsr()
     weight = random.uniform(1, 2, 300)
@@ -30,7 +30,7 @@ def test_parts_are_about_as_heavy(parts):
     assert size.max() < 1.5 * size.mean()
 
 
-def test_groups_that_talk_stay_together():
+def test_partition_keeps_communicating_groups_together():
     # Six cliques of five, and a little traffic between them.
     clique = np.repeat(np.arange(6), 5)
     traffic = np.where(clique[:, None] == clique[None, :], 10.0, 0.1)
@@ -38,7 +38,7 @@ def test_groups_that_talk_stay_together():
     assert len(set(zip(clique.tolist(), found.tolist(), strict=True))) == 6
 
 
-def test_nothing_is_printed(capfd):
+def test_partition_prints_nothing(capfd):
     # One group outweighs all others, which would leave halves without groups.
     partition(None, np.arange(9), np.array([1e6] + [1.0] * 8), 7, seed=0)
     assert capfd.readouterr() == ("", "")

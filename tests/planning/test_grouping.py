@@ -1,4 +1,4 @@
-"""Groupings: to the letter where they can be, close to it where they are fast, and as even as is said of them."""
+"""Groupings equal the published rules where exact, stay close where approximate, and balance as documented."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ HASHES = st.lists(st.integers(0, 2**64 - 1), max_size=60).map(lambda values: np.
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.integers(0, 5), max_size=80), st.integers(1, 6), st.data())
-def test_in_steps_of_one_it_is_the_power_of_choices_to_the_letter(keys, instances, data):
+def test_grouping_in_steps_of_one_equals_power_of_choices(keys, instances, data):
     choices = data.draw(st.integers(1, instances))
     seed = data.draw(st.integers(0, 3))
     hashes = np.array(keys, dtype=np.uint64)
@@ -59,7 +59,7 @@ def test_in_steps_of_one_it_is_the_power_of_choices_to_the_letter(keys, instance
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 64), st.integers(2, 12), st.floats(0, 2), st.integers(0, 5))
-def test_longer_steps_put_loads_no_further_apart_than_they_are_long(step, instances, exponent, seed):
+def test_load_difference_is_bounded_by_step_length(step, instances, exponent, seed):
     hashes = zipf(2000, 200, exponent, seed)
     one, many = (
         np.bincount(PartialKeyGrouping(instances, step=size, seed=seed).route(hashes), minlength=instances).max()
@@ -102,7 +102,7 @@ def test_tuples_go_to_candidates_of_their_keys_and_are_counted(batches, instance
     assert grouping.load.sum() == len(sent)
 
 
-def test_two_choices_even_out_what_hashing_does_not_and_more_what_two_do_not():
+def test_more_choices_balance_more_skew_than_hashing():
     mild, strong = zipf(60_000, 5000, 0.9), zipf(60_000, 5000, 1.5)
     for hashing in (universal_hash, consistent_hash):
         assert peak(hashing(mild, 10), 10) > 1.2
@@ -113,7 +113,7 @@ def test_two_choices_even_out_what_hashing_does_not_and_more_what_two_do_not():
     assert peak(PartialKeyGrouping(20, hot_choices=6).route(strong), 20) < 2
 
 
-def test_what_evenness_costs_is_state_in_more_places():
+def test_better_balance_spreads_state_over_more_instances():
     hashes = zipf(60_000, 5000, 1.2)
     two, hot = PartialKeyGrouping(20).route(hashes), PartialKeyGrouping(20, hot_choices=20).route(hashes)
     assert expansion(hashes, universal_hash(hashes, 20)) == 1
@@ -147,7 +147,7 @@ def test_hot_keys_are_found_over_many_batches_with_few_counters():
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 99), st.sampled_from([0.1, 0.25, 1.0]), st.sampled_from([0.5, 1.5, 3.0]))
-def test_a_key_well_above_the_share_is_hot_and_one_below_it_never(seed, share, exponent):
+def test_key_is_hot_only_above_the_share(seed, share, exponent):
     # More keys than counters, many of them seen several times.
     grouping = PartialKeyGrouping(3, 1, hot_choices=3, hot_share=share)
     hashes = zipf(1500, 400, exponent, seed)
@@ -169,7 +169,7 @@ def test_the_ring_is_that_of_the_planner(instances, replicas, seed):
 
 @settings(max_examples=40, deadline=None)
 @given(HASHES, st.integers(1, 9), st.integers(0, 5))
-def test_an_instance_more_takes_keys_and_the_others_keep_theirs(hashes, instances, seed):
+def test_added_instance_takes_keys_without_moving_others(hashes, instances, seed):
     fewer, more = (consistent_hash(hashes, count, seed=seed) for count in (instances, instances + 1))
     assert ((fewer == more) | (more == instances)).all()
 
@@ -183,7 +183,7 @@ def test_the_universal_function_is_that_of_the_planner(instances, seed):
     assert (universal_hash(np.arange(200), instances, seed, substreams=200) == planned).all()
 
 
-def test_two_keys_meet_as_seldom_as_a_universal_family_promises():
+def test_universal_hash_collisions_are_within_the_bound():
     meetings = [len(set(universal_hash([12, 77], 8, seed).tolist())) == 1 for seed in range(2000)]
     assert np.mean(meetings) < 1 / 8 + 0.03
 

@@ -19,7 +19,7 @@ def unplaced(groups, bins, **change):
     return PlacementProblem(np.ones(groups), np.full(groups, -1), bins, **change)
 
 
-def test_a_bin_more_takes_groups_and_the_others_keep_theirs():
+def test_added_bin_takes_groups_without_moving_others():
     four = ring(unplaced(1000, 5, draining=[4]), 100, seed=1)
     five = ring(unplaced(1000, 5), 100, seed=1)
     assert ((four == five) | (five == 4)).all()
@@ -31,7 +31,7 @@ def test_a_ring_gives_a_stronger_bin_more():
     assert 2.8 < counts[0] / counts[1:].mean() < 5.5
 
 
-def test_the_seed_chooses_the_ring():
+def test_seed_determines_the_ring():
     problem = unplaced(100, 4)
     assert (ring(problem, 100, 0) != ring(problem, 100, 1)).any()
     assert (ring(problem, 100, 0) == ring(problem, 100, 0)).all()
@@ -50,13 +50,13 @@ def test_a_function_that_balances_worse_is_not_taken():
     assert UniversalHash().plan(problem).moves == 0
 
 
-def test_more_draws_are_no_worse():
+def test_more_draws_never_balance_worse():
     problem = PlacementProblem(np.random.default_rng(0).uniform(0, 1, 50), np.zeros(50, dtype=int), 5)
     one, many = (UniversalHash(draws=draws).plan(problem, seed=3).bin for draws in (1, 20))
     assert variance(problem, many) <= variance(problem, one)
 
 
-def test_redist_evens_out_what_the_ring_does_not():
+def test_redist_balances_better_than_the_ring():
     random = np.random.default_rng(2)
     load = 1 / np.arange(1, 201) ** 0.9
     problem = PlacementProblem(load, random.integers(0, 8, 200), 8)

@@ -98,7 +98,7 @@ def test_small_problems_are_mostly_proven():
 
 
 @pytest.mark.parametrize("options", [{}, {"gap": 0.9}, {"time_limit": 0.0}, {"time_limit": None, "node_limit": 0}])
-def test_no_option_makes_it_worse_than_flux(options):
+def test_milp_with_any_option_is_never_worse_than_flux(options):
     for seed in range(3):
         for problem in problems(seed, count=20, groups=30, bins=7):
             if problem.draining.any():
@@ -110,7 +110,7 @@ def test_no_option_makes_it_worse_than_flux(options):
 
 @pytest.mark.parametrize("budget", [{"max_moves": 10}, {"max_moves": 40}, {}])
 @pytest.mark.parametrize("passes", [1, None])
-def test_it_is_never_worse_than_flux(budget, passes):
+def test_milp_is_never_worse_than_flux(budget, passes):
     for seed in range(2):
         problem = paper_setting(seed, **budget)
         placement = Milp(time_limit=0.3).plan(problem)
@@ -129,7 +129,7 @@ def test_milp_beats_flux_far_where_the_budget_does_not_bind():
     ("bins", "groups", "change"),
     [(20, 400, {"max_moves": 30}), (60, 1200, {"max_moves": 20}), (60, 1200, {"draining": [0, 1, 2], "max_moves": 20})],
 )
-def test_it_is_back_within_its_limit(bins, groups, change):
+def test_milp_returns_within_its_time_limit(bins, groups, change):
     problem = paper_setting(1, bins=bins, groups=groups, **change)
     # Others share the machine: what counts is the time that it had.
     began = time.process_time()
@@ -179,7 +179,7 @@ def columns(value):
     ],
 )
 @pytest.mark.filterwarnings("ignore:HiGHS failed")
-def test_a_solver_that_fails_does_no_harm(method, failure, monkeypatch):
+def test_milp_with_failing_solver_returns_valid_plan(method, failure, monkeypatch):
     problem = paper_setting(2, bins=8, groups=80, max_moves=8)
     monkeypatch.setattr(highspy.Highs, method, failure)
     placement = Milp(time_limit=1.0).plan(problem)
@@ -194,7 +194,7 @@ def test_solver_error_is_a_warning_and_the_greedy_answer_is_used(monkeypatch):
         Milp().plan(paper_setting(2, bins=5, groups=50, max_moves=5))
 
 
-def test_an_answer_that_breaks_a_rule_is_not_taken(monkeypatch):
+def test_solution_that_breaks_a_rule_is_rejected(monkeypatch):
     problem = PlacementProblem([5, 5, 5, 5], [0, 0, 0, 0], 2, max_moves=1)
     run = highspy.Highs.run
 
@@ -241,12 +241,12 @@ def test_other_resources_are_limited():
     assert placement.bin[1] == 0
 
 
-def test_capacities_are_weights():
+def test_milp_weights_loads_by_capacity():
     problem = PlacementProblem(np.ones(30), np.zeros(30, dtype=int), 2, capacity=[10, 20])
     assert np.bincount(Milp().plan(problem).bin).tolist() == [10, 20]
 
 
-def test_nodes_are_emptied_in_rounds():
+def test_milp_drains_nodes_over_several_rounds():
     problem = paper_setting(4, bins=6, groups=60, max_moves=6, draining=[0, 1])
     left = [problem.to_drain(problem.current)]
     for _ in range(12):
@@ -269,7 +269,7 @@ def test_draining_does_not_wait_for_a_negligible_gain():
     assert placement.bin[5] != 2
 
 
-def test_pinned_groups_stay():
+def test_milp_never_moves_pinned_groups():
     problem = PlacementProblem([6, 2, 2, 2], [0, 0, 0, 0], 2, pinned=[0])
     assert Milp().plan(problem).bin.tolist() == [0, 1, 1, 1]
 
@@ -281,7 +281,7 @@ def test_a_group_that_stands_for_several_counts_as_several():
     assert placement.moves == 3
 
 
-def test_numbers_of_groups_and_bins_do_not_matter():
+def test_milp_is_independent_of_group_and_bin_numbers():
     random = np.random.default_rng(5)
     load, current = random.uniform(1, 9, 14), random.integers(0, 3, 14)
     groups, bins = random.permutation(14), random.permutation(3)

@@ -17,7 +17,7 @@ FEW_NODES = Limits(seconds=None, nodes=5)
 
 @pytest.mark.parametrize("weights", [BALANCE_FIRST, DRAIN_FIRST])
 @pytest.mark.parametrize("seed", range(3))
-def test_an_answer_is_valid_and_no_worse(seed, weights):
+def test_neighbourhood_search_is_valid_and_no_worse(seed, weights):
     for problem in problems(seed, count=6, groups=40, bins=9):
         start = Flux().plan(problem).bin
         found, _ = improve(problem, start, weights, FEW_NODES, seed)
@@ -34,14 +34,14 @@ def test_neighbourhood_search_gets_far_below_flux_where_the_budget_binds():
     assert problem.placement(found).moves <= 30
 
 
-def test_without_a_clock_it_is_the_same_each_time():
+def test_neighbourhood_search_without_clock_is_deterministic():
     problem = varied_nodes(2, Size(8, 80, 4), varies=40.0, max_moves=8)
     start = Flux().plan(problem).bin
     one, two = (improve(problem, start, BALANCE_FIRST, FEW_NODES, seed=7)[0] for _ in range(2))
     assert one.tolist() == two.tolist() != start.tolist()
 
 
-def test_no_time_is_no_change():
+def test_neighbourhood_search_with_no_time_changes_nothing():
     problem = varied_nodes(2, SIZES[0], max_moves=20)
     start = Flux().plan(problem).bin
     found, spent = improve(problem, start, BALANCE_FIRST, Limits(seconds=0.0), 0)

@@ -51,13 +51,13 @@ def test_nodes_rise_with_arrivals_within_the_range(counts, least, more, peak):
         assert nodes.max() == least + more
 
 
-def test_nodes_are_in_proportion():
+def test_node_counts_are_proportional_to_arrivals():
     counts = np.arange(0, 801)
     nodes = nodes_needed(counts, 8, 16)
     assert np.abs(nodes - (8 + counts / 100)).max() <= 0.5
 
 
-def test_migrations_leave_out_what_stays():
+def test_migrations_omit_groups_that_stay():
     trace = NodeTrace(np.datetime64("2011-10-01"), DAY, [3, 3, 4, 4, 3, 3])
     assert trace.migrations.tolist() == [3, 4, 3]
     assert NodeTrace(np.datetime64("2011-10-01"), DAY, np.empty(0, dtype=int)).migrations.tolist() == []

@@ -80,7 +80,7 @@ def test_sets_are_not_cut_within_limits():
     assert label.max() + 1 == sp.csgraph.connected_components(links, directed=False)[0]
 
 
-def test_capacities_are_no_loads():
+def test_parts_do_not_count_capacities_as_loads():
     # The unit of capacity plays no part: a bin of a hundred has as much of the load as a bin of one.
     problem = job(2)
     together, _ = pairs(problem, 1.5)
@@ -88,7 +88,7 @@ def test_capacities_are_no_loads():
     assert parts(strong, together, 0.4, 0).tolist() == parts(problem, together, 0.4, 0).tolist()
 
 
-def test_a_part_is_one_group():
+def test_part_is_merged_into_one_group():
     problem = replace(job(3), pinned=[0], max_moves=9)
     together, _ = pairs(problem, 1.5)
     label = parts(problem, together, most=1.0, seed=0)

@@ -59,7 +59,7 @@ def test_invalid_argument_of_a_placement_problem_is_refused_by_name(change, mess
         PlacementProblem(**({"load": [1, 2], "current": [0, 1], "bins": 2} | change))
 
 
-def test_its_arrays_are_its_own():
+def test_placement_problem_copies_and_freezes_its_arrays():
     load = np.array([1.0, 2.0])
     problem = PlacementProblem(load, [0, 1], 2, draining=[1])
     load[0] = 9
@@ -78,7 +78,7 @@ def test_draining_as_a_mask_is_the_same_as_numbers():
     assert mask.draining.tolist() == numbers.draining.tolist()
 
 
-def test_the_mean_is_over_what_stays():
+def test_mean_load_excludes_draining_bins():
     problem = PlacementProblem([3, 5], [0, 1], 3, capacity=[1, 2, 1], draining=[0])
     assert problem.mean == 8 / 3
     assert problem.shares(problem.current).tolist() == [3, 2.5, 0]
@@ -100,7 +100,7 @@ def test_capacities_do_not_limit_a_total_load_above_them():
     assert np.isinf(PlacementProblem([5, 5], [0, 0], 2, capacity=[1, 2]).limit).all()
 
 
-def test_a_draft_counts_what_it_spends():
+def test_draft_counts_its_migration_cost():
     draft = Draft(PlacementProblem([3, 2, 1], [0, 0, -1], 2, state_bytes=[30, 20, 10], max_moves=1))
     assert draft.bin.tolist() == [0, 0, 1]
     assert draft.allows(1, 1)
@@ -119,7 +119,7 @@ def test_groups_without_a_bin_go_where_there_is_room():
     assert Draft(problem, wanted=np.array([0, 2, 0])).bin.tolist() == [0, 1, 1]
 
 
-def test_pinned_groups_stay():
+def test_draft_keeps_pinned_groups():
     draft = Draft(PlacementProblem([3, 2], [0, 0], 2, pinned=[0]))
     assert not draft.allows(0, 1)
     assert draft.allows(1, 1)
@@ -147,7 +147,7 @@ def test_invalid_placement_is_refused_with_its_values(arguments, message):
         Placement(*arguments)
 
 
-def test_an_infinite_budget_is_none():
+def test_infinite_budget_becomes_none():
     problem = PlacementProblem([1], [0], 1, max_moves=np.inf, max_cost=np.inf)
     assert (problem.max_moves, problem.max_cost) == (None, None)
 

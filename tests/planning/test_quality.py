@@ -50,7 +50,7 @@ def test_groups_without_a_bin_are_not_collocated():
     assert quality.collocation(problem, problem.current) == 0
 
 
-def test_there_may_be_no_traffic():
+def test_collocation_without_traffic_is_defined():
     assert quality.collocation(PlacementProblem([1], [0], 1), np.array([0])) == 1
     assert quality.collocation(PlacementProblem([1], [0], 1, traffic=[[0]]), np.array([0])) == 1
 
@@ -81,7 +81,7 @@ def test_every_measure_is_a_number_of_a_problem_and_bins(measure):
         ([0.0, 1, 1], "bin has type"),
     ],
 )
-def test_bins_that_are_none_are_named(measure, bin, message):
+def test_quality_with_invalid_bins_names_them(measure, bin, message):
     problem = PlacementProblem([4, 4, 2], [0, 0, 1], 2, traffic=np.eye(3))
     with pytest.raises(PlanningError, match=message):
         measure(problem, bin)
@@ -97,6 +97,6 @@ def test_what_communication_costs_is_checked():
         quality.load_index(PlacementProblem([1], [0], 1), [0], communication=-1)
 
 
-def test_noise_is_no_improvement():
+def test_rounding_noise_is_no_improvement():
     assert not quality.better((1.0,), (1.0 + 1e-12,))
     assert quality.better((0.5, 9.0), (1.0, 0.0))

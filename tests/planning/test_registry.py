@@ -139,9 +139,9 @@ def to_bin_0(problem):
 @pytest.mark.parametrize("name", names("placement"))
 def test_planner_documents_the_contract_it_cannot_keep(name):
     made = planner(name)
-    told = importlib.import_module(type(made).__module__).__doc__ + type(made).__doc__
+    documentation = importlib.import_module(type(made).__module__).__doc__ + type(made).__doc__
     if getattr(made, "by_number", ()):
-        assert "number" in told
+        assert "number" in documentation
     assert set(getattr(made, "by_number", ())) <= {"groups", "bins"}
 
 

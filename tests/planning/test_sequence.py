@@ -67,7 +67,7 @@ def sequences(draw):
 
 @given(problem=sequences())
 @settings(max_examples=120, deadline=None)
-def test_total_is_the_least_of_all(problem):
+def test_sequence_cost_is_minimal(problem):
     loads, states, bounds, counts, taus, allow_empty = problem
     intervals = list(itertools.pairwise(bounds))
     best = least_total(*problem)
@@ -122,7 +122,7 @@ def test_ten_steps_of_sixty_four_tasks():
     assert sum(plan.cost for plan in plans) == 50
 
 
-def test_no_step_is_no_plan():
+def test_sequence_without_steps_has_no_plan():
     assert sequence([1, 1], [1, 1], [[0, 2]], [], 0.2) == []
 
 

@@ -52,7 +52,7 @@ def problems(draw, tasks=7, nodes=4):
 
 @given(problem=problems())
 @settings(max_examples=250, deadline=None)
-def test_cost_is_the_least_of_all(problem):
+def test_single_step_cost_is_minimal(problem):
     load, state, intervals, nodes, _, allow_empty = problem
     best = least_cost(*problem)
     if best is None:
@@ -146,7 +146,7 @@ def test_tasks_without_state_stay_where_possible():
     assert plan.intervals.tolist() == [[0, 2], [2, 4], [4, 6]]
 
 
-def test_no_load_at_all_stays():
+def test_single_step_without_load_moves_nothing():
     assert single_step([0, 0, 0], [1, 1, 1], [[0, 1], [1, 3]], 2, tau=0.0).cost == 0
 
 
@@ -163,7 +163,7 @@ def test_infeasible_problem_is_refused_with_task_and_limit(load, nodes, tau, all
         single_step(load, load, [[0, len(load)]], nodes, tau, allow_empty)
 
 
-def test_the_tau_that_is_advised_does():
+def test_advised_tau_is_feasible():
     random = np.random.default_rng(7)
     for _ in range(20):
         load = random.lognormal(0, 1, 10)
@@ -205,7 +205,7 @@ def test_bad_input_is_refused_by_name(change, message):
         single_step(**(given | change))
 
 
-def test_a_plan_checks_itself():
+def test_interval_plan_is_checked_and_read_only():
     with pytest.raises(PlanningError, match="overlap"):
         IntervalPlan([[0, 2], [1, 3]], 0.0)
     with pytest.raises(PlanningError, match="cost is -1"):

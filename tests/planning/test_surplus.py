@@ -36,7 +36,7 @@ def least_loss(column, keep, state, home):
 
 @settings(max_examples=150, deadline=None)
 @given(clusters())
-def test_it_moves_what_brute_force_finds(cluster):
+def test_release_matches_brute_force(cluster):
     current, wanted, state, home = cluster
     after = release(*cluster)
     for j in range(current.shape[1]):
@@ -60,7 +60,7 @@ def test_release_adds_no_core_and_releasing_again_changes_nothing(cluster):
 
 @settings(max_examples=60, deadline=None)
 @given(clusters(), st.integers(0, 2**32 - 1))
-def test_what_keeps_the_constraints_goes_on_to_keep_them(cluster, seed):
+def test_release_keeps_satisfied_constraints(cluster, seed):
     current, wanted, state, home = cluster
     intensity = np.random.default_rng(seed).choice([0.0, 1e6], len(wanted))
     capacity = np.maximum(current.sum(axis=1), 1)
@@ -90,7 +90,7 @@ def test_executor_without_state_leaves_whole_nodes():
     assert release([[1], [1], [3], [2]], [4], [0.0], [0]).tolist() == [[1], [0], [3], [0]]
 
 
-def test_the_last_core_is_kept():
+def test_release_keeps_the_last_core():
     assert release([[1, 0], [1, 0]], [0, 0], [1.0, 1.0], [0, 0]).tolist() == [[1, 0], [0, 0]]
 
 

@@ -242,7 +242,7 @@ def test_final_node_count_has_no_projected_cost():
     assert costs.cost([6]) == pytest.approx(3, abs=1e-6)
 
 
-def test_progress_ends_with_all():
+def test_projected_costs_report_progress_up_to_the_total():
     seen = []
     costs = projected_costs(
         [1] * 16, [1] * 16, TABLE_4, 0.5, 0.5, progress=lambda done, whole: seen.append((done, whole))
@@ -254,7 +254,7 @@ def test_progress_ends_with_all():
 
 @given(seed=st.integers(0, 2**32), allow_empty=st.booleans(), discount=st.sampled_from([0.0, 0.6, 0.9]))
 @settings(max_examples=25, deadline=None)
-def test_the_step_is_the_best_of_all(seed, allow_empty, discount):
+def test_mtm_aware_step_has_least_cost_of_all_states(seed, allow_empty, discount):
     random = np.random.default_rng(seed)
     load, state = random.lognormal(0, 0.2, 8), random.integers(0, 9, 8).astype(float)
     tau = max(least_tau(load, nodes) for nodes in TABLE_4) + 0.2
@@ -335,7 +335,7 @@ def test_matrix_of_an_empty_trace_is_empty():
 
 
 @pytest.mark.parametrize("counts", [[2, 0], [2.0, 3.0], [[2, 3]], [[2, 3], [2]], ["2", "3"]])
-def test_counts_that_are_none_are_refused(counts):
+def test_invalid_transition_counts_are_refused(counts):
     with pytest.raises(PlanningError, match=r"nodes is 0|node_counts has shape|node_counts is no array"):
         transition_matrix(counts)
 
@@ -368,7 +368,7 @@ def test_bad_input_is_refused_by_name(change, message):
         projected_costs(**(given | change))
 
 
-def test_what_was_not_projected_is_refused():
+def test_step_to_unprojected_node_count_is_refused():
     load = np.ones(6)
     costs = projected_costs(load, load, {2: {3: 1.0}}, 0.2, 0.5)
     for wanted, message in (

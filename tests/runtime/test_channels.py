@@ -22,7 +22,7 @@ HERE = SimpleNamespace(
 
 
 class Way:
-    """A peer that is made and closed, and does nothing."""
+    """A peer that only records whether it is open."""
 
     made: ClassVar[list[Way]] = []
 
@@ -32,15 +32,15 @@ class Way:
         self.made.append(self)
 
     async def connect(self):
-        """Take a moment."""
+        """Yield to the event loop once."""
         await asyncio.sleep(0)
 
     def close(self):
-        """Note it."""
+        """Record the call."""
         self.open = False
 
     def send_beat(self):
-        """Nothing."""
+        """Do nothing."""
 
 
 @pytest.fixture
@@ -54,26 +54,26 @@ def channels(lost):
     return Channels(HERE, WorkerOptions(), lambda *_: None, lambda address, _: lost.append(address))
 
 
-def test_a_way_that_is_given_up_just_before_the_end_is_closed(made):
+def test_channel_given_up_just_before_close_is_closed(made):
     async def scenario():
         lost = []
-        ways = channels(lost)
-        await ways.connect("tcp://there:1")
-        ways.give_up("tcp://there:1", "it is gone")
-        ways.close()
+        peers = channels(lost)
+        await peers.connect("tcp://there:1")
+        peers.give_up("tcp://there:1", "it does not answer")
+        peers.close()
         assert lost == ["tcp://there:1"]
 
     asyncio.run(scenario())
     assert [way.open for way in made] == [False]
 
 
-def test_a_way_that_is_made_while_all_are_closed_is_closed_too(made):
+def test_channel_connecting_during_close_is_closed(made):
     async def scenario():
-        ways = channels([])
-        dialling = asyncio.ensure_future(ways.connect("tcp://there:1"))
+        peers = channels([])
+        dialling = asyncio.ensure_future(peers.connect("tcp://there:1"))
         while not made:
             await asyncio.sleep(0)
-        ways.close()
+        peers.close()
         with pytest.raises(NodeLost, match="has closed its channels"):
             await dialling
 
@@ -86,13 +86,13 @@ async def nothing(count):
     await asyncio.Event().wait()
 
 
-async def other_words(count):
-    """Answer as something else would."""
+async def other_protocol(count):
+    """Answer with bytes that are not the protocol's."""
     return b"?" * count
 
 
 async def breaks(count):
-    """Break."""
+    """Raise as a broken connection does."""
     raise OSError("broken")
 
 
@@ -100,22 +100,22 @@ async def breaks(count):
     ("answer", "error", "message"),
     [
         (nothing, NodeLost, "tcp://there:1 did not accept a connection within 0.01 s"),
-        (other_words, ProtocolError, "tcp://there:1 does not answer as a worker with dask_elastic does"),
+        (other_protocol, ProtocolError, "tcp://there:1 does not answer as a worker with dask_elastic does"),
         (breaks, NodeLost, r"tcp://there:1 did not accept a connection: OSError\('broken'\)"),
     ],
 )
-def test_a_connection_that_is_not_taken_up_is_closed_and_named(answer, error, message, monkeypatch):
+def test_unaccepted_connection_is_aborted_and_error_names_address(answer, error, message, monkeypatch):
     class Comm:
-        """A plain connection with somebody who answers so."""
+        """A plain connection whose peer answers as parametrised."""
 
         aborted = False
         stream = SimpleNamespace(read_bytes=answer)
 
         async def write(self, words):
-            """Nothing."""
+            """Do nothing."""
 
         def abort(self):
-            """Note it."""
+            """Record the call."""
             self.aborted = True
 
     async def dialled(address, **_):

@@ -80,13 +80,13 @@ def through_dask(plain):
 
 
 @pytest.mark.parametrize("send", [lambda plain: plain, through_dask], ids=["one process", "two processes"])
-def test_every_type_of_the_table_comes_back_as_it_was(send):
+def test_every_type_of_the_table_round_trips(send):
     assert decode(Outer, send(encode(Outer, OUTER))) == OUTER
     without = Outer(**{**vars(OUTER), "inner": None})
     assert decode(Outer, send(encode(Outer, without))) == without
 
 
-def test_plain_values_are_those_of_message_pack():
+def test_plain_values_are_native_msgpack_values():
     def check(plain):
         assert type(plain) in (bool, int, float, str, bytes, type(None), tuple, dict)
         for part in [*plain, *plain.values()] if isinstance(plain, dict) else plain if isinstance(plain, tuple) else ():
@@ -99,29 +99,29 @@ def test_field_names_are_not_sent():
     assert encode(Inner, OUTER.inner) == ("a", (1, 0.5))
 
 
-def test_a_dict_is_copied_so_that_one_process_does_not_share_it():
+def test_decoded_dict_is_a_copy():
     given = {0: 1}
     assert encode(dict[int, int], given) is not given
 
 
 @pytest.mark.parametrize("plain", [("a",), ("a", (1, 0.5), 3), ("a", (1,)), None, 7])
-def test_a_record_of_another_shape_is_refused(plain):
+def test_record_of_another_shape_is_refused(plain):
     with pytest.raises((ValueError, TypeError)):
         decode(Inner, plain)
 
 
-def test_a_record_that_checks_its_fields_checks_them_when_decoded():
+def test_decoding_runs_field_checks_of_record():
     with pytest.raises(ValueError, match="below zero"):
         decode(Checked, (-1,))
 
 
 @pytest.mark.parametrize("kind", [set[int], int | Point, dict[Point, int], complex, Point | Inner])
-def test_a_type_without_a_plain_form_is_refused_when_it_is_planned(kind):
+def test_codec_for_type_without_plain_form_is_refused(kind):
     with pytest.raises(TypeError, match="cannot be sent"):
         codec(kind)
 
 
-def test_a_payload_goes_as_a_frame_and_a_scheduler_passes_it_on_unread():
+def test_payload_is_sent_as_frame_and_relayed_without_decoding():
     data = memoryview(b"rows")
     wrapped = encode(tuple[Payload, ...], (data,))
     assert isinstance(wrapped[0], Serialize)
@@ -135,12 +135,12 @@ def test_a_payload_goes_as_a_frame_and_a_scheduler_passes_it_on_unread():
 
 @settings(max_examples=50, deadline=None)
 @given(st.integers(0, 2**64 - 1), st.text(), st.integers(0, 2**40))
-def test_digests_of_all_64_bits_come_back(digest, query, rows):
+def test_digests_of_64_bits_round_trip(digest, query, rows):
     part = StagedPart(AttemptId(query, 3, 0, "7-ab"), 1, rows, digest)
     assert decode(StagedPart, through_dask(encode(StagedPart, part))) == part
 
 
-def test_a_report_comes_back_as_it_was():
+def test_report_round_trips():
     executor = ExecutorReport("op", 1, 0, 2, 1.0, 2.0, None, 3.0, 4.0, 5.0, 6, 7.0, None, None, 8, 9, 10, 11)
     detail = ExecutorDetail(b"histogram", None, 0.0, b"load", b"bytes", 3)
     times = (InstanceTime("op", 1, None, 0), InstanceTime("rows", 0, 17, 2))

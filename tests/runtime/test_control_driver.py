@@ -109,7 +109,7 @@ def test_cores_are_released_before_others_are_assigned(bench):
     bench(test, {"a": 2, "b": 2, "c": 2})
 
 
-def test_a_core_is_assigned_only_after_its_release_is_confirmed(bench):
+def test_core_is_assigned_only_after_its_release_is_confirmed(bench):
     async def test(bench):
         record = await bench.submit(executors=2)
         gate = bench.scheduler.held["b", part_calls.SetCores] = asyncio.Event()
@@ -140,7 +140,7 @@ def test_nodes_of_the_snapshot_are_translated_to_those_of_the_job(bench):
     bench(test, {"b": 2, "c": 2})
 
 
-def test_decisions_are_kept_published_and_described(bench):
+def test_decisions_are_recorded_published_and_described(bench):
     async def test(bench):
         record = await bench.submit(executors=1)
         await bench.period(
@@ -151,9 +151,9 @@ def test_decisions_are_kept_published_and_described(bench):
         [(topic, event)] = bench.scheduler.events
         assert (topic, event["number"], event["job"]) == ("dask_elastic", 7, "job")
         wanted = {"executor": "op0[0]", "before": {"a": 2}, "after": {"a": 2, "b": 1}, "moved_bytes": 0.0}
-        [told] = json.loads(await bench.controller.decisions(Decisions("job")))
-        assert told["changes"] == event["changes"] == [wanted]
-        assert told["applied"]
+        [recorded] = json.loads(await bench.controller.decisions(Decisions("job")))
+        assert recorded["changes"] == event["changes"] == [wanted]
+        assert recorded["applied"]
         view = (await bench.coordinator.describe(Describe("job"))).control
         assert view.bound == ("op0",)
         assert (view.starved, view.predicted, view.decided) == (2, 0.05, "So.")
@@ -164,7 +164,7 @@ def test_decisions_are_kept_published_and_described(bench):
     bench(test, {"a": 2, "b": 2})
 
 
-def test_decisions_and_snapshots_are_those_of_the_current_generation(bench):
+def test_decisions_and_snapshots_cover_current_generation_only(bench):
     async def test(bench):
         record = await bench.submit(executors=1)
         await bench.period(planned(0, record))
@@ -181,7 +181,7 @@ def test_decisions_and_snapshots_are_those_of_the_current_generation(bench):
 
 
 @pytest.mark.parametrize("what", ["pinned", "other cores", "ended", "submitted anew"])
-def test_a_stale_plan_changes_nothing_and_its_decision_says_why(bench, what):
+def test_stale_plan_is_not_applied_and_decision_gives_reason(bench, what):
     async def test(bench):
         record = await bench.submit(executors=1)
         plan = planned(0, record, change(record, 0, {0: 2}, {0: 1}))
@@ -203,7 +203,7 @@ def test_a_stale_plan_changes_nothing_and_its_decision_says_why(bench, what):
     bench(test, {"a": 2, "b": 2})
 
 
-def test_a_home_that_refuses_keeps_its_cores_and_the_others_change(bench):
+def test_home_that_refuses_keeps_its_cores_and_others_change(bench):
     async def test(bench):
         record = await bench.submit(executors=2)
         bench.scheduler.answers["a", part_calls.SetCores] = PlanningError("not now")
@@ -215,7 +215,7 @@ def test_a_home_that_refuses_keeps_its_cores_and_the_others_change(bench):
     bench(test, {"a": 2, "b": 2})
 
 
-def test_a_home_that_does_not_answer_does_not_delay_the_others(bench, monkeypatch):
+def test_unresponsive_home_does_not_delay_others(bench, monkeypatch):
     monkeypatch.setattr(module, "ANSWER_SECONDS", 0.05)
 
     async def test(bench):
@@ -234,7 +234,7 @@ def test_a_home_that_does_not_answer_does_not_delay_the_others(bench, monkeypatc
     bench(test, {"a": 2, "b": 2})
 
 
-def test_an_error_is_logged_shown_and_the_loop_goes_on(bench, caplog):
+def test_control_error_is_logged_and_shown_and_loop_continues(bench, caplog):
     async def test(bench):
         await bench.submit()
         await bench.period(ZeroDivisionError("no load"))
@@ -246,7 +246,7 @@ def test_an_error_is_logged_shown_and_the_loop_goes_on(bench, caplog):
     bench(test, {"a": 2})
 
 
-def test_the_loop_runs_while_jobs_run_and_stops_with_the_last(fake):
+def test_control_loop_stops_with_last_job(fake):
     async def run():
         with dask.config.set({"elastic.control-period": "10ms"}):
             coordinator = Coordinator(fake.Scheduler({"a": 2}))
@@ -268,13 +268,13 @@ def test_the_loop_runs_while_jobs_run_and_stops_with_the_last(fake):
 
 @pytest.mark.parametrize("now", [1_700_000_000.0, 1_700_000_000.049, 1_700_000_000.051, 1_700_000_000.9])
 @pytest.mark.parametrize("period", [0.25, 1.0])
-def test_a_period_begins_just_after_the_workers_have_reported(now, period):
+def test_control_period_begins_just_after_worker_reports(now, period):
     wait = module.until_look(now, period)
     assert 0 < wait <= period
     assert (now + wait) % period == pytest.approx(module.LOOK_SECONDS, abs=1e-6)
 
 
-def test_the_period_is_halved_for_a_while_after_a_load_has_jumped(bench, monkeypatch):
+def test_load_jump_halves_control_period_temporarily(bench, monkeypatch):
     async def test(bench):
         controller, looks = bench.controller, []
         monkeypatch.setattr(module, "until_look", lambda now, period: looks.append(period) or period * 0.001)
@@ -298,7 +298,7 @@ def test_the_period_is_halved_for_a_while_after_a_load_has_jumped(bench, monkeyp
     bench(test, {"a": 2})
 
 
-def test_a_jump_reported_while_the_loop_waits_ends_the_wait(bench, monkeypatch):
+def test_load_jump_reported_during_wait_ends_the_wait(bench, monkeypatch):
     async def test(bench):
         controller = bench.controller
         period = controller.options.period
@@ -312,7 +312,7 @@ def test_a_jump_reported_while_the_loop_waits_ends_the_wait(bench, monkeypatch):
     bench(test, {"a": 2})
 
 
-def test_oversubscribed_is_cleared_once_slots_suffice(bench):
+def test_oversubscribed_flag_is_cleared_once_slots_suffice(bench):
     async def test(bench):
         first = await bench.submit("first", executors=1)
         second = await bench.submit("second", executors=1)
@@ -325,7 +325,7 @@ def test_oversubscribed_is_cleared_once_slots_suffice(bench):
     bench(test, {"a": 2})
 
 
-def test_a_forgotten_job_leaves_no_history(bench):
+def test_forgotten_job_leaves_no_history(bench):
     async def test(bench):
         await bench.submit()
         await bench.period()
@@ -343,7 +343,7 @@ def test_a_forgotten_job_leaves_no_history(bench):
         ("control-headroom", 0.5), ("control-locality-threshold", 0),
     ],
 )  # fmt: skip
-def test_a_wrong_configuration_of_the_scheduler_is_raised_at_submit(fake, option, value):
+def test_wrong_scheduler_configuration_is_raised_at_submit(fake, option, value):
     async def run():
         with dask.config.set({f"elastic.{option}": value}):
             coordinator = Coordinator(fake.Scheduler({"a": 2}))
@@ -387,7 +387,7 @@ def busy_cluster(fake):
     return coordinator, report
 
 
-def test_the_event_loop_is_never_blocked_for_more_than_five_milliseconds(fake):
+def test_control_never_blocks_event_loop_above_five_milliseconds(fake):
     coordinator, report = busy_cluster(fake)
     controller = coordinator.controller
     own, gaps = [], []
@@ -429,7 +429,7 @@ def test_the_event_loop_is_never_blocked_for_more_than_five_milliseconds(fake):
     assert min(gaps) < 0.005
 
 
-def test_planning_yields_every_few_milliseconds(fake, monkeypatch):
+def test_planning_yields_to_event_loop_every_few_milliseconds(fake, monkeypatch):
     """Threads that wait for the GIL get it only when the planning thread yields."""
     marks = []
     monkeypatch.setattr(module, "ShortTurns", lambda: lambda: marks.append(time.thread_time()))
@@ -457,9 +457,9 @@ def test_sending_a_thousand_decisions_does_not_block_the_event_loop(bench):
         while not answer.done():
             await asyncio.sleep(0.001)
             turns += 1
-        told = json.loads(answer.result())
-        assert len(told) == 1_000
-        assert told[0]["changes"][0]["after"] == {"a": 2, "b": 1}
+        decisions = json.loads(answer.result())
+        assert len(decisions) == 1_000
+        assert decisions[0]["changes"][0]["after"] == {"a": 2, "b": 1}
         assert turns > 1
         assert [one["number"] for one in json.loads(await controller.decisions(Decisions("job", last=2)))] == [998, 999]
 

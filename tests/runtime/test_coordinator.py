@@ -22,7 +22,7 @@ def workers(fake):
     return fake.Scheduler({"a": 2, "b": 2})
 
 
-def test_forgetting_an_old_generation_leaves_a_new_one_of_the_name_alone(fake, workers):
+def test_forget_of_old_generation_leaves_new_generation_running(fake, workers):
     async def run():
         coordinator = Coordinator(workers)
         await coordinator.submit(fake.submission())
@@ -41,7 +41,7 @@ def test_forgetting_an_old_generation_leaves_a_new_one_of_the_name_alone(fake, w
     asyncio.run(run())
 
 
-def test_a_job_that_is_stopped_while_it_starts_does_not_run(fake, workers):
+def test_job_stopped_while_starting_does_not_run(fake, workers):
     async def run():
         coordinator = Coordinator(workers)
         gate = workers.held["b", part_calls.Prepare] = asyncio.Event()
@@ -55,7 +55,7 @@ def test_a_job_that_is_stopped_while_it_starts_does_not_run(fake, workers):
     asyncio.run(run())
 
 
-def test_a_worker_that_is_slow_to_prepare_forgets_a_job_that_could_not_start(fake, workers):
+def test_slow_worker_forgets_job_that_failed_to_start(fake, workers):
     async def run():
         coordinator = Coordinator(workers)
         gate = workers.held["b", part_calls.Prepare] = asyncio.Event()
@@ -73,7 +73,7 @@ def test_a_worker_that_is_slow_to_prepare_forgets_a_job_that_could_not_start(fak
 
 
 @pytest.mark.parametrize("arguments", [{"version": "0.0.1", "topology": b""}, {"version": "0.0.1"}, {}])
-def test_a_submission_of_another_version_is_a_version_mismatch(workers, arguments):
+def test_submission_of_another_version_is_a_version_mismatch(workers, arguments):
     reply = asyncio.run(Coordinator(workers).handlers()["elastic_submit"](**arguments))
     error = load_error(reply["error"])
     assert isinstance(error, VersionMismatch)
@@ -81,7 +81,7 @@ def test_a_submission_of_another_version_is_a_version_mismatch(workers, argument
     assert ("of version 0.0.1" in str(error)) == ("version" in arguments)
 
 
-def test_a_submission_whose_structure_has_other_fields_is_a_version_mismatch(fake, workers):
+def test_submission_with_other_fields_is_a_version_mismatch(fake, workers):
     arguments = message_of(fake.submission())
     arguments["summaries"] = tuple((*summary, "later") for summary in arguments["summaries"])
     reply = asyncio.run(Coordinator(workers).handlers()["elastic_submit"](**{**arguments, "version": "9.0"}))
@@ -90,7 +90,7 @@ def test_a_submission_whose_structure_has_other_fields_is_a_version_mismatch(fak
     assert "ComponentSummary has 8 fields, and 9 came" in str(error)
 
 
-def test_the_end_of_an_earlier_generation_does_not_end_a_later_one():
+def test_end_of_earlier_generation_does_not_end_later_one():
     ended = []
     job_part = SimpleNamespace(spec=SimpleNamespace(generation=2), refused=0, end=lambda: ended.append(2))
 
@@ -130,7 +130,7 @@ STALE_CALLS = [
 
 
 @pytest.mark.parametrize("call", STALE_CALLS, ids=lambda call: call.operation)
-def test_a_call_to_an_earlier_generation_is_refused_and_counted(call):
+def test_call_to_earlier_generation_is_refused_and_counted(call):
     """The job has no other part here: carrying the call out would raise another error."""
     job_part = SimpleNamespace(spec=SimpleNamespace(generation=2), refused=0)
     worker = SimpleNamespace(address="here")
@@ -143,13 +143,13 @@ def test_a_call_to_an_earlier_generation_is_refused_and_counted(call):
         assert isinstance(load_error(reply["error"]), UnknownJob)
 
 
-def test_every_call_to_a_part_is_tried():
+def test_stale_call_test_covers_every_part_call():
     handlers = Handlers(SimpleNamespace()).handlers()
     kinds: set[type[Call]] = {type(call) for call in STALE_CALLS}
     assert {kind.operation for kind in (*kinds, Version, part_calls.Prepare)} == set(handlers)
 
 
-def test_a_worker_that_has_joined_again_ignores_a_forget_of_its_earlier_part():
+def test_rejoined_worker_ignores_forget_of_earlier_part():
     forgotten = []
 
     async def forget(job):

@@ -30,7 +30,7 @@ def job(fake):
     return run
 
 
-def test_cores_that_a_user_sets_are_pinned_until_auto(job):
+def test_cores_set_by_user_are_pinned_until_auto(job):
     async def test(coordinator, scheduler, record):
         described = await coordinator.set_cores(SetCores("job", "op0", 1, executor=1))
         assert described.pinned == (("op0", 1),)
@@ -46,7 +46,7 @@ def test_cores_that_a_user_sets_are_pinned_until_auto(job):
     job({"a": 2, "b": 2}, test, executors=2)
 
 
-def test_cores_that_a_home_refuses_are_not_pinned(job):
+def test_cores_refused_by_home_are_not_pinned(job):
     async def test(coordinator, scheduler, record):
         scheduler.answers["a", part_calls.SetCores] = PlanningError("no")
         with pytest.raises(Exception, match="another process"):
@@ -57,7 +57,7 @@ def test_cores_that_a_home_refuses_are_not_pinned(job):
     job({"a": 2}, test)
 
 
-def test_nodes_without_cores_are_left_out(job):
+def test_core_change_omits_nodes_without_cores(job):
     async def test(coordinator, scheduler, record):
         await coordinator.set_cores(SetCores("job", "op0", {"a": 1, "b": 0}))
         assert record.cores["op0", 0] == {0: 1}
@@ -66,7 +66,7 @@ def test_nodes_without_cores_are_left_out(job):
 
 
 @pytest.mark.parametrize("cores", ["outo", 1.5, True, None, [1], -1, 0, {"a": "2"}, {"a": -1}])
-def test_cores_that_make_no_sense_are_refused_and_change_nothing(job, cores):
+def test_invalid_cores_are_refused_and_change_nothing(job, cores):
     async def test(coordinator, scheduler, record):
         with pytest.raises(PlanningError, match=r'or "auto"|at least one core'):
             await coordinator.set_cores(SetCores("job", "op0", cores))
@@ -76,7 +76,7 @@ def test_cores_that_make_no_sense_are_refused_and_change_nothing(job, cores):
     job({"a": 2}, test)
 
 
-def test_an_unknown_operator_or_executor_is_named(job):
+def test_unknown_operator_or_executor_is_named(job):
     async def test(coordinator, scheduler, record):
         with pytest.raises(UnknownOperator, match=r"no stateful operator 'op1': choose from \['op0'\]"):
             await coordinator.set_cores(SetCores("job", "op1", "auto"))
@@ -86,7 +86,7 @@ def test_an_unknown_operator_or_executor_is_named(job):
     job({"a": 2}, test)
 
 
-def test_a_static_job_has_a_core_for_each_slot_and_refuses_changes(job):
+def test_static_job_has_one_core_per_slot_and_refuses_changes(job):
     async def test(coordinator, scheduler, record):
         held = [*record.cores.values()]
         assert len(held) == 8
@@ -105,7 +105,7 @@ def test_a_static_job_has_a_core_for_each_slot_and_refuses_changes(job):
     job({"a": 4, "b": 4}, test, operators=3, paradigm=STATIC)
 
 
-def test_a_static_job_without_free_slots_shares_them(job):
+def test_static_job_without_free_slots_shares_slots(job):
     async def test(coordinator, scheduler, record):
         assert [len(homes) for homes in record.spec.homes.values()] == [1, 1, 1]
         assert record.oversubscribed

@@ -1,4 +1,4 @@
-"""Credit, mailboxes, doorbells and dead letters: what holds threads back and lets them go."""
+"""Credit gates, mailboxes, doorbells and dead letters: blocking and waking of threads, and their limits."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ from dask_elastic.vocab.errors import SourceError
 ROWS = pa.record_batch({"v": [1, 2, 3, 4]})
 
 
-class Beside:
-    """Runs something on another thread and keeps what came of it."""
+class InThread:
+    """Runs a function on another thread and keeps its result or error."""
 
     def __init__(self, run):
-        self.answer = None
+        self.result = None
         self.error = None
         self.thread = threading.Thread(target=self._run, args=(run,), daemon=True)
         self.thread.start()
 
     def _run(self, run):
         try:
-            self.answer = run()
+            self.result = run()
         except (Aborted, SourceError) as error:
             self.error = error
 
     def done(self):
-        """Wait for the end."""
+        """Wait until the function has returned."""
         self.thread.join(10)
         assert not self.thread.is_alive()
         return self
 
 
-def test_a_gate_lets_pass_until_its_window_is_used_up():
+def test_credit_gate_blocks_once_window_is_used_up():
     gate = CreditGate(100, queue_time=1.0)
     gate.acquire(60)
     gate.acquire(60)
     assert gate.full
-    third = Beside(lambda: gate.acquire(1))
+    third = InThread(lambda: gate.acquire(1))
     third.thread.join(0.05)
     assert third.thread.is_alive()
     gate.release(60)
@@ -53,7 +53,7 @@ def test_a_gate_lets_pass_until_its_window_is_used_up():
     assert gate.batches == 2
 
 
-def test_batches_larger_than_the_window_pass_two_at_a_time():
+def test_credit_gate_admits_two_oversized_batches_at_a_time():
     gate = CreditGate(10, queue_time=1.0)
     gate.acquire(1_000)
     assert not gate.full
@@ -63,18 +63,18 @@ def test_batches_larger_than_the_window_pass_two_at_a_time():
     assert not gate.full
 
 
-def test_an_aborted_gate_sends_everybody_away():
+def test_aborted_credit_gate_raises_in_all_waiting_threads():
     gate = CreditGate(1, queue_time=1.0)
     gate.acquire(1)
     gate.acquire(1)
-    waiting = [Beside(lambda: gate.acquire(1)) for _ in range(3)]
+    waiting = [InThread(lambda: gate.acquire(1)) for _ in range(3)]
     gate.abort()
     assert all(isinstance(one.done().error, Aborted) for one in waiting)
     with pytest.raises(Aborted):
         gate.acquire(1)
 
 
-def test_a_mailbox_takes_until_it_is_full_and_then_again():
+def test_mailbox_refuses_when_full_and_accepts_after_a_read():
     mailbox = Mailbox(limit=ROWS.nbytes)
     assert mailbox.offer(ROWS, 0.0)
     assert not mailbox.offer(ROWS, 0.01)
@@ -85,26 +85,26 @@ def test_a_mailbox_takes_until_it_is_full_and_then_again():
     assert list(batches) == [ROWS]
 
 
-def test_a_closed_mailbox_refuses_and_wakes_who_waits():
+def test_closed_mailbox_refuses_offers_and_wakes_waiting_threads():
     mailbox = Mailbox(limit=1)
     assert mailbox.offer(ROWS, 0.0)
-    offering = Beside(lambda: mailbox.offer(ROWS, 10.0))
+    offering = InThread(lambda: mailbox.offer(ROWS, 10.0))
     mailbox.close()
     assert isinstance(offering.done().error, SourceError)
-    reading = Beside(lambda: list(mailbox))
-    assert reading.done().answer == [ROWS]
+    reading = InThread(lambda: list(mailbox))
+    assert reading.done().result == [ROWS]
 
 
-def test_a_ring_before_the_wait_is_not_lost():
+def test_doorbell_rung_before_wait_ends_the_wait():
     bell = Doorbell()
     bell.ring()
-    assert Beside(bell.wait).done().error is None
-    waiting = Beside(bell.wait)
+    assert InThread(bell.wait).done().error is None
+    waiting = InThread(bell.wait)
     bell.ring()
     waiting.done()
 
 
-def test_dead_letters_are_counted_beyond_what_is_kept():
+def test_dead_letters_beyond_limit_are_counted_but_not_kept():
     letters = DeadLetters(limit=1)
     for start in range(4):
         letters.add(DeadLetter("tidy", f"ValueError: {start}", ROWS.slice(start, 1)))
@@ -115,7 +115,7 @@ def test_dead_letters_are_counted_beyond_what_is_kept():
     assert letters.rows("other") is None
 
 
-def test_dead_letters_take_no_more_than_a_few_times_their_bytes():
+def test_dead_letters_memory_is_bounded_per_row():
     letters = DeadLetters(limit=2**20)
     before = pa.total_allocated_bytes()
     for number in range(10_000):

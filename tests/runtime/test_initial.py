@@ -24,7 +24,7 @@ slots = st.lists(st.integers(0, 5), min_size=1, max_size=5)
 
 
 @given(demands, slots)
-def test_slots_are_used_once_unless_it_says_oversubscribed(wanted, free):
+def test_initial_placement_uses_slots_once_unless_oversubscribed(wanted, free):
     placed = place(wanted, free)
     used = [0] * len(free)
     for cores in placed.cores.values():
@@ -36,7 +36,7 @@ def test_slots_are_used_once_unless_it_says_oversubscribed(wanted, free):
 
 
 @given(demands, slots)
-def test_every_instance_has_a_home_and_every_executor_a_core_there(wanted, free):
+def test_initial_placement_gives_each_executor_a_core_at_home(wanted, free):
     placed = place(wanted, free)
     assert set(placed.homes) == {demand.name for demand in wanted}
     assert set(placed.cores) == {demand.name for demand in wanted if demand.stateful}
@@ -52,11 +52,11 @@ def test_every_instance_has_a_home_and_every_executor_a_core_there(wanted, free)
 
 
 @given(demands, slots)
-def test_a_placement_is_deterministic(wanted, free):
+def test_initial_placement_is_deterministic(wanted, free):
     assert place(wanted, free) == place(wanted, free)
 
 
-def test_executors_are_spread_and_take_what_is_free():
+def test_initial_placement_spreads_executors_over_free_slots():
     placed = place(
         [PlacementRequest("s", 3, False), PlacementRequest("c", None, True), PlacementRequest("d", 1, True, 1)],
         [2, 2, 2],
@@ -67,6 +67,6 @@ def test_executors_are_spread_and_take_what_is_free():
     assert not placed.oversubscribed
 
 
-def test_without_nodes_nothing_is_placed():
+def test_initial_placement_without_nodes_is_empty():
     with pytest.raises(PlanningError, match="no node"):
         place([PlacementRequest("c", None, True)], [])

@@ -45,7 +45,7 @@ async def submit(coordinator, fake, name="job", **given):
 # joining
 
 
-def test_a_new_worker_prepares_is_announced_to_the_others_and_then_starts(on, fake):
+def test_new_worker_prepares_then_is_announced_then_starts(on, fake):
     async def test(coordinator, scheduler):
         record = await submit(coordinator, fake)
         scheduler.add("new")
@@ -65,7 +65,7 @@ def test_a_new_worker_prepares_is_announced_to_the_others_and_then_starts(on, fa
     on({"a": 2, "b": 2}, test)
 
 
-def test_the_job_is_complete_once_the_new_node_is_too(on, fake):
+def test_job_with_joined_node_completes_after_that_node(on, fake):
     async def test(coordinator, scheduler):
         record = await submit(coordinator, fake)
         scheduler.add("new")
@@ -99,7 +99,7 @@ def test_workers_do_not_join_static_starting_and_ended_jobs(on, fake):
     on({"a": 2}, test)
 
 
-def test_a_worker_that_cannot_join_forgets_the_job_and_is_called_again_later(on, fake, caplog):
+def test_worker_that_fails_to_join_forgets_job_and_is_retried(on, fake, caplog):
     async def test(coordinator, scheduler):
         record = await submit(coordinator, fake)
         scheduler.add("new")
@@ -119,7 +119,7 @@ def test_a_worker_that_cannot_join_forgets_the_job_and_is_called_again_later(on,
 
 
 @pytest.mark.parametrize("what", ["worker", "job"])
-def test_a_worker_does_not_join_if_it_or_the_job_ends_meanwhile(on, fake, what):
+def test_join_is_abandoned_when_worker_or_job_ends(on, fake, what):
     async def test(coordinator, scheduler):
         record = await submit(coordinator, fake)
         scheduler.add("new")
@@ -143,7 +143,7 @@ def test_a_worker_does_not_join_if_it_or_the_job_ends_meanwhile(on, fake, what):
 # leaving
 
 
-def test_the_place_of_a_lost_guest_is_taken_by_the_next_worker(on, fake):
+def test_next_worker_takes_place_of_lost_guest(on, fake):
     async def test(coordinator, scheduler):
         record = await submit(coordinator, fake, executors=1)
         for address in ("x", "y"):
@@ -168,7 +168,7 @@ def test_the_place_of_a_lost_guest_is_taken_by_the_next_worker(on, fake):
     on({"a": 2}, test)
 
 
-def test_a_job_fails_when_a_home_is_lost(on, fake):
+def test_job_fails_when_home_is_lost(on, fake):
     async def test(coordinator, scheduler):
         record = await submit(coordinator, fake, executors=1)
         assert coordinator.needed_workers() == {"a"}
@@ -181,7 +181,7 @@ def test_a_job_fails_when_a_home_is_lost(on, fake):
 
 
 @pytest.mark.parametrize("lost", ["founder", "guest"])
-def test_a_job_goes_on_without_a_lost_node_that_had_remote_tasks_only(on, fake, lost):
+def test_job_continues_when_node_with_remote_tasks_only_is_lost(on, fake, lost):
     async def test(coordinator, scheduler):
         record = await submit(coordinator, fake, executors=1)
         scheduler.add("guest")
@@ -197,13 +197,13 @@ def test_a_job_goes_on_without_a_lost_node_that_had_remote_tasks_only(on, fake, 
         assert sum(record.cores["op0", 0].values()) == 3
         assert node not in record.cores["op0", 0]
         assert scheduler.asked(part_calls.SetCores)[-1][0] == "a"
-        told = {address for address, call in scheduler.asked(Members) if call.nodes[node] == ""}
-        assert told == {"a", *record.addresses}
+        informed = {address for address, call in scheduler.asked(Members) if call.nodes[node] == ""}
+        assert informed == {"a", *record.addresses}
 
     on({"a": 2, "founder": 2} if lost == "founder" else {"a": 2}, test)
 
 
-def test_a_node_that_another_cannot_reach_is_removed_and_joins_again(on, fake, monkeypatch):
+def test_unreachable_node_is_removed_and_rejoins(on, fake, monkeypatch):
     monkeypatch.setattr(membership, "FIRST_WAIT", 0.0)
 
     async def test(coordinator, scheduler):
@@ -229,7 +229,7 @@ def test_a_node_that_another_cannot_reach_is_removed_and_joins_again(on, fake, m
 
 
 @pytest.mark.parametrize("reports", [True, False])
-def test_an_unreachable_home_fails_the_job_only_if_it_has_stopped_reporting(on, fake, reports):
+def test_unreachable_home_fails_job_only_without_recent_report(on, fake, reports):
     async def test(coordinator, scheduler):
         record = await submit(coordinator, fake, executors=1)
         if reports:
@@ -243,7 +243,7 @@ def test_an_unreachable_home_fails_the_job_only_if_it_has_stopped_reporting(on, 
 
 
 @pytest.mark.parametrize(("operation", "wait"), [(Version, "PING_SECONDS"), (Prepare, "ANSWER_SECONDS")])
-def test_a_worker_that_hangs_does_not_block_the_join_of_others(on, fake, monkeypatch, operation, wait):
+def test_hanging_worker_does_not_block_join_of_others(on, fake, monkeypatch, operation, wait):
     monkeypatch.setattr(membership, wait, 0.05)
 
     async def test(coordinator, scheduler):
@@ -293,7 +293,7 @@ def test_retired_workers_are_drained_become_guests_and_get_no_cores(on, fake):
     on({"a": 2, "b": 2, "c": 2}, test)
 
 
-def test_an_executor_whose_only_worker_is_retired_gets_a_core_at_home(on, fake):
+def test_executor_whose_only_worker_is_retired_gets_core_at_home(on, fake):
     async def test(coordinator, scheduler):
         record = await submit(coordinator, fake, executors=1)
         await coordinator.set_cores(SetCores("job", "op0", {"b": 2}))
@@ -312,7 +312,7 @@ def test_an_executor_whose_only_worker_is_retired_gets_a_core_at_home(on, fake):
         (("c", "b"), r"worker b cannot be drained: it is the home of op0\[1\], out\[1\] of job 'job'"),
     ],
 )
-def test_retiring_a_home_or_an_unknown_worker_is_refused_and_changes_nothing(on, fake, workers, match):
+def test_retire_of_home_or_unknown_worker_is_refused(on, fake, workers, match):
     async def test(coordinator, scheduler):
         record = await submit(coordinator, fake, executors=2)
         await coordinator.set_cores(SetCores("job", "op0", {"a": 1, "c": 1}))
@@ -326,7 +326,7 @@ def test_retiring_a_home_or_an_unknown_worker_is_refused_and_changes_nothing(on,
     on({"a": 2, "b": 2, "c": 2}, test)
 
 
-def test_a_retirement_that_times_out_names_the_executors_with_tasks_left(on, fake):
+def test_retirement_timeout_error_names_executors_with_tasks_left(on, fake):
     async def test(coordinator, scheduler):
         await submit(coordinator, fake, executors=1)
         scheduler.answers["a", AwaitTaskEnds] = (ExecutorId("op0", 0),)
@@ -337,7 +337,7 @@ def test_a_retirement_that_times_out_names_the_executors_with_tasks_left(on, fak
     on({"a": 2, "b": 2}, test)
 
 
-def test_a_cluster_whose_workers_are_all_retired_refuses_jobs(on, fake):
+def test_submit_with_all_workers_retired_is_refused(on, fake):
     async def test(coordinator, scheduler):
         await coordinator.membership.retire(Retire(("a",), timeout=1))
         with pytest.raises(NoWorkers, match="no workers that stay"):
@@ -346,7 +346,7 @@ def test_a_cluster_whose_workers_are_all_retired_refuses_jobs(on, fake):
     on({"a": 2}, test)
 
 
-def test_a_retirement_ends_when_the_job_ends_while_homes_still_wait(on, fake):
+def test_retirement_ends_when_job_ends_while_homes_wait(on, fake):
     async def test(coordinator, scheduler):
         await submit(coordinator, fake, executors=1)
         scheduler.held["a", AwaitTaskEnds] = asyncio.Event()
@@ -359,7 +359,7 @@ def test_a_retirement_ends_when_the_job_ends_while_homes_still_wait(on, fake):
     on({"a": 2, "b": 2}, test)
 
 
-def test_a_retirement_waits_for_a_job_that_starts(on, fake):
+def test_retirement_waits_for_starting_job(on, fake):
     async def test(coordinator, scheduler):
         gate = scheduler.held["a", Prepare] = asyncio.Event()
         starting = asyncio.ensure_future(submit(coordinator, fake, executors=1))

@@ -1,4 +1,4 @@
-"""A worker that is short of memory holds back first, and ends a job only when that does not help."""
+"""A worker under memory pressure withholds credit first, and fails a job only if the pressure persists."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ OPTIONS = WorkerOptions(memory_pressure=0.5, memory_limit=0.8)
 
 
 class Process:
-    """A process whose memory and clock are what the test says."""
+    """A process whose memory and clock the test sets."""
 
     def __init__(self):
         self.resident = 0
         self.now = 0.0
 
     def watch(self, limit=100 * MIB):
-        """Return a watch over it; each look at the clock takes a second."""
+        """Return its memory monitor; each reading of the clock advances it by a second."""
         return Memory(limit, OPTIONS, lambda: self.resident, self.clock)
 
     def clock(self):
@@ -34,7 +34,7 @@ def process():
     return Process()
 
 
-def test_credit_is_held_back_above_one_part_and_given_again_below(process):
+def test_credit_is_withheld_above_memory_pressure_and_granted_below(process):
     memory = process.watch()
     for resident, tight in ((40, False), (60, True), (55, True), (45, False)):
         process.resident = resident * MIB
@@ -42,7 +42,7 @@ def test_credit_is_held_back_above_one_part_and_given_again_below(process):
         assert memory.tight == tight
 
 
-def test_a_job_ends_when_holding_back_does_not_help_in_time(process):
+def test_memory_pressure_that_persists_fails_job(process):
     memory = process.watch()
     process.resident = 60 * MIB
     looks = [memory.look() for _ in range(int(PATIENCE) + 2)]
@@ -50,13 +50,13 @@ def test_a_job_ends_when_holding_back_does_not_help_in_time(process):
     assert looks[-1]
 
 
-def test_a_job_ends_at_once_when_there_is_hardly_any_memory_left(process):
+def test_memory_limit_exceeded_fails_job_at_once(process):
     memory = process.watch()
     process.resident = 81 * MIB
     assert memory.look()
 
 
-def test_state_that_has_to_grow_waits_for_room_and_then_gives_up(process):
+def test_state_reservation_above_limit_raises(process):
     memory = process.watch()
     process.resident = 50 * MIB
     memory.reserve(20 * MIB)
@@ -64,7 +64,7 @@ def test_state_that_has_to_grow_waits_for_room_and_then_gives_up(process):
         memory.reserve(40 * MIB)
 
 
-def test_a_worker_without_a_limit_is_not_watched(process):
+def test_worker_without_memory_limit_is_not_monitored(process):
     memory = process.watch(limit=0)
     process.resident = 2**50
     assert not memory.look()

@@ -43,12 +43,12 @@ async def hangs(reader, writer):
 
 
 @pytest.mark.parametrize(("answer", "died"), [(greets, False), (closes, True), (hangs, False)])
-def test_a_process_that_accepts_a_connection_without_answering_has_died_when_it_closes_it(answer, died, monkeypatch):
+def test_closed_unanswered_connection_means_process_has_died(answer, died, monkeypatch):
     monkeypatch.setattr(channels, "KNOCK_SECONDS", 0.05)
     assert asyncio.run(knock(answer)) is died
 
 
-def test_a_process_that_ends_before_it_accepts_a_connection_has_died():
+def test_refused_connection_means_process_has_died():
     async def test():
         listener = socket.create_server(("127.0.0.1", 0))
         address = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
@@ -89,7 +89,7 @@ class Runtime:
 
     async def call_scheduler(self, call):
         assert isinstance(call, Suspects)
-        self._happens("told", call.job, call.number, [*call.batches])
+        self._happens("reported", call.job, call.number, [*call.batches])
 
     def spawn(self, work):
         return asyncio.ensure_future(work)
@@ -128,26 +128,26 @@ def go_on(runtime, *commands):
     return runtime.happened
 
 
-def test_the_scheduler_has_the_suspect_batches_of_a_dead_node_before_the_failover(runtime):
+def test_suspect_batches_of_dead_node_are_reported_before_failover(runtime):
     runtime.dead = {"b", "c"}
     happened = go_on(runtime, lambda losses: losses.note("b", NodeLost("gone")))
-    assert happened == [("given up", "c"), ("told", "job", 1, [("op", 4)]), ("lost", "b", True), ("report",)]
+    assert happened == [("given up", "c"), ("reported", "job", 1, [("op", 4)]), ("lost", "b", True), ("report",)]
     assert runtime.job_part.suspects_reported == 1
 
 
-def test_no_suspects_are_reported_for_a_node_that_hangs(runtime):
+def test_hanging_node_yields_no_suspect_batches(runtime):
     assert go_on(runtime, lambda losses: losses.note("b", NodeLost("gone"))) == [("lost", "b", False), ("report",)]
     assert runtime.job_part.suspects_reported == 0
 
 
-def test_suspects_are_reported_when_the_announcement_of_the_removal_comes_first(runtime):
+def test_suspects_are_reported_when_removal_is_announced_first(runtime):
     runtime.dead = {"b"}
     happened = go_on(runtime, lambda losses: losses.members(runtime.job_part, 1, ("here", VACANT, "c"), ()))
     news = ("members", 1, ("here", VACANT, "c"), (), {"b"})
-    assert happened == [("told", "job", 1, [("op", 4)]), news]
+    assert happened == [("reported", "job", 1, [("op", 4)]), news]
 
 
-def test_a_failover_under_way_comes_before_the_announcement_of_the_removal(runtime):
+def test_running_failover_finishes_before_announced_removal(runtime):
     runtime.dead = {"b"}
     news = ("members", 1, ("here", VACANT, "c"), (), {"b"})
     happened = go_on(
@@ -159,30 +159,30 @@ def test_a_failover_under_way_comes_before_the_announcement_of_the_removal(runti
     assert happened[-1] == news
 
 
-def test_suspects_of_nodes_that_die_one_after_the_other_are_reported_in_that_order(runtime):
+def test_suspects_of_several_dead_nodes_are_reported_in_order(runtime):
     """Otherwise the batches of one report would count as processed with those of the other."""
 
-    async def told(call):
-        runtime.happened.append(("telling", call.number))
+    async def report_suspects(call):
+        runtime.happened.append(("reporting", call.number))
         # The first takes longer than the second would.
         for _ in range(10 if call.number == 1 else 1):
             await asyncio.sleep(0)
-        runtime.happened.append(("told", call.number))
+        runtime.happened.append(("reported", call.number))
 
     runtime.dead = {"b", "c"}
     runtime.job_part.processing_on = lambda address: [("op", 4)]
-    runtime.call_scheduler = told
+    runtime.call_scheduler = report_suspects
     happened = go_on(
         runtime,
         lambda losses: losses.note("b", NodeLost("gone")),
         lambda losses: losses.note("c", NodeLost("gone")),
     )
-    kinds = [what[0] for what in happened if what[0] in ("telling", "told", "lost")]
-    assert kinds == ["telling", "told", "lost"] * 2
+    kinds = [what[0] for what in happened if what[0] in ("reporting", "reported", "lost")]
+    assert kinds == ["reporting", "reported", "lost"] * 2
     assert runtime.job_part.suspects_reported == 2
 
 
-def test_a_job_that_needs_a_removed_node_fails(runtime):
+def test_job_that_needs_removed_node_fails(runtime):
     """The scheduler would take an error of the call for that of an unreachable node."""
     poison = PoisonBatch("op", 4)
 
@@ -195,19 +195,19 @@ def test_a_job_that_needs_a_removed_node_fails(runtime):
     assert happened[-1] == ("failed", poison)
 
 
-def test_an_error_during_the_failover_is_the_error_of_the_job(runtime):
+def test_error_during_failover_fails_job(runtime):
     wrong = KeyError("job")
 
-    async def told(call):
+    async def report_suspects(call):
         raise wrong
 
     runtime.dead = {"b"}
-    runtime.call_scheduler = told
+    runtime.call_scheduler = report_suspects
     happened = go_on(runtime, lambda losses: losses.note("b", NodeLost("gone")))
     assert happened[-2:] == [("failed", wrong), ("report",)]
 
 
-def test_a_home_that_dies_fails_the_job_with_a_poison_batch_only_if_it_had_not_processed_the_suspects(fake):
+def test_dead_home_is_blamed_on_poison_batch_only_with_unprocessed_suspects(fake):
     """The numbers of reported and processed suspects count, not the time between them."""
 
     async def error_of(absolved):
@@ -230,7 +230,7 @@ def test_a_home_that_dies_fails_the_job_with_a_poison_batch_only_if_it_had_not_p
     assert isinstance(asyncio.run(error_of(absolved=4)), NodeLost)
 
 
-def test_suspects_of_an_earlier_generation_are_refused_and_counted(fake):
+def test_suspects_of_earlier_generation_are_refused_and_counted(fake):
     async def test():
         coordinator = Coordinator(fake.Scheduler({"a": 2}))
         await coordinator.submit(fake.submission())

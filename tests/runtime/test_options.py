@@ -17,7 +17,7 @@ from dask_elastic.vocab.errors import SubmitError, UserCodeError
 from dask_elastic.vocab.identity import ExecutorId
 
 
-def test_a_given_option_wins_over_the_configuration_and_that_over_the_defaults():
+def test_option_overrides_configuration_which_overrides_defaults():
     assert job_options({}).inbox_time == 0.005
     with dask.config.set({"elastic.inbox-time": "7ms", "elastic.channel-window": "1MiB"}):
         assert job_options({}).inbox_time == 0.007
@@ -25,7 +25,7 @@ def test_a_given_option_wins_over_the_configuration_and_that_over_the_defaults()
         assert job_options({"inbox_time": 0.5, "channel_window": 10}).inbox_time == 0.5
 
 
-def test_durations_and_sizes_are_texts_or_numbers():
+def test_durations_and_sizes_accept_texts_and_numbers():
     made = job_options({"flush_interval": "2 minutes", "report_interval": 1, "channel_window": "2 kB"})
     assert (made.flush_interval, made.report_interval, made.channel_window) == (120.0, 1.0, 2_000)
 
@@ -44,7 +44,7 @@ def test_values_out_of_range_are_refused(option, value):
         job_options({option: value})
 
 
-def test_an_unknown_option_names_the_nearest_or_all():
+def test_unknown_option_error_names_nearest_option_or_all():
     with pytest.raises(SubmitError, match="did you mean 'flush_interval'"):
         job_options({"flush_intervall": 1})
     with pytest.raises(SubmitError, match="no option 'zzz': The options are on_error"):
@@ -66,7 +66,7 @@ def test_an_unknown_option_names_the_nearest_or_all():
         ("dry_run", "yes", "give True or False"),
     ],
 )
-def test_a_wrong_value_names_the_option_and_the_nearest_value(option, value, match):
+def test_wrong_value_error_names_option_and_nearest_value(option, value, match):
     if match is None:
         assert job_options({option: value}) == job_options({})
         return
@@ -75,7 +75,7 @@ def test_a_wrong_value_names_the_option_and_the_nearest_value(option, value, mat
     assert len(str(refusal.value)) < 120
 
 
-def test_a_latency_target_may_be_none_by_option_or_by_configuration():
+def test_latency_target_none_is_accepted_as_option_and_configuration():
     assert job_options({}).latency_target == 0.1
     assert job_options({"latency_target": "20ms"}).latency_target == 0.02
     assert job_options({"latency_target": None}).latency_target is None
@@ -85,21 +85,21 @@ def test_a_latency_target_may_be_none_by_option_or_by_configuration():
 
 
 @pytest.mark.parametrize("value", [True, "true", "True"])
-def test_a_flag_may_come_from_the_environment(value):
+def test_flag_is_read_from_the_environment(value):
     assert job_options({}).dry_run is False
     with dask.config.set({"elastic.dry-run": value}):
         assert job_options({}).dry_run is True
         assert job_options({"dry_run": False}).dry_run is False
 
 
-def test_the_shipped_options_of_the_control_loop_are_the_defaults_of_its_settings():
+def test_shipped_control_options_equal_control_defaults():
     assert control_options() == ControlOptions(1.0, ControlSettings())
     with dask.config.set({"elastic.control-period": 0.5, "elastic.control-budget": "1MiB"}):
         assert control_options().period == 0.5
         assert control_options().settings.budget_bytes == 2**20
 
 
-def test_nodes_join_at_the_first_vacant_place_and_leave_one():
+def test_joining_node_takes_first_vacant_place_and_leaving_node_frees_one():
     spec = JobSpec("job", 1, ("a", "b"), 0, (), {"s": (0,)}, {}, job_options({}))
     grown = spec.with_guest("c").with_guest("d")
     assert (grown.nodes, grown.guests) == (("a", "b", "c", "d"), (2, 3))
@@ -110,7 +110,7 @@ def test_nodes_join_at_the_first_vacant_place_and_leave_one():
     assert spec.settled == {0}
 
 
-def test_a_spec_comes_back_from_the_wire_as_it_was():
+def test_job_spec_round_trips_through_the_wire():
     summaries = (
         ComponentSummary("s", "source", (), ("s", "tidy"), 2, 1),
         ComponentSummary("c", "compute", ("s",), ("c",), None, 16),
@@ -132,7 +132,7 @@ def test_errors_are_sent_as_bytes():
     assert dump_error(Relayed(b"bytes")) == b"bytes"
 
 
-def test_an_error_that_cannot_be_pickled_is_sent_as_text():
+def test_unpicklable_error_is_sent_as_text():
     class Stubborn(Exception):
         def __reduce__(self):
             raise TypeError("never")

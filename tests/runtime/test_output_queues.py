@@ -11,7 +11,7 @@ from dask_elastic.runtime.scheduler.output_queues import OutputQueue
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.one_of(st.just("add"), st.integers(0, 30)), max_size=40))
-def test_items_stay_until_they_are_acknowledged_and_are_removed_once(steps):
+def test_output_queue_keeps_items_until_acknowledged_and_removes_them_once(steps):
     ledger = OutputQueue(JobGeneration("job", 1), limit=4)
     model: list[tuple[int, str, int]] = []
     removed: list[int] = []

@@ -19,7 +19,7 @@ from dask_elastic.vocab.errors import SubmitError
         (Duration(positive=False), 0, 0.0), (Size(), "2 KiB", 2048), (Size(), 10.5, 10),
     ],
 )  # fmt: skip
-def test_a_value_of_the_kind_is_parsed(kind, value, parsed):
+def test_valid_option_value_is_parsed(kind, value, parsed):
     assert Option("name", kind).parse(value, "name") == parsed
 
 
@@ -41,18 +41,18 @@ def test_a_value_of_the_kind_is_parsed(kind, value, parsed):
         (Size(), float("inf"), "=inf is not a size such as '32MiB'"),
     ],
 )
-def test_another_value_is_refused_with_what_the_option_takes(kind, value, text):
+def test_invalid_option_value_error_states_accepted_values(kind, value, text):
     with pytest.raises(SubmitError, match=re.escape(f"name{text}") + "$"):
         Option("name", kind).parse(value, "name")
 
 
-def test_none_is_a_value_of_an_optional_option_only():
+def test_none_is_accepted_for_optional_options_only():
     assert Option("name", Duration(), optional=True).parse(None, "name") is None
     with pytest.raises(SubmitError, match="name=None is not a duration"):
         Option("name", Duration()).parse(None, "name")
 
 
-def test_options_are_read_from_the_configuration_and_refused_by_their_path():
+def test_configuration_options_are_read_and_errors_name_their_path():
     options = [Option("some_time", Duration()), Option("bytes", Size(), key="some-bytes")]
     with dask.config.set({"elastic.some-time": "2s", "elastic.some-bytes": "1KiB"}):
         assert configured(options) == {"some_time": 2.0, "bytes": 1024}

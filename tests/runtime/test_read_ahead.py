@@ -1,4 +1,4 @@
-"""Batches pass from a source's reader to its sender in order, whoever of the two sends them."""
+"""Batches of a source are sent in order, whether its reading or its sending thread sends them."""
 
 from __future__ import annotations
 
@@ -21,37 +21,37 @@ def sent():
     return []
 
 
-def test_a_batch_in_an_empty_queue_is_sent_by_the_reading_thread(sent):
-    handoff = ReadAhead()
-    assert handoff.pass_through(row(1), 2.0, lambda rows, due: sent.append((rows["n"].to_pylist(), due)))
+def test_batch_passed_through_empty_queue_is_sent_by_reading_thread(sent):
+    read_ahead = ReadAhead()
+    assert read_ahead.pass_through(row(1), 2.0, lambda rows, due: sent.append((rows["n"].to_pylist(), due)))
     assert sent == [([1], 2.0)]
 
 
-def test_a_batch_behind_others_is_queued(sent):
-    handoff = ReadAhead()
-    handoff.put(row(1), 1.0)
-    handoff.pass_through(row(2), 2.0, lambda *given: sent.append(given))
+def test_batch_passed_through_filled_queue_is_queued(sent):
+    read_ahead = ReadAhead()
+    read_ahead.put(row(1), 1.0)
+    read_ahead.pass_through(row(2), 2.0, lambda *given: sent.append(given))
     assert sent == []
-    rows, due = handoff.take()
+    rows, due = read_ahead.take()
     assert (rows["n"].to_pylist(), due) == ([1, 2], 1.0)
-    handoff.pass_through(row(3), 3.0, lambda *given: sent.append(given))
+    read_ahead.pass_through(row(3), 3.0, lambda *given: sent.append(given))
     assert sent == [], "the taker is still sending"
-    assert handoff.take()[0]["n"].to_pylist() == [3]
+    assert read_ahead.take()[0]["n"].to_pylist() == [3]
 
 
-def test_a_take_that_times_out_keeps_the_reading_thread_from_sending(sent):
-    handoff = ReadAhead()
-    assert handoff.take(timeout=0.01) == (None, 0.0)
-    handoff.pass_through(row(1), 1.0, lambda *given: sent.append(given))
+def test_take_timeout_keeps_reading_thread_from_sending(sent):
+    read_ahead = ReadAhead()
+    assert read_ahead.take(timeout=0.01) == (None, 0.0)
+    read_ahead.pass_through(row(1), 1.0, lambda *given: sent.append(given))
     assert sent == [], "the taker is not done"
-    assert handoff.take(timeout=0.01)[0]["n"].to_pylist() == [1]
-    assert handoff.take(timeout=0.01) == (None, 0.0)
-    handoff.close()
-    assert handoff.take(timeout=0.01) is None
+    assert read_ahead.take(timeout=0.01)[0]["n"].to_pylist() == [1]
+    assert read_ahead.take(timeout=0.01) == (None, 0.0)
+    read_ahead.close()
+    assert read_ahead.take(timeout=0.01) is None
 
 
-def test_the_taking_thread_ends_after_the_batch_that_the_reading_thread_sends():
-    handoff = ReadAhead()
+def test_taking_thread_ends_after_reading_thread_has_sent():
+    read_ahead = ReadAhead()
     begun, go_on, order = threading.Event(), threading.Event(), []
 
     def send(rows, due):
@@ -59,11 +59,11 @@ def test_the_taking_thread_ends_after_the_batch_that_the_reading_thread_sends():
         assert go_on.wait(10)
         order.append("sent")
 
-    reader = threading.Thread(target=handoff.pass_through, args=(row(1), 0.0, send))
-    taker = threading.Thread(target=lambda: order.append(handoff.take()))
+    reader = threading.Thread(target=read_ahead.pass_through, args=(row(1), 0.0, send))
+    taker = threading.Thread(target=lambda: order.append(read_ahead.take()))
     reader.start()
     assert begun.wait(10)
-    handoff.close()
+    read_ahead.close()
     taker.start()
     go_on.set()
     for thread in (reader, taker):
@@ -71,26 +71,26 @@ def test_the_taking_thread_ends_after_the_batch_that_the_reading_thread_sends():
     assert order == ["sent", None]
 
 
-def test_an_error_of_the_reading_thread_does_not_block_the_taking_thread():
-    handoff = ReadAhead()
+def test_send_error_of_reading_thread_does_not_block_taking_thread():
+    read_ahead = ReadAhead()
 
     def fail(rows, due):
         raise ValueError("broken")
 
     with pytest.raises(ValueError, match="broken"):
-        handoff.pass_through(row(1), 0.0, fail)
-    handoff.put(row(2), 0.0)
-    assert handoff.take()[0]["n"].to_pylist() == [2]
+        read_ahead.pass_through(row(1), 0.0, fail)
+    read_ahead.put(row(2), 0.0)
+    assert read_ahead.take()[0]["n"].to_pylist() == [2]
 
 
-def test_no_batch_is_lost_or_reordered_whichever_thread_sends(sent):
-    handoff, chosen = ReadAhead(), random.Random(4)
+def test_batches_sent_by_either_thread_are_neither_lost_nor_reordered(sent):
+    read_ahead, chosen = ReadAhead(), random.Random(4)
 
     def send(rows, due):
         sent.extend(rows["n"].to_pylist())
 
     def take_all():
-        while (taken := handoff.take()) is not None:
+        while (taken := read_ahead.take()) is not None:
             send(*taken)
 
     before = sys.getswitchinterval()
@@ -100,10 +100,10 @@ def test_no_batch_is_lost_or_reordered_whichever_thread_sends(sent):
         taker.start()
         for number in range(5_000):
             if chosen.random() < 0.5:
-                handoff.pass_through(row(number), 0.0, send)
+                read_ahead.pass_through(row(number), 0.0, send)
             else:
-                handoff.put(row(number), 0.0)
-        handoff.close()
+                read_ahead.put(row(number), 0.0)
+        read_ahead.close()
         taker.join(30)
     finally:
         sys.setswitchinterval(before)

@@ -36,7 +36,7 @@ def snapshot(coordinator, now=NOW):
     return coordinator.controller.snapshot_builder.view(now).snapshot()
 
 
-def test_an_executor_has_the_measures_of_its_home(fake):
+def test_snapshot_of_executor_has_measures_of_its_home(fake):
     coordinator, _, record = submitted(fake, {"h1:1": 2, "h1:2": 2}, executors=2, latency_target=0.05)
     reported(fake, record, 0, fake.measure("op0", 0, node=0, service_rate=700.0, sojourn=0.004))
     reported(fake, record, 1, fake.measure("op0", 1, node=1, arrival_rate=5.0))
@@ -60,7 +60,7 @@ def test_an_executor_has_the_measures_of_its_home(fake):
     assert not first.pinned
 
 
-def test_an_executor_without_a_report_is_present_without_measures(fake):
+def test_snapshot_has_executor_without_report_but_no_measures(fake):
     coordinator, _, _ = submitted(fake, {"a": 2})
     [executor] = snapshot(coordinator).jobs[0].executors
     assert executor.service_rate is None
@@ -70,7 +70,7 @@ def test_an_executor_without_a_report_is_present_without_measures(fake):
 
 
 @pytest.mark.parametrize(("age", "fresh"), [(0.0, True), (2.9, True), (3.1, False), (60.0, False)])
-def test_a_report_older_than_a_few_periods_is_stale(fake, age, fresh):
+def test_report_older_than_a_few_periods_is_stale(fake, age, fresh):
     coordinator, _, record = submitted(fake, {"a": 2})
     reported(fake, record, 0, fake.measure("op0", 0), at=NOW - age)
     [job] = snapshot(coordinator).jobs
@@ -81,13 +81,13 @@ def test_a_report_older_than_a_few_periods_is_stale(fake, age, fresh):
     assert executor.pinned == (not fresh)
 
 
-def test_reports_of_a_job_that_reports_rarely_stay_fresh_longer(fake):
+def test_report_with_long_interval_stays_fresh_longer(fake):
     coordinator, _, record = submitted(fake, {"a": 2}, report_interval=5.0)
     reported(fake, record, 0, fake.measure("op0", 0), at=NOW - 14)
     assert snapshot(coordinator).jobs[0].latency is not None
 
 
-def test_latency_is_that_of_the_last_operators_weighted_by_their_tuples(fake):
+def test_job_latency_is_tuple_weighted_mean_of_last_operators(fake):
     coordinator, _, record = submitted(fake, {"a": 4}, operators=2)
     last = fake.measure("op1", 0, latency=0.030, latency_rows=300.0)
     reported(fake, record, 0, fake.measure("op0", 0, latency=0.5), last, fake.measure("op1", 1, latency=0.070))
@@ -97,7 +97,7 @@ def test_latency_is_that_of_the_last_operators_weighted_by_their_tuples(fake):
     assert {e.executor.component: e.entry for e in job.executors} == {"op0": True, "op1": False}
 
 
-def test_executors_set_by_a_user_starting_or_changing_are_pinned(fake):
+def test_user_set_starting_and_changing_executors_are_pinned(fake):
     coordinator, _, record = submitted(fake, {"a": 4}, executors=2)
     assert [e.pinned for e in snapshot(coordinator).jobs[0].executors] == [False, False]
     record.pinned.add(("op0", 1))
@@ -119,13 +119,13 @@ def test_cores_given_at_submit_are_pinned(fake):
     assert pinned == {"op0": False, "op1": True}
 
 
-def test_a_job_that_has_ended_is_not_in_it(fake):
+def test_snapshot_omits_ended_job(fake):
     coordinator, _, record = submitted(fake, {"a": 2})
     record.change(JobEvent.STOP_REQUESTED)
     assert snapshot(coordinator).jobs == ()
 
 
-def test_workers_keep_their_places_and_a_vacant_place_goes_to_the_next(fake):
+def test_workers_keep_their_places_and_next_worker_fills_vacant_place(fake):
     coordinator, scheduler, record = submitted(fake, {"b": 2, "c": 2})
     record.change(JobEvent.STOP_REQUESTED)
 
@@ -144,7 +144,7 @@ def test_workers_keep_their_places_and_a_vacant_place_goes_to_the_next(fake):
     assert addresses() == ["d", "c"]
 
 
-def test_a_worker_offers_cores_once_every_job_has_joined_it_and_keeps_those_in_use(fake):
+def test_worker_offers_free_cores_once_it_has_joined_every_job(fake):
     coordinator, scheduler, record = submitted(fake, {"a": 2})
     scheduler.add("new", 4)
     assert [node.cores for node in snapshot(coordinator).nodes] == [2, 0]
@@ -157,7 +157,7 @@ def test_a_worker_offers_cores_once_every_job_has_joined_it_and_keeps_those_in_u
 
 
 @pytest.mark.parametrize("how", ["ours", "dask"])
-def test_a_worker_that_is_to_leave_is_marked_as_retiring(fake, how):
+def test_leaving_worker_is_marked_as_retiring(fake, how):
     coordinator, scheduler, _ = submitted(fake, {"a": 2, "b": 2}, executors=1)
     if how == "ours":
         coordinator.workers.retiring.add("b")
@@ -166,7 +166,7 @@ def test_a_worker_that_is_to_leave_is_marked_as_retiring(fake, how):
     assert [node.retiring for node in snapshot(coordinator).nodes] == [False, True]
 
 
-def test_a_view_does_not_change_with_the_job(fake):
+def test_snapshot_view_is_independent_of_later_job_changes(fake):
     coordinator, _, record = submitted(fake, {"a": 4}, executors=2)
     reported(fake, record, 0, fake.measure("op0", 0), fake.measure("op0", 1))
     view = coordinator.controller.snapshot_builder.view(NOW)
@@ -179,7 +179,7 @@ def test_a_view_does_not_change_with_the_job(fake):
     assert job.executors[0].arrival_rate == 1_000.0
 
 
-def test_loads_and_sizes_of_shards_are_decoded(fake):
+def test_shard_loads_and_sizes_are_decoded(fake):
     coordinator, _, record = submitted(fake, {"a": 2})
     load = np.array([0.5, 0.0, 0.25, 1e-3])
     reported(fake, record, 0, fake.measure("op0", 0, shard_load=load, shard_bytes=np.array([2**31, 0, 7, 1])))

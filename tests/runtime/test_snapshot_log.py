@@ -14,7 +14,7 @@ def moment(now, *jobs):
     return Snapshot(float(now), (NodeSnapshot("a", "a", 1),), made)
 
 
-def test_the_log_stays_within_its_bytes_but_keeps_the_newest_snapshot():
+def test_snapshot_log_stays_within_limit_and_keeps_newest_snapshot():
     log = SnapshotLog(limit=3 * (8_000 + EXECUTOR_BYTES))
     for now in range(10):
         log.add(moment(now, ("job", 1)))
@@ -25,7 +25,7 @@ def test_the_log_stays_within_its_bytes_but_keeps_the_newest_snapshot():
     assert [s.now for s in small.snapshots] == [2.0]
 
 
-def test_snapshots_of_one_generation_of_a_job_are_returned():
+def test_snapshot_log_returns_snapshots_of_one_generation():
     log = SnapshotLog()
     for now in range(6):
         log.add(moment(now, ("job", 1 + now // 3), ("other", 9)))

@@ -10,14 +10,14 @@ from dask_elastic.runtime.transport.switching import NAP, SWITCH_INTERVAL, TURN,
 
 @pytest.fixture(autouse=True)
 def usual() -> Iterator[None]:
-    """Begin with long turns, whatever runs beside."""
+    """Set a long switch interval, and restore the previous one afterwards."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(5e-3)
     yield
     sys.setswitchinterval(before)
 
 
-def test_what_somebody_else_has_chosen_meanwhile_stays():
+def test_restore_keeps_switch_interval_set_by_other_code():
     interval = SwitchInterval()
     interval.shorten()
     sys.setswitchinterval(1e-3)
@@ -25,7 +25,7 @@ def test_what_somebody_else_has_chosen_meanwhile_stays():
     assert abs(sys.getswitchinterval() - 1e-3) < 1e-6
 
 
-def test_turns_are_short_while_anybody_asks_and_then_as_before():
+def test_switch_interval_stays_short_until_last_restore():
     before = sys.getswitchinterval()
     interval = SwitchInterval()
     interval.shorten()
@@ -36,7 +36,7 @@ def test_turns_are_short_while_anybody_asks_and_then_as_before():
     assert sys.getswitchinterval() == before
 
 
-def test_who_computes_keeps_the_others_responsive_even_when_it_fails():
+def test_responsive_restores_switch_interval_after_error():
     before = sys.getswitchinterval()
     try:
         with responsive():
@@ -46,7 +46,7 @@ def test_who_computes_keeps_the_others_responsive_even_when_it_fails():
         assert sys.getswitchinterval() == before
 
 
-def test_a_thread_steps_aside_after_each_turn_and_not_before():
+def test_short_turns_yields_after_each_turn_and_not_before():
     now, naps = [0.0], []
 
     def sleep(seconds):

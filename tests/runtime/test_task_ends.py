@@ -50,15 +50,15 @@ def lose(part):
     part.executor.handle(events.NodeLeft(1), now=0.0)
 
 
-def test_the_end_of_the_last_task_on_the_nodes_is_answered_at_once(part):
+def test_end_of_last_task_on_nodes_is_answered_at_once(part):
     assert answer(part, lambda node: lose(part), wait=1e6) == ()
 
 
-def test_executors_with_tasks_left_are_named_after_the_wait(part):
+def test_wait_for_task_ends_timeout_names_executors_with_tasks_left(part):
     assert answer(part, lambda node: node.task_ends.note(), wait=0.05) == (ME,)
 
 
-def test_the_end_of_the_job_ends_the_wait(part):
+def test_job_end_ends_the_wait_for_task_ends(part):
     def end(node):
         part.ended = True
         node.task_ends.note()
@@ -66,7 +66,7 @@ def test_the_end_of_the_job_ends_the_wait(part):
     assert answer(part, end, wait=1e6) == (ME,)
 
 
-def test_a_task_that_has_ended_is_noted_without_the_lock_of_the_executor(part):
+def test_task_end_is_recorded_without_executor_lock(part):
     locked = []
     part.executor.task_ended = lambda: locked.append(part.executor.lock.locked())
     lose(part)

@@ -1,4 +1,4 @@
-"""Clusters that can be reached without TLS: a warning once, or refusal."""
+"""Clusters reachable over a network without TLS cause one warning, or are refused."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_loopback_and_tls_are_accepted_without_a_warning(address):
 
 
 @pytest.mark.parametrize("address", OPEN)
-def test_a_network_without_tls_gives_one_warning(address):
+def test_network_without_tls_warns_once(address):
     with pytest.warns(ExposedCluster, match="Dask listens without TLS on"):
         check_exposure([*SAFE, address])
     with warnings.catch_warnings():
@@ -39,7 +39,7 @@ def test_a_network_without_tls_gives_one_warning(address):
 
 
 @pytest.mark.parametrize("address", OPEN)
-def test_a_network_without_tls_is_refused_if_require_tls_is_set(address):
+def test_network_without_tls_is_refused_if_require_tls_is_set(address):
     with dask.config.set({"elastic.require-tls": "true"}), pytest.raises(SubmitError, match="require-tls is true"):
         check_exposure([address])
 
@@ -56,6 +56,6 @@ def test_a_network_without_tls_is_refused_if_require_tls_is_set(address):
         ("memory-pressure", "most"),
     ],
 )
-def test_a_wrong_option_of_a_worker_is_refused_by_name(option, value):
+def test_wrong_worker_option_is_refused_by_name(option, value):
     with dask.config.set({f"elastic.{option}": value}), pytest.raises(SubmitError, match=rf"elastic\.{option}"):
         worker_options()

@@ -73,14 +73,14 @@ def test_every_call_has_one_handler_in_one_process(monkeypatch, fake):
 
 
 @pytest.mark.parametrize("kind", sorted(declared_calls(), key=lambda kind: f"{kind.__module__}.{kind.__name__}"))
-def test_the_fields_and_the_answer_of_a_call_can_be_sent(kind):
+def test_fields_and_answer_of_every_call_are_serializable(kind):
     assert fields(kind).names == tuple(kind.__dataclass_fields__)
     assert answer_codec(kind) is not None
     assert kind.operation == "elastic_" + re.sub("([A-Z])", r"_\1", kind.__name__).lower().lstrip("_")
     assert not {"op", "reply", "close", "comm", "serializers", "deserializers"} & {*fields(kind).names}
 
 
-def test_no_call_is_named_by_a_string():
+def test_source_contains_no_call_named_by_string():
     """Streams between workers and the plugin's own operation are no calls."""
     streams = {"elastic_stream", "elastic_stage", "elastic_uninstall", "elastic_"}
     found = {
@@ -95,7 +95,7 @@ def test_no_call_is_named_by_a_string():
 # both ends of a call
 
 
-def test_a_call_is_answered_by_its_method():
+def test_call_is_answered_by_its_method():
     async def half(call: Half) -> float:
         return round(call.number / 2, call.digits)
 
@@ -104,7 +104,7 @@ def test_a_call_is_answered_by_its_method():
     assert read_answer(Half(3), reply) == 1.5
 
 
-def test_an_error_of_the_method_is_raised_at_the_caller():
+def test_error_of_method_is_raised_at_the_caller():
     async def half(call: Half) -> float:
         raise PlanningError(f"no half of {call.number}")
 
@@ -113,7 +113,7 @@ def test_an_error_of_the_method_is_raised_at_the_caller():
         read_answer(Half(3), reply)
 
 
-def test_two_methods_for_one_call_are_refused():
+def test_second_method_for_one_call_is_refused():
     async def half(call: Half) -> float:
         return 0.0
 
@@ -124,12 +124,12 @@ def test_two_methods_for_one_call_are_refused():
 @pytest.mark.parametrize(
     "message", [{}, {"number": 1}, {"number": 1, "places": 2}, {"number": 1, "digits": 2, "up": 1}]
 )
-def test_a_call_with_other_arguments_is_a_version_mismatch(message):
+def test_call_with_other_arguments_is_a_version_mismatch(message):
     with pytest.raises(VersionMismatch, match=rf"{re.escape(__version__)} cannot read the call elastic_half"):
         read_call(Half, message)
 
 
-def test_an_answer_of_another_shape_is_a_version_mismatch():
+def test_answer_of_another_shape_is_a_version_mismatch():
     with pytest.raises(VersionMismatch, match="cannot read the answer to elastic_list_jobs"):
         read_answer(protocol_call("ListJobs")(), {"answer": [("a-job", "running")]})
 
@@ -138,12 +138,12 @@ def protocol_call(name):
     return next(kind for kind in declared_calls() if kind.__name__ == name)
 
 
-def test_a_reply_of_a_server_without_the_operation_is_none():
+def test_reply_of_server_without_operation_is_none():
     assert not is_reply(None)
     assert not is_reply({"status": "OK"})
 
 
-def test_a_call_without_an_answer_type_is_refused():
+def test_call_without_answer_type_is_refused():
     class Bare(Call):
         pass
 

@@ -1,4 +1,4 @@
-"""Messages between workers survive their way as bytes, and garbage fails cleanly."""
+"""Messages between workers round-trip through bytes, and invalid bytes raise ProtocolError."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ MESSAGES = [
 
 
 class Connection:
-    """One way between two workers, without the workers."""
+    """Encoder and decoder of one connection, without workers."""
 
     def __init__(self):
         self.schemas = []
@@ -63,7 +63,7 @@ class Connection:
         self.decoder = Decoder()
 
     def number_of(self, schema):
-        """Number a schema and tell the peer of a new one."""
+        """Return the number of a schema; the decoder learns a new one."""
         if schema not in self.schemas:
             self.schemas.append(schema)
             self.decoder.learn(schema)
@@ -96,18 +96,18 @@ def same(one, other):
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
-def test_a_message_arrives_as_it_was_sent(message):
+def test_message_round_trips_through_the_wire(message):
     connection = Connection()
     for _ in range(2):
         assert same(connection.carry(message), message)
 
 
-def test_every_kind_of_message_is_tried():
+def test_message_round_trip_covers_every_message_class():
     kinds = {*m.ToRemote.__args__, *m.ToHome.__args__}
     assert {type(message) for message in MESSAGES} == kinds
 
 
-def test_a_schema_travels_once_and_slices_do_not_carry_their_whole():
+def test_schema_is_sent_once_and_slices_send_only_their_rows():
     connection = Connection()
     big = pa.record_batch({"k": np.arange(100_000)})
     for start in range(3):
@@ -129,7 +129,7 @@ columns = st.one_of(
 
 @settings(deadline=None, max_examples=50)
 @given(st.lists(st.lists(columns, min_size=1, max_size=3), min_size=1, max_size=4), st.data())
-def test_batches_of_many_schemas_share_a_connection(batches, data):
+def test_batches_of_many_schemas_round_trip_on_one_connection(batches, data):
     connection = Connection()
     for arrays in batches:
         rows = pa.RecordBatch.from_arrays(arrays, names=[f"c{i}" for i in range(len(arrays))])
@@ -146,14 +146,14 @@ def test_unknown_kinds_and_schemas_are_refused():
         Decoder().rows(3, lambda: b"")
 
 
-def test_a_packet_is_carried_by_dask_as_it_is():
+def test_packet_round_trips_through_dask_serialization():
     packet = Packet([b"head", memoryview(b"body"), b""])
     header, frames = serialize(packet)
     assert [bytes(frame) for frame in deserialize(header, frames).buffers] == [b"head", b"body", b""]
 
 
 @given(st.lists(st.binary(max_size=40), max_size=20))
-def test_a_packet_goes_over_a_socket_and_back(buffers):
+def test_packet_frames_round_trip(buffers):
     sent = b"".join(bytes(frame) for frame in Packet(buffers).to_frames())
     count, nbytes = Packet.body_bytes(sent[: PREFIX.size])
     assert nbytes == len(sent) - PREFIX.size
@@ -162,7 +162,7 @@ def test_a_packet_goes_over_a_socket_and_back(buffers):
 
 
 @given(st.lists(st.binary(max_size=10), min_size=1, max_size=3), st.integers(0, 2**64 - 1))
-def test_a_packet_whose_lengths_do_not_fit_is_refused(buffers, length):
+def test_packet_with_inconsistent_lengths_is_refused(buffers, length):
     sent = b"".join(bytes(frame) for frame in Packet(buffers).to_frames())
     body = bytearray(sent[PREFIX.size :])
     filled = -(-len(buffers[0]) // 8) * 8
@@ -172,13 +172,13 @@ def test_a_packet_whose_lengths_do_not_fit_is_refused(buffers, length):
         Packet.from_body(len(buffers), memoryview(body))
 
 
-def test_what_is_no_packet_is_refused():
+def test_bytes_without_packet_prefix_are_refused():
     with pytest.raises(ProtocolError, match="not the beginning of a packet"):
         Packet.body_bytes(b"GET / HTTP/1.1\r\n"[: PREFIX.size])
 
 
 class JobPart:
-    """Takes down what an ingress hands over."""
+    """Records the calls of a dispatch."""
 
     def __init__(self):
         self.ended = False
@@ -209,7 +209,7 @@ def ingress(job_part, caplog):
 
 
 def end(job="job", generation=3):
-    """Say that an input has ended."""
+    """Return the header of an end-of-input message."""
     return ["end", [job, generation], "c", 0, "s", 1]
 
 
@@ -221,33 +221,33 @@ def packed(*headers, sequence=0, incarnation=0):
     return Packet([pack([(header, 0) for header in headers], m.Stamp(incarnation, sequence))])
 
 
-def test_an_ingress_hands_messages_over_in_order(ingress, job_part):
+def test_dispatch_delivers_messages_in_order(ingress, job_part):
     ingress.handle(packed(end(), end()))
     assert job_part.taken == [(ExecutorId("c", 0), ExecutorId("s", 1))] * 2
     assert job_part.errors == []
 
 
-def test_messages_of_other_jobs_and_earlier_runs_are_refused_and_counted(ingress, job_part):
+def test_messages_of_other_jobs_and_generations_are_refused_and_counted(ingress, job_part):
     ingress.handle(packed(end(job="other"), end(generation=2), ["beat"]))
     assert job_part.taken == []
     assert job_part.errors == []
     assert (ingress.refused, job_part.refused) == (1, 1)
 
 
-def test_a_packet_that_comes_twice_is_refused_and_counted(ingress, job_part):
+def test_duplicate_packet_is_refused_and_counted(ingress, job_part):
     for sequence in (0, 0, 1, 0):
         ingress.handle(packed(end(), sequence=sequence))
     assert len(job_part.taken) == 2
     assert ingress.refused == 2
 
 
-SAID = ["watermark", ["job", 3], "c", 0, "s", 1, None, True]
+WATERMARK = ["watermark", ["job", 3], "c", 0, "s", 1, None, True]
 
 STALE = {
     "batch": [["schema"], ["batch", ["job", 3], "c", 0, "s", 1, 8, [0, 0.5, True, 0.0]]],
     "credit": [["credit", ["job", 3], "c", 0, "s", 1, 77]],
     "end": [end()],
-    "watermark": [SAID],
+    "watermark": [WATERMARK],
     "beat": [["beat"]],
     "schema": [["schema"]],
     **{
@@ -255,11 +255,11 @@ STALE = {
         for message in MESSAGES
     },
 }
-"""The headers of a packet for each kind that there is; of those of which more variants exist the last one."""
+"""The headers of a packet of each kind; of message classes with several variants the last one."""
 
 
 def stale_packet(kind, stamp, generation=3):
-    """A packet with a message of a kind, and the schema of its rows if it has any; and how many are for the job."""
+    """Return a packet with a message of a kind (and its schema, if any), and its number of messages for the job."""
     schema, rows = FLAT.schema.serialize().to_pybytes(), FLAT.serialize().to_pybytes()
     made, buffers = [], []
     for header in STALE[kind]:
@@ -278,8 +278,8 @@ def stale_packet(kind, stamp, generation=3):
 
 
 @pytest.mark.parametrize("kind", STALE)
-def test_a_stale_packet_of_any_kind_is_refused_and_counted(kind, caplog):
-    """It is of an earlier connection, comes twice, comes after its connection was given up, or is of an earlier run."""
+def test_stale_packet_of_any_kind_is_refused_and_counted(kind, caplog):
+    """Stale: of an earlier connection, duplicate, after its connection was closed, or of an earlier generation."""
     caplog.set_level(logging.CRITICAL)
     job_part = Anything()
     ingress = Dispatch({"job": job_part}, "peer", incarnation=2)
@@ -288,7 +288,7 @@ def test_a_stale_packet_of_any_kind_is_refused_and_counted(kind, caplog):
     assert (job_part.taken, job_part.refused, ingress.refused) == (0, messages, 1)
     fresh, _ = stale_packet(kind, m.Stamp(2, 0))
     ingress.handle(fresh)
-    assert (job_part.taken, job_part.errors) == (messages, []), "it is refused for nothing but its stamp"
+    assert (job_part.taken, job_part.errors) == (messages, []), "only its stamp makes the packet stale"
     ingress.handle(fresh)
     assert (job_part.taken, job_part.refused, ingress.refused) == (messages, 2 * messages, 2)
     ingress.handle(stale_packet(kind, m.Stamp(2, 1), generation=2)[0])
@@ -298,12 +298,12 @@ def test_a_stale_packet_of_any_kind_is_refused_and_counted(kind, caplog):
     assert (job_part.taken, job_part.refused, ingress.refused) == (messages, 4 * messages, 3)
 
 
-def test_every_kind_of_message_is_tried_for_being_stale():
+def test_stale_packet_test_covers_every_message_kind():
     kinds = {type(message).__name__ for message in MESSAGES}
     assert set(STALE) == {*_FIELDS, "beat", "schema", *kinds} - {"message"}
 
 
-def test_a_packet_before_which_another_is_missing_ends_the_connection(ingress):
+def test_packet_after_sequence_gap_ends_connection(ingress):
     ingress.handle(packed(end()))
     with pytest.raises(ProtocolError, match=r"sequence=2\) arrived, but .*sequence=1\) is next"):
         ingress.handle(packed(end(), sequence=2))
@@ -319,7 +319,7 @@ def test_a_packet_before_which_another_is_missing_ends_the_connection(ingress):
         ["message", ["job", 3], "c", 0, 1, ["now", 0], ["StopTask", 1]],
     ],
 )
-def test_a_message_that_makes_no_sense_fails_its_job_and_the_next_is_read(ingress, job_part, header):
+def test_invalid_message_fails_its_job_and_next_message_is_read(ingress, job_part, header):
     ingress.handle(packed(header, end()))
     [error] = job_part.errors
     assert isinstance(error, ProtocolError)
@@ -345,13 +345,13 @@ def test_a_message_that_makes_no_sense_fails_its_job_and_the_next_is_read(ingres
         Packet([pack([(["schema"], 1)], FIRST), b"no schema"]),
     ],
 )
-def test_a_packet_that_makes_no_sense_ends_the_connection(ingress, job_part, packet):
+def test_invalid_packet_ends_connection_without_failing_job(ingress, job_part, packet):
     with pytest.raises(ProtocolError):
         ingress.handle(packet)
     assert job_part.errors == []
 
 
-# bytes that nobody wrote on purpose
+# mutated and random bytes
 
 FRAMES = 100_000
 
@@ -361,7 +361,7 @@ def decoded(data, limit=2**20):
     count, nbytes = Packet.body_bytes(data[: PREFIX.size], limit)
     body = memoryview(data)[PREFIX.size :]
     if len(body) != nbytes:
-        raise ProtocolError("a connection would wait for more, or take what is behind for the next packet")
+        raise ProtocolError("a connection would wait for more, or read the rest as the next packet")
     job_part = Anything()
     Dispatch({"job": job_part}, "peer").handle(Packet.from_body(count, body))
     for error in job_part.errors:
@@ -370,7 +370,7 @@ def decoded(data, limit=2**20):
 
 
 class Anything:
-    """A job_part that takes whatever can be read."""
+    """A job part that accepts every decoded message."""
 
     def __init__(self):
         self.ended = False
@@ -410,12 +410,12 @@ def real_packets():
     made.append(
         Packet([pack([(["schema"], 1), batch], FIRST), schema, FLAT.serialize().to_pybytes(), HASHES.tobytes()])
     )
-    made.append(packed(end(), ["credit", ["job", 3], "c", 0, "s", 1, 77], ["beat"], SAID))
+    made.append(packed(end(), ["credit", ["job", 3], "c", 0, "s", 1, 77], ["beat"], WATERMARK))
     return [b"".join(bytes(frame) for frame in packet.to_frames()) for packet in made]
 
 
 def mutated(data, random):
-    """Bytes with something wrong somewhere: a few bytes changed, some cut, doubled, or all of them made up."""
+    """Return faulty bytes: some changed, cut or doubled, or all of them random."""
     kind = random.integers(8)
     if kind == 0:
         return random.bytes(int(random.integers(200)))
@@ -425,7 +425,7 @@ def mutated(data, random):
     if kind == 2:
         start = random.integers(len(data))
         changed[start:start] = data[start : start + int(random.integers(1, 64))]
-    # Behind the prefix, or nothing but the prefix would ever be tried.
+    # Change bytes behind the prefix only: most packets would otherwise fail at the prefix already.
     for place in random.integers(PREFIX.size, len(changed), int(random.integers(1, 4))):
         changed[place] = random.choice([0, 1, 0x7F, 0x80, 0xFF, int(random.integers(256))])
     return bytes(changed)
@@ -433,15 +433,15 @@ def mutated(data, random):
 
 @pytest.fixture
 def arrow_memory():
-    """What Arrow takes from here on, and nothing of what it took before or for others."""
+    """A memory pool that counts only what Arrow allocates during the test."""
     whole = pa.default_memory_pool()
-    mine = pa.proxy_memory_pool(whole)
-    pa.set_memory_pool(mine)
-    yield mine
+    pool = pa.proxy_memory_pool(whole)
+    pa.set_memory_pool(pool)
+    yield pool
     pa.set_memory_pool(whole)
 
 
-def test_a_hundred_thousand_frames_of_garbage_harm_nobody(caplog, arrow_memory):
+def test_mutated_packets_are_decoded_or_refused_within_bounded_memory(caplog, arrow_memory):
     caplog.set_level(logging.CRITICAL)
     random = np.random.default_rng(20_150_912)
     good = real_packets()
@@ -455,12 +455,12 @@ def test_a_hundred_thousand_frames_of_garbage_harm_nobody(caplog, arrow_memory):
     assert refused > FRAMES / 3
     assert read > FRAMES / 100
     assert 0 < arrow_memory.max_memory() < 2**20
-    # An error that a job has refers to the frames that it came through, these to the job, and some of them to rows.
+    # The error of a job refers to stack frames, which refer to the job and some of them to rows: a reference cycle.
     gc.collect()
     assert arrow_memory.bytes_allocated() == 0
 
 
-def test_no_memory_is_taken_for_a_packet_that_is_too_large():
+def test_oversized_packet_is_refused_before_allocation():
     sign = bytes(Packet([b""]).to_frames()[0])[:4]
     for nbytes in (2**30 + 1, 2**63):
         with pytest.raises(ProtocolError, match=r"elastic\.max-frame"):
@@ -469,7 +469,7 @@ def test_no_memory_is_taken_for_a_packet_that_is_too_large():
 
 @pytest.mark.parametrize("codec", ["lz4", "zstd"])
 @pytest.mark.parametrize("rows", [FLAT, WORDS], ids=["flat", "stream"])
-def test_compressed_rows_which_would_say_themselves_what_memory_they_take_are_refused(codec, rows):
+def test_compressed_rows_are_refused(codec, rows):
     options = pa.ipc.IpcWriteOptions(compression=codec)
     out = pa.BufferOutputStream()
     with pa.ipc.new_stream(out, rows.schema, options=options) as writer:
