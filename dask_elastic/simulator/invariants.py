@@ -15,16 +15,43 @@ from dask_elastic.vocab.errors import ProtocolError
 from dask_elastic.vocab.identity import ExecutorId
 
 
-def check_executor(executor: ElasticExecutor, remotes: Iterable[RemotePart]) -> None:
-    """Check one executor and its remote tasks between two steps.
+class Invariants:
+    """Checks executors between two steps; what has not changed since an executor's last check is not checked again."""
 
-    Raises
-    ------
-    ProtocolError
-        If two tasks own a shard, the table and the stores disagree, rows of a shard that does not move wait, or
-        more sub-batches are in flight to a remote task, or in its pending queue, than its bounds allow.
-    """
-    _check_owners(executor, [executor.store, *(part.store for part in remotes)])
+    __slots__ = ("_seen",)
+
+    def __init__(self) -> None:
+        self._seen: dict[ExecutorId, tuple[object, ...]] = {}
+
+    def check(self, executor: ElasticExecutor, remotes: Iterable[RemotePart]) -> None:
+        """Check one executor and its remote tasks.
+
+        Raises
+        ------
+        ProtocolError
+            If two tasks own a shard, the table and the stores disagree, rows of a shard that does not move wait, or
+            more sub-batches are in flight to a remote task, or in its pending queue, than its bounds allow.
+        """
+        routes = executor.routes
+        stores = [executor.store, *(part.store for part in remotes)]
+        owners = [store.owner.tobytes() for store in stores]
+        seen = (routes.table.version, tuple(routes.tasks), owners, set(routes.waiting), executor.moves.paused)
+        if self._seen.get(executor.identity) != seen:
+            _check_paused(executor)
+            _check_owners(executor, stores)
+            self._seen[executor.identity] = seen
+        for task in routes.tasks.values():
+            if not task.at_home and len(task.in_flight) > task.window:
+                raise ProtocolError(
+                    f"{executor.identity}: {len(task.in_flight)} sub-batches are in flight to task {task.number}, "
+                    f"whose window is {task.window}"
+                )
+            if task.pending is not None:
+                _check_pending(executor.identity, task.pending)
+
+
+def _check_paused(executor: ElasticExecutor) -> None:
+    """Check that exactly the shards whose moves have paused them are paused, and that only their rows wait."""
     routes = executor.routes
     paused = set(np.flatnonzero(routes.table.paused).tolist())
     if routes.waiting.keys() != paused or executor.moves.paused != paused:
@@ -32,14 +59,6 @@ def check_executor(executor: ElasticExecutor, remotes: Iterable[RemotePart]) -> 
             f"{executor.identity}: the shards {sorted(paused)} are paused, rows wait for {sorted(routes.waiting)}, and "
             f"the moves of {sorted(executor.moves.paused)} have paused them"
         )
-    for task in routes.tasks.values():
-        if not task.at_home and len(task.in_flight) > task.window:
-            raise ProtocolError(
-                f"{executor.identity}: {len(task.in_flight)} sub-batches are in flight to task {task.number}, whose "
-                f"window is {task.window}"
-            )
-        if task.pending is not None:
-            _check_pending(executor.identity, task.pending)
 
 
 def _check_pending(executor: ExecutorId, pending: Pending) -> None:

@@ -22,7 +22,7 @@ from dask_elastic.simulator.credit import Credits
 from dask_elastic.simulator.event_times import EventTimes
 from dask_elastic.simulator.executor_fibers import ExecutorFibers, FollowedExecutor
 from dask_elastic.simulator.fiber import FiberSteps
-from dask_elastic.simulator.invariants import check_executor
+from dask_elastic.simulator.invariants import Invariants
 from dask_elastic.simulator.ledger import Ledger
 from dask_elastic.simulator.network import Credit, End, EventTime, Message, Network, Packet, Rows
 from dask_elastic.simulator.placement import Placement
@@ -86,6 +86,7 @@ class World:
         self.sinks: dict[ExecutorId, SimulatedSink] = {}
         self.credits: dict[tuple[ExecutorId, ExecutorId], Credits] = {}
         self.touched: set[ExecutorId] = set()
+        self.invariants = Invariants()
         self._changes: Counter[ExecutorId] = Counter()
         self.open: set[ExecutorId] = set()
         self.spaces = {
@@ -390,7 +391,7 @@ class World:
         more = self.schedule.step()
         if self.options.check:
             for identity in self.touched:
-                check_executor(self.homes[identity].executor, self._parts(identity))
+                self.invariants.check(self.homes[identity].executor, self._parts(identity))
         return more
 
     def _parts(self, identity: ExecutorId) -> list[RemotePart]:
