@@ -389,6 +389,11 @@ class ElasticExecutor:
 
     # measures
 
+    @property
+    def pending_rows(self) -> int:
+        """Rows that have arrived and are not settled."""
+        return self._pending_rows
+
     def measure(self, now: float) -> ExecutorMeasure:
         """Return the measures of the executor at this moment."""
         # Measuring the state waits until the tasks finish their batches: not under the lock that every batch takes.

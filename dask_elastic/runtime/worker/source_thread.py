@@ -83,7 +83,7 @@ class SourceThread:
         self._read_queue = read_queue
         self._finished = finished
         self._stop = threading.Event()
-        self._read_ahead = ReadAhead()
+        self._read_ahead = ReadAhead() if clock is None else ReadAhead(until=clock.due)
 
     def start(self) -> None:
         """Start reading."""
@@ -118,6 +118,7 @@ class SourceThread:
 
     def _send(self, rows: pa.RecordBatch, due: float) -> None:
         self.rows += rows.num_rows
+        self.exchange.idle_watch.note()
         if (clock := self.clock) is not None:
             self._emit_watermark(clock.begin())
         self.exchange.deliver(self.identity, self.emitter.emit([rows], due))
@@ -131,15 +132,14 @@ class SourceThread:
     def _run(self) -> None:
         rate = Rate(window=1.0)
         clock = self.clock
-        pause = None if clock is None else clock.interval
         while True:
             most = self._rows_at_once(rate)
-            taken = self._read_ahead.take(min(most, JOINED_ROWS), pause)
+            taken = self._read_ahead.take(min(most, JOINED_ROWS))
             if taken is None:
                 break
             rows, due = taken
             if rows is None:
-                assert clock is not None, "only a source with a clock passes a timeout to `take`"
+                assert clock is not None, "only with a clock does `take` wait for a limited time"
                 self._emit_watermark(clock.quiet(time.monotonic()))
                 continue
             for part in cut(rows, max(most, LEAST_ROWS)):
