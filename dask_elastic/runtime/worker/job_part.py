@@ -359,9 +359,8 @@ class JobPart:
     # upkeep
 
     def is_busy(self) -> bool:
-        """Return whether rows wait or are processed at executors at home here, or at remote tasks here."""
-        at_home = any(home.executor.pending_rows for home in self.homes.values())
-        return at_home or any(remote.part.is_busy for remote in list(self.remotes.values()))
+        """Return whether rows waited or were processed here at the last report, or are now at remote tasks here."""
+        return self.last_report.has_backlog or any(remote.part.is_busy for remote in list(self.remotes.values()))
 
     def balance_due(self) -> None:
         """Balance every executor at home here, unless the paradigm is static."""

@@ -43,6 +43,11 @@ class LastReport:
         self._sent: PartReport | None = None
         self._measured_at = 0.0
 
+    @property
+    def has_backlog(self) -> bool:
+        """Whether rows waited or were processed at executors here when the last report was made."""
+        return self._sent is not None and any(executor.queue for executor in self._sent.executors)
+
     def is_due(self) -> bool:
         """Return whether to measure the part: always, but an idle part only every `CHECK_SECONDS`."""
         now = self._clock()
