@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 
 from dask_elastic.vocab.errors import TopologyError
 
 SLICE_SECONDS = 0.005
-"""The time span of one slice, in seconds: short compared with latency targets, long compared with its overhead."""
+"""The time span of the longest slice, in seconds: short compared with latency targets, long compared with its cost."""
+
+TICK_SECONDS = 0.001
+"""The least time between two ticks: rows that become due in between leave together."""
+
+BUSY_SHARE = 0.2
+"""The largest share of a source's time that sending slices may take before the ticks are stretched."""
+
+SMOOTHING = 1 / 8
+"""Weight of the newest slice in the mean cost of slices."""
 
 
 def rows_within(rate: float | None, seconds: float, most: int) -> int:
@@ -112,6 +121,9 @@ class Pace:
         self.started = started
         self.rows = 0
         self._slice_rows = rows_within(rate, slice_seconds, max_rows)
+        self._interval = TICK_SECONDS
+        self._cost = 0.0
+        self._tick = self._target = -math.inf
 
     @property
     def due(self) -> float | None:
@@ -157,3 +169,96 @@ class Pace:
             due = self.due
             self.rows += piece.num_rows
             yield piece, due
+
+    def ticks(
+        self, rows: pa.RecordBatch, clock: Callable[[], float], wait: Callable[[float], bool]
+    ) -> Iterator[tuple[pa.RecordBatch, float]]:
+        """Slice the next batch of the stream when its rows are due: at each tick, whatever has become due.
+
+        Parameters
+        ----------
+        rows : RecordBatch
+            The batch.
+        clock : callable
+            Returns the time in seconds.
+        wait : callable
+            Waits for so many seconds; returns True to end the iteration.
+
+        Yields
+        ------
+        tuple of RecordBatch and float
+            A slice and its due time, which has passed. Slices of several batches may leave at one tick.
+
+        Notes
+        -----
+        Ticks are a millisecond apart at least, and further apart, up to 5 ms, if slices cost so much that sending one
+        every millisecond would occupy the source; see `note_cost`. A tick is not late because the tick before it was.
+
+        Examples
+        --------
+        >>> pace = Pace(rate=4_000, started=10.0)
+        >>> times = iter([10.0, 10.0, 10.0015])
+        >>> rows = pa.RecordBatch.from_pydict({"a": [1, 2, 3, 4, 5]})
+        >>> [(piece.num_rows, due) for piece, due in pace.ticks(rows, lambda: next(times), lambda seconds: False)]
+        [(1, 10.0), (4, 10.00025)]
+        """
+        rate, start = self.rate, 0
+        assert rate is not None, "a stream without a rate is always due"
+        while start < rows.num_rows:
+            due = self.started + self.rows / rate
+            if due > self._tick:
+                now = clock()
+                self._target = max(due, self._target + self._interval)
+                if self._target > now:
+                    if wait(self._target - now):
+                        return
+                    now = clock()
+                self._tick = max(now, self._target)
+                # A source that lags has the next tick an interval from now.
+                self._target = max(self._target, self._tick - self._interval)
+            ready = max(1, int((self._tick - self.started) * rate) + 1 - self.rows)
+            piece = rows.slice(start, min(ready, self._slice_rows))
+            start += piece.num_rows
+            self.rows += piece.num_rows
+            yield piece, due
+
+    def is_small(self, rows: pa.RecordBatch) -> bool:
+        """Return whether more rows than these are due at a tick, so that it pays to join them with others.
+
+        Parameters
+        ----------
+        rows : RecordBatch
+            A slice.
+
+        Examples
+        --------
+        >>> pace = Pace(rate=4_000, started=10.0)
+        >>> rows = pa.RecordBatch.from_pydict({"a": [1, 2]})
+        >>> pace.is_small(rows.slice(0, 1)), pace.is_small(rows)
+        (True, False)
+        """
+        return self.rate is not None and rows.num_rows < self.rate * self._interval / 2
+
+    def note_cost(self, seconds: float) -> None:
+        """Take the time that sending a slice took; ticks keep such that sending takes `BUSY_SHARE` of them at most.
+
+        Parameters
+        ----------
+        seconds : float
+            The time, waiting included.
+
+        Examples
+        --------
+        >>> pace = Pace(rate=4_000, started=10.0)
+        >>> for _ in range(50):
+        ...     pace.note_cost(0.0005)
+        >>> round(pace.interval, 4)
+        0.0025
+        """
+        self._cost += (seconds - self._cost) * SMOOTHING
+        self._interval = min(max(self._cost / BUSY_SHARE, TICK_SECONDS), SLICE_SECONDS)
+
+    @property
+    def interval(self) -> float:
+        """The least time between two ticks, in seconds."""
+        return self._interval

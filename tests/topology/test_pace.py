@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_elastic.topology.pace import Pace, cut, rows_within
+from dask_elastic.topology.pace import SLICE_SECONDS, TICK_SECONDS, Pace, cut, rows_within
 from dask_elastic.vocab.errors import TopologyError
 
 
@@ -84,3 +84,97 @@ def test_rows_that_arrive_late_are_due_on_arrival():
     assert [due for _, due in pace.slice(numbered(40, 10))] == [pytest.approx(5.2)]
     pace.note_arrival(requested=9.0, now=9.5)
     assert pace.due == pytest.approx(5.8)
+
+
+class Clock:
+    """A virtual clock; waiting takes a little longer than asked, as it does in reality."""
+
+    def __init__(self, overshoot: float = 0.0):
+        self.now = 100.0
+        self.overshoot = overshoot
+        self.waits = 0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def wait(self, seconds: float) -> bool:
+        assert seconds > 0
+        self.waits += 1
+        self.now += seconds + self.overshoot
+        return False
+
+
+@given(
+    sizes=st.lists(st.integers(0, 300), max_size=20),
+    rate=st.floats(0.1, 1e6),
+    overshoot=st.floats(0.0, 0.02),
+    cost=st.floats(0.0, 0.004),
+)
+def test_ticks_keep_order_and_due_times_and_send_no_row_early(sizes, rate, overshoot, cost):
+    pace, clock = Pace(rate, started=100.0), Clock(overshoot)
+    seen: list[int] = []
+    for size in sizes:
+        for piece, due in pace.ticks(numbered(len(seen), size), clock, clock.wait):
+            assert due == pytest.approx(100.0 + piece["n"][0].as_py() / rate)
+            last = 100.0 + piece["n"][-1].as_py() / rate
+            assert last <= clock.now + 1e-6, "a row leaves when it is due"
+            assert piece.num_rows <= max(1, rate * SLICE_SECONDS)
+            seen += piece["n"].to_pylist()
+            clock.now += cost
+            pace.note_cost(cost)
+    assert seen == list(range(sum(sizes)))
+    assert pace.rows == sum(sizes)
+
+
+@pytest.mark.parametrize("rate", [1_000, 1_300, 10_000, 100_000])
+def test_rows_leave_at_ticks_of_a_millisecond(rate):
+    pace, clock = Pace(rate, started=100.0), Clock()
+    slices = [(piece.num_rows, clock.now) for piece, _ in pace.ticks(numbered(0, rate), clock, clock.wait)]
+    assert sum(count for count, _ in slices) == rate
+    assert 900 <= len(slices) <= 1_001
+    assert clock.now - 100.0 < 1.0 + 2 * TICK_SECONDS
+
+
+def test_late_tick_does_not_delay_the_next_one():
+    pace, clock = Pace(1_000, started=100.0), Clock(overshoot=0.0002)
+    late = [clock.now - due for _, due in pace.ticks(numbered(0, 500), clock, clock.wait)]
+    assert max(late) < 0.0003, "the lateness of waits does not add up"
+
+
+def test_tiny_batches_that_are_due_need_no_wait_of_their_own():
+    pace, clock = Pace(20_000, started=100.0), Clock()
+    for number in range(2_000):
+        for _ in pace.ticks(numbered(number, 1), clock, clock.wait):
+            pass
+    assert clock.waits <= 101
+    assert pace.is_small(numbered(0, 1))
+    assert not pace.is_small(numbered(0, 20))
+    assert not Pace(None, started=0.0).is_small(numbered(0, 1))
+
+
+def test_source_that_lags_sends_without_waiting_until_it_has_caught_up():
+    pace, clock = Pace(1_000, started=100.0), Clock()
+    clock.now = 103.0
+    slices = [piece.num_rows for piece, _ in pace.ticks(numbered(0, 3_001), clock, clock.wait)]
+    assert clock.waits == 0
+    assert set(slices[:-1]) == {5}
+
+
+def test_ticks_are_stretched_while_slices_are_costly():
+    pace = Pace(1_000, started=0.0)
+    assert pace.interval == TICK_SECONDS
+    for _ in range(100):
+        pace.note_cost(0.1)
+    assert pace.interval == SLICE_SECONDS
+    for _ in range(100):
+        pace.note_cost(0.0004)
+    assert pace.interval == pytest.approx(0.002, rel=0.05)
+    for _ in range(100):
+        pace.note_cost(0.0)
+    assert pace.interval == TICK_SECONDS
+
+
+def test_ended_wait_ends_the_ticks():
+    pace = Pace(10, started=100.0)
+    assert [piece.num_rows for piece, _ in pace.ticks(numbered(0, 5), lambda: 100.0, lambda seconds: True)] == [1]
+    assert pace.rows == 1

@@ -84,6 +84,7 @@ class SourceThread:
         self._finished = finished
         self._stop = threading.Event()
         self._read_ahead = ReadAhead()
+        self._pace = Pace(source.rate and source.rate / instances, time.time())
 
     def start(self) -> None:
         """Start reading."""
@@ -106,9 +107,10 @@ class SourceThread:
 
     def _run_reader(self) -> None:
         # A reader that waits until rows are due sends them itself. If it lags, it reads ahead: batches are then joined.
+        # So are those that are small compared with what is due at one moment.
         waits = self.source.pushed or self.source.rate is not None
         for rows, due in self._paced():
-            if waits and time.time() - due < SLICE_SECONDS:
+            if waits and time.time() - due < SLICE_SECONDS and not self._pace.is_small(rows):
                 is_open = self._read_ahead.pass_through(rows, due, self._send)
             else:
                 is_open = self._read_ahead.put(rows, due)
@@ -117,12 +119,14 @@ class SourceThread:
         self._read_ahead.close()
 
     def _send(self, rows: pa.RecordBatch, due: float) -> None:
+        began = time.monotonic()
         self.rows += rows.num_rows
         if (clock := self.clock) is not None:
             self._emit_watermark(clock.begin())
         self.exchange.deliver(self.identity, self.emitter.emit([rows], due))
         if clock is not None:
             self._emit_watermark(clock.sent(rows, time.monotonic()))
+        self._pace.note_cost(time.monotonic() - began)
 
     def _emit_watermark(self, watermark: Watermark | None) -> None:
         if watermark is not None:
@@ -159,25 +163,34 @@ class SourceThread:
 
     def _paced(self) -> Iterator[tuple[pa.RecordBatch, float]]:
         """Yield batches, each with the time at which it was due; waits until it is due."""
-        rate = self.source.rate
-        if rate is None:
+        if self.source.rate is None:
             for rows in self._read():
-                yield rows, time.time()
+                yield rows, self._arrival()
             return
-        pace = Pace(rate / self.instances, time.time())
-        for rows in self._read_pushed(pace) if self.source.pushed else self._read():
-            for part, due in pace.slice(rows):
-                assert due is not None
-                if self._stop.wait(max(0.0, due - time.time())):
-                    return
-                yield part, due
+        self._pace.started = time.time()
+        for rows in self._read_pushed() if self.source.pushed else self._read():
+            given = self._due_as_sent()
+            for part, due in self._pace.ticks(rows, time.time, self._stop.wait):
+                yield part, due if given is None else given
 
-    def _read_pushed(self, pace: Pace) -> Iterator[pa.RecordBatch]:
+    def _arrival(self) -> float:
+        """Return when the rows read last were due: when they arrived, unless their sender has said it."""
+        if not isinstance(self.mailbox, Mailbox) or not self.source.pushed:
+            return time.time()
+        given = self._due_as_sent()
+        return self.mailbox.arrived if given is None else given
+
+    def _due_as_sent(self) -> float | None:
+        """Return the due time that a sender gave for the rows read last; now if it is still to come."""
+        given = self.mailbox.due if isinstance(self.mailbox, Mailbox) else None
+        return None if given is None else min(given, time.time())
+
+    def _read_pushed(self) -> Iterator[pa.RecordBatch]:
         """Yield pushed batches; time without any does not count as lag."""
         pushed = self._read()
         requested = time.time()
         for rows in pushed:
-            pace.note_arrival(requested, time.time())
+            self._pace.note_arrival(requested, time.time())
             yield rows
             requested = time.time()
 
