@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from _late_rows import NEVER, note, taken_late
 from distributed import Client, LocalCluster
 
 import dask_elastic as de
@@ -27,26 +28,9 @@ SCHEMA = pa.schema({"key": pa.int64(), "value": pa.float64()})
 WAYS = {"direct": None, "scheduler": False}
 
 
-def batch(rows: int) -> pa.RecordBatch:
-    """Return a batch."""
-    return pa.record_batch({"key": np.arange(rows), "value": np.ones(rows)}, schema=SCHEMA)
-
-
-LATE: list[float] = []
-"""On the worker: seconds from the due time, which the column `value` has, to the sink."""
-
-
-def note(rows: pa.RecordBatch) -> None:
-    """Note the latency of a batch."""
-    now = time.time()
-    LATE.extend((now - rows["value"].to_numpy()).tolist())
-
-
-def taken_late() -> list[float]:
-    """Return and clear what `note` noted."""
-    found = LATE.copy()
-    LATE.clear()
-    return found
+def batch(rows: int, due: float = NEVER) -> pa.RecordBatch:
+    """Return a batch whose rows carry their due time."""
+    return pa.record_batch({"key": np.arange(rows), "value": np.full(rows, due)}, schema=SCHEMA)
 
 
 def submitted(client: Client) -> de.Job:
@@ -73,13 +57,12 @@ def burst(job: de.Job, rows: int, calls: int) -> tuple[float, float]:
 def paced(client: Client, job: de.Job, rows: int, calls: int, pace: float) -> tuple[float, float, float]:
     """Send at a steady pace; return seconds of the median call, and p50 and p99 of the latency to the sink."""
     client.run(taken_late)
-    keys = np.arange(rows)
     each = []
     began = time.time() + 0.1
     for number in range(calls):
         due = began + number / pace
         time.sleep(max(0.0, due - time.time()))
-        sent = pa.record_batch({"key": keys, "value": np.full(rows, due)}, schema=SCHEMA)
+        sent = batch(rows, due)
         start = time.perf_counter()
         job.send(sent, due=due)
         each.append(time.perf_counter() - start)
@@ -113,7 +96,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 100, 10_000])
     parser.add_argument("--pace", type=float, default=500.0, help="calls per second of the steady part")
     arguments = parser.parse_args()
-    with LocalCluster(n_workers=1, threads_per_worker=2, dashboard_address=None) as cluster:
+    with LocalCluster(n_workers=1, threads_per_worker=2, dashboard_address=":0") as cluster:
         for rows in arguments.rows:
             found: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
             for _ in range(arguments.runs):
