@@ -44,6 +44,7 @@ class Job(JobInput, JobReader):
 
     >>> import asyncio
     >>> import dask_elastic as de
+    >>> import pyarrow as pa
     >>> from dask.distributed import Client
     >>> client = Client(n_workers=1, threads_per_worker=2, processes=False, dashboard_address=None)
     >>> topology = de.Topology("letters")
@@ -281,6 +282,7 @@ def job(name: str, client: Client | None = None) -> Job:
     Examples
     --------
     >>> import dask_elastic as de
+    >>> import pyarrow as pa
     >>> from dask.distributed import Client
     >>> topology = de.Topology("letters")
     >>> topology.source("letters", de.sources.Arrow(pa.table({"letter": ["a"]}))).sink(de.sinks.Collect(), name="out")
