@@ -13,13 +13,13 @@ SLICE_SECONDS = 0.005
 """The time span of the longest slice, in seconds: short compared with latency targets, long compared with its cost."""
 
 TICK_SECONDS = 0.001
-"""The least time between two ticks: rows that become due in between leave together."""
+"""The least time between two ticks: rows that are due in between leave together."""
 
-BUSY_SHARE = 0.2
-"""The largest share of a source's time that sending slices may take before the ticks are stretched."""
+LIGHT_LOAD = 0.25
+"""Busy cores of a process up to which ticks are that short; with more load they are stretched up to `SLICE_SECONDS`."""
 
-SMOOTHING = 1 / 8
-"""Weight of the newest slice in the mean cost of slices."""
+_STEP = 1.25
+_TOLERANCE = 1e-3
 
 
 def rows_within(rate: float | None, seconds: float, most: int) -> int:
@@ -122,8 +122,7 @@ class Pace:
         self.rows = 0
         self._slice_rows = rows_within(rate, slice_seconds, max_rows)
         self._interval = TICK_SECONDS
-        self._cost = 0.0
-        self._tick = self._target = -math.inf
+        self._tick = self._horizon = -math.inf
 
     @property
     def due(self) -> float | None:
@@ -173,7 +172,7 @@ class Pace:
     def ticks(
         self, rows: pa.RecordBatch, clock: Callable[[], float], wait: Callable[[float], bool]
     ) -> Iterator[tuple[pa.RecordBatch, float]]:
-        """Slice the next batch of the stream when its rows are due: at each tick, whatever has become due.
+        """Slice the next batch of the stream, waiting for ticks: at each, the rows leave that are due until the next.
 
         Parameters
         ----------
@@ -187,43 +186,50 @@ class Pace:
         Yields
         ------
         tuple of RecordBatch and float
-            A slice and its due time, which has passed. Slices of several batches may leave at one tick.
+            A slice, and when it was due: with its first row, or with the tick. Slices of several batches may leave at
+            one tick.
 
         Notes
         -----
-        Ticks are a millisecond apart at least, and further apart, up to 5 ms, if slices cost so much that sending one
-        every millisecond would occupy the source; see `note_cost`. A tick is not late because the tick before it was.
+        Ticks are a millisecond apart at least, and up to 5 ms when the process is busy; see `note_load`. A tick is not
+        late because the one before it was. A source that lags sends what is due without waiting.
 
         Examples
         --------
         >>> pace = Pace(rate=4_000, started=10.0)
-        >>> times = iter([10.0, 10.0, 10.0015])
+        >>> times = iter([10.0, 10.0, 10.001])
         >>> rows = pa.RecordBatch.from_pydict({"a": [1, 2, 3, 4, 5]})
         >>> [(piece.num_rows, due) for piece, due in pace.ticks(rows, lambda: next(times), lambda seconds: False)]
-        [(1, 10.0), (4, 10.00025)]
+        [(4, 10.0), (1, 10.001)]
         """
         rate, start = self.rate, 0
         assert rate is not None, "a stream without a rate is always due"
         while start < rows.num_rows:
             due = self.started + self.rows / rate
-            if due > self._tick:
-                now = clock()
-                self._target = max(due, self._target + self._interval)
-                if self._target > now:
-                    if wait(self._target - now):
+            ready = self._ready(rate)
+            if ready <= 0:
+                tick, now = max(due, self._tick + self._interval), clock()
+                if tick > now:
+                    if wait(tick - now):
                         return
-                    now = clock()
-                self._tick = max(now, self._target)
-                # A source that lags has the next tick an interval from now.
-                self._target = max(self._target, self._tick - self._interval)
-            ready = max(1, int((self._tick - self.started) * rate) + 1 - self.rows)
+                    now = max(clock(), tick)
+                self._horizon = max(tick + self._interval, now)
+                # After a tick that came late, the next one is as soon as rows are due.
+                self._tick = max(tick, now - self._interval)
+                ready = max(1, self._ready(rate))
             piece = rows.slice(start, min(ready, self._slice_rows))
             start += piece.num_rows
             self.rows += piece.num_rows
-            yield piece, due
+            yield piece, min(due, self._horizon - self._interval)
+
+    def _ready(self, rate: float) -> int:
+        """Return how many rows are due before the horizon of the last tick."""
+        if self._horizon == -math.inf:
+            return 0
+        return math.ceil((self._horizon - self.started) * rate - _TOLERANCE) - self.rows
 
     def is_small(self, rows: pa.RecordBatch) -> bool:
-        """Return whether more rows than these are due at a tick, so that it pays to join them with others.
+        """Return whether more rows than these leave at a tick, so that it pays to join them with others.
 
         Parameters
         ----------
@@ -239,24 +245,23 @@ class Pace:
         """
         return self.rate is not None and rows.num_rows < self.rate * self._interval / 2
 
-    def note_cost(self, seconds: float) -> None:
-        """Take the time that sending a slice took; ticks keep such that sending takes `BUSY_SHARE` of them at most.
+    def note_load(self, cores: float) -> None:
+        """Take how many cores the process has recently used; the ticks get longer or shorter by a step.
 
         Parameters
         ----------
-        seconds : float
-            The time, waiting included.
+        cores : float
+            The busy cores, over some tens of milliseconds.
 
         Examples
         --------
         >>> pace = Pace(rate=4_000, started=10.0)
-        >>> for _ in range(50):
-        ...     pace.note_cost(0.0005)
-        >>> round(pace.interval, 4)
-        0.0025
+        >>> pace.note_load(1.5)
+        >>> pace.interval
+        0.00125
         """
-        self._cost += (seconds - self._cost) * SMOOTHING
-        self._interval = min(max(self._cost / BUSY_SHARE, TICK_SECONDS), SLICE_SECONDS)
+        step = _STEP if cores > LIGHT_LOAD else 1 / _STEP
+        self._interval = min(max(self._interval * step, TICK_SECONDS), SLICE_SECONDS)
 
     @property
     def interval(self) -> float:

@@ -31,6 +31,10 @@ LEAST_ROWS = 1_024
 """Batches up to this many rows are not cut: that would cost more than it saves."""
 
 
+LOAD_SECONDS = 0.05
+"""Seconds over which a source with a rate measures the load of its process."""
+
+
 class SourceThread:
     """Reads one instance of a source, paces it, and sends its rows on.
 
@@ -85,6 +89,7 @@ class SourceThread:
         self._stop = threading.Event()
         self._read_ahead = ReadAhead()
         self._pace = Pace(source.rate and source.rate / instances, time.time())
+        self._load = time.monotonic(), time.process_time()
 
     def start(self) -> None:
         """Start reading."""
@@ -119,14 +124,12 @@ class SourceThread:
         self._read_ahead.close()
 
     def _send(self, rows: pa.RecordBatch, due: float) -> None:
-        began = time.monotonic()
         self.rows += rows.num_rows
         if (clock := self.clock) is not None:
             self._emit_watermark(clock.begin())
         self.exchange.deliver(self.identity, self.emitter.emit([rows], due))
         if clock is not None:
             self._emit_watermark(clock.sent(rows, time.monotonic()))
-        self._pace.note_cost(time.monotonic() - began)
 
     def _emit_watermark(self, watermark: Watermark | None) -> None:
         if watermark is not None:
@@ -172,6 +175,13 @@ class SourceThread:
             given = self._due_as_sent()
             for part, due in self._pace.ticks(rows, time.time, self._stop.wait):
                 yield part, due if given is None else given
+                self._note_load()
+
+    def _note_load(self) -> None:
+        now, (then, busy) = time.monotonic(), self._load
+        if now - then >= LOAD_SECONDS:
+            self._load = now, time.process_time()
+            self._pace.note_load((self._load[1] - busy) / (now - then))
 
     def _arrival(self) -> float:
         """Return when the rows read last were due: when they arrived, unless their sender has said it."""
