@@ -15,7 +15,7 @@ SLICE_SECONDS = 0.005
 TICK_SECONDS = 0.001
 """The least time between two ticks: rows that are due in between leave together."""
 
-LIGHT_LOAD = 0.25
+LIGHT_LOAD = 0.4
 """Busy cores of a process up to which ticks are that short; with more load they are stretched up to `SLICE_SECONDS`."""
 
 _STEP = 1.25
