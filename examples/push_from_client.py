@@ -28,7 +28,7 @@ def build() -> de.Topology:
 
 
 def wait_for(job: de.Job, bookings: int) -> None:
-    """Wait until the state has all bookings: `send` returns when the source has the rows, which is earlier."""
+    """Wait until the state has all bookings: `send` returns when the rows have left, which is earlier."""
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
         state = job.state("accounts").to_arrow()

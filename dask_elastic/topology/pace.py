@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 
 from dask_elastic.vocab.errors import TopologyError
 
 SLICE_SECONDS = 0.005
-"""The time span of one slice, in seconds: short compared with latency targets, long compared with its overhead."""
+"""The time span of the longest slice, in seconds: short compared with latency targets, long compared with its cost."""
+
+TICK_SECONDS = 0.001
+"""The least time between two ticks: rows that are due in between leave together."""
+
+LIGHT_LOAD = 0.4
+"""Busy cores of a process up to which ticks are that short; with more load they are stretched up to `SLICE_SECONDS`."""
+
+_STEP = 1.25
+_TOLERANCE = 1e-3
 
 
 def rows_within(rate: float | None, seconds: float, most: int) -> int:
@@ -112,6 +121,8 @@ class Pace:
         self.started = started
         self.rows = 0
         self._slice_rows = rows_within(rate, slice_seconds, max_rows)
+        self._interval = TICK_SECONDS
+        self._tick = self._horizon = -math.inf
 
     @property
     def due(self) -> float | None:
@@ -157,3 +168,102 @@ class Pace:
             due = self.due
             self.rows += piece.num_rows
             yield piece, due
+
+    def ticks(
+        self, rows: pa.RecordBatch, clock: Callable[[], float], wait: Callable[[float], bool]
+    ) -> Iterator[tuple[pa.RecordBatch, float]]:
+        """Slice the next batch of the stream, waiting for ticks: at each, the rows leave that are due until the next.
+
+        Parameters
+        ----------
+        rows : RecordBatch
+            The batch.
+        clock : callable
+            Returns the time in seconds.
+        wait : callable
+            Waits for so many seconds; returns True to end the iteration.
+
+        Yields
+        ------
+        tuple of RecordBatch and float
+            A slice, and when it was due: with its first row, or with the tick. Slices of several batches may leave at
+            one tick.
+
+        Notes
+        -----
+        Ticks are a millisecond apart at least, and up to 5 ms when the process is busy; see `note_load`. A tick is not
+        late because the one before it was. A source that lags sends what is due without waiting.
+
+        Examples
+        --------
+        >>> pace = Pace(rate=4_000, started=10.0)
+        >>> times = iter([10.0, 10.0, 10.001])
+        >>> rows = pa.RecordBatch.from_pydict({"a": [1, 2, 3, 4, 5]})
+        >>> [(piece.num_rows, due) for piece, due in pace.ticks(rows, lambda: next(times), lambda seconds: False)]
+        [(4, 10.0), (1, 10.001)]
+        """
+        rate, start = self.rate, 0
+        assert rate is not None, "a stream without a rate is always due"
+        while start < rows.num_rows:
+            due = self.started + self.rows / rate
+            ready = self._ready(rate)
+            if ready <= 0:
+                tick, now = max(due, self._tick + self._interval), clock()
+                if tick > now:
+                    if wait(tick - now):
+                        return
+                    now = max(clock(), tick)
+                self._horizon = max(tick + self._interval, now)
+                # After a tick that came late, the next one is as soon as rows are due.
+                self._tick = max(tick, now - self._interval)
+                ready = max(1, self._ready(rate))
+            piece = rows.slice(start, min(ready, self._slice_rows))
+            start += piece.num_rows
+            self.rows += piece.num_rows
+            yield piece, min(due, self._horizon - self._interval)
+
+    def _ready(self, rate: float) -> int:
+        """Return how many rows are due before the horizon of the last tick."""
+        if self._horizon == -math.inf:
+            return 0
+        return math.ceil((self._horizon - self.started) * rate - _TOLERANCE) - self.rows
+
+    def is_small(self, rows: pa.RecordBatch) -> bool:
+        """Return whether more rows than these leave at a tick, so that it pays to join them with others.
+
+        Parameters
+        ----------
+        rows : RecordBatch
+            A slice.
+
+        Examples
+        --------
+        >>> pace = Pace(rate=4_000, started=10.0)
+        >>> rows = pa.RecordBatch.from_pydict({"a": [1, 2]})
+        >>> pace.is_small(rows.slice(0, 1)), pace.is_small(rows)
+        (True, False)
+        """
+        return self.rate is not None and rows.num_rows < self.rate * self._interval / 2
+
+    def note_load(self, cores: float) -> None:
+        """Take how many cores the process has recently used; the ticks get longer or shorter by a step.
+
+        Parameters
+        ----------
+        cores : float
+            The busy cores, over some tens of milliseconds.
+
+        Examples
+        --------
+        >>> pace = Pace(rate=4_000, started=10.0)
+        >>> pace.note_load(1.5)
+        >>> pace.interval
+        0.00125
+        """
+        step = _STEP if cores > LIGHT_LOAD else 1 / _STEP
+        self._interval = min(max(self._interval * step, TICK_SECONDS), SLICE_SECONDS)
+
+    @property
+    def interval(self) -> float:
+        """The least time between two ticks, in seconds."""
+        return self._interval

@@ -95,6 +95,44 @@ def test_closed_mailbox_refuses_offers_and_wakes_waiting_threads():
     assert reading.done().result == [ROWS]
 
 
+def test_mailbox_joins_waiting_batches_and_keeps_oldest_due_time():
+    mailbox = Mailbox()
+    for due in (5.0, 3.0, 4.0):
+        mailbox.offer(ROWS, 0.0, due)
+    mailbox.offer(ROWS, 0.0)
+    mailbox.offer(pa.record_batch({"w": [1]}), 0.0)
+    mailbox.close()
+    read = [(batch.num_rows, mailbox.due) for batch in mailbox]
+    assert read == [(12, 3.0), (4, None), (1, None)]
+
+
+def test_mailbox_does_not_join_beyond_the_limit():
+    mailbox = Mailbox()
+    for size in (30_000, 2_000, 2_000):
+        mailbox.offer(pa.record_batch({"v": range(size)}), 0.0)
+    mailbox.close()
+    assert [batch.num_rows for batch in mailbox] == [32_000, 2_000]
+
+
+def test_mailbox_of_tiny_batches_is_bounded_in_number():
+    mailbox = Mailbox(limit=100_000)
+    taken = sum(mailbox.offer(pa.record_batch({"v": [1]}), 0.0) for _ in range(1_000))
+    assert 50 <= taken <= 100
+
+
+def test_mailbox_tells_watchers_once_that_it_is_closed():
+    mailbox, told = Mailbox(), []
+    mailbox.watch(lambda: told.append("first"))
+    second = lambda: told.append("second")  # noqa: E731
+    mailbox.watch(second)
+    mailbox.unwatch(second)
+    mailbox.close()
+    mailbox.abort()
+    assert told == ["first"]
+    mailbox.watch(lambda: told.append("late"))
+    assert told == ["first", "late"]
+
+
 def test_doorbell_rung_before_wait_ends_the_wait():
     bell = Doorbell()
     bell.ring()

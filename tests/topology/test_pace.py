@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_elastic.topology.pace import Pace, cut, rows_within
+from dask_elastic.topology.pace import SLICE_SECONDS, TICK_SECONDS, Pace, cut, rows_within
 from dask_elastic.vocab.errors import TopologyError
 
 
@@ -84,3 +84,107 @@ def test_rows_that_arrive_late_are_due_on_arrival():
     assert [due for _, due in pace.slice(numbered(40, 10))] == [pytest.approx(5.2)]
     pace.note_arrival(requested=9.0, now=9.5)
     assert pace.due == pytest.approx(5.8)
+
+
+class Clock:
+    """A virtual clock; waiting takes a little longer than asked, as it does in reality."""
+
+    def __init__(self, overshoot: float = 0.0):
+        self.now = 100.0
+        self.overshoot = overshoot
+        self.waits = 0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def wait(self, seconds: float) -> bool:
+        assert seconds > 0
+        self.waits += 1
+        self.now += seconds + self.overshoot
+        return False
+
+
+@given(
+    sizes=st.lists(st.integers(0, 300), max_size=20),
+    rate=st.floats(0.1, 1e6),
+    overshoot=st.floats(0.0, 0.02),
+    cost=st.floats(0.0, 0.004),
+)
+def test_ticks_keep_order_and_send_no_row_before_its_tick(sizes, rate, overshoot, cost):
+    pace, clock = Pace(rate, started=100.0), Clock(overshoot)
+    seen: list[int] = []
+    for size in sizes:
+        for piece, due in pace.ticks(numbered(len(seen), size), clock, clock.wait):
+            first, last = (100.0 + piece["n"][place].as_py() / rate for place in (0, -1))
+            assert due <= min(clock.now, first) + 1e-6, "a slice leaves when it is due, and is due with its first row"
+            assert due >= first - SLICE_SECONDS - 1e-6, "or with the tick before"
+            assert last <= max(clock.now, due + SLICE_SECONDS) + 1.01 / rate * 1e-3 + 1e-6
+            assert piece.num_rows <= max(1, rate * SLICE_SECONDS)
+            seen += piece["n"].to_pylist()
+            clock.now += cost
+            pace.note_load(cost / TICK_SECONDS)
+    assert seen == list(range(sum(sizes)))
+    assert pace.rows == sum(sizes)
+
+
+@pytest.mark.parametrize("rate", [1_000, 10_000, 100_000])
+@pytest.mark.parametrize("overshoot", [0.0, 0.0003])
+def test_millisecond_of_rows_leaves_whole_when_its_first_row_is_due(rate, overshoot):
+    pace, clock, size = Pace(rate, started=100.0), Clock(overshoot), rate // 1_000
+    for number in range(2_000):
+        slices = list(pace.ticks(numbered(number * size, size), clock, clock.wait))
+        assert [(piece.num_rows, round(due, 6)) for piece, due in slices] == [(size, round(100.0 + number / 1_000, 6))]
+        assert 0 <= clock.now - slices[0][1] < 0.00031, "the lateness of waits does not add up"
+
+
+@pytest.mark.parametrize("rate", [1_300, 30_000, 100_000])
+def test_rows_leave_at_ticks_of_a_millisecond(rate):
+    pace, clock = Pace(rate, started=100.0), Clock()
+    slices = [piece.num_rows for piece, _ in pace.ticks(numbered(0, rate), clock, clock.wait)]
+    assert sum(slices) == rate
+    assert 600 <= len(slices) <= 1_001
+    assert clock.now - 100.0 < 1.0
+
+
+def test_slow_stream_sends_each_row_when_it_is_due():
+    pace, clock = Pace(10, started=100.0), Clock()
+    left = [(piece.num_rows, round(clock.now, 6)) for piece, _ in pace.ticks(numbered(0, 5), clock, clock.wait)]
+    assert left == [(1, 100.0), (1, 100.1), (1, 100.2), (1, 100.3), (1, 100.4)]
+
+
+def test_tiny_batches_of_one_tick_need_one_wait():
+    pace, clock = Pace(20_000, started=100.0), Clock()
+    for number in range(2_000):
+        for _, due in pace.ticks(numbered(number, 1), clock, clock.wait):
+            assert due <= clock.now
+    assert clock.waits <= 101
+    assert pace.is_small(numbered(0, 1))
+    assert not pace.is_small(numbered(0, 20))
+    assert not Pace(None, started=0.0).is_small(numbered(0, 1))
+
+
+def test_source_that_lags_sends_without_waiting_until_it_has_caught_up():
+    pace, clock = Pace(1_000, started=100.0), Clock()
+    clock.now = 103.0
+    slices = [piece.num_rows for piece, _ in pace.ticks(numbered(0, 3_000), clock, clock.wait)]
+    assert clock.waits == 0
+    assert set(slices) == {5}
+    late = [clock.now - due for _, due in pace.ticks(numbered(3_000, 50), clock, clock.wait)]
+    assert max(late) <= TICK_SECONDS
+
+
+def test_ticks_are_stretched_while_process_is_busy():
+    pace = Pace(1_000, started=0.0)
+    assert pace.interval == TICK_SECONDS
+    for _ in range(20):
+        pace.note_load(0.8)
+    assert pace.interval == SLICE_SECONDS
+    for _ in range(20):
+        pace.note_load(0.1)
+    assert pace.interval == TICK_SECONDS
+
+
+def test_ended_wait_ends_the_ticks():
+    pace = Pace(10, started=100.0)
+    assert [piece.num_rows for piece, _ in pace.ticks(numbered(0, 5), lambda: 100.0, lambda seconds: True)] == [1]
+    assert pace.rows == 1

@@ -5,20 +5,18 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Literal
 
-import pyarrow as pa
-from dask.utils import parse_timedelta
-
 from dask_elastic.runtime.client.call import call_scheduler, default_client
+from dask_elastic.runtime.client.job_input import JobInput, seconds_of
 from dask_elastic.runtime.client.job_reader import JobReader
 from dask_elastic.runtime.client.job_view import html, summary
 from dask_elastic.runtime.client.progress import Progress
+from dask_elastic.runtime.client.senders import doubt, drop
 from dask_elastic.runtime.protocol import job_calls, job_status
 from dask_elastic.runtime.protocol.calls import B, Call
 from dask_elastic.runtime.protocol.job_description import JobDescription
 from dask_elastic.runtime.protocol.job_status import Status
 from dask_elastic.runtime.protocol.remote_errors import load_error
-from dask_elastic.runtime.protocol.tables import table_bytes
-from dask_elastic.vocab.errors import JobFailed, JobStopped, UnknownJob, UnknownOperator
+from dask_elastic.vocab.errors import ElasticError, JobFailed, JobStopped, UnknownJob
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -28,7 +26,7 @@ ENDED = tuple(sorted(status.value for status in job_status.ENDED))
 """The statuses, as `Job.status` returns them, that a job never leaves."""
 
 
-class Job(JobReader):
+class Job(JobInput, JobReader):
     """A handle on a job on a cluster; the job keeps running when the handle and its client are closed.
 
     `submit` returns one, and `dask_elastic.job` makes one from the job's name.
@@ -44,7 +42,9 @@ class Job(JobReader):
     --------
     Submit a job that a program feeds, with two cores for its one executor:
 
+    >>> import asyncio
     >>> import dask_elastic as de
+    >>> import pyarrow as pa
     >>> from dask.distributed import Client
     >>> client = Client(n_workers=1, threads_per_worker=2, processes=False, dashboard_address=None)
     >>> topology = de.Topology("letters")
@@ -65,6 +65,7 @@ class Job(JobReader):
     Send rows, end the input and wait until all rows are processed:
 
     >>> job.send(pa.table({"letter": ["a", "b", "a"]}))
+    >>> job.flush()
     >>> job.end_of_input()
     >>> job.wait(timeout="30s", progress=False)
     >>> job.status, job.error
@@ -96,6 +97,7 @@ class Job(JobReader):
     >>> job.forget()
     >>> again = de.submit(topology, client)
     >>> again.set_cores("per_letter", 1)
+    >>> asyncio.run(again.asend(pa.table({"letter": ["c"]})))
     >>> again.drain()
     >>> again.status
     'finished'
@@ -120,7 +122,13 @@ class Job(JobReader):
         return call_scheduler(self.client, call)
 
     def _describe(self) -> JobDescription:
-        return self._ask(job_calls.Describe(self.name))
+        return self._noted(self._ask(job_calls.Describe(self.name)))
+
+    def _noted(self, described: JobDescription) -> JobDescription:
+        """Have `send` raise at once when the job is known to have ended."""
+        if not described.live:
+            doubt(self.client, self.name)
+        return described
 
     @property
     def status(self) -> str:
@@ -154,7 +162,7 @@ class Job(JobReader):
         KeyboardInterrupt
             On Ctrl-C. The job continues; a printed line says how to stop it.
         """
-        seconds = None if timeout is None else float(parse_timedelta(timeout, default="s"))
+        seconds = seconds_of(timeout)
         deadline = None if seconds is None else time.monotonic() + seconds
         with Progress(progress) as line:
             try:
@@ -164,7 +172,7 @@ class Job(JobReader):
                     left = POLL_SECONDS if deadline is None else min(POLL_SECONDS, deadline - time.monotonic())
                     if left <= 0:
                         raise TimeoutError(f"job {self.name!r} is still {described.status.value} after {seconds:g} s")
-                    described = self._ask(job_calls.Wait(self.name, left))
+                    described = self._noted(self._ask(job_calls.Wait(self.name, left)))
                 line.show(described)
             except KeyboardInterrupt:
                 line.say(f"Job {self.name!r} goes on. Stop it with job.stop(), or find it again with "
@@ -180,7 +188,7 @@ class Job(JobReader):
             raise JobStopped(f"job {self.name!r} was stopped")
 
     def drain(self, timeout: float | str | None = None) -> None:
-        """Stop the sources, and wait until all rows that they have read are processed.
+        """Stop the sources, and wait until all rows that they have read, or this client has sent, are processed.
 
         Parameters
         ----------
@@ -195,63 +203,28 @@ class Job(JobReader):
             If the job was stopped.
         TimeoutError
             If the job is still draining after `timeout`. It continues to drain.
+        ElasticError
+            If rows that this client has sent were not taken; see `send`.
         """
+        lost: ElasticError | None = None
+        try:
+            self.flush(timeout)
+        except ElasticError as error:
+            lost = error
         self._ask(job_calls.Drain(self.name))
         self.wait(timeout, progress=False)
+        if lost is not None:
+            raise lost
 
     def stop(self) -> None:
         """End the job at once. Rows in flight are dropped; state and measurements stay readable."""
+        drop(self.client, self.name)
         self._ask(job_calls.Stop(self.name))
 
     def forget(self) -> None:
         """End the job if it is running, and free its state on the workers."""
+        drop(self.client, self.name)
         self._ask(job_calls.Forget(self.name))
-
-    def send(self, rows: pa.Table | pa.RecordBatch, source: str | None = None) -> None:
-        """Send rows to a `sources.Push`; blocks while the source's mailbox is full.
-
-        Parameters
-        ----------
-        rows : pyarrow.Table or pyarrow.RecordBatch
-            Rows with the schema of the source.
-        source : str, optional
-            Name of the source; may be left out if the topology has only one `sources.Push`.
-
-        Raises
-        ------
-        TypeError
-            If `rows` is neither a Table nor a RecordBatch.
-        SchemaMismatch
-            If the rows do not have the source's columns.
-        UnknownOperator
-            If the job has no `sources.Push`, or several and `source` is left out.
-        """
-        table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
-        if not isinstance(table, pa.Table):
-            raise TypeError(f"send takes a pyarrow Table or RecordBatch, not {type(rows).__name__}")
-        source = source or self._pushed_source()
-        for part in _chunks(table):
-            body = memoryview(table_bytes(part))
-            while not self._ask(job_calls.Send(self.name, source, 0, body)):
-                pass  # each attempt waits for room at the source; an ended job raises
-
-    def end_of_input(self, source: str | None = None) -> None:
-        """End the input of a `sources.Push`, so that the job can finish.
-
-        Parameters
-        ----------
-        source : str, optional
-            Name of the source; may be left out if the topology has only one `sources.Push`.
-        """
-        self._ask(job_calls.CloseSource(self.name, source or self._pushed_source(), 0))
-
-    def _pushed_source(self) -> str:
-        pushed = [component.name for component in self._describe().components if component.pushed]
-        if not pushed:
-            raise UnknownOperator(f"job {self.name!r} has no sources.Push: nothing can be sent to it")
-        if len(pushed) > 1:
-            raise UnknownOperator(f"job {self.name!r} has the pushed sources {pushed}: name one of them with source=")
-        return str(pushed[0])
 
     def set_cores(
         self, operator: str, cores: int | dict[str, int] | Literal["auto"], executor: int | None = None
@@ -286,16 +259,6 @@ class Job(JobReader):
         self._ask(job_calls.MoveShard(self.name, operator, executor, shard, task))
 
 
-SEND_ROWS = 65_536
-SEND_BYTES = 8 * 2**20
-
-
-def _chunks(table: pa.Table) -> list[pa.Table]:
-    parts = max(1, -(-table.num_rows // SEND_ROWS), -(-table.nbytes // SEND_BYTES))
-    size = max(1, -(-table.num_rows // parts))
-    return [table.slice(start, size) for start in range(0, table.num_rows, size)]
-
-
 def job(name: str, client: Client | None = None) -> Job:
     """Find a job by its name, from any client of the cluster.
 
@@ -319,6 +282,7 @@ def job(name: str, client: Client | None = None) -> Job:
     Examples
     --------
     >>> import dask_elastic as de
+    >>> import pyarrow as pa
     >>> from dask.distributed import Client
     >>> topology = de.Topology("letters")
     >>> topology.source("letters", de.sources.Arrow(pa.table({"letter": ["a"]}))).sink(de.sinks.Collect(), name="out")

@@ -14,6 +14,7 @@ import dask.config
 from dask_elastic._version import __version__
 from dask_elastic.runtime.client.call import call_scheduler, default_client
 from dask_elastic.runtime.client.job import Job
+from dask_elastic.runtime.client.senders import drop
 from dask_elastic.runtime.config.job_options import job_options
 from dask_elastic.runtime.config.tls_policy import check_exposure
 from dask_elastic.runtime.protocol.job_calls import Submit
@@ -104,7 +105,9 @@ def submit(
         components=pickle_components(components),
     )
     install(client)
-    return Job(call_scheduler(client, job).name, client)
+    name = call_scheduler(client, job).name
+    drop(client, name)
+    return Job(name, client)
 
 
 def install(client: Client) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from dask_elastic.runtime.protocol.calls import Call
 from dask_elastic.runtime.protocol.codec import Payload
@@ -208,9 +208,43 @@ class Snapshots(Call[bytes]):
 # rows of a pushed source
 
 
+class PushedSource(NamedTuple):
+    """Where the rows of a pushed source go.
+
+    Parameters
+    ----------
+    name : str
+        The source.
+    generation : int
+        The generation of the job.
+    addresses : tuple of str
+        The worker of each of its instances.
+    """
+
+    name: str
+    generation: int
+    addresses: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class FindSource(Call[PushedSource]):
+    """Find a pushed source of a running job, so that a client can send rows to its workers.
+
+    Parameters
+    ----------
+    job : str
+        The job.
+    source : str or None
+        The source; None if the job has only one that is pushed.
+    """
+
+    job: str
+    source: str | None
+
+
 @dataclass(frozen=True)
 class Send(Call[bool]):
-    """Send rows to a pushed source; the answer is False when it has no room.
+    """Send rows to a pushed source through the scheduler; the answer is False when the source has no room.
 
     Parameters
     ----------
@@ -220,18 +254,31 @@ class Send(Call[bool]):
         Which of its instances.
     rows : Payload
         An Arrow IPC stream.
+    due : float or None
+        When the rows were due, in seconds since the epoch.
     """
 
     job: str
     source: str
     instance: int
     rows: Payload
+    due: float | None
 
 
 @dataclass(frozen=True)
 class CloseSource(Call[None]):
-    """End a pushed source after the rows that were sent; of a source for Spark, all instances."""
+    """End a pushed source after the rows that were sent; of a source for Spark, all instances.
+
+    Parameters
+    ----------
+    job : str
+        The job.
+    source : str or None
+        The source; None if the job has only one that is pushed.
+    instance : int
+        Which of its instances.
+    """
 
     job: str
-    source: str
+    source: str | None
     instance: int

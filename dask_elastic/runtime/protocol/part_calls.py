@@ -207,6 +207,7 @@ class Send(PartCall[bool]):
     source: str
     instance: int
     rows: Payload
+    due: float | None = None
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,19 @@ class PushedSources:
 
     def handlers(self) -> list[HandledCall]:
         """Return the calls that are answered here."""
-        return [job_calls.Send.handled_by(self.send), job_calls.CloseSource.handled_by(self.close_source)]
+        return [
+            job_calls.FindSource.handled_by(self.find),
+            job_calls.Send.handled_by(self.send),
+            job_calls.CloseSource.handled_by(self.close_source),
+        ]
+
+    async def find(self, call: job_calls.FindSource) -> job_calls.PushedSource:
+        """Return the workers of a pushed source; raises once its job takes no more rows."""
+        record = self.jobs.record(call.job)
+        source = _source_of(record, call.source)
+        _check_alive(record)
+        addresses = tuple(record.nodes[node] for node in record.spec.homes[source])
+        return job_calls.PushedSource(source, record.spec.generation, addresses)
 
     async def send(self, call: job_calls.Send) -> bool:
         """Forward rows to a pushed source; returns False when it has no room."""
@@ -40,13 +52,13 @@ class PushedSources:
         _check_alive(record)
         address = _address_of(record, call.source, call.instance)
         return await self.calls.one(
-            address, part_calls.Send(*record.generation_id, call.source, call.instance, call.rows)
+            address, part_calls.Send(*record.generation_id, call.source, call.instance, call.rows, call.due)
         )
 
     async def close_source(self, call: job_calls.CloseSource) -> None:
         """End a pushed source after the rows that were sent."""
         record = self.jobs.record(call.job)
-        source, instances = call.source, [call.instance]
+        source, instances = _source_of(record, call.source), [call.instance]
         if any(summary.name == source and summary.epochs for summary in record.spec.summaries):
             self.epochs.close(record, source)
             instances = [*range(len(record.spec.homes[source]))]
@@ -62,8 +74,23 @@ def _check_alive(record: JobRecord) -> None:
         raise JobFailed(f"job {record.name!r} is {record.status.value}: it takes no more rows")
 
 
-def _address_of(record: JobRecord, source: str, instance: int) -> str:
+def _source_of(record: JobRecord, source: str | None) -> str:
+    """Return the name of a pushed source: the given one, or that of the only one.
+
+    Raises
+    ------
+    UnknownOperator
+        If there is none of the name, or several and the name is left out.
+    """
     pushed = [s.name for s in record.spec.summaries if s.pushed]
-    if source not in pushed:
+    if source is not None and source not in pushed:
         raise UnknownOperator(f"job {record.name!r} has no pushed source {source!r}: choose from {pushed}")
-    return record.nodes[record.spec.homes[source][instance]]
+    if not pushed:
+        raise UnknownOperator(f"job {record.name!r} has no sources.Push: nothing can be sent to it")
+    if source is None and len(pushed) > 1:
+        raise UnknownOperator(f"job {record.name!r} has the pushed sources {pushed}: name one of them with source=")
+    return source or pushed[0]
+
+
+def _address_of(record: JobRecord, source: str, instance: int) -> str:
+    return record.nodes[record.spec.homes[_source_of(record, source)][instance]]

@@ -260,10 +260,13 @@ class SocketReader:
         Takes each packet, in order.
     limit : int
         Bytes of the largest packet.
+    greeting : bytes
+        Sent before anything is read.
     """
 
-    def __init__(self, comm: Any, handle: Callable[[Packet], None], limit: int = MAX_FRAME):
+    def __init__(self, comm: Any, handle: Callable[[Packet], None], limit: int = MAX_FRAME, greeting: bytes = READY):
         self._limit = limit
+        self._greeting = greeting
         self._handling = False
         self._last_received = time.monotonic()
         self._comm = comm
@@ -285,7 +288,7 @@ class SocketReader:
     def _run(self) -> None:
         error: BaseException = EOFError("the peer has closed the connection")
         try:
-            self._socket.sendall(READY)
+            self._socket.sendall(self._greeting)
             while (packet := self._read()) is not None:
                 self._handling = True
                 self._handle(packet)

@@ -211,7 +211,7 @@ class Handlers:
         with pa.ipc.open_stream(pa.py_buffer(call.rows)) as reader:
             table = reader.read_all().combine_chunks()
         for batch in table.to_batches():
-            if not await self.node.in_thread(thread.mailbox.offer, batch, SEND_SECONDS):
+            if not await self.node.in_thread(thread.mailbox.offer, batch, SEND_SECONDS, call.due):
                 return False
         return True
 

@@ -36,6 +36,7 @@ from dask_elastic.runtime.worker.handlers import Handlers
 from dask_elastic.runtime.worker.job_part import JobPart
 from dask_elastic.runtime.worker.memory import Memory
 from dask_elastic.runtime.worker.node_failures import NodeFailures
+from dask_elastic.runtime.worker.push_server import PushServer
 from dask_elastic.runtime.worker.report import part_report
 from dask_elastic.runtime.worker.staging_server import StagingServer
 from dask_elastic.runtime.worker.task_ends import TaskEnds
@@ -81,6 +82,7 @@ class NodeRuntime:
             worker, self.options, lambda *peer: Dispatch(self.job_parts, *peer), self.failures.note
         )
         self.staging = StagingServer(self)
+        self.pushes = PushServer(self)
         self.task_ends = TaskEnds(lambda: worker.loop.asyncio_loop)
         self._pool = ThreadPoolExecutor(8, thread_name_prefix="elastic-control")
         self._closed = False
@@ -97,16 +99,22 @@ class NodeRuntime:
         """Register the worker's handlers and start the node's own threads."""
         INTERVAL.shorten()
         keep_pages()
-        self.worker.handlers["elastic_stream"] = self.stream
-        self.worker.handlers.update({**self.handlers.handlers(), **self.staging.handlers()})
+        self.worker.handlers.update(self._handlers())
         threading.Thread(target=self._run_ticks, name="elastic-ticks", daemon=True).start()
         self.spawn(self._run_reports())
+
+    def _handlers(self) -> dict[str, Any]:
+        served = (self.handlers, self.staging, self.pushes)
+        return {
+            "elastic_stream": self.stream,
+            **{name: call for one in served for name, call in one.handlers().items()},
+        }
 
     async def close(self) -> None:
         """End everything that runs here and remove the handlers."""
         self._closed = True
         self._tick.set()
-        for name in ("elastic_stream", *self.handlers.handlers(), *self.staging.handlers()):
+        for name in self._handlers():
             if self.worker.status in ENDING:
                 # The scheduler and the other workers may call until they notice that this worker closes.
                 self.worker.handlers[name] = _refuse
@@ -116,6 +124,7 @@ class NodeRuntime:
             await self.forget(job)
         for task in list(self._background):
             task.cancel()
+        self.pushes.close()
         self.channels.close()
         self.failures.close()
         self._pool.shutdown(wait=False, cancel_futures=True)

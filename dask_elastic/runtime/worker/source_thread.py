@@ -33,6 +33,10 @@ LEAST_ROWS = 1_024
 """Batches up to this many rows are not cut: that would cost more than it saves."""
 
 
+LOAD_SECONDS = 0.05
+"""Seconds over which a source with a rate measures the load of its process."""
+
+
 class SourceThread:
     """Reads one instance of a source, paces it, and sends its rows on.
 
@@ -86,6 +90,8 @@ class SourceThread:
         self._finished = finished
         self._stop = threading.Event()
         self._read_ahead = ReadAhead() if clock is None else ReadAhead(until=clock.due)
+        self._pace = Pace(source.rate and source.rate / instances, time.time())
+        self._load = time.monotonic(), time.process_time()
         # Decaying sums, from which the bytes of outputs per row are estimated.
         self._recent_bytes = self._recent_rows = 0.0
 
@@ -110,9 +116,10 @@ class SourceThread:
 
     def _run_reader(self) -> None:
         # A reader that waits until rows are due sends them itself. If it lags, it reads ahead: batches are then joined.
+        # So are those that are small compared with what is due at one moment.
         waits = self.source.pushed or self.source.rate is not None
         for rows, due in self._paced():
-            if waits and time.time() - due < SLICE_SECONDS:
+            if waits and time.time() - due < SLICE_SECONDS and not self._pace.is_small(rows):
                 is_open = self._read_ahead.pass_through(rows, due, self._send)
             else:
                 is_open = self._read_ahead.put(rows, due)
@@ -169,25 +176,41 @@ class SourceThread:
 
     def _paced(self) -> Iterator[tuple[pa.RecordBatch, float]]:
         """Yield batches, each with the time at which it was due; waits until it is due."""
-        rate = self.source.rate
-        if rate is None:
+        if self.source.rate is None:
             for rows in self._read():
-                yield rows, time.time()
+                yield rows, self._arrival()
             return
-        pace = Pace(rate / self.instances, time.time())
-        for rows in self._read_pushed(pace) if self.source.pushed else self._read():
-            for part, due in pace.slice(rows):
-                assert due is not None
-                if self._stop.wait(max(0.0, due - time.time())):
-                    return
-                yield part, due
+        self._pace.started = time.time()
+        for rows in self._read_pushed() if self.source.pushed else self._read():
+            given = self._due_as_sent()
+            for part, due in self._pace.ticks(rows, time.time, self._stop.wait):
+                yield part, due if given is None else given
+                self._note_load()
 
-    def _read_pushed(self, pace: Pace) -> Iterator[pa.RecordBatch]:
+    def _note_load(self) -> None:
+        now, (then, busy) = time.monotonic(), self._load
+        if now - then >= LOAD_SECONDS:
+            self._load = now, time.process_time()
+            self._pace.note_load((self._load[1] - busy) / (now - then))
+
+    def _arrival(self) -> float:
+        """Return when the rows read last were due: when they arrived, unless their sender has said it."""
+        if not isinstance(self.mailbox, Mailbox) or not self.source.pushed:
+            return time.time()
+        given = self._due_as_sent()
+        return self.mailbox.arrived if given is None else given
+
+    def _due_as_sent(self) -> float | None:
+        """Return the due time that a sender gave for the rows read last; now if it is still to come."""
+        given = self.mailbox.due if isinstance(self.mailbox, Mailbox) else None
+        return None if given is None else min(given, time.time())
+
+    def _read_pushed(self) -> Iterator[pa.RecordBatch]:
         """Yield pushed batches; time without any does not count as lag."""
         pushed = self._read()
         requested = time.time()
         for rows in pushed:
-            pace.note_arrival(requested, time.time())
+            self._pace.note_arrival(requested, time.time())
             yield rows
             requested = time.time()
 

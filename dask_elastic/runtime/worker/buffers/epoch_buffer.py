@@ -186,7 +186,7 @@ class EpochBuffer:
 
     # the end
 
-    def offer(self, rows: pa.RecordBatch, timeout: float) -> bool:
+    def offer(self, rows: pa.RecordBatch, timeout: float, due: float | None = None) -> bool:
         """Refuse rows of `Job.send`."""
         raise SourceError("this source takes epochs of Spark only: job.send has no place in them")
 

@@ -3,62 +3,140 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import pyarrow as pa
 
+from dask_elastic.runtime.worker.buffers.read_ahead import JOINED_ROWS
 from dask_elastic.vocab.errors import SourceError
 
 MAILBOX_BYTES = 32 * 2**20
 """Bytes that may wait in a mailbox."""
 
+BATCH_BYTES = 1_024
+"""Bytes that a batch counts beyond its rows: about what the objects of a small batch occupy."""
+
+
+class _Letter(NamedTuple):
+    rows: pa.RecordBatch
+    due: float | None
+    arrived: float
+    nbytes: int
+
 
 class Mailbox:
-    """Batches from `Job.send` that the source has not read yet; bounded in bytes."""
+    """Batches from `Job.send` that the source has not read yet; bounded in bytes. Iterating joins the waiting ones.
+
+    Parameters
+    ----------
+    limit : int
+        Bytes that may wait, and one batch more.
+
+    Attributes
+    ----------
+    due : float or None
+        When the rows read last were due, as their sender has said; the oldest of joined ones.
+    arrived : float
+        When the oldest of the rows read last arrived here, in seconds since the epoch.
+    """
 
     def __init__(self, limit: int = MAILBOX_BYTES):
         self.limit = limit
-        self._batches: deque[pa.RecordBatch] = deque()
+        self.due: float | None = None
+        self.arrived = 0.0
+        self._letters: deque[_Letter] = deque()
         self._bytes = 0
         self._closed = False
-        self._changed = threading.Condition()
+        self._changed = threading.Condition(threading.Lock())
+        self._watchers: list[Callable[[], None]] = []
 
-    def offer(self, rows: pa.RecordBatch, timeout: float) -> bool:
+    def offer(self, rows: pa.RecordBatch, timeout: float, due: float | None = None) -> bool:
         """Add a batch, waiting up to `timeout` seconds for room; returns whether there was room.
+
+        Parameters
+        ----------
+        rows : RecordBatch
+            The batch.
+        timeout : float
+            Seconds.
+        due : float, optional
+            When the rows were due, in seconds since the epoch.
 
         Raises
         ------
         SourceError
             If the source has ended.
         """
+        letter = _Letter(rows, due, time.time(), rows.nbytes + BATCH_BYTES)
         with self._changed:
-            if not self._changed.wait_for(lambda: self._closed or self._bytes < self.limit, timeout):
-                return False
+            if self._bytes >= self.limit and not self._closed:
+                self._changed.wait_for(lambda: self._closed or self._bytes < self.limit, timeout)
+                if self._bytes >= self.limit and not self._closed:
+                    return False
             if self._closed:
                 raise SourceError("the source has ended: it takes no more rows")
-            self._batches.append(rows)
-            self._bytes += rows.nbytes
+            self._letters.append(letter)
+            self._bytes += letter.nbytes
             self._changed.notify_all()
             return True
+
+    @property
+    def closed(self) -> bool:
+        """Whether it takes no more rows."""
+        return self._closed
 
     def close(self) -> None:
         """End the source after the batches in the mailbox."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
+            watchers, self._watchers = self._watchers, []
+        for note_end in watchers:
+            note_end()
 
     def abort(self) -> None:
         """Close the mailbox, because the job has ended."""
         self.close()
 
+    def watch(self, note_end: Callable[[], None]) -> None:
+        """Have a function called once the mailbox takes no more rows: at once if it is closed already."""
+        with self._changed:
+            if not self._closed:
+                self._watchers.append(note_end)
+                return
+        note_end()
+
+    def unwatch(self, note_end: Callable[[], None]) -> None:
+        """Undo `watch`; the function may be in progress."""
+        with self._changed:
+            if note_end in self._watchers:
+                self._watchers.remove(note_end)
+
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._batches or self._closed)
-                if not self._batches:
+                while not (self._letters or self._closed):
+                    self._changed.wait()
+                if not self._letters:
                     return
-                rows = self._batches.popleft()
-                self._bytes -= rows.nbytes
+                taken = self._take()
                 self._changed.notify_all()
-            yield rows
+            first = taken[0]
+            self.arrived = first.arrived
+            self.due = first.due if first.due is None else min(letter.due or 0.0 for letter in taken)
+            yield first.rows if len(taken) == 1 else pa.concat_batches([letter.rows for letter in taken])
+
+    def _take(self) -> list[_Letter]:
+        """Remove the first batch and those behind it that can be joined with it."""
+        first = self._letters.popleft()
+        taken, count = [first], first.rows.num_rows
+        while self._letters and (count := count + self._letters[0].rows.num_rows) <= JOINED_ROWS:
+            following = self._letters[0]
+            if (following.due is None) != (first.due is None) or not following.rows.schema.equals(first.rows.schema):
+                break
+            taken.append(self._letters.popleft())
+        self._bytes -= sum(letter.nbytes for letter in taken)
+        return taken

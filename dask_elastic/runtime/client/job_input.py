@@ -1,0 +1,169 @@
+"""What a job's handle sends: rows to pushed sources, and the end of their input."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from dask.utils import parse_timedelta
+
+from dask_elastic.runtime.client.senders import batches_of, checked_due, senders_of
+from dask_elastic.runtime.client.steps import Steps, run, run_async
+from dask_elastic.runtime.protocol import job_calls
+from dask_elastic.runtime.protocol.calls import B, Call
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+
+class JobInput(ABC):
+    """The half of `Job` that feeds pushed sources."""
+
+    name: str
+    client: Client
+
+    @abstractmethod
+    def _ask(self, call: Call[B], /) -> B:
+        """Call the scheduler."""
+
+    def send(
+        self,
+        rows: pa.Table | pa.RecordBatch,
+        source: str | None = None,
+        *,
+        due: float | None = None,
+        wait: bool = False,
+        timeout: float | str | None = None,
+    ) -> None:
+        """Send rows to a `sources.Push`; blocks while the source has no room.
+
+        The rows go straight to the worker of the source. The method returns when they have left; use `wait`, or
+        `flush`, to wait until the source has them. `end_of_input`, `drain` and `Client.close` flush first.
+
+        Parameters
+        ----------
+        rows : pyarrow.Table or pyarrow.RecordBatch
+            Rows with the schema of the source. One client's rows stay in the order of its calls.
+        source : str, optional
+            Name of the source; may be left out if the topology has only one `sources.Push`.
+        due : float, optional
+            When the rows were due, in seconds since the epoch: latency counts from then. By default it counts from
+            their arrival at the worker. A time that is still to come counts as the time of arrival.
+        wait : bool
+            Whether to wait until the source has these rows and all that were sent before.
+        timeout : float or str, optional
+            Seconds to wait at most for room, and for the source if `wait` is set, or a duration such as ``"30s"``;
+            without it there is no limit.
+
+        Raises
+        ------
+        TypeError
+            If `rows` is neither a Table nor a RecordBatch, or `due` is no number.
+        ValueError
+            If `due` is no time in seconds since the epoch.
+        SchemaMismatch
+            If earlier rows did not have the source's columns, which has failed the job.
+        UnknownOperator
+            If the job has no `sources.Push`, or several and `source` is left out.
+        TimeoutError
+            If the source has no room within `timeout`; the message says how many of the rows were sent.
+        SourceError
+            If the source has ended; the message says how many rows, sent before, it has not taken.
+        NodeLost
+            If the worker was lost; rows sent before may be lost with it.
+        JobFailed
+            If the job has ended. If it failed, the error that it failed with is raised instead.
+
+        Notes
+        -----
+        What happens to rows after the method has returned is raised by the next `send` or `flush` of the same client.
+        A client that cannot connect to the workers, or has ``direct_to_workers=False``, sends through the scheduler,
+        and waits for the source in each call.
+        """
+        if self.client.asynchronous:
+            raise TypeError("this client is asynchronous, and send blocks: use `await job.asend(...)`")
+        run(self.client, self._sending(rows, source, due, wait, timeout))
+
+    async def asend(
+        self,
+        rows: pa.Table | pa.RecordBatch,
+        source: str | None = None,
+        *,
+        due: float | None = None,
+        wait: bool = False,
+        timeout: float | str | None = None,
+    ) -> None:
+        """Send rows as `send` does, in a coroutine: it awaits where `send` blocks.
+
+        It runs on any event loop, also on that of a client with ``asynchronous=True``. Parameters and errors are those
+        of `send`.
+
+        Parameters
+        ----------
+        rows : pyarrow.Table or pyarrow.RecordBatch
+            Rows with the schema of the source.
+        source : str, optional
+            Name of the source.
+        due : float, optional
+            When the rows were due, in seconds since the epoch.
+        wait : bool
+            Whether to wait until the source has these rows and all that were sent before.
+        timeout : float or str, optional
+            Seconds to wait at most, or a duration.
+
+        Raises
+        ------
+        Exception
+            As `send`.
+        """
+        await run_async(self.client, self._sending(rows, source, due, wait, timeout))
+
+    def _sending(
+        self,
+        rows: pa.Table | pa.RecordBatch,
+        source: str | None,
+        due: float | None,
+        wait: bool,
+        timeout: float | str | None,
+    ) -> Steps:
+        batches, due = batches_of(rows), checked_due(due)
+        return senders_of(self.client).send(self.name, source or None, batches, due, wait, seconds_of(timeout))
+
+    def flush(self, timeout: float | str | None = None) -> None:
+        """Wait until the job's sources have all rows that this client has sent.
+
+        Parameters
+        ----------
+        timeout : float or str, optional
+            Seconds, or a duration such as ``"30s"``; without it there is no limit.
+
+        Raises
+        ------
+        TimeoutError
+            If the sources have not taken the rows within `timeout`; they are still on the way.
+        ElasticError
+            If rows were not, or may not have been, taken; see `send`.
+        """
+        run(self.client, senders_of(self.client).flush(self.name, seconds_of(timeout)))
+
+    def end_of_input(self, source: str | None = None) -> None:
+        """End the input of a `sources.Push`, behind the rows that this client has sent, so that the job can finish.
+
+        Parameters
+        ----------
+        source : str, optional
+            Name of the source; may be left out if the topology has only one `sources.Push`.
+
+        Raises
+        ------
+        ElasticError
+            If rows sent before were not taken; see `send`.
+        """
+        self.flush()
+        self._ask(job_calls.CloseSource(self.name, source or None, 0))
+
+
+def seconds_of(timeout: float | str | None) -> float | None:
+    """Return a timeout in seconds; None for no limit."""
+    return None if timeout is None else float(parse_timedelta(timeout, default="s"))

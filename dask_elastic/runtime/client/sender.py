@@ -1,0 +1,248 @@
+"""Sends a client's rows to one pushed source: over a connection to its worker, or through the scheduler."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from dask_elastic.runtime.client.call import ask_scheduler
+from dask_elastic.runtime.client.outlet import Encoded, Outlet, Waiter
+from dask_elastic.runtime.client.steps import Pause, Steps
+from dask_elastic.runtime.protocol.job_calls import FindSource, PushedSource, Send
+from dask_elastic.runtime.protocol.tables import table_bytes
+from dask_elastic.vocab.errors import ElasticError, NodeLost, SourceError
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+logger = logging.getLogger("dask_elastic.client")
+
+CHECK_SECONDS = 2.0
+"""A caller that has waited so long asks the scheduler whether the job still runs."""
+
+
+class Sender:
+    """Sends batches to one pushed source, in the order of the calls.
+
+    Parameters
+    ----------
+    client : distributed.Client
+        The client.
+    job, source : str
+        The source.
+
+    Notes
+    -----
+    A batch leaves without waiting for an answer. What becomes of it is known later: an error is raised by the next
+    call. `Outlet` bounds the bytes that leave ahead of the worker's answers.
+    """
+
+    def __init__(self, client: Client, job: str, source: str):
+        self.client = client
+        self.job = job
+        self.source = source
+        self._outlet: Outlet | None = None
+        self._through_scheduler = False
+        self._doubtful = False
+        self._preparing = asyncio.Lock()
+
+    def doubt(self) -> None:
+        """Have the next call ask the scheduler whether the job still runs."""
+        self._doubtful = True
+
+    @property
+    def uncertain_rows(self) -> int:
+        """Rows that were sent and are not known to be taken."""
+        return 0 if self._outlet is None else self._outlet.uncertain_rows
+
+    def send(self, batches: Sequence[pa.RecordBatch], due: float | None, wait: bool, timeout: float | None) -> Steps:
+        """Send batches.
+
+        Parameters
+        ----------
+        batches : sequence of RecordBatch
+            The batches.
+        due : float or None
+            When the rows were due, in seconds since the epoch.
+        wait : bool
+            Whether to wait until the source has the rows.
+        timeout : float or None
+            Seconds within which the source must have room.
+
+        Raises
+        ------
+        TimeoutError
+            If it has none.
+        ElasticError
+            If the source takes no more rows, or did not take those that were sent before.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        if not batches and not self._ready:
+            yield self._prepare
+        for number, batch in enumerate(batches):
+            try:
+                yield from self._send_one(batch, due, deadline)
+            except _DeadlinePassed as error:
+                rows = sum(part.num_rows for part in batches)
+                done = sum(part.num_rows for part in batches[:number])
+                raise TimeoutError(
+                    f"source {self.source!r} of job {self.job!r} has had no room for {timeout:g} s: it reads more "
+                    f"slowly than rows are sent. {done} of {rows} rows were sent: send the others later"
+                ) from error
+        if wait:
+            yield from self.flush(timeout)
+
+    def _send_one(self, batch: pa.RecordBatch, due: float | None, deadline: float | None) -> Steps:
+        encoded: Encoded | None = None
+        used: Outlet | None = None
+        while True:
+            if not self._ready:
+                yield self._prepare
+            outlet = self._outlet
+            if outlet is None:
+                taken = yield functools.partial(self._send_through_scheduler, batch, due)
+                if taken:
+                    return
+                _check(deadline)
+                continue
+            if encoded is None or outlet is not used:
+                encoded, used = outlet.encode(batch, due), outlet
+            waiter = outlet.offer(encoded)
+            if waiter is None:
+                return
+            yield from self._wait(waiter, deadline)
+
+    def flush(self, timeout: float | None) -> Steps:
+        """Wait until the source has all rows that were sent before.
+
+        Raises
+        ------
+        TimeoutError
+            If it has not within `timeout` seconds.
+        ElasticError
+            If it takes no more rows.
+        """
+        outlet = self._outlet
+        if outlet is None:
+            return
+        deadline = None if timeout is None else time.monotonic() + timeout
+        batches = outlet.batches
+        outlet.ask()
+        while (waiter := outlet.untaken(batches)) is not None:
+            if outlet.ended:
+                yield self._prepare
+                # Another thread may have raised the reason already.
+                raise self._lost(outlet)
+            try:
+                yield from self._wait(waiter, deadline)
+            except _DeadlinePassed as error:
+                raise TimeoutError(
+                    f"source {self.source!r} of job {self.job!r} has not taken all rows within {timeout:.3g} s: "
+                    f"{outlet.uncertain_rows} are on the way, and remain so"
+                ) from error
+
+    def _wait(self, waiter: Waiter, deadline: float | None) -> Steps:
+        """Wait for news, at most until the deadline; ask the scheduler when there is none for long."""
+        _check(deadline)
+        left = CHECK_SECONDS if deadline is None else min(CHECK_SECONDS, max(0.0, deadline - time.monotonic()))
+        yield Pause(waiter, left)
+        if not waiter.done() and left == CHECK_SECONDS:
+            self._doubtful = True
+            yield self._prepare
+
+    # connecting
+
+    @property
+    def _ready(self) -> bool:
+        outlet = self._outlet
+        return not self._doubtful and (self._through_scheduler if outlet is None else not outlet.ended)
+
+    async def _prepare(self) -> None:
+        """Find the source and connect to its worker, unless that is done.
+
+        Raises
+        ------
+        ElasticError
+            If the source takes no more rows, or did not take those that were sent before.
+        """
+        async with self._preparing:
+            outlet = self._outlet
+            if self._ready:
+                return
+            try:
+                if outlet is not None:
+                    outlet.check()
+                place = await ask_scheduler(self.client, FindSource(self.job, self.source))
+            except ElasticError as error:
+                if outlet is not None and outlet.uncertain_rows:
+                    error.add_note(
+                        f"{outlet.uncertain_rows} rows sent to source {self.source!r} may not have been taken."
+                    )
+                self.close()
+                raise
+            self._doubtful = False
+            if outlet is not None:
+                restarted = place.generation != outlet.place.generation
+                if not outlet.ended and not restarted:
+                    return
+                self.close()
+                if outlet.uncertain_rows or not (restarted or outlet.broken):
+                    raise self._lost(outlet)
+            self._outlet = await self._connect(place)
+            self._through_scheduler = self._outlet is None
+
+    def _lost(self, outlet: Outlet) -> ElasticError:
+        """Return the error for rows that were sent on a connection that has ended."""
+        source = f"source {self.source!r} of job {self.job!r}"
+        count = outlet.uncertain_rows
+        if outlet.broken is not None:
+            return NodeLost(
+                f"the connection to {source} at {outlet.address} broke ({outlet.broken}): the last {count} rows that "
+                "were sent may not have been taken"
+            )
+        lost = f", and has not taken the last {count} rows that were sent" if count else ""
+        return SourceError(f"{source} has ended: it takes no more rows{lost}")
+
+    async def _connect(self, place: PushedSource) -> Outlet | None:
+        """Return a connection to the source's worker; None if this client has to go through the scheduler."""
+        client = self.client
+        if client.direct_to_workers is False or _scheme(place.addresses[0]) != _scheme(client.scheduler.address):
+            return None
+        outlet = Outlet(place)
+        try:
+            await outlet.open(self.job, client.connection_args)
+        except OSError as error:
+            logger.info("job %r: rows go through the scheduler: %r", self.job, error)
+            return None
+        return outlet
+
+    async def _send_through_scheduler(self, batch: pa.RecordBatch, due: float | None) -> bool:
+        """Send a batch and wait until the source has it; returns False if the source has no room."""
+        body = memoryview(table_bytes(pa.Table.from_batches([batch])))
+        return await ask_scheduler(self.client, Send(self.job, self.source, 0, body, due))
+
+    def close(self) -> None:
+        """Close the connection, on the client's event loop; the next call connects again."""
+        outlet, self._outlet = self._outlet, None
+        self._through_scheduler = False
+        if outlet is not None:
+            outlet.close()
+
+
+def _check(deadline: float | None) -> None:
+    if deadline is not None and time.monotonic() >= deadline:
+        raise _DeadlinePassed
+
+
+class _DeadlinePassed(Exception):
+    """Raised within this module only; the caller gets a `TimeoutError` with an explanation."""
+
+
+def _scheme(address: str) -> str:
+    return address.partition("://")[0]

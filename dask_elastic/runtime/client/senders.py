@@ -1,0 +1,220 @@
+"""What a client has sent to pushed sources: one sender for each, flushed before the client or its process ends."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import math
+import numbers
+import time
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from dask_elastic.runtime.client.call import ask_scheduler
+from dask_elastic.runtime.client.sender import Sender
+from dask_elastic.runtime.client.steps import Steps, run, run_async
+from dask_elastic.runtime.protocol.job_calls import FindSource
+from dask_elastic.vocab.errors import ElasticError
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+logger = logging.getLogger("dask_elastic.client")
+
+EXTENSION = "dask_elastic-senders"
+"""Name of the client's extension."""
+
+CLOSE_SECONDS = 10.0
+"""Seconds for which a client that closes waits until sources have the rows that it sent."""
+
+SEND_ROWS = 65_536
+SEND_BYTES = 8 * 2**20
+"""A larger batch is sent in parts."""
+
+AHEAD_SECONDS = 3_600.0
+"""A due time may lie so far ahead of this clock; a larger one is no time in seconds."""
+
+
+class Senders:
+    """The senders of one client.
+
+    Parameters
+    ----------
+    client : distributed.Client
+        The client; it flushes before it closes.
+    """
+
+    def __init__(self, client: Client):
+        self.client = client
+        self._senders: dict[tuple[str, str], Sender] = {}
+        self._only: dict[str, str] = {}
+        teardown = client.preloads.teardown
+
+        async def flush_and_teardown() -> None:
+            await self.close()
+            await teardown()
+
+        # What Dask's client does first when it closes; it offers no other hook.
+        client.preloads.teardown = flush_and_teardown
+        _OPEN.add(self)
+
+    def send(
+        self, job: str, source: str | None, batches: list[pa.RecordBatch], due: float | None, wait: bool, timeout: Any
+    ) -> Steps:
+        """Send batches to a source of a job, or to its only one; see `Sender.send`."""
+        try:
+            if source is None:
+                source = self._only.get(job)
+            if source is None:
+                found = yield lambda: ask_scheduler(self.client, FindSource(job, None))
+                source = self._only[job] = found.name
+            sender = self._senders.get((job, source)) or self._senders.setdefault(
+                (job, source), Sender(self.client, job, source)
+            )
+            yield from sender.send(batches, due, wait, timeout)
+        except ElasticError:
+            self._only.pop(job, None)
+            raise
+
+    def flush(self, job: str, timeout: float | None) -> Steps:
+        """Wait until the sources of a job have all rows that were sent; see `Sender.flush`."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        for (name, _), sender in list(self._senders.items()):
+            if name == job:
+                yield from sender.flush(None if deadline is None else max(0.0, deadline - time.monotonic()))
+
+    def doubt(self, job: str) -> None:
+        """Have the next `send` to a job ask the scheduler whether the job still runs."""
+        self._only.pop(job, None)
+        for (name, _), sender in list(self._senders.items()):
+            if name == job:
+                sender.doubt()
+
+    def drop(self, job: str) -> None:
+        """Forget what was sent to a job, which was ended on purpose or is submitted anew."""
+        self.doubt(job)
+        for (name, _), sender in list(self._senders.items()):
+            if name == job:
+                self.client.loop.add_callback(sender.close)
+
+    @property
+    def uncertain_rows(self) -> int:
+        """Rows that were sent and are not known to be taken."""
+        return sum(sender.uncertain_rows for sender in list(self._senders.values()))
+
+    async def close(self) -> None:
+        """Flush, then close the connections; on the client's event loop, while the client closes."""
+        for (job, source), sender in list(self._senders.items()):
+            if sender.uncertain_rows:
+                try:
+                    await run_async(self.client, sender.flush(CLOSE_SECONDS))
+                except Exception as error:  # the client closes in any case
+                    _warn(job, source, error)
+            sender.close()
+        self._senders.clear()
+
+    def flush_at_exit(self) -> None:
+        """Flush in a process that ends without closing its client."""
+        loop = getattr(self.client.loop, "asyncio_loop", None)
+        if self.client.asynchronous or loop is None or not loop.is_running():
+            return
+        for (job, source), sender in list(self._senders.items()):
+            if sender.uncertain_rows:
+                try:
+                    run(self.client, sender.flush(CLOSE_SECONDS))
+                except Exception as error:  # the process ends in any case
+                    _warn(job, source, error)
+
+
+def senders_of(client: Client) -> Senders:
+    """Return the senders of a client."""
+    senders: Senders | None = client.extensions.get(EXTENSION)
+    if senders is None:
+        senders = client.extensions.setdefault(EXTENSION, Senders(client))
+    return senders
+
+
+def doubt(client: Client, job: str) -> None:
+    """Have the client's next `send` to a job ask the scheduler whether the job still runs."""
+    if EXTENSION in client.extensions:
+        senders_of(client).doubt(job)
+
+
+def drop(client: Client, job: str) -> None:
+    """Forget what the client has sent to a job, which is ended on purpose or was submitted anew."""
+    if EXTENSION in client.extensions:
+        senders_of(client).drop(job)
+
+
+def batches_of(rows: Any) -> list[pa.RecordBatch]:
+    """Return the batches in which rows are sent.
+
+    Raises
+    ------
+    TypeError
+        If `rows` is neither a Table nor a RecordBatch.
+    """
+    if isinstance(rows, pa.Table):
+        batches = rows.to_batches()
+        if len(batches) > 1:
+            batches = rows.combine_chunks().to_batches()
+    elif isinstance(rows, pa.RecordBatch):
+        batches = [rows]
+    else:
+        raise TypeError(f"send takes a pyarrow Table or RecordBatch, not {type(rows).__name__}")
+    return [part for batch in batches for part in _parts(batch)]
+
+
+def _parts(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+    count, nbytes = batch.num_rows, batch.nbytes
+    if 0 < count <= SEND_ROWS and nbytes <= SEND_BYTES:
+        return [batch]
+    parts = max(1, -(-count // SEND_ROWS), -(-nbytes // SEND_BYTES))
+    size = max(1, -(-count // parts))
+    return [batch.slice(start, size) for start in range(0, count, size)]
+
+
+def checked_due(due: Any) -> float | None:
+    """Return a due time as a float.
+
+    Raises
+    ------
+    TypeError
+        If it is no number.
+    ValueError
+        If it is no time in seconds since the epoch.
+
+    Examples
+    --------
+    >>> checked_due(1_750_000_000), checked_due(None)
+    (1750000000.0, None)
+    """
+    if due is None:
+        return None
+    if isinstance(due, bool) or not isinstance(due, numbers.Real):
+        raise TypeError(f"due is {due!r}: give seconds since the epoch, as time.time() or datetime.timestamp() return")
+    seconds = float(due)
+    if not math.isfinite(seconds) or not 0 <= seconds <= time.time() + AHEAD_SECONDS:
+        raise ValueError(
+            f"due is {due!r}, which is not a time in seconds since the epoch, or more than an hour ahead: give a value "
+            "such as time.time() returns"
+        )
+    return seconds
+
+
+def _warn(job: str, source: str, error: Exception) -> None:
+    logger.warning("rows sent to source %r of job %r may not have been taken: %s", source, job, error)
+
+
+_OPEN: weakref.WeakSet[Senders] = weakref.WeakSet()
+
+
+def _flush_all() -> None:
+    for senders in list(_OPEN):
+        senders.flush_at_exit()
+
+
+# Dask's own function, which closes the clients, was registered earlier, so it is called later.
+atexit.register(_flush_all)

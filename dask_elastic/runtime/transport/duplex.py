@@ -1,0 +1,133 @@
+"""One connection on which both ends send messages: a client's rows one way, the worker's answers the other way."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from dask_elastic.runtime.config.worker_options import MAX_FRAME
+from dask_elastic.runtime.transport.lanes import READY, CommLane, CommReader, SocketLane, SocketReader
+from dask_elastic.runtime.transport.packet import Packet
+from dask_elastic.runtime.transport.wire import Buffers, Header, pack, unpack
+from dask_elastic.vocab.errors import ProtocolError
+from dask_elastic.vocab.messages import Stamp
+
+if TYPE_CHECKING:
+    from distributed.comm import Comm
+
+Message = tuple[Header, Buffers]
+
+COALESCED_BYTES = 1 * 2**20
+"""A write carries all waiting messages, up to about this size."""
+
+
+class Duplex:
+    """Sends messages from any thread, in order, and handles those of the other end in a thread of its own.
+
+    Parameters
+    ----------
+    handle : callable
+        ``handle(header, buffers)`` takes each message of the other end, in order; an error in it ends the connection.
+    on_broken : callable
+        Called with the error when sending fails; from any thread.
+    limit : int
+        Bytes of the largest packet that is read.
+
+    Notes
+    -----
+    Sending never blocks: what is sent must be bounded by credit. The end that accepted must not send before the first
+    message of the other one: until then the event loop of the other end may still read from the socket.
+    """
+
+    def __init__(
+        self,
+        handle: Callable[[Header, Buffers], None],
+        on_broken: Callable[[BaseException], None],
+        limit: int = MAX_FRAME,
+    ):
+        self._handle = handle
+        self._on_broken = on_broken
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._waiting: deque[Message] = deque()
+        self._transmitting = False
+        self._lane: CommLane | SocketLane | None = None
+        self._reader: CommReader | SocketReader | None = None
+
+    def start(self, comm: Comm, plain: bool, accepted: bool) -> None:
+        """Begin to send and to read; called once, on the event loop of the connection.
+
+        Parameters
+        ----------
+        comm : Comm
+            The connection, which this object owns from now on.
+        plain : bool
+            Whether threads use the socket of the comm; both ends must agree.
+        accepted : bool
+            Whether the other end dialled.
+        """
+        if plain:
+            self._lane = SocketLane(comm, self._next_packet, self._on_broken)
+            self._reader = SocketReader(comm, self._handle_packet, self._limit, READY if accepted else b"")
+        else:
+            self._lane = CommLane(comm, self._next_packet, self._on_broken)
+            self._reader = CommReader(comm, self._handle_packet)
+
+    def send(self, *messages: Message) -> None:
+        """Send messages; called by any thread, once the connection has started."""
+        assert self._lane is not None
+        with self._lock:
+            self._waiting += messages
+            if self._transmitting:
+                return
+            self._transmitting = True
+        self._lane.transmit()
+
+    def _next_packet(self) -> Packet | None:
+        """Return the waiting messages as one packet; None when there are none, and then the next sender transmits."""
+        headers: list[tuple[Header, int]] = []
+        buffers: Buffers = []
+        size = 0
+        with self._lock:
+            while self._waiting and size < COALESCED_BYTES:
+                header, parts = self._waiting.popleft()
+                headers.append((header, len(parts)))
+                buffers += parts
+                size += sum(map(len, parts))
+            if not headers:
+                self._transmitting = False
+                return None
+        return Packet([pack(headers, Stamp(0, 0)), *buffers])
+
+    def _handle_packet(self, packet: Packet) -> None:
+        if not packet.buffers:
+            raise ProtocolError("a packet without headers")
+        headers, _ = unpack(packet.buffers[0])
+        announced = sum(count for _, count in headers)
+        if announced != len(packet.buffers) - 1:
+            raise ProtocolError(f"a packet has {len(packet.buffers) - 1} buffers, but its headers announce {announced}")
+        start = 1
+        for header, count in headers:
+            self._handle(header, packet.buffers[start : start + count])
+            start += count
+
+    async def ended(self) -> BaseException:
+        """Return the error that ended the connection, once it has ended; every message before it is handled."""
+        assert self._reader is not None
+        return await self._reader.ended()
+
+    def close(self) -> None:
+        """Close the connection; messages that have not been written are dropped. Called on the event loop."""
+        if self._lane is not None:
+            self._lane.close()
+        if self._reader is not None:
+            self._reader.close()
+
+
+def read_ready(comm: Any) -> asyncio.Future[bytes]:
+    """Return the bytes with which the end that accepted a plain connection announces that its thread reads."""
+    ready: asyncio.Future[bytes] = comm.stream.read_bytes(len(READY))
+    return ready
