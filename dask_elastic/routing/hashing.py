@@ -113,7 +113,7 @@ def hash_columns(rows: pa.RecordBatch, columns: Sequence[str]) -> Words:
 
 
 def hash_keys(arrays: Sequence[pa.Array], names: Sequence[str]) -> Words:
-    """Return `hash_columns` of key columns that the caller has at hand, given with their names."""
+    """Return `hash_columns` of key columns, which are given with their names."""
     return _hashes([_plain(array, name) for array, name in zip(arrays, names, strict=True)], HASH)
 
 
@@ -159,7 +159,7 @@ def check_columns(rows: pa.RecordBatch, columns: Sequence[str]) -> Words | None:
 
 
 def check_keys(arrays: Sequence[pa.Array], names: Sequence[str]) -> Words | None:
-    """Return `check_columns` of key columns that the caller has at hand, given with their names."""
+    """Return `check_columns` of key columns, which are given with their names."""
     plain = [_plain(array, name) for array, name in zip(arrays, names, strict=True)]
     return _single_check(plain[0]) if len(plain) == 1 else _hashes(plain, CHECK)
 
