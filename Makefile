@@ -49,7 +49,7 @@ format: $(VENV)/.test
 demo: $(VENV)/.demo
 	$(BIN)/python examples/demo.py
 
-bench: $(VENV)/.test
+bench: $(VENV)/.bench
 	@set -e; for benchmark in $(BENCHMARKS); do echo "== $$benchmark"; $(BIN)/python $$benchmark; done
 
 # The site is then docs/_build/html/index.html.
@@ -64,6 +64,10 @@ $(VENV)/.python:
 # Installed again only when pyproject.toml has changed.
 $(VENV)/.test: $(VENV)/.python pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+	@touch $@
+
+$(VENV)/.bench: $(VENV)/.python pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test,benchmarks]'
 	@touch $@
 
 $(VENV)/.demo: $(VENV)/.python pyproject.toml

@@ -199,6 +199,7 @@ class VirtualJob:
             if not len(part):
                 continue
             while self.gates[index].full:
+                self.gates[index].window.held_back()
                 yield index
             batch = Batch(pa.record_batch({"key": part.view(np.int64)}), part, stamp)
             gate = self.gates[index]
@@ -211,11 +212,11 @@ class VirtualJob:
         executor = self.executors[index]
         self._carry_out(index, executor.accept(executor.split(batch), SOURCE, batch, batch.nbytes, self.now))
 
-    def _release(self, index: int, nbytes: int) -> None:
+    def _release(self, index: int, nbytes: int, wanted_more: bool) -> None:
         gate = self.gates[index]
         gate.used -= nbytes
         gate.batches -= 1
-        gate.window.released(nbytes, self.now)
+        gate.window.released(nbytes, self.now, wanted_more)
         self._send()
 
     # executors
@@ -226,11 +227,11 @@ class VirtualJob:
     def _carry_out(self, index: int, instructions: list[do.Instruction]) -> None:
         for instruction in instructions:
             match instruction:
-                case do.Wake(task):
+                case do.Wake(task) | do.Run(task):
                     self._feed(index, task)
-                case do.Release(_, nbytes):
+                case do.Release(_, nbytes, wanted_more):
                     delay = 0.0 if self.homes[index] == 0 else HOP
-                    self.at(self.now + delay, lambda n=nbytes: self._release(index, n))
+                    self.at(self.now + delay, lambda n=nbytes, more=wanted_more: self._release(index, n, more))
                 case do.StartTask(task, node, _):
                     self._threads[index, task] = Core(node)
                     self._feed(index, task)

@@ -146,38 +146,54 @@ class Pipeline:
             emitted = self.source.emit([rows], now)
             made = clock()
             seconds["emit"] += made - began
-            woken: list[int] = []
+            tasks: list[do.Wake | do.Run] = []
             for _, batch in emitted:
                 nbytes = batch.nbytes
                 for instruction in executor.accept(executor.split(batch), SOURCE, batch, nbytes, now):
-                    assert isinstance(instruction, do.Wake)
-                    woken.append(instruction.task)
+                    assert isinstance(instruction, do.Wake | do.Run)
+                    tasks.append(instruction)
             seconds["accept"] += clock() - made
-            for task in woken:
-                self._run_task(task, now)
+            for instruction in tasks:
+                if isinstance(instruction, do.Run):
+                    self._run_inline(instruction.task, now)
+                else:
+                    while self._run_next(instruction.task, now):
+                        pass
 
-    def _run_task(self, task: int, now: float) -> None:
+    def _run_inline(self, task: int, now: float) -> None:
+        """Run a task as the thread does that brings it a batch."""
+        began = time.perf_counter()
+        taken = self.executor.begin_run(task, now)
+        assert taken is not None
+        self._process(task, *taken, now, began)
+        assert not self.executor.end_run(task)
+
+    def _run_next(self, task: int, now: float) -> bool:
+        """Run what waits for a task as its own thread does; returns whether anything did."""
+        began = time.perf_counter()
+        taken = self.executor.take(task, now)
+        if taken is None:
+            self.seconds["take"] += time.perf_counter() - began
+            return False
+        number, work = taken
+        assert isinstance(work, Work)
+        self._process(task, number, work, now, began)
+        return True
+
+    def _process(self, task: int, number: int, work: Work, now: float, began: float) -> None:
         clock, seconds, executor = time.perf_counter, self.seconds, self.executor
-        while True:
-            began = clock()
-            taken = executor.take(task, now)
-            if taken is None:
-                seconds["take"] += clock() - began
-                return
-            number, work = taken
-            assert isinstance(work, Work)
-            batch = work.batch()
-            was_taken = clock()
-            outputs = self.processors[task].process(batch)
-            processed = clock()
-            executor.emitted(sum(output.batch.nbytes for output in outputs), now)
-            delivered = clock()
-            executor.done(task, number, processed - was_taken, now)
-            settled = clock()
-            seconds["take"] += was_taken - began
-            seconds["process"] += processed - was_taken
-            seconds["deliver"] += delivered - processed
-            seconds["settle"] += settled - delivered
+        batch = work.batch()
+        was_taken = clock()
+        outputs = self.processors[task].process(batch)
+        processed = clock()
+        executor.emitted(sum(output.batch.nbytes for output in outputs), now)
+        delivered = clock()
+        executor.done(task, number, processed - was_taken, now)
+        settled = clock()
+        seconds["take"] += was_taken - began
+        seconds["process"] += processed - was_taken
+        seconds["deliver"] += delivered - processed
+        seconds["settle"] += settled - delivered
 
 
 def measured(pipeline: Pipeline, distinct: int, seconds: float, rounds: int) -> Iterator[dict[str, float]]:

@@ -13,7 +13,7 @@ from dask_elastic.executor.flushes import TRIM, Flushes
 from dask_elastic.executor.inputs import Inputs
 from dask_elastic.executor.limits import ExecutorLimits
 from dask_elastic.executor.link import Links
-from dask_elastic.executor.measures import RECENT_SECONDS, ExecutorMeasure, Measures
+from dask_elastic.executor.measures import ExecutorMeasure, Measures
 from dask_elastic.executor.moves import MoveRecord, Moves
 from dask_elastic.executor.piece import Block, Receipt, Replay
 from dask_elastic.executor.primary_state import PrimaryState
@@ -40,8 +40,8 @@ FINAL_FLUSH = -2
 class ElasticExecutor:
     """One of the fixed parts of a component's key space, on as many cores as it is given.
 
-    The data path is `split` and `accept` (called by any thread that delivers a batch), `take` and `done` (called by a
-    task's thread, or by the thread that feeds a remote task); control is `handle`. The driver passes each message of a
+    The data path is `split` and `accept` (called by any thread that delivers a batch), `take` and `done` (called by the
+    thread that runs or feeds a task); control is `handle`. The driver passes each message of a
     remote task to `links.admit` when it arrives, then in the same order to `links.leaves` (outputs) or `take_back` (all
     else). Methods of the data path, `handle` and `take_back` return instructions for the driver.
 
@@ -141,14 +141,17 @@ class ElasticExecutor:
             self._pending_rows += receipt.rows
             receipt.span = self.watermarks.arrived()
             before = self.routes.sub_batches
-            wakes: list[do.Instruction] = [do.Wake(task) for task in self.routes.enqueue(block, receipt)]
+            woken = self.routes.enqueue(block, receipt)
             self.measures.arrived(receipt.rows, nbytes, self.routes.sub_batches - before, now)
-            return wakes
+            inline = self.routes.short(woken, self.measures.inline, self.limits.inline_time)
+            # Other tasks are woken first: they run in the meantime.
+            return [*(do.Wake(task) for task in woken if task not in inline), *map(do.Run, inline)]
 
     def take(self, task: int, now: float = 0.0) -> tuple[int, Item] | None:
-        """Return a task's next item with its number, or None when there is none; a `Wake` follows when there is again.
+        """Return a task's next item with its number, or None when there is none.
 
-        A lost task gets no item.
+        The caller runs the task: its own thread, the one that feeds it, or the one that carries out its `Run`. After
+        None the task sleeps, until a `Wake` or `Run`. A lost task gets no item.
         """
         with self.lock:
             taker = self.routes.tasks.get(task)
@@ -157,17 +160,36 @@ class ElasticExecutor:
             item: Item | None = None
             if taker.queue:
                 item = taker.queue.take_control() if taker.is_full else taker.queue.take(self._limit(taker))
+            if isinstance(item, Work):
+                return self._sent(taker, item, now)
             if item is None:
                 taker.sleeping = True
                 return None
-            if not isinstance(item, Work):
-                return taker.sent, item
-            # The processing time of a shard never goes back, whichever tasks take its rows.
-            if (taken := item.pieces[0].taken) is not None:
-                item.now = taken
-            else:
-                item.now = self._time = max(self._time, now)
-            return taker.send(item, now), item
+            return taker.sent, item
+
+    def begin_run(self, task: int, now: float) -> tuple[int, Work] | None:
+        """Return the sub-batch of a `Run` with its number; None if the task's thread must run, or nothing waits."""
+        with self.lock:
+            taker = self.routes.tasks[task]
+            if taker.queue.has_control:
+                return None
+            item = taker.queue.take(self._limit(taker))
+            return self._sent(taker, item, now) if isinstance(item, Work) else None
+
+    def end_run(self, task: int) -> bool:
+        """End a `Run` after its sub-batch is settled; returns whether to wake the task because more waits for it."""
+        with self.lock:
+            owner = self.routes.tasks[task]
+            owner.sleeping = len(owner.queue) == 0
+            return not owner.sleeping
+
+    def _sent(self, task: Task, work: Work, now: float) -> tuple[int, Work]:
+        # The processing time of a shard never goes back, whichever tasks take its rows.
+        if (taken := work.pieces[0].taken) is not None:
+            work.now = taken
+        else:
+            work.now = self._time = max(self._time, now)
+        return task.send(work, now), work
 
     def _limit(self, task: Task) -> int:
         seconds = self.limits.inbox_time if task.at_home else self.limits.inbox_time / REMOTE_WINDOW
@@ -237,7 +259,7 @@ class ElasticExecutor:
                 continue
             Watermarks.settled(piece.receipt.span)
             if piece.receipt.nbytes:
-                released.append(do.Release(piece.receipt.origin, piece.receipt.nbytes))
+                released.append(do.Release(piece.receipt.origin, piece.receipt.nbytes, work.wanted_more))
         return released
 
     # remote tasks
@@ -392,27 +414,14 @@ class ElasticExecutor:
         # Measuring the state waits until the tasks finish their batches: not under the lock that every batch takes.
         shard_bytes = self.store.shard_bytes()
         with self.lock:
-            measures = self.measures
-            return ExecutorMeasure(
+            return self.measures.measured(
+                now,
                 executor=self.identity,
                 node=self.home,
                 cores=self.cores.by_node(),
-                arrival_rate=measures.arrivals.per_second(now),
-                throughput=measures.processed.per_second(now),
-                service_rate=measures.service.per_second(),
-                customer_rows=measures.customer_rows(now),
-                bytes_in=measures.bytes_in.per_second(now),
-                bytes_out=measures.bytes_out.per_second(now),
                 queue_rows=self._pending_rows,
-                sojourn=measures.sojourn.mean(now),
-                latency=measures.latency.recent(now),
-                latency_now=measures.latency.recent(now, RECENT_SECONDS),
-                latency_mean=measures.latency_mean.mean(now),
-                latency_rows=measures.latency_mean.weight(now),
                 state_bytes=int(shard_bytes.sum()),
-                shard_load=measures.loads.loads(now),
                 shard_bytes=shard_bytes,
-                rows=measures.rows,
                 moves=self.moves.finished,
                 moves_across=self.moves.finished_across,
                 pending_bytes=self.routes.pending_bytes,
@@ -420,7 +429,6 @@ class ElasticExecutor:
                 recovered=self.recovery.losses,
                 recovery=self.recovery.seconds_to_first(),
                 event_time=self.watermarks.now.time,
-                jumps=measures.demand.jumps,
             )
 
     def finished_moves(self) -> list[MoveRecord]:

@@ -3,8 +3,8 @@
 Notes
 -----
 The order also holds between threads: a driver that calls the executor from several threads carries out the instructions
-of one call, except `Wake` and `Release`, before those of a later call. Otherwise a shard may reach a node before the
-task that it is for.
+of one call, except `Wake`, `Run` and `Release`, before those of a later call. Otherwise a shard may reach a node before
+the task that it is for.
 """
 
 from __future__ import annotations
@@ -23,11 +23,19 @@ class Wake:
 
 
 @dataclass(frozen=True, slots=True)
+class Run:
+    """Run an idle task at home in the calling thread, for one sub-batch that is expected to be short."""
+
+    task: int
+
+
+@dataclass(frozen=True, slots=True)
 class Release:
-    """Release credit to an upstream instance."""
+    """Release credit to an upstream instance; `wanted_more` if the task would have taken more rows, had they waited."""
 
     origin: ExecutorId
     nbytes: int
+    wanted_more: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,4 +84,4 @@ class FlushComplete:
     token: int
 
 
-Instruction = Wake | Release | StartTask | InstallState | RequestFlush | FlushComplete | EmitWatermark | Finished
+Instruction = Wake | Run | Release | StartTask | InstallState | RequestFlush | FlushComplete | EmitWatermark | Finished

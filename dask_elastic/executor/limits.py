@@ -19,6 +19,8 @@ class ExecutorLimits:
         Ratio of the largest to the mean task load above which shards are balanced.
     patience : float
         Seconds for which a move waits, before it pauses its shard, until its source is idle.
+    inline_time : float
+        Seconds that a batch may take, as expected, to be processed by the thread that brings it to an idle task.
     pending_bytes : int
         Bound of a remote task's pending queue, which requests a flush when it is half full.
     """
@@ -26,4 +28,5 @@ class ExecutorLimits:
     inbox_time: float = 0.005
     threshold: float = 1.2
     patience: float = 0.05
+    inline_time: float = 0.0002
     pending_bytes: int = PENDING_BYTES

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from dask_elastic.executor.task_queue import Work
 from dask_elastic.meters import (
     BatchCost,
+    InlineCost,
     LatencyHistogram,
     LatencyWindow,
     Rate,
@@ -126,6 +128,7 @@ class Measures:
         self.processed = Rate(window=RATE_SECONDS)
         self.service = ServiceRate()
         self.cost = BatchCost()
+        self.inline = InlineCost()
         self.loads = ShardLoad(shards, window=RATE_SECONDS)
         self.demand = ShardArrivals(shards)
         self.latency = LatencyWindow()
@@ -173,6 +176,7 @@ class Measures:
         """
         self.service.add(work.rows, busy)
         self.cost.add(work.rows, busy)
+        self.inline.add(work.rows, busy)
         if isinstance(by_shard, list):
             self.loads.add_rows(by_shard, busy, now)
         else:
@@ -193,6 +197,26 @@ class Measures:
             self.processed.add(counted, now)
             self.latency_mean.add(since_due / counted, counted, now)
             self.sojourn.add(since_arrival / counted, counted, now)
+
+    def measured(self, now: float, **others: Any) -> ExecutorMeasure:
+        """Return the measures at this moment; `others` are those fields that no meter knows."""
+        return ExecutorMeasure(
+            arrival_rate=self.arrivals.per_second(now),
+            throughput=self.processed.per_second(now),
+            service_rate=self.service.per_second(),
+            customer_rows=self.customer_rows(now),
+            bytes_in=self.bytes_in.per_second(now),
+            bytes_out=self.bytes_out.per_second(now),
+            sojourn=self.sojourn.mean(now),
+            latency=self.latency.recent(now),
+            latency_now=self.latency.recent(now, RECENT_SECONDS),
+            latency_mean=self.latency_mean.mean(now),
+            latency_rows=self.latency_mean.weight(now),
+            shard_load=self.loads.loads(now),
+            rows=self.rows,
+            jumps=self.demand.jumps,
+            **others,
+        )
 
     def customer_rows(self, now: float) -> float:
         """Return the mean tuples of a sub-batch; 1 while nothing arrives."""

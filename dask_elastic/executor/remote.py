@@ -6,7 +6,9 @@ from collections import deque
 
 import numpy as np
 
+from dask_elastic.executor.limits import ExecutorLimits
 from dask_elastic.executor.link import Link
+from dask_elastic.meters import InlineCost
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.state.store import KeyedStore
 from dask_elastic.vocab.batch import Delivery
@@ -64,6 +66,8 @@ class RemotePart:
         Makes locks.
     incarnation : int
         Incarnation of the link to the home, from the stamp of its first message, a `StartTask`.
+    inline_time : float
+        See `ExecutorLimits`.
 
     Attributes
     ----------
@@ -76,8 +80,17 @@ class RemotePart:
     from the primary copy.
     """
 
-    def __init__(self, identity: ExecutorId, space: KeySpace, make_lock: MakeLock = NoLock, incarnation: int = 0):
+    def __init__(
+        self,
+        identity: ExecutorId,
+        space: KeySpace,
+        make_lock: MakeLock = NoLock,
+        incarnation: int = 0,
+        inline_time: float = ExecutorLimits.inline_time,
+    ):
         self.identity = identity
+        self._inline = InlineCost()
+        self._inline_time = inline_time
         self.closed = False
         self.store = KeyedStore(space.shards, space.shard_of, make_lock)
         self.store.track_dirty = True
@@ -168,6 +181,12 @@ class RemotePart:
             task.sleeping = True
             return None
 
+    def is_short(self, message: ToRemote) -> bool:
+        """Whether a message for an idle task takes so little time that the thread that brings it carries it out."""
+        if isinstance(message, SubBatch):
+            return self._inline.allows(message.batch.rows.num_rows, self._inline_time)
+        return not isinstance(message, StopTask)
+
     def processed(self, message: SubBatch, deliveries: list[Delivery], busy: float) -> list[ToHome]:
         """Return the messages to the home about a processed sub-batch.
 
@@ -189,6 +208,7 @@ class RemotePart:
         if task is None:
             return self._no_reply(message.task)
         task.processed = message.number
+        self._inline.add(message.batch.rows.num_rows, busy)
         sent: list[ToHome] = []
         if deliveries and not message.silent:
             sent.append(Outputs(message.task, message.number, tuple(deliveries)))

@@ -44,9 +44,11 @@ class Work:
     ----------
     now : float
         The processing time that the home gave it when a task took it.
+    wanted_more : bool
+        Whether the task would have taken more rows, had they waited.
     """
 
-    __slots__ = ("_built", "keeps", "now", "pieces", "replay", "rows")
+    __slots__ = ("_built", "keeps", "now", "pieces", "replay", "rows", "wanted_more")
 
     def __init__(self, pieces: list[Piece]):
         self.now = 0.0
@@ -54,6 +56,7 @@ class Work:
         self.rows = pieces[0].length if len(pieces) == 1 else sum(piece.length for piece in pieces)
         self.replay = pieces[0].replay
         self.keeps = False
+        self.wanted_more = False
         self._built: Batch | None = None
 
     def __repr__(self) -> str:
@@ -147,9 +150,14 @@ class TaskQueue:
         """Put a control record before all waiting rows: none of them is of the label's shard; at a stop none waits."""
         self._items.appendleft(item)
 
+    @property
+    def has_control(self) -> bool:
+        """Whether the next item is a control record."""
+        return bool(self._items) and not isinstance(self._items[0], Piece)
+
     def take_control(self) -> LabelItem | StopItem | None:
         """Return the next item if it is a control record, else None."""
-        if not self._items or isinstance(self._items[0], Piece):
+        if not self.has_control:
             return None
         item = self._items.popleft()
         assert not isinstance(item, Piece)
@@ -187,7 +195,15 @@ class TaskQueue:
             pieces.append(self._cut(following, limit - rows))
             rows += pieces[-1].length
         self.rows -= rows
-        return Work(pieces)
+        work = Work(pieces)
+        # A large piece is not joined with others: what would help is that senders join more.
+        work.wanted_more = rows < min(limit, JOIN_ROWS) and (not self._items or self._has_large_piece)
+        return work
+
+    @property
+    def _has_large_piece(self) -> bool:
+        first = self._items[0]
+        return isinstance(first, Piece) and first.length > LARGE_PIECE
 
     def _cut(self, piece: Piece, limit: int) -> Piece:
         if piece.length <= limit:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dask_elastic.meters.batch_cost import BatchCost
 from dask_elastic.meters.flow_window import FlowWindow
 from dask_elastic.meters.histogram import LatencyHistogram
+from dask_elastic.meters.inline_cost import InlineCost
 from dask_elastic.meters.latency_window import LatencyWindow
 from dask_elastic.meters.rate import Rate
 from dask_elastic.meters.recent_mean import RecentMean
@@ -20,6 +21,7 @@ from dask_elastic.meters.shard_load import ShardLoad
 __all__ = [
     "BatchCost",
     "FlowWindow",
+    "InlineCost",
     "LatencyHistogram",
     "LatencyWindow",
     "MeterError",

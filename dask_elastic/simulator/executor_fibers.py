@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
 
 from dask_elastic.executor import events
@@ -177,8 +177,12 @@ class ExecutorFibers:
         """Deliver outputs; waits while the receivers' credit is used up."""
         yield from self.world.deliver(self.identity, deliveries)
 
-    def release(self, origin: ExecutorId, nbytes: int) -> None:
-        """Return credit to an upstream instance."""
+    def deliver_now(self, deliveries: Sequence[Delivery]) -> Generator[Condition | None, None, Sequence[Delivery]]:
+        """Deliver outputs as long as there is credit; returns the others."""
+        return (yield from self.world.deliver_now(self.identity, deliveries))
+
+    def release(self, origin: ExecutorId, nbytes: int, wanted_more: bool = False) -> None:
+        """Return credit to an upstream instance; simulated windows do not adapt."""
         self.world.release(origin, self.identity, nbytes)
 
     def emit_watermark(self, watermark: Watermark) -> FiberSteps:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable, Sequence
 from typing import Protocol
 
 from dask_elastic.executor.drivers.steps import Steps
 from dask_elastic.executor.processor import Processor
 from dask_elastic.simulator.event_times import EventTimes
-from dask_elastic.simulator.fiber import FiberSteps
+from dask_elastic.simulator.fiber import Condition, FiberSteps
 from dask_elastic.simulator.ledger import Ledger
 from dask_elastic.simulator.network import Network
 from dask_elastic.simulator.schedule import Schedule
@@ -57,6 +57,12 @@ class Surroundings(Protocol):
 
     def deliver(self, origin: ExecutorId, deliveries: Iterable[Delivery]) -> FiberSteps:
         """Hand batches to the next receivers; waits while their windows are full."""
+        ...
+
+    def deliver_now(
+        self, origin: ExecutorId, deliveries: Sequence[Delivery]
+    ) -> Generator[Condition | None, None, Sequence[Delivery]]:
+        """Hand batches to the next receivers until a window is full; returns the others."""
         ...
 
     def release(self, origin: ExecutorId, target: ExecutorId, nbytes: int) -> None:

@@ -21,7 +21,7 @@ from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.simulator.credit import Credits
 from dask_elastic.simulator.event_times import EventTimes
 from dask_elastic.simulator.executor_fibers import ExecutorFibers, FollowedExecutor
-from dask_elastic.simulator.fiber import FiberSteps
+from dask_elastic.simulator.fiber import Condition, FiberSteps
 from dask_elastic.simulator.invariants import Invariants
 from dask_elastic.simulator.ledger import Ledger
 from dask_elastic.simulator.network import Credit, End, EventTime, Message, Network, Packet, Rows
@@ -37,6 +37,7 @@ from dask_elastic.topology.source import SourceContext
 from dask_elastic.vocab.batch import Batch, Delivery
 from dask_elastic.vocab.errors import ElasticError, MoveRefused, PlanningError, ProtocolError, SourceError
 from dask_elastic.vocab.identity import ExecutorId
+from dask_elastic.vocab.lock import NoLock
 from dask_elastic.vocab.messages import Done, Flush, LabelReturned, Outputs, Stamp, StartTask, ToHome, ToRemote
 from dask_elastic.vocab.watermark import Watermark
 
@@ -233,19 +234,30 @@ class World:
 
     def deliver(self, origin: ExecutorId, deliveries: Iterable[Delivery]) -> FiberSteps:
         """Hand batches to the next receivers; waits while their windows are full."""
-        for target, batch in deliveries:
-            nbytes = batch.nbytes
+        left: Sequence[Delivery] = [*deliveries]
+        while left := (yield from self.deliver_now(origin, left)):
+            yield self._credit(origin, left[0].target).has_room
+
+    def deliver_now(
+        self, origin: ExecutorId, deliveries: Sequence[Delivery]
+    ) -> Generator[Condition | None, None, Sequence[Delivery]]:
+        """Hand batches to the next receivers until a window is full; returns the others."""
+        for position, (target, batch) in enumerate(deliveries):
             credit = self._credit(origin, target)
             if not credit.has_room():
-                yield credit.has_room
-            credit.acquire(nbytes)
-            source, node = self.placement.node_of(origin), self.placement.node_of(target)
-            self.record("{} rows to {}", batch.rows.num_rows, target)
-            if node == source:
-                yield from self._accept(target, origin, batch, nbytes)
-            else:
-                self.network.send(source, node, Rows(target, origin, batch, nbytes))
-                yield None
+                return deliveries[position:]
+            credit.acquire(batch.nbytes)
+            yield from self._hand_over(target, origin, batch, batch.nbytes)
+        return ()
+
+    def _hand_over(self, target: ExecutorId, origin: ExecutorId, batch: Batch, nbytes: int) -> FiberSteps:
+        source, node = self.placement.node_of(origin), self.placement.node_of(target)
+        self.record("{} rows to {}", batch.rows.num_rows, target)
+        if node == source:
+            yield from self._accept(target, origin, batch, nbytes)
+        else:
+            self.network.send(source, node, Rows(target, origin, batch, nbytes))
+            yield None
 
     def _accept(self, target: ExecutorId, origin: ExecutorId, batch: Batch, nbytes: int) -> FiberSteps:
         home = self.homes.get(target)
@@ -333,9 +345,9 @@ class World:
         if isinstance(message, StartTask) and (known is None or packet.stamp.incarnation > known.part.incarnation):
             if known is not None:
                 known.close()
-            part = RemotePart(executor, self.spaces[executor.component], incarnation=packet.stamp.incarnation)
-            component = self.components[executor.component]
-            known = self.remotes[node, executor] = RemoteFibers(self, part, component, node, packet.sender)
+            name, inline_time = executor.component, self.options.limits.inline_time
+            part = RemotePart(executor, self.spaces[name], NoLock, packet.stamp.incarnation, inline_time)
+            known = self.remotes[node, executor] = RemoteFibers(self, part, self.components[name], node, packet.sender)
         if known is None:
             raise ProtocolError(f"{executor} has no task on node {node} yet, but {message} came")
         yield from known.receive(packet.stamp, message)
@@ -382,8 +394,6 @@ class World:
     def _flush(self, remote: RemoteFibers) -> FiberSteps:
         yield None
         remote.driver.flush_due()
-
-    # running
 
     def step(self) -> bool:
         """Run one step and check the invariants; return whether a fiber could run."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dask_elastic.executor.error_policy import OnError
 from dask_elastic.executor.limits import ExecutorLimits
@@ -22,7 +22,7 @@ class WorldOptions:
         Mean virtual time between two steps.
     on_error : {"fail", "skip"}
         What to do with rows on which user code fails.
-    limits : ExecutorLimits, optional
+    limits : ExecutorLimits
         What bounds an executor.
     check : bool
         Whether to check the invariants after every step.
@@ -43,7 +43,7 @@ class WorldOptions:
     row_seconds: float = 0.0005
     step_seconds: float = 0.001
     on_error: OnError = "fail"
-    limits: ExecutorLimits | None = None
+    limits: ExecutorLimits = field(default_factory=ExecutorLimits)
     check: bool = False
     torn: bool = False
     order: tuple[str, ...] = ()

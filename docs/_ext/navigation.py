@@ -29,6 +29,7 @@ PARTS = {
         "contributing",
         "architecture",
         "decisions/README",
+        "benchmarks",
         "figures",
         "figures-state-migration",
         "figures-enorm",

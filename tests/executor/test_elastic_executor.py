@@ -84,7 +84,7 @@ def test_rows_go_to_tasks_of_their_shards_and_credit_is_released_when_all_are_pr
     assert keys(first[1]) == [0, 2]
     assert sorted(keys(second[1])) == [1, 3, 9]
     assert executor.done(0, first[0], 0.001, 1.0) == []
-    assert executor.done(1, second[0], 0.001, 1.0) == [do.Release(SOURCE, 100), do.Release(SOURCE, 100)]
+    assert executor.done(1, second[0], 0.001, 1.0) == [do.Release(SOURCE, 100, wanted_more=True)] * 2
     assert executor.measure(1.0).rows == 5
 
 
@@ -284,7 +284,8 @@ def test_executor_finishes_when_input_is_processed_and_state_is_flushed():
     offer(executor, 1)
     assert executor.handle(events.InputEnded(SOURCE), 0.0) == []
     number, _ = executor.take(1)
-    assert executor.done(1, number, 0.1, 0.2) == [do.Release(SOURCE, 100), do.RequestFlush(1, 1, FINAL_FLUSH)]
+    released = do.Release(SOURCE, 100, wanted_more=True)
+    assert executor.done(1, number, 0.1, 0.2) == [released, do.RequestFlush(1, 1, FINAL_FLUSH)]
     assert not executor.finished
     assert executor.take_back(m.Flush(1, 0, None, FINAL_FLUSH), 0.3) == [do.Finished()]
     assert executor.finished
@@ -341,3 +342,16 @@ def test_move_from_remote_source_pauses_its_shard_after_the_flush_ahead():
     executor.take_back(m.Flush(remote, -1, None, UNREQUESTED, shard), 0.1)
     assert shard in executor.moves.paused
     assert executor.take_back(m.Flush(remote, -1, None, UNREQUESTED, shard), 0.2) == [], "the move has begun before"
+
+
+def test_task_wanted_more_rows_only_if_it_took_all_and_less_than_its_limit():
+    executor = make({0: 1})
+    offer(executor, *range(10))
+    [number, work] = executor.take(0)
+    assert work.wanted_more, "ten rows are fewer than the first limit"
+    executor.done(0, number, 0.010, 0.0)
+    for _ in range(4):
+        offer(executor, *range(4))
+    limits = [executor.take(0)[1] for _ in range(3)]
+    assert [(work.rows, work.wanted_more) for work in limits] == [(5, False), (5, False), (5, False)]
+    assert executor.take(0)[1].wanted_more

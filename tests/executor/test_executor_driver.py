@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -11,10 +13,10 @@ from dask_elastic.executor.drivers.steps import run
 from dask_elastic.executor.executor import ElasticExecutor
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.vocab import messages as m
-from dask_elastic.vocab.batch import Batch
+from dask_elastic.vocab.batch import Batch, Delivery
 from dask_elastic.vocab.identity import ExecutorId
 
-ME, ROWS = ExecutorId("per_key", 0), ExecutorId("rows", 0)
+ME, ROWS, NEXT = ExecutorId("per_key", 0), ExecutorId("rows", 0), ExecutorId("next", 0)
 
 
 class Bell:
@@ -26,6 +28,10 @@ class Bell:
     def ring(self):
         """Count."""
         self.rings += 1
+
+    def wait(self):
+        """Never called: tests stop where a thread would wait."""
+        raise AssertionError("a test waits")
 
 
 class Lock:
@@ -78,13 +84,21 @@ class Host:
             self.sent.append(message)
         return node in self.reachable
 
-    def release(self, origin, nbytes):
+    def release(self, origin, nbytes, wanted_more=False):
         """Keep the credit."""
         self.released.append((origin, nbytes))
 
 
 def rows(count):
     return Batch(pa.record_batch({"k": range(count)}), np.arange(count, dtype=np.uint64) << np.uint64(54), 0.0)
+
+
+def step(steps, result):
+    """Resume steps with the result of their last act; returns the next one, or None at the end."""
+    try:
+        return steps.send(result)
+    except StopIteration:
+        return None
 
 
 @pytest.fixture
@@ -98,6 +112,95 @@ def driver(host):
     made = ExecutorDriver(ElasticExecutor(ME, KeySpace(1, 4), 0, {1: 1}, [ROWS]), host)
     run(made.start())
     return made
+
+
+class InlineHost(Host):
+    """Processes batches at once; `room` outputs find credit."""
+
+    def __init__(self):
+        super().__init__()
+        self.room = 10
+        self.delivered = []
+
+    @contextmanager
+    def processor(self, task):
+        """Return something."""
+        yield f"logic of {task}"
+
+    def process(self, processor, batch):
+        """Return two outputs."""
+        assert processor == "logic of 0"
+        return [Delivery(NEXT, batch), Delivery(NEXT, batch)], 0.0001
+
+    def deliver_now(self, deliveries):
+        """Take what finds credit."""
+        fits, left = deliveries[: self.room], deliveries[self.room :]
+        self.delivered += fits
+        self.room -= len(fits)
+        return left
+
+    def deliver(self, deliveries):
+        """Take everything."""
+        self.delivered += deliveries
+
+
+@pytest.fixture
+def home():
+    """An executor whose only task is at home, idle, and known to be fast."""
+    host = InlineHost()
+    made = ExecutorDriver(ElasticExecutor(ME, KeySpace(1, 4), 0, {0: 1}, [ROWS]), host)
+    run(made.start())
+    for _ in range(5):
+        made.executor.measures.inline.add(1, 0.00001)
+    made.thread = made._run_task(0)
+    assert next(made.thread) == made._bells[0].wait
+    return made
+
+
+def test_short_batch_for_an_idle_task_is_processed_by_the_caller(home):
+    run(home.offer(ROWS, rows(3), 100))
+    assert len(home.host.delivered) == 2
+    assert home.host.released == [(ROWS, 100)]
+    assert home._bells[0].rings == 0
+    assert home.executor.routes.tasks[0].sleeping
+
+
+def test_long_batch_is_left_to_the_thread_of_the_task(home):
+    run(home.offer(ROWS, rows(1000), 100))
+    assert home.host.delivered == []
+    assert home._bells[0].rings == 1
+
+
+def test_batch_for_a_task_that_runs_is_left_to_its_thread(home):
+    home.executor.routes.tasks[0].sleeping = False
+    run(home.offer(ROWS, rows(3), 100))
+    assert home.host.delivered == []
+    assert home._bells[0].rings == 0
+
+
+def test_outputs_without_credit_are_delivered_by_the_thread_of_the_task(home):
+    home.host.room = 1
+    run(home.offer(ROWS, rows(3), 100))
+    assert (len(home.host.delivered), home.host.released, home._bells[0].rings) == (1, [], 1)
+    run(home.offer(ROWS, rows(3), 100))
+    assert home._bells[0].rings == 1, "the task is not idle"
+    act = home.thread.send(None)
+    while act != home._bells[0].wait:
+        act = home.thread.send(act())
+    assert len(home.host.delivered) == 4
+    assert home.host.released == [(ROWS, 100)] * 2
+
+
+def test_batch_that_arrives_during_an_inline_run_wakes_the_task(home):
+    steps = home.offer(ROWS, rows(3), 100)
+    act = next(steps)
+    while getattr(act, "func", None) != home.host.process:
+        act = steps.send(act())
+    run(home.offer(ROWS, rows(2), 50))
+    assert home._bells[0].rings == 0
+    while act is not None:
+        act = step(steps, act())
+    assert home._bells[0].rings == 1
 
 
 def test_batch_for_a_remote_task_is_sent_by_the_caller(driver, host):

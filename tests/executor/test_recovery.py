@@ -108,14 +108,14 @@ def test_replay_omits_flushed_rows_and_outputs_that_have_left():
 def test_replayed_rows_count_once_and_release_their_credit_once():
     executor = make({HOME: 1, NEAR: 1})
     [settled] = send(executor, 1, 1, nbytes=70)
-    assert do.Release(SOURCE, 70) in settle(executor, 1, settled)
+    assert do.Release(SOURCE, 70, wanted_more=True) in settle(executor, 1, settled)
     send(executor, 1, 5, nbytes=30)
     lose(executor, NEAR)
     assert executor.measure(1.0).queue_rows == 2
     released = []
     while (taken := executor.take(0)) is not None:
         released += [i for i in executor.done(0, taken[0], 0.001, 2.0) if isinstance(i, do.Release)]
-    assert released == [do.Release(SOURCE, 30)]
+    assert released == [do.Release(SOURCE, 30, wanted_more=True)]
     assert executor.measure(2.0).rows == 2
     assert executor.measure(2.0).queue_rows == 0
 

@@ -67,3 +67,41 @@ def test_flow_window_stays_between_one_byte_and_its_limit(releases, queue_time):
         now += passed
         window.released(nbytes, now)
         assert 1 <= window.nbytes <= 200_000
+
+
+def saturate(window, seconds, rate, wants_more, since=0.0, every=0.01):
+    """Release credit at a rate while the sender is held back."""
+    for tick in range(1, round(seconds / every) + 1):
+        window.held_back()
+        window.released(int(rate * every), since + tick * every, wants_more)
+    return since + seconds
+
+
+def test_time_of_the_window_grows_while_the_receiver_wants_larger_batches():
+    window = FlowWindow(LIMIT, 0.1)
+    saturate(window, 5.0, rate=50_000, wants_more=True)
+    assert window.stretch >= 8
+    assert window.nbytes >= 0.9 * window.stretch * 0.1 * 50_000
+
+
+def test_time_of_the_window_stays_if_the_receiver_wants_no_larger_batches():
+    window = FlowWindow(LIMIT, 0.1)
+    saturate(window, 5.0, rate=50_000, wants_more=False)
+    assert window.stretch == 1
+
+
+def test_time_of_the_window_stays_while_the_sender_is_not_held_back():
+    window, now = FlowWindow(LIMIT, 0.1), 0.0
+    for _ in range(500):
+        now += 0.01
+        window.released(500, now, wanted_more=True)
+    assert window.stretch == 1
+
+
+def test_longer_time_is_given_up_when_it_is_not_needed():
+    window = FlowWindow(LIMIT, 0.1)
+    now = saturate(window, 5.0, rate=50_000, wants_more=True)
+    now = saturate(window, 60.0, rate=50_000, wants_more=False, since=now)
+    assert window.stretch == 1
+    saturate(window, 1.0, rate=50_000, wants_more=False, since=now)
+    assert window.nbytes <= 1.1 * 5_000

@@ -245,7 +245,7 @@ WATERMARK = ["watermark", ["job", 3], "c", 0, "s", 1, None, True]
 
 STALE = {
     "batch": [["schema"], ["batch", ["job", 3], "c", 0, "s", 1, 8, [0, 0.5, True, 0.0]]],
-    "credit": [["credit", ["job", 3], "c", 0, "s", 1, 77]],
+    "credit": [["credit", ["job", 3], "c", 0, "s", 1, 77, True]],
     "end": [end()],
     "watermark": [WATERMARK],
     "beat": [["beat"]],
@@ -410,7 +410,7 @@ def real_packets():
     made.append(
         Packet([pack([(["schema"], 1), batch], FIRST), schema, FLAT.serialize().to_pybytes(), HASHES.tobytes()])
     )
-    made.append(packed(end(), ["credit", ["job", 3], "c", 0, "s", 1, 77], ["beat"], WATERMARK))
+    made.append(packed(end(), ["credit", ["job", 3], "c", 0, "s", 1, 77, True], ["beat"], WATERMARK))
     return [b"".join(bytes(frame) for frame in packet.to_frames()) for packet in made]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -20,6 +21,7 @@ from followed_job import (
 
 from dask_elastic.executor.keyed_state import read_state
 from dask_elastic.executor.limits import ExecutorLimits
+from dask_elastic.meters.inline_cost import FEWEST
 from dask_elastic.simulator import (
     Disturbance,
     Disturber,
@@ -78,6 +80,7 @@ class Scenario:
             limits=ExecutorLimits(
                 inbox_time=0.005,
                 patience=0.01 if self.seed % 3 == 0 else 0.0,
+                inline_time=math.inf if self.inline else 0.0,
                 pending_bytes=int(random.choice([200, 1500, 2**20])),
             ),
             check=True,
@@ -86,7 +89,16 @@ class Scenario:
             repeats=0.1 if self.outages else 0.0,
         )
         world = World(components, placement, random, options)
+        for home in world.homes.values() if self.inline else ():
+            # As after some batches, so that the first one may be run by the thread that brings it.
+            for _ in range(FEWEST):
+                home.executor.measures.inline.add(1, 0.0)
         return Simulation(world, batches, Disturber(world, self.drawn().disturbances or ()))
+
+    @property
+    def inline(self) -> bool:
+        """Whether the threads that bring batches run idle tasks, however long that takes."""
+        return self.seed % 4 < 2
 
     def _placement(self, random: np.random.Generator) -> Placement:
         homes, guests = (int(random.integers(1, 3)), int(random.integers(1, 4))) if self.outages else (3, 0)

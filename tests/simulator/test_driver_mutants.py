@@ -10,6 +10,8 @@ from scenario import first_failure
 from dask_elastic.executor import events
 from dask_elastic.executor.drivers.executor_driver import ExecutorDriver
 from dask_elastic.executor.drivers.remote_driver import RemoteDriver
+from dask_elastic.executor.executor import ElasticExecutor
+from dask_elastic.executor.routes import Routes
 from dask_elastic.executor.task_queue import Work
 from dask_elastic.vocab import messages as m
 
@@ -95,6 +97,80 @@ def settled_work_does_not_wait_for_events(monkeypatch):
     monkeypatch.setattr(ExecutorDriver, "_settle", ExecutorDriver._carry_out)
 
 
+def batch_is_run_although_the_task_is_awake(monkeypatch):
+    """The thread that brings a batch processes it, whether or not the task's own thread is running."""
+    real = Routes.wake
+
+    def wake(task):
+        task.sleeping |= task.at_home
+        return real(task)
+
+    monkeypatch.setattr(Routes, "wake", staticmethod(wake))
+
+
+def task_sleeps_after_an_inline_run(monkeypatch):
+    """Items that were queued during an inline run wait for a wake that never comes."""
+
+    def end_run(self, task):
+        self.routes.tasks[task].sleeping = True
+        return False
+
+    monkeypatch.setattr(ElasticExecutor, "end_run", end_run)
+
+
+def task_is_woken_although_it_sleeps(monkeypatch):
+    """After each inline run the task's thread is woken, also if the task is free for the next inline run."""
+    real = ElasticExecutor.end_run
+
+    def end_run(self, task):
+        real(self, task)
+        return True
+
+    monkeypatch.setattr(ElasticExecutor, "end_run", end_run)
+
+
+def outputs_without_credit_are_overtaken(monkeypatch):
+    """The task's thread delivers the outputs of an inline run behind those of what it takes next."""
+    real = ExecutorDriver._process
+
+    def process(self, processor, task, number, work):
+        yield from real(self, processor, task, number, work)
+        if task in self._late:
+            number, busy, left = self._late.pop(task)
+            yield partial(self.host.deliver, left)
+            yield from self._settle(self.executor.done(task, number, busy, self.host.now()))
+
+    finish = ExecutorDriver._finish_inline
+
+    def finish_inline(self, task):
+        self.__dict__.setdefault("_late", {})
+        if len(self.executor.routes.tasks[task].queue):
+            self._late[task] = self._undelivered.pop(task)
+        else:
+            yield from finish(self, task)
+
+    monkeypatch.setattr(ExecutorDriver, "_late", {}, raising=False)
+    monkeypatch.setattr(ExecutorDriver, "_process", process)
+    monkeypatch.setattr(ExecutorDriver, "_finish_inline", finish_inline)
+
+
+def inline_run_is_settled_before_its_outputs_leave(monkeypatch):
+    """A label or a loss of cores then passes outputs that lack credit."""
+
+    def run_inline(self, task):
+        taken = self.executor.begin_run(task, self.host.now())
+        if taken is not None:
+            number, work = taken
+            outputs, busy = yield partial(self.host.process, self._processors[task], work.batch())
+            yield from self._settle(self.executor.done(task, number, busy, self.host.now()))
+            if not work.silent:
+                yield partial(self.host.deliver, outputs)
+        if self.executor.end_run(task):
+            yield self._bells[task].ring
+
+    monkeypatch.setattr(ExecutorDriver, "_run_inline", run_inline)
+
+
 def remote_task_ignores_wake(monkeypatch):
     """A control record for an idle task stays in the task's queue."""
     real = RemoteDriver.receive
@@ -116,6 +192,11 @@ MUTANTS = [
     feeding_stops_after_one_item,
     stale_change_of_cores_is_applied,
     settled_work_does_not_wait_for_events,
+    batch_is_run_although_the_task_is_awake,
+    task_sleeps_after_an_inline_run,
+    task_is_woken_although_it_sleeps,
+    outputs_without_credit_are_overtaken,
+    inline_run_is_settled_before_its_outputs_leave,
     remote_task_ignores_wake,
 ]
 

@@ -14,6 +14,8 @@ The rules of order, each of which a mutant of the simulator's tests breaks:
 - A shard counts as installed once its state has been sent.
 - One thread at a time feeds a remote task: the one that started it, later the one that got its `Wake`. No further
   `Wake` comes before `take` has returned None.
+- One thread at a time runs a task at home: its own, or while it sleeps, the one that got its `Run`. Outputs that lack
+  credit pass to the task's own thread, which delivers them before it takes anything else.
 - A change of cores that is older than the newest one is refused.
 """
 
@@ -32,7 +34,7 @@ from dask_elastic.executor.processor import Processor
 from dask_elastic.executor.recovery import sent_in_process
 from dask_elastic.executor.task_queue import LabelItem, StopItem, Work
 from dask_elastic.vocab import messages as m
-from dask_elastic.vocab.batch import Batch
+from dask_elastic.vocab.batch import Batch, Delivery
 from dask_elastic.vocab.errors import PlanningError
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.lock import MakeLock, NoLock
@@ -66,6 +68,9 @@ class ExecutorDriver:
         self.identity = executor.identity
         self.refused = 0
         self._bells: dict[int, Bell] = {}
+        self._processors: dict[int, Processor] = {}
+        # Sub-batches that another thread processed for a task: number, busy seconds, and outputs that lacked credit.
+        self._undelivered: dict[int, tuple[int, float, list[Delivery]]] = {}
         self._node_of: dict[int, int] = {}
         # The first sub-batch of each remote task that could not be sent, and the nodes whose loss is not handled yet.
         self._unsent: dict[int, int] = {}
@@ -214,8 +219,10 @@ class ExecutorDriver:
             match pending.popleft():
                 case do.Wake(task):
                     yield from self._wake(task)
-                case do.Release(origin, nbytes):
-                    yield partial(self.host.release, origin, nbytes)
+                case do.Run(task):
+                    yield from self._run_inline(task)
+                case do.Release(origin, nbytes, wanted_more):
+                    yield partial(self.host.release, origin, nbytes, wanted_more)
                 case do.StartTask(task, node, shards):
                     yield from self._start_task(task, node, shards)
                 case do.InstallState(shard, task, node, copy):
@@ -264,6 +271,26 @@ class ExecutorDriver:
         else:
             yield from self._feed(task, node)
 
+    def _run_inline(self, task: int) -> Steps[None]:
+        """Process one sub-batch of an idle task in the calling thread, which brought it and must not wait.
+
+        The task's thread continues when outputs lack credit, or when more waits for the task.
+        """
+        taken = None if self.host.ended else self.executor.begin_run(task, self.host.now())
+        if taken is not None:
+            number, work = taken
+            outputs, busy = yield partial(self.host.process, self._processors[task], work.batch())
+            left: list[Delivery] = []
+            if outputs and not work.silent:
+                left = yield partial(self.host.deliver_now, outputs)
+            if left:
+                self._undelivered[task] = (number, busy, left)
+                yield self._bells[task].ring
+                return
+            yield from self._settle(self.executor.done(task, number, busy, self.host.now()))
+        if self.executor.end_run(task):
+            yield self._bells[task].ring
+
     def _feed(self, task: int, node: int) -> Steps[None]:
         """Send a remote task its sub-batches and labels, in the order of its queue, until `take` returns None."""
         while not self.host.ended and (taken := self.executor.take(task, self.host.now())) is not None:
@@ -283,7 +310,10 @@ class ExecutorDriver:
     def _run_task(self, task: int) -> Steps[None]:
         """Process what is routed to a task at home."""
         with self.host.processor(task) as processor:
+            self._processors[task] = processor
             while not self.host.ended:
+                if task in self._undelivered:
+                    yield from self._finish_inline(task)
                 taken = self.executor.take(task, self.host.now())
                 if taken is None:
                     yield self._bells[task].wait
@@ -295,6 +325,7 @@ class ExecutorDriver:
                     case LabelItem(shard):
                         yield from self.handle(events.LabelBack(task, shard))
                     case StopItem():
+                        del self._processors[task]
                         yield from self.handle(events.TaskEnded(task))
                         return
 
@@ -302,6 +333,12 @@ class ExecutorDriver:
         outputs, busy = yield partial(self.host.process, processor, work.batch())
         if not work.silent:
             yield partial(self.host.deliver, outputs)
+        yield from self._settle(self.executor.done(task, number, busy, self.host.now()))
+
+    def _finish_inline(self, task: int) -> Steps[None]:
+        """Finish a sub-batch whose outputs lacked credit when another thread processed it."""
+        number, busy, left = self._undelivered.pop(task)
+        yield partial(self.host.deliver, left)
         yield from self._settle(self.executor.done(task, number, busy, self.host.now()))
 
     def _start_emitter(self) -> None:

@@ -88,8 +88,12 @@ class ExecutorHost(TaskHost, Protocol):
         """Deliver outputs to the next receivers; waits while their credit is used up."""
         ...
 
-    def release(self, origin: ExecutorId, nbytes: int) -> None:
-        """Return credit to an upstream instance."""
+    def deliver_now(self, deliveries: Sequence[Delivery]) -> Any:
+        """Deliver outputs in order as long as there is credit; returns the others as a list."""
+        ...
+
+    def release(self, origin: ExecutorId, nbytes: int, wanted_more: bool = False) -> None:
+        """Return credit to an upstream instance; see `instructions.Release`."""
         ...
 
     def emit_watermark(self, watermark: Watermark) -> Any:

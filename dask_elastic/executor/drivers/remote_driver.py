@@ -6,6 +6,7 @@ from functools import partial
 
 from dask_elastic.executor.drivers.host import Bell, RemoteHost
 from dask_elastic.executor.drivers.steps import Steps
+from dask_elastic.executor.processor import Processor
 from dask_elastic.executor.remote import RemotePart
 from dask_elastic.vocab import messages as m
 
@@ -25,22 +26,23 @@ class RemoteDriver:
         self.part = part
         self.host = host
         self._bells: dict[int, Bell] = {}
+        self._processors: dict[int, Processor] = {}
 
     def receive(self, message: m.ToRemote) -> Steps[None]:
         """Take a message of the home that `RemotePart.admit` let pass, in the order of arrival.
 
-        If the task of a control record is idle, the caller carries the record out at once. The caller also brings the
-        sub-batches, so none can arrive in the meantime.
+        If the task is idle, the caller carries a control record out at once, and processes a sub-batch that is expected
+        to be short. The caller brings all messages, so none can arrive in the meantime.
         """
         woken = self.part.receive(message, self.host.now())
         if isinstance(message, m.StartTask):
             self._bells[message.task] = self.host.bell()
             self.host.start(f"remote-{message.task}", self._run_task(message.task))
-        elif woken and isinstance(message, m.SubBatch | m.StopTask):
+        elif woken and not self.part.is_short(message):
             yield self._bells[message.task].ring
         elif woken:
-            while (record := self.part.take(message.task, self.host.now())) is not None:
-                yield from self._control(record)
+            while (taken := self.part.take(message.task, self.host.now())) is not None:
+                yield from self._carry_out(taken)
 
     def flush_due(self) -> None:
         """Queue a flush request at every task."""
@@ -60,21 +62,21 @@ class RemoteDriver:
 
     def _run_task(self, task: int) -> Steps[None]:
         with self.host.processor(task) as processor:
+            self._processors[task] = processor
             while not (self.host.ended or self.part.closed):
                 message = self.part.take(task, self.host.now())
-                match message:
-                    case None:
-                        yield self._bells[task].wait
-                        continue
-                    case m.SubBatch(batch=batch):
-                        outputs, busy = yield partial(self.host.process, processor, batch)
-                        yield from self._send(self.part.processed(message, outputs, busy))
-                    case _:
-                        yield from self._control(message)
+                if message is None:
+                    yield self._bells[task].wait
+                    continue
+                yield from self._carry_out(message)
                 if isinstance(message, m.StopTask):
                     return
 
-    def _control(self, message: m.ToRemote) -> Steps[None]:
+    def _carry_out(self, message: m.ToRemote) -> Steps[None]:
+        if isinstance(message, m.SubBatch):
+            outputs, busy = yield partial(self.host.process, self._processors[message.task], message.batch)
+            yield from self._send(self.part.processed(message, outputs, busy))
+            return
         assert isinstance(message, m.Label | m.Install | m.FlushRequest | m.StopTask), f"{message} is no control record"
         yield from self._send(self.part.control(message))
         self.part.settle()

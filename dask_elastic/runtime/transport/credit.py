@@ -43,6 +43,11 @@ class CreditGate:
         """Whether a sender has to wait."""
         return self.batches >= PIPELINED and self.used >= self._window.nbytes
 
+    @property
+    def join_bytes(self) -> int:
+        """Bytes up to which a sender joins waiting batches; see `FlowWindow`."""
+        return self._window.join_bytes
+
     def acquire(self, nbytes: int) -> None:
         """Wait for credit, then take it.
 
@@ -53,18 +58,37 @@ class CreditGate:
         """
         with self._changed:
             while self.full and not self._aborted:
+                self._window.held_back()
                 self._changed.wait()
             if self._aborted:
                 raise Aborted
             self.used += nbytes
             self.batches += 1
 
-    def release(self, nbytes: int) -> None:
-        """Return the credit of one batch."""
+    def try_acquire(self, nbytes: int) -> bool:
+        """Take credit if there is some; returns whether there was.
+
+        Raises
+        ------
+        Aborted
+            If the job has ended.
+        """
+        with self._changed:
+            if self._aborted:
+                raise Aborted
+            if self.full:
+                self._window.held_back()
+                return False
+            self.used += nbytes
+            self.batches += 1
+            return True
+
+    def release(self, nbytes: int, wanted_more: bool = False) -> None:
+        """Return the credit of one batch; `wanted_more` if its receiver would have processed more rows at once."""
         with self._changed:
             self.used -= nbytes
             self.batches -= 1
-            self._window.released(nbytes, time.monotonic())
+            self._window.released(nbytes, time.monotonic(), wanted_more)
             self._changed.notify_all()
 
     def abort(self) -> None:

@@ -23,7 +23,7 @@ _INSTANCE: tuple[tuple[type, ...], ...] = ((str,), (int,))
 _GENERATION: tuple[tuple[type, ...], ...] = ((str,), (list,))
 _FIELDS = {
     "batch": (*_GENERATION, *_INSTANCE, *_INSTANCE, (int,), (list,)),
-    "credit": (*_GENERATION, *_INSTANCE, *_INSTANCE, (int,)),
+    "credit": (*_GENERATION, *_INSTANCE, *_INSTANCE, (int,), (bool,)),
     "end": (*_GENERATION, *_INSTANCE, *_INSTANCE),
     "watermark": (*_GENERATION, *_INSTANCE, *_INSTANCE, (int, type(None)), (bool,)),
     "message": (*_GENERATION, *_INSTANCE, (int,), (list,), (list,)),
@@ -37,7 +37,7 @@ class Inbound(Protocol):
         """Take a batch for an instance."""
         ...
 
-    def release(self, origin: ExecutorId, target: ExecutorId, nbytes: int) -> None:
+    def release(self, origin: ExecutorId, target: ExecutorId, nbytes: int, wanted_more: bool) -> None:
         """Return credit to an upstream instance."""
         ...
 
@@ -199,8 +199,8 @@ class Dispatch:
             case ["batch", _, _, _, origin, index, nbytes, header_of_batch]:
                 batch, sender = decoder.batch(header_of_batch, take), ExecutorId(origin, index)
                 return lambda: receiver.exchange.accept(instance, sender, batch, nbytes)
-            case ["credit", _, _, _, origin, index, nbytes]:
-                return lambda: receiver.exchange.release(ExecutorId(origin, index), instance, nbytes)
+            case ["credit", _, _, _, origin, index, nbytes, wanted_more]:
+                return lambda: receiver.exchange.release(ExecutorId(origin, index), instance, nbytes, wanted_more)
             case ["end", _, _, _, origin, index]:
                 return lambda: receiver.exchange.input_ended(instance, ExecutorId(origin, index))
             case ["watermark", _, _, _, origin, index, at, idle]:

@@ -138,9 +138,11 @@ class Peer:
         """Send a watermark of an upstream instance."""
         self._append(["watermark", generation_id, *target, *watermark.origin, watermark.time, watermark.idle], [])
 
-    def send_credit(self, generation_id: JobGeneration, target: ExecutorId, origin: ExecutorId, nbytes: int) -> None:
+    def send_credit(
+        self, generation_id: JobGeneration, target: ExecutorId, origin: ExecutorId, nbytes: int, wanted_more: bool
+    ) -> None:
         """Return credit to an upstream instance of an executor on this node."""
-        self._append(["credit", generation_id, *target, *origin, nbytes], [])
+        self._append(["credit", generation_id, *target, *origin, nbytes, wanted_more], [])
 
     def send_messages(
         self,

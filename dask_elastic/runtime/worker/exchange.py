@@ -36,6 +36,14 @@ class Instance(Protocol):
         ...
 
 
+class SinkInstance(Instance, Protocol):
+    """A sink here."""
+
+    def offer(self, origin: ExecutorId, batch: Batch, nbytes: int, may_wait: bool = True) -> None:
+        """Take a batch; a caller that `may_wait` may write it itself."""
+        ...
+
+
 class Exchange:
     """Delivers between the instances of one job, from and to this node.
 
@@ -45,7 +53,7 @@ class Exchange:
         The job's nodes.
     components : mapping of str to Component
         The topology's components.
-    homes, sinks : mapping of ExecutorId to Instance
+    homes, sinks : mapping of ExecutorId to Instance, or to SinkInstance
         The receivers on this node; filled by the job's part.
     peer : callable
         ``peer(address)`` returns the connection to another node; raises `NodeLost` if there is none.
@@ -58,7 +66,7 @@ class Exchange:
         members: Members,
         components: Mapping[str, Component],
         homes: Mapping[ExecutorId, Instance],
-        sinks: Mapping[ExecutorId, Instance],
+        sinks: Mapping[ExecutorId, SinkInstance],
         peer: Callable[[str], Peer],
         is_tight: Callable[[], bool],
     ):
@@ -72,6 +80,8 @@ class Exchange:
         self._gates: dict[tuple[ExecutorId, ExecutorId], CreditGate] = {}
         self._aborted = False
         self._lock = threading.Lock()
+        # A thread may bring a batch to an executor, process it there and bring the outputs to a sink.
+        self._thread = threading.local()
 
     @property
     def _spec(self) -> JobSpec:
@@ -94,37 +104,91 @@ class Exchange:
             nbytes = batch.nbytes
             total += nbytes
             self._gate(origin, target).acquire(nbytes)
-            spec = self._spec
-            node = spec.node_of(target)
-            if node == spec.node:
-                self.accept(target, origin, batch, nbytes)
-            else:
-                self._peer(spec.nodes[node]).send_batch(spec.generation_id, target, origin, batch, nbytes)
+            self._hand_over(target, origin, batch, nbytes)
         return total
 
+    def deliver_now(self, origin: ExecutorId, outputs: Sequence[Delivery]) -> tuple[int, Sequence[Delivery]]:
+        """Hand batches to the next receivers until one lacks credit; returns the bytes delivered, and the others.
+
+        Raises
+        ------
+        Aborted
+            If the job has ended.
+        NodeLost
+            If there is no connection to a receiver's node.
+        """
+        total = 0
+        for position, (target, batch) in enumerate(outputs):
+            nbytes = batch.nbytes
+            if not self._gate(origin, target).try_acquire(nbytes):
+                return total, outputs[position:]
+            total += nbytes
+            self._hand_over(target, origin, batch, nbytes)
+        return total, ()
+
+    def _hand_over(self, target: ExecutorId, origin: ExecutorId, batch: Batch, nbytes: int) -> None:
+        spec = self._spec
+        node = spec.node_of(target)
+        if node == spec.node:
+            self._offer(target, origin, batch, nbytes)
+        else:
+            self._peer(spec.nodes[node]).send_batch(spec.generation_id, target, origin, batch, nbytes)
+
     def accept(self, target: ExecutorId, origin: ExecutorId, batch: Batch, nbytes: int) -> None:
-        """Take a batch for an instance on this node."""
-        self._instance(target).offer(origin, batch, nbytes)
+        """Take a batch of another node; the caller must not wait, since it also reads returned credit."""
+        self._thread.must_not_wait = True
+        try:
+            self._offer(target, origin, batch, nbytes)
+        finally:
+            self._thread.must_not_wait = False
+
+    def _offer(self, target: ExecutorId, origin: ExecutorId, batch: Batch, nbytes: int) -> None:
+        home = self._homes.get(target)
+        if home is not None:
+            home.offer(origin, batch, nbytes)
+        else:
+            self._sinks[target].offer(origin, batch, nbytes, not getattr(self._thread, "must_not_wait", False))
 
     def _instance(self, target: ExecutorId) -> Instance:
         return self._homes.get(target) or self._sinks[target]
 
-    def release(self, origin: ExecutorId, target: ExecutorId, nbytes: int) -> None:
-        """Return credit to an upstream instance; while memory is short, that of executors is held back."""
+    def release(self, origin: ExecutorId, target: ExecutorId, nbytes: int, wanted_more: bool = False) -> None:
+        """Return credit to an upstream instance; while memory is short, that of executors is held back.
+
+        Parameters
+        ----------
+        origin, target : ExecutorId
+            The sender and the receiver.
+        nbytes : int
+            The credit of one batch.
+        wanted_more : bool
+            Whether the receiver would have processed more rows at once, had they waited; see `FlowWindow`.
+        """
         if target in self._homes and self._is_tight():
             self._withheld.append((origin, target, nbytes))
             return
         spec = self._spec
         node = spec.node_of(origin)
         if node == spec.node:
-            self._gate(origin, target).release(nbytes)
+            self._gate(origin, target).release(nbytes, wanted_more)
         else:
-            self._peer(spec.nodes[node]).send_credit(spec.generation_id, target, origin, nbytes)
+            self._peer(spec.nodes[node]).send_credit(spec.generation_id, target, origin, nbytes, wanted_more)
 
     def release_withheld(self) -> None:
         """Return the credit that was held back while memory was short."""
         while self._withheld:
             self.release(*self._withheld.popleft())
+
+    def join_bytes(self, origin: ExecutorId) -> int | None:
+        """Return the bytes of outputs for which an instance joins waiting batches; None before its first output.
+
+        Joined batches fill a part of the window of the component with the smallest one; other components get as much.
+        """
+        windows: dict[str, int] = {}
+        for (sender, target), gate in list(self._gates.items()):
+            if sender == origin:
+                windows[target.component] = windows.get(target.component, 0) + gate.join_bytes
+        return min(windows.values()) * len(windows) if windows else None
 
     def _gate(self, origin: ExecutorId, target: ExecutorId) -> CreditGate:
         gate = self._gates.get((origin, target))

@@ -26,7 +26,7 @@ from dask_elastic.runtime.worker.job_threads import JobThreads
 from dask_elastic.topology.operators import Compute
 from dask_elastic.vocab import messages as m
 from dask_elastic.vocab.batch import Batch, Delivery
-from dask_elastic.vocab.errors import NodeLost
+from dask_elastic.vocab.errors import NodeLost, StateError
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.watermark import Watermark
 
@@ -172,8 +172,13 @@ class ExecutorThreads:
         return closing(self._make_processor(task, self.executor.store, self.executor.home))
 
     def process(self, processor: Processor, batch: Batch) -> tuple[list[Delivery], float]:
-        """Process a batch."""
-        return timed_process(processor, batch)
+        """Process a batch; nothing comes of it if the job ends meanwhile, and with it the task's session."""
+        try:
+            return timed_process(processor, batch)
+        except StateError:
+            if not self.ended:
+                raise
+            return [], 0.0
 
     def send(self, node: int, message: m.ToRemote) -> bool:
         """Send a message to a remote task."""
@@ -189,9 +194,16 @@ class ExecutorThreads:
         if nbytes := self.exchange.deliver(self.identity, deliveries):
             self.executor.emitted(nbytes, time.time())
 
-    def release(self, origin: ExecutorId, nbytes: int) -> None:
+    def deliver_now(self, deliveries: Sequence[Delivery]) -> Sequence[Delivery]:
+        """Deliver outputs as long as there is credit; returns the others."""
+        nbytes, left = self.exchange.deliver_now(self.identity, deliveries)
+        if nbytes:
+            self.executor.emitted(nbytes, time.time())
+        return left
+
+    def release(self, origin: ExecutorId, nbytes: int, wanted_more: bool = False) -> None:
         """Return credit to an upstream instance."""
-        self.exchange.release(origin, self.identity, nbytes)
+        self.exchange.release(origin, self.identity, nbytes, wanted_more)
 
     def emit_watermark(self, watermark: Watermark) -> None:
         """Send a watermark to the next receivers."""

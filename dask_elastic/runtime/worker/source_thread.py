@@ -10,7 +10,6 @@ import pyarrow as pa
 
 from dask_elastic.executor.emitter import Emitter
 from dask_elastic.executor.source_clock import SourceClock
-from dask_elastic.meters import Rate
 from dask_elastic.runtime.transport.credit import Aborted
 from dask_elastic.runtime.worker.buffers.epoch_buffer import EpochBuffer
 from dask_elastic.runtime.worker.buffers.mailbox import Mailbox
@@ -24,8 +23,11 @@ from dask_elastic.vocab.errors import ElasticError, SourceError
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.watermark import Watermark
 
-LUMP_SECONDS = 0.02
-"""A batch of an unpaced source holds rows of at most this many seconds: rows of a batch wait for each other."""
+JOIN_SECONDS = 0.02
+"""How often the source looks up how many rows it may join."""
+
+KEPT = 0.9
+"""Factor on the weight of a batch with each later batch, in the estimate of the bytes per row."""
 
 LEAST_ROWS = 1_024
 """Batches up to this many rows are not cut: that would cost more than it saves."""
@@ -84,6 +86,8 @@ class SourceThread:
         self._finished = finished
         self._stop = threading.Event()
         self._read_ahead = ReadAhead()
+        # Decaying sums, from which the bytes of outputs per row are estimated.
+        self._recent_bytes = self._recent_rows = 0.0
 
     def start(self) -> None:
         """Start reading."""
@@ -120,7 +124,9 @@ class SourceThread:
         self.rows += rows.num_rows
         if (clock := self.clock) is not None:
             self._emit_watermark(clock.begin())
-        self.exchange.deliver(self.identity, self.emitter.emit([rows], due))
+        nbytes = self.exchange.deliver(self.identity, self.emitter.emit([rows], due))
+        self._recent_bytes = self._recent_bytes * KEPT + nbytes
+        self._recent_rows = self._recent_rows * KEPT + rows.num_rows
         if clock is not None:
             self._emit_watermark(clock.sent(rows, time.monotonic()))
 
@@ -129,11 +135,12 @@ class SourceThread:
             self.exchange.emit_watermark(watermark)
 
     def _run(self) -> None:
-        rate = Rate(window=1.0)
         clock = self.clock
         pause = None if clock is None else clock.interval
+        most, looked_up = LEAST_ROWS, 0.0
         while True:
-            most = self._rows_at_once(rate)
+            if time.monotonic() - looked_up > JOIN_SECONDS:
+                most, looked_up = self._rows_at_once(), time.monotonic()
             taken = self._read_ahead.take(min(most, JOINED_ROWS), pause)
             if taken is None:
                 break
@@ -144,7 +151,6 @@ class SourceThread:
                 continue
             for part in cut(rows, max(most, LEAST_ROWS)):
                 self._send(part, due)
-                rate.add(part.num_rows, time.monotonic())
         self.mailbox.close()
         if self.threads.ended:
             raise Aborted
@@ -152,10 +158,14 @@ class SourceThread:
             self._emit_watermark(clock.end())
         self._finished(self.identity)
 
-    @staticmethod
-    def _rows_at_once(rate: Rate) -> int:
-        """Return how many rows were recently sent per `LUMP_SECONDS`."""
-        return int(min(max(rate.per_second(time.monotonic()) * LUMP_SECONDS, 1), MAX_BATCH_ROWS))
+    def _rows_at_once(self) -> int:
+        """Return up to how many rows waiting batches are joined: a few of them fill the windows of the receivers."""
+        nbytes = self.exchange.join_bytes(self.identity)
+        if nbytes is None:
+            return LEAST_ROWS
+        if not self._recent_bytes:
+            return MAX_BATCH_ROWS
+        return int(min(max(nbytes * self._recent_rows / self._recent_bytes, 1), MAX_BATCH_ROWS))
 
     def _paced(self) -> Iterator[tuple[pa.RecordBatch, float]]:
         """Yield batches, each with the time at which it was due; waits until it is due."""
