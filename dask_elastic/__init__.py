@@ -1,23 +1,30 @@
 """Elastic, stateful stream processing on Dask.
 
 Build a `Topology` of sources, operators and sinks, `submit` it to a Dask cluster, and read its state while it runs.
+
+Each name is imported when it is used first: Dask workers and Python workers of Spark need few of them.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from dask_elastic._version import __version__
-from dask_elastic.connectors import sinks, sources
-from dask_elastic.control.replay import replay
-from dask_elastic.runtime.client.job import Job, job, jobs
-from dask_elastic.runtime.client.read_queue import read_queue
-from dask_elastic.runtime.client.recordings import load_snapshots, save_snapshots
-from dask_elastic.runtime.client.retire import retire
-from dask_elastic.runtime.client.submit import submit
-from dask_elastic.runtime.config.job_options import load_defaults
-from dask_elastic.state import List, Map, Value
-from dask_elastic.topology import Topology, aggregate
-from dask_elastic.topology.logic_level import per_key, per_row
-from dask_elastic.vocab.errors import ElasticError
+from dask_elastic.runtime.config.defaults import load_defaults
+
+if TYPE_CHECKING:
+    from dask_elastic.connectors import sinks, sources
+    from dask_elastic.control.replay import replay
+    from dask_elastic.runtime.client.job import Job, job, jobs
+    from dask_elastic.runtime.client.read_queue import read_queue
+    from dask_elastic.runtime.client.recordings import load_snapshots, save_snapshots
+    from dask_elastic.runtime.client.retire import retire
+    from dask_elastic.runtime.client.submit import submit
+    from dask_elastic.state import List, Map, Value
+    from dask_elastic.topology import Topology, aggregate
+    from dask_elastic.topology.logic_level import per_key, per_row
+    from dask_elastic.vocab.errors import ElasticError
 
 load_defaults()
 
@@ -43,3 +50,41 @@ __all__ = [
     "sources",
     "submit",
 ]
+
+_DEFINED_IN = {
+    "ElasticError": "vocab.errors",
+    "Job": "runtime.client.job",
+    "List": "topology.state_kind",
+    "Map": "topology.state_kind",
+    "Topology": "topology",
+    "Value": "topology.state_kind",
+    "aggregate": "topology",
+    "job": "runtime.client.job",
+    "jobs": "runtime.client.job",
+    "load_snapshots": "runtime.client.recordings",
+    "per_key": "topology.logic_level",
+    "per_row": "topology.logic_level",
+    "read_queue": "runtime.client.read_queue",
+    "replay": "control.replay",
+    "retire": "runtime.client.retire",
+    "save_snapshots": "runtime.client.recordings",
+    "sinks": "connectors",
+    "sources": "connectors",
+    "submit": "runtime.client.submit",
+}
+_PACKAGES = frozenset({"connectors", "control", "model", "planning", "runtime", "state", "topology", "vocab"})
+
+
+def __getattr__(name: str) -> Any:
+    if name in _DEFINED_IN:
+        value = getattr(import_module(f"{__name__}.{_DEFINED_IN[name]}"), name)
+    elif name in _PACKAGES:
+        value = import_module(f"{__name__}.{name}")
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_PACKAGES})

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import pyarrow as pa
 from pyarrow import fs
 
@@ -67,6 +66,8 @@ def locate(path: str, options: Mapping[str, Any] | None = None) -> tuple[fs.File
             pass  # PyArrow does not support this scheme; fsspec may, and raises a ValueError if not.
         else:
             return filesystem, inner
+    import fsspec
+
     other, inner = fsspec.core.url_to_fs(path, **(options or {}))
     return fs.PyFileSystem(fs.FSSpecHandler(other)), inner
 

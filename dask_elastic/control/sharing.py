@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
 import numpy as np
-from scipy.special import gammaincinv
 
 from dask_elastic.control.demand import JobDemand
 from dask_elastic.control.queues import Amounts, Cores, Queues
 from dask_elastic.control.settings import ControlSettings
+from dask_elastic.meters.chi_squared import chi_squared_above
 from dask_elastic.vocab.errors import PlanningError
 
 EAGER = 3.0
@@ -218,7 +218,7 @@ class Divider:
             return None
         free = max(len(self._indices) - 1, 1)
         # The lower quartile of changes that are normally distributed, with shares that add up to 1.
-        usual = math.sqrt(2 * float(gammaincinv(free / 2, 0.25)) / free)
+        usual = math.sqrt(chi_squared_above(0.75, free) / free)
         return statistics.quantiles(self._changes, n=4)[0] / usual
 
     def _exchange(self, cores: Cores, starved: int, now: float) -> Portion:

@@ -36,13 +36,13 @@ from dask_elastic.vocab.messages import (
 class RemoteTask:
     """A task on a remote node: a FIFO of messages of its home."""
 
-    __slots__ = ("number", "processed", "queue", "sleeping", "waited")
+    __slots__ = ("flushed", "number", "processed", "queue", "sleeping", "waited")
 
     def __init__(self, number: int):
         self.number = number
         self.queue: deque[tuple[float, ToRemote]] = deque()
         self.sleeping = False
-        self.processed = -1
+        self.processed = self.flushed = -1
         self.waited = 0.0
 
 
@@ -110,6 +110,12 @@ class RemotePart:
     def refused(self) -> int:
         """Messages that were refused."""
         return self._link.refused
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether any task has messages or processes one."""
+        with self.lock:
+            return any(not task.sleeping for task in self.tasks.values())
 
     def admit(self, stamp: Stamp) -> bool:
         """Whether a message of the home is accepted; called for each of them, in the order of arrival."""
@@ -271,12 +277,15 @@ class RemotePart:
                 self.store.drop(self._leaving)
                 self._leaving.clear()
 
-    def flush_due(self, number: int) -> FlushRequest:
-        """Return the request of a periodic flush, for a task's FIFO."""
-        return FlushRequest(number, -1)
+    def flush_due(self) -> list[FlushRequest]:
+        """Return the requests of a periodic flush, for the FIFOs of the tasks that have processed something since."""
+        with self.lock:
+            return [FlushRequest(task.number, -1) for task in self.tasks.values() if task.processed > task.flushed]
 
     def _flush(self, task: RemoteTask, token: int, shard: int) -> Flush:
         owned = np.flatnonzero(self.store.owner == task.number).tolist()
         shards = owned if shard == ALL_SHARDS else [shard]
+        if shard == ALL_SHARDS:
+            task.flushed = task.processed
         state = self.store.extract(shards, dirty_only=True)
         return Flush(task.number, task.processed, state, token, shard)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -130,19 +132,30 @@ class SourceClock:
         self._idle = True
         return Watermark(self.origin, self._last, idle=True)
 
+    def due(self) -> float:
+        """Return the time at which `quiet` may have a watermark next; infinity if not before more rows are sent."""
+        of_progress = math.inf if self._progress() is None else self._sent_watermark_at + self.interval
+        of_idleness = math.inf if self.idle_after is None or self._idle else self._sent_at + self.idle_after
+        return min(of_progress, of_idleness)
+
     def end(self) -> Watermark | None:
         """Return the watermark to send behind the last row, without slack: no older row follows."""
         self._slack = 0
         return self._advanced(self._sent_watermark_at)
 
     def _advanced(self, now: float) -> Watermark | None:
-        if self._newest is None:
-            return None
-        time = min(max(self._newest - self._slack, _LEAST), _MOST)
-        if self._last is not None and time <= self._last:
+        time = self._progress()
+        if time is None:
             return None
         self._last, self._sent_watermark_at = time, now
         return Watermark(self.origin, time, self._idle)
+
+    def _progress(self) -> int | None:
+        """Return the time of the next watermark; None if it is not later than that of the last one."""
+        if self._newest is None:
+            return None
+        time = min(max(self._newest - self._slack, _LEAST), _MOST)
+        return time if self._last is None or time > self._last else None
 
     def _times(self, rows: pa.RecordBatch) -> pa.Array:
         place = rows.schema.get_field_index(self.column)

@@ -9,8 +9,8 @@ from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import gammainccinv
 
+from dask_elastic.meters.chi_squared import chi_squared_above
 from dask_elastic.meters.ring import MeterError
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -125,7 +125,7 @@ class ShardArrivals:
             return False
         usual = max(1.0, statistics.median(self._ratios)) if self._ratios else 1.0
         self._ratios.append(ratio)
-        return ratio > usual * 2 * float(gammainccinv(freedom / 2, CHANCE)) / freedom
+        return ratio > usual * chi_squared_above(CHANCE, freedom) / freedom
 
 
 def _chi_squared(some: Floats, others: Floats) -> tuple[float, int]:

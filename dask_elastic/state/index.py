@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -137,7 +139,7 @@ class PandasIndex:
 
     Notes
     -----
-    The table is not public API of pandas; `make_index` uses it only if it passes a check at import.
+    The table is not public API of pandas; `make_index` uses it only if it passes a check, once in a process.
     """
 
     def __init__(self) -> None:
@@ -176,7 +178,10 @@ def _pandas_behaves() -> bool:
         return False
 
 
-_HAS_PANDAS_INDEX = _pandas_behaves()
+@functools.cache
+def _fastest() -> Callable[[], KeyIndex]:
+    """Return the fastest kind of index that works here; imports pandas, so it is called for the first index only."""
+    return PandasIndex if _pandas_behaves() else NumpyIndex
 
 
 def make_index() -> KeyIndex:
@@ -187,4 +192,4 @@ def make_index() -> KeyIndex:
     >>> len(make_index())
     0
     """
-    return PandasIndex() if _HAS_PANDAS_INDEX else NumpyIndex()
+    return _fastest()()

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 import pyarrow as pa
 
 from dask_elastic.state.layout import unexpired_part
@@ -306,6 +305,8 @@ class MapColumn:
 
     def _pairs(self, wanted: Values, ordinals: Ordinals) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Return a number per row and one per entry that identifies its pair of key and map key."""
+        import pandas as pd
+
         keys = self._parts()[1]
         codes = pd.factorize(np.concatenate([keys.values, wanted]))[0].astype(np.int64)
         distinct = int(codes.max(initial=0)) + 1

@@ -9,7 +9,6 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import acero
 
 from dask_elastic.topology.aggregates.aggregation import Aggregate
 from dask_elastic.topology.sink import Sink
@@ -370,6 +369,8 @@ def evaluate(expression: pc.Expression, rows: pa.RecordBatch) -> pa.Array:
     >>> evaluate(pc.field("a") * 2, pa.RecordBatch.from_pydict({"a": [1, 2]})).to_pylist()
     [2, 4]
     """
+    from pyarrow import acero
+
     # Without threads the plan keeps the order of rows and starts several times as fast.
     plan = acero.Declaration.from_sequence(
         [

@@ -6,6 +6,7 @@ As a preload: ``dask scheduler --preload dask_elastic_plugins.install`` and
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ import dask.config
 from distributed import Scheduler, Worker
 from distributed.protocol.pickle import dumps
 
-from dask_elastic.runtime.config.job_options import load_defaults
+from dask_elastic.runtime.config.defaults import load_defaults
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -35,8 +36,12 @@ def install(client: Client) -> None:
     client : distributed.Client
         A client of the cluster. Workers that join later get the plugin, too.
     """
-    client.register_plugin(_plugin("scheduler-plugin"))
-    client.register_plugin(_plugin("worker-plugin"))
+    client.sync(_register, client, [_plugin(option) for option in ("scheduler-plugin", "worker-plugin")])
+
+
+async def _register(client: Client, plugins: list[Any]) -> None:
+    # At once: scheduler and workers import the engine at the same time.
+    await asyncio.gather(*map(client.register_plugin, plugins))
 
 
 def uninstall(client: Client) -> None:

@@ -7,16 +7,21 @@ from typing import TYPE_CHECKING
 
 from distributed.diagnostics.plugin import WorkerPlugin
 
-from dask_elastic.runtime.worker.node import NodeRuntime
-
 if TYPE_CHECKING:
     from distributed import Worker
+
+    from dask_elastic.runtime.worker.node import NodeRuntime
 
 logger = logging.getLogger("dask_elastic.node")
 
 
 class ElasticWorkerPlugin(WorkerPlugin):
-    """Hosts executors in a Dask worker."""
+    """Hosts executors in a Dask worker.
+
+    Notes
+    -----
+    The runtime's modules are imported when it starts: clients import this module only to send the plugin.
+    """
 
     name = "dask-elastic-worker"
     idempotent = True
@@ -27,6 +32,8 @@ class ElasticWorkerPlugin(WorkerPlugin):
     async def setup(self, worker: Worker) -> None:
         """Start the node's runtime, which registers its handlers with the worker."""
         try:
+            from dask_elastic.runtime.worker.node import NodeRuntime
+
             runtime = NodeRuntime(worker)
             await runtime.start()
             self.runtime = runtime

@@ -14,10 +14,10 @@ import pytest
 from distributed import Client
 
 import dask_elastic as de
+from dask_elastic.runtime.scheduler import coordinator
+from dask_elastic.runtime.worker import node
 from dask_elastic.vocab import errors
 from dask_elastic_plugins import install as installing
-from dask_elastic_plugins import scheduler as scheduler_plugin
-from dask_elastic_plugins import worker as worker_plugin
 
 # Workers import this file too, for what they are asked to run.
 sys.path.insert(0, str(Path(__file__).parent))
@@ -112,7 +112,7 @@ def test_failed_plugin_setup_leaves_worker_usable(small_cluster, monkeypatch, ca
     def broken(worker):
         raise OSError("no threads left")
 
-    monkeypatch.setattr(worker_plugin, "NodeRuntime", broken)
+    monkeypatch.setattr(node, "NodeRuntime", broken)
     with Client(small_cluster(processes=False), set_as_default=False) as client:
         with pytest.raises(errors.SubmitError, match="no dask_elastic"):
             held(client)
@@ -124,7 +124,7 @@ def test_failed_plugin_setup_leaves_scheduler_usable(small_cluster, monkeypatch,
     def broken(scheduler):
         raise OSError("no threads left")
 
-    monkeypatch.setattr(scheduler_plugin, "Coordinator", broken)
+    monkeypatch.setattr(coordinator, "Coordinator", broken)
     with Client(small_cluster(processes=False), set_as_default=False) as client:
         with pytest.raises(errors.ElasticError, match="does not host dask_elastic"):
             held(client)

@@ -83,3 +83,22 @@ def test_part_refuses_stale_and_duplicate_messages():
     assert not part.admit(m.Stamp(1, 5))
     assert part.refused == 2
     assert part.stamp() == m.Stamp(2, 0)
+
+
+def test_periodic_flush_is_requested_only_of_tasks_that_have_processed_something():
+    part = a_part()
+    part.receive(m.StartTask(1, (2,)))
+    assert part.flush_due() == []
+    part.processed(a_sub_batch(False), [], 0.1)
+    [request] = part.flush_due()
+    assert (request.task, request.shard) == (0, m.ALL_SHARDS)
+    [flush] = part.control(request)
+    assert flush.through == 0
+    assert part.flush_due() == []
+
+
+def test_flush_of_one_shard_does_not_replace_the_periodic_flush():
+    part = a_part()
+    part.processed(a_sub_batch(False), [], 0.1)
+    part.control(m.FlushRequest(0, 1, 1))
+    assert [request.task for request in part.flush_due()] == [0]

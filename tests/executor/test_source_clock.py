@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 
 import numpy as np
 import pyarrow as pa
@@ -70,6 +71,29 @@ def test_source_without_rows_is_idle_until_next_row():
     assert clock.sent(batch([3]), 61.0) == Watermark(ME, 3_000_000)
     assert clock.sent(batch([4]), 62.0) is None
     assert clock.quiet(72.0) == Watermark(ME, 4_000_000, idle=True), "the idle watermark carries the newest time"
+
+
+@given(
+    steps=st.lists(st.tuples(st.sampled_from(["rows", "wait", "until due"]), st.integers(0, 30)), max_size=30),
+    idle_after=st.none() | st.integers(1, 40),
+)
+def test_quiet_source_has_a_watermark_when_it_is_due_and_none_before(steps, idle_after):
+    clock = SourceClock(ME, "at", interval=10.0, idle_after=idle_after, now=0.0)
+    now = 0.0
+    for step, amount in steps:
+        due = clock.due()
+        if step == "rows":
+            now += amount / 4
+            clock.begin()
+            clock.sent(batch([int(now) + amount]), now)
+        elif step == "wait":
+            now = max(now, min(now + amount, due - 0.5))
+            assert due <= now or clock.quiet(now) is None
+        elif due < math.inf:
+            now = max(now, due)
+            assert clock.quiet(now) is not None
+            assert clock.due() > now
+    assert clock.due() < math.inf or clock.quiet(now + 1_000) is None
 
 
 def test_watermark_at_the_end_has_no_slack():

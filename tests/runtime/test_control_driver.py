@@ -164,6 +164,42 @@ def test_decisions_are_recorded_published_and_described(bench):
     bench(test, {"a": 2, "b": 2})
 
 
+def test_loop_plans_rarely_while_all_jobs_are_idle_and_at_once_after_a_report(bench):
+    async def test(bench):
+        record = await bench.submit(executors=1)
+        report = bench.fake.report([bench.fake.measure("op0", 0)])
+
+        async def plans(reports):
+            """Run a period after each report; return in which of them the loop has planned."""
+            planned = []
+            for received in reports:
+                await bench.coordinator.health.report(bench.fake.report_call(record, 0, received))
+                planned.append(len(await bench.period()))
+            return planned
+
+        assert await plans([report, report]) == [1, 1]
+        idle = [0] * (module.IDLE_PERIODS - 1) + [1]
+        assert await plans([None] * 2 * len(idle)) == idle * 2
+        assert await plans([None, report, report, None, None]) == [0, 1, 1, 0, 0]
+
+    bench(test, {"a": 2})
+
+
+def test_loop_plans_again_after_an_error_although_jobs_are_idle(bench):
+    async def test(bench):
+        record = await bench.submit(executors=1)
+        report = bench.fake.report([bench.fake.measure("op0", 0)])
+        for received in (report, None):
+            await bench.coordinator.health.report(bench.fake.report_call(record, 0, received))
+        assert len(await bench.period(ValueError("no plan"))) == 1
+        assert bench.controller.error is not None
+        assert len(await bench.period()) == 1
+        assert bench.controller.error is None
+        assert len(await bench.period()) == 0
+
+    bench(test, {"a": 2})
+
+
 def test_decisions_and_snapshots_cover_current_generation_only(bench):
     async def test(bench):
         record = await bench.submit(executors=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
@@ -15,6 +16,7 @@ from dask_elastic.runtime.protocol.part_calls import AwaitTaskEnds, Forget, Memb
 from dask_elastic.runtime.protocol.remote_errors import dump_error, load_error
 from dask_elastic.runtime.scheduler import membership
 from dask_elastic.runtime.scheduler.coordinator import Coordinator
+from dask_elastic.runtime.scheduler.job_record import ReceivedReport
 from dask_elastic.vocab.errors import NodeLost, NoWorkers, PlanningError
 from dask_elastic.vocab.identity import ExecutorId
 
@@ -238,6 +240,35 @@ def test_unreachable_home_fails_job_only_without_recent_report(on, fake, reports
         await fake.settle()
         assert record.live == reports
         assert record.nodes == ["a", "b"]
+
+    on({"a": 2, "b": 2}, test)
+
+
+@pytest.mark.parametrize(
+    ("idle", "age", "live"), [(False, 1.5, True), (False, 2.5, False), (True, 2.5, True), (True, 3.5, False)]
+)
+def test_home_that_stops_reporting_is_lost_sooner_if_it_is_not_idle(on, fake, idle, age, live):
+    async def test(coordinator, scheduler):
+        record = await submit(coordinator, fake, executors=1)
+        record.reports[0] = ReceivedReport(time.time() - age, fake.empty_report(complete=False), idle)
+        await coordinator.health.report(fake.report_call(record, 1, fake.empty_report(lost=("a",))))
+        await fake.settle()
+        assert record.live == live
+
+    on({"a": 2, "b": 2}, test)
+
+
+def test_repeated_report_counts_as_a_report_of_the_same_content(on, fake):
+    async def test(coordinator, scheduler):
+        record = await submit(coordinator, fake, executors=1)
+        await coordinator.health.report(fake.report_call(record, 0, None))
+        assert record.reports == {}
+        report = fake.empty_report(complete=False, refused=3)
+        record.reports[0] = ReceivedReport(time.time() - 60.0, report)
+        await coordinator.health.report(fake.report_call(record, 0, None))
+        assert record.reports[0].report == report
+        assert record.reports[0].idle
+        assert time.time() - record.reports[0].at < 30.0
 
     on({"a": 2, "b": 2}, test)
 

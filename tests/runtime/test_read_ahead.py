@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import random
 import sys
 import threading
+import time
 
 import pyarrow as pa
 import pytest
@@ -40,14 +42,30 @@ def test_batch_passed_through_filled_queue_is_queued(sent):
 
 
 def test_take_timeout_keeps_reading_thread_from_sending(sent):
-    read_ahead = ReadAhead()
-    assert read_ahead.take(timeout=0.01) == (None, 0.0)
+    read_ahead = ReadAhead(until=lambda: time.monotonic() + 0.01)
+    assert read_ahead.take() == (None, 0.0)
     read_ahead.pass_through(row(1), 1.0, lambda *given: sent.append(given))
     assert sent == [], "the taker is not done"
-    assert read_ahead.take(timeout=0.01)[0]["n"].to_pylist() == [1]
-    assert read_ahead.take(timeout=0.01) == (None, 0.0)
+    assert read_ahead.take()[0]["n"].to_pylist() == [1]
+    assert read_ahead.take() == (None, 0.0)
     read_ahead.close()
-    assert read_ahead.take(timeout=0.01) is None
+    assert read_ahead.take() is None
+
+
+def test_taking_thread_wakes_when_a_send_in_the_reading_thread_makes_it_due(sent):
+    until = [math.inf]
+    read_ahead = ReadAhead(until=lambda: until[0])
+    taken = []
+    taker = threading.Thread(target=lambda: taken.append(read_ahead.take()))
+    taker.start()
+
+    def send(rows, due):
+        sent.append(due)
+        until[0] = time.monotonic() + 0.01
+
+    read_ahead.pass_through(row(1), 1.0, send)
+    taker.join(10)
+    assert (taken, sent) == ([(None, 0.0)], [1.0])
 
 
 def test_taking_thread_ends_after_reading_thread_has_sent():

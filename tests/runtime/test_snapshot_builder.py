@@ -60,6 +60,51 @@ def test_snapshot_of_executor_has_measures_of_its_home(fake):
     assert not first.pinned
 
 
+def test_report_repeated_by_idle_node_is_fresh_between_two_repetitions(fake):
+    coordinator, _, record = submitted(fake, {"a": 2}, report_interval=2.0)
+    reported(fake, record, 0, fake.measure("op0", 0), at=NOW - 5.9)
+    [executor] = snapshot(coordinator).jobs[0].executors
+    assert executor.service_rate is not None
+    coordinator, _, record = submitted(fake, {"a": 2}, report_interval=0.01)
+    coordinator.controller.snapshot_builder.stale_after = 0.03
+    record.receive(0, fake.report([fake.measure("op0", 0)]))
+    at, report, _ = record.reports[0]
+    for idle, fresh in ((False, False), (True, True)):
+        record.reports[0] = ReceivedReport(at, report, idle)
+        [executor] = snapshot(coordinator, now=at + 1.5).jobs[0].executors
+        assert (executor.service_rate is not None) == fresh
+
+
+def changes(fake, scheduler, record):
+    """What an idle cluster may go through, each as a function that brings it about."""
+    report = record.reports[0].report
+
+    def receive(report, idle):
+        record.reports[0] = ReceivedReport(NOW, report, idle)
+
+    return {
+        "a repeated report": (lambda: receive(report, True), True),
+        "a report": (lambda: receive(report, False), False),
+        "other measures": (lambda: receive(fake.report([fake.measure("op0", 0, rows=10)]), True), False),
+        "no report for long": (lambda: record.reports.update({0: ReceivedReport(NOW - 9.0, report, True)}), False),
+        "other cores": (lambda: record.cores.update({("op0", 0): {0: 1}}), False),
+        "pinned cores": (lambda: record.pinned.add(("op0", 0)), False),
+        "a worker that has joined": (lambda: scheduler.add("b"), False),
+        "a worker with other threads": (lambda: setattr(scheduler.workers["a"], "nthreads", 3), False),
+        "no reports": (record.reports.clear, False),
+    }
+
+
+@pytest.mark.parametrize("change", range(9))
+def test_view_holds_only_while_idle_nodes_repeat_their_reports(fake, change):
+    coordinator, scheduler, record = submitted(fake, {"a": 2})
+    record.reports[0] = ReceivedReport(NOW - 1.0, fake.report([fake.measure("op0", 0)]), True)
+    before = coordinator.controller.snapshot_builder.view(NOW - 1.0)
+    name, (bring_about, holds) = list(changes(fake, scheduler, record).items())[change]
+    bring_about()
+    assert coordinator.controller.snapshot_builder.view(NOW).holds(before) == holds, name
+
+
 def test_snapshot_has_executor_without_report_but_no_measures(fake):
     coordinator, _, _ = submitted(fake, {"a": 2})
     [executor] = snapshot(coordinator).jobs[0].executors

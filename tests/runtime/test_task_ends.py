@@ -13,6 +13,7 @@ from dask_elastic.executor.executor import ElasticExecutor
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.runtime.protocol.part_calls import AwaitTaskEnds
 from dask_elastic.runtime.worker.handlers import Handlers
+from dask_elastic.runtime.worker.idle_watch import IdleWatch
 from dask_elastic.runtime.worker.task_ends import TaskEnds
 from dask_elastic.vocab.identity import ExecutorId
 
@@ -25,7 +26,13 @@ def part():
     """A job's part with an executor that has tasks on nodes 0 and 1."""
     executor = ElasticExecutor(ME, KeySpace(1, 4), 0, {0: 1, 1: 1}, [ExecutorId("rows", 0)], threading.Lock)
     spec = SimpleNamespace(generation=1)
-    return SimpleNamespace(spec=spec, ended=False, homes={ME: SimpleNamespace(executor=executor)}, executor=executor)
+    return SimpleNamespace(
+        spec=spec,
+        ended=False,
+        homes={ME: SimpleNamespace(executor=executor)},
+        executor=executor,
+        idle_watch=IdleWatch(lambda: None),
+    )
 
 
 def answer(part, meanwhile, wait=SECONDS):

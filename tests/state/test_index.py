@@ -55,7 +55,8 @@ def test_index_grows_and_accepts_read_only_arrays(make: Callable[[], KeyIndex]) 
 
 def test_make_index_without_pandas_table_uses_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(make_index(), PandasIndex)
-    monkeypatch.setattr(index_module, "_HAS_PANDAS_INDEX", False)
+    monkeypatch.setattr(index_module, "_pandas_behaves", lambda: False)
+    monkeypatch.setattr(index_module, "_fastest", index_module._fastest.__wrapped__)
     assert isinstance(make_index(), NumpyIndex)
 
 

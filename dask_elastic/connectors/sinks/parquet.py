@@ -11,7 +11,6 @@ from typing import Any, Literal, get_args
 from urllib.parse import quote
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyarrow import fs
 
 from dask_elastic.connectors.storage import full_path, locate
@@ -235,6 +234,8 @@ class _Writer(SinkWriter):
     def _write_group(self) -> None:
         try:
             if self._writer is None:
+                import pyarrow.parquet as pq
+
                 self._stream = self._filesystem.open_output_stream(self._hidden)
                 self._writer = pq.ParquetWriter(self._stream, self._schema, compression=self._compression)
             if self._group:

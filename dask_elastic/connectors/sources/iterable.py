@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import collections.abc
 import inspect
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import pandas as pd
 import pyarrow as pa
 
 from dask_elastic.connectors.sources.column_source import ColumnSource
@@ -187,9 +187,14 @@ def _to_table(item: object) -> pa.Table | None:
         return pa.Table.from_batches([item])
     if isinstance(item, collections.abc.Mapping):
         return pa.Table.from_pydict(dict(item))
-    if isinstance(item, pd.DataFrame):
+    if _is_data_frame(item):
         return pa.Table.from_pandas(item, preserve_index=False)
     return None
+
+
+def _is_data_frame(item: object) -> bool:
+    # There is a data frame only after its module was imported, so this need not import it.
+    return isinstance(item, getattr(sys.modules.get("pandas"), "DataFrame", ()))
 
 
 def _takes_instances(factory: Callable[..., object], parallel: int, name: str) -> bool:

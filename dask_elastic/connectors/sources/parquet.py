@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.dataset as ds
 
 from dask_elastic.connectors.sources.column_source import ColumnSource
 from dask_elastic.connectors.storage import find_files, full_path
@@ -166,6 +165,8 @@ class Parquet(ColumnSource):
 
     def _files(self) -> _Files | None:
         """Return the files; None if there are none."""
+        import pyarrow.dataset as ds  # imports pandas, too
+
         try:
             found = [find_files(path, SUFFIXES, self.storage_options) for path in self.paths]
             sizes = {info.path: info.size for files in found for info in files.infos}

@@ -45,10 +45,10 @@ class RemoteDriver:
                 yield from self._carry_out(taken)
 
     def flush_due(self) -> None:
-        """Queue a flush request at every task."""
-        for task in list(self.part.tasks):
-            if self.part.receive(self.part.flush_due(task), self.host.now()):
-                self._bells[task].ring()
+        """Queue a flush request at every task that has changed state since its last flush."""
+        for request in self.part.flush_due():
+            if self.part.receive(request, self.host.now()):
+                self._bells[request.task].ring()
 
     def close(self) -> None:
         """End the tasks: their home is out of reach, or has begun another incarnation."""

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
+from dask_elastic.runtime.client.data_frame import data_frame
 from dask_elastic.runtime.protocol.reports import InstanceTime
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 COLUMNS = ["operator", "instance", "event_time", "late"]
 
@@ -15,7 +19,7 @@ COLUMNS = ["operator", "instance", "event_time", "late"]
 def event_time_table(reported: Iterable[InstanceTime]) -> pd.DataFrame:
     """Return the watermarks that nodes have reported, one row for each instance."""
     rows = list(reported)
-    table = pd.DataFrame(rows, columns=COLUMNS)
+    table = data_frame(rows, COLUMNS)
     table["event_time"] = instants(row.event_time for row in rows)
     return table.sort_values(["operator", "instance"], ignore_index=True)
 
@@ -28,6 +32,8 @@ def instants(times: Iterable[int | None]) -> pd.Series:
     >>> instants([1_000_000, None]).to_list()
     [Timestamp('1970-01-01 00:00:01'), NaT]
     """
+    import pandas as pd
+
     missing = np.iinfo(np.int64).min
     whole = np.array([missing if time is None else time for time in times], dtype=np.int64)
     return pd.Series(whole.view("datetime64[us]"))

@@ -6,10 +6,10 @@ import json
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
-import pandas as pd
 import pyarrow as pa
 
 from dask_elastic.control.recording import loads
+from dask_elastic.runtime.client.data_frame import data_frame
 from dask_elastic.runtime.client.event_time_view import event_time_table, instants
 from dask_elastic.runtime.client.job_state import JobState
 from dask_elastic.runtime.protocol import job_calls
@@ -18,6 +18,8 @@ from dask_elastic.runtime.protocol.job_description import JobDescription
 from dask_elastic.runtime.protocol.tables import read_table
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from dask_elastic.vocab.snapshot import Snapshot
 
 
@@ -65,7 +67,7 @@ class JobReader(ABC):
             {**vars(part), "node": described.nodes[part.node], "bound": part.operator in bound}
             for part in described.executors
         ]
-        table = pd.DataFrame(rows, columns=columns)
+        table = data_frame(rows, columns)
         table["event_time"] = instants(part.event_time for part in described.executors)
         return table.sort_values(["operator", "executor"], ignore_index=True)
 
@@ -108,7 +110,7 @@ class JobReader(ABC):
             for task, node in sorted(part.node_of_task.items())
         ]
         columns = ["operator", "executor", "home", "task", "node", "remote", "shards"]
-        return pd.DataFrame(rows, columns=columns).sort_values(["operator", "executor", "task"], ignore_index=True)
+        return data_frame(rows, columns).sort_values(["operator", "executor", "task"], ignore_index=True)
 
     def moves(self) -> pd.DataFrame:
         """Return the newest finished shard moves, at most 1,000 per executor, in the order in which they ended.
@@ -121,7 +123,7 @@ class JobReader(ABC):
         """
         columns = ["operator", "executor", "shard", "source", "target", "across_nodes", "ended", "pause"]
         found = [vars(move) for move in self._ask(job_calls.Moves(self.name))]
-        return pd.DataFrame(found, columns=columns).sort_values("ended", ignore_index=True)
+        return data_frame(found, columns).sort_values("ended", ignore_index=True)
 
     def recoveries(self) -> pd.DataFrame:
         """Return how executors recovered from lost remote tasks, at most 1,000 losses per executor.
@@ -136,7 +138,7 @@ class JobReader(ABC):
         """
         columns = ["operator", "executor", "node", "tasks", "shards", "rows", "lost", "first", "ended"]
         found = [vars(recovery) for recovery in self._ask(job_calls.Recoveries(self.name))]
-        table = pd.DataFrame(found, columns=columns)
+        table = data_frame(found, columns)
         return table.astype({"first": float, "ended": float}).sort_values("lost", ignore_index=True)
 
     def decisions(self) -> pd.DataFrame:
@@ -157,7 +159,7 @@ class JobReader(ABC):
             "number", "time", "target", "measured", "predicted", "observed", "feasible", "applied", "reason", "wanted",
             "changes", "starved", "bound", "moved_bytes", "seconds",
         ]  # fmt: skip
-        return pd.DataFrame(json.loads(self._ask(job_calls.Decisions(self.name))), columns=columns)
+        return data_frame(json.loads(self._ask(job_calls.Decisions(self.name))), columns)
 
     def snapshots(self, last: int | None = None) -> list[Snapshot]:
         """Return the newest snapshots of the whole cluster, from which the control loop made its decisions.

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
 import pyarrow as pa
 
 from dask_elastic.runtime.protocol.calls import Ask
 from dask_elastic.runtime.protocol.job_calls import State
 from dask_elastic.runtime.protocol.tables import read_table
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 class JobState:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
 from typing import Any
 
 import dask.config
-import yaml
 
 from dask_elastic.planning.registry import names
 from dask_elastic.runtime.config.parsing import Amount, Choice, Duration, Flag, Option, Size, nearest
@@ -30,12 +28,6 @@ OPTIONS = (
     Option("balance_threshold", Amount(least=1)),
 )
 NAMES = tuple(option.name for option in OPTIONS)
-
-
-def load_defaults() -> None:
-    """Add the shipped defaults to the Dask configuration; values that the user has configured stay."""
-    text = files("dask_elastic").joinpath("elastic.yaml").read_text(encoding="utf-8")
-    dask.config.update_defaults(yaml.safe_load(text))
 
 
 def job_options(given: dict[str, Any]) -> JobOptions:

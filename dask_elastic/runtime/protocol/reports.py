@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from dask_elastic.runtime.protocol.calls import Call
+from dask_elastic.runtime.protocol.job_spec import JobOptions
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,15 @@ class ExecutorDetail:
     jumps: int
 
 
+IDLE_SECONDS = 1.0
+"""Seconds between two reports of an idle part: the scheduler must still notice soon that a worker hangs."""
+
+
+def report_seconds(options: JobOptions, idle: bool) -> float:
+    """Return the seconds between two reports of a part of a job."""
+    return max(options.report_interval, IDLE_SECONDS) if idle else options.report_interval
+
+
 class InstanceRows(NamedTuple):
     """Rows that an instance of a source has read, or that an instance of a sink has written."""
 
@@ -202,14 +212,14 @@ class Report(Call[None]):
         The job.
     generation, node, incarnation : int
         Which part; the scheduler refuses the reports of stale ones.
-    report : PartReport
-        The report.
+    report : PartReport or None
+        The report; None from an idle part whose last report still holds.
     """
 
     job: str
     generation: int
     node: int
-    report: PartReport
+    report: PartReport | None
     incarnation: int = 0
 
 

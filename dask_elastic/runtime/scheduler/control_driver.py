@@ -52,6 +52,9 @@ KEPT_DECISIONS = 1_000
 LOOK_SECONDS = 0.05
 """Workers report at whole multiples of their interval; a period begins so much later, when the reports have come."""
 
+IDLE_PERIODS = 5
+"""While all jobs are idle and nothing changes, the loop plans in one of so many periods."""
+
 RESTLESS_PERIODS = 2
 """Periods after a jump of some load during which the loop runs twice as often."""
 
@@ -105,6 +108,8 @@ class ControlDriver:
         self._task: asyncio.Task[None] | None = None
         self._beside: set[asyncio.Task[None]] = set()
         self._joining: asyncio.Task[None] | None = None
+        self._planned: ClusterView | None = None
+        self._skipped = 0
         self._hurry = asyncio.Event()
         self._restless_until = -math.inf
 
@@ -159,12 +164,23 @@ class ControlDriver:
     # one period
 
     async def period(self, pool: ThreadPoolExecutor) -> None:
-        """Take a snapshot, plan, carry the plan out, and record it."""
+        """Take a snapshot, plan, carry the plan out, and record it; while all jobs are idle, not in every period."""
         await self._let_join()
         view = self.snapshot_builder.view(time.time())
+        if self._skips(view):
+            return
         snapshot, plan = await asyncio.get_running_loop().run_in_executor(pool, self._decide, view)
         failed = await self._carry_out(snapshot, plan.changes)
         self._remember(snapshot, replace(plan, decisions=tuple(_amended(one, failed) for one in plan.decisions)))
+        self._planned = view
+
+    def _skips(self, view: ClusterView) -> bool:
+        """Return whether a plan would be made from what the last one was made from; time alone changes few plans."""
+        if self._planned is not None and view.holds(self._planned) and self._skipped < IDLE_PERIODS - 1:
+            self._skipped += 1
+            return True
+        self._planned, self._skipped = None, 0
+        return False
 
     def _decide(self, view: ClusterView) -> tuple[Snapshot, Plan]:
         with responsive():

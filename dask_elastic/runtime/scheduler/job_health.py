@@ -12,7 +12,7 @@ from dask_elastic.runtime.protocol import part_calls
 from dask_elastic.runtime.protocol.calls import HandledCall
 from dask_elastic.runtime.protocol.job_status import JobEvent
 from dask_elastic.runtime.protocol.remote_errors import Relayed, dump_error
-from dask_elastic.runtime.protocol.reports import Report, Suspects
+from dask_elastic.runtime.protocol.reports import Report, Suspects, report_seconds
 from dask_elastic.runtime.scheduler.job_record import JobRecord, Suspect
 from dask_elastic.runtime.scheduler.job_table import JobTable
 from dask_elastic.runtime.scheduler.load_jumps import has_jumped
@@ -73,10 +73,13 @@ class JobHealth:
         record = self.jobs.get(call.job)
         if record is None or not record.admits(call.generation, call.node, call.incarnation):
             return
-        report, before = call.report, record.reports.get(call.node)
+        before = record.reports.get(call.node)
+        report = call.report or (before.report if before else None)
+        if report is None:
+            return
         if has_jumped(report, before.report if before else None):
             self.load_jumped()
-        record.receive(call.node, report)
+        record.receive(call.node, report, idle=call.report is None)
         if not record.live:
             return
         if report.error is not None:
@@ -144,8 +147,10 @@ class JobHealth:
     def _silent(record: JobRecord, address: str) -> bool:
         """Return whether a node has stopped reporting; if not, the other one is cut off, and is removed instead."""
         last = record.reports.get(record.spec.nodes.index(address))
-        timeout = max(SILENT_SECONDS, SILENT_REPORTS * record.spec.options.report_interval)
-        return last is None or time.time() - last.at > timeout
+        if last is None:
+            return True
+        timeout = max(SILENT_SECONDS, SILENT_REPORTS * report_seconds(record.spec.options, last.idle))
+        return time.time() - last.at > timeout
 
     def _lose(self, record: JobRecord, what: str) -> None:
         """Fail a job that has lost a home."""

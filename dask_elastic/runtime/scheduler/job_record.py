@@ -20,10 +20,21 @@ ExecutorKey = tuple[str, int]
 
 
 class ReceivedReport(NamedTuple):
-    """A report of a node, and when the scheduler received it, seconds since the epoch."""
+    """The newest report of a node.
+
+    Parameters
+    ----------
+    at : float
+        When the scheduler received it, or its repetition, seconds since the epoch.
+    report : PartReport
+        The report.
+    idle : bool
+        Whether the node is idle and has repeated it.
+    """
 
     at: float
     report: PartReport
+    idle: bool = False
 
 
 class Suspect(NamedTuple):
@@ -156,9 +167,9 @@ class JobRecord:
             self.ended_at = time.time()
             self._ended.set()
 
-    def receive(self, node: int, report: PartReport) -> None:
+    def receive(self, node: int, report: PartReport, idle: bool = False) -> None:
         """Keep the newest report of a node, and drop the suspect batches that it has processed."""
-        self.reports[node] = ReceivedReport(time.time(), report)
+        self.reports[node] = ReceivedReport(time.time(), report, idle)
         if node in self.suspects and report.absolved >= self.suspects[node].number:
             del self.suspects[node]
 
@@ -208,7 +219,8 @@ class JobRecord:
 
     def staged(self, source: str) -> tuple[int, int]:
         """Return the bytes that the instances of a source have staged in memory, and on disk."""
-        held = [part for _, report in self.reports.values() for part in report.staged if part.source == source]
+        staged = (part for received in self.reports.values() for part in received.report.staged)
+        held = [part for part in staged if part.source == source]
         return sum(part.memory for part in held), sum(part.spilled for part in held)
 
     def description(self, handoffs: Iterable[HandoffProgress], control: ControlView) -> JobDescription:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from dask_elastic.meters import LatencyHistogram
 from dask_elastic.runtime.protocol.job_spec import VACANT, JobSpec
 from dask_elastic.runtime.protocol.job_status import Status
-from dask_elastic.runtime.protocol.reports import ExecutorDetail, ExecutorReport
+from dask_elastic.runtime.protocol.reports import ExecutorDetail, ExecutorReport, report_seconds
 from dask_elastic.runtime.scheduler.job_record import ExecutorKey, JobRecord, ReceivedReport
 from dask_elastic.runtime.scheduler.membership import Membership
 from dask_elastic.vocab.identity import ExecutorId
@@ -85,16 +86,32 @@ class ClusterView:
         jobs = [view for view in self.jobs if all(address in places for _, address in view.spec.members)]
         return Snapshot(self.now, self.nodes, tuple(self._job(view, places, pause) for view in jobs))
 
+    def holds(self, before: ClusterView) -> bool:
+        """Return whether nothing has changed since an earlier view, because all jobs are idle."""
+        return all(map(_is_idle, self.jobs)) and self._content() == before._content()
+
+    def _content(self) -> tuple[Any, ...]:
+        """Return all that the snapshot is built from, without the times."""
+        jobs = [
+            (view.spec, view.cores, view.pinned, [(one.report, self._is_fresh(view, one)) for one in view.reports])
+            for view in self.jobs
+        ]
+        return self.nodes, jobs
+
+    def _is_fresh(self, view: JobView, received: ReceivedReport) -> bool:
+        interval = report_seconds(view.spec.options, received.idle)
+        return received.at >= self.now - max(self.stale_after, STALE_PERIODS * interval)
+
     def _job(self, view: JobView, places: Mapping[str, int], pause: Callable[[], None]) -> JobSnapshot:
         spec, options = view.spec, view.spec.options
-        oldest = self.now - max(self.stale_after, STALE_PERIODS * options.report_interval)
         fresh: dict[ExecutorKey, Measured] = {}
         known: dict[ExecutorKey, Measured] = {}
-        for at, report in view.reports:
-            for measured in zip(report.executors, report.details, strict=True):
+        for received in view.reports:
+            is_fresh = self._is_fresh(view, received)
+            for measured in zip(received.report.executors, received.report.details, strict=True):
                 key = measured[0].operator, measured[0].executor
                 known[key] = measured
-                if at >= oldest:
+                if is_fresh:
                     fresh[key] = measured
         place_of = {node: places[address] for node, address in spec.members}
         entries = _entries(spec)
@@ -147,6 +164,11 @@ def _executor(
         shard_load=_numbers(detail.shard_load) if fresh else None,
         shard_bytes=_numbers(detail.shard_bytes) if known else None,
     )
+
+
+def _is_idle(view: JobView) -> bool:
+    """Return whether each node of a job has repeated its last report."""
+    return len(view.reports) == sum(1 for _ in view.spec.members) and all(one.idle for one in view.reports)
 
 
 def _numbers(data: bytes) -> NDArray[np.float64]:

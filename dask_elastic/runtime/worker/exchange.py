@@ -11,6 +11,7 @@ from dask_elastic.runtime.protocol.job_spec import JobSpec
 from dask_elastic.runtime.transport.credit import CreditGate
 from dask_elastic.runtime.transport.fence import Fence
 from dask_elastic.runtime.transport.peer import Peer
+from dask_elastic.runtime.worker.idle_watch import IdleWatch
 from dask_elastic.runtime.worker.members import Members
 from dask_elastic.topology.component import Component
 from dask_elastic.topology.operators import SinkOperator
@@ -59,6 +60,8 @@ class Exchange:
         ``peer(address)`` returns the connection to another node; raises `NodeLost` if there is none.
     is_tight : callable
         Whether memory is short: credit of executors is then held back.
+    idle_watch : IdleWatch
+        Notes rows from sources here and from other nodes.
     """
 
     def __init__(
@@ -69,6 +72,7 @@ class Exchange:
         sinks: Mapping[ExecutorId, SinkInstance],
         peer: Callable[[str], Peer],
         is_tight: Callable[[], bool],
+        idle_watch: IdleWatch,
     ):
         self.members = members
         self._components = components
@@ -76,6 +80,7 @@ class Exchange:
         self._sinks = sinks
         self._peer = peer
         self._is_tight = is_tight
+        self.idle_watch = idle_watch
         self._withheld: deque[tuple[ExecutorId, ExecutorId, int]] = deque()
         self._gates: dict[tuple[ExecutorId, ExecutorId], CreditGate] = {}
         self._aborted = False
@@ -136,6 +141,7 @@ class Exchange:
 
     def accept(self, target: ExecutorId, origin: ExecutorId, batch: Batch, nbytes: int) -> None:
         """Take a batch of another node; the caller must not wait, since it also reads returned credit."""
+        self.idle_watch.note()
         self._thread.must_not_wait = True
         try:
             self._offer(target, origin, batch, nbytes)

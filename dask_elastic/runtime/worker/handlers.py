@@ -76,6 +76,7 @@ class Handlers:
         if job_part.spec.generation != call.generation:
             job_part.refused += 1
             raise UnknownJob(f"worker {address} hosts no generation {call.generation} of job {call.job!r}")
+        job_part.idle_watch.note()
         return job_part
 
     def _hosts(self, call: PartCall[Any]) -> bool:

@@ -25,7 +25,9 @@ from dask_elastic.runtime.worker.buffers.output_buffer import OutputBuffer
 from dask_elastic.runtime.worker.dead_letters import DeadLetters
 from dask_elastic.runtime.worker.exchange import Exchange
 from dask_elastic.runtime.worker.executor_threads import ExecutorThreads
+from dask_elastic.runtime.worker.idle_watch import IdleWatch
 from dask_elastic.runtime.worker.job_threads import JobThreads
+from dask_elastic.runtime.worker.last_report import LastReport
 from dask_elastic.runtime.worker.members import Members
 from dask_elastic.runtime.worker.memory import HINT
 from dask_elastic.runtime.worker.node_services import NodeServices
@@ -59,6 +61,10 @@ class JobPart:
         The job's nodes.
     exchange : Exchange
         Delivers between its instances.
+    idle_watch : IdleWatch
+        Whether rows, messages or commands have arrived here recently.
+    last_report : LastReport
+        The last report to the scheduler.
     threads : JobThreads
         Its threads here.
     sources, homes, remotes, sinks : dict
@@ -74,6 +80,8 @@ class JobPart:
         self.members = Members(spec)
         self.threads = JobThreads(spec.job, self.fail)
         self.dead_letters = DeadLetters()
+        self.idle_watch = IdleWatch(node.wake)
+        self.last_report = LastReport(self.idle_watch)
         self.sources: dict[ExecutorId, SourceThread] = {}
         self.homes: dict[ExecutorId, ExecutorThreads] = {}
         self.sinks: dict[ExecutorId, SinkThread] = {}
@@ -85,7 +93,13 @@ class JobPart:
             s.name: KeySpace(len(spec.homes[s.name]), s.shards) for s in spec.summaries if s.kind == "compute"
         }
         self.exchange = Exchange(
-            self.members, self._components, self.homes, self.sinks, node.peer, lambda: node.memory.tight
+            self.members,
+            self._components,
+            self.homes,
+            self.sinks,
+            node.peer,
+            lambda: node.memory.tight,
+            self.idle_watch,
         )
         self.output_buffer = OutputBuffer(node.ask, spec.generation_id, node.address, lambda: self.ended)
         self._lock = threading.Lock()
@@ -254,6 +268,7 @@ class JobPart:
 
     def receive_message(self, executor: ExecutorId, node: int, stamp: Stamp, message: ToRemote | ToHome) -> None:
         """Take a message between an executor's home and its remote tasks; a stale one changes nothing."""
+        self.idle_watch.note()
         if isinstance(message, ToHome):
             home = self.homes[executor]
             if home.executor.links.admit(node, stamp):
@@ -342,6 +357,10 @@ class JobPart:
         return True
 
     # upkeep
+
+    def is_busy(self) -> bool:
+        """Return whether rows waited or were processed here at the last report, or are now at remote tasks here."""
+        return self.last_report.has_backlog or any(remote.part.is_busy for remote in list(self.remotes.values()))
 
     def balance_due(self) -> None:
         """Balance every executor at home here, unless the paradigm is static."""

@@ -25,7 +25,7 @@ from dask_elastic.runtime.protocol.calls import B, Call, is_reply, message_of, r
 from dask_elastic.runtime.protocol.codec import Payload
 from dask_elastic.runtime.protocol.job_spec import VACANT, JobSpec
 from dask_elastic.runtime.protocol.queue_calls import HeldRows
-from dask_elastic.runtime.protocol.reports import Report
+from dask_elastic.runtime.protocol.reports import Report, report_seconds
 from dask_elastic.runtime.transport.channels import Channels
 from dask_elastic.runtime.transport.dispatch import Dispatch
 from dask_elastic.runtime.transport.peer import Peer, address_of
@@ -52,6 +52,12 @@ ENDING = frozenset({Status.closing, Status.closed, Status.failed})
 """Statuses of a worker that will not run again."""
 
 TICK = 0.1
+IDLE_TICK = 1.0
+"""Seconds between two checks of memory and of what is due, and the same while every job is idle."""
+
+IDLE_BALANCES = 10
+"""An idle job is balanced this many times more rarely."""
+
 JOIN_SECONDS = 5.0
 
 
@@ -77,7 +83,8 @@ class NodeRuntime:
         self.staging = StagingServer(self)
         self.task_ends = TaskEnds(lambda: worker.loop.asyncio_loop)
         self._pool = ThreadPoolExecutor(8, thread_name_prefix="elastic-control")
-        self._closed = threading.Event()
+        self._closed = False
+        self._tick = threading.Event()
         self._wanted_report = asyncio.Event()
         self._background: set[asyncio.Task[Any]] = set()
 
@@ -97,7 +104,8 @@ class NodeRuntime:
 
     async def close(self) -> None:
         """End everything that runs here and remove the handlers."""
-        self._closed.set()
+        self._closed = True
+        self._tick.set()
         for name in ("elastic_stream", *self.handlers.handlers(), *self.staging.handlers()):
             if self.worker.status in ENDING:
                 # The scheduler and the other workers may call until they notice that this worker closes.
@@ -159,6 +167,7 @@ class NodeRuntime:
             return JobPart(self, spec, cloudpickle.loads(components))
 
         self.job_parts[spec.job] = await self.in_thread(build)
+        self._tick.set()
 
     async def members(self, job: str, change: int, nodes: Sequence[str], guests: Sequence[int]) -> None:
         """Take the nodes that the scheduler announced for a job, once those that joined are connected."""
@@ -168,9 +177,7 @@ class NodeRuntime:
         await self.failures.members(job_part, change, nodes, guests)
 
     async def _connect_all(self, addresses: Iterable[str]) -> None:
-        for address in addresses:
-            if address != self.address:
-                await self.channels.connect(address)
+        await asyncio.gather(*(self.channels.connect(address) for address in addresses if address != self.address))
 
     async def forget(self, job: str) -> list[str]:
         """Stop a job's part and drop its state; returns the names of threads in which user code still runs."""
@@ -212,24 +219,31 @@ class NodeRuntime:
     # time
 
     def _run_ticks(self) -> None:
-        due: dict[tuple[str, str], float] = {}
-        while not self._closed.wait(TICK):
+        last: dict[tuple[str, str], float] = {}
+        while not self._closed:
+            self._tick.wait(IDLE_TICK if self._is_idle() else TICK)
+            self._tick.clear()
             self._watch_memory()
-            due = {key: at for key, at in due.items() if key[0] in self.job_parts}
+            last = {key: at for key, at in last.items() if key[0] in self.job_parts}
             for job, job_part in list(self.job_parts.items()):
                 if job_part.ended:
                     continue
                 if job_part.clear_suspects():
                     self.report_soon()
                 options = job_part.spec.options
+                rarely = IDLE_BALANCES if job_part.idle_watch.idle else 1
                 for name, interval, act in (
-                    ("balance", options.balance_interval, job_part.balance_due),
+                    ("balance", options.balance_interval * rarely, job_part.balance_due),
                     ("flush", options.flush_interval, job_part.flush_due),
                 ):
                     now = time.monotonic()
-                    if now >= due.setdefault((job, name), now + interval):
-                        due[job, name] = now + interval
+                    if now - last.setdefault((job, name), now) >= interval:
+                        last[job, name] = now
                         self.guarded(job_part, act)
+
+    def _is_idle(self) -> bool:
+        """Return whether no job runs here whose part is not idle."""
+        return all(job_part.ended or job_part.idle_watch.idle for job_part in list(self.job_parts.values()))
 
     def _watch_memory(self) -> None:
         exhausted = self.memory.look()
@@ -250,16 +264,20 @@ class NodeRuntime:
 
     def report_soon(self) -> None:
         """Report to the scheduler without waiting for the interval; called from any thread."""
+        for job_part in list(self.job_parts.values()):
+            job_part.idle_watch.note()
+        self.wake()
+
+    def wake(self) -> None:
+        """Run the upkeep and the reports at once; called from any thread."""
+        self._tick.set()
         with contextlib.suppress(RuntimeError):  # the event loop is closed, and the worker with it
             self.worker.loop.asyncio_loop.call_soon_threadsafe(self._wanted_report.set)
 
     async def _run_reports(self) -> None:
-        while not self._closed.is_set():
-            parts = self.job_parts.values()
-            interval = min((part.spec.options.report_interval for part in parts), default=1.0)
+        while not self._closed:
             with contextlib.suppress(asyncio.TimeoutError):
-                # All nodes report at the same moments, so that their shares of a job's load can be compared.
-                await asyncio.wait_for(self._wanted_report.wait(), interval - time.time() % interval)
+                await asyncio.wait_for(self._wanted_report.wait(), self._until_reports())
             self._wanted_report.clear()
             for job_part in list(self.job_parts.values()):
                 if job_part.reported_end:
@@ -269,15 +287,24 @@ class NodeRuntime:
                 except Exception:  # the other jobs' reports, and the next one of this job, need this loop
                     logger.exception("report of job %r", job_part.job)
 
+    def _until_reports(self) -> float:
+        parts = [part for part in self.job_parts.values() if not part.reported_end]
+        interval = min((report_seconds(part.spec.options, part.idle_watch.idle) for part in parts), default=1.0)
+        # All nodes report at the same moments, so that their shares of a job's load can be compared.
+        return interval - time.time() % interval
+
     async def _report(self, job_part: JobPart) -> None:
-        ended = job_part.ended
-        report = await self.in_thread(part_report, job_part)
+        ended, last = job_part.ended, job_part.last_report
+        if job_part.is_busy():
+            job_part.idle_watch.note()
+        report = last.changed(await self.in_thread(part_report, job_part)) if last.is_due() else None
         try:
             spec = job_part.spec
             await self.call_scheduler(Report(*spec.generation_id, spec.node, report, spec.incarnation))
         except (CommClosedError, OSError, AttributeError) as error:
             # The next report replaces this one; a worker whose scheduler stays unreachable is closed by Dask.
             logger.debug("report of job %r was not delivered: %r", job_part.job, error)
+            last.lost()
             return
         job_part.reported_end = ended
 

@@ -53,6 +53,10 @@ class NodeServices(Protocol):
         """Read an output queue of some job, in a thread."""
         ...
 
+    def wake(self) -> None:
+        """Run the upkeep and the reports of an idle job at once; called from any thread."""
+        ...
+
     def job_part_ended(self, job: str) -> None:
         """Note that all instances of a job on this node have ended; called from any thread."""
         ...

@@ -62,7 +62,7 @@ class RemoteThreads:
         run(self.driver.receive(message))
 
     def flush_due(self) -> None:
-        """Queue a flush request at every task."""
+        """Queue a flush request at every task that has changed state since its last flush."""
         self.driver.flush_due()
 
     def close(self) -> None:

@@ -85,7 +85,7 @@ class SourceThread:
         self._read_queue = read_queue
         self._finished = finished
         self._stop = threading.Event()
-        self._read_ahead = ReadAhead()
+        self._read_ahead = ReadAhead() if clock is None else ReadAhead(until=clock.due)
         # Decaying sums, from which the bytes of outputs per row are estimated.
         self._recent_bytes = self._recent_rows = 0.0
 
@@ -122,6 +122,7 @@ class SourceThread:
 
     def _send(self, rows: pa.RecordBatch, due: float) -> None:
         self.rows += rows.num_rows
+        self.exchange.idle_watch.note()
         if (clock := self.clock) is not None:
             self._emit_watermark(clock.begin())
         nbytes = self.exchange.deliver(self.identity, self.emitter.emit([rows], due))
@@ -136,17 +137,16 @@ class SourceThread:
 
     def _run(self) -> None:
         clock = self.clock
-        pause = None if clock is None else clock.interval
         most, looked_up = LEAST_ROWS, 0.0
         while True:
             if time.monotonic() - looked_up > JOIN_SECONDS:
                 most, looked_up = self._rows_at_once(), time.monotonic()
-            taken = self._read_ahead.take(min(most, JOINED_ROWS), pause)
+            taken = self._read_ahead.take(min(most, JOINED_ROWS))
             if taken is None:
                 break
             rows, due = taken
             if rows is None:
-                assert clock is not None, "only a source with a clock passes a timeout to `take`"
+                assert clock is not None, "only with a clock does `take` wait for a limited time"
                 self._emit_watermark(clock.quiet(time.monotonic()))
                 continue
             for part in cut(rows, max(most, LEAST_ROWS)):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 
@@ -16,14 +18,22 @@ WAITING_BYTES = 16 * 2**20
 
 
 class ReadAhead:
-    """A bounded queue of batches with the time at which each was due; one thread puts, one takes."""
+    """A bounded queue of batches with the time at which each was due; one thread puts, one takes.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    until : callable
+        Returns until when `take` may wait, by the monotonic clock; called again after each send in the reading thread.
+    """
+
+    def __init__(self, until: Callable[[], float] = lambda: math.inf) -> None:
         self._waiting: deque[tuple[pa.RecordBatch, float, int]] = deque()
         self._bytes = 0
         self._closed = False
         self._sending = False
         self._taken = False
+        self._until = until
+        self._waits_until = math.inf
         self._changed = threading.Condition(threading.Lock())
 
     def put(self, rows: pa.RecordBatch, due: float) -> bool:
@@ -64,7 +74,7 @@ class ReadAhead:
         finally:
             with self._changed:
                 self._sending = False
-                if self._closed:
+                if self._closed or self._until() < self._waits_until:
                     self._changed.notify()
         return not self._closed
 
@@ -74,23 +84,22 @@ class ReadAhead:
             self._closed = True
             self._changed.notify_all()
 
-    def take(self, most: int = JOINED_ROWS, timeout: float | None = None) -> tuple[pa.RecordBatch | None, float] | None:
+    def take(self, most: int = JOINED_ROWS) -> tuple[pa.RecordBatch | None, float] | None:
         """Return the next batch, joined with the waiting ones of its schema behind it; None at the end.
 
-        The batch of the call before counts as sent.
+        The batch of the call before counts as sent. When the call has waited as long as it may, None takes the place of
+        the batch; until the next call, the reading thread sends nothing itself, as with a batch.
 
         Parameters
         ----------
         most : int
             Batches are joined up to so many rows.
-        timeout : float, optional
-            Seconds to wait at most, beside the time of a send in the reading thread. After that, None takes
-            the place of the batch; until the next call, the reading thread sends nothing itself, as with a batch.
         """
         with self._changed:
             if self._taken:
                 self._taken = self._sending = False
             while self._sending or not (self._waiting or self._closed):
+                timeout = self._seconds_to_wait()
                 if not self._changed.wait(timeout) and not (self._sending or self._waiting or self._closed):
                     self._taken = self._sending = True
                     return None, 0.0
@@ -110,3 +119,8 @@ class ReadAhead:
             self._bytes -= nbytes
             self._changed.notify()
         return (rows if len(parts) == 1 else pa.concat_batches(parts)), due
+
+    def _seconds_to_wait(self) -> float | None:
+        """Note until when `take` waits, for the reading thread, and return the seconds; None if there is no limit."""
+        self._waits_until = math.inf if self._sending else self._until()
+        return None if self._waits_until == math.inf else max(0.0, self._waits_until - time.monotonic())

@@ -1,0 +1,115 @@
+"""What a start costs: CPU time of the import, and time from `submit` to the first row at a sink.
+
+Prints one JSON line per setting, with medians: the CPU seconds that an import takes in a fresh interpreter beyond
+`import distributed`, and the seconds from the call of `submit` until the first row has reached a sink, for the first
+job of a new cluster ("cold") and for later ones ("warm"). A row is sent as soon as `submit` returns.
+
+    python benchmarks/start.py [--runs 5] [--workers 2] [--threads 2]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pyarrow as pa
+from distributed import Client, LocalCluster
+
+import dask_elastic as de
+
+IMPORTS = ("dask_elastic", "dask_elastic_plugins.worker", "dask_elastic.runtime.worker.node", "dask_elastic.spark")
+BASE = {"dask_elastic.spark": "distributed, pyspark.sql"}
+TIMED = "import time, {base}; began = time.process_time(); import {module}; print(time.process_time() - began)"
+
+
+def import_seconds(module: str) -> float:
+    """Return the CPU seconds of an import in a fresh interpreter, without those of distributed or Spark."""
+    code = TIMED.format(base=BASE.get(module, "distributed"), module=module)
+    return float(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout)
+
+
+def topology_of(file: Path) -> de.Topology:
+    """Return a topology whose sink writes the time of its first row into a file."""
+
+    def note(rows: pa.RecordBatch) -> None:
+        if not file.exists():
+            file.write_text(str(time.time()))
+
+    topology = de.Topology("start")
+    rows = topology.source("rows", de.sources.Push(pa.schema({"k": pa.int64()})))
+    counted = rows.key_by("k").compute({"n": de.aggregate.Count()}, name="counted")
+    counted.sink(de.sinks.Call(note), name="out")
+    return topology
+
+
+def first_row(client: Client, folder: Path, number: int) -> tuple[float, float]:
+    """Submit a job; return the seconds until `submit` has returned, and until a row has reached the sink."""
+    file = folder / str(number)
+    topology = topology_of(file)
+    began = time.time()
+    job = de.submit(topology, client)
+    submitted = time.time()
+    job.send(pa.table({"k": [1]}))
+    while not file.exists() or not (text := file.read_text()):
+        time.sleep(0.001)
+    job.forget()
+    return submitted - began, float(text) - began
+
+
+def one_cluster(workers: int, threads: int) -> list[tuple[float, float]]:
+    """Start a cluster; return what `first_row` returns for its first job and for three more."""
+    with (
+        TemporaryDirectory() as folder,
+        LocalCluster(n_workers=workers, threads_per_worker=threads, dashboard_address=None) as cluster,
+        Client(cluster) as client,
+    ):
+        return [first_row(client, Path(folder), number) for number in range(4)]
+
+
+def report(setting: str, taken: Iterable[tuple[float, float]]) -> None:
+    """Print the medians of one setting."""
+    submit, first = (round(statistics.median(seconds), 4) for seconds in zip(*taken, strict=True))
+    print(json.dumps({"benchmark": "start", "setting": setting, "submit": submit, "first_row": first}), flush=True)
+
+
+def main() -> None:
+    """Run and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--once", action="store_true", help="only one cluster, in this process")
+    arguments = parser.parse_args()
+    if arguments.once:
+        print(json.dumps(one_cluster(arguments.workers, arguments.threads)))
+        return
+    for module in IMPORTS:
+        seconds = statistics.median(import_seconds(module) for _ in range(arguments.runs))
+        print(json.dumps({"benchmark": "start", "import": module, "cpu_seconds": round(seconds, 3)}), flush=True)
+    # Each cluster in a process of its own, where nothing is imported yet.
+    again = [
+        sys.executable,
+        __file__,
+        "--once",
+        "--workers",
+        str(arguments.workers),
+        "--threads",
+        str(arguments.threads),
+    ]
+    runs = [
+        json.loads(subprocess.run(again, check=True, stdout=subprocess.PIPE, text=True).stdout)
+        for _ in range(arguments.runs)
+    ]
+    report("cold", (run[0] for run in runs))
+    report("warm", (one for run in runs for one in run[1:]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+"""The dashboard's view of a coordinator: a card for each of its jobs."""
+
+from __future__ import annotations
+
+import functools
+
+from dask_elastic.dashboard.cluster_view import ClusterView, JobCard
+from dask_elastic.runtime.protocol.remote_errors import load_error
+from dask_elastic.runtime.scheduler.coordinator import Coordinator
+from dask_elastic.runtime.scheduler.job_record import JobRecord
+
+
+def cluster_view(coordinator: Coordinator) -> ClusterView:
+    """Return the dashboard's view of a coordinator."""
+    controller = coordinator.controller
+    return ClusterView(
+        history=controller.history,
+        list_cards=lambda: (_card(record, coordinator) for record in coordinator.jobs.values()),
+        list_decisions=controller.log.of,
+        problem=lambda: controller.error,
+    )
+
+
+def _card(record: JobRecord, coordinator: Coordinator) -> JobCard:
+    return JobCard(
+        name=record.name,
+        status=record.status.value,
+        began=record.began,
+        oversubscribed=record.oversubscribed,
+        error=None if record.error is None else _text(record.error),
+        cores=lambda: _cores(record),
+        handoffs=lambda: coordinator.epochs.progress(record),
+        recoveries=lambda: _recoveries(record),
+    )
+
+
+def _cores(record: JobRecord) -> dict[tuple[str, int], dict[str, int]]:
+    """Return the cores of each executor, by node address."""
+    nodes = record.nodes
+    return {
+        executor: {nodes[node]: count for node, count in by_node.items()} for executor, by_node in record.cores.items()
+    }
+
+
+def _recoveries(record: JobRecord) -> dict[tuple[str, int], tuple[int, float | None, float | None]]:
+    """Return, for each executor, its number of recoveries, and p50 and p99 of their seconds."""
+    return {
+        (measure.operator, measure.executor): (measure.recovered, measure.recovery_p50, measure.recovery_p99)
+        for received in record.reports.values()
+        for measure in received.report.executors
+    }
+
+
+@functools.lru_cache(maxsize=64)
+def _text(error: bytes) -> str:
+    """Return the text of a pickled error, whose class may exist only at the client and the workers."""
+    try:
+        found = load_error(error)
+    except Exception as reason:  # unpickling may raise anything
+        return f"the scheduler cannot unpickle the error ({reason}); job.wait() raises it"
+    return f"{type(found).__name__}: {found}"

@@ -1,0 +1,74 @@
+"""What a process imports: no library that takes long to import before it is used."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+import dask_elastic as de
+
+HEAVY = {"bokeh", "fsspec", "highspy", "matplotlib", "pandas", "pymetis", "scipy"}
+
+SCHEDULER = "dask_elastic.runtime.scheduler.coordinator, dask_elastic.dashboard.display, dask_elastic.control.loop"
+
+
+def imported(code: str, base: str = "distributed") -> set[str]:
+    """Return the libraries that a fresh interpreter has imported after running code, beyond those of a base."""
+    code = f"import sys, {base}\nbefore = set(sys.modules)\n{code}\nprint(*(set(sys.modules) - before))"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    return {name.partition(".")[0] for name in done.stdout.split()}
+
+
+@pytest.mark.parametrize(
+    "modules",
+    [
+        "dask_elastic",
+        "dask_elastic_plugins.install, dask_elastic_plugins.worker, dask_elastic_plugins.scheduler",
+        "dask_elastic.runtime.worker.node",
+        SCHEDULER,
+    ],
+)
+def test_import_loads_no_heavy_library(modules):
+    assert imported(f"import {modules}") & HEAVY == set()
+
+
+def test_import_for_spark_loads_no_heavy_library():
+    assert imported("import dask_elastic.spark.data_source", base="pyspark.sql.datasource") & HEAVY == set()
+
+
+def test_handoff_from_a_python_worker_of_spark_loads_no_heavy_library():
+    code = """
+import pyarrow as pa
+from dask_elastic.routing.row_digest import RowDigest
+from dask_elastic.runtime.protocol.codec import encode
+from dask_elastic.runtime.protocol.handoff_calls import BeginAttempt
+from dask_elastic.spark import data_source, staging_connection
+from dask_elastic.vocab.epoch import AttemptId
+
+schema = pa.schema({"k": pa.int64(), "s": pa.string()})
+offsets = pa.py_buffer(bytes([0, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0]))
+buffers = [None, pa.py_buffer(bytes(16)), None, offsets, pa.py_buffer(b"ab")]
+numbers = pa.Array.from_buffers(pa.int64(), 2, buffers[:2])
+words = pa.Array.from_buffers(pa.string(), 2, buffers[2:])
+batch = pa.RecordBatch.from_arrays([numbers, words], schema=schema)
+digest = RowDigest()
+digest.add(batch)
+assert digest.rows == 2
+encode(BeginAttempt, BeginAttempt(AttemptId("q", 1, 0, "0"), "job", 1, "rows", 0, schema.serialize().to_pybytes()))
+batch.serialize()
+"""
+    assert imported(code, base="pyspark.sql.datasource, pyspark.sql.pandas.types") & HEAVY == set()
+
+
+def test_exports_are_found_by_dir_and_by_name():
+    assert set(de.__all__) <= set(dir(de))
+    assert all(hasattr(de, name) for name in de.__all__)
