@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import pyarrow as pa
 
 from dask_elastic.executor.error_policy import ErrorPolicy
-from dask_elastic.routing.hashing import hash_columns
+from dask_elastic.routing.hashing import hash_keys
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.routing.split import split_by_executor
 from dask_elastic.topology.component import Branch, Exit
+from dask_elastic.topology.operators import Stateless
 from dask_elastic.topology.schema import check_schema, plain_schema
 from dask_elastic.vocab.batch import MAX_BATCH_ROWS, Batch, Delivery
 from dask_elastic.vocab.identity import ExecutorId
+from dask_elastic.vocab.row_bytes import RowBytes
 
 MAX_BATCH_BYTES = 16 * 2**20
 """Larger batches are sliced, so that credit and memory stay fine-grained."""
@@ -45,16 +47,26 @@ class Emitter:
         sink_instance: int,
     ):
         self.component = component
-        self.outputs = outputs
-        self.spaces = spaces
         self.error_policy = error_policy
-        self.sink_instance = sink_instance
-        self._schemas: dict[Exit, pa.Schema] = {}
+        self._spaces = spaces
+        self._sink_instance = sink_instance
+        self._doors: dict[Exit, _Door] = {}
+        self._steps = self._steps_of(outputs)
+
+    def _steps_of(self, outputs: tuple[Branch | Exit, ...]) -> list[_Step]:
+        return [self._door(o) if isinstance(o, Exit) else (o.operator, self._steps_of(o.then)) for o in outputs]
+
+    def _door(self, exit_: Exit) -> _Door:
+        # Equal exits share a door, and so the schema of their stream.
+        if exit_ not in self._doors:
+            space = self._spaces[exit_.target] if exit_.keys else None
+            self._doors[exit_] = _Door(self.component, exit_, space, self._sink_instance)
+        return self._doors[exit_]
 
     @property
     def has_outputs(self) -> bool:
         """Whether any operator or sink reads the component's outputs."""
-        return bool(self.outputs)
+        return bool(self._steps)
 
     def emit(self, batches: Iterable[pa.RecordBatch], stamp: float) -> list[Delivery]:
         """Route output batches of the component's operator.
@@ -72,45 +84,79 @@ class Emitter:
             In order; rows for one executor keep their order.
         """
         deliveries: list[Delivery] = []
-        for rows in batches:
-            for part in sliced(rows):
-                self._follow(self.outputs, part, stamp, deliveries)
+        self._follow(self._steps, batches, stamp, deliveries)
         return deliveries
 
     def _follow(
-        self, outputs: tuple[Branch | Exit, ...], rows: pa.RecordBatch, stamp: float, deliveries: list[Delivery]
+        self, steps: list[_Step], batches: Iterable[pa.RecordBatch], stamp: float, deliveries: list[Delivery]
     ) -> None:
-        for output in outputs:
-            if isinstance(output, Exit):
-                self._leave(output, rows, stamp, deliveries)
-                continue
-            operator = output.operator
-            for made in self.error_policy.run(operator.name, _on_range(operator.apply, rows), rows):
-                for part in sliced(made):
-                    self._follow(output.then, part, stamp, deliveries)
+        for rows in batches:
+            for part in sliced(rows):
+                for step in steps:
+                    if isinstance(step, _Door):
+                        step.pass_through(part, stamp, deliveries)
+                        continue
+                    operator, then = step
+                    made = self.error_policy.run(operator.name, _on_range(operator.apply, part), part)
+                    self._follow(then, made, stamp, deliveries)
 
-    def _leave(self, exit_: Exit, rows: pa.RecordBatch, stamp: float, deliveries: list[Delivery]) -> None:
-        rows = self._checked(exit_, exit_.select(rows))
-        if not exit_.keys:
-            target = ExecutorId(exit_.target, self.sink_instance)
-            deliveries.append(Delivery(target, Batch(rows, None, stamp)))
+
+class _Door:
+    """Passes rows through one exit: with the columns and the schema of its stream, hashed and split by executor."""
+
+    def __init__(self, component: str, exit_: Exit, space: KeySpace | None, sink_instance: int):
+        self._component = component
+        self._exit = exit_
+        self._space = space
+        # The sink, or of the executors the first, which is mostly the only one.
+        self._first = ExecutorId(exit_.target, sink_instance if space is None else 0)
+        self._stream: pa.Schema | None = None
+        self._bytes = RowBytes(pa.schema([]))
+        # The schema of the last batch, and what it takes to fit such batches to the stream: mostly they are alike.
+        self._last: pa.Schema | None = None
+        self._columns: list[int] | None = None
+        self._keys: list[int] = []
+        self._fits = False
+
+    def pass_through(self, rows: pa.RecordBatch, stamp: float, deliveries: list[Delivery]) -> None:
+        rows = self._fitted(rows)
+        if self._space is None:
+            deliveries.append(Delivery(self._first, Batch(rows, None, stamp, row_bytes=self._bytes.of(rows))))
             return
-        hashes = hash_columns(rows, exit_.keys)
-        for executor, part, part_hashes in split_by_executor(rows, hashes, self.spaces[exit_.target]):
-            deliveries.append(Delivery(ExecutorId(exit_.target, executor), Batch(part, part_hashes, stamp)))
+        hashes = hash_keys([rows.column(position) for position in self._keys], self._exit.keys)
+        for executor, part, part_hashes in split_by_executor(rows, hashes, self._space):
+            target = ExecutorId(self._exit.target, executor) if executor else self._first
+            batch = Batch(part, part_hashes, stamp, row_bytes=self._bytes.of(part))
+            deliveries.append(Delivery(target, batch))
 
-    def _checked(self, exit_: Exit, rows: pa.RecordBatch) -> pa.RecordBatch:
-        expected = self._schemas.get(exit_)
-        if expected is None:
-            # Plain values only: every slice of a dictionary column would be sent with the whole dictionary.
-            expected = self._schemas[exit_] = plain_schema(rows.schema)
+    def _fitted(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        schema = rows.schema
         # Metadata is dropped: pandas writes the row count into it, and a channel keeps every schema that it has sent.
-        if rows.schema.equals(expected, check_metadata=True):
+        if self._last is None or not schema.equals(self._last, check_metadata=True):
+            self._note(rows)
+        if self._columns is not None:
+            rows = rows.select(self._columns)
+        if self._fits:
             return rows
-        return check_schema(expected, rows, f"the stream from {self.component!r} to {exit_.target!r}")
+        assert self._stream is not None
+        return check_schema(self._stream, rows, f"the stream from {self._component!r} to {self._exit.target!r}")
+
+    def _note(self, rows: pa.RecordBatch) -> None:
+        schema, selected = rows.schema, self._exit.select(rows)
+        if self._stream is None:
+            # Plain values only: every slice of a dictionary column would be sent with the whole dictionary.
+            self._stream = plain_schema(selected.schema)
+            self._bytes = RowBytes(self._stream)
+            self._keys = [self._stream.get_field_index(key) for key in self._exit.keys]
+        self._fits = selected.schema.equals(self._stream, check_metadata=True)
+        self._columns = None if selected is rows else [schema.get_field_index(name) for name in selected.schema.names]
+        self._last = schema
 
 
-def sliced(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+_Step = _Door | tuple[Stateless, list["_Step"]]
+
+
+def sliced(rows: pa.RecordBatch) -> Sequence[pa.RecordBatch]:
     """Cut a batch that is too large into even slices; an empty batch yields none.
 
     Parameters
@@ -118,9 +164,9 @@ def sliced(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     rows : pyarrow.RecordBatch
         The batch.
 
-    Yields
-    ------
-    pyarrow.RecordBatch
+    Returns
+    -------
+    sequence of pyarrow.RecordBatch
         Slices of at most `MAX_BATCH_ROWS` rows and about `MAX_BATCH_BYTES` bytes, in order; no row is copied.
 
     Examples
@@ -128,15 +174,15 @@ def sliced(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     >>> [part.num_rows for part in sliced(pa.record_batch({"x": range(100_000)}))]
     [50000, 50000]
     """
-    if rows.num_rows == 0:
-        return
-    parts = max(-(-rows.num_rows // MAX_BATCH_ROWS), -(-rows.nbytes // MAX_BATCH_BYTES))
-    size = -(-rows.num_rows // parts)
-    if size >= rows.num_rows:
-        yield rows
-        return
-    for start in range(0, rows.num_rows, size):
-        yield rows.slice(start, size)
+    count = rows.num_rows
+    if count == 0:
+        return ()
+    # The size of all buffers is a bound, above the size of the rows if these are a slice; it is found at once.
+    if count <= MAX_BATCH_ROWS and rows.get_total_buffer_size() <= MAX_BATCH_BYTES:
+        return (rows,)
+    parts = max(-(-count // MAX_BATCH_ROWS), -(-rows.nbytes // MAX_BATCH_BYTES))
+    size = -(-count // parts)
+    return (rows,) if size >= count else [rows.slice(start, size) for start in range(0, count, size)]
 
 
 def _on_range(

@@ -140,16 +140,12 @@ class ElasticExecutor:
             self.store.note_input(batch.rows.schema)
             self._pending_rows += receipt.rows
             receipt.span = self.watermarks.arrived()
-            before = self._queued()
+            before = self.routes.sub_batches
             woken = self.routes.enqueue(block, receipt)
-            self.measures.arrived(receipt.rows, nbytes, self._queued() - before, now)
+            self.measures.arrived(receipt.rows, nbytes, self.routes.sub_batches - before, now)
             inline = self.routes.short(woken, self.measures.inline, self.limits.inline_time)
             # Other tasks are woken first: they run in the meantime.
             return [*(do.Wake(task) for task in woken if task not in inline), *map(do.Run, inline)]
-
-    def _queued(self) -> int:
-        """Return how many items wait for tasks; a batch adds as many as the sub-batches that it was cut into."""
-        return sum(len(task.queue) for task in self.routes.tasks.values())
 
     def take(self, task: int, now: float = 0.0) -> tuple[int, Item] | None:
         """Return a task's next item with its number, or None when there is none.
@@ -161,7 +157,9 @@ class ElasticExecutor:
             taker = self.routes.tasks.get(task)
             if taker is None:
                 return None
-            item = taker.queue.take_control() if taker.is_full else taker.queue.take(self._limit(taker))
+            item: Item | None = None
+            if taker.queue:
+                item = taker.queue.take_control() if taker.is_full else taker.queue.take(self._limit(taker))
             if isinstance(item, Work):
                 return self._sent(taker, item, now)
             if item is None:
@@ -225,7 +223,7 @@ class ElasticExecutor:
         work = None if owner is None else owner.in_flight.get(number)
         if owner is not None and work is None:
             raise ProtocolError(f"{self.identity}: task {task} settled sub-batch {number}, which is not in flight")
-        by_shard = None if work is None else work.rows_by_shard(self.routes.space)
+        by_shard = None if work is None else work.by_shard(self.routes.space)
         with self.lock:
             if work is None or by_shard is None or self.routes.tasks.get(task) is not owner or owner is None:
                 self.links.late += 1

@@ -110,11 +110,11 @@ class KeyFunctionLogic(FunctionLogic):
 
     def _groups(self, rows: pa.RecordBatch, view: StateView) -> Iterator[tuple[Any, pa.RecordBatch]]:
         grouping = view.grouping
-        ordered = rows.take(pa.array(grouping.order))
+        ordered = rows if grouping.is_sorted else rows.take(pa.array(grouping.order))
         columns = [column.to_pylist() for column in view.keys.columns]
         keys: Iterable[Any] = columns[0] if len(columns) == 1 else zip(*columns, strict=True)
         for key, start, size in zip(keys, grouping.starts.tolist(), grouping.sizes.tolist(), strict=True):
-            yield key, ordered.slice(start, size)
+            yield key, ordered if size == ordered.num_rows else ordered.slice(start, size)
 
     def _items(self, returned: Any) -> Iterable[Any]:
         if returned is None:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from dask_elastic.executor.function_logic import FunctionLogic, KeyFunctionLogic, RowFunctionLogic, schema_of_keys
-from dask_elastic.routing.hashing import check_columns
+from dask_elastic.routing.hashing import check_keys
 from dask_elastic.state.session import Session
 from dask_elastic.state.store import KeyedStore
 from dask_elastic.topology.aggregates.bundle import Bundle
 from dask_elastic.topology.logic_level import KeyLogic, RowLogic
 from dask_elastic.topology.operators import Compute
 from dask_elastic.topology.schema import check_schema
+from dask_elastic.vocab.row_bytes import is_light
 
 
 class Logic(Protocol):
@@ -63,27 +64,39 @@ class AggregateLogic:
         self.session = session
         self.emits = emits
         self._aggregates = operator.aggregates
-        self._bound: tuple[pa.Schema, Bundle] | None = None
+        self._bound: _Bound | None = None
 
     def process(self, rows: pa.RecordBatch, hashes: np.ndarray, now: float = 0.0) -> list[pa.RecordBatch]:
         """Update the state and return one batch of new values, or none."""
-        rows, bundle = self._fitted(rows)
+        bound = self._bound or self._bind(rows.schema)
+        if not rows.schema.equals(bound.schema):
+            rows = check_schema(bound.schema, rows, f"the input of {self.operator.name!r}")
         keys = self.operator.keys
-        located = self.session.locate(rows, keys, hashes, check_columns(rows, keys))
-        fields = self.session.apply(located, lambda current: bundle.update(current, rows, located.grouping))
+        columns = [rows.column(position) for position in bound.keys]
+        located = self.session.locate(rows, keys, hashes, check_keys(columns, keys))
+        fields = self.session.apply(located, lambda current: bound.bundle.update(current, rows, located.grouping))
         if not self.emits:
             return []
-        results = bundle.results(fields)
-        touched = rows.select(list(keys)).take(pa.array(located.first))
-        columns = [*touched.columns, *results.values()]
-        return [pa.RecordBatch.from_arrays(columns, names=[*keys, *results])]
+        # If no key repeats, the rows are those of the keys, and most small columns need no copy.
+        if len(located) < rows.num_rows or not all(map(is_light, columns)):
+            first = pa.array(located.first)
+            columns = [column.take(first) for column in columns]
+        return [pa.RecordBatch.from_arrays([*columns, *bound.bundle.results(fields).values()], schema=bound.results)]
 
-    def _fitted(self, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, Bundle]:
-        if self._bound is None:
-            bundle = Bundle(self._aggregates, rows.schema)
-            self.store.declare(schema_of_keys(rows.schema, self.operator.keys), bundle.fields)
-            self._bound = rows.schema, bundle
-        schema, bundle = self._bound
-        if rows.schema is not schema and not rows.schema.equals(schema):
-            rows = check_schema(schema, rows, f"the input of {self.operator.name!r}")
-        return rows, bundle
+    def _bind(self, schema: pa.Schema) -> _Bound:
+        bundle = Bundle(self._aggregates, schema)
+        self.store.declare(schema_of_keys(schema, self.operator.keys), bundle.fields)
+        positions = [schema.get_field_index(key) for key in self.operator.keys]
+        names = [*self.operator.keys, *bundle.schema.names]
+        types = [*(schema.field(position).type for position in positions), *bundle.schema.types]
+        self._bound = _Bound(schema, bundle, positions, pa.schema([*zip(names, types, strict=True)]))
+        return self._bound
+
+
+class _Bound(NamedTuple):
+    """What depends on the schema of the input: the aggregates, positions of the key columns, schema of the results."""
+
+    schema: pa.Schema
+    bundle: Bundle
+    keys: list[int]
+    results: pa.Schema

@@ -160,15 +160,15 @@ class Measures:
         """Count outputs that have left."""
         self.bytes_out.add(nbytes, now)
 
-    def settled(self, work: Work, rows_by_shard: NDArray[np.int64], busy: float, now: float) -> None:
+    def settled(self, work: Work, by_shard: NDArray[np.int64] | list[int], busy: float, now: float) -> None:
         """Count one settled sub-batch.
 
         Parameters
         ----------
         work : Work
             The sub-batch.
-        rows_by_shard : int64 array
-            Its rows of each shard.
+        by_shard : int64 array or list of int
+            Its rows of each shard, or if it has few rows the shard of each.
         busy : float
             Seconds for which it kept the core busy.
         now : float
@@ -177,7 +177,10 @@ class Measures:
         self.service.add(work.rows, busy)
         self.cost.add(work.rows, busy)
         self.inline.add(work.rows, busy)
-        self.loads.add(rows_by_shard, busy, now)
+        if isinstance(by_shard, list):
+            self.loads.add_rows(by_shard, busy, now)
+        else:
+            self.loads.add(by_shard, busy, now)
         since_due = since_arrival = 0.0
         counted = 0
         for piece in work.pieces:

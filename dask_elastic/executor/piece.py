@@ -12,8 +12,9 @@ import pyarrow as pa
 from dask_elastic.executor.watermarks import Span
 from dask_elastic.routing.gather import take_rows
 from dask_elastic.routing.keyspace import KeySpace
-from dask_elastic.routing.split import count_by_shard, order_by_shard
+from dask_elastic.routing.split import count_by_shard, order_by_shard, order_few_by_shard
 from dask_elastic.routing.table import ShardTable
+from dask_elastic.vocab.batch import FEW_ROWS
 from dask_elastic.vocab.identity import ExecutorId
 
 
@@ -63,7 +64,7 @@ class Receipt:
 
 
 class Block(NamedTuple):
-    """Rows as the receiver routed them: sorted by shard, or in order of arrival if one task owns every shard.
+    """Rows as the receiver routed them: sorted by shard, or in order of arrival if one task owns all of their shards.
 
     Parameters
     ----------
@@ -72,7 +73,9 @@ class Block(NamedTuple):
     order : numpy.ndarray or None
         Row numbers in sorted order; None if the rows themselves are in it.
     shards, bounds : numpy.ndarray or None
-        As in `ShardOrder`; None if the rows are not sorted.
+        As in `ShardOrder`; None if the rows are not sorted. Shards without rows may be omitted.
+    row_shards : list of int or None
+        The shard of each row; None if there are more than `FEW_ROWS`.
     """
 
     rows: pa.RecordBatch
@@ -80,9 +83,12 @@ class Block(NamedTuple):
     order: np.ndarray | None = None
     shards: np.ndarray | None = None
     bounds: np.ndarray | None = None
+    row_shards: list[int] | None = None
 
     def part(self, start: int, stop: int) -> tuple[pa.RecordBatch, np.ndarray]:
         """Return rows `start` to `stop` of the sorted order, and their hashes; rows of a shard in order of arrival."""
+        if self.order is None and stop - start == len(self.hashes):
+            return self.rows, self.hashes
         if self.order is None:
             return self.rows.slice(start, stop - start), self.hashes[start:stop]
         # Copying rows in order of arrival takes half as long as in the order of their shards.
@@ -96,12 +102,32 @@ SMALL_BLOCK = 8_192
 """Rows of the largest block that the receiver sorts itself; tasks copy the rows of larger blocks, in parallel."""
 
 
+def routed_block(rows: pa.RecordBatch, hashes: np.ndarray, space: KeySpace, table: ShardTable) -> Block:
+    """Return a block in order of arrival if one task owns the shards of all rows, else in the table's shard order."""
+    if len(hashes) <= FEW_ROWS:
+        shards = space.shards_of_few(hashes)
+        if table.single is None and table.task_of(shards) is None:
+            return _few_sorted(rows, hashes, shards, table)
+        return Block(rows, hashes, row_shards=shards)
+    return Block(rows, hashes) if table.single is not None else sorted_block(rows, hashes, space, table)
+
+
 def sorted_block(rows: pa.RecordBatch, hashes: np.ndarray, space: KeySpace, table: ShardTable) -> Block:
     """Return a block in the shard order of a table."""
+    if len(hashes) <= FEW_ROWS:
+        return _few_sorted(rows, hashes, space.shards_of_few(hashes), table)
     found = order_by_shard(hashes, space, table)
     if len(hashes) > SMALL_BLOCK:
         return Block(rows, hashes, *found)
     return Block(take_rows(rows, found.order), hashes[found.order], None, found.shards, found.bounds)
+
+
+def _few_sorted(rows: pa.RecordBatch, hashes: np.ndarray, row_shards: list[int], table: ShardTable) -> Block:
+    found = order_few_by_shard(row_shards, table)
+    if (order := found.order.tolist()) == [*range(len(order))]:
+        return Block(rows, hashes, None, found.shards, found.bounds, row_shards)
+    taken = [row_shards[row] for row in order]
+    return Block(take_rows(rows, found.order), hashes[found.order], None, found.shards, found.bounds, taken)
 
 
 class Replay(Enum):
@@ -131,6 +157,15 @@ class Piece(NamedTuple):
         """Number of rows."""
         return self.stop - self.start
 
+    def row_shards(self, space: KeySpace) -> list[int]:
+        """Return the shard of each row; for a few rows faster than `rows_by_shard`."""
+        block = self.block
+        if block.row_shards is not None:
+            return block.row_shards[self.start : self.stop]
+        if block.order is None:
+            return space.shards_of_few(block.hashes[self.start : self.stop])
+        return space.shards_of_few(block.hashes.take(block.order[self.start : self.stop]))
+
     def cut(self, rows: int) -> tuple[Piece, Piece]:
         """Return a piece of the first `rows` rows, and one of the rest."""
         middle = self.start + rows
@@ -148,7 +183,10 @@ class Piece(NamedTuple):
         shards, bounds = self.block.shards, self.block.bounds
         assert shards is not None
         assert bounds is not None
-        position = int(np.flatnonzero(shards == shard)[0])
+        found = np.flatnonzero(shards == shard)
+        if not len(found):
+            return [self], None
+        position = int(found[0])
         first = min(max(int(bounds[position]), self.start), self.stop)
         last = min(max(int(bounds[position + 1]), self.start), self.stop)
         if first == last:
@@ -158,6 +196,8 @@ class Piece(NamedTuple):
 
     def rows_by_shard(self, space: KeySpace) -> np.ndarray:
         """Rows of each shard, ``int64``."""
+        if self.length <= FEW_ROWS:
+            return np.bincount(self.row_shards(space), minlength=space.shards)
         if self.block.bounds is None:
             return count_by_shard(self.block.hashes[self.start : self.stop], space)
         counts = np.zeros(space.shards, dtype=np.int64)
@@ -170,6 +210,9 @@ def pieces_by_route(block: Block, receipt: Receipt, table: ShardTable) -> Iterat
 
     The block may have been sorted under an older table: a shard whose task has changed since ends a run.
     """
+    if block.row_shards is not None:
+        yield from _few_by_route(block, block.row_shards, receipt, table)
+        return
     assert block.shards is not None
     assert block.bounds is not None
     present = np.flatnonzero(np.diff(block.bounds))
@@ -180,3 +223,14 @@ def pieces_by_route(block: Block, receipt: Receipt, table: ShardTable) -> Iterat
     for begin, end in zip(starts.tolist(), ends.tolist(), strict=True):
         first, last = int(block.bounds[present[begin]]), int(block.bounds[present[end - 1] + 1])
         yield int(routes[begin]), int(shards[begin]), Piece(block, first, last, receipt)
+
+
+def _few_by_route(
+    block: Block, row_shards: list[int], receipt: Receipt, table: ShardTable
+) -> Iterator[tuple[int, int, Piece]]:
+    routes = [-1 - shard if table.paused.item(shard) else table.owner.item(shard) for shard in row_shards]
+    begin = 0
+    for end in range(1, len(routes) + 1):
+        if end == len(routes) or routes[end] != routes[begin]:
+            yield routes[begin], row_shards[begin], Piece(block, begin, end, receipt)
+            begin = end

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from dask_elastic.executor.piece import Block, Piece, Receipt, pieces_by_route, sorted_block
+from dask_elastic.executor.piece import Block, Piece, Receipt, pieces_by_route, routed_block, sorted_block
 from dask_elastic.executor.task import Task
 from dask_elastic.executor.task_queue import LabelItem
 from dask_elastic.executor.task_status import TaskStatus
@@ -29,6 +29,12 @@ class Routes:
         The component's key space.
     tasks : iterable of Task
         The first tasks; the shards are assigned to them round-robin.
+
+    Attributes
+    ----------
+    sub_batches : int
+        Into how many parts arriving batches were cut so far, one for each task that gets rows of it; rows of paused
+        shards do not count.
     """
 
     def __init__(self, space: KeySpace, tasks: Iterable[Task]):
@@ -36,14 +42,12 @@ class Routes:
         self.tasks = {task.number: task for task in tasks}
         self.table = ShardTable.initial(space.shards, self.tasks)
         self.waiting: dict[int, deque[Piece]] = {}
+        self.sub_batches = 0
 
     def split(self, batch: Batch) -> Block:
         """Sort a batch by task, as the current table says; needs no lock."""
-        table = self.table
         assert batch.hashes is not None
-        if table.single is not None:
-            return Block(batch.rows, batch.hashes)
-        return sorted_block(batch.rows, batch.hashes, self.space, table)
+        return routed_block(batch.rows, batch.hashes, self.space, self.table)
 
     def enqueue(self, block: Block, receipt: Receipt) -> list[int]:
         """Enqueue a split batch as the current table says; rows of paused shards join their waiting rows.
@@ -60,10 +64,10 @@ class Routes:
         list of int
             The tasks to wake.
         """
-        single = self.table.single
-        if block.bounds is None and single is not None:
-            return self._put(single, Piece(block, 0, block.rows.num_rows, receipt))
         if block.bounds is None:
+            task = self._task_of(block)
+            if task is not None:
+                return self._put(task, Piece(block, 0, len(block.hashes), receipt))
             block = sorted_block(block.rows, block.hashes, self.space, self.table)
         wakes: list[int] = []
         for route, _, piece in pieces_by_route(block, receipt, self.table):
@@ -73,9 +77,16 @@ class Routes:
                 wakes += self._put(route, piece)
         return wakes
 
+    def _task_of(self, block: Block) -> int | None:
+        """Return the task that owns the shards of all rows, or None if there are several or a shard is paused."""
+        if self.table.single is not None or block.row_shards is None:
+            return self.table.single
+        return self.table.task_of(block.row_shards)
+
     def _put(self, task: int, piece: Piece) -> list[int]:
         target = self.tasks[task]
         target.queue.put(piece)
+        self.sub_batches += 1
         return self.wake(target)
 
     @staticmethod

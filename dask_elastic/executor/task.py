@@ -70,8 +70,8 @@ class Task:
         number = self.sent
         self.sent += 1
         self.in_flight[number] = work
-        self.sent_at[number] = now
         if self.pending is not None:
+            self.sent_at[number] = now
             self.pending.add(number, work)
         return number
 
@@ -96,11 +96,12 @@ class Task:
 
         Notes
         -----
-        The core idles unless the work in flight lasts for as long as the round trip.
+        The core idles unless the work in flight lasts for as long as the round trip. A task at home has no window.
         """
         del self.in_flight[number]
-        if self.pending is not None:
-            self.pending.settle(number)
+        if self.pending is None:
+            return
+        self.pending.settle(number)
         self._hops.append(now - self.sent_at.pop(number) - busy - waited)
         hop = sorted(self._hops)[len(self._hops) // 2]
         self.window = min(REMOTE_WINDOW + max(0, math.ceil(hop / unit)), MOST_IN_FLIGHT)

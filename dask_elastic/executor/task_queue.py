@@ -11,7 +11,7 @@ import pyarrow as pa
 from dask_elastic.executor.piece import Piece, Replay
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.routing.table import ShardTable
-from dask_elastic.vocab.batch import MAX_BATCH_ROWS, Batch
+from dask_elastic.vocab.batch import FEW_ROWS, MAX_BATCH_ROWS, Batch
 
 JOIN_ROWS = 16_384
 """Joining small pieces beyond this many rows costs more in copies than it saves in calls."""
@@ -53,7 +53,7 @@ class Work:
     def __init__(self, pieces: list[Piece]):
         self.now = 0.0
         self.pieces = pieces
-        self.rows = sum(piece.length for piece in pieces)
+        self.rows = pieces[0].length if len(pieces) == 1 else sum(piece.length for piece in pieces)
         self.replay = pieces[0].replay
         self.keeps = False
         self.wanted_more = False
@@ -90,19 +90,34 @@ class Work:
         self.pieces = []
 
     def _build(self) -> Batch:
+        if len(self.pieces) == 1:
+            piece = self.pieces[0]
+            return Batch(*piece.block.part(piece.start, piece.stop), piece.receipt.stamp, self.now)
         parts = [piece.block.part(piece.start, piece.stop) for piece in self.pieces]
         stamp = min(piece.receipt.stamp for piece in self.pieces)
-        if len(parts) == 1:
-            return Batch(*parts[0], stamp, self.now)
         rows = pa.concat_batches([rows for rows, _ in parts])
         return Batch(rows, np.concatenate([hashes for _, hashes in parts]), stamp, self.now)
 
     def rows_by_shard(self, space: KeySpace) -> np.ndarray:
         """Rows of each shard, ``int64``."""
-        counts = self.pieces[0].rows_by_shard(space)
-        for piece in self.pieces[1:]:
-            counts = counts + piece.rows_by_shard(space)
-        return counts
+        # Many small batches may be joined: their rows are counted together.
+        few: list[int] = []
+        counts: np.ndarray | None = None
+        for piece in self.pieces:
+            if piece.length <= FEW_ROWS:
+                few += piece.row_shards(space)
+            else:
+                by_shard = piece.rows_by_shard(space)
+                counts = by_shard if counts is None else counts + by_shard
+        if counts is None:
+            return np.bincount(few, minlength=space.shards)
+        return counts + np.bincount(few, minlength=space.shards) if few else counts
+
+    def by_shard(self, space: KeySpace) -> np.ndarray | list[int]:
+        """Rows of each shard, or of a few rows the shard of each, which is found and counted faster."""
+        if self.rows > FEW_ROWS:
+            return self.rows_by_shard(space)
+        return [shard for piece in self.pieces for shard in piece.row_shards(space)]
 
 
 Item = Work | LabelItem | StopItem

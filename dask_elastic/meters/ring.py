@@ -59,6 +59,8 @@ class SlotRing(Generic[T]):
         self._size = slots + 1
         self._cells: list[tuple[int, T] | None] = [None] * self._size
         self._first: float | None = None
+        # Start, end and value of the slot that was written last: nearly all writes are to the same one as before.
+        self._last: tuple[float, float, T] | None = None
 
     def at(self, now: float) -> T:
         """Return the value of the slot at time `now`; a new slot replaces the oldest one.
@@ -73,6 +75,8 @@ class SlotRing(Generic[T]):
         T
             The value, to be changed in place.
         """
+        if (last := self._last) is not None and last[0] <= now < last[1]:
+            return last[2]
         number = math.floor(now / self._width)
         position = number % self._size
         cell = self._cells[position]
@@ -81,6 +85,8 @@ class SlotRing(Generic[T]):
                 self._first = now
             cell = (number, self._make())
             self._cells[position] = cell
+        if cell[0] == number:
+            self._last = number * self._width, (number + 1) * self._width, cell[1]
         return cell[1]
 
     def read(self, now: float, window: float | None = None) -> list[tuple[T, float]]:

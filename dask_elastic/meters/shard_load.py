@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -91,6 +92,27 @@ class ShardLoad:
             slot = self._ring.at(now)
             slot[0] += counts * (busy_seconds / total)
             slot[1] += counts
+
+    def add_rows(self, shards: Sequence[int], busy_seconds: float, now: float) -> None:
+        """Attribute the processing time of one batch of a few rows; for these faster than `add`.
+
+        Parameters
+        ----------
+        shards : sequence of int
+            The shard of each row.
+        busy_seconds : float
+            The processing time of the batch; ignored if the batch has no rows.
+        now : float
+            The time in seconds.
+        """
+        for shard in shards:
+            self.rows[shard] += 1
+        if shards and busy_seconds > 0:
+            slot = self._ring.at(now)
+            each = busy_seconds / len(shards)
+            for shard in shards:
+                slot[0, shard] += each
+                slot[1, shard] += 1
 
     def loads(self, now: float) -> Floats:
         """Return the load of each shard over the window that ends at `now`.

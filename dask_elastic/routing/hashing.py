@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from dask_elastic.routing.scalar_hashing import SCALAR, few_checks, few_values
 from dask_elastic.routing.string_hashing import CHECK, HASH, SHORT, Family, Words, combine, string_words
 from dask_elastic.vocab.errors import SchemaMismatch, TopologyError
 
@@ -62,6 +63,11 @@ _CODES = {
     **{example.id: "f" for example in _TYPES[_Kind.FLOAT]},
     **{example.id: "u" for example in (pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())},
 }
+_DTYPES = {
+    example.id: np.dtype(f"<{_CODES.get(example.id, 'i')}{example.bit_width // 8}")
+    for kind in (_Kind.INTEGER, _Kind.FLOAT, _Kind.DAYS, _Kind.TIME)
+    for example in _TYPES[kind]
+}
 _LARGE = {pa.large_string().id, pa.large_binary().id}
 
 
@@ -103,7 +109,12 @@ def hash_columns(rows: pa.RecordBatch, columns: Sequence[str]) -> Words:
     or of fixed size; dictionaries and run-ends; timestamps and durations of any unit and zone; dates and floats of any
     width; decimals of any precision and scale. -0.0 equals 0.0; all NaN are one key and null is another.
     """
-    return _hashes(_key_arrays(rows, columns), HASH)
+    return hash_keys(_key_columns(rows, columns), columns)
+
+
+def hash_keys(arrays: Sequence[pa.Array], names: Sequence[str]) -> Words:
+    """Return `hash_columns` of key columns, which are given with their names."""
+    return _hashes([_plain(array, name) for array, name in zip(arrays, names, strict=True)], HASH)
 
 
 def check_columns(rows: pa.RecordBatch, columns: Sequence[str]) -> Words | None:
@@ -144,10 +155,13 @@ def check_columns(rows: pa.RecordBatch, columns: Sequence[str]) -> Words | None:
     rows of its batch. Keys of different column types are not distinguished: the unsigned 2**64 - 1 and the signed -1
     share an identity.
     """
-    arrays = _key_arrays(rows, columns)
-    if len(arrays) == 1:
-        return _single_check(arrays[0])
-    return _hashes(arrays, CHECK)
+    return check_keys(_key_columns(rows, columns), columns)
+
+
+def check_keys(arrays: Sequence[pa.Array], names: Sequence[str]) -> Words | None:
+    """Return `check_columns` of key columns, which are given with their names."""
+    plain = [_plain(array, name) for array, name in zip(arrays, names, strict=True)]
+    return _single_check(plain[0]) if len(plain) == 1 else _hashes(plain, CHECK)
 
 
 def column_words(array: pa.Array) -> Words:
@@ -180,18 +194,19 @@ def column_words(array: pa.Array) -> Words:
     return _mark_nulls(plain, words.copy() if plain.null_count else words, HASH.null)
 
 
-def _key_arrays(rows: pa.RecordBatch, columns: Sequence[str]) -> list[pa.Array]:
+def _key_columns(rows: pa.RecordBatch, columns: Sequence[str]) -> list[pa.Array]:
     if isinstance(columns, str):
         raise TopologyError(f"the key columns are the single string {columns!r}. Give a sequence: [{columns!r}].")
     if not columns:
         raise TopologyError("a key needs at least one column. Name the key columns in key_by.")
-    return [_plain(_column(rows, name), name) for name in columns]
+    return [_column(rows, name) for name in columns]
 
 
 def _column(rows: pa.RecordBatch, name: str) -> pa.Array:
+    position = rows.schema.get_field_index(name)
+    if position >= 0:
+        return rows.column(position)
     found = rows.schema.get_all_field_indices(name)
-    if len(found) == 1:
-        return rows.column(found[0])
     present = ", ".join(map(repr, rows.schema.names)) or "none"
     if found:
         raise SchemaMismatch(
@@ -254,6 +269,8 @@ def _hashes(arrays: Sequence[pa.Array], family: Family) -> Words:
 def _column_hashes(array: pa.Array, family: Family) -> Words:
     if pa.types.is_dictionary(array.type):
         return _spread(array, _column_hashes(array.dictionary, family), family.null)
+    if (few := few_values(array)) is not None:
+        return SCALAR[family].hashes(few)
     hashes = family.mix(_words(array, family))
     return _mark_nulls(array, hashes, family.null)
 
@@ -384,6 +401,8 @@ def _decimal_words(array: pa.Array, family: Family) -> Words:
 
 
 def _string_check(array: pa.Array) -> Words | None:
+    if (few := few_values(array)) is not None:
+        return few_checks(few)
     data, offsets = _strings(array)
     lengths = np.diff(offsets)
     if len(lengths) == 0 or lengths.max() <= SHORT:
@@ -410,7 +429,7 @@ def _bytes(buffer: pa.Buffer | None) -> NDArray[np.uint8]:
 
 def _buffer_values(array: pa.Array) -> NDArray[Any]:
     """Return a view of the values of a fixed-width column; the value under a null is undefined."""
-    dtype = np.dtype(f"<{_CODES.get(array.type.id, 'i')}{array.type.bit_width // 8}")
+    dtype = _DTYPES[array.type.id]
     if len(array) == 0:
         return np.empty(0, dtype=dtype)
     return np.frombuffer(array.buffers()[1], dtype, len(array), array.offset * dtype.itemsize)

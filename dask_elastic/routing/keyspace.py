@@ -101,6 +101,21 @@ class KeySpace:
             return _narrow(hashes, self.shards) & (self.shards - 1)
         return _narrow(_modulo(hashes, self.shards), self.shards)
 
+    def shards_of_few(self, hashes: np.ndarray) -> list[int]:
+        """Return the shard of each of a few hashes; for these faster than `shard_of`.
+
+        Parameters
+        ----------
+        hashes : numpy.ndarray
+            Key hashes, ``uint64``.
+
+        Returns
+        -------
+        list of int
+            One shard per hash.
+        """
+        return [value % self.shards for value in hashes.tolist()]
+
 
 def _power_of_two(value: int) -> bool:
     return value & (value - 1) == 0

@@ -42,6 +42,8 @@ def split_by_executor(
         return []
     if space.executors == 1:
         return [(0, rows, hashes)]
+    if len(hashes) == 1:
+        return [(hashes.item(0) % space.groups // space.shards, rows, hashes)]
     executors = space.executor_of(hashes)
     counts = np.bincount(executors, minlength=space.executors)
     present = np.flatnonzero(counts)
@@ -102,6 +104,38 @@ def order_by_shard(hashes: np.ndarray, space: KeySpace, table: ShardTable) -> Sh
     bounds = np.zeros(len(table.order) + 1, dtype=np.int64)
     np.cumsum(np.bincount(ranks, minlength=len(table.order)), out=bounds[1:])
     return ShardOrder(np.argsort(ranks, kind="stable"), table.order, bounds)
+
+
+def order_few_by_shard(shards: list[int], table: ShardTable) -> ShardOrder:
+    """Order a few rows as `order_by_shard` does; shards without rows are omitted.
+
+    Parameters
+    ----------
+    shards : list of int
+        The shard of each row.
+    table : ShardTable
+        The executor's current table.
+
+    Returns
+    -------
+    ShardOrder
+        The sorted row numbers, and where the rows of each shard that has any are among them.
+
+    Examples
+    --------
+    >>> found = order_few_by_shard([1, 0, 2, 1], ShardTable.initial(4, [0, 1]))
+    >>> found.order.tolist(), found.shards.tolist(), found.bounds.tolist()
+    ([1, 2, 0, 3], [0, 2, 1], [0, 1, 2, 4])
+    """
+    ranks = [table.rank.item(shard) for shard in shards]
+    order = sorted(range(len(ranks)), key=ranks.__getitem__)
+    present: list[int] = []
+    bounds: list[int] = []
+    for place, row in enumerate(order):
+        if not present or shards[row] != present[-1]:
+            present.append(shards[row])
+            bounds.append(place)
+    return ShardOrder(np.array(order), np.array(present), np.array([*bounds, len(order)]))
 
 
 def count_by_shard(hashes: np.ndarray, space: KeySpace) -> np.ndarray:

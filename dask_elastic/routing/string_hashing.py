@@ -26,7 +26,8 @@ _ODD = np.uint64(1)
 _COMBINE = np.uint64(0x9FB21C651E98DF25)
 
 
-@dataclass(frozen=True, slots=True)
+# Families are keys of tables, which a hash of the identity makes fast.
+@dataclass(frozen=True, slots=True, eq=False)
 class Family:
     """The constants of one hash function out of several independent ones.
 

@@ -37,6 +37,8 @@ class ShardTable:
         The position of each shard in `order`.
     routes : numpy.ndarray
         The task of each shard in `order`, or `PAUSED`.
+    single : int or None
+        The task that owns all shards, or None if there are several or a shard is paused.
 
     Notes
     -----
@@ -57,6 +59,7 @@ class ShardTable:
     order: np.ndarray = field(init=False, repr=False)
     rank: np.ndarray = field(init=False, repr=False)
     routes: np.ndarray = field(init=False, repr=False)
+    single: int | None = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         routes = np.where(self.paused, np.iinfo(np.int32).max, self.owner)
@@ -65,7 +68,10 @@ class ShardTable:
         rank[order] = np.arange(len(order))
         object.__setattr__(self, "order", order)
         object.__setattr__(self, "rank", rank)
-        object.__setattr__(self, "routes", np.where(self.paused, PAUSED, self.owner)[order])
+        ordered = np.where(self.paused, PAUSED, self.owner)[order]
+        object.__setattr__(self, "routes", ordered)
+        first, last = int(ordered[0]), int(ordered[-1])
+        object.__setattr__(self, "single", first if first == last != PAUSED else None)
 
     @classmethod
     def initial(cls, shards: int, tasks: Iterable[int]) -> ShardTable:
@@ -86,11 +92,22 @@ class ShardTable:
         dealt = np.resize(np.fromiter(tasks, dtype=np.int32), shards)
         return cls(0, dealt, np.zeros(shards, dtype=bool))
 
-    @property
-    def single(self) -> int | None:
-        """The task that owns all shards, or None if there are several or a shard is paused."""
-        first = int(self.routes[0])
-        return first if first != PAUSED and first == int(self.routes[-1]) else None
+    def task_of(self, shards: Iterable[int]) -> int | None:
+        """Return the task that owns all of a few shards, or None if there are several or a shard is paused.
+
+        Parameters
+        ----------
+        shards : iterable of int
+            The shards; at least one.
+
+        Returns
+        -------
+        int or None
+            The task.
+        """
+        tasks = {PAUSED if self.paused.item(shard) else self.owner.item(shard) for shard in shards}
+        task = tasks.pop()
+        return None if tasks or task == PAUSED else task
 
     def shards_of(self, task: int) -> np.ndarray:
         """Return the shards that a task owns, including those that are moving away from it.

@@ -169,8 +169,7 @@ class _ValueCells:
     def commit(self) -> None:
         if not self._new:
             return
-        where = np.zeros(self._count, np.bool_)
-        where[list(self._new)] = True
+        where = None if len(self._new) == self._count else _mask(self._new, self._count)
         # None deletes the value of an `object` kind too, as it does for every other type.
         self._column.write([self._new.get(position) for position in range(self._count)], where, none_is_null=True)
         self._new = {}

@@ -67,7 +67,7 @@ class KeyTable:
         if not verify or len(self._index) == 0:
             return slots
         wrong = self._differs(slots, hashes, 0 if checks is None else checks, identity)
-        if wrong.any():
+        if np.count_nonzero(wrong):
             checks = np.zeros_like(hashes) if checks is None else checks
             self._find_derived(slots, np.flatnonzero(wrong), hashes, checks, identity)
         return slots
@@ -76,7 +76,7 @@ class KeyTable:
         wrong: npt.NDArray[np.bool_] = identity.checks.take(slots) != checks
         if self._derived:
             wrong |= identity.hashes.take(slots) != hashes
-        if wrong.any():
+        if np.count_nonzero(wrong):
             wrong &= slots >= 0
         return wrong
 

@@ -14,6 +14,7 @@ from dask_elastic.state.key_table import KeyTable, MakeIndex, distinct_keys
 from dask_elastic.state.slots import DIRTY, EMPTY, LIVE, TOMBSTONE, Column, SlotArrays
 from dask_elastic.topology.aggregates.grouping import Grouping
 from dask_elastic.topology.aggregates.ragged import Ragged
+from dask_elastic.vocab.batch import FEW_ROWS
 from dask_elastic.vocab.errors import StateError
 from dask_elastic.vocab.lock import Lock
 
@@ -21,6 +22,9 @@ Batch = tuple[pa.RecordBatch, Sequence[str], Words, Words | None]
 """Rows, names of the key columns, hashes, and checks (second hashes; None if all are zero)."""
 Update = Callable[[list[Column]], list[Column]]
 RemainingOf = Callable[[list[Column], int, float], tuple[list[Column], npt.NDArray[np.bool_]]]
+
+_COUNTING: Slots = np.arange(FEW_ROWS)
+_COUNTING.flags.writeable = False
 
 
 class Located:
@@ -144,16 +148,14 @@ class Session:
         StateError
             If another task, or none, owns a key's shard; if nothing is declared yet; or if the session is closed.
         """
-        for what, words in ("hashes", hashes), ("check", check):
-            if words is not None and len(words) != rows.num_rows:
-                raise StateError(
-                    f"a batch of {rows.num_rows} rows was passed with {what} of {len(words)} rows; hash the same batch"
-                )
+        if len(hashes) != rows.num_rows or (check is not None and len(check) != len(hashes)):
+            what = f"hashes of {len(hashes)} rows" + ("" if check is None else f" and check of {len(check)} rows")
+            raise StateError(f"a batch of {rows.num_rows} rows was passed with {what}; hash the same batch")
         batch = (rows, key_columns, hashes, check)
         while True:
             with self.gate:
                 slots = self._cached(hashes, check)
-                if not len(slots) or np.minimum.reduce(slots) >= 0:
+                if _all_found(slots):
                     return self._located(slots, batch)
             self._admit(np.flatnonzero(slots < 0), batch)
 
@@ -175,8 +177,8 @@ class Session:
         """
         current = self.gather(located)
         new = update(list(current))
-        self._check_count(new)
-        self.scatter(located, [None if after is before else after for before, after in zip(current, new, strict=True)])
+        self._check_values(new, len(located.slots))
+        self._write(located, [None if after is before else after for before, after in zip(current, new, strict=True)])
         return new
 
     def gather(self, located: Located, fields: Sequence[int] | None = None) -> list[Column]:
@@ -219,6 +221,9 @@ class Session:
             If an array does not fit its field or the number of keys, or the session is closed.
         """
         self._check_values(values, len(located.slots))
+        self._write(located, values)
+
+    def _write(self, located: Located, values: Sequence[Column | None]) -> None:
         while True:
             with self.gate:
                 self._require_open()
@@ -288,7 +293,7 @@ class Session:
         return self._cache.find(hashes, check, store.slots, check is not None or store.has_checks)
 
     def _located(self, slots: Slots, batch: Batch) -> Located:
-        distinct, ordinals, first = self._group(slots)
+        distinct, ordinals, first = _few_grouped(slots) if len(slots) <= FEW_ROWS else self._group(slots)
         self._require_owned(distinct)
         return Located(distinct, Grouping(ordinals, len(distinct)), first, batch, self._layout)
 
@@ -358,6 +363,8 @@ class Session:
         for field, new in zip(self._store.slots.fields, values, strict=True):
             if new is None:
                 continue
+            if isinstance(new, np.ndarray) and new.shape == (count,) and new.dtype is field.dtype and not field.ragged:
+                continue
             if field.ragged != isinstance(new, Ragged):
                 wanted = "lists, as a Ragged" if field.ragged else "one value per key, as an array"
                 raise StateError(f"state field {field.name!r} holds {wanted}, not {type(new).__name__}")
@@ -368,6 +375,27 @@ class Session:
                 )
             if new.dtype is not field.dtype and not np.can_cast(new.dtype, field.dtype, "safe"):
                 raise StateError(f"state field {field.name!r} is {field.dtype.name}; {new.dtype.name} does not fit")
+
+
+def _all_found(slots: Slots) -> bool:
+    if len(slots) <= FEW_ROWS:
+        return min(slots.tolist(), default=0) >= 0
+    return bool(np.minimum.reduce(slots) >= 0)
+
+
+def _few_grouped(slots: Slots) -> tuple[Slots, Slots, Slots]:
+    """Group a few rows as `Session._group` does: keys in the order of their last rows, which represent them."""
+    listed = slots.tolist()
+    if len(set(listed)) == len(listed):
+        rows = _COUNTING[: len(listed)]
+        return slots, rows, rows
+    last: dict[int, int] = {}
+    for row, slot in enumerate(listed):
+        # Removed first: a dict keeps the place at which a key was inserted.
+        last.pop(slot, None)
+        last[slot] = row
+    number = {slot: ordinal for ordinal, slot in enumerate(last)}
+    return np.array([*last]), np.array([number[slot] for slot in listed]), np.array([*last.values()])
 
 
 def _names(fields: Sequence[Any]) -> str:

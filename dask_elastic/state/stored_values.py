@@ -57,6 +57,8 @@ def to_stored(values: Any, kind: Element) -> tuple[Values, Known]:
     """
     if not isinstance(kind, pa.DataType):
         return _objects_of(values)
+    if (numbers := _as_stored(values, kind)) is not None:
+        return numbers, np.ones(len(numbers), np.bool_)
     array = to_array(values, kind)
     valid = validity(array)
     known = np.ones(len(array), np.bool_) if valid is None else valid
@@ -72,6 +74,25 @@ def to_stored(values: Any, kind: Element) -> tuple[Values, Known]:
     return numbers, known
 
 
+_NATIVE = {kind.id: (item, np.dtype(item)) for kind, item in ((pa.int64(), int), (pa.float64(), float))}
+
+
+def _as_stored(values: Any, kind: pa.DataType) -> Values | None:
+    """Return values that need no conversion, in the most frequent types, without Arrow's; None for all others.
+
+    For a few values, a conversion by Arrow takes longer than everything else that is done with them.
+    """
+    item, dtype = _NATIVE.get(kind.id, (None, None))
+    if type(values) is np.ndarray:
+        return values if values.dtype == dtype and values.ndim == 1 else None
+    if dtype is None or type(values) is not list or any(type(value) is not item for value in values):
+        return None
+    try:
+        return np.array(values, dtype)
+    except OverflowError:
+        return None
+
+
 def to_array(values: Any, kind: pa.DataType) -> pa.Array:
     """Return values as an Arrow array of a type; raise an Arrow error if a value cannot be converted without loss."""
     if isinstance(values, pa.ChunkedArray):
@@ -79,7 +100,10 @@ def to_array(values: Any, kind: pa.DataType) -> pa.Array:
     if pa.types.is_integer(kind) and isinstance(values, list | tuple):
         # From a list Arrow would truncate floats silently; from an array it refuses to.
         values = pa.array(values)
-    return values.cast(kind) if isinstance(values, pa.Array) else pa.array(values, type=kind)
+    if not isinstance(values, pa.Array):
+        return pa.array(values, type=kind)
+    # A cast takes longer than all other steps of storing a few values, even if it changes nothing.
+    return values if values.type == kind else values.cast(kind)
 
 
 def to_arrow(values: Values, kind: Element, known: Known | None = None) -> pa.Array:

@@ -19,6 +19,7 @@ from dask_elastic.state.value_column import ValueColumn
 from dask_elastic.topology.aggregates.grouping import Grouping
 from dask_elastic.topology.state_kind import Declared, List, Map, Value
 from dask_elastic.vocab.errors import StateError
+from dask_elastic.vocab.row_bytes import is_light
 
 _UNSET = object()
 AnyColumn = ValueColumn | ListColumn | MapColumn
@@ -101,7 +102,10 @@ class StateView:
         >>> def counts(batch, state):
         ...     return state.keys.append_column("rows", pa.array(np.bincount(state.ordinals)))
         """
-        return self._rows.select(self._key_columns).take(pa.array(self.first))
+        keys = self._rows.select(self._key_columns)
+        if len(self) == keys.num_rows and all(map(is_light, keys.columns)):
+            return keys
+        return keys.take(pa.array(self.first))
 
     @property
     def first(self) -> npt.NDArray[np.intp]:

@@ -12,6 +12,9 @@ from dask_elastic.vocab.identity import ExecutorId
 MAX_BATCH_ROWS = 65_536
 """The most rows of one unit of work: group numbers within a batch then fit 16 bits, which NumPy radix-sorts."""
 
+FEW_ROWS = 16
+"""Up to this many rows, loops in Python take less time than calls of NumPy, which cost as much for hundreds of rows."""
+
 
 class Batch(NamedTuple):
     """Rows for one executor or sink.
@@ -27,17 +30,21 @@ class Batch(NamedTuple):
     now : float
         The processing time for the expiry of state, in seconds since the Unix epoch. The executor's home sets it when a
         task takes the batch, so that a replay uses the same time; 0 until then.
+    row_bytes : int or None
+        Size of the rows in bytes, if the emitter has determined it.
     """
 
     rows: pa.RecordBatch
     hashes: np.ndarray | None
     stamp: float
     now: float = 0.0
+    row_bytes: int | None = None
 
     @property
     def nbytes(self) -> int:
         """Size in bytes, hashes included."""
-        return int(self.rows.nbytes) + (0 if self.hashes is None else self.hashes.nbytes)
+        row_bytes = int(self.rows.nbytes) if self.row_bytes is None else self.row_bytes
+        return row_bytes + (0 if self.hashes is None else self.hashes.nbytes)
 
 
 class Delivery(NamedTuple):

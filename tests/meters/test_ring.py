@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+import math
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dask_elastic.meters import MeterError, SlotRing
 
@@ -43,3 +47,16 @@ def test_ring_accepts_negative_times():
 def test_ring_with_invalid_arguments_raises(window, slots):
     with pytest.raises(MeterError, match=r"window is|slots is"):
         SlotRing(window, slots, list)
+
+
+@given(st.lists(st.floats(-3, 30), max_size=60))
+def test_ring_values_count_in_the_slot_of_their_time_in_any_order(times):
+    ring = SlotRing(1.0, 4, lambda: [0])
+    slots: dict[int, tuple[int, int]] = {}
+    for now in times:
+        ring.at(now)[0] += 1
+        number = math.floor(now / 0.25)
+        newest, count = slots.get(number % 5, (number, 0))
+        slots[number % 5] = (number, 1) if number > newest else (newest, count + 1)
+    expected = [[count] for _, count in sorted(slots.values())]
+    assert [value for value, _ in ring.read(-100.0, 0.0)] == expected

@@ -94,3 +94,13 @@ def test_shard_load_read_concurrent_with_writes_never_fails():
     done.set()
     reader.join()
     assert not failures
+
+
+@given(st.lists(st.lists(st.integers(0, 7), max_size=5), max_size=6), st.floats(0, 1))
+def test_shard_load_of_listed_rows_equals_that_of_their_counts(batches, busy):
+    listed, counted = ShardLoad(8), ShardLoad(8)
+    for index, shards in enumerate(batches):
+        listed.add_rows(shards, busy, now=index / 10)
+        counted.add(np.bincount(np.array(shards, np.int64), minlength=8), busy, now=index / 10)
+    np.testing.assert_allclose(listed.loads(1.0), counted.loads(1.0))
+    assert listed.rows.tolist() == counted.rows.tolist()

@@ -11,7 +11,7 @@ import pyarrow as pa
 from dask_elastic.topology.aggregates.aggregation import Aggregate, BoundAggregate, Values, present_after
 from dask_elastic.topology.aggregates.field import Field
 from dask_elastic.topology.aggregates.grouping import Grouping
-from dask_elastic.topology.aggregates.operand import BatchFunction, BoundOperand, Operand, restored, storage
+from dask_elastic.topology.aggregates.operand import BatchFunction, BoundOperand, Operand, Restoring, storage
 from dask_elastic.vocab.errors import TopologyError
 
 
@@ -120,6 +120,7 @@ class _BoundExtreme(BoundAggregate):
         self.type = operand.type
         self.fields = (Field("value", dtype, _neutral(dtype, least)), Field("present", np.dtype(np.bool_), False))
         self._operand = operand
+        self._results = Restoring(operand.type)
 
     def update(self, current: Sequence[Values], rows: pa.RecordBatch, grouping: Grouping) -> list[Values]:
         values, valid = self._operand.read(rows)
@@ -133,7 +134,7 @@ class _BoundExtreme(BoundAggregate):
         return [self._better(left[0], right[0]), left[1] | right[1]]
 
     def result(self, current: Sequence[Values]) -> pa.Array:
-        return restored(current[0], self.type, current[1])
+        return self._results.array(current[0], current[1])
 
 
 def _neutral(dtype: np.dtype[Any], least: bool) -> Any:

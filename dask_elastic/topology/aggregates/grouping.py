@@ -69,6 +69,11 @@ class Grouping:
         return self._sizes
 
     @property
+    def is_sorted(self) -> bool:
+        """Whether the rows are sorted by group: `order` is then their own."""
+        return self.count == 1 or not np.count_nonzero(self.ordinals[1:] < self.ordinals[:-1])
+
+    @property
     def order(self) -> npt.NDArray[np.intp]:
         """Row numbers sorted by group; the rows of a group keep their order."""
         if self._order is None:

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dask_elastic.topology.aggregates.grouping import Grouping
+from dask_elastic.vocab.batch import FEW_ROWS
 from dask_elastic.vocab.errors import NumericOverflow
 
 Integers = npt.NDArray[np.int64]
@@ -51,11 +52,24 @@ def add_integers(current: Integers, values: npt.NDArray[Any], grouping: Grouping
     """
     if len(values) == 0:
         return current
+    if max(len(values), len(current)) <= FEW_ROWS:
+        return _add_few(current, values, grouping, owner)
     if _is_harmless(current, values) or _magnitude(values) * len(values) + _magnitude(current) < _LIMIT:
         sums = current.copy()
         np.add.at(sums, grouping.ordinals, values.astype(np.int64, copy=False))
         return sums
     return _add_halves(current, values, grouping, owner)
+
+
+def _add_few(current: Integers, values: npt.NDArray[Any], grouping: Grouping, owner: str) -> Integers:
+    """Add with Python's integers, which never overflow and for a few rows are faster than NumPy's."""
+    sums = current.tolist()
+    for group, value in zip(grouping.ordinals.tolist(), values.tolist(), strict=True):
+        sums[group] += value
+    try:
+        return np.array(sums, np.int64)
+    except OverflowError as error:
+        raise _overflow(owner) from error
 
 
 def merge_integers(left: Integers, right: Integers, owner: str) -> Integers:

@@ -205,36 +205,56 @@ def _bits(data: pa.Buffer, start: int, count: int) -> npt.NDArray[np.bool_]:
     return np.unpackbits(packed, count=start % 8 + count, bitorder="little")[start % 8 :].view(np.bool_)
 
 
-def restored(values: npt.NDArray[Any], type_: pa.DataType, valid: npt.NDArray[np.bool_] | None) -> pa.Array:
-    """Return an Arrow array with given stored numbers; the inverse of `stored`.
+class Restoring:
+    """Makes Arrow arrays of one type from stored numbers; the inverse of `stored`.
 
     Parameters
     ----------
-    values : ndarray
-        The stored numbers.
     type_ : DataType
-        The type of the array.
-    valid : ndarray of bool, optional
-        False for values that are null; None if there are none.
-
-    Returns
-    -------
-    Array
-        The array.
+        The type of the arrays.
 
     Examples
     --------
-    >>> restored(np.array([1, 2]), pa.duration("s"), np.array([True, False])).to_pylist()
+    >>> Restoring(pa.duration("s")).array(np.array([1, 2]), np.array([True, False])).to_pylist()
     [datetime.timedelta(seconds=1), None]
     """
-    count = len(values)
-    bitmap = None if valid is None or valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
-    if pa.types.is_boolean(type_):
-        numbers = np.packbits(values.astype(np.bool_), bitorder="little")
-    elif pa.types.is_decimal128(type_):
-        numbers = np.empty((count, 2), np.int64)
-        numbers[:, 0] = values
-        numbers[:, 1] = values.astype(np.int64) >> 63
-    else:
-        numbers = np.ascontiguousarray(values, dtype=storage(type_))
-    return pa.Array.from_buffers(type_, count, [bitmap, pa.py_buffer(numbers)])
+
+    def __init__(self, type_: pa.DataType) -> None:
+        self.type = type_
+        self._dtype = storage(type_)
+        self._is_boolean = pa.types.is_boolean(type_)
+        self._is_decimal = pa.types.is_decimal128(type_)
+
+    def array(self, values: npt.NDArray[Any], valid: npt.NDArray[np.bool_] | None = None) -> pa.Array:
+        """Return an Arrow array with given stored numbers.
+
+        Parameters
+        ----------
+        values : ndarray
+            The stored numbers.
+        valid : ndarray of bool, optional
+            False for values that are null; None if there are none.
+
+        Returns
+        -------
+        Array
+            The array.
+        """
+        count = len(values)
+        bitmap = None
+        if valid is not None and np.count_nonzero(valid) < count:
+            bitmap = pa.py_buffer(np.packbits(valid, bitorder="little"))
+        if self._is_boolean:
+            numbers = np.packbits(values.astype(np.bool_), bitorder="little")
+        elif self._is_decimal:
+            numbers = np.empty((count, 2), np.int64)
+            numbers[:, 0] = values
+            numbers[:, 1] = values.astype(np.int64) >> 63
+        else:
+            numbers = np.ascontiguousarray(values, dtype=self._dtype)
+        return pa.Array.from_buffers(self.type, count, [bitmap, pa.py_buffer(numbers)])
+
+
+def restored(values: npt.NDArray[Any], type_: pa.DataType, valid: npt.NDArray[np.bool_] | None) -> pa.Array:
+    """Return `Restoring(type_).array(values, valid)`, for one array of a type."""
+    return Restoring(type_).array(values, valid)

@@ -11,7 +11,7 @@ from dask_elastic.topology.aggregates.aggregation import Aggregate, BoundAggrega
 from dask_elastic.topology.aggregates.field import Field
 from dask_elastic.topology.aggregates.grouping import Grouping
 from dask_elastic.topology.aggregates.integer_sum import add_integers, merge_integers
-from dask_elastic.topology.aggregates.operand import BatchFunction, BoundOperand, Operand, restored, storage, validity
+from dask_elastic.topology.aggregates.operand import BatchFunction, BoundOperand, Operand, Restoring, storage, validity
 from dask_elastic.vocab.errors import TopologyError
 
 _MAX_INT64_DIGITS = 19
@@ -71,6 +71,7 @@ class _BoundCount(BoundAggregate):
 
     def __init__(self, operand: BoundOperand | None) -> None:
         self._operand = operand
+        self._results = Restoring(self.type)
 
     def update(self, current: Sequence[Values], rows: pa.RecordBatch, grouping: Grouping) -> list[Values]:
         valid = None if self._operand is None else validity(self._operand.array(rows))
@@ -80,7 +81,7 @@ class _BoundCount(BoundAggregate):
         return [left[0] + right[0]]
 
     def result(self, current: Sequence[Values]) -> pa.Array:
-        return pa.array(current[0], pa.int64())
+        return self._results.array(current[0])
 
 
 class Sum(Aggregate):
@@ -161,6 +162,7 @@ class _BoundIntegerSum(BoundAggregate):
         self.type = type_
         self._operand = operand
         self._owner = owner
+        self._results = Restoring(type_)
 
     def update(self, current: Sequence[Values], rows: pa.RecordBatch, grouping: Grouping) -> list[Values]:
         values, valid = self._operand.read(rows)
@@ -173,7 +175,7 @@ class _BoundIntegerSum(BoundAggregate):
         return [merge_integers(left[0], right[0], self._owner), left[1] | right[1]]
 
     def result(self, current: Sequence[Values]) -> pa.Array:
-        return restored(current[0], self.type, current[1])
+        return self._results.array(current[0], current[1])
 
 
 class _BoundFloatSum(BoundAggregate):
@@ -182,6 +184,7 @@ class _BoundFloatSum(BoundAggregate):
 
     def __init__(self, operand: BoundOperand) -> None:
         self._operand = operand
+        self._results = Restoring(self.type)
 
     def update(self, current: Sequence[Values], rows: pa.RecordBatch, grouping: Grouping) -> list[Values]:
         values, valid = self._operand.read(rows)
@@ -194,7 +197,7 @@ class _BoundFloatSum(BoundAggregate):
         return [left[0] + right[0], left[1] | right[1]]
 
     def result(self, current: Sequence[Values]) -> pa.Array:
-        return restored(current[0], self.type, current[1])
+        return self._results.array(current[0], current[1])
 
 
 class Mean(Aggregate):
@@ -258,6 +261,7 @@ class _BoundMean(BoundAggregate):
 
     def __init__(self, operand: BoundOperand) -> None:
         self._operand = operand
+        self._results = Restoring(self.type)
 
     def update(self, current: Sequence[Values], rows: pa.RecordBatch, grouping: Grouping) -> list[Values]:
         values, valid = self._operand.read(rows)
@@ -272,4 +276,6 @@ class _BoundMean(BoundAggregate):
     def result(self, current: Sequence[Values]) -> pa.Array:
         sums, counts = current
         present = counts > 0
-        return restored(np.divide(sums, counts, out=np.zeros(len(sums)), where=present), self.type, present)
+        if np.count_nonzero(present) == len(present):
+            return self._results.array(sums / counts)
+        return self._results.array(np.divide(sums, counts, out=np.zeros(len(sums)), where=present), present)
