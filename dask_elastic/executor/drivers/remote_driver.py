@@ -9,6 +9,8 @@ from dask_elastic.executor.drivers.steps import Steps
 from dask_elastic.executor.processor import Processor
 from dask_elastic.executor.remote import RemotePart
 from dask_elastic.vocab import messages as m
+from dask_elastic.vocab.batch import Delivery
+from dask_elastic.vocab.errors import StateError
 
 
 class RemoteDriver:
@@ -74,12 +76,22 @@ class RemoteDriver:
 
     def _carry_out(self, message: m.ToRemote) -> Steps[None]:
         if isinstance(message, m.SubBatch):
-            outputs, busy = yield partial(self.host.process, self._processors[message.task], message.batch)
+            outputs, busy = yield partial(self._processed, message)
             yield from self._send(self.part.processed(message, outputs, busy))
             return
         assert isinstance(message, m.Label | m.Install | m.FlushRequest | m.StopTask), f"{message} is no control record"
         yield from self._send(self.part.control(message))
         self.part.settle()
+
+    def _processed(self, message: m.SubBatch) -> tuple[list[Delivery], float]:
+        """Process a sub-batch; nothing comes of it if the tasks are closed meanwhile, and with them their sessions."""
+        try:
+            done: tuple[list[Delivery], float] = self.host.process(self._processors[message.task], message.batch)
+        except StateError:
+            if not (self.part.closed or self.host.ended):
+                raise
+            return [], 0.0
+        return done
 
     def _send(self, messages: list[m.ToHome]) -> Steps[None]:
         if messages and not (yield partial(self.host.send, messages)):

@@ -19,7 +19,7 @@ from dask_elastic.runtime.worker.executor_threads import timed_process
 from dask_elastic.runtime.worker.job_threads import JobThreads
 from dask_elastic.vocab import messages as m
 from dask_elastic.vocab.batch import Batch, Delivery
-from dask_elastic.vocab.errors import NodeLost, StateError
+from dask_elastic.vocab.errors import NodeLost
 
 logger = logging.getLogger("dask_elastic.node")
 
@@ -97,13 +97,8 @@ class RemoteThreads:
         return closing(self._make_processor(task, self.part.store, self.home))
 
     def process(self, processor: Processor, batch: Batch) -> tuple[list[Delivery], float]:
-        """Process a batch; nothing comes of it if the tasks end meanwhile, and with them their sessions."""
-        try:
-            return timed_process(processor, batch)
-        except StateError:
-            if not (self.part.closed or self.ended):
-                raise
-            return [], 0.0
+        """Process a batch."""
+        return timed_process(processor, batch)
 
     def send(self, messages: Sequence[m.ToHome]) -> bool:
         """Send messages to the home."""
