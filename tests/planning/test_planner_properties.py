@@ -59,3 +59,10 @@ def test_every_planner_keeps_the_contract_on_what_hypothesis_makes(name):
         check_planner(planner(name), problem, seed)
 
     contract()
+
+
+@pytest.mark.parametrize("name", ["consistent-hash", "storm"])
+def test_groups_without_load_may_go_to_a_full_bin(name):
+    # No bin can bear the new group; the others follow it in the first round, not in the second.
+    load, current = [0, 0, 0, 0, 0, 0, 0, 3, 0], [0, 0, 0, 0, 0, 0, 0, -1, 0]
+    check_planner(planner(name), PlacementProblem(load, current, 3, capacity=[1, 1, 2]), seed=0)

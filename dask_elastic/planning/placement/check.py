@@ -41,7 +41,7 @@ def validate(problem: PlacementProblem, placement: Placement) -> None:
     InvalidPlan
         Names the group or bin and the rule. The rules: every group has a bin; none moves to a draining bin; pinned
         groups stay; `moves` and `cost` agree with the bins and are within budget; no bin that receives a group ends
-        above its capacity, unless it was as far above before.
+        above its capacity of a resource that the group needs, unless it was as far above before.
 
     Examples
     --------
@@ -158,10 +158,12 @@ def _check_budget(problem: PlacementProblem, placement: Placement) -> None:
 
 
 def _check_capacity(problem: PlacementProblem, bin: Ints) -> None:
-    receives = np.zeros(problem.bins, dtype=np.bool_)
-    receives[bin[problem.moved(bin)]] = True
+    # A group that needs nothing of a resource may go to a bin that has none left.
+    receives = np.zeros((problem.bins, problem.loads.shape[1]), dtype=np.bool_)
+    moved = problem.moved(bin)
+    np.logical_or.at(receives, bin[moved], problem.loads[moved] > 0)
     totals = problem.totals(bin)
-    over = np.argwhere((totals > problem.limit * (1 + SLACK)) & receives[:, None])
+    over = np.argwhere((totals > problem.limit * (1 + SLACK)) & receives)
     if over.size:
         at, resource = (int(x) for x in over[0])
         load, capacity = float(totals[at, resource]), float(problem.capacities[at, resource])

@@ -40,7 +40,8 @@ class Draft:
 
     def room(self, group: int) -> Mask:
         """Return the bins that may get a group by draining and capacity, without regard to budgets."""
-        fits = (self.totals + self.problem.loads[group] <= self.problem.limit).all(axis=1)
+        loads = self.problem.loads[group]
+        fits = ((self.totals + loads <= self.problem.limit) | (loads == 0)).all(axis=1)
         result: Mask = fits & self.problem.live
         return result
 
@@ -59,7 +60,8 @@ class Draft:
         if target == self.bin[group]:
             return False
         back = target == self.problem.current[group]
-        fits = bool((self.totals[target] + self.problem.loads[group] <= self.problem.limit[target]).all())
+        loads = self.problem.loads[group]
+        fits = bool(((self.totals[target] + loads <= self.problem.limit[target]) | (loads == 0)).all())
         if back:
             return fits
         return fits and bool(self.problem.live[target]) and bool(self.affords(np.array([group]))[0])
