@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from dask_elastic.executor.emitter import Emitter
 from dask_elastic.executor.source_clock import SourceClock
+from dask_elastic.meters import Rate
 from dask_elastic.runtime.transport.credit import Aborted
 from dask_elastic.runtime.worker.buffers.epoch_buffer import EpochBuffer
 from dask_elastic.runtime.worker.buffers.mailbox import Mailbox
@@ -24,7 +25,7 @@ from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.watermark import Watermark
 
 JOIN_SECONDS = 0.02
-"""How often the source looks up how many rows it may join."""
+"""How often the source looks up how many rows it may join; rows of this time are always joined."""
 
 KEPT = 0.9
 """Factor on the weight of a batch with each later batch, in the estimate of the bytes per row."""
@@ -144,10 +145,10 @@ class SourceThread:
 
     def _run(self) -> None:
         clock = self.clock
-        most, looked_up = LEAST_ROWS, 0.0
+        rate, most, looked_up = Rate(window=1.0), LEAST_ROWS, 0.0
         while True:
             if time.monotonic() - looked_up > JOIN_SECONDS:
-                most, looked_up = self._rows_at_once(), time.monotonic()
+                most, looked_up = self._rows_at_once(rate), time.monotonic()
             taken = self._read_ahead.take(min(most, JOINED_ROWS))
             if taken is None:
                 break
@@ -158,6 +159,7 @@ class SourceThread:
                 continue
             for part in cut(rows, max(most, LEAST_ROWS)):
                 self._send(part, due)
+                rate.add(part.num_rows, time.monotonic())
         self.mailbox.close()
         if self.threads.ended:
             raise Aborted
@@ -165,14 +167,15 @@ class SourceThread:
             self._emit_watermark(clock.end())
         self._finished(self.identity)
 
-    def _rows_at_once(self) -> int:
-        """Return up to how many rows waiting batches are joined: a few of them fill the windows of the receivers."""
+    def _rows_at_once(self, rate: Rate) -> int:
+        """Return up to how many rows waiting batches are joined, and large ones cut.
+
+        A few joined batches fill the windows of the receivers. Rows of `JOIN_SECONDS` never wait long for each other.
+        """
+        recent = rate.per_second(time.monotonic()) * JOIN_SECONDS
         nbytes = self.exchange.join_bytes(self.identity)
-        if nbytes is None:
-            return LEAST_ROWS
-        if not self._recent_bytes:
-            return MAX_BATCH_ROWS
-        return int(min(max(nbytes * self._recent_rows / self._recent_bytes, 1), MAX_BATCH_ROWS))
+        fills = nbytes * self._recent_rows / self._recent_bytes if nbytes and self._recent_bytes else LEAST_ROWS
+        return int(min(max(recent, fills, 1), MAX_BATCH_ROWS))
 
     def _paced(self) -> Iterator[tuple[pa.RecordBatch, float]]:
         """Yield batches, each with the time at which it was due; waits until it is due."""
