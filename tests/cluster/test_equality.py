@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pyarrow as pa
@@ -216,16 +216,22 @@ def hasty_switches():
 
 
 def test_constant_moves_with_tiny_switch_interval_lose_no_rows(small_cluster, hasty_switches):
-    rows_per_batch, batches, keys = 200, 300, 97
-    k = np.random.default_rng(5).integers(0, keys, rows_per_batch * batches)
-    seq = np.zeros(len(k), dtype=np.int64)
-    for key in range(keys):
-        mine = np.flatnonzero(k == key)
-        seq[mine] = np.arange(len(mine))
-    table = pa.table({"k": k, "seq": seq})
+    rows_per_batch, keys = 200, 97
+    random = np.random.default_rng(5)
+    wanted = np.zeros(keys, dtype=np.int64)
+
+    def next_rows():
+        k = random.integers(0, keys, rows_per_batch)
+        order = np.argsort(k, kind="stable")
+        starts = np.flatnonzero(np.diff(k[order], prepend=-1))
+        seq = np.empty(rows_per_batch, dtype=np.int64)
+        seq[order] = np.arange(rows_per_batch) - np.repeat(starts, np.diff(starts, append=rows_per_batch))
+        rows = pa.table({"k": k, "seq": seq + wanted[k]})
+        np.add.at(wanted, k, 1)
+        return rows
 
     topology = de.Topology("stress")
-    source = topology.source("rows", de.sources.Arrow(table, batch_rows=rows_per_batch, rate=20_000))
+    source = topology.source("rows", de.sources.Push(pa.schema({"k": pa.int64(), "seq": pa.int64()})))
     source.key_by("k").compute(
         {"n": de.aggregate.Count(), "newest": de.aggregate.Max("seq")}, name="counted", executors=1, shards=8
     ).sink(de.sinks.Collect(), name="out")
@@ -236,17 +242,17 @@ def test_constant_moves_with_tiny_switch_interval_lose_no_rows(small_cluster, ha
         plugins = [worker.plugins["dask-elastic-worker"] for worker in cluster.workers.values()]
         homes = [home for plugin in plugins for home in plugin.runtime.job_parts["stress"].homes.values()]
         assert len(homes) == 2
-        stop = time.monotonic() + 5
-        movers = [threading.Thread(target=move_constantly, args=(h, n, stop)) for n, h in enumerate(homes)]
-        for mover in movers:
-            mover.start()
-        job.wait(**RUN)
-        for mover in movers:
-            mover.join(30)
+        with ThreadPoolExecutor(2) as threads:
+            movers = [threads.submit(move_constantly, home, seed) for seed, home in enumerate(homes)]
+            while not all(mover.done() for mover in movers):
+                job.send(next_rows())
+                time.sleep(0.01)
+            for mover in movers:
+                mover.result()
+        job.drain(timeout=60)
         metrics = job.metrics()
         assert (metrics["moves"] >= 100).all()
         assert (metrics["moves_across"] >= 20).all()
-        wanted = np.bincount(k, minlength=keys)
         state = job.state("counted").to_pandas().sort_values("k")
         assert state["n"].tolist() == wanted.tolist()
         assert state["newest"].tolist() == (wanted - 1).tolist()
@@ -258,12 +264,15 @@ def test_constant_moves_with_tiny_switch_interval_lose_no_rows(small_cluster, ha
         assert out.groupby("k")["n"].last().tolist() == wanted.tolist()
 
 
-def move_constantly(home, seed, stop):
-    """Move shards and cores of an executor until its job has ended, or for some seconds."""
+def move_constantly(home, seed):
+    """Move shards and cores of an executor until enough of them have moved, or its job has ended."""
     random = np.random.default_rng(seed)
     executor = home.executor
     turn = 0
-    while not (executor.finished or home.ended) and time.monotonic() < stop:
+    deadline = time.monotonic() + 60
+    while executor.moves.finished < 100 or executor.moves.finished_across < 20:
+        assert not home.ended
+        assert time.monotonic() < deadline, f"{executor.moves.finished} moves in a minute"
         turn += 1
         if turn % 50 == 1:
             home.handle(SetCores({executor.home: int(random.integers(1, 3)), 1 - executor.home: 1 + turn // 50 % 2}))
