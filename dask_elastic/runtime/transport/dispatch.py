@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from dask_elastic.executor.link import Link
 from dask_elastic.runtime.protocol.job_spec import JobSpec
+from dask_elastic.runtime.transport.credit import Aborted
 from dask_elastic.runtime.transport.packet import Packet
 from dask_elastic.runtime.transport.wire import UNREADABLE, Decoder, Header, decode_message, fits, unpack
 from dask_elastic.vocab.batch import Batch
@@ -172,6 +173,9 @@ class Dispatch:
     def _guarded(self, receiver: Receiver, header: Header, parts: Any) -> None:
         try:
             self._read(receiver, header, lambda: next(parts))()
+        except Aborted:
+            # The job has ended while this thread ran one of its tasks.
+            logger.debug("job %r has ended: a message %r is dropped", header[1][0], header[0])
         except Exception as error:  # an error in handling a message fails its job
             logger.exception("a message %r from %s cannot be handled", header[0], self.sender)
             receiver.fail(error)
