@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from dask_elastic.executor.drivers.executor_driver import ExecutorDriver
+from dask_elastic.executor.drivers.processing import processed
 from dask_elastic.executor.drivers.steps import run
 from dask_elastic.executor.executor import ElasticExecutor
 from dask_elastic.routing.keyspace import KeySpace
@@ -194,7 +195,7 @@ def test_outputs_without_credit_are_delivered_by_the_thread_of_the_task(home):
 def test_batch_that_arrives_during_an_inline_run_wakes_the_task(home):
     steps = home.offer(ROWS, rows(3), 100)
     act = next(steps)
-    while getattr(act, "func", None) != home.host.process:
+    while getattr(act, "func", None) is not processed:
         act = steps.send(act())
     run(home.offer(ROWS, rows(2), 50))
     assert home._bells[0].rings == 0

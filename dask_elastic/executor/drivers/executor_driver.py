@@ -28,6 +28,7 @@ from functools import partial
 from dask_elastic.executor import events
 from dask_elastic.executor import instructions as do
 from dask_elastic.executor.drivers.host import Bell, ExecutorHost
+from dask_elastic.executor.drivers.processing import processed
 from dask_elastic.executor.drivers.steps import Steps
 from dask_elastic.executor.executor import ElasticExecutor
 from dask_elastic.executor.processor import Processor
@@ -279,7 +280,8 @@ class ExecutorDriver:
         taken = None if self.host.ended else self.executor.begin_run(task, self.host.now())
         if taken is not None:
             number, work = taken
-            outputs, busy = yield partial(self.host.process, self._processors[task], work.batch())
+            processor = self._processors[task]
+            outputs, busy = yield partial(processed, self.host, processor, work.batch(), lambda: self.host.ended)
             left: list[Delivery] = []
             if outputs and not work.silent:
                 left = yield partial(self.host.deliver_now, outputs)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from functools import partial
 
 from dask_elastic.executor.drivers.host import Bell, RemoteHost
+from dask_elastic.executor.drivers.processing import processed
 from dask_elastic.executor.drivers.steps import Steps
 from dask_elastic.executor.processor import Processor
 from dask_elastic.executor.remote import RemotePart
 from dask_elastic.vocab import messages as m
-from dask_elastic.vocab.batch import Delivery
-from dask_elastic.vocab.errors import StateError
 
 
 class RemoteDriver:
@@ -65,33 +64,29 @@ class RemoteDriver:
     def _run_task(self, task: int) -> Steps[None]:
         with self.host.processor(task) as processor:
             self._processors[task] = processor
-            while not (self.host.ended or self.part.closed):
+            while not self._ended:
                 message = self.part.take(task, self.host.now())
                 if message is None:
                     yield self._bells[task].wait
                     continue
                 yield from self._carry_out(message)
                 if isinstance(message, m.StopTask):
+                    del self._processors[task]
                     return
 
     def _carry_out(self, message: m.ToRemote) -> Steps[None]:
         if isinstance(message, m.SubBatch):
-            outputs, busy = yield partial(self._processed, message)
+            processor = self._processors[message.task]
+            outputs, busy = yield partial(processed, self.host, processor, message.batch, lambda: self._ended)
             yield from self._send(self.part.processed(message, outputs, busy))
             return
         assert isinstance(message, m.Label | m.Install | m.FlushRequest | m.StopTask), f"{message} is no control record"
         yield from self._send(self.part.control(message))
         self.part.settle()
 
-    def _processed(self, message: m.SubBatch) -> tuple[list[Delivery], float]:
-        """Process a sub-batch; nothing comes of it if the tasks are closed meanwhile, and with them their sessions."""
-        try:
-            done: tuple[list[Delivery], float] = self.host.process(self._processors[message.task], message.batch)
-        except StateError:
-            if not (self.part.closed or self.host.ended):
-                raise
-            return [], 0.0
-        return done
+    @property
+    def _ended(self) -> bool:
+        return self.host.ended or self.part.closed
 
     def _send(self, messages: list[m.ToHome]) -> Steps[None]:
         if messages and not (yield partial(self.host.send, messages)):

@@ -26,7 +26,7 @@ from dask_elastic.runtime.worker.job_threads import JobThreads
 from dask_elastic.topology.operators import Compute
 from dask_elastic.vocab import messages as m
 from dask_elastic.vocab.batch import Batch, Delivery
-from dask_elastic.vocab.errors import NodeLost, StateError
+from dask_elastic.vocab.errors import NodeLost
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.watermark import Watermark
 
@@ -172,13 +172,8 @@ class ExecutorThreads:
         return closing(self._make_processor(task, self.executor.store, self.executor.home))
 
     def process(self, processor: Processor, batch: Batch) -> tuple[list[Delivery], float]:
-        """Process a batch; nothing comes of it if the job ends meanwhile, and with it the task's session."""
-        try:
-            return timed_process(processor, batch)
-        except StateError:
-            if not self.ended:
-                raise
-            return [], 0.0
+        """Process a batch."""
+        return timed_process(processor, batch)
 
     def send(self, node: int, message: m.ToRemote) -> bool:
         """Send a message to a remote task."""
