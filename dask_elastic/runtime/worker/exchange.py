@@ -82,7 +82,8 @@ class Exchange:
         self._is_tight = is_tight
         self.idle_watch = idle_watch
         self._withheld: deque[tuple[ExecutorId, ExecutorId, int]] = deque()
-        self._gates: dict[tuple[ExecutorId, ExecutorId], CreditGate] = {}
+        # By origin and target.
+        self._gates: dict[ExecutorId, dict[ExecutorId, CreditGate]] = {}
         self._aborted = False
         self._lock = threading.Lock()
         # A thread may bring a batch to an executor, process it there and bring the outputs to a sink.
@@ -191,18 +192,17 @@ class Exchange:
         Joined batches fill a part of the window of the component with the smallest one; other components get as much.
         """
         windows: dict[str, int] = {}
-        for (sender, target), gate in list(self._gates.items()):
-            if sender == origin:
-                windows[target.component] = windows.get(target.component, 0) + gate.join_bytes
+        for target, gate in list(self._gates.get(origin, {}).items()):
+            windows[target.component] = windows.get(target.component, 0) + gate.join_bytes
         return min(windows.values()) * len(windows) if windows else None
 
     def _gate(self, origin: ExecutorId, target: ExecutorId) -> CreditGate:
-        gate = self._gates.get((origin, target))
+        gate = self._gates.get(origin, {}).get(target)
         if gate is None:
             options = self._spec.options
             with self._lock:
                 gate = CreditGate(options.channel_window, options.queue_time)
-                gate = self._gates.setdefault((origin, target), gate)
+                gate = self._gates.setdefault(origin, {}).setdefault(target, gate)
                 if self._aborted:
                     gate.abort()
         return gate
@@ -211,7 +211,7 @@ class Exchange:
         """Let no batch pass any more: senders that wait for credit raise `Aborted`."""
         with self._lock:
             self._aborted = True
-            gates = list(self._gates.values())
+            gates = [gate for targets in self._gates.values() for gate in targets.values()]
         for gate in gates:
             gate.abort()
 
