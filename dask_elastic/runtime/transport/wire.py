@@ -18,6 +18,9 @@ from dask_elastic.vocab.identity import ExecutorId
 Header = list[Any]
 Buffers = list[Any]
 
+Message = tuple[Header, Buffers]
+"""A message as it travels: its header, and the buffers with its body."""
+
 NO_ROWS = -1
 """In place of a schema's number: there is no body."""
 
