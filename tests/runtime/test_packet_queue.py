@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_elastic.runtime.transport.packet_queue import PacketQueue
-from dask_elastic.runtime.transport.wire import unpack
+from dask_elastic.runtime.transport.wire import messages_of, unpack
 from dask_elastic.vocab.messages import Stamp
 
 LIMIT = 100
@@ -22,14 +22,14 @@ def numbered(limit=LIMIT):
 
 
 def message(name, *buffers):
+    """Return a message with buffers."""
     return [name], list(buffers)
 
 
 def parsed(packet):
-    """Return a packet's stamp, its headers with their numbers of buffers, and its other buffers."""
-    first, *buffers = packet.buffers
-    headers, stamp = unpack(first)
-    return stamp, headers, buffers
+    """Return a packet's stamp and its messages."""
+    headers, stamp = unpack(packet)
+    return stamp, list(messages_of(packet, headers))
 
 
 def drained(queue):
@@ -44,16 +44,14 @@ def test_waiting_messages_become_one_packet_in_their_order():
     queue = numbered()
     queue.put([message("a", b"1", b"22"), message("b")])
     queue.put([message("c", b"333")])
-    [(stamp, headers, buffers)] = drained(queue)
-    assert stamp == Stamp(5, 0)
-    assert headers == [[["a"], 2], [["b"], 0], [["c"], 1]]
-    assert buffers == [b"1", b"22", b"333"]
+    assert drained(queue) == [(Stamp(5, 0), [message("a", b"1", b"22"), message("b"), message("c", b"333")])]
 
 
 def test_packet_ends_with_the_message_that_reaches_the_limit():
     queue = numbered()
     queue.put([message("a", bytes(LIMIT - 1)), message("b", b"1"), message("c", bytes(2 * LIMIT)), message("d")])
-    assert [headers for _, headers, _ in drained(queue)] == [[[["a"], 1], [["b"], 1]], [[["c"], 1]], [[["d"], 0]]]
+    packets = [[header for header, _ in messages] for _, messages in drained(queue)]
+    assert packets == [[["a"], ["b"]], [["c"]], [["d"]]]
 
 
 def test_packets_are_stamped_in_order_and_an_empty_queue_takes_no_stamp():
@@ -61,7 +59,7 @@ def test_packets_are_stamped_in_order_and_an_empty_queue_takes_no_stamp():
     assert drained(queue) == []
     for expected in range(3):
         queue.put([message("a")])
-        assert [stamp for stamp, _, _ in drained(queue)] == [Stamp(5, expected)]
+        assert [stamp for stamp, _ in drained(queue)] == [Stamp(5, expected)]
 
 
 def test_only_the_first_put_transmits_until_the_queue_has_been_found_empty():
@@ -81,9 +79,7 @@ def test_held_message_waits_for_the_next_put_and_precedes_it():
     queue.hold(message("schema", b"s"))
     assert not queue.is_empty
     assert queue.put([message("batch", b"rows")])
-    [(_, headers, buffers)] = drained(queue)
-    assert headers == [[["schema"], 1], [["batch"], 1]]
-    assert buffers == [b"s", b"rows"]
+    assert drained(queue) == [(Stamp(5, 0), [message("schema", b"s"), message("batch", b"rows")])]
 
 
 @given(
@@ -92,17 +88,13 @@ def test_held_message_waits_for_the_next_put_and_precedes_it():
 )
 def test_packets_hold_all_messages_once_and_end_as_soon_as_they_are_full(puts, limit):
     queue = numbered(limit)
-    for messages in puts:
-        queue.put([message("m", *parts) for parts in messages])
-    packets = drained(queue)
-    expected = [parts for messages in puts for parts in messages]
-    taken = []
-    for _, headers, buffers in packets:
-        left = iter(buffers)
-        parts = [[next(left) for _ in range(count)] for _, count in headers]
-        assert sum(len(part) for own in parts[:-1] for part in own) < limit
-        taken += parts
-    assert taken == expected
+    for bodies in puts:
+        queue.put([message("m", *parts) for parts in bodies])
+    packets = [[parts for _, parts in messages] for _, messages in drained(queue)]
+    assert [parts for packet in packets for parts in packet] == [parts for bodies in puts for parts in bodies]
+    sizes = [[sum(map(len, parts)) for parts in packet] for packet in packets]
+    assert all(sum(size[:-1]) < limit for size in sizes)
+    assert all(sum(size) >= limit for size in sizes[:-1])
 
 
 def test_threads_that_put_transmit_one_at_a_time_and_every_message_once():
@@ -123,7 +115,7 @@ def test_threads_that_put_transmit_one_at_a_time_and_every_message_once():
         thread.join()
     assert queue.is_empty
     packets = [parsed(packet) for packet in taken]
-    assert [stamp.sequence for stamp, _, _ in packets] == list(range(len(packets)))
-    sent = [header for _, headers, _ in packets for header, _ in headers]
+    assert [stamp.sequence for stamp, _ in packets] == list(range(len(packets)))
+    sent = [header for _, messages in packets for header, _ in messages]
     for number in range(threads):
         assert [header for header in sent if header[0] == number] == [[number, count] for count in range(each)]

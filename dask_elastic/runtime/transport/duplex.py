@@ -10,8 +10,7 @@ from dask_elastic.runtime.config.worker_options import MAX_FRAME
 from dask_elastic.runtime.transport.lanes import READY, CommLane, CommReader, SocketLane, SocketReader
 from dask_elastic.runtime.transport.packet import Packet
 from dask_elastic.runtime.transport.packet_queue import PacketQueue
-from dask_elastic.runtime.transport.wire import Buffers, Header, Message, unpack
-from dask_elastic.vocab.errors import ProtocolError
+from dask_elastic.runtime.transport.wire import Buffers, Header, Message, messages_of, unpack
 from dask_elastic.vocab.messages import Stamp
 
 if TYPE_CHECKING:
@@ -81,16 +80,9 @@ class Duplex:
             self._lane.transmit()
 
     def _handle_packet(self, packet: Packet) -> None:
-        if not packet.buffers:
-            raise ProtocolError("a packet without headers")
-        headers, _ = unpack(packet.buffers[0])
-        announced = sum(count for _, count in headers)
-        if announced != len(packet.buffers) - 1:
-            raise ProtocolError(f"a packet has {len(packet.buffers) - 1} buffers, but its headers announce {announced}")
-        start = 1
-        for header, count in headers:
-            self._handle(header, packet.buffers[start : start + count])
-            start += count
+        headers, _ = unpack(packet)
+        for header, parts in messages_of(packet, headers):
+            self._handle(header, parts)
 
     async def ended(self) -> BaseException:
         """Return the error that ended the connection, once it has ended; every message before it is handled."""
