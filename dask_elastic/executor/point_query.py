@@ -55,9 +55,9 @@ def find_key(
         return None
     query = _row(operator, store.key_schema, key)
     hashes = hash_columns(query, operator.keys)
-    if int(space.executor_of(hashes)[0]) != executor:
+    if space.executor_of_one(hashes.item(0)) != executor:
         return None
-    table = read_state(operator, store, shards=space.shard_of(hashes).tolist(), now=now)
+    table = read_state(operator, store, shards=space.shards_of_few(hashes), now=now)
     if table is None or table.num_rows == 0:
         return None
     rows = table.select(list(operator.keys)).combine_chunks().to_batches()[0]

@@ -214,7 +214,9 @@ class RemotePart:
         if task is None:
             return self._no_reply(message.task)
         task.processed = message.number
-        self._inline.add(message.batch.rows.num_rows, busy)
+        with self.lock:
+            # Every task of this part calls this in its own thread.
+            self._inline.add(message.batch.rows.num_rows, busy)
         sent: list[ToHome] = []
         if deliveries and not message.silent:
             sent.append(Outputs(message.task, message.number, tuple(deliveries)))

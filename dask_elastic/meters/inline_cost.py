@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import deque
 
 KEPT = 15
@@ -19,6 +20,8 @@ class InlineCost:
     A mean would not do. A batch of 50 µs that waits for the interpreter may take milliseconds; with the mean, a busy
     process would hand all batches from thread to thread, and thereby become busier.
 
+    `add` must not be called by two threads at a time.
+
     Examples
     --------
     >>> cost = InlineCost()
@@ -28,10 +31,11 @@ class InlineCost:
     (0.0001, 0.0002, False)
     """
 
-    __slots__ = ("_batches", "_busy", "_rows")
+    __slots__ = ("_batches", "_busy", "_ordered", "_rows")
 
     def __init__(self) -> None:
-        self._batches: deque[tuple[float, int]] = deque(maxlen=KEPT)
+        self._batches: deque[tuple[float, int]] = deque()
+        self._ordered: list[tuple[float, int]] = []
         self._busy: float | None = None
         self._rows = 1
 
@@ -45,9 +49,14 @@ class InlineCost:
         busy : float
             Its processing time in seconds.
         """
-        self._batches.append((busy, rows))
-        if len(self._batches) >= FEWEST:
-            self._busy, self._rows = sorted(self._batches)[len(self._batches) // 2]
+        batches, ordered = self._batches, self._ordered
+        if len(batches) == KEPT:
+            del ordered[bisect_left(ordered, batches.popleft())]
+        measured = (busy, rows)
+        batches.append(measured)
+        insort(ordered, measured)
+        if len(ordered) >= FEWEST:
+            self._busy, self._rows = ordered[len(ordered) // 2]
 
     def expected(self, rows: int) -> float | None:
         """Return the processing time of a batch in seconds, an upper bound if it is larger than the recent ones.

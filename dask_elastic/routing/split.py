@@ -43,7 +43,7 @@ def split_by_executor(
     if space.executors == 1:
         return [(0, rows, hashes)]
     if len(hashes) == 1:
-        return [(hashes.item(0) % space.groups // space.shards, rows, hashes)]
+        return [(space.executor_of_one(hashes.item(0)), rows, hashes)]
     executors = space.executor_of(hashes)
     counts = np.bincount(executors, minlength=space.executors)
     present = np.flatnonzero(counts)

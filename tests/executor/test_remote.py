@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from dask_elastic.executor.remote import RemotePart
+from dask_elastic.meters import InlineCost
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.vocab import messages as m
 from dask_elastic.vocab.batch import Batch, Delivery
@@ -48,6 +49,14 @@ def a_part(**given):
 
 def a_sub_batch(silent):
     return m.SubBatch(0, 0, Batch(pa.record_batch({"key": [1]}), np.array([1], dtype=np.uint64), 0.0), silent)
+
+
+def test_batches_are_measured_by_one_task_at_a_time(monkeypatch):
+    held = []
+    part = a_part(make_lock=threading.Lock)
+    monkeypatch.setattr(InlineCost, "add", lambda *_: held.append(part.lock.locked()))
+    part.processed(a_sub_batch(False), [], 0.1)
+    assert held == [True]
 
 
 @pytest.mark.parametrize("silent", [False, True])

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_elastic.meters import InlineCost
+from dask_elastic.meters.inline_cost import FEWEST, KEPT
 
 
 def test_expected_is_unknown_until_a_few_batches_are_measured():
@@ -24,6 +25,17 @@ def test_a_minority_of_slow_batches_does_not_count(slow, order):
     for position in order:
         cost.add(1, measured[position])
     assert cost.expected(1) <= 0.0001
+
+
+@given(st.lists(st.tuples(st.integers(1, 3), st.sampled_from([0.0, 0.5, 1.0, 2.0])), max_size=60))
+def test_expected_is_the_median_of_the_kept_batches(measured):
+    cost = InlineCost()
+    for number, (rows, busy) in enumerate(measured, 1):
+        cost.add(rows, busy)
+        kept = sorted((busy, rows) for rows, busy in measured[max(0, number - KEPT) : number])
+        median, its_rows = kept[len(kept) // 2]
+        expected = median * max(1.0, 2 / its_rows) if number >= FEWEST else None
+        assert cost.expected(2) == expected
 
 
 def test_larger_batches_are_expected_to_take_proportionally_longer():

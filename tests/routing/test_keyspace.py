@@ -20,6 +20,8 @@ def test_keyspace_assigns_contiguous_groups_to_executors(executors, shards, hash
     assert space.group_of(array).tolist() == groups
     assert space.executor_of(array).tolist() == [group * executors // space.groups for group in groups]
     assert space.shard_of(array).tolist() == [group % shards for group in groups]
+    assert [space.executor_of_one(h) for h in hashes] == space.executor_of(array).tolist()
+    assert space.shards_of_few(array) == space.shard_of(array).tolist()
 
 
 @given(st.integers(1, 8), st.integers(1, 64), HASHES)

@@ -73,7 +73,7 @@ class Connection:
         """Encode, pack, unpack, decode."""
         buffers = []
         header = encode_message(message, self.encoder, buffers)
-        [(arrived, count)], stamp = unpack(pack([(header, len(buffers))], m.Stamp(3, 7)))
+        [(arrived, count)], stamp = unpack(Packet([pack([(header, len(buffers))], m.Stamp(3, 7))]))
         assert stamp == m.Stamp(3, 7)
         assert count == len(buffers)
         parts = iter([bytes(part) for part in buffers])
@@ -349,6 +349,16 @@ def test_invalid_packet_ends_connection_without_failing_job(ingress, job_part, p
     with pytest.raises(ProtocolError):
         ingress.handle(packet)
     assert job_part.errors == []
+
+
+@pytest.mark.parametrize("bodies", [[], [b"1"], [b"1", b"2", b"3"]])
+def test_packet_with_other_number_of_buffers_is_refused_before_its_first_message(ingress, job_part, bodies):
+    packet = Packet([pack([(end(), 0), (end(), 2)], FIRST), *bodies])
+    with pytest.raises(ProtocolError, match=f"a packet has {len(bodies)} buffers, but its headers announce 2"):
+        ingress.handle(packet)
+    assert job_part.taken == []
+    ingress.handle(packet)
+    assert ingress.refused == 1, "a stale packet is refused before its buffers are counted"
 
 
 # mutated and random bytes

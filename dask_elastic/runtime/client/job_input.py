@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from dask.utils import parse_timedelta
 
+from dask_elastic.runtime.client.client_steps import ClientSteps, run_async, run_blocking
 from dask_elastic.runtime.client.senders import batches_of, checked_due, senders_of
-from dask_elastic.runtime.client.steps import Steps, run, run_async
 from dask_elastic.runtime.protocol import job_calls
 from dask_elastic.runtime.protocol.calls import B, Call
 
@@ -83,7 +83,7 @@ class JobInput(ABC):
         """
         if self.client.asynchronous:
             raise TypeError("this client is asynchronous, and send blocks: use `await job.asend(...)`")
-        run(self.client, self._sending(rows, source, due, wait, timeout))
+        run_blocking(self.client, self._sending(rows, source, due, wait, timeout))
 
     async def asend(
         self,
@@ -126,7 +126,7 @@ class JobInput(ABC):
         due: float | None,
         wait: bool,
         timeout: float | str | None,
-    ) -> Steps:
+    ) -> ClientSteps:
         batches, due = batches_of(rows), checked_due(due)
         return senders_of(self.client).send(self.name, source or None, batches, due, wait, seconds_of(timeout))
 
@@ -145,7 +145,7 @@ class JobInput(ABC):
         ElasticError
             If rows were not, or may not have been, taken; see `send`.
         """
-        run(self.client, senders_of(self.client).flush(self.name, seconds_of(timeout)))
+        run_blocking(self.client, senders_of(self.client).flush(self.name, seconds_of(timeout)))
 
     def end_of_input(self, source: str | None = None) -> None:
         """End the input of a `sources.Push`, behind the rows that this client has sent, so that the job can finish.

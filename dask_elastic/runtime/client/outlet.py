@@ -13,10 +13,10 @@ from distributed.comm import connect
 
 from dask_elastic.runtime.protocol.job_calls import PushedSource
 from dask_elastic.runtime.protocol.remote_errors import load_error
-from dask_elastic.runtime.transport.duplex import Duplex, Message, read_ready
+from dask_elastic.runtime.transport.duplex import Duplex, read_ready
 from dask_elastic.runtime.transport.lanes import is_plain
 from dask_elastic.runtime.transport.push_protocol import OPERATION, WINDOW, cost_of
-from dask_elastic.runtime.transport.wire import Buffers, Encoder, Header
+from dask_elastic.runtime.transport.wire import Buffers, Encoder, Header, Message
 from dask_elastic.vocab.errors import ProtocolError
 
 if TYPE_CHECKING:

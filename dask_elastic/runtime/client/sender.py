@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from dask_elastic.runtime.client.call import ask_scheduler
+from dask_elastic.runtime.client.client_steps import ClientSteps, TimedWait
 from dask_elastic.runtime.client.outlet import Encoded, Outlet, Waiter
-from dask_elastic.runtime.client.steps import Pause, Steps
 from dask_elastic.runtime.protocol.job_calls import FindSource, PushedSource, Send
 from dask_elastic.runtime.protocol.tables import table_bytes
 from dask_elastic.vocab.errors import ElasticError, NodeLost, SourceError
@@ -61,7 +61,9 @@ class Sender:
         """Rows that were sent and are not known to be taken."""
         return 0 if self._outlet is None else self._outlet.uncertain_rows
 
-    def send(self, batches: Sequence[pa.RecordBatch], due: float | None, wait: bool, timeout: float | None) -> Steps:
+    def send(
+        self, batches: Sequence[pa.RecordBatch], due: float | None, wait: bool, timeout: float | None
+    ) -> ClientSteps:
         """Send batches.
 
         Parameters
@@ -98,7 +100,7 @@ class Sender:
         if wait:
             yield from self.flush(timeout)
 
-    def _send_one(self, batch: pa.RecordBatch, due: float | None, deadline: float | None) -> Steps:
+    def _send_one(self, batch: pa.RecordBatch, due: float | None, deadline: float | None) -> ClientSteps:
         encoded: Encoded | None = None
         used: Outlet | None = None
         while True:
@@ -118,7 +120,7 @@ class Sender:
                 return
             yield from self._wait(waiter, deadline)
 
-    def flush(self, timeout: float | None) -> Steps:
+    def flush(self, timeout: float | None) -> ClientSteps:
         """Wait until the source has all rows that were sent before.
 
         Raises
@@ -147,11 +149,11 @@ class Sender:
                     f"{outlet.uncertain_rows} are on the way, and remain so"
                 ) from error
 
-    def _wait(self, waiter: Waiter, deadline: float | None) -> Steps:
+    def _wait(self, waiter: Waiter, deadline: float | None) -> ClientSteps:
         """Wait for news, at most until the deadline; ask the scheduler when there is none for long."""
         _check(deadline)
         left = CHECK_SECONDS if deadline is None else min(CHECK_SECONDS, max(0.0, deadline - time.monotonic()))
-        yield Pause(waiter, left)
+        yield TimedWait(waiter, left)
         if not waiter.done() and left == CHECK_SECONDS:
             self._doubtful = True
             yield self._prepare

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from dask_elastic.runtime.client.call import ask_scheduler
+from dask_elastic.runtime.client.client_steps import ClientSteps, run_async, run_blocking
 from dask_elastic.runtime.client.sender import Sender
-from dask_elastic.runtime.client.steps import Steps, run, run_async
 from dask_elastic.runtime.protocol.job_calls import FindSource
 from dask_elastic.vocab.errors import ElasticError
 
@@ -62,7 +62,7 @@ class Senders:
 
     def send(
         self, job: str, source: str | None, batches: list[pa.RecordBatch], due: float | None, wait: bool, timeout: Any
-    ) -> Steps:
+    ) -> ClientSteps:
         """Send batches to a source of a job, or to its only one; see `Sender.send`."""
         try:
             if source is None:
@@ -78,7 +78,7 @@ class Senders:
             self._only.pop(job, None)
             raise
 
-    def flush(self, job: str, timeout: float | None) -> Steps:
+    def flush(self, job: str, timeout: float | None) -> ClientSteps:
         """Wait until the sources of a job have all rows that were sent; see `Sender.flush`."""
         deadline = None if timeout is None else time.monotonic() + timeout
         for (name, _), sender in list(self._senders.items()):
@@ -123,7 +123,7 @@ class Senders:
         for (job, source), sender in list(self._senders.items()):
             if sender.uncertain_rows:
                 try:
-                    run(self.client, sender.flush(CLOSE_SECONDS))
+                    run_blocking(self.client, sender.flush(CLOSE_SECONDS))
                 except Exception as error:  # the process ends in any case
                     _warn(job, source, error)
 

@@ -11,7 +11,7 @@ from dask_elastic.executor.link import Link
 from dask_elastic.runtime.protocol.job_spec import JobSpec
 from dask_elastic.runtime.transport.credit import Aborted
 from dask_elastic.runtime.transport.packet import Packet
-from dask_elastic.runtime.transport.wire import UNREADABLE, Decoder, Header, decode_message, fits, unpack
+from dask_elastic.runtime.transport.wire import UNREADABLE, Decoder, Header, decode_message, fits, messages_of, unpack
 from dask_elastic.vocab.batch import Batch
 from dask_elastic.vocab.errors import ProtocolError
 from dask_elastic.vocab.identity import ExecutorId
@@ -127,21 +127,14 @@ class Dispatch:
         ProtocolError
             If the packet cannot be read, or one before it is missing.
         """
-        if not packet.buffers:
-            raise ProtocolError("a packet without headers")
-        headers, stamp = unpack(packet.buffers[0])
+        headers, stamp = unpack(packet)
         with self._lock:
             admitted = self._link.admit(stamp)
         if not admitted:
             self._refuse(headers)
             return
-        if sum(count for _, count in headers) != len(packet.buffers) - 1:
-            announced = sum(count for _, count in headers)
-            raise ProtocolError(f"a packet has {len(packet.buffers) - 1} buffers, but its headers announce {announced}")
-        start = 1
-        for header, count in headers:
-            self._handle_one(header, packet.buffers[start : start + count])
-            start += count
+        for header, parts in messages_of(packet, headers):
+            self._handle_one(header, parts)
 
     def _refuse(self, headers: list[tuple[Header, int]]) -> None:
         """Count a stale packet as one here, and each of its messages at the part of its job."""

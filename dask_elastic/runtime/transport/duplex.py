@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from dask_elastic.runtime.config.worker_options import MAX_FRAME
 from dask_elastic.runtime.transport.lanes import READY, CommLane, CommReader, SocketLane, SocketReader
 from dask_elastic.runtime.transport.packet import Packet
-from dask_elastic.runtime.transport.wire import Buffers, Header, pack, unpack
-from dask_elastic.vocab.errors import ProtocolError
+from dask_elastic.runtime.transport.packet_queue import PacketQueue
+from dask_elastic.runtime.transport.wire import Buffers, Header, Message, messages_of, unpack
 from dask_elastic.vocab.messages import Stamp
 
 if TYPE_CHECKING:
     from distributed.comm import Comm
 
-Message = tuple[Header, Buffers]
-
 COALESCED_BYTES = 1 * 2**20
 """A write carries all waiting messages, up to about this size."""
+
+_UNNUMBERED = Stamp(0, 0)
+"""The stamp of every packet; the other end ignores it."""
 
 
 class Duplex:
@@ -51,9 +50,7 @@ class Duplex:
         self._handle = handle
         self._on_broken = on_broken
         self._limit = limit
-        self._lock = threading.Lock()
-        self._waiting: deque[Message] = deque()
-        self._transmitting = False
+        self._queue = PacketQueue(COALESCED_BYTES, lambda: _UNNUMBERED)
         self._lane: CommLane | SocketLane | None = None
         self._reader: CommReader | SocketReader | None = None
 
@@ -70,49 +67,22 @@ class Duplex:
             Whether the other end dialled.
         """
         if plain:
-            self._lane = SocketLane(comm, self._next_packet, self._on_broken)
+            self._lane = SocketLane(comm, self._queue.next_packet, self._on_broken)
             self._reader = SocketReader(comm, self._handle_packet, self._limit, READY if accepted else b"")
         else:
-            self._lane = CommLane(comm, self._next_packet, self._on_broken)
+            self._lane = CommLane(comm, self._queue.next_packet, self._on_broken)
             self._reader = CommReader(comm, self._handle_packet)
 
     def send(self, *messages: Message) -> None:
         """Send messages; called by any thread, once the connection has started."""
         assert self._lane is not None
-        with self._lock:
-            self._waiting += messages
-            if self._transmitting:
-                return
-            self._transmitting = True
-        self._lane.transmit()
-
-    def _next_packet(self) -> Packet | None:
-        """Return the waiting messages as one packet; None when there are none, and then the next sender transmits."""
-        headers: list[tuple[Header, int]] = []
-        buffers: Buffers = []
-        size = 0
-        with self._lock:
-            while self._waiting and size < COALESCED_BYTES:
-                header, parts = self._waiting.popleft()
-                headers.append((header, len(parts)))
-                buffers += parts
-                size += sum(map(len, parts))
-            if not headers:
-                self._transmitting = False
-                return None
-        return Packet([pack(headers, Stamp(0, 0)), *buffers])
+        if self._queue.put(messages):
+            self._lane.transmit()
 
     def _handle_packet(self, packet: Packet) -> None:
-        if not packet.buffers:
-            raise ProtocolError("a packet without headers")
-        headers, _ = unpack(packet.buffers[0])
-        announced = sum(count for _, count in headers)
-        if announced != len(packet.buffers) - 1:
-            raise ProtocolError(f"a packet has {len(packet.buffers) - 1} buffers, but its headers announce {announced}")
-        start = 1
-        for header, count in headers:
-            self._handle(header, packet.buffers[start : start + count])
-            start += count
+        headers, _ = unpack(packet)
+        for header, parts in messages_of(packet, headers):
+            self._handle(header, parts)
 
     async def ended(self) -> BaseException:
         """Return the error that ended the connection, once it has ended; every message before it is handled."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -16,8 +15,8 @@ from dask_elastic.runtime.config.worker_options import MAX_FRAME
 from dask_elastic.runtime.protocol.job_spec import JobGeneration
 from dask_elastic.runtime.transport.fence import Fence
 from dask_elastic.runtime.transport.lanes import READY, CommLane, SocketLane, is_plain
-from dask_elastic.runtime.transport.packet import Packet
-from dask_elastic.runtime.transport.wire import Buffers, Encoder, Header, encode_message, pack
+from dask_elastic.runtime.transport.packet_queue import PacketQueue
+from dask_elastic.runtime.transport.wire import Buffers, Encoder, Header, Message, encode_message
 from dask_elastic.vocab.batch import Batch
 from dask_elastic.vocab.errors import ElasticError, NodeLost, ProtocolError
 from dask_elastic.vocab.identity import ExecutorId
@@ -76,11 +75,10 @@ class Peer:
         self._limit = limit
         self._link = Link(incarnation)
         self._loop = worker.loop.asyncio_loop
-        self._lock = threading.Lock()
+        self._numbering = threading.Lock()
         self._schemas: dict[bytes, int] = {}
         self._encoder = Encoder(self._schema_number)
-        self._waiting: deque[tuple[Header, Buffers]] = deque()
-        self._transmitting = False
+        self._queue = PacketQueue(COALESCED_BYTES, self._link.stamp)
         self._lane: CommLane | SocketLane | None = None
         self._closed = False
 
@@ -112,7 +110,7 @@ class Peer:
             raise NodeLost(f"{self.address} did not accept a connection within {READY_SECONDS:g} s") from error
         except OSError as error:
             raise NodeLost(f"{self.address} did not accept a connection: {error!r}") from error
-        self._lane = (SocketLane if plain else CommLane)(comm, self._next_packet, self._broken)
+        self._lane = (SocketLane if plain else CommLane)(comm, self._queue.next_packet, self._broken)
 
     def _broken(self, error: BaseException) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed, and the worker with it
@@ -153,7 +151,7 @@ class Peer:
         fence: Fence,
     ) -> None:
         """Send messages between a home and its remote tasks; `node` is the sender's."""
-        made: list[tuple[Header, Buffers]] = []
+        made: list[Message] = []
         for message in messages:
             buffers: Buffers = []
             header = encode_message(message, self._encoder, buffers)
@@ -171,37 +169,30 @@ class Peer:
 
     def send_beat(self) -> None:
         """Send a heartbeat, unless messages are queued already."""
-        if not self._waiting:
+        if self._queue.is_empty:
             self._append(["beat"], [])
 
     def _schema_number(self, schema: bytes) -> int:
-        with self._lock:
+        # Held until a new schema is queued: schemas are sent in the order of their numbers, and before any batch that
+        # needs them.
+        with self._numbering:
             number = self._schemas.get(schema)
             if number is None:
                 number = self._schemas[schema] = len(self._schemas)
-                # Sent before the batch that needs it.
-                self._waiting.append((["schema"], [schema]))
+                self._queue.hold((["schema"], [schema]))
             return number
 
     def _append(self, header: Header, buffers: Buffers) -> None:
-        self._extend([(header, buffers)])
-
-    def _extend(self, made: list[tuple[Header, Buffers]]) -> None:
-        if self._put(made):
+        if self._put([(header, buffers)]):
             self._transmit()
 
-    def _put(self, made: list[tuple[Header, Buffers]]) -> bool:
+    def _put(self, made: list[Message]) -> bool:
         """Queue messages for the wire; returns whether the caller is to transmit them."""
         for header, buffers in made:
             size = sum(map(len, buffers))
             if size > self._limit // 2:
                 self._check_size(header, size)
-        with self._lock:
-            self._waiting += made
-            if self._transmitting or self._lane is None:
-                return False
-            self._transmitting = True
-            return True
+        return self._queue.put(made)
 
     def _check_size(self, header: Header, size: int) -> None:
         # The packet's other messages and its padding must fit as well.
@@ -214,23 +205,6 @@ class Peer:
     def _transmit(self) -> None:
         assert self._lane is not None
         self._lane.transmit()
-
-    def _next_packet(self) -> Packet | None:
-        """Return the queued messages as one packet; None when there are none, and then the next sender transmits."""
-        headers: list[tuple[Header, int]] = []
-        buffers: Buffers = []
-        size = 0
-        with self._lock:
-            while self._waiting and size < COALESCED_BYTES:
-                header, parts = self._waiting.popleft()
-                headers.append((header, len(parts)))
-                buffers += parts
-                size += sum(len(part) for part in parts)
-            if not headers:
-                self._transmitting = False
-                return None
-            stamp = self._link.stamp()
-        return Packet([pack(headers, stamp), *buffers])
 
     def close(self) -> None:
         """Close the connection; messages that have not been written are dropped."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgpack
 import numpy as np
 import pyarrow as pa
 
+from dask_elastic.runtime.transport.packet import Packet
 from dask_elastic.vocab import messages as m
 from dask_elastic.vocab.batch import Batch, Delivery
 from dask_elastic.vocab.errors import ProtocolError
@@ -17,6 +18,9 @@ from dask_elastic.vocab.identity import ExecutorId
 
 Header = list[Any]
 Buffers = list[Any]
+
+Message = tuple[Header, Buffers]
+"""A message as it travels: its header, and the buffers with its body."""
 
 NO_ROWS = -1
 """In place of a schema's number: there is no body."""
@@ -256,14 +260,17 @@ def pack(headers: list[tuple[Header, int]], stamp: m.Stamp) -> bytes:
     return packed
 
 
-def unpack(first: Any) -> tuple[list[tuple[Header, int]], m.Stamp]:
-    """Return the inverse of `pack`.
+def unpack(packet: Packet) -> tuple[list[tuple[Header, int]], m.Stamp]:
+    """Return what `pack` made the first buffer of a packet from; the other buffers are not looked at.
 
     Raises
     ------
     ProtocolError
-        If the bytes were not made by `pack`.
+        If there is no buffer, or the first one was not made by `pack`.
     """
+    if not packet.buffers:
+        raise ProtocolError("a packet without headers")
+    first = packet.buffers[0]
     try:
         incarnation, sequence, headers = msgpack.unpackb(bytes(first), raw=False, strict_map_key=False)
     except UNREADABLE as error:
@@ -271,6 +278,35 @@ def unpack(first: Any) -> tuple[list[tuple[Header, int]], m.Stamp]:
     if not fits((incarnation, sequence, headers), (_WHOLE, _WHOLE, (list,))) or not all(map(_is_entry, headers)):
         raise ProtocolError("the first buffer of a packet does not hold headers")
     return headers, m.Stamp(incarnation, sequence)
+
+
+def messages_of(packet: Packet, headers: list[tuple[Header, int]]) -> Iterator[Message]:
+    """Yield the messages of a packet in order.
+
+    Parameters
+    ----------
+    packet : Packet
+        The packet.
+    headers : list of (Header, int)
+        Its headers, from `unpack`.
+
+    Yields
+    ------
+    Message
+        A header, and the buffers of its message.
+
+    Raises
+    ------
+    ProtocolError
+        Before the first message, if the packet has more or fewer buffers than the headers announce.
+    """
+    announced = sum(count for _, count in headers)
+    if announced != len(packet.buffers) - 1:
+        raise ProtocolError(f"a packet has {len(packet.buffers) - 1} buffers, but its headers announce {announced}")
+    start = 1
+    for header, count in headers:
+        yield header, packet.buffers[start : start + count]
+        start += count
 
 
 def _is_entry(entry: Any) -> bool:

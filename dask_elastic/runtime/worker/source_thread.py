@@ -33,7 +33,6 @@ KEPT = 0.9
 LEAST_ROWS = 1_024
 """Batches up to this many rows are not cut: that would cost more than it saves."""
 
-
 LOAD_SECONDS = 0.05
 """Seconds over which a source with a rate measures the load of its process."""
 

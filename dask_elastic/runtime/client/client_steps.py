@@ -1,4 +1,4 @@
-"""Work of a client that waits now and then, written once for callers that block and for callers that await."""
+"""Steps of a client: generators that yield each wait, so that callers that block and callers that await share them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from distributed import Client
 
 
-class Pause(NamedTuple):
+class TimedWait(NamedTuple):
     """Wait for a future, at most so many seconds.
 
     Parameters
@@ -21,24 +21,25 @@ class Pause(NamedTuple):
     waiter : Waiter
         The future.
     seconds : float
-        The limit; the work goes on in any case.
+        The limit; the steps go on in any case.
     """
 
     waiter: Waiter
     seconds: float
 
 
-Step = Pause | Callable[[], Awaitable[Any]]
-"""What work waits for: a pause, or a coroutine function to run on the event loop of the client."""
+ClientStep = TimedWait | Callable[[], Awaitable[Any]]
+"""What a client waits for: a future, or a coroutine function to run on the event loop of the client."""
 
-Steps = Generator[Step, Any, None]
+ClientSteps = Generator[ClientStep, Any, None]
+"""What a client does: it yields its waits, and is resumed with the results of coroutine functions."""
 
 
-def run(client: Client, steps: Steps) -> None:
-    """Do the work in this thread, which blocks while it waits."""
+def run_blocking(client: Client, steps: ClientSteps) -> None:
+    """Run steps to their end in this thread, which blocks at each wait."""
 
-    def wait(step: Step) -> Any:
-        if not isinstance(step, Pause):
+    def wait(step: ClientStep) -> Any:
+        if not isinstance(step, TimedWait):
             return client.sync(step)
         with contextlib.suppress(TimeoutError):
             step.waiter.result(step.seconds)
@@ -49,20 +50,20 @@ def run(client: Client, steps: Steps) -> None:
         while True:
             try:
                 answer = wait(step)
-            except BaseException as error:  # the work decides what it means
+            except BaseException as error:  # the steps decide what it means
                 step = steps.throw(error)
             else:
                 step = steps.send(answer)
 
 
-async def run_async(client: Client, steps: Steps) -> None:
-    """Do the work in a coroutine, on any event loop."""
+async def run_async(client: Client, steps: ClientSteps) -> None:
+    """Run steps to their end in a coroutine, on any event loop."""
     try:
         step = next(steps)
         while True:
             try:
                 answer = await _wait(client, step)
-            except BaseException as error:  # the work decides what it means
+            except BaseException as error:  # the steps decide what it means
                 step = steps.throw(error)
             else:
                 step = steps.send(answer)
@@ -70,8 +71,8 @@ async def run_async(client: Client, steps: Steps) -> None:
         return
 
 
-async def _wait(client: Client, step: Step) -> Any:
-    if isinstance(step, Pause):
+async def _wait(client: Client, step: ClientStep) -> Any:
+    if isinstance(step, TimedWait):
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(asyncio.wrap_future(step.waiter), step.seconds)
         return None
