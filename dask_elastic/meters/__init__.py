@@ -7,6 +7,7 @@ may miss the newest values, but never raises and is never older than one slot of
 from __future__ import annotations
 
 from dask_elastic.meters.batch_cost import BatchCost
+from dask_elastic.meters.brief_work import BriefWork
 from dask_elastic.meters.flow_window import FlowWindow
 from dask_elastic.meters.histogram import LatencyHistogram
 from dask_elastic.meters.inline_cost import InlineCost
@@ -20,6 +21,7 @@ from dask_elastic.meters.shard_load import ShardLoad
 
 __all__ = [
     "BatchCost",
+    "BriefWork",
     "FlowWindow",
     "InlineCost",
     "LatencyHistogram",

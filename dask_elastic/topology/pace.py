@@ -15,8 +15,11 @@ SLICE_SECONDS = 0.005
 TICK_SECONDS = 0.001
 """The least time between two ticks: rows that are due in between leave together."""
 
+LONGEST_TICK = 0.02
+"""The most time between two ticks, in seconds."""
+
 LIGHT_LOAD = 0.4
-"""Busy cores of a process up to which ticks are that short; with more load they are stretched up to `SLICE_SECONDS`."""
+"""Busy cores of a process up to which ticks are that short; with more load they are stretched up to `LONGEST_TICK`."""
 
 _STEP = 1.25
 _TOLERANCE = 1e-3
@@ -121,6 +124,7 @@ class Pace:
         self.started = started
         self.rows = 0
         self._slice_rows = rows_within(rate, slice_seconds, max_rows)
+        self._max_rows = max_rows
         self._interval = TICK_SECONDS
         self._tick = self._horizon = -math.inf
 
@@ -191,7 +195,7 @@ class Pace:
 
         Notes
         -----
-        Ticks are a millisecond apart at least, and up to 5 ms when the process is busy; see `note_load`. A tick is not
+        Ticks are a millisecond apart at least, and up to 20 ms when the process is busy; see `note_load`. A tick is not
         late because the one before it was. A source that lags sends what is due without waiting.
 
         Examples
@@ -217,7 +221,8 @@ class Pace:
                 # After a tick that came late, the next one is as soon as rows are due.
                 self._tick = max(tick, now - self._interval)
                 ready = max(1, self._ready(rate))
-            piece = rows.slice(start, min(ready, self._slice_rows))
+            most = max(self._slice_rows, rows_within(rate, self._interval, self._max_rows))
+            piece = rows.slice(start, min(ready, most))
             start += piece.num_rows
             self.rows += piece.num_rows
             yield piece, min(due, self._horizon - self._interval)
@@ -261,7 +266,7 @@ class Pace:
         0.00125
         """
         step = _STEP if cores > LIGHT_LOAD else 1 / _STEP
-        self._interval = min(max(self._interval * step, TICK_SECONDS), SLICE_SECONDS)
+        self._interval = min(max(self._interval * step, TICK_SECONDS), LONGEST_TICK)
 
     @property
     def interval(self) -> float:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_elastic.topology.pace import SLICE_SECONDS, TICK_SECONDS, Pace, cut, rows_within
+from dask_elastic.topology.pace import LONGEST_TICK, TICK_SECONDS, Pace, cut, rows_within
 from dask_elastic.vocab.errors import TopologyError
 
 
@@ -117,9 +117,9 @@ def test_ticks_keep_order_and_send_no_row_before_its_tick(sizes, rate, overshoot
         for piece, due in pace.ticks(numbered(len(seen), size), clock, clock.wait):
             first, last = (100.0 + piece["n"][place].as_py() / rate for place in (0, -1))
             assert due <= min(clock.now, first) + 1e-6, "a slice leaves when it is due, and is due with its first row"
-            assert due >= first - SLICE_SECONDS - 1e-6, "or with the tick before"
-            assert last <= max(clock.now, due + SLICE_SECONDS) + 1.01 / rate * 1e-3 + 1e-6
-            assert piece.num_rows <= max(1, rate * SLICE_SECONDS)
+            assert due >= first - LONGEST_TICK - 1e-6, "or with the tick before"
+            assert last <= max(clock.now, due + LONGEST_TICK) + 1.01 / rate * 1e-3 + 1e-6
+            assert piece.num_rows <= max(1, rate * LONGEST_TICK)
             seen += piece["n"].to_pylist()
             clock.now += cost
             pace.note_load(cost / TICK_SECONDS)
@@ -178,7 +178,7 @@ def test_ticks_are_stretched_while_process_is_busy():
     assert pace.interval == TICK_SECONDS
     for _ in range(20):
         pace.note_load(0.8)
-    assert pace.interval == SLICE_SECONDS
+    assert pace.interval == LONGEST_TICK
     for _ in range(20):
         pace.note_load(0.1)
     assert pace.interval == TICK_SECONDS

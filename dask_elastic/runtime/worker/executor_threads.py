@@ -19,10 +19,12 @@ from dask_elastic.executor.executor import ElasticExecutor
 from dask_elastic.executor.keyed_state import read_state
 from dask_elastic.executor.point_query import find_key
 from dask_elastic.executor.processor import Processor
+from dask_elastic.meters import BriefWork
 from dask_elastic.runtime.transport.doorbell import Doorbell
 from dask_elastic.runtime.transport.fence import Fence
 from dask_elastic.runtime.worker.exchange import Exchange
 from dask_elastic.runtime.worker.job_threads import JobThreads
+from dask_elastic.runtime.worker.turns import TURNS
 from dask_elastic.topology.operators import Compute
 from dask_elastic.vocab import messages as m
 from dask_elastic.vocab.batch import Batch, Delivery
@@ -33,13 +35,6 @@ from dask_elastic.vocab.watermark import Watermark
 logger = logging.getLogger("dask_elastic.node")
 
 MakeProcessor = Callable[..., Processor]
-
-
-def timed_process(processor: Processor, batch: Batch) -> tuple[list[Delivery], float]:
-    """Process a batch; returns its outputs and the seconds that it took."""
-    began = time.perf_counter()
-    outputs = processor.process(batch)
-    return outputs, time.perf_counter() - began
 
 
 class ExecutorThreads:
@@ -77,6 +72,7 @@ class ExecutorThreads:
         self._operator = operator
         self._make_processor = make_processor
         self._finished = finished
+        self._brief_work = BriefWork()
         self._flushes: dict[int, threading.Event] = {}
         self._tokens = iter(range(1, 2**62))
         self._fence = Fence(lambda message: executor.links.stamp(message.task))
@@ -173,7 +169,7 @@ class ExecutorThreads:
 
     def process(self, processor: Processor, batch: Batch) -> tuple[list[Delivery], float]:
         """Process a batch."""
-        return timed_process(processor, batch)
+        return TURNS.run(self._brief_work, batch.rows.num_rows, lambda: processor.process(batch))
 
     def send(self, node: int, message: m.ToRemote) -> bool:
         """Send a message to a remote task."""

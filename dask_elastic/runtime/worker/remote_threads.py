@@ -12,11 +12,12 @@ from dask_elastic.executor.drivers.remote_driver import RemoteDriver
 from dask_elastic.executor.drivers.steps import Steps, run
 from dask_elastic.executor.processor import Processor
 from dask_elastic.executor.remote import RemotePart
+from dask_elastic.meters import BriefWork
 from dask_elastic.runtime.transport.doorbell import Doorbell
 from dask_elastic.runtime.transport.fence import Fence
 from dask_elastic.runtime.worker.exchange import Exchange
-from dask_elastic.runtime.worker.executor_threads import timed_process
 from dask_elastic.runtime.worker.job_threads import JobThreads
+from dask_elastic.runtime.worker.turns import TURNS
 from dask_elastic.vocab import messages as m
 from dask_elastic.vocab.batch import Batch, Delivery
 from dask_elastic.vocab.errors import NodeLost
@@ -54,6 +55,7 @@ class RemoteThreads:
         self.threads = threads
         self.exchange = exchange
         self._make_processor = make_processor
+        self._brief_work = BriefWork()
         self._fence = Fence(lambda _: part.stamp())
         self.driver = RemoteDriver(part, self)
 
@@ -98,7 +100,7 @@ class RemoteThreads:
 
     def process(self, processor: Processor, batch: Batch) -> tuple[list[Delivery], float]:
         """Process a batch."""
-        return timed_process(processor, batch)
+        return TURNS.run(self._brief_work, batch.rows.num_rows, lambda: processor.process(batch))
 
     def send(self, messages: Sequence[m.ToHome]) -> bool:
         """Send messages to the home."""

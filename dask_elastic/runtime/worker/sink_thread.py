@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -11,11 +10,12 @@ import pyarrow as pa
 
 from dask_elastic.executor.inputs import Inputs
 from dask_elastic.executor.task_queue import JOIN_ROWS
-from dask_elastic.meters import BatchCost, InlineCost
+from dask_elastic.meters import BatchCost, BriefWork, InlineCost
 from dask_elastic.runtime.worker.buffers.output_buffer import OutputBuffer
 from dask_elastic.runtime.worker.buffers.turn_queue import TurnQueue
 from dask_elastic.runtime.worker.exchange import Exchange
 from dask_elastic.runtime.worker.job_threads import JobThreads
+from dask_elastic.runtime.worker.turns import TURNS
 from dask_elastic.topology.sink import Sink, SinkContext, SinkWriter
 from dask_elastic.vocab.batch import Batch
 from dask_elastic.vocab.errors import ElasticError, SinkError
@@ -82,6 +82,7 @@ class SinkThread:
         self._waiting: TurnQueue[Waiting | None] = TurnQueue()
         self._cost = InlineCost()
         self._batch_cost = BatchCost()
+        self._brief_work = BriefWork()
         self._writer: SinkWriter | None = None
         # Whether a write in another thread has failed.
         self._failed = False
@@ -176,9 +177,7 @@ class SinkThread:
     def _write(self, writer: SinkWriter, waiting: list[Waiting]) -> None:
         batches = [part.item.rows for part in waiting if isinstance(part.item, Batch)]
         rows = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
-        began = time.perf_counter()
-        writer.write(rows)
-        busy = time.perf_counter() - began
+        _, busy = TURNS.run(self._brief_work, rows.num_rows, lambda: writer.write(rows))
         self.rows += rows.num_rows
         most = self._limit()
         self._cost.add(rows.num_rows, busy)

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 
 from dask_elastic.executor.emitter import Emitter
 from dask_elastic.executor.source_clock import SourceClock
-from dask_elastic.meters import Rate
+from dask_elastic.meters import BriefWork, Rate
 from dask_elastic.runtime.transport.credit import Aborted
 from dask_elastic.runtime.worker.buffers.epoch_buffer import EpochBuffer
 from dask_elastic.runtime.worker.buffers.mailbox import Mailbox
 from dask_elastic.runtime.worker.buffers.read_ahead import JOINED_ROWS, ReadAhead
 from dask_elastic.runtime.worker.exchange import Exchange
 from dask_elastic.runtime.worker.job_threads import JobThreads
+from dask_elastic.runtime.worker.turns import TURNS
 from dask_elastic.topology.pace import SLICE_SECONDS, Pace, cut
 from dask_elastic.topology.source import Source, SourceContext
-from dask_elastic.vocab.batch import MAX_BATCH_ROWS
+from dask_elastic.vocab.batch import MAX_BATCH_ROWS, Delivery
 from dask_elastic.vocab.errors import ElasticError, SourceError
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.watermark import Watermark
@@ -91,6 +92,7 @@ class SourceThread:
         self._stop = threading.Event()
         self._read_ahead = ReadAhead() if clock is None else ReadAhead(until=clock.due)
         self._pace = Pace(source.rate and source.rate / instances, time.time())
+        self._brief_work = BriefWork()
         self._load = time.monotonic(), time.process_time()
         # Decaying sums, from which the bytes of outputs per row are estimated.
         self._recent_bytes = self._recent_rows = 0.0
@@ -132,11 +134,17 @@ class SourceThread:
         self.exchange.idle_watch.note()
         if (clock := self.clock) is not None:
             self._emit_watermark(clock.begin())
-        nbytes = self.exchange.deliver(self.identity, self.emitter.emit([rows], due))
+        (nbytes, left), _ = TURNS.run(self._brief_work, rows.num_rows, lambda: self._emit(rows, due))
+        if left:
+            nbytes += self.exchange.deliver(self.identity, left)
         self._recent_bytes = self._recent_bytes * KEPT + nbytes
         self._recent_rows = self._recent_rows * KEPT + rows.num_rows
         if clock is not None:
             self._emit_watermark(clock.sent(rows, time.monotonic()))
+
+    def _emit(self, rows: pa.RecordBatch, due: float) -> tuple[int, Sequence[Delivery]]:
+        """Emit rows without waiting for credit; returns the bytes delivered, and the outputs that lack credit."""
+        return self.exchange.deliver_now(self.identity, self.emitter.emit([rows], due))
 
     def _emit_watermark(self, watermark: Watermark | None) -> None:
         if watermark is not None:

@@ -1,0 +1,94 @@
+"""Brief work takes turns: one thread of the process at a time processes a small batch, instead of all at once."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from dask_elastic.meters import BriefWork
+
+T = TypeVar("T")
+
+LONGEST_TURN = 0.005
+"""Seconds after which a thread that has the turn is assumed to be blocked; others then work without."""
+
+LONGEST_WAIT = 0.05
+"""Seconds for which a thread waits for its turn at most, although others have one after the other."""
+
+
+class Turns:
+    """Lets one thread at a time do brief work.
+
+    Notes
+    -----
+    Only one thread at a time runs Python code anyway. Threads that compete for the interpreter are switched whenever
+    one of them releases it for a moment, as Arrow, NumPy and files do many times per batch. Each switch costs more than
+    what was released for, and after it all code runs from cold caches: on two cores a dozen threads with small batches
+    used twice the processor time of one thread with the same work. A thread that waits for its turn sleeps until then.
+
+    Examples
+    --------
+    >>> result, seconds = Turns().run(BriefWork(), 3, lambda: "done")
+    >>> result
+    'done'
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._thread = threading.local()
+        self._number = 0
+
+    def run(self, work: BriefWork, rows: int, act: Callable[[], T]) -> tuple[T, float]:
+        """Process a batch; if it is expected to be brief, in turn with the brief batches of other threads.
+
+        Parameters
+        ----------
+        work : BriefWork
+            What is known of this code; it is measured in its turns, since others would distort the measurement.
+        rows : int
+            The number of rows.
+        act : callable
+            Processes the batch. What it does may have turns of its own: they are part of this one.
+
+        Returns
+        -------
+        object
+            What `act` returned.
+        float
+            The seconds that it took, without the wait for the turn.
+        """
+        clock = time.perf_counter
+        if getattr(self._thread, "is_at_work", False) or not work.expects(rows):
+            began = clock()
+            result = act()
+            return result, clock() - began
+        has_turn = self._wait()
+        self._thread.is_at_work = True
+        began, began_cpu = clock(), time.thread_time()
+        try:
+            result = act()
+        finally:
+            self._thread.is_at_work = False
+            if has_turn:
+                self._lock.release()
+        busy = clock() - began
+        if has_turn:
+            work.add(busy, time.thread_time() - began_cpu)
+        return result, busy
+
+    def _wait(self) -> bool:
+        """Wait for the turn; returns False if the thread that has it seems to be blocked, or the wait is too long."""
+        until = time.monotonic() + LONGEST_WAIT
+        number = self._number
+        while not self._lock.acquire(timeout=LONGEST_TURN):
+            if number == self._number or time.monotonic() > until:
+                return False
+            number = self._number
+        self._number += 1
+        return True
+
+
+TURNS = Turns()
+"""The turns of this process, whose threads share one interpreter."""
