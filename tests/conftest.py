@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,8 +11,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import HealthCheck, settings
 
 os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "spark" / "conf"))
+
+# A test that takes long, because the machine is slow or busy, does not fail.
+settings.register_profile("any speed", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any speed")
 
 REAL_DATA = Path(__file__).parents[2] / "shared" / "data"
 SEED = 20_130_101
@@ -71,6 +77,37 @@ SCHEMAS = {
         }
     ),
 }
+
+
+WORK_STEPS = 1_500
+USUAL_SECONDS = 0.001
+"""Seconds that `fixed_work` takes on the machine for which bounds of time in tests were chosen."""
+
+
+@pytest.fixture(scope="session")
+def slowness() -> Callable[[], float]:
+    """Return a function that measures by which factor this machine is slower now; a bound of time is multiplied by it.
+
+    At least 1. The quickest of several runs counts, because other processes share the machine.
+    """
+
+    def measure() -> float:
+        spent = []
+        for _ in range(20):
+            start = time.perf_counter()
+            fixed_work()
+            spent.append(time.perf_counter() - start)
+        return max(1.0, min(spent) / USUAL_SECONDS)
+
+    return measure
+
+
+def fixed_work() -> int:
+    """Do the kind of work that planning does: loops in Python over small arrays."""
+    values, found = np.arange(64.0), 0
+    for number in range(WORK_STEPS):
+        found += int(values.argmax()) + len({number: values[number % 64]})
+    return found
 
 
 @pytest.fixture(scope="session")

@@ -71,7 +71,7 @@ def cluster():
 
 def test_decisions_shows_released_cores(invoke, address, endless, wait_until):
     job = endless("idle")
-    wait_until(lambda: len(job.decisions()), "a first decision")
+    wait_until(lambda: any(job.decisions()["changes"]), "a first change of cores")
     shown = invoke("decisions", "idle", "--scheduler", address)
     assert shown.exit_code == 0
     assert re.search(r"^#\d+  \d\d:\d\d:\d\d  .*per_key\[0\] 3 → \d cores?", shown.output, re.MULTILINE)

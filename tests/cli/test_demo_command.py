@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 
 import pyarrow as pa
 import pytest
@@ -8,8 +9,19 @@ import pytest
 from dask_elastic.cli.demo.checks import Check
 from dask_elastic.cli.demo.parquet_feed import ParquetFeed
 from dask_elastic.cli.demo.replay import Replay
+from dask_elastic.connectors import sources
 
 FEW = pa.table({"route": ["A-B", "C-D"], "arr_delay": [1, None]})
+
+
+ARRIVED = pa.schema({"tailnum": pa.string(), "route": pa.string(), "arr_delay": pa.int64()})
+
+
+class SilentFeed(ParquetFeed):
+    """Feeds nothing, however long the job runs."""
+
+    def stream(self, topology):
+        return topology.source("departures", sources.Push(ARRIVED))
 
 
 @pytest.fixture
@@ -35,6 +47,16 @@ def test_demo_exits_with_1_when_a_check_fails(invoke, outcome, tmp_path):
     outcome(Check("per_route: keys", True, "2 of 2"), Check("cores moved by the control loop", False, "0 taken"))
     ended = invoke("demo", "--out", tmp_path)
     assert ended.exit_code == 1
+    assert "A CHECK FAILED." in ended.output
+
+
+def test_demo_fails_when_no_flight_was_read_in_time(invoke, monkeypatch, tmp_path):
+    monkeypatch.setattr("dask_elastic.cli.demo.flights.load", lambda: FEW)
+    monkeypatch.setattr("dask_elastic.cli.demo.command.ParquetFeed", SilentFeed)
+    ended = invoke("demo", "--seconds", 0.1, "--out", tmp_path, "--dashboard-address", ":0")
+    assert isinstance(ended.exception, SystemExit), ended.output
+    assert ended.exit_code == 1
+    assert re.search(r"flights read +WRONG +0 of 2", ended.output)
     assert "A CHECK FAILED." in ended.output
 
 

@@ -220,7 +220,7 @@ def alive(group):
 
 
 def ends_soon(group):
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while alive(group) and time.monotonic() < deadline:
         time.sleep(0.1)
     return not alive(group)

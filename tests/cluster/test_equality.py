@@ -116,7 +116,13 @@ class Mover:
         self.job.set_cores(operator, dict(zip(self.nodes, cores.tolist(), strict=True)))
 
 
-def test_moves_and_core_changes_keep_state_order_and_outputs_exact(client, orders):
+def moved_often(metrics):
+    """Whether many shards have moved, and some of each operator between workers."""
+    across = metrics["moves_across"]
+    return metrics["moves"].sum() >= 20 and across.sum() >= 5 and (across > 0).all()
+
+
+def test_moves_and_core_changes_keep_state_order_and_outputs_exact(client, orders, wait_until):
     def without_dictionaries(batch):
         return batch.set_column(0, "stock_id", batch["stock_id"].cast(pa.string()))
 
@@ -132,7 +138,15 @@ def test_moves_and_core_changes_keep_state_order_and_outputs_exact(client, order
     for operator in ("totals", "order"):
         job.set_cores(operator, dict.fromkeys(nodes, 1))
     mover = Mover(job, nodes)
+
+    def enough():
+        mover.move("totals", 4)
+        mover.move("order", 2)
+        return moved_often(job.metrics())
+
     for number, start in enumerate(range(0, len(orders), 1_500)):
+        if number == 35:
+            wait_until(enough, "shards have moved within and between workers")
         job.send(orders.slice(start, 1_500))
         mover.move("totals", 4)
         mover.move("order", 2)
@@ -142,9 +156,7 @@ def test_moves_and_core_changes_keep_state_order_and_outputs_exact(client, order
     job.wait(**RUN)
 
     metrics = job.metrics()
-    assert metrics["moves"].sum() >= 20
-    assert metrics["moves_across"].sum() >= 5
-    assert (metrics["moves_across"] > 0).all()
+    assert moved_often(metrics)
     assert mover.remote_seen >= 1
     assert metrics["rows"].sum() == 2 * len(orders)
     assert metrics["queue"].sum() == 0
@@ -159,11 +171,20 @@ def test_moves_and_core_changes_keep_state_order_and_outputs_exact(client, order
     assert out.groupby("stock_id")["n"].last().tolist() == wanted["n"].tolist()
 
 
-def test_flights_at_a_rate_are_counted_exactly_while_their_executors_move(client, data_path, wait_until):
+def test_flights_at_a_rate_are_counted_exactly_while_their_executors_move(client, data_path, tmp_path, wait_until):
     columns = ["tailnum", "carrier", "dep_delay"]
     table = pq.read_table(data_path("flights_nyc2013/flights.parquet"), columns=columns).slice(0, 30_000)
+    gate = tmp_path / "gate"
+
+    def parts(instance, instances):
+        # The last flights wait until enough shards have moved.
+        for start in range(instance * 500, len(table), instances * 500):
+            while start >= 25_000 and not gate.exists():
+                time.sleep(0.01)
+            yield table.slice(start, 500)
+
     topology = de.Topology("flights")
-    source = de.sources.Arrow(table, rate=20_000, batch_rows=500, parallel=2)
+    source = de.sources.Iterable(parts, rate=20_000, parallel=2)
     flights = topology.source("flights", source)
     logic = {"n": de.aggregate.Count(), "delay": de.aggregate.Sum("dep_delay"), "worst": de.aggregate.Max("dep_delay")}
     flights.key_by("tailnum").compute(logic, name="per_plane", executors=1, shards=16)
@@ -171,13 +192,17 @@ def test_flights_at_a_rate_are_counted_exactly_while_their_executors_move(client
     nodes = sorted(client.nthreads())
     mover = Mover(job, nodes, seed=3)
     job.set_cores("per_plane", dict.fromkeys(nodes, 1))
-    while job.status == "running":
+
+    def ended():
         mover.move("per_plane", 5)
         mover.change_cores("per_plane")
+        if moved_often(job.metrics()):
+            gate.touch()
+        return job.status != "running"
+
+    wait_until(ended, "enough shards have moved, and the job ends", timeout=60)
     job.wait(**RUN)
-    metrics = job.metrics()
-    assert metrics["moves"].sum() >= 20
-    assert metrics["moves_across"].sum() >= 5
+    assert moved_often(job.metrics())
     assert mover.remote_seen >= 1
     frame = table.to_pandas().astype({"tailnum": "object"})
     wanted = frame.groupby("tailnum", dropna=False)["dep_delay"].agg(["size", "sum", "max", "count"])

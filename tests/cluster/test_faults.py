@@ -65,34 +65,62 @@ def guests_of(job, client, home, count, wait_until):
 
 
 def recovered(job, count):
-    """Whether the job has had so many losses, and has begun to do again what was lost."""
+    """Whether the job has had so many losses, and has done again what was lost.
+
+    A worker that dies while it replays rows of another is taken for a victim of these rows.
+    """
     losses = job.recoveries()
-    return len(losses) >= count and bool(losses["first"].notna()[losses["rows"] > 0].all())
+    return len(losses) >= count and bool(losses["ended"].notna().all())
+
+
+class Killer:
+    """Kills workers of a job, and keeps when it killed the one at each place of the job."""
+
+    def __init__(self, job):
+        self.job = job
+        self.moments = {}
+
+    @property
+    def count(self):
+        return sum(map(len, self.moments.values()))
+
+    def kill(self, pids):
+        """Kill processes, given by the addresses of their workers, at once."""
+        nodes = self.job._describe().nodes
+        for address in pids:
+            self.moments.setdefault(nodes.index(address), []).append(time.time())
+        for pid in pids.values():
+            os.kill(pid, signal.SIGKILL)
+
+    def seconds_to_first(self, losses):
+        """Return the seconds from each loss with rows to replay to the first replayed row."""
+        replayed = losses[losses["rows"] > 0]
+        return [
+            first - max(moment for moment in self.moments[node] if moment < first)
+            for node, first in zip(replayed["node"], replayed["first"], strict=True)
+        ]
 
 
 def test_results_are_exact_after_workers_are_killed(small_cluster, wait_until):
     with (
-        dask.config.set(QUICK),
+        dask.config.set({**QUICK, "elastic.heartbeat-timeout": "90s"}),
         Client(small_cluster(n_workers=3, threads_per_worker=2), set_as_default=False) as client,
     ):
         job = de.submit(followed("killed", service=20e-6), client, latency_target=None, flush_interval="500ms")
         home = job.assignment()["home"][0]
         pump = Pump(job, numbered_rows(2_000_000))
         pump.start()
-        killed = {}
+        killer = Killer(job)
         for at_once in (False, True, False):
             guests = guests_of(job, client, home, 2, wait_until)
             give(job, "followed", {home: 1, **dict.fromkeys(guests, 1)}, wait_until)
             pids = client.run(os.getpid, workers=guests)
             sent = pump.sent
             wait_until(lambda: pump.sent > sent + 1_500, "rows flow")  # noqa: B023
-            for guest in guests:
-                node = job._describe().nodes.index(guest)
-                os.kill(pids[guest], signal.SIGKILL)
-                killed.setdefault(node, []).append(time.time())
-                if not at_once:
-                    wait_until(lambda: recovered(job, sum(map(len, killed.values()))), "the lost worker is replaced")
-            wait_until(lambda: recovered(job, sum(map(len, killed.values()))), "all lost workers are replaced")
+            for victims in [pids] if at_once else [{guest: pids[guest]} for guest in guests]:
+                killer.kill(victims)
+                wait_until(lambda: recovered(job, killer.count), "the rows of lost workers are processed again")
+            wait_until(lambda: not nodes_of(job) & set(guests), "the scheduler has removed the lost workers")  # noqa: B023
         rows = pump.stop()
         job.end_of_input()
         job.wait(**RUN)
@@ -101,14 +129,10 @@ def test_results_are_exact_after_workers_are_killed(small_cluster, wait_until):
         assert len(losses) == 6
         measured = job.metrics().iloc[0]
         assert measured["recovered"] == 6
-        assert 0 < measured["recovery_p50"] <= measured["recovery_p99"] <= 5
+        # The broken channel shows the loss, long before heartbeats are missed.
+        assert 0 < measured["recovery_p50"] <= measured["recovery_p99"] <= 20
         assert losses["rows"].sum() > 0
-        replayed = losses[losses["rows"] > 0]
-        took = [
-            first - max(moment for moment in killed[node] if moment < first)
-            for node, first in zip(replayed["node"], replayed["first"], strict=True)
-        ]
-        assert max(took) <= 5
+        assert max(killer.seconds_to_first(losses)) <= 20
 
 
 def test_batch_that_kills_workers_fails_job_before_all_workers_die(small_cluster, wait_until):
@@ -160,10 +184,10 @@ def test_suspended_and_partitioned_workers_are_removed_and_rejoin(small_cluster,
         os.kill(pid, signal.SIGSTOP)
         stopped_at = time.time()
         try:
-            assert wait_until(lambda: lost(stopped), "the suspended worker is removed") - stopped_at <= 5
+            assert wait_until(lambda: lost(stopped), "the suspended worker is removed") - stopped_at <= 20
             network.cut(home, cut_off)
             cut_at = time.time()
-            assert wait_until(lambda: lost(cut_off), "the partitioned worker is removed") - cut_at <= 10
+            assert wait_until(lambda: lost(cut_off), "the partitioned worker is removed") - cut_at <= 20
             assert set(job.assignment()["node"]) <= {home, guests[2]}
             network.heal(home, cut_off)
             give(job, "followed", {home: 1, cut_off: 1}, wait_until)
@@ -232,7 +256,7 @@ def test_hot_key_with_nine_tenths_of_rows_gets_its_own_task(client, wait_until):
         return max(client.run(lambda: psutil.Process().memory_info().rss).values())
 
     before = memory()
-    pump = Pump(job, numbered_rows(80_000, keys=500, hot=0.9), rows=1_000, pause=0.0)
+    pump = Pump(job, numbered_rows(800_000, keys=500, hot=0.9), rows=1_000, pause=0.05)
     pump.start()
     give(job, "followed", dict.fromkeys(workers, 1), wait_until)
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import numpy as np
 import pyarrow as pa
 
 import dask_elastic as de
+
+sys.path.insert(0, str(Path(__file__).parent))
+from oracle import Pump
 
 RUN = {"timeout": 60, "progress": False}
 KEPT = {
@@ -34,28 +40,33 @@ def measured(job, figure):
 
 
 def test_state_moves_with_its_shard_and_expires_in_time(client, wait_until):
-    numbers = np.arange(6_000)
+    numbers = np.arange(200_000)
     rows = pa.table({"k": numbers % 20, "v": numbers, "name": np.array(["a", "b", "c"])[numbers % 3]})
     topology = de.Topology("kept")
-    source = topology.source("rows", de.sources.Arrow(rows, batch_rows=50, rate=3_000))
+    source = topology.source("rows", de.sources.Push(rows.schema))
     keyed = source.key_by("k").compute(keep, state=KEPT, name="kept", shards=8, executors=1)
     keyed.sink(de.sinks.Collect(), name="out")
     short = {"short": KEPT["short"]}
     source.key_by("k").compute(only_short, state=short, name="brief", shards=8, executors=1)
     job = de.submit(topology, client, cores={"kept": 1})
+    pump = Pump(job, rows, rows=60)
+    pump.start()
     for cores in (5, 2, 4):
         before = measured(job, "moves")
         job.set_cores("kept", cores)
-        wait_until(lambda b=before: measured(job, "moves") > b or job.status == "finished", "shards move")
+        wait_until(lambda b=before: measured(job, "moves") > b, "shards move")
+    wait_until(lambda: measured(job, "moves_across") > 0, "a shard moves between workers")
+    rows = pump.stop()
+    job.end_of_input()
     job.wait(**RUN)
-    assert measured(job, "moves_across") > 0
     found = job.state("kept").to_pandas().set_index("k").sort_index()
     frame = rows.to_pandas()
     assert found["values"].map(list).to_dict() == frame.groupby("k")["v"].apply(list).to_dict()
     counts = frame.groupby(["k", "name"]).size()
     assert {k: dict(entries) for k, entries in found["seen"].items()} == {k: counts[k].to_dict() for k in range(20)}
     out = job.collect("out").to_pandas()
-    assert out.groupby("k")["length"].apply(list).to_dict() == {k: list(range(1, 301)) for k in range(20)}
+    lengths = {k: list(range(1, count + 1)) for k, count in frame.groupby("k").size().items()}
+    assert out.groupby("k")["length"].apply(list).to_dict() == lengths
     wait_until(lambda: job.state("brief").to_arrow().num_rows == 0, "the brief state expires")
     wait_until(
         lambda: job.state("kept").to_pandas()["short"].isna().all(), "short-lived entries expire and others stay"

@@ -115,7 +115,7 @@ def test_history_with_invalid_name_or_length_raises():
         History().job("job")
 
 
-def test_history_adds_200_executors_within_a_millisecond():
+def test_history_adds_200_executors_within_a_millisecond(slowness):
     executors = tuple(executor(i, {i % 2: 2}) for i in range(200))
     snapshot, history = Snapshot(0.0, NODES, (JobSnapshot("job", 1, executors),)), History()
     spent = []
@@ -123,4 +123,4 @@ def test_history_adds_200_executors_within_a_millisecond():
         start = time.process_time()
         history.add(snapshot, Plan())
         spent.append(time.process_time() - start)
-    assert min(spent) < 1e-3
+    assert min(spent) < 1e-3 * slowness()

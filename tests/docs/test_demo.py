@@ -46,15 +46,16 @@ def alive(group):
 
 
 def all_ended(group):
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while alive(group) and time.monotonic() < deadline:
         time.sleep(0.1)
     return not alive(group)
 
 
+@pytest.mark.timeout(300)
 def test_demo_with_spark_is_correct_and_moves_shards_and_cores(tmp_path):
-    process = start(tmp_path, "--flights", "100000", *HEAVY, "--seconds", "150", "--dashboard-address", ":0")
-    output, _ = process.communicate(timeout=200)
+    process = start(tmp_path, "--flights", "100000", *HEAVY, "--seconds", "250", "--dashboard-address", ":0")
+    output, _ = process.communicate(timeout=280)
     assert process.returncode == 0, output
     assert "against Spark's batch" in output
     assert "All checks passed." in output
@@ -67,9 +68,10 @@ def test_demo_with_spark_is_correct_and_moves_shards_and_cores(tmp_path):
     assert all_ended(process.pid)
 
 
+@pytest.mark.timeout(200)
 def test_demo_without_spark_is_correct_and_moves_shards_and_cores(tmp_path):
     process = start(tmp_path, "--no-spark", *HEAVY, "--seconds", "30", "--dashboard-address", ":0")
-    output, _ = process.communicate(timeout=100)
+    output, _ = process.communicate(timeout=180)
     assert process.returncode == 0, output
     assert "against pandas" in output
     assert "All checks passed." in output
@@ -80,14 +82,7 @@ def test_demo_without_spark_is_correct_and_moves_shards_and_cores(tmp_path):
     assert all_ended(process.pid)
 
 
-def test_demo_fails_when_no_flight_was_read_in_time(tmp_path):
-    process = start(tmp_path, "--no-spark", "--seconds", "0.1", "--rate", "0.1", "--dashboard-address", ":0")
-    output, _ = process.communicate(timeout=100)
-    assert process.returncode == 1, output
-    assert re.search(r"flights read +WRONG +0 of 336,776", output)
-    assert "Traceback" not in output
-
-
+@pytest.mark.timeout(200)
 @pytest.mark.parametrize("how", ["--spark", "--no-spark"])
 def test_interrupted_demo_leaves_no_process(tmp_path, how):
     process = start(tmp_path, how, "--dashboard-address", ":0")

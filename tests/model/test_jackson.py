@@ -282,7 +282,7 @@ def test_invalid_traffic_raises_with_name(arguments, message):
         arrivals(*arguments)
 
 
-def test_allocate_for_100_executors_takes_under_20_ms():
+def test_allocate_for_100_executors_takes_under_20_ms(slowness):
     random = np.random.default_rng(1)
     arrival = random.uniform(1, 100, 100)
     service = arrival / random.uniform(0.1, 4, 100)
@@ -293,4 +293,4 @@ def test_allocate_for_100_executors_takes_under_20_ms():
         allocation = allocate(100.0, arrival, service, target, 1_000)
         spent.append(time.perf_counter() - start)
     assert allocation.feasible
-    assert min(spent) < 0.02
+    assert min(spent) < 0.02 * slowness()

@@ -223,7 +223,7 @@ def test_balance_of_very_many_shards_does_not_overflow():
 
 
 @pytest.mark.parametrize("hot", [0, 8])
-def test_a_large_executor_is_balanced_within_a_millisecond(hot):
+def test_a_large_executor_is_balanced_within_a_millisecond(hot, slowness):
     random = np.random.default_rng(1)
     load = 1.0 / np.arange(1, 1025) ** 0.5
     random.shuffle(load)
@@ -242,5 +242,5 @@ def test_a_large_executor_is_balanced_within_a_millisecond(hot):
         sums[move.target] += load[move.shard]
     others = np.sort(sums)[: 64 - hot]
     assert others.max() / others.mean() <= 1.2
-    # The quickest of the runs, as others share the machine; the goal is 1 ms, the rest is room for slower ones.
-    assert min(durations) < 0.002
+    # The quickest of the runs, as others share the machine; the goal is 1 ms, the rest is room for noise.
+    assert min(durations) < 0.002 * slowness()

@@ -303,7 +303,7 @@ def test_cost_of_edges():
         migration_cost([[1], [1]], [[1]], [7.0])
 
 
-def test_core_assignment_at_paper_size_is_fast():
+def test_core_assignment_at_paper_size_is_fast(slowness):
     problem = at_home(np.random.default_rng(0), 32, 96, 8, 0.1, 0.4)
     spent = []
     for _ in range(5):
@@ -311,4 +311,4 @@ def test_core_assignment_at_paper_size_is_fast():
         plan = assign_cores(*problem)
         spent.append(time.perf_counter() - start)
     check(problem, plan)
-    assert min(spent) < 0.03
+    assert min(spent) < 0.03 * slowness()

@@ -129,13 +129,13 @@ def test_milp_beats_flux_far_where_the_budget_does_not_bind():
     ("bins", "groups", "change"),
     [(20, 400, {"max_moves": 30}), (60, 1200, {"max_moves": 20}), (60, 1200, {"draining": [0, 1, 2], "max_moves": 20})],
 )
-def test_milp_returns_within_its_time_limit(bins, groups, change):
+def test_milp_returns_within_its_time_limit(bins, groups, change, slowness):
     problem = paper_setting(1, bins=bins, groups=groups, **change)
     # Others share the machine: what counts is the time that it had.
     began = time.process_time()
     placement = Milp(time_limit=1.0).plan(problem)
     validate(problem, placement)
-    assert time.process_time() - began < 1.3
+    assert time.process_time() - began < 1.0 + 0.3 * slowness()
 
 
 def test_milp_with_a_limit_of_zero_still_answers():

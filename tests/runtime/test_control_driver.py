@@ -423,7 +423,7 @@ def busy_cluster(fake):
     return coordinator, report
 
 
-def test_control_never_blocks_event_loop_above_five_milliseconds(fake):
+def test_control_never_blocks_event_loop_above_five_milliseconds(fake, slowness):
     coordinator, report = busy_cluster(fake)
     controller = coordinator.controller
     own, gaps = [], []
@@ -460,12 +460,13 @@ def test_control_never_blocks_event_loop_above_five_milliseconds(fake):
 
     asyncio.run(run())
     assert any(decision.changes for decision in controller.log.of("job"))
-    assert max(own) < 0.005
+    bound = 0.005 * slowness()
+    assert max(own) < bound
     # Garbage collection, or another process, may delay any one period, but not all.
-    assert min(gaps) < 0.005
+    assert min(gaps) < bound
 
 
-def test_planning_yields_to_event_loop_every_few_milliseconds(fake, monkeypatch):
+def test_planning_yields_to_event_loop_every_few_milliseconds(fake, monkeypatch, slowness):
     """Threads that wait for the GIL get it only when the planning thread yields."""
     marks = []
     monkeypatch.setattr(module, "ShortTurns", lambda: lambda: marks.append(time.thread_time()))
@@ -479,7 +480,7 @@ def test_planning_yields_to_event_loop_every_few_milliseconds(fake, monkeypatch)
         marks.append(time.thread_time())
         longest.append(np.diff(marks).max())
         assert len(marks) > EXECUTORS
-    assert min(longest) < 0.003
+    assert min(longest) < 0.003 * slowness()
 
 
 def test_sending_a_thousand_decisions_does_not_block_the_event_loop(bench):

@@ -245,11 +245,15 @@ def test_full_queue_blocks_commit_and_bounds_memory(spark, client, wait_until):
 
     feeding = threading.Thread(target=feed)
     feeding.start()
-    progress = lambda: call_from_spark(Target.from_options(into(job)), Describe("slow")).handoffs  # noqa: E731
-    wait_until(lambda: any(each.waiting == 1 for each in progress()), "an epoch waits")
     seen = []
+
+    def progress():
+        seen.extend(call_from_spark(Target.from_options(into(job)), Describe("slow")).handoffs)
+        return seen
+
+    wait_until(lambda: any(each.waiting == 1 for each in progress()), "an epoch waits")
     while feeding.is_alive():
-        seen += progress()
+        progress()
         feeding.join(0.05)
     assert done == [0, 1, 2]
     assert max(each.waiting for each in seen) == 1
