@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import uuid
 from dataclasses import replace
 
 from dask_elastic._version import __version__
@@ -20,6 +21,9 @@ from dask_elastic.runtime.scheduler.paradigm import demands
 from dask_elastic.runtime.scheduler.worker_calls import WorkerCalls
 from dask_elastic.runtime.scheduler.workers import Workers
 from dask_elastic.vocab.errors import NoWorkers, PlanningError, SubmitError, VersionMismatch
+
+RUN_DIGITS = 12
+"""Hexadecimal digits of the random identifier of a run."""
 
 
 class JobStarts:
@@ -114,8 +118,9 @@ class JobStarts:
         placement = self._place(call, nodes)
         generation = next(self._generations)
         spec = JobSpec(
-            call.name, generation, tuple(nodes), 0, call.summaries, placement.homes, placement.cores, call.options
-        )
+            call.name, generation, tuple(nodes), 0, call.summaries, placement.homes, placement.cores, call.options,
+            run=uuid.uuid4().hex[:RUN_DIGITS],
+        )  # fmt: skip
         pinned = [(operator, index) for operator in call.cores for index in range(len(placement.homes[operator]))]
         return JobRecord(spec, placement.oversubscribed, call.components, pinned)
 

@@ -170,7 +170,7 @@ class JobPart:
             identity = ExecutorId(name, self.spec.node)
             inputs = Inputs(identity, upstream, self._with_event_time(upstream))
             self.sinks[identity] = SinkThread(
-                self.job,
+                self.spec,
                 identity,
                 operator.sink,
                 inputs,
