@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import warnings
 from collections.abc import Mapping
 from types import CellType
 from typing import TYPE_CHECKING, Any
@@ -73,6 +74,11 @@ def submit(
         If an option is unknown or has an invalid value, user code cannot be pickled, the name is in use, the cluster
         has no workers, or versions of dask_elastic differ between client, scheduler and workers.
 
+    Warns
+    -----
+    UserWarning
+        If workers of the cluster hang; names them. The job runs without them until they answer.
+
     Examples
     --------
     >>> import dask_elastic as de
@@ -105,9 +111,14 @@ def submit(
         components=pickle_components(components),
     )
     install(client)
-    name = call_scheduler(client, job).name
-    drop(client, name)
-    return Job(name, client)
+    started = call_scheduler(client, job)
+    if started.silent:
+        left_out = " and ".join(started.silent)
+        warnings.warn(
+            f"job {started.name!r} runs without {left_out}: no answer; it joins when it answers", stacklevel=2
+        )
+    drop(client, started.name)
+    return Job(started.name, client)
 
 
 def install(client: Client) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dask_elastic._version import __version__
 from dask_elastic.runtime.config.control_options import ControlOptions, control_options
+from dask_elastic.runtime.config.worker_options import WorkerOptions, worker_options
 from dask_elastic.runtime.protocol import job_calls, part_calls
 from dask_elastic.runtime.protocol.calls import HandledCall, Handler, Version, handlers_of
 from dask_elastic.runtime.protocol.job_description import JobDescription
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from distributed import Scheduler
 
 logger = logging.getLogger("dask_elastic.scheduler")
+
+T = TypeVar("T")
 
 KEPT_JOBS = 16
 """Ended jobs that are kept; the oldest beyond them are forgotten."""
@@ -56,11 +59,15 @@ class Coordinator:
         self.scheduler = scheduler
         self.jobs = JobTable()
         self.workers = Workers(scheduler)
-        self.calls = WorkerCalls(scheduler)
+        self._misconfigured: SubmitError | None = None
+        control, worker = (
+            self._configured(control_options, ControlOptions),
+            self._configured(worker_options, WorkerOptions),
+        )
+        self.calls = WorkerCalls(scheduler, worker.heartbeat_timeout)
         self.cores = CoreChanges(self.workers, self.jobs, self.calls)
         self.membership = Membership(self.workers, self.jobs, self.calls, self.cores)
-        self._misconfigured: SubmitError | None = None
-        self.controller = ControlDriver(scheduler, self.membership, self.cores, self._control_options())
+        self.controller = ControlDriver(scheduler, self.membership, self.cores, control)
         self.starts = JobStarts(self.workers, self.jobs, self.calls)
         self.health = JobHealth(self.jobs, self.calls, self.membership, self.controller.look_soon)
         self.queries = JobQueries(self.jobs, self.calls)
@@ -69,13 +76,13 @@ class Coordinator:
         self.pushed = PushedSources(self.jobs, self.calls, self.epochs)
         self._starting: set[str] = set()
 
-    def _control_options(self) -> ControlOptions:
+    def _configured(self, read: Callable[[], T], default: Callable[[], T]) -> T:
         try:
-            return control_options()
+            return read()
         except SubmitError as error:  # raised when a job is submitted
             logger.error("%s", error)
             self._misconfigured = error
-            return ControlOptions()
+            return default()
 
     def handlers(self) -> dict[str, Handler]:
         """Return the handlers by operation; none raises into Dask."""
@@ -115,10 +122,10 @@ class Coordinator:
             raise SubmitError(f"a job {name!r} is running already: stop it, or submit under another name=")
         self._starting.add(name)
         try:
-            nodes = await self.starts.nodes(call.version)
+            candidates = await self.starts.candidates(call.version)
             if name in self.jobs:
                 await self._forget(name)
-            record = await self.starts.start(call, nodes)
+            record = await self.starts.start(call, candidates)
         finally:
             self._starting.discard(name)
         self._forget_old()
