@@ -10,6 +10,7 @@ import pytest
 from dask_elastic.runtime.protocol import job_calls, part_calls
 from dask_elastic.runtime.protocol.calls import Version
 from dask_elastic.runtime.protocol.job_status import Status
+from dask_elastic.runtime.protocol.remote_errors import load_error
 from dask_elastic.runtime.scheduler.coordinator import Coordinator
 from dask_elastic.vocab.errors import NodeLost, NoWorkers, SubmitError, VersionMismatch
 
@@ -139,3 +140,64 @@ def test_wrong_timeout_of_heartbeats_is_raised_by_submit(fake, workers):
         coordinator = Coordinator(workers)
     with pytest.raises(SubmitError, match="heartbeat-timeout"):
         asyncio.run(coordinator.submit(fake.submission()))
+
+
+# the scheduler's heartbeats
+
+
+async def ended(coordinator):
+    return await within(coordinator.wait(job_calls.Wait("job", 20.0)))
+
+
+def test_job_fails_when_its_only_worker_hangs(fake):
+    async def run():
+        workers = fake.Scheduler({"a": 2})
+        coordinator = Coordinator(workers)
+        await coordinator.submit(fake.submission())
+        hang(workers, "a", part_calls.End)
+        described = await ended(coordinator)
+        assert described.status is Status.FAILED
+        error = load_error(described.error)
+        assert isinstance(error, NodeLost)
+        assert "worker a of job 'job' does not answer. It was home" in str(error)
+        await coordinator.close()
+
+    asyncio.run(run())
+
+
+def test_job_goes_on_without_guest_that_hangs(fake):
+    async def run():
+        workers = fake.Scheduler({"a": 2})
+        coordinator = Coordinator(workers)
+        await coordinator.submit(fake.submission())
+        workers.add("guest")
+        while (await coordinator.describe(job_calls.Describe("job"))).nodes != ("a", "guest"):
+            await asyncio.sleep(TIMEOUT / 10)
+        hang(workers, "guest", part_calls.Prepare, part_calls.Forget)
+        async with asyncio.timeout(20):
+            while (await coordinator.describe(job_calls.Describe("job"))).nodes != ("a", ""):
+                await asyncio.sleep(TIMEOUT / 10)
+        described = await coordinator.describe(job_calls.Describe("job"))
+        assert described.status is Status.RUNNING
+        await coordinator.close()
+
+    asyncio.run(run())
+
+
+def test_worker_is_pinged_only_while_its_reports_are_missing(fake, workers):
+    async def run():
+        coordinator = Coordinator(workers)
+        await coordinator.submit(fake.submission())
+        record = coordinator.jobs["job"]
+        for node in (0, 1):
+            await coordinator.health.report(fake.report_call(record, node, fake.empty_report(complete=False)))
+        at = record.reports[0].at
+        assert coordinator.heartbeats.silent(at + 1.0) == set()
+        assert coordinator.heartbeats.silent(at + 2.0) == {"a", "b"}
+        record.receive(0, record.reports[0].report, idle=True)
+        assert coordinator.heartbeats.silent(record.reports[0].at + 2.0) == {"b"}
+        await coordinator.stop(job_calls.Stop("job"))
+        assert coordinator.heartbeats.silent(at + 9.0) == set()
+        await coordinator.close()
+
+    asyncio.run(run())

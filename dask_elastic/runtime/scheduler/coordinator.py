@@ -16,6 +16,7 @@ from dask_elastic.runtime.protocol.job_status import JobEvent
 from dask_elastic.runtime.scheduler.control_driver import ControlDriver
 from dask_elastic.runtime.scheduler.core_changes import CoreChanges
 from dask_elastic.runtime.scheduler.epoch_commits import EpochCommits
+from dask_elastic.runtime.scheduler.heartbeats import Heartbeats
 from dask_elastic.runtime.scheduler.job_health import JobHealth
 from dask_elastic.runtime.scheduler.job_queries import JobQueries
 from dask_elastic.runtime.scheduler.job_record import JobRecord
@@ -60,16 +61,15 @@ class Coordinator:
         self.jobs = JobTable()
         self.workers = Workers(scheduler)
         self._misconfigured: SubmitError | None = None
-        control, worker = (
-            self._configured(control_options, ControlOptions),
-            self._configured(worker_options, WorkerOptions),
-        )
+        control = self._configured(control_options, ControlOptions)
+        worker = self._configured(worker_options, WorkerOptions)
         self.calls = WorkerCalls(scheduler, worker.heartbeat_timeout)
         self.cores = CoreChanges(self.workers, self.jobs, self.calls)
         self.membership = Membership(self.workers, self.jobs, self.calls, self.cores)
         self.controller = ControlDriver(scheduler, self.membership, self.cores, control)
         self.starts = JobStarts(self.workers, self.jobs, self.calls)
         self.health = JobHealth(self.jobs, self.calls, self.membership, self.controller.look_soon)
+        self.heartbeats = Heartbeats(self.jobs, self.calls, worker, self.health.hung)
         self.queries = JobQueries(self.jobs, self.calls)
         self.epochs = EpochCommits(scheduler, self.jobs, self.calls, self.health.fail)
         self.queues = OutputQueues(scheduler, self.jobs, self.calls)
@@ -130,6 +130,7 @@ class Coordinator:
             self._starting.discard(name)
         self._forget_old()
         self.controller.wake()
+        self.heartbeats.wake()
         return self._description(record)
 
     # descriptions
@@ -214,6 +215,7 @@ class Coordinator:
     async def close(self) -> None:
         """Forget every job; no call to a worker is in flight afterwards."""
         self.controller.stop()
+        self.heartbeats.stop()
         self.health.cancel()
         for name in [*self.jobs]:
             await self._forget(name)
