@@ -152,6 +152,10 @@ class NodeLost(ElasticError):
     """The job lost a Dask worker on which it ran."""
 
 
+class SchedulerLost(ElasticError):
+    """The client has lost the connection to Dask's scheduler. If the scheduler has ended, so have its jobs."""
+
+
 class PoisonBatch(ElasticError):
     """User code terminated its process: two workers died while processing the same rows.
 

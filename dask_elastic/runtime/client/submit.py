@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 import dask.config
+from distributed.comm.core import CommClosedError
 
 from dask_elastic._version import __version__
-from dask_elastic.runtime.client.call import call_scheduler, default_client
+from dask_elastic.runtime.client.call import call_scheduler, check_connected, default_client, scheduler_lost
 from dask_elastic.runtime.client.job import Job
 from dask_elastic.runtime.client.senders import drop
 from dask_elastic.runtime.config.job_options import job_options
@@ -128,10 +129,19 @@ def install(client: Client) -> None:
     ----------
     client : distributed.Client
         A client of the cluster.
+
+    Raises
+    ------
+    SchedulerLost
+        If the client has lost the scheduler.
     """
+    check_connected(client)
     path = dask.config.get("elastic.installer")
     module, _, function = path.rpartition(".")
-    getattr(importlib.import_module(module), function)(client)
+    try:
+        getattr(importlib.import_module(module), function)(client)
+    except CommClosedError as error:
+        raise scheduler_lost(client, error) from error
 
 
 def _job_name(name: str | None, topology: Topology) -> str:
