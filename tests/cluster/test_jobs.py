@@ -33,6 +33,17 @@ def test_jobs_of_cluster_without_jobs_is_empty(small_cluster):
             de.job("any", fresh)
 
 
+def test_worker_of_cluster_without_jobs_is_retired(small_cluster):
+    cluster = small_cluster(n_workers=2, processes=False)
+    with Client(cluster, set_as_default=False) as client:
+        leaving, staying = client.nthreads()
+        de.retire(leaving, client, timeout="20s")
+        assert "elastic_retire" in cluster.scheduler.handlers
+        job = held(client)
+        assert job._describe().nodes == (staying,)
+        job.forget()
+
+
 @pytest.mark.parametrize("timeout", [0.3, "300ms"])
 def test_wait_timeout_raises_and_leaves_job_running(client, timeout):
     job = held(client)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 
 import pytest
@@ -287,6 +288,25 @@ def test_hanging_worker_does_not_block_join_of_others(on, fake, monkeypatch, ope
         assert record.nodes == ["a", "new"]
 
     on({"a": 2}, test)
+
+
+@pytest.mark.parametrize("cores", [{"a": 1, "b": 1}, {"b": 2}])
+def test_last_workers_leave_without_errors_in_the_scheduler(on, fake, cores):
+    async def test(coordinator, scheduler):
+        errors = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: errors.append(context))
+        record = await submit(coordinator, fake, executors=1)
+        await coordinator.set_cores(SetCores("job", "op0", cores))
+        scheduler.workers.clear()
+        for address in ("b", "a"):
+            coordinator.node_lost(address)
+            await fake.settle()
+        gc.collect()
+        assert errors == []
+        assert record.status is Status.FAILED
+        assert str(load_error(record.error)).startswith("worker a of job 'job' has left the cluster")
+
+    on({"a": 2, "b": 2}, test)
 
 
 # retiring

@@ -39,8 +39,9 @@ class Workers:
         return address in self.scheduler.workers
 
     def leaving(self, address: str) -> bool:
-        """Return whether a worker has to give up its cores: `dask_elastic.retire` or Dask itself retires it."""
-        return address in self.retiring or self.scheduler.workers[address].status.name not in HOSTING
+        """Return whether a worker has to give up its cores: `dask_elastic.retire` or Dask retires it, or it left."""
+        state = self.scheduler.workers.get(address)
+        return address in self.retiring or state is None or state.status.name not in HOSTING
 
     def usable(self) -> list[str]:
         """Return the addresses of the workers that run and are not retired."""
