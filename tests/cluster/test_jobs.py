@@ -155,14 +155,24 @@ def test_ended_jobs_release_their_cores(client):
         job.stop()
 
 
-def test_downscaling_skips_workers_of_running_jobs(small_cluster):
-    cluster = small_cluster(n_workers=2, processes=False)
+def test_downscaling_keeps_only_homes_and_workers_with_tasks(small_cluster):
+    cluster = small_cluster(n_workers=3, processes=False)
     with Client(cluster, set_as_default=False) as client:
-        assert len(cluster.scheduler.workers_to_close(n=1)) == 1
-        job = held(client)
-        assert cluster.scheduler.workers_to_close(n=1) == []
+        closed = cluster.scheduler.workers_to_close
+        assert len(closed(n=3)) == 3
+        job = de.submit(counting(de.sources.Push(SCHEMA), executors=1), client, latency_target=None)
+        [home] = set(job.assignment()["home"])
+        guest, idle = sorted({*client.nthreads()} - {home})
+        job.set_cores("counted", {home: 1, guest: 1})
+        assert closed(n=3) == [idle]
+        job.set_cores("counted", {home: 1})
+        assert sorted(closed(n=3)) == [guest, idle]
+        job.set_cores("counted", {guest: 1})
+        assert closed(n=3) == [idle]
+        de.retire([guest], client, timeout="20s")
+        assert sorted(closed(n=3)) == [guest, idle]
         job.stop()
-        assert len(cluster.scheduler.workers_to_close(n=1)) == 1
+        assert len(closed(n=3)) == 3
 
 
 def test_running_job_defers_scheduler_idle_timeout(small_cluster, wait_until):

@@ -326,6 +326,7 @@ def test_retired_workers_are_drained_become_guests_and_get_no_cores(on, fake):
         assert record.spec.guests == (1,)
         assert scheduler.asked(Members)[-1][1].guests == (1,)
         assert coordinator.needed_workers() == {"a"}
+        assert coordinator.used_workers() == {"a", "c"}
         with pytest.raises(PlanningError, match="worker b is about to leave"):
             await coordinator.set_cores(SetCores("job", "op0", {"b": 1}))
         await coordinator.set_cores(SetCores("job", "op0", 6))

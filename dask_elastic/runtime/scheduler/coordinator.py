@@ -167,6 +167,11 @@ class Coordinator:
         """Return the addresses of the workers without which some job would fail."""
         return {address for record in self.running for address in record.addresses if record.needs(address)}
 
+    def used_workers(self) -> set[str]:
+        """Return the addresses of the workers that running jobs need, or on which they have cores."""
+        used = {a for record in self.running for node, a in record.spec.members if record.holds(node)}
+        return used | self.needed_workers()
+
     async def set_cores(self, call: job_calls.SetCores) -> JobDescription:
         """Set the cores of an operator's executors; see `CoreChanges.set_cores`."""
         await self.cores.set_cores(call.job, call.operator, call.cores, call.executor)
