@@ -45,6 +45,10 @@ class SchemaMismatch(ElasticError):
     """A batch does not have the columns or types of its stream."""
 
 
+class BatchTooLarge(ElasticError):
+    """A row, or a few that cannot be sent apart, is too large for the worker of its source."""
+
+
 class UserCodeError(ElasticError):
     """User code raised an exception.
 

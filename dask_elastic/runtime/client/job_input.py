@@ -64,6 +64,9 @@ class JobInput(ABC):
             If `due` is no time in seconds since the epoch.
         SchemaMismatch
             If earlier rows did not have the source's columns, which has failed the job.
+        BatchTooLarge
+            If a row is too large for the worker of the source: it has more than a quarter of the worker's memory, or
+            than ``elastic.max-frame``. Nothing is sent.
         UnknownOperator
             If the job has no `sources.Push`, or several and `source` is left out.
         TimeoutError

@@ -10,13 +10,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from dask.utils import format_bytes
 
 from dask_elastic.runtime.client.call import ask_scheduler
 from dask_elastic.runtime.client.client_steps import ClientSteps, TimedWait
 from dask_elastic.runtime.client.outlet import Encoded, Outlet, Waiter
 from dask_elastic.runtime.protocol.job_calls import FindSource, PushedSource, Send
 from dask_elastic.runtime.protocol.tables import table_bytes
-from dask_elastic.vocab.errors import ElasticError, NodeLost, SourceError
+from dask_elastic.vocab.errors import BatchTooLarge, ElasticError, NodeLost, SourceError
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -50,6 +51,7 @@ class Sender:
         self._outlet: Outlet | None = None
         self._through_scheduler = False
         self._doubtful = False
+        self._most_bytes: int | None = None
         self._preparing = asyncio.Lock()
 
     def doubt(self) -> None:
@@ -81,12 +83,15 @@ class Sender:
         ------
         TimeoutError
             If it has none.
+        BatchTooLarge
+            If a batch is too large for the worker of the source; none is sent.
         ElasticError
             If the source takes no more rows, or did not take those that were sent before.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
-        if not batches and not self._ready:
+        if not self._ready:
             yield self._prepare
+        self._check_sizes(batches)
         for number, batch in enumerate(batches):
             try:
                 yield from self._send_one(batch, due, deadline)
@@ -99,6 +104,17 @@ class Sender:
                 ) from error
         if wait:
             yield from self.flush(timeout)
+
+    def _check_sizes(self, batches: Sequence[pa.RecordBatch]) -> None:
+        most = self._most_bytes
+        for batch in batches:
+            if most is not None and (nbytes := batch.nbytes) > most:
+                has = "1 row has" if batch.num_rows == 1 else f"{batch.num_rows} rows have"
+                raise BatchTooLarge(
+                    f"source {self.source!r} of job {self.job!r}: {has} {format_bytes(nbytes)}, and the worker takes "
+                    f"{format_bytes(most)} at once, the smaller of elastic.max-frame and a quarter of its "
+                    "memory. Nothing was sent: send smaller rows, or give workers more memory"
+                )
 
     def _send_one(self, batch: pa.RecordBatch, due: float | None, deadline: float | None) -> ClientSteps:
         encoded: Encoded | None = None
@@ -189,6 +205,7 @@ class Sender:
                 self.close()
                 raise
             self._doubtful = False
+            self._most_bytes = place.most_bytes
             if outlet is not None:
                 restarted = place.generation != outlet.place.generation
                 if not outlet.ended and not restarted:

@@ -219,11 +219,14 @@ class PushedSource(NamedTuple):
         The generation of the job.
     addresses : tuple of str
         The worker of each of its instances.
+    most_bytes : int or None
+        Bytes of the largest batch that a client may send; None for no limit.
     """
 
     name: str
     generation: int
     addresses: tuple[str, ...]
+    most_bytes: int | None = None
 
 
 @dataclass(frozen=True)

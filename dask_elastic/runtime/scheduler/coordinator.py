@@ -73,7 +73,7 @@ class Coordinator:
         self.queries = JobQueries(self.jobs, self.calls)
         self.epochs = EpochCommits(scheduler, self.jobs, self.calls, self.health.fail)
         self.queues = OutputQueues(scheduler, self.jobs, self.calls)
-        self.pushed = PushedSources(self.jobs, self.calls, self.epochs)
+        self.pushed = PushedSources(self.workers, worker.max_frame, self.jobs, self.calls, self.epochs)
         self._starting: set[str] = set()
 
     def _configured(self, read: Callable[[], T], default: Callable[[], T]) -> T:

@@ -55,6 +55,11 @@ class Workers:
             await asyncio.sleep(START_POLL)
         return self.usable()
 
+    def memory(self, address: str) -> int | None:
+        """Return the bytes of memory that a worker may have; None without a limit."""
+        state = self.scheduler.workers.get(address)
+        return int(getattr(state, "memory_limit", None) or 0) or None
+
     def slots(self, address: str) -> int:
         """Return the cores of a worker; one that is to leave offers none."""
         return 0 if self.leaving(address) else int(self.scheduler.workers[address].nthreads)
