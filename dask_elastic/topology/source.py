@@ -63,6 +63,9 @@ class Source(ABC):
         The column with the event time of each row.
     slack : float
         A row is late if its event time is more than this many seconds before the newest one so far.
+    blocks : bool
+        Whether `read` may wait for something, such as a file, a server or user code; each instance then has a thread
+        that reads, beside the one that sends. False if all rows are in memory.
     pushed : bool
         True if `job.send` delivers the rows, instead of the source reading them.
     epochs : int
@@ -94,6 +97,7 @@ class Source(ABC):
     rate: float | None = None
     event_time: str | None = None
     slack: float = 0.0
+    blocks: bool = True
     pushed: bool = False
     epochs: int = 0
     staging_bytes: int = 0

@@ -60,6 +60,8 @@ class Arrow(ColumnSource):
     [{'a': [3]}]
     """
 
+    blocks = False
+
     def __init__(
         self,
         rows: pa.Table | pa.RecordBatch | Sequence[pa.RecordBatch],
