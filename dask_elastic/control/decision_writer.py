@@ -104,7 +104,7 @@ class DecisionWriter:
             None if no change is carried out and neither status nor proposal differ from the last decision.
         """
         status = (outlook.feasible, outlook.starved > 0, outlook.bound, frozenset(job_plan.deferred))
-        proposed = frozenset((change.key, tuple(change.after.tolist())) for change in job_plan.changes)
+        proposed = frozenset((change.key, tuple(change.after.items())) for change in job_plan.changes)
         key = job_key(job_plan.job)
         before, proposed_before = self._last.get(key, (_NOTHING_TO_REPORT, None))
         if not job_plan.applied and status == before and (not proposed or proposed == proposed_before):

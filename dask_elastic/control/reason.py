@@ -85,7 +85,7 @@ def _causes(
     leaving = [
         node.address
         for index, node in enumerate(nodes)
-        if node.retiring and any(change.before[index] > change.after[index] for change in changes)
+        if node.retiring and any(change.taken.get(index, 0) < 0 for change in changes)
     ]
     if leaving:
         found.append(f"{_names(leaving)} {'is' if len(leaving) == 1 else 'are'} retiring")
@@ -100,9 +100,9 @@ def _causes(
     released = (portion.keep < demand.current).any()
     if released:
         return [f"it has had surplus cores for at least {settings.release_after:g} s"]
-    if any(change.after.sum() < change.before.sum() for change in changes):
+    if any(sum(change.taken.values()) < 0 for change in changes):
         return ["other executors need cores that it can spare"]
-    if any(change.after.sum() > change.before.sum() for change in changes):
+    if any(sum(change.taken.values()) > 0 for change in changes):
         return ["an additional core reduces the state that has to move"]
     return ["cores move to other nodes, to reduce network traffic or to free cores"]
 
