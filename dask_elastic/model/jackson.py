@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 from dask_elastic.model.bulk_steps import MANY, Greedy, present_in_all
 from dask_elastic.model.queueing import MOST_SERVERS, erlang_b, next_erlang_b, waiting_customers, whole
 from dask_elastic.vocab.errors import PlanningError
-from dask_elastic.vocab.numbers import as_floats, is_number
+from dask_elastic.vocab.numbers import as_floats, check_total, is_number
 
 _SURELY_ABOVE = 1 + 1e-9
 """Relative accuracy of a running sum; closer to the target than this, the latency is summed anew."""
@@ -174,7 +174,7 @@ def allocate(
     """
     loads = _loads(external, arrival, service)
     weights = _weights(weight, len(loads))
-    limit = whole("available", available)
+    limit = whole("available", available, MOST_SERVERS)
     if not (is_number(latency_target) and latency_target > 0):
         raise PlanningError(f"latency_target is {latency_target!r}: give seconds above 0.")
     if limit < len(loads):
@@ -183,7 +183,7 @@ def allocate(
     if sum(cores) > limit:
         return Allocation(np.array(_share(loads, limit), dtype=np.int64), math.inf, False)
     latency = _latency(external, _add_cores(external, loads, weights, cores, latency_target, limit))
-    return Allocation(np.array(cores, dtype=np.int64), latency, latency <= latency_target)
+    return Allocation(np.array(cores, dtype=np.int64), latency, bool(latency <= latency_target))
 
 
 def _add_cores(
@@ -351,6 +351,7 @@ def _loads(external: float, arrival: ArrayLike, service: ArrayLike) -> list[floa
     if not np.isfinite(loads).all():
         executor = int(np.flatnonzero(~np.isfinite(loads))[0])
         raise PlanningError(f"service[{executor}] is {float(serving[executor])!r}: too small for its arrival rate.")
+    check_total("arrival / service", loads)
     result: list[float] = loads.tolist()
     return result
 
@@ -359,7 +360,9 @@ def _weights(weight: ArrayLike | None, executors: int) -> list[float]:
     """Check and return the tuples per customer of each executor, 1 by default."""
     if weight is None:
         return [1.0] * executors
-    weights: list[float] = _vector("weight", weight).tolist()
+    given = _vector("weight", weight)
+    check_total("weight", given)
+    weights: list[float] = given.tolist()
     if len(weights) != executors:
         raise PlanningError(f"weight has {len(weights)} entries for {executors} executors: give one per executor.")
     return weights

@@ -159,7 +159,7 @@ def mmk_sojourn(arrival: float, service: float, servers: int) -> float:
         raise PlanningError(f"arrival is {arrival!r}: give a finite rate of 0 or more.")
     if not (is_number(service) and 0 < service < math.inf):
         raise PlanningError(f"service is {service!r}: give a finite rate above 0.")
-    load = arrival / service
+    load = float(arrival) / float(service)
     if not load < count:
         return math.inf
     must_wait = erlang_c(load, count, erlang_b(load, count))

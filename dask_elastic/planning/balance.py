@@ -136,7 +136,7 @@ def balance(
     if not (is_number(threshold) and threshold >= 1):
         raise PlanningError(f"threshold is {threshold!r}: the greatest load is never below the mean, give 1 or more.")
     tables = _Tables(_whole(loads), places, len(ids), nodes)
-    final = _search(tables, threshold)
+    final = _search(tables, float(threshold))
     first = {shard: int(places[shard]) for shard in final}
     return [ShardMove(shard, ids[first[shard]], ids[place]) for shard, place in final.items() if place != first[shard]]
 

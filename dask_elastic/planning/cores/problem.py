@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dask_elastic.planning.cores.columns import CoreColumns, Cores
 from dask_elastic.vocab.errors import Infeasible, PlanningError
-from dask_elastic.vocab.numbers import as_array, as_floats, is_number, is_whole
+from dask_elastic.vocab.numbers import as_array, as_floats, check_total, is_number, is_whole
 
 Amounts = NDArray[np.float64]
 
@@ -237,4 +237,5 @@ def amounts(name: str, values: ArrayLike, shape: tuple[int, ...]) -> Amounts:
     wrong = array[~(np.isfinite(array) & (array >= 0))]
     if wrong.size:
         raise PlanningError(f"{name} contains {float(wrong[0])!r}: give finite numbers of 0 or more.")
+    check_total(name, array)
     return array
