@@ -117,8 +117,8 @@ class ExecutorSnapshot:
         """
         if self.shard_load is None or not len(self.shard_load):
             return 0.0
-        total = float(self.shard_load.sum())
-        return float(self.shard_load.max()) / total if total > 0 else 0.0
+        total = float(np.add.reduce(self.shard_load))
+        return float(np.maximum.reduce(self.shard_load)) / total if total > 0 else 0.0
 
 
 @dataclass(frozen=True, eq=False)
