@@ -65,6 +65,8 @@ class Source(ABC):
         A row is late if its event time is more than this many seconds before the newest one so far.
     pushed : bool
         True if `job.send` delivers the rows, instead of the source reading them.
+    sent_schema : Schema or None
+        For such a source: the schema to which `job.send` casts rows; with None, it sends them as they are.
     epochs : int
         For a pushed source that receives whole epochs from another engine: the most epochs that wait; 0 otherwise.
     staging_bytes : int
@@ -95,6 +97,7 @@ class Source(ABC):
     event_time: str | None = None
     slack: float = 0.0
     pushed: bool = False
+    sent_schema: pa.Schema | None = None
     epochs: int = 0
     staging_bytes: int = 0
 

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pyarrow as pa
 import pytest
-from counting_jobs import NUMBERS, RUN, SCHEMA, counting, held
+from counting_jobs import NUMBERS, RUN, SCHEMA, counting
 from distributed import Client, get_client, worker_client
 from distributed.security import Security
 
@@ -277,13 +277,18 @@ def test_source_ended_by_another_client_refuses_rows(cluster, client):
 
 
 def test_failed_job_raises_its_error_from_next_send_and_counts_lost_rows(client):
-    job = held(client)
-    job.send(pa.table({"k": ["one"]}))
-    with pytest.raises(errors.SchemaMismatch, match="missing: 'v'"):
+    def refuse(rows):
+        raise ValueError("no such number")
+
+    topology = de.Topology("refusing")
+    topology.source("rows", de.sources.Push(SCHEMA)).map(refuse, name="tidy").sink(de.sinks.Collect(), name="out")
+    job = de.submit(topology, client)
+    job.send(NUMBERS)
+    with pytest.raises(errors.UserCodeError, match=r"operator 'tidy'.*no such number"):
         send_until_it_raises(job, NUMBERS)
     with pytest.raises(errors.JobFailed):
         job.wait(**RUN)
-    with pytest.raises(errors.SchemaMismatch):
+    with pytest.raises(errors.UserCodeError):
         job.send(NUMBERS)
 
 

@@ -132,14 +132,15 @@ def _job_name(name: str | None, topology: Topology) -> str:
 
 def _summary(component: Component) -> ComponentSummary:
     operator = component.operator
-    instances, shards, pushed, epochs = None, 1, False, 0
+    instances, shards, pushed, epochs, sent = None, 1, False, 0, None
     if isinstance(operator, Compute):
         instances, shards = operator.executors, operator.shards
     elif isinstance(operator, SourceOperator):
         source = operator.source
         instances, pushed, epochs = source.parallel, source.pushed, source.epochs
+        sent = None if source.sent_schema is None else source.sent_schema.serialize().to_pybytes()
     return ComponentSummary(
-        component.name, component.kind, component.inputs, component.operators, instances, shards, pushed, epochs
+        component.name, component.kind, component.inputs, component.operators, instances, shards, pushed, epochs, sent
     )
 
 

@@ -101,6 +101,8 @@ class ComponentSummary:
         Whether a client sends the rows of the source.
     epochs : int
         Epochs that may wait at an instance of a source for Spark; 0 for all others.
+    sent_schema : bytes or None
+        The schema that the source declares for the rows that clients send, as an Arrow IPC message.
     """
 
     name: str
@@ -111,6 +113,7 @@ class ComponentSummary:
     shards: int
     pushed: bool = False
     epochs: int = 0
+    sent_schema: bytes | None = None
 
 
 @dataclass(frozen=True)

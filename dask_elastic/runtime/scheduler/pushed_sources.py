@@ -44,7 +44,9 @@ class PushedSources:
         source = _source_of(record, call.source)
         _check_alive(record)
         addresses = tuple(record.nodes[node] for node in record.spec.homes[source])
-        return job_calls.PushedSource(source, record.spec.generation, addresses)
+        return job_calls.PushedSource(
+            source, record.spec.generation, addresses, record.spec.summary(source).sent_schema
+        )
 
     async def send(self, call: job_calls.Send) -> bool:
         """Forward rows to a pushed source; returns False when it has no room."""
