@@ -90,6 +90,8 @@ class Source(ABC):
     True
     >>> source.accept(pa.RecordBatch.from_pydict({"number": [7]})).num_rows
     1
+    >>> source.known_schema() is None
+    True
     """
 
     parallel: int = 1
@@ -145,6 +147,16 @@ class Source(ABC):
             When they do not fit the schema.
         """
         return rows
+
+    def known_schema(self) -> pa.Schema | None:
+        """Return the schema of the rows that it yields, if that is known; called after `check` on the client.
+
+        Returns
+        -------
+        Schema or None
+            The schema, with which operators are checked when the job is submitted. The default knows none.
+        """
+        return None
 
     @abstractmethod
     def read(self, context: SourceContext) -> Iterator[tuple[pa.RecordBatch, object]]:

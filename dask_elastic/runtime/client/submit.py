@@ -20,6 +20,7 @@ from dask_elastic.runtime.config.tls_policy import check_exposure
 from dask_elastic.runtime.protocol.job_calls import Submit
 from dask_elastic.runtime.protocol.job_spec import STATIC, ComponentSummary
 from dask_elastic.topology.component import Branch, Component, Exit, build_components
+from dask_elastic.topology.known_schemas import known_inputs
 from dask_elastic.topology.operators import Compute, SourceOperator
 from dask_elastic.topology.topology import Topology
 from dask_elastic.topology.validation import check_name
@@ -69,6 +70,9 @@ def submit(
         If `topology` is not a Topology.
     TopologyError
         If the topology cannot run, for example because an operator has no input.
+    SchemaMismatch
+        If an operator reads a column that its input lacks, or the streams of a union differ in the type of a key or of
+        an aggregated column, as far as that is known before the job runs.
     SubmitError
         If an option is unknown or has an invalid value, user code cannot be pickled, the name is in use, the cluster
         has no workers, or versions of dask_elastic differ between client, scheduler and workers.
@@ -96,6 +100,7 @@ def submit(
     for component in components:
         if isinstance(component.operator, SourceOperator):
             component.operator.source.check()
+    known_inputs(topology)
     job = Submit(
         name=_job_name(name, topology),
         version=__version__,

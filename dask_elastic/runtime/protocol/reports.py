@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from dask_elastic.runtime.protocol.calls import Call
 from dask_elastic.runtime.protocol.job_spec import JobOptions
+from dask_elastic.vocab.column_types import ColumnTypes
 
 
 @dataclass(frozen=True)
@@ -145,6 +146,21 @@ class InstanceTime(NamedTuple):
     late: int
 
 
+class InputTypes(NamedTuple):
+    """The types of the columns that an executor has got first, of an operator that reads a union.
+
+    Parameters
+    ----------
+    operator : str
+        The operator.
+    first : ColumnTypes
+        The types, and the upstream operator that sent them.
+    """
+
+    operator: str
+    first: ColumnTypes
+
+
 class StagedBytes(NamedTuple):
     """Bytes that an instance of a source for Spark has staged in memory and on disk."""
 
@@ -171,6 +187,8 @@ class PartReport:
         Rows that Spark has staged.
     event_times : tuple of InstanceTime
         Watermarks.
+    unions : tuple of InputTypes
+        The types of what executors there that read a union get.
     dead_letters : dict of str to int
         Rows for which user code raised, by operator.
     refused : int
@@ -189,6 +207,7 @@ class PartReport:
     staged: tuple[StagedBytes, ...] = ()
     sinks: tuple[InstanceRows, ...] = ()
     event_times: tuple[InstanceTime, ...] = ()
+    unions: tuple[InputTypes, ...] = ()
     dead_letters: dict[str, int] = field(default_factory=dict)
     refused: int = 0
     lost: tuple[str, ...] = ()

@@ -7,6 +7,7 @@ from dask_elastic.runtime.protocol.remote_errors import dump_error
 from dask_elastic.runtime.protocol.reports import (
     ExecutorDetail,
     ExecutorReport,
+    InputTypes,
     InstanceRows,
     PartReport,
     StagedBytes,
@@ -36,6 +37,11 @@ def part_report(job_part: JobPart) -> PartReport:
         ),
         sinks=tuple(InstanceRows(*sink.identity, sink.rows) for sink in job_part.sinks.values()),
         event_times=event_times(job_part),
+        unions=tuple(
+            InputTypes(identity.component, union.first)
+            for identity, home in job_part.homes.items()
+            if (union := home.executor.store.union) is not None and union.first is not None
+        ),
         dead_letters=dict(job_part.dead_letters.counts),
         refused=job_part.messages_refused,
         lost=tuple(sorted(job_part.members.lost)),
