@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dask_elastic.topology.aggregates.aggregation import Aggregate, BoundAggregate
 from dask_elastic.topology.aggregates.operand import Operand
@@ -35,8 +37,8 @@ def known_inputs(topology: OperatorGraph) -> dict[str, pa.Schema | None]:
     Raises
     ------
     SchemaMismatch
-        When an operator reads a column that its input lacks, or the streams of a union differ in the type of a column
-        on which state depends.
+        When an operator reads a column that its input lacks, an expression cannot be evaluated, or the streams of a
+        union differ in the type of a column on which state depends.
     TopologyError
         When an aggregate does not support the type of its column.
 
@@ -96,8 +98,8 @@ def _output(operator: Operator, known: Known) -> Known:
             schema = operator.source.known_schema()
             return {} if schema is None else {operator.name: schema}
         case Filter():
-            for schema in known.values():
-                select_columns(_no_rows(schema), operator.columns, operator.name)
+            for origin, schema in known.items():
+                _check_filter(operator, origin, schema)
             return known
         case MapOperator():
             for schema in known.values():
@@ -106,6 +108,27 @@ def _output(operator: Operator, known: Known) -> Known:
         case Compute():
             return _computed(operator, known)
     return {}
+
+
+def _check_filter(operator: Filter, origin: str, schema: pa.Schema) -> None:
+    rows = select_columns(_no_rows(schema), operator.columns, operator.name)
+    if not isinstance(operator.predicate, pc.Expression):
+        return
+    try:
+        operator.apply(rows)
+    except (pa.ArrowException, NotImplementedError, TypeError) as error:
+        missing = re.search(r"FieldRef\.Name\((.*?)\)", str(error))
+        if missing is None and any(map(pa.types.is_null, schema.types)):
+            return  # A column that has only nulls so far, as that of an empty table, tells nothing.
+        reason = (
+            f"reads column {missing[1]!r}, which its input lacks"
+            if missing and missing[1] not in rows.schema.names
+            else f"cannot evaluate {operator.predicate}: {error}"
+        )
+        columns = ", ".join(f"{field.name}: {field.type}" for field in rows.schema)
+        raise SchemaMismatch(
+            f"filter {operator.name!r} {reason}; the columns of {origin!r} are {columns}. Correct the expression."
+        ) from error
 
 
 def _computed(operator: Compute, known: Known) -> Known:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+import pyarrow.compute as pc
 import pytest
 from counting_jobs import RUN, counting_rows, mapped
 from distributed import Client
@@ -103,6 +104,15 @@ def test_missing_column_is_refused_at_submit(client, numbers):
     rows.key_by("kk").compute({"n": de.aggregate.Count()}, name="counted")
     with pytest.raises(errors.ElasticError, match=r"'kk'"):
         de.submit(topology, client)
+
+
+def test_misspelt_column_of_an_expression_is_refused_at_submit(client, numbers):
+    topology = de.Topology("t")
+    rows = topology.source("rows", de.sources.Arrow(numbers))
+    rows.filter(pc.field("w") > 15, name="large").sink(de.sinks.Collect(), name="out")
+    with pytest.raises(errors.SchemaMismatch, match="filter 'large' reads column 'w', which its input lacks"):
+        de.submit(topology, client)
+    assert de.jobs(client) == []
 
 
 def test_job_name_in_use_is_refused_and_another_accepted(client, held, numbers):
