@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 import dask.config
+import pyarrow as pa
 
 from dask_elastic._version import __version__
+from dask_elastic.executor.keyed_state import empty_state
 from dask_elastic.runtime.client.call import call_scheduler, default_client
 from dask_elastic.runtime.client.job import Job
 from dask_elastic.runtime.client.senders import drop
@@ -19,6 +21,7 @@ from dask_elastic.runtime.config.job_options import job_options
 from dask_elastic.runtime.config.tls_policy import check_exposure
 from dask_elastic.runtime.protocol.job_calls import Submit
 from dask_elastic.runtime.protocol.job_spec import STATIC, ComponentSummary
+from dask_elastic.runtime.protocol.tables import table_bytes
 from dask_elastic.topology.component import Branch, Component, Exit, build_components
 from dask_elastic.topology.known_schemas import known_inputs
 from dask_elastic.topology.operators import Compute, SourceOperator
@@ -100,11 +103,11 @@ def submit(
     for component in components:
         if isinstance(component.operator, SourceOperator):
             component.operator.source.check()
-    known_inputs(topology)
+    inputs = known_inputs(topology)
     job = Submit(
         name=_job_name(name, topology),
         version=__version__,
-        summaries=tuple(map(_summary, components)),
+        summaries=tuple(_summary(component, inputs) for component in components),
         options=checked,
         cores=_checked_cores(components, cores or {}, checked.paradigm),
         components=pickle_components(components),
@@ -135,18 +138,17 @@ def _job_name(name: str | None, topology: Topology) -> str:
         raise SubmitError(str(error)) from error
 
 
-def _summary(component: Component) -> ComponentSummary:
+def _summary(component: Component, inputs: Mapping[str, pa.Schema | None]) -> ComponentSummary:
     operator = component.operator
-    instances, shards, pushed, epochs, sent = None, 1, False, 0, None
+    about: dict[str, Any] = {"instances": None, "shards": 1}
     if isinstance(operator, Compute):
-        instances, shards = operator.executors, operator.shards
+        empty = table_bytes(empty_state(operator, inputs[operator.name])).to_pybytes()
+        about = {"instances": operator.executors, "shards": operator.shards, "empty_state": empty}
     elif isinstance(operator, SourceOperator):
         source = operator.source
-        instances, pushed, epochs = source.parallel, source.pushed, source.epochs
         sent = None if source.sent_schema is None else source.sent_schema.serialize().to_pybytes()
-    return ComponentSummary(
-        component.name, component.kind, component.inputs, component.operators, instances, shards, pushed, epochs, sent
-    )
+        about |= {"instances": source.parallel, "pushed": source.pushed, "epochs": source.epochs, "sent_schema": sent}
+    return ComponentSummary(component.name, component.kind, component.inputs, component.operators, **about)
 
 
 def _checked_cores(components: tuple[Component, ...], cores: Mapping[str, int], paradigm: str) -> dict[str, int]:
