@@ -135,7 +135,7 @@ def test_client_without_way_to_workers_sends_through_scheduler(small_cluster, mo
         job.end_of_input()
         job.wait(**RUN)
         assert numbers_of(job) == list(range(11))
-        with pytest.raises(errors.JobFailed, match="is finished: it takes no more rows"):
+        with pytest.raises(errors.JobEnded, match="is finished: it takes no more rows"):
             job.send(one(11))
 
 
@@ -249,7 +249,7 @@ def test_send_waits_while_source_is_full_and_times_out(client):
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(job.send, MEGABYTE)
         de.job("stuck", client).stop()
-        with pytest.raises(errors.JobFailed, match="takes no more rows"):
+        with pytest.raises(errors.JobEnded, match="takes no more rows"):
             waiting.result(timeout=30)
 
 
@@ -298,7 +298,7 @@ def test_drain_keeps_sent_rows_and_later_send_raises(client):
         job.send(one(number))
     job.drain(timeout=30)
     assert numbers_of(job) == list(range(100))
-    with pytest.raises(errors.JobFailed, match="is finished: it takes no more rows"):
+    with pytest.raises(errors.JobEnded, match="is finished: it takes no more rows"):
         job.send(one(100))
 
 

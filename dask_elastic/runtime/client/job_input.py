@@ -76,8 +76,8 @@ class JobInput(ABC):
             If the source has ended; the message says how many rows, sent before, it has not taken.
         NodeLost
             If the worker was lost; rows sent before may be lost with it.
-        JobFailed
-            If the job has ended. If it failed, the error that it failed with is raised instead.
+        JobEnded
+            If the job has finished or was stopped. If it failed, the error that it failed with is raised.
 
         Notes
         -----
