@@ -82,6 +82,21 @@ def test_cores_for_unknown_operator_are_refused(client, numbers):
         de.submit(counting_rows(numbers), client, cores={"counted": 0})
 
 
+def test_more_cores_than_slots_are_refused(client, numbers):
+    with pytest.raises(errors.SubmitError, match=r"cores=\{'counted': 99\}: .* slots, which are 6\. Give at most 6"):
+        de.submit(counting_rows(numbers), client, cores={"counted": 99})
+    assert de.jobs(client) == []
+
+
+def test_address_or_cluster_in_place_of_client_is_refused_with_a_hint(cluster, numbers):
+    address = cluster.scheduler_address
+    with pytest.raises(TypeError, match=f"of type str: give a client .*, dask.distributed.Client\\('{address}'\\)"):
+        de.submit(counting_rows(numbers), address)
+    for call in (de.jobs, lambda given: de.job("job", given)):
+        with pytest.raises(TypeError, match=r"of type LocalCluster: give a client .*Client\(cluster\)"):
+            call(cluster)
+
+
 def test_submit_of_non_topology_is_refused(client):
     with pytest.raises(TypeError, match="takes a Topology, not str"):
         de.submit("topology", client)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Literal
 
-from dask_elastic.runtime.client.call import call_scheduler, default_client
+from dask_elastic.runtime.client.call import call_scheduler, checked_client
 from dask_elastic.runtime.client.job_input import JobInput, seconds_of
 from dask_elastic.runtime.client.job_reader import JobReader
 from dask_elastic.runtime.client.job_view import html, summary
@@ -292,7 +292,7 @@ def job(name: str, client: Client | None = None) -> Job:
     ...     de.job("letters", client).status
     'finished'
     """
-    found = Job(name, client or default_client())
+    found = Job(name, checked_client(client))
     found.status  # noqa: B018 - raises for a job that is not known
     return found
 
@@ -317,7 +317,7 @@ def jobs(client: Client | None = None) -> list[Job]:
     ...     jobs(client)
     []
     """
-    client = client or default_client()
+    client = checked_client(client)
     try:
         known = call_scheduler(client, job_calls.ListJobs())
     except UnknownJob:

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from dask_elastic._version import __version__
 from dask_elastic.executor.keyed_state import empty_state
-from dask_elastic.runtime.client.call import call_scheduler, default_client
+from dask_elastic.runtime.client.call import call_scheduler, checked_client
 from dask_elastic.runtime.client.job import Job
 from dask_elastic.runtime.client.senders import drop
 from dask_elastic.runtime.config.job_options import job_options
@@ -54,8 +54,8 @@ def submit(
     name : str, optional
         Name of the job; the topology's name if left out. Two running jobs cannot have the same name.
     cores : mapping of str to int, optional
-        Cores of each executor, by stateful operator. The control loop does not change them, as after
-        `Job.set_cores`. Other operators start with the remaining cores.
+        Cores of each executor, by stateful operator, at most the slots of the cluster. The control loop does not change
+        them, as after `Job.set_cores`. Other operators start with the remaining cores.
     **options
         What the control loop aims at: ``latency_target``, ``planner``, ``paradigm``, ``dry_run``. How the job runs:
         ``on_error``, ``inbox_time``, ``queue_time``, ``balance_interval``, ``balance_threshold``, ``flush_interval``,
@@ -70,7 +70,7 @@ def submit(
     Raises
     ------
     TypeError
-        If `topology` is not a Topology.
+        If `topology` is not a Topology, or `client` is not a Client.
     TopologyError
         If the topology cannot run, for example because an operator has no input.
     SchemaMismatch
@@ -96,7 +96,7 @@ def submit(
     """
     if not isinstance(topology, Topology):
         raise TypeError(f"submit takes a Topology, not {type(topology).__name__}")
-    client = client or default_client()
+    client = checked_client(client)
     check_exposure([client.scheduler.address])
     checked = job_options(options)
     components = build_components(topology)
