@@ -118,11 +118,24 @@ def report_seconds(options: JobOptions, idle: bool) -> float:
 
 
 class InstanceRows(NamedTuple):
-    """Rows that an instance of a source has read, or that an instance of a sink has written."""
+    """Rows that an instance of a source has read, or that an instance of a sink has written.
+
+    Parameters
+    ----------
+    operator : str
+        A source or a sink.
+    instance : int
+        Which of its instances.
+    rows : int
+        The rows so far.
+    rate : float
+        Rows per second that the instance of a source reads at the moment.
+    """
 
     operator: str
     instance: int
     rows: int
+    rate: float = 0.0
 
 
 class InstanceTime(NamedTuple):

@@ -29,7 +29,10 @@ def part_report(job_part: JobPart) -> PartReport:
         error=None if job_part.error is None else dump_error(job_part.error),
         executors=tuple(map(_executor, measures)),
         details=tuple(map(_detail, measures)),
-        sources=tuple(InstanceRows(*source.identity, source.rows) for source in job_part.sources.values()),
+        sources=tuple(
+            InstanceRows(*source.identity, source.rows, source.rows_per_second())
+            for source in job_part.sources.values()
+        ),
         staged=tuple(
             StagedBytes(source.identity.component, source.mailbox.memory, source.mailbox.spilled)
             for source in job_part.sources.values()
