@@ -175,8 +175,9 @@ class Job(JobInput, JobReader):
                     described = self._noted(self._ask(job_calls.Wait(self.name, left)))
                 line.show(described)
             except KeyboardInterrupt:
-                line.say(f"Job {self.name!r} goes on. Stop it with job.stop(), or find it again with "
-                         f"dask_elastic.job({self.name!r}).")  # fmt: skip
+                if not getattr(self.client, "reports_interrupts", False):
+                    line.say(f"Job {self.name!r} goes on. Stop it with job.stop(), or find it again with "
+                             f"dask_elastic.job({self.name!r}).")  # fmt: skip
                 raise
         self._raise_for(described)
 
