@@ -146,6 +146,8 @@ class JobSnapshot:
         seconds.
     latency_p99 : float or None
         The 99th percentile of that latency, in seconds.
+    source_rate : float
+        Rows per second that its sources read.
     """
 
     name: str
@@ -157,6 +159,7 @@ class JobSnapshot:
     dry_run: bool = False
     latency: float | None = None
     latency_p99: float | None = None
+    source_rate: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)

@@ -101,6 +101,9 @@ class Arrow(ColumnSource):
             pruned.columns = pruned._needed = None
         return pruned
 
+    def _offered(self) -> pa.Schema:
+        return self.table.schema
+
     def check(self) -> None:
         """Check that the columns exist and that event time is a timestamp or date.
 

@@ -219,11 +219,14 @@ class PushedSource(NamedTuple):
         The generation of the job.
     addresses : tuple of str
         The worker of each of its instances.
+    schema : bytes or None
+        The schema that it declares for sent rows, as an Arrow IPC message; None if it declares none.
     """
 
     name: str
     generation: int
     addresses: tuple[str, ...]
+    schema: bytes | None = None
 
 
 @dataclass(frozen=True)

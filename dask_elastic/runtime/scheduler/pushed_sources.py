@@ -9,7 +9,7 @@ from dask_elastic.runtime.scheduler.epoch_commits import EpochCommits
 from dask_elastic.runtime.scheduler.job_record import JobRecord
 from dask_elastic.runtime.scheduler.job_table import JobTable
 from dask_elastic.runtime.scheduler.worker_calls import WorkerCalls
-from dask_elastic.vocab.errors import JobFailed, UnknownOperator
+from dask_elastic.vocab.errors import JobEnded, UnknownOperator
 
 
 class PushedSources:
@@ -44,7 +44,9 @@ class PushedSources:
         source = _source_of(record, call.source)
         _check_alive(record)
         addresses = tuple(record.nodes[node] for node in record.spec.homes[source])
-        return job_calls.PushedSource(source, record.spec.generation, addresses)
+        return job_calls.PushedSource(
+            source, record.spec.generation, addresses, record.spec.summary(source).sent_schema
+        )
 
     async def send(self, call: job_calls.Send) -> bool:
         """Forward rows to a pushed source; returns False when it has no room."""
@@ -71,7 +73,7 @@ def _check_alive(record: JobRecord) -> None:
     if record.error is not None:
         raise Relayed(record.error)
     if not record.live:
-        raise JobFailed(f"job {record.name!r} is {record.status.value}: it takes no more rows")
+        raise JobEnded(f"job {record.name!r} is {record.status.value}: it takes no more rows. Submit it again.")
 
 
 def _source_of(record: JobRecord, source: str | None) -> str:

@@ -34,6 +34,9 @@ KEPT = 0.9
 LEAST_ROWS = 1_024
 """Batches up to this many rows are not cut: that would cost more than it saves."""
 
+REPORTED_SECONDS = 2.0
+"""The reported rate is the mean over so many seconds."""
+
 LOAD_SECONDS = 0.05
 """Seconds over which a source with a rate measures the load of its process."""
 
@@ -91,6 +94,7 @@ class SourceThread:
         self._finished = finished
         self._stop = threading.Event()
         self._read_ahead = ReadAhead() if clock is None else ReadAhead(until=clock.due)
+        self._recent = Rate(window=REPORTED_SECONDS)
         self._pace = Pace(source.rate and source.rate / instances, time.time())
         self._brief_work = BriefWork()
         self._load = time.monotonic(), time.process_time()
@@ -101,6 +105,7 @@ class SourceThread:
 
     def start(self) -> None:
         """Start reading."""
+        self._recent.add(0, time.monotonic())
         if self.source.blocks:
             self.threads.start(f"{self.identity}-reader", self._run_reader)
         self.threads.start(str(self.identity), self._run)
@@ -118,6 +123,12 @@ class SourceThread:
         self._stop.set()
         self._read_ahead.close()
         self.mailbox.abort()
+
+    def rows_per_second(self) -> float:
+        """Return the recent rate at which rows leave; called for each report of the worker."""
+        now, rows = time.monotonic(), self.rows
+        self._recent.add(rows - self._recent.count, now)
+        return self._recent.per_second(now)
 
     def _run_reader(self) -> None:
         # A reader that waits until rows are due sends them itself. If it lags, it reads ahead: batches are then joined.
