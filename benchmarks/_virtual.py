@@ -51,7 +51,7 @@ Keys = Callable[[float], np.ndarray]
 
 @dataclass(frozen=True)
 class Options:
-    """Options of the job, as those of `submit`."""
+    """Options of the job, as those of `submit`; the defaults are those of the configuration."""
 
     nodes: int = 4
     threads: int = 4
@@ -59,11 +59,11 @@ class Options:
     shards: int = 256
     service: float = 1e-3
     latency_target: float = 0.2
-    inbox_time: float = 0.02
+    inbox_time: float = 0.005
     queue_time: float = 0.2
     channel_window: int = 32 * 2**20
-    balance_threshold: float = 1.03
-    balance_interval: float = 0.25
+    balance_threshold: float = 1.05
+    balance_interval: float = 0.5
     report_interval: float = 0.5
     control_period: float = 1.0
     elastic: bool = True

@@ -1,10 +1,11 @@
 """Duration of a decision, from a snapshot of the cluster to a plan.
 
-Prints one JSON line per setting, with the median and the maximum tick in milliseconds and the changes per tick: 32
-nodes with 8 cores and 96 executors of three jobs, whose arrivals change slightly every second ("drift"), are
-redistributed every few seconds ("shuffle"), or far exceed the capacity of the cores ("overload"). The last line has
-the delays of an event loop while ticks run back to back in a thread beside it, as in the scheduler, and without them,
-which shows the machine's share; and the longest garbage collection meanwhile, which stops all threads.
+Prints one JSON line per setting, with the median and the maximum tick in milliseconds, the median and the first tick in
+milliseconds of CPU, and the changes per tick: 32 nodes with 8 cores and 96 executors of three jobs, whose arrivals
+change slightly every second ("drift"), are redistributed every few seconds ("shuffle"), or far exceed the capacity of
+the cores ("overload"). The first tick of the first setting is that of the process. The last line has the delays of an
+event loop while ticks run back to back in a thread beside it, as in the scheduler, and without them, which shows the
+machine's share; and the longest garbage collection meanwhile, which stops all threads.
 
     python benchmarks/decision.py [--ticks 60] [--nodes 32] [--executors 96] [--wakes 3000]
 """
@@ -106,19 +107,19 @@ class Cluster:
             self.cores[change.executor.index] = dict(change.after)
 
 
-def ticks(cluster: Cluster, number: int, shuffled: bool) -> Iterator[tuple[float, int]]:
-    """Yield seconds and number of changes of each tick."""
+def ticks(cluster: Cluster, number: int, shuffled: bool) -> Iterator[tuple[float, float, int]]:
+    """Yield seconds, seconds of CPU and number of changes of each tick."""
     pause = ShortTurns()
     loop = ControlLoop(clock=time.perf_counter, pause=pause)
     for second in range(number):
         if shuffled and second % SHUFFLE_SECONDS == 0:
             cluster.shuffle()
         snapshot = cluster.snapshot(float(second), pause)
-        started = time.perf_counter()
+        started, busy = time.perf_counter(), time.process_time()
         plan = loop.tick(snapshot)
-        spent = time.perf_counter() - started
+        spent, consumed = time.perf_counter() - started, time.process_time() - busy
         cluster.carry_out(plan)
-        yield spent, len(plan.changes)
+        yield spent, consumed, len(plan.changes)
 
 
 async def lateness(count: int, work: Callable[[], object] | None) -> list[float]:
@@ -174,16 +175,19 @@ def main() -> None:
         cluster = Cluster(options.nodes, options.executors, busy)
         gc.collect()
         found = list(ticks(cluster, options.ticks, shuffled))
-        spent = [seconds * 1e3 for seconds, _ in found]
+        spent = [seconds * 1e3 for seconds, _, _ in found]
+        cpu = [seconds * 1e3 for _, seconds, _ in found]
         line = {
             "benchmark": "decision",
             "setting": setting,
             "nodes": options.nodes,
             "cores": CORES * options.nodes,
             "executors": options.executors,
-            "changes_per_tick": round(statistics.mean(changes for _, changes in found), 1),
+            "changes_per_tick": round(statistics.mean(changes for _, _, changes in found), 1),
             "median_ms": round(statistics.median(spent), 2),
             "max_ms": round(max(spent), 2),
+            "cpu_median_ms": round(statistics.median(cpu), 2),
+            "cpu_first_ms": round(cpu[0], 2),
         }
         print(json.dumps(line), flush=True)
     print(json.dumps(event_loop(options)), flush=True)

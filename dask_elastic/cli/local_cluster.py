@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import logging
 import signal
 import warnings
 from collections.abc import Iterator
@@ -10,6 +13,9 @@ from multiprocessing import resource_tracker
 from typing import Any
 
 from distributed import LocalCluster
+
+KILL_SECONDS = 2.0
+"""The cluster's own way to close follows after that."""
 
 
 @contextmanager
@@ -38,6 +44,33 @@ def local_cluster(**options: Any) -> Iterator[LocalCluster]:
     except BaseException:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         raise
-    with cluster:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-        yield cluster
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        with cluster:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+            yield cluster
+    finally:
+        logging.disable(logging.NOTSET)
+        if signal.getsignal(signal.SIGINT) is not handler:
+            signal.signal(signal.SIGINT, handler)
+
+
+def kill_workers(cluster: LocalCluster) -> None:
+    """Kill the worker processes of a local cluster that is about to close, so that it closes at once.
+
+    Until then nothing is logged, since all errors are consequences.
+
+    Parameters
+    ----------
+    cluster : LocalCluster
+        The cluster, as `local_cluster` yields it.
+    """
+    logging.disable(logging.CRITICAL)
+
+    async def kill() -> None:
+        # Workers in which user code runs would take seconds to end by themselves.
+        killed = (nanny.kill(timeout=0, reason="interrupted") for nanny in cluster.workers.values())
+        await asyncio.wait_for(asyncio.gather(*killed, return_exceptions=True), KILL_SECONDS)
+
+    with contextlib.suppress(TimeoutError):
+        cluster.sync(kill)

@@ -46,7 +46,7 @@ def overview(described: JobDescription) -> dict[str, Any]:
         "ended": described.ended,
         "seconds": (described.ended or time.time()) - described.began,
         "rows": described.rows_read,
-        "arrival_rate": sum(e["arrival_rate"] for e in executors) if described.ended is None else 0.0,
+        "source_rate": described.source_rate,
         "latency_p50": _largest(executors, "latency_p50"),
         "latency_p99": _largest(executors, "latency_p99"),
         **{name: sum(e[name] for e in executors) for name in ADDED_UP},

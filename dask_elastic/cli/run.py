@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +14,7 @@ from distributed import Client
 from dask_elastic.cli import script as scripts
 from dask_elastic.cli.command import Command
 from dask_elastic.cli.connection import Connection, connected, dashboard_page
-from dask_elastic.cli.local_cluster import local_cluster
+from dask_elastic.cli.local_cluster import kill_workers, local_cluster
 from dask_elastic.cli.overview import error_text
 from dask_elastic.cli.script_client import ScriptClient
 from dask_elastic.runtime.client.call import call_scheduler
@@ -59,17 +60,28 @@ def run(
     Exit codes: 0 if all jobs finished; 1 if the script raised, or a job failed or was stopped; 130
     after Ctrl-C; otherwise the exit code of the script.
     """
-    with scripts.environment(script, arguments), _client(connection, own, detach) as client:
-        page = dashboard_page(client)
-        click.echo(f"Dashboard: {page}" if page else "This cluster serves no dashboard.", err=True)
-        try:
-            code = scripts.run(script)
-            failures = [] if detach or code else [text for name in client.submitted if (text := _wait(client, name))]
-        except KeyboardInterrupt:
-            _leave(client)
-            raise
-        if detach or code:
-            _leave(client)
+    left: list[str] = []
+    try:
+        with scripts.environment(script, arguments), _client(connection, own, detach) as client:
+            page = dashboard_page(client)
+            click.echo(f"Dashboard: {page}" if page else "This cluster serves no dashboard.", err=True)
+            try:
+                code = scripts.run(script)
+                failures = [] if detach or code else [text for job in client.submitted if (text := _wait(client, job))]
+            except KeyboardInterrupt:
+                if client.cluster is not None:
+                    # All that follows is quick; a further Ctrl-C would only break it off with tracebacks.
+                    signal.signal(signal.SIGINT, signal.SIG_IGN)
+                left = _leave(client)
+                if client.cluster is not None:
+                    kill_workers(client.cluster)
+                raise
+            if detach or code:
+                _leave(client)
+    except KeyboardInterrupt:
+        if not left:
+            click.echo("Interrupted.", err=True)
+        raise
     for text in failures:
         click.echo(f"Error: {text}", err=True)
     ctx.exit(code or bool(failures))
@@ -116,8 +128,9 @@ def _wait(client: Client, name: str) -> str | None:
     return f"job {name!r} was stopped" if described.status is Status.STOPPED and not had_ended else None
 
 
-def _leave(client: ScriptClient) -> None:
-    """Stop the unfinished jobs of an own cluster, and print what happens to each unfinished job."""
+def _leave(client: ScriptClient) -> list[str]:
+    """Stop the unfinished jobs of an own cluster; print what happens to each unfinished job, and return their names."""
+    unfinished: list[str] = []
     for name in client.submitted:
         try:
             described = call_scheduler(client, Describe(name))
@@ -125,6 +138,7 @@ def _leave(client: ScriptClient) -> None:
             continue  # the script called `forget`
         if not described.live:
             continue
+        unfinished.append(name)
         if client.cluster is not None:
             call_scheduler(client, Stop(name))
             click.echo(f"Job {name!r} was stopped with the local cluster of this command.", err=True)
@@ -133,3 +147,4 @@ def _leave(client: ScriptClient) -> None:
         click.echo(f"Job {name!r} continues at {address}.", err=True)
         click.echo(f"  show it:  dask elastic status {name} --scheduler {address}", err=True)
         click.echo(f"  stop it:  dask elastic stop {name} --scheduler {address}", err=True)
+    return unfinished

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from distributed import Client
@@ -18,8 +19,12 @@ class ScriptClient(Client):  # type: ignore[misc]  # distributed is untyped
         As `distributed.Client`.
     """
 
+    reports_interrupts = True
+    """The command says what happens to the jobs on Ctrl-C, so `Job.wait` does not."""
+
     def __init__(self, *arguments: Any, **options: Any):
         self._submitted: dict[str, None] = {}
+        logging.getLogger("tornado.application").addFilter(is_no_interrupted_sync)
         super().__init__(*arguments, **options)
 
     @property
@@ -29,8 +34,18 @@ class ScriptClient(Client):  # type: ignore[misc]  # distributed is untyped
 
     def sync(self, func: Any, *arguments: Any, **options: Any) -> Any:
         """Run a coroutine on the client's event loop; `dask_elastic.runtime.client.call.call_scheduler` does."""
-        reply = super().sync(func, *arguments, **options)
-        for argument in arguments:
-            if isinstance(argument, Submit) and "answer" in reply:
-                self._submitted[argument.name] = None
+        names = [argument.name for argument in arguments if isinstance(argument, Submit)]
+        try:
+            reply = super().sync(func, *arguments, **options)
+        except KeyboardInterrupt:
+            # The job may have started although the answer has not arrived.
+            self._submitted.update(dict.fromkeys(names))
+            raise
+        if names and "answer" in reply:
+            self._submitted.update(dict.fromkeys(names))
         return reply
+
+
+def is_no_interrupted_sync(record: logging.LogRecord) -> bool:
+    """Return False for the traceback that Dask logs when Ctrl-C interrupts a call that has not begun."""
+    return "sync.<locals>.cancel" not in record.getMessage()

@@ -23,7 +23,7 @@ from dask_elastic.runtime.protocol.job_spec import ELASTIC
 from dask_elastic.vocab.epoch import HandoffProgress
 from dask_elastic.vocab.errors import UnknownJob
 
-JOB_HEAD = ("job", "status", "time", "rows", "tuples/s", "p50", "p99", "cores", "moves")
+JOB_HEAD = ("job", "status", "time", "rows", "rows/s", "p50", "p99", "cores", "moves")
 EXECUTOR_HEAD = ("executor", "home", "cores", "tuples/s", "per core", "queue", "p50", "p99", "state", "moves")
 
 
@@ -42,9 +42,9 @@ def status(connection: Connection, job: str | None, watch: bool, every: float, a
         dask elastic status word-count --watch
         dask elastic status --json | jq '.jobs[] | {name, status, cores}'
 
-    The list has one line per job: status, running time, rows read by its sources, tuples per second
-    that arrive at its executors, latency (median and 99th percentile, of the slowest executor),
-    cores, and shards moved. For a JOB in detail, there is one line per executor: its home (the
+    The list has one line per job: status, running time, rows read by its sources, rows per second
+    that they read now, latency (median and 99th percentile, of the slowest executor), cores, and
+    shards moved. For a JOB in detail, there is one line per executor: its home (the
     worker), cores, tuples per second, tuples per second that one core can serve, queued tuples,
     latency, state size, and shards moved; and the state of the control loop for the job.
     """
@@ -112,7 +112,7 @@ def _job_row(job: dict[str, Any]) -> list[str]:
         _status(job),
         f"{job['seconds']:,.0f} s",
         count(job["rows"]),
-        count(job["arrival_rate"]),
+        count(job["source_rate"]),
         duration(job["latency_p50"]),
         duration(job["latency_p99"]),
         count(job["cores"]),

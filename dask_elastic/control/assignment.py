@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from heapq import heapify, heapreplace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,14 +23,15 @@ from numpy.typing import NDArray
 from dask_elastic.control.proximity import nearer
 from dask_elastic.control.spreading import spread
 from dask_elastic.planning.cores.check import validate
-from dask_elastic.planning.cores.problem import CoreProblem, Cores
-from dask_elastic.planning.cores.surplus import release
+from dask_elastic.planning.cores.columns import CoreColumns, Cores
+from dask_elastic.planning.cores.problem import CoreProblem
+from dask_elastic.planning.cores.surplus import released
 from dask_elastic.planning.registry import planner
 
 
 def assign(
     problem: CoreProblem, planners: Sequence[str], keep: Cores, per_node: Cores, hosts: Sequence[str], seed: int = 0
-) -> Cores:
+) -> CoreColumns:
     """Assign cores to the executors of all jobs.
 
     Parameters
@@ -49,7 +51,7 @@ def assign(
 
     Returns
     -------
-    numpy.ndarray of int, nodes × executors
+    CoreColumns
         At least one core for each executor, at least as many as are granted, and no more on a node than it has, unless
         slots have to be shared.
 
@@ -60,38 +62,39 @@ def assign(
     UnknownPlanner
         If no core planner has a name.
     """
-    bound = per_node > 0
-    cores = problem.current.copy()
-    left = problem.capacity
+    bound, current = per_node > 0, problem.columns
+    cores, left, free = current, problem.capacity, ~bound
     if bound.any():
-        cores[:, bound] = spread(
-            problem.current[:, bound],
+        places = spread(
+            current.take(bound).matrix,
             problem.granted[bound],
             _affordable(problem, keep, bound),
             per_node[bound],
             left,
             problem.home[bound],
             hosts,
-            occupied=problem.current[:, ~bound].sum(axis=1),
+            occupied=current.take(free).per_node,
         )
-        left = left - cores[:, bound].sum(axis=1)
+        cores = cores.put(bound, CoreColumns.of(places))
+        left = left - places.sum(axis=1)
     names = sorted({name for name, taken in zip(planners, bound.tolist(), strict=True) if not taken})
+    numbers = {name: number for number, name in enumerate(names)}
+    of = np.array([numbers.get(name, len(names)) for name in planners], dtype=np.int64)
     for position, name in enumerate(names):
-        chosen = ~bound & (np.array(planners) == name)
-        later = ~bound & np.isin(planners, names[position + 1 :])
+        chosen, later = free & (of == position), free & (of > position)
         part = problem.take(chosen, _without(problem, later, left))
         solution = planner(name, "cores").plan(part, seed)
         validate(part, solution, name)
-        cores[:, chosen] = solution.assignment
-        left = left - cores[:, chosen].sum(axis=1)
-    free = ~bound
-    cores[:, free] = release(
-        cores[:, free],
+        cores = cores.put(chosen, solution.columns)
+        left = left - solution.columns.per_node
+    kept = released(
+        cores.take(free),
         np.maximum(keep, problem.granted)[free],
         problem.state_bytes[free],
         problem.home[free],
     )
-    return nearer(problem.current, cores, problem.capacity, problem.state_bytes, problem.home, hosts, bound)
+    cores = cores.put(free, kept)
+    return nearer(current, cores, problem.capacity, problem.state_bytes, problem.home, hosts, bound)
 
 
 def _affordable(problem: CoreProblem, keep: Cores, chosen: NDArray[np.bool_]) -> Cores:
@@ -124,20 +127,33 @@ def with_room(problem: CoreProblem, slots: Cores) -> CoreProblem:
     lacking = int(np.maximum(problem.granted, 1).sum() - problem.capacity.sum())
     if lacking <= 0:
         return problem
-    capacity, held = problem.capacity.copy(), problem.current.sum(axis=1)
+    capacity: list[int] = problem.capacity.tolist()
+    usable = np.flatnonzero(slots > 0).tolist()
+    held = problem.columns.per_node.tolist()
+    over = [(capacity[node] - held[node], node) for node in usable]
+    heapify(over)
+    while lacking and over[0][0] < 0:
+        short, node = over[0]
+        heapreplace(over, (short + 1, node))
+        capacity[node] += 1
+        lacking -= 1
+    counts = slots.tolist()
+    crowd = [((capacity[node] + 1) / counts[node], node) for node in usable]
+    heapify(crowd)
     for _ in range(lacking):
-        over = np.where(slots > 0, held - capacity, -1)
-        crowd = np.where(slots > 0, (capacity + 1) / np.maximum(slots, 1), np.inf)
-        capacity[int(over.argmax()) if over.max() > 0 else int(crowd.argmin())] += 1
-    return replace(problem, capacity=capacity)
+        node = crowd[0][1]
+        capacity[node] += 1
+        heapreplace(crowd, ((capacity[node] + 1) / counts[node], node))
+    return replace(problem, capacity=np.array(capacity, dtype=np.int64))
 
 
 def _without(problem: CoreProblem, later: NDArray[np.bool_], capacity: Cores) -> Cores:
     """Return the cores left after reserving what executors of planners that run later are granted."""
     if not later.any():
         return capacity
-    held = release(problem.current[:, later], problem.granted[later], problem.state_bytes[later], problem.home[later])
-    owed = np.minimum(held.sum(axis=1), capacity)
+    current = problem.columns.take(later)
+    held = released(current, problem.granted[later], problem.state_bytes[later], problem.home[later])
+    owed = np.minimum(held.per_node, capacity)
     missing = int(np.maximum(problem.granted[later], 1).sum() - owed.sum())
     for node in np.argsort(owed - capacity, kind="stable").tolist():
         more = min(max(missing, 0), int(capacity[node] - owed[node]))

@@ -16,8 +16,8 @@ from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.plan import Decision, Outlook
 from dask_elastic.vocab.snapshot import JobSnapshot, Snapshot
 
-_NOTHING_TO_REPORT: object = (True, False, (), frozenset())
-"""The target can be reached, no core is missing, no operator is GIL-bound, no change is deferred."""
+Problem = str | tuple[str, object]
+"""The target is out of reach, cores are missing, an operator is GIL-bound, or a change of an executor is deferred."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +64,22 @@ class JobPlan:
         }
 
 
+@dataclass(eq=False)
+class _Written:
+    """What the last decision about a job was about, and when each of its problems was seen last."""
+
+    problems: frozenset[Problem] = frozenset()
+    proposed: object = None
+    seen: dict[Problem, float] = field(default_factory=dict)
+
+
+def _problems(job_plan: JobPlan, outlook: Outlook) -> list[Problem]:
+    found: list[Problem] = [] if outlook.feasible else ["infeasible"]
+    if outlook.starved > 0:
+        found.append("starved")
+    return [*found, *(("bound", name) for name in outlook.bound), *(("deferred", key) for key in job_plan.deferred)]
+
+
 class DecisionWriter:
     """Writes decisions; remembers the last one of each job, to omit repetitions.
 
@@ -75,7 +91,7 @@ class DecisionWriter:
 
     def __init__(self, settings: ControlSettings):
         self._settings = settings
-        self._last: dict[JobKey, tuple[object, object]] = {}
+        self._last: dict[JobKey, _Written] = {}
         self._written = 0
 
     def forget_all_but(self, jobs: Iterable[JobKey]) -> None:
@@ -101,15 +117,23 @@ class DecisionWriter:
         Returns
         -------
         Decision or None
-            None if no change is carried out and neither status nor proposal differ from the last decision.
+            None if no change is carried out, no problem appears or has been away for `release_after` seconds, and the
+            proposal is that of the last decision.
         """
-        status = (outlook.feasible, outlook.starved > 0, outlook.bound, frozenset(job_plan.deferred))
-        proposed = frozenset((change.key, tuple(change.after.tolist())) for change in job_plan.changes)
-        key = job_key(job_plan.job)
-        before, proposed_before = self._last.get(key, (_NOTHING_TO_REPORT, None))
-        if not job_plan.applied and status == before and (not proposed or proposed == proposed_before):
+        now = _problems(job_plan, outlook)
+        proposed = frozenset((change.key, tuple(change.after.items())) for change in job_plan.changes)
+        written = self._last.setdefault(job_key(job_plan.job), _Written())
+        # At the edge of a target a problem comes and goes: it is resolved when it has been away for a while.
+        seen = {
+            problem: at for problem, at in written.seen.items() if snapshot.now - at < self._settings.release_after
+        } | dict.fromkeys(now, snapshot.now)
+        same = seen.keys() == written.problems and (not proposed or proposed == written.proposed)
+        written.seen = seen
+        if not job_plan.applied and same:
             return None
-        self._last[key] = (status, proposed)
+        if job_plan.applied:
+            written.seen = dict.fromkeys(now, snapshot.now)
+        written.problems, written.proposed = frozenset(written.seen), proposed
         self._written += 1
         return Decision(
             number=self._written,

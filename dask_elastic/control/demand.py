@@ -39,6 +39,7 @@ from dask_elastic.control.overload import backlog_seconds, overloaded, utilisati
 from dask_elastic.control.queues import Amounts, Cores, Queues
 from dask_elastic.control.settings import ControlSettings
 from dask_elastic.model.jackson import Allocation
+from dask_elastic.model.queueing import MOST_SERVERS
 from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot
 
 ENOUGH_OF_BEST = 1.1
@@ -267,7 +268,7 @@ class JobModel:
     def _wanted(self, planned: Queues, target: float, most: Cores, available: int) -> Allocation:
         """Return the model's allocation, even if it exceeds the available cores."""
         stable = int(np.floor(planned.loads).sum()) + len(most)
-        return planned.best_effort(target, max(available, _WELL_ABOVE * stable), most)
+        return planned.best_effort(target, max(available, min(_WELL_ABOVE * stable, MOST_SERVERS)), most)
 
     def _without_surplus(self, queues: Queues, target: float, current: Cores) -> Cores:
         """Return the fewest of the held cores that meet the target with `release_headroom`."""

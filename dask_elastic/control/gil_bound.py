@@ -102,10 +102,12 @@ class GilBound:
             for key, finding in self._findings.items()
             if key[0] in jobs and snapshot.now - finding.since < self._settings.bound_for
         }
+        addresses = [node.address for node in snapshot.nodes]
         for job in snapshot.jobs:
+            of = job_key(job)
             for executor in job.executors:
-                cores = {snapshot.nodes[node].address: count for node, count in executor.cores.items()}
-                self._watch(job_key(job), executor, cores, snapshot.now)
+                cores = {addresses[node]: count for node, count in executor.cores.items()}
+                self._watch(of, executor, cores, snapshot.now)
 
     def operators(self, job: JobSnapshot) -> tuple[str, ...]:
         """Return the GIL-bound operators of a job, in alphabetical order.
@@ -138,7 +140,7 @@ class GilBound:
         int or None
             Number of cores per node.
         """
-        finding = self._findings.get((job_key(job), executor.component))
+        finding = self._findings.get((job_key(job), executor.component)) if self._findings else None
         return finding.most if finding else None
 
     def in_doubt(self, job: JobSnapshot, executor: ExecutorSnapshot, now: float) -> bool:

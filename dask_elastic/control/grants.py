@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dask_elastic.control.guard import ProposedChange
 from dask_elastic.control.keys import ExecutorKey
+from dask_elastic.planning.cores.columns import CoreColumns, by_node
 from dask_elastic.planning.cores.problem import CoreProblem
 from dask_elastic.vocab.plan import CoreChange
 from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot, NodeSnapshot
@@ -21,8 +22,7 @@ AWAY = 0.75
 its cores back and forth."""
 
 
-@dataclass(frozen=True)
-class Grant:
+class Grant(NamedTuple):
     """The cores granted to one executor whose cores may change.
 
     Parameters
@@ -93,12 +93,8 @@ def core_problem(
     -----
     An executor whose home retires cannot have cores at home and counts as not data-intensive.
     """
-    current = np.zeros((len(nodes), len(grants)), dtype=np.int64)
-    for index, grant in enumerate(grants):
-        for node, count in grant.executor.cores.items():
-            current[node, index] = count
     return CoreProblem(
-        current=current,
+        current=CoreColumns(len(nodes), [by_node(grant.executor.cores) for grant in grants]),
         granted=np.array([grant.granted for grant in grants], dtype=np.int64),
         capacity=capacity,
         state_bytes=np.array([grant.executor.state_bytes for grant in grants], dtype=np.float64),
@@ -116,7 +112,7 @@ def _intensity(executor: ExecutorSnapshot, nodes: Sequence[NodeSnapshot]) -> flo
 
 
 def proposed_changes(
-    grants: Sequence[Grant], nodes: Sequence[NodeSnapshot], before: CoreProblem, after: Cores
+    grants: Sequence[Grant], nodes: Sequence[NodeSnapshot], before: CoreProblem, after: CoreColumns
 ) -> list[ProposedChange]:
     """Return the changes between two assignments; urgent are urgent growth, and leaving a retiring node.
 
@@ -128,7 +124,7 @@ def proposed_changes(
         The nodes.
     before : CoreProblem
         The problem, with the current assignment.
-    after : array of int, nodes × executors
+    after : CoreColumns
         The planned assignment.
 
     Returns
@@ -136,31 +132,23 @@ def proposed_changes(
     list of ProposedChange
         One change per executor whose cores differ.
     """
-    retiring = np.array([node.retiring for node in nodes], dtype=np.bool_)
-    changed = np.flatnonzero(np.not_equal(before.current, after).any(axis=0))
-    old, new = before.current[:, changed], after[:, changed]
-    leaving = old[retiring].sum(axis=0).tolist()
-    more = (new.sum(axis=0) - old.sum(axis=0)).tolist()
-    moved = _moved(old, new, before.state_bytes[changed]).tolist()
+    retiring = {index for index, node in enumerate(nodes) if node.retiring}
     found = []
-    for index, grant in enumerate(grants[position] for position in changed.tolist()):
-        urgent = leaving[index] > 0 or (grant.urgent and more[index] > 0)
-        found.append(ProposedChange(grant.key, old[:, index], new[:, index], moved[index], urgent))
+    for grant, old, new in zip(grants, before.columns.columns, after.columns, strict=True):
+        if old != new:
+            more = sum(new.values()) - sum(old.values())
+            urgent = not retiring.isdisjoint(old) or (grant.urgent and more > 0)
+            found.append(ProposedChange(grant.key, old, new, _moved(old, new, grant.executor.state_bytes), urgent))
     return found
 
 
-def _moved(before: Cores, after: Cores, state_bytes: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the bytes of each executor's state that leave their node, if state is spread evenly over cores."""
-    shares = before / np.maximum(before.sum(axis=0), 1) - after / np.maximum(after.sum(axis=0), 1)
-    leaving: NDArray[np.float64] = np.maximum(shares, 0.0).sum(axis=0) * state_bytes
-    return leaving
+def _moved(before: Mapping[int, int], after: Mapping[int, int], state_bytes: int) -> float:
+    """Return the bytes of an executor's state that leave their node, if state is spread evenly over cores."""
+    old, new = sum(before.values()), max(sum(after.values()), 1)
+    return float(sum(max(count / old - after.get(node, 0) / new, 0.0) for node, count in before.items()) * state_bytes)
 
 
 def core_change(change: ProposedChange) -> CoreChange:
     """Return a proposed change in the form that homes carry out."""
     name, generation, executor = change.key
-    return CoreChange(name, generation, executor, _mapping(change.before), _mapping(change.after), change.moved_bytes)
-
-
-def _mapping(cores: Cores) -> dict[int, int]:
-    return {node: count for node, count in enumerate(cores.tolist()) if count}
+    return CoreChange(name, generation, executor, dict(change.before), dict(change.after), change.moved_bytes)

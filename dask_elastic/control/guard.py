@@ -17,10 +17,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from heapq import heappop, heappush
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dask_elastic.control.change_order import ChangeOrder
 from dask_elastic.control.keys import ExecutorKey
 from dask_elastic.control.settings import ControlSettings
 
@@ -35,8 +38,8 @@ class ProposedChange:
     ----------
     key : tuple of str, int and ExecutorId
         Job, generation and executor.
-    before, after : array of int
-        Cores on each node.
+    before, after : mapping of int to int
+        Cores by node, in the order of nodes and without nodes where it has none.
     moved_bytes : float
         State that leaves its node.
     urgent : bool
@@ -44,10 +47,16 @@ class ProposedChange:
     """
 
     key: ExecutorKey
-    before: Cores
-    after: Cores
+    before: Mapping[int, int]
+    after: Mapping[int, int]
     moved_bytes: float
     urgent: bool
+
+    @cached_property
+    def taken(self) -> dict[int, int]:
+        """Cores that it takes on nodes; negative where it releases some."""
+        counts = {node: self.after.get(node, 0) - self.before.get(node, 0) for node in {**self.before, **self.after}}
+        return {node: cores for node, cores in counts.items() if cores}
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,53 +143,60 @@ def _releasing(
     urgent: list[ProposedChange], chosen: list[ProposedChange], waiting: list[ProposedChange], free: Cores
 ) -> list[ProposedChange]:
     """Return the waiting changes that release cores which urgent changes take."""
-    left = free - _taken(chosen, len(free))
-    wanted = np.zeros(len(free), dtype=np.bool_)
-    for change in urgent:
-        wanted |= change.after > change.before
+    if not waiting:
+        return []
+    left = (free - _taken(chosen, len(free))).tolist()
+    wanted = {node for change in urgent for node, cores in change.taken.items() if cores > 0}
     found = []
     for change in waiting:
-        releases = (change.after < change.before) & wanted & (left < 0)
-        if releases.any():
+        if any(cores < 0 and node in wanted and left[node] < 0 for node, cores in change.taken.items()):
             found.append(change)
-            left = left - (change.after - change.before)
+            for node, cores in change.taken.items():
+                left[node] -= cores
     return found
 
 
 def _fitting(changes: list[ProposedChange], free: Cores, deferred: dict[ExecutorKey, str]) -> list[ProposedChange]:
     """Defer changes that take cores which are not released now, starting with the least urgent, largest change."""
-    chosen, taken = list(changes), _taken(changes, len(free))
-    while True:
-        crowded = np.flatnonzero((taken > np.maximum(free, 0)) & (taken > 0))
-        if not crowded.size:
-            return chosen
-        node = int(crowded[0])
-        taking = [change for change in chosen if change.after[node] > change.before[node]]
-        last = max(taking, key=lambda change: (not change.urgent, change.moved_bytes, change.key))
-        chosen.remove(last)
-        taken -= last.after - last.before
+    taken = _taken(changes, len(free)).tolist()
+    room = np.maximum(free, 0).tolist()
+    # A heap, since it is sorted.
+    crowded = [node for node, cores in enumerate(taken) if cores > room[node]]
+    if not crowded:
+        return changes
+    by_node: dict[int, list[ProposedChange]] = {}
+    for change in sorted(changes, key=lambda change: (not change.urgent, change.moved_bytes, change.key)):
+        for node, cores in change.taken.items():
+            if cores > 0:
+                by_node.setdefault(node, []).append(change)
+    dropped: set[ExecutorKey] = set()
+    while crowded:
+        node = crowded[0]
+        if taken[node] <= room[node]:
+            heappop(crowded)
+            continue
+        last = by_node[node].pop()
+        if last.key in dropped:
+            continue
+        dropped.add(last.key)
         deferred[last.key] = "it needs cores that other executors do not release yet"
+        for where, cores in last.taken.items():
+            taken[where] -= cores
+            if cores < 0:
+                heappush(crowded, where)
+    return [change for change in changes if change.key not in dropped]
 
 
 def _in_order(changes: list[ProposedChange], free: Cores) -> list[ProposedChange]:
-    """Order changes such that cores are free when taken; in a cycle, the change that releases most comes first."""
-    if not changes:
-        return []
+    """Order changes such that cores are free when taken."""
     changes = sorted(changes, key=lambda change: change.key)
-    deltas = np.stack([change.after - change.before for change in changes])
-    more, waiting, left, ordered = deltas.sum(axis=1), np.ones(len(changes), dtype=np.bool_), free.copy(), []
-    for _ in changes:
-        ready = waiting & (deltas <= np.maximum(left, 0)).all(axis=1)
-        options = np.flatnonzero(ready if ready.any() else waiting)
-        first = int(options[more[options].argmin()])
-        waiting[first] = False
-        left -= deltas[first]
-        ordered.append(changes[first])
-    return ordered
+    order = ChangeOrder([change.taken for change in changes], free.tolist()).run()
+    return [changes[number] for number in order]
 
 
 def _taken(changes: Sequence[ProposedChange], nodes: int) -> Cores:
-    total = np.zeros(nodes, dtype=np.int64)
+    total = [0] * nodes
     for change in changes:
-        total += change.after - change.before
-    return total
+        for node, cores in change.taken.items():
+            total[node] += cores
+    return np.array(total, dtype=np.int64)

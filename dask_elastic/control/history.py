@@ -13,7 +13,6 @@ from dask_elastic.vocab.snapshot import JobSnapshot, NodeSnapshot, Snapshot
 
 SERIES = (
     "throughput",
-    "arrival",
     "latency",
     "latency_p99",
     "predicted",
@@ -26,8 +25,7 @@ SERIES = (
 """Names of the time series; see `JobHistory.series`."""
 
 _SUMS: dict[str, Callable[[JobSnapshot], float]] = {
-    "throughput": lambda job: sum(executor.throughput for executor in job.executors if executor.entry),
-    "arrival": lambda job: sum(executor.arrival_rate for executor in job.executors if executor.entry),
+    "throughput": lambda job: job.source_rate,
     "queue": lambda job: sum(executor.queue for executor in job.executors),
     "cores": lambda job: sum(executor.total_cores for executor in job.executors),
     "state_bytes": lambda job: sum(executor.state_bytes for executor in job.executors),
@@ -131,9 +129,9 @@ class JobHistory:
         Parameters
         ----------
         name : str
-            One of `SERIES`: ``throughput`` and ``arrival`` in tuples/s at the executors that sources feed; ``latency``
-            (mean), ``latency_p99``, ``predicted`` and ``target`` in seconds; ``queue`` in tuples, ``cores``,
-            ``state_bytes``, and ``moves`` of shards since the job began, summed over all executors.
+            One of `SERIES`: ``throughput`` in rows/s that sources read; ``latency`` (mean), ``latency_p99``,
+            ``predicted`` and ``target`` in seconds; ``queue`` in tuples, ``cores``, ``state_bytes``, and ``moves`` of
+            shards since the job began, summed over all executors.
 
         Returns
         -------

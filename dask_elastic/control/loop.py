@@ -175,7 +175,7 @@ class ControlLoop:
         if dry_run:
             admission = Admission(tuple(proposed), {})
         else:
-            admission = self._guard.vet(snapshot.now, proposed, before.capacity - before.current.sum(axis=1))
+            admission = self._guard.vet(snapshot.now, proposed, before.capacity - before.columns.per_node)
         return [_with_changes(job_plan, proposed, admission) for job_plan in job_plans], admission
 
     def _job_plans(
@@ -257,7 +257,7 @@ class ControlLoop:
         """Return the prediction for a job after its changes are carried out."""
         self._pause()
         job = job_plan.job
-        after = {change.key[2]: int(change.after.sum()) for change in job_plan.changes} if job_plan.applied else {}
+        after = {change.key[2]: sum(change.after.values()) for change in job_plan.changes} if job_plan.applied else {}
         cores = [after.get(executor.executor, executor.total_cores) for executor in job.executors]
         predicted = self._state(job).model.predicted(job, np.array(cores, dtype=np.int64))
         bound = self._bound.operators(job)
@@ -290,12 +290,12 @@ def _split(snapshot: Snapshot, jobs: Sequence[JobSnapshot], slots: Cores) -> tup
         ]
         for job in jobs
     }
-    chosen = set(map(id, jobs))
+    chosen = {id(job): set(movable[job.name]) for job in jobs}
     fixed = [
         executor
         for job in snapshot.jobs
         for index, executor in enumerate(job.executors)
-        if id(job) not in chosen or index not in movable[job.name]
+        if index not in chosen.get(id(job), ())
     ]
     return np.maximum(slots - occupied(fixed, len(slots)), 0), movable
 

@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+
+from dask_elastic.planning.cores.columns import CoreColumns, by_node
 
 Cores = NDArray[np.int64]
 Amounts = NDArray[np.float64]
 
 
 def nearer(
-    current: Cores,
-    cores: Cores,
+    current: CoreColumns,
+    cores: CoreColumns,
     capacity: Cores,
     state_bytes: Amounts,
     home: Cores,
     hosts: Sequence[str],
     fixed: NDArray[np.bool_] | None = None,
-) -> Cores:
+) -> CoreColumns:
     """Move added cores that are on another host than the executor's home to the home's host, if no more state moves.
 
     Parameters
     ----------
-    current, cores : array of int, nodes × executors
+    current, cores : CoreColumns
         The assignment before the plan, and the planned one.
     capacity : array of int
         Cores of each node.
@@ -39,7 +41,7 @@ def nearer(
 
     Returns
     -------
-    numpy.ndarray of int, nodes × executors
+    CoreColumns
         The same number of cores for each executor; no node exceeds its capacity or its planned number of cores.
 
     Notes
@@ -51,67 +53,101 @@ def nearer(
 
     Examples
     --------
-    >>> before, planned = np.array([[1], [0], [0]]), np.array([[1], [1], [0]])
-    >>> nearer(before, planned, np.array([1, 4, 4]), np.ones(1), np.array([0]), ["a", "b", "a"]).ravel().tolist()
-    [1, 0, 1]
+    >>> before, planned = CoreColumns(3, [{0: 1}]), CoreColumns(3, [{0: 1, 1: 1}])
+    >>> nearer(before, planned, np.array([1, 4, 4]), np.ones(1), np.array([0]), ["a", "b", "a"]).columns
+    [{0: 1, 2: 1}]
     """
     if len(set(hosts)) in (1, len(hosts)):
         return cores
-    machine = np.unique(np.asarray(hosts), return_inverse=True)[1]
-    cores = cores.copy()
-    added = np.maximum(cores - current, 0)
-    added[:, [] if fixed is None else fixed] = 0
-    far = machine[:, None] != machine[home][None, :]
-    exchange = _Exchange(current, cores, capacity, state_bytes)
-    for node, executor in np.argwhere((added > 0) & far).tolist():
-        own = int(home[executor])
-        near = [own, *(other for other in np.flatnonzero(machine == machine[own]).tolist() if other != own)]
-        for _ in range(int(added[node, executor])):
-            if not (exchange.to_free(executor, node, near) or exchange.with_other(executor, node, near, added, far)):
-                break
-            # A core that was moved must not be exchanged again.
-            added[node, executor] -= 1
-    return cores
+    return _Exchange(current, cores, capacity, state_bytes, home, hosts).run(fixed)
 
 
 class _Exchange:
     """An assignment that is changed step by step; no step increases the state that moves."""
 
-    def __init__(self, current: Cores, cores: Cores, capacity: Cores, state_bytes: Amounts):
-        totals = np.maximum(current.sum(axis=0), 1)
-        self._shares = current / totals
-        self._cores = cores
-        self._capacity = capacity
-        self._state = state_bytes
+    def __init__(
+        self,
+        current: CoreColumns,
+        cores: CoreColumns,
+        capacity: Cores,
+        state_bytes: Amounts,
+        home: Cores,
+        hosts: Sequence[str],
+    ):
+        self._before = current
+        self._cores: list[Mapping[int, int]] = list(cores.columns)
+        self._totals: list[int] = np.maximum(current.totals, 1).tolist()
+        self._free: list[int] = (capacity - cores.per_node).tolist()
+        self._state: list[float] = state_bytes.tolist()
+        self._home: list[int] = home.tolist()
+        self._hosts = hosts
+        # The nodes of each host, and the cores added to executors whose home is on another host, by node.
+        self._near: dict[str, list[int]] = {}
+        for node, host in enumerate(hosts):
+            self._near.setdefault(host, []).append(node)
+        self._added: dict[int, dict[int, int]] = {}
+        self._changed: set[int] = set()
 
-    def to_free(self, executor: int, node: int, near: Sequence[int]) -> bool:
+    def run(self, fixed: NDArray[np.bool_] | None) -> CoreColumns:
+        """Exchange cores that are added far from home."""
+        stays = set() if fixed is None else set(np.flatnonzero(fixed).tolist())
+        for executor, (before, after) in enumerate(zip(self._before.columns, self._cores, strict=True)):
+            if before is after or before == after or executor in stays:
+                continue
+            for node, count in after.items():
+                more = count - before.get(node, 0)
+                if more > 0 and self._hosts[node] != self._hosts[self._home[executor]]:
+                    self._added.setdefault(node, {})[executor] = more
+        for node in sorted(self._added):
+            for executor in sorted(self._added[node]):
+                self._improve(node, executor)
+        columns = [by_node(c) if j in self._changed else c for j, c in enumerate(self._cores)]
+        return CoreColumns(self._before.nodes, columns)
+
+    def _improve(self, node: int, executor: int) -> None:
+        own, added = self._home[executor], self._added[node]
+        near = [own, *(other for other in self._near[self._hosts[own]] if other != own)]
+        for _ in range(added[executor]):
+            if not (self._to_free(executor, node, near) or self._with_other(executor, node, near)):
+                break
+            # A core that was moved must not be exchanged again.
+            added[executor] -= 1
+
+    def _to_free(self, executor: int, node: int, near: Sequence[int]) -> bool:
         """Move one core of an executor from a node to a free core of another; return whether there was any."""
         for target in near:
-            if self._cores[target].sum() < self._capacity[target] and self._loss(executor, node, target) <= 0:
+            if self._free[target] > 0 and self._loss(executor, node, target) <= 0:
                 self._move(executor, node, target)
                 return True
         return False
 
-    def with_other(self, executor: int, node: int, near: Sequence[int], added: Cores, far: NDArray[np.bool_]) -> bool:
+    def _with_other(self, executor: int, node: int, near: Sequence[int]) -> bool:
         """Exchange a core with one that the plan adds to another executor; return whether there was any."""
         for target in near:
-            for other in np.flatnonzero((added[target] > 0) & far[target]).tolist():
-                if other != executor and self._loss(executor, node, target) + self._loss(other, target, node) <= 0:
+            for other, more in sorted(self._added.get(target, {}).items()):
+                if more <= 0 or other == executor:
+                    continue
+                if self._loss(executor, node, target) + self._loss(other, target, node) <= 0:
                     self._move(executor, node, target)
                     self._move(other, target, node)
-                    added[target, other] -= 1
+                    self._added[target][other] -= 1
                     return True
         return False
 
     def _loss(self, executor: int, source: int, target: int) -> float:
         """Return the additional bytes of state that move if one core changes its node."""
-        column, shares = self._cores[:, executor], self._shares[:, executor]
-        total, moved = int(column.sum()), 0.0
+        column, held, moved = self._cores[executor], self._before.columns[executor], 0.0
+        total = sum(column.values())
         for node, change in ((source, -1), (target, 1)):
-            before, after = column[node] / total, (column[node] + change) / total
-            moved += max(shares[node] - after, 0.0) - max(shares[node] - before, 0.0)
-        return float(moved * self._state[executor])
+            share, count = held.get(node, 0) / self._totals[executor], column.get(node, 0)
+            moved += max(share - (count + change) / total, 0.0) - max(share - count / total, 0.0)
+        return moved * self._state[executor]
 
     def _move(self, executor: int, source: int, target: int) -> None:
-        self._cores[source, executor] -= 1
-        self._cores[target, executor] += 1
+        self._changed.add(executor)
+        column = dict(self._cores[executor])
+        column[source] -= 1
+        column[target] = column.get(target, 0) + 1
+        self._cores[executor] = column
+        self._free[source] += 1
+        self._free[target] -= 1

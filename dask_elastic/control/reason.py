@@ -55,9 +55,10 @@ def reason(
     Returns
     -------
     str
-        A few clauses, the cause first.
+        A few clauses: what was measured, then what is predicted or limits the job.
     """
     clauses = [
+        *_measured(job, demand, changes),
         *_causes(job, demand, portion, changes, nodes, settings),
         *_limits(job, demand, bound),
         *_lacks(job, demand, portion, slots),
@@ -73,6 +74,22 @@ def reason(
     return "; ".join(clauses) + "."
 
 
+def _missed(job: JobSnapshot) -> bool:
+    return job.latency_target is not None and job.latency is not None and job.latency > job.latency_target
+
+
+def _measured(job: JobSnapshot, demand: JobDemand, changes: Sequence[ProposedChange]) -> list[str]:
+    """Return that the target is missed, and what the model predicts if that does not explain it."""
+    if not _missed(job) or job.latency is None or job.latency_target is None:
+        return []
+    found = [f"the measured latency is {duration(job.latency)}, the target {duration(job.latency_target)}"]
+    if demand.satisfied and demand.feasible and not changes:
+        predicted = demand.hop + demand.error * demand.queues.latency(demand.current)
+        if predicted <= job.latency_target:
+            found.append(f"{duration(predicted)} are predicted with its current cores, so it gets no more")
+    return found
+
+
 def _causes(
     job: JobSnapshot,
     demand: JobDemand,
@@ -85,7 +102,7 @@ def _causes(
     leaving = [
         node.address
         for index, node in enumerate(nodes)
-        if node.retiring and any(change.before[index] > change.after[index] for change in changes)
+        if node.retiring and any(change.taken.get(index, 0) < 0 for change in changes)
     ]
     if leaving:
         found.append(f"{_names(leaving)} {'is' if len(leaving) == 1 else 'are'} retiring")
@@ -100,9 +117,9 @@ def _causes(
     released = (portion.keep < demand.current).any()
     if released:
         return [f"it has had surplus cores for at least {settings.release_after:g} s"]
-    if any(change.after.sum() < change.before.sum() for change in changes):
+    if any(sum(change.taken.values()) < 0 for change in changes):
         return ["other executors need cores that it can spare"]
-    if any(change.after.sum() > change.before.sum() for change in changes):
+    if any(sum(change.taken.values()) > 0 for change in changes):
         return ["an additional core reduces the state that has to move"]
     return ["cores move to other nodes, to reduce network traffic or to free cores"]
 
@@ -127,6 +144,8 @@ def _too_few(job: JobSnapshot, demand: JobDemand) -> str:
     if job.latency_target is None or expected == np.inf:
         return f"its cores are too few for {demand.queues.external:,.0f} tuples/s (headroom included)"
     total = demand.hop + demand.error * expected
+    if _missed(job):
+        return f"{duration(total)} are predicted with its current cores (headroom included)"
     return (
         f"the predicted latency with its current cores is {duration(total)}, the target {duration(job.latency_target)}"
     )

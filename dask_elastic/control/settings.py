@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, fields
 
 from dask_elastic.vocab.errors import PlanningError
+from dask_elastic.vocab.numbers import as_seed, is_number
 
 
 @dataclass(frozen=True)
@@ -85,9 +86,10 @@ class ControlSettings:
         above = {"growth": 1.0, "drain_within": 0.0, "locality_threshold": 0.0, "saturation": 0.0, "budget_bytes": 0.0}
         for field in fields(self):
             value, least, strict = getattr(self, field.name), above.get(field.name, 0.0), field.name in above
-            if not math.isfinite(value) or value < least or (strict and value == least):
+            if not (is_number(value) and math.isfinite(value)) or value < least or (strict and value == least):
                 allowed = f"above {least:g}" if strict else "of 0 or more"
                 raise PlanningError(f"{field.name} is {value!r}: give a finite number {allowed}.")
+        as_seed(self.seed)
         if self.saturation > 1:
             raise PlanningError(f"saturation is {self.saturation!r}: give a fraction of at most 1.")
         if not self.headroom < self.release_headroom:

@@ -25,7 +25,9 @@ from dask_elastic.control.demand import JobDemand
 from dask_elastic.control.queues import Amounts, Cores, Queues
 from dask_elastic.control.settings import ControlSettings
 from dask_elastic.meters.chi_squared import chi_squared_above
+from dask_elastic.planning.cores.problem import MOST_CORES
 from dask_elastic.vocab.errors import PlanningError
+from dask_elastic.vocab.numbers import is_whole
 
 EAGER = 3.0
 """Factor on the gain required of an exchange based on one snapshot, while the noise of the loads is unknown."""
@@ -78,11 +80,14 @@ def fair_shares(needed: Sequence[int], least: Sequence[int], available: int) -> 
     >>> fair_shares([2, 10, 10], [1, 1, 4], 16)
     [2, 7, 7]
     """
-    if len(needed) != len(least) or min([*needed, *least, available], default=0) < 0:
+    given = [*needed, *least, available]
+    if len(needed) != len(least) or not all(is_whole(count) and count >= 0 for count in given):
         raise PlanningError(
             f"needed is {needed!r}, least {least!r}, available {available!r}: give counts, and one of each per job."
         )
-    shares = list(least)
+    if available > MOST_CORES:
+        raise PlanningError(f"available is {available!r}: give {MOST_CORES} at most.")
+    shares = [int(count) for count in least]
     spare = available - sum(shares)
     unmet = [(share, job) for job, share in enumerate(shares) if share < needed[job]]
     heapify(unmet)

@@ -68,9 +68,7 @@ class Headline:
 
 
 def _tiles(card: JobCard, job: JobHistory) -> str:
-    newest = {
-        name: _last(job.series(name)) for name in ("throughput", "arrival", "predicted", "cores", "queue", "moves")
-    }
+    newest = {name: _last(job.series(name)) for name in ("throughput", "predicted", "cores", "queue", "moves")}
     latest = job.latest()
     nodes = len({node for executor in latest.executors for node in executor.cores})
     executors = len(latest.executors)
@@ -79,7 +77,7 @@ def _tiles(card: JobCard, job: JobHistory) -> str:
     return "".join(
         [
             _tile("Cores" if card.live else "Cores at the end", count(newest["cores"]), where),
-            _tile("Throughput", rate(newest["throughput"]), f"arriving: {rate(newest['arrival'])}"),
+            _tile("Throughput", rate(newest["throughput"]), "rows that sources read"),
             _tile("Mean latency", duration(latest.latency), latency_note, latency_look),
             _tile("Latency p99", duration(latest.latency_p99), "end to end"),
             _tile("Predicted latency", duration(newest["predicted"]), _expectation(newest["predicted"])),

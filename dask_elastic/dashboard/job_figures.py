@@ -36,12 +36,9 @@ def latency(source: ColumnDataSource, x_range: DataRange1d, **options: Any) -> L
 
 
 def throughput(source: ColumnDataSource, x_range: DataRange1d, **options: Any) -> LineFigure:
-    """Make the figure of processed and arriving tuples."""
-    lines = [
-        Line("throughput", "processed", colors.THROUGHPUT, width=2.0, filled=True),
-        Line("arrival", "arriving", colors.ARRIVAL, dash="dashed", width=1.4),
-    ]
-    return LineFigure("Throughput, tuples per second", source, lines, x_range, COUNT_TICKS, **options)
+    """Make the figure of the rows that sources read."""
+    lines = [Line("throughput", "read by sources", colors.THROUGHPUT, width=2.0, filled=True)]
+    return LineFigure("Throughput, rows per second", source, lines, x_range, COUNT_TICKS, **options)
 
 
 def queue(source: ColumnDataSource, x_range: DataRange1d, **options: Any) -> LineFigure:

@@ -28,6 +28,7 @@ GAUGES = {
     "arrival_rate": ("Tuples per second that arrive at an executor", EXECUTOR),
     "service_rate": ("Tuples per second that one busy core of an executor processes", EXECUTOR),
     "throughput": ("Tuples per second that an executor processes", EXECUTOR),
+    "source_rate": ("Rows per second that the sources of a job read", JOB),
     "queue_tuples": ("Tuples that wait in the queues of an executor", EXECUTOR),
     "state_bytes": ("Size of an executor's state", EXECUTOR),
     "latency_seconds": ("Measured end-to-end latency of a job", (*JOB, "statistic")),
@@ -167,6 +168,7 @@ def _gather_job(families: Families, name: str, job: JobHistory) -> None:
     families.add("latency_target_seconds", [name], latest.latency_target)
     predicted = job.series("predicted")[-1]
     families.add("latency_predicted_seconds", [name], None if predicted != predicted else predicted)
+    families.add("source_rate", [name], latest.source_rate)
     families.add("starved_cores", [name], job.starved)
     for operator in dict.fromkeys(executor.executor.component for executor in latest.executors):
         families.add("gil_bound", [name, operator], float(operator in job.bound))

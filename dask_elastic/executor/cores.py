@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from dask_elastic.executor.instructions import Instruction, StartTask, Wake
+from dask_elastic.executor.measures import AHEAD_SECONDS
 from dask_elastic.executor.moves import Moves
 from dask_elastic.executor.routes import Routes
 from dask_elastic.executor.task import PENDING_BYTES, Task
@@ -19,6 +20,15 @@ from dask_elastic.vocab.errors import PlanningError
 MOVES_AT_ONCE = 4
 """Moves that an executor has in progress when it begins another by itself, at most: enough to hide the latency to a
 remote node, few enough that no shard is paused long before its state can be transferred."""
+
+MOVE_SECONDS = 0.005
+"""Work that a move takes beside its pause: its label, the flush of its state, and what its rows find in no cache."""
+
+LIGHT_WORK = 0.5 * AHEAD_SECONDS
+"""Seconds of work up to which a task gains little by being relieved: it is idle half of the time."""
+
+MOST_PAUSE = 0.5
+"""Bound of the expected pause in seconds: in an overload pauses are long, and moves are needed most."""
 
 
 class Cores:
@@ -54,6 +64,7 @@ class Cores:
         self.lost_nodes: set[int] = set()
         self._next = max(routes.tasks) + 1
         self._planned: deque[tuple[int, int]] = deque()
+        self._filling = False
 
     @property
     def active(self) -> list[Task]:
@@ -105,7 +116,8 @@ class Cores:
             surplus = held[node] - wanted.get(node, 0)
             for task in self._least_loaded(node, loads)[: max(surplus, 0)]:
                 task.handle(TaskEvent.CORE_RETURNED)
-        return instructions + self.drain(loads, now) + self.balance(loads, now)
+        # New tasks get shards at once, also of a small load.
+        return instructions + self.drain(loads, now) + self.balance(loads, now, worthwhile=False)
 
     def _start(self, node: int) -> Instruction:
         task = Task(self._next, node, node == self.home, self.pending_bytes)
@@ -121,8 +133,11 @@ class Cores:
         owner = self.routes.table.owner
         return {number: float(loads[owner == number].sum()) for number in self.routes.tasks}
 
-    def balance(self, loads: np.ndarray, now: float) -> list[Instruction]:
+    def balance(self, loads: np.ndarray, now: float, worthwhile: bool = True) -> list[Instruction]:
         """Even out the task loads by moving shards that have no move; the load of a moving shard counts for its target.
+
+        A move costs work of its own, and its shard's work waits while it is paused, as long as recent moves were. This
+        counts for the shards of tasks that have little work, between which most differences are noise.
 
         Parameters
         ----------
@@ -130,6 +145,8 @@ class Cores:
             Load of each shard, ``float64``.
         now : float
             The time in seconds.
+        worthwhile : bool
+            Whether to leave out moves that gain less than they cost.
 
         Returns
         -------
@@ -146,7 +163,14 @@ class Cores:
             return []
         node_of_task = {task.number: task.node for task in active}
         shards = np.flatnonzero(movable)
-        plan = balance(loads[shards], owner[shards], numbers, self.threshold, node_of_task)
+        work = loads[shards]
+        cost = np.zeros(len(shards))
+        # The plan for new tasks is carried out to its end.
+        self._filling = not worthwhile or (self._filling and bool(self._planned))
+        if not self._filling:
+            light = np.bincount(owner[shards], work)[owner[shards]] < LIGHT_WORK
+            cost[light] = MOVE_SECONDS + min(self.moves.mean_pause, MOST_PAUSE) * work[light]
+        plan = balance(work, owner[shards], numbers, self.threshold, node_of_task, cost)
         self._planned = deque((int(shards[step.shard]), step.target) for step in plan)
         return self.proceed(now)
 

@@ -12,8 +12,9 @@ from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.routing.split import split_by_executor
 from dask_elastic.topology.component import Branch, Exit
 from dask_elastic.topology.operators import Stateless
-from dask_elastic.topology.schema import check_schema, plain_schema
+from dask_elastic.topology.schema import check_schema, plain_schema, plain_type
 from dask_elastic.vocab.batch import MAX_BATCH_ROWS, Batch, Delivery
+from dask_elastic.vocab.column_types import ColumnTypes
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.row_bytes import RowBytes
 
@@ -84,21 +85,26 @@ class Emitter:
             In order; rows for one executor keep their order.
         """
         deliveries: list[Delivery] = []
-        self._follow(self._steps, batches, stamp, deliveries)
+        self._follow(self._steps, batches, self.component, stamp, deliveries)
         return deliveries
 
     def _follow(
-        self, steps: list[_Step], batches: Iterable[pa.RecordBatch], stamp: float, deliveries: list[Delivery]
+        self,
+        steps: list[_Step],
+        batches: Iterable[pa.RecordBatch],
+        producer: str,
+        stamp: float,
+        deliveries: list[Delivery],
     ) -> None:
         for rows in batches:
             for part in sliced(rows):
                 for step in steps:
                     if isinstance(step, _Door):
-                        step.pass_through(part, stamp, deliveries)
+                        step.pass_through(part, producer, stamp, deliveries)
                         continue
                     operator, then = step
                     made = self.error_policy.run(operator.name, _on_range(operator.apply, part), part)
-                    self._follow(then, made, stamp, deliveries)
+                    self._follow(then, made, operator.name, stamp, deliveries)
 
 
 class _Door:
@@ -111,6 +117,7 @@ class _Door:
         # The sink, or of the executors the first, which is mostly the only one.
         self._first = ExecutorId(exit_.target, sink_instance if space is None else 0)
         self._stream: pa.Schema | None = None
+        self._producer = component
         self._bytes = RowBytes(pa.schema([]))
         # The schema of the last batch, and what it takes to fit such batches to the stream: mostly they are alike.
         self._last: pa.Schema | None = None
@@ -118,8 +125,8 @@ class _Door:
         self._keys: list[int] = []
         self._fits = False
 
-    def pass_through(self, rows: pa.RecordBatch, stamp: float, deliveries: list[Delivery]) -> None:
-        rows = self._fitted(rows)
+    def pass_through(self, rows: pa.RecordBatch, producer: str, stamp: float, deliveries: list[Delivery]) -> None:
+        rows = self._fitted(rows, producer)
         if self._space is None:
             deliveries.append(Delivery(self._first, Batch(rows, None, stamp, row_bytes=self._bytes.of(rows))))
             return
@@ -129,28 +136,34 @@ class _Door:
             batch = Batch(part, part_hashes, stamp, row_bytes=self._bytes.of(part))
             deliveries.append(Delivery(target, batch))
 
-    def _fitted(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+    def _fitted(self, rows: pa.RecordBatch, producer: str) -> pa.RecordBatch:
         schema = rows.schema
         # Metadata is dropped: pandas writes the row count into it, and a channel keeps every schema that it has sent.
         if self._last is None or not schema.equals(self._last, check_metadata=True):
-            self._note(rows)
+            self._note(rows, producer)
         if self._columns is not None:
             rows = rows.select(self._columns)
         if self._fits:
             return rows
         assert self._stream is not None
+        if producer != self._producer:
+            _types(self._producer, self._stream).require_same(_types(producer, rows.schema), self._exit.target)
         return check_schema(self._stream, rows, f"the stream from {self._component!r} to {self._exit.target!r}")
 
-    def _note(self, rows: pa.RecordBatch) -> None:
+    def _note(self, rows: pa.RecordBatch, producer: str) -> None:
         schema, selected = rows.schema, self._exit.select(rows)
         if self._stream is None:
             # Plain values only: every slice of a dictionary column would be sent with the whole dictionary.
-            self._stream = plain_schema(selected.schema)
+            self._stream, self._producer = plain_schema(selected.schema), producer
             self._bytes = RowBytes(self._stream)
             self._keys = [self._stream.get_field_index(key) for key in self._exit.keys]
         self._fits = selected.schema.equals(self._stream, check_metadata=True)
         self._columns = None if selected is rows else [schema.get_field_index(name) for name in selected.schema.names]
         self._last = schema
+
+
+def _types(producer: str, schema: pa.Schema) -> ColumnTypes:
+    return ColumnTypes(producer, {field.name: str(plain_type(field.type)) for field in schema})
 
 
 _Step = _Door | tuple[Stateless, list["_Step"]]

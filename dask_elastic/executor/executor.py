@@ -137,7 +137,7 @@ class ElasticExecutor:
         with self.lock:
             if origin not in self.inputs.open:
                 raise ProtocolError(f"{self.identity} got a batch from {origin}, which has ended or is no input of it")
-            self.store.note_input(batch.rows.schema)
+            self.store.note_input(batch.rows.schema, origin.component)
             self._pending_rows += receipt.rows
             receipt.span = self.watermarks.arrived()
             before = self.routes.sub_batches

@@ -17,6 +17,7 @@ from dask_elastic.state.sweeper import Sweeper
 from dask_elastic.state.view import StateView
 from dask_elastic.topology.logic_level import KeyLogic, RowLogic
 from dask_elastic.topology.operators import Compute, as_batches
+from dask_elastic.topology.tables import is_table
 
 SWEPT_AFTER = 60.0
 """Seconds for which expired state is kept: a replay after a loss runs at the processing time of the first run."""
@@ -119,7 +120,7 @@ class KeyFunctionLogic(FunctionLogic):
     def _items(self, returned: Any) -> Iterable[Any]:
         if returned is None:
             return ()
-        if isinstance(returned, Mapping | pa.RecordBatch | pa.Table):
+        if is_table(returned):
             return (returned,)
         return self._output.listed(returned)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 from dask_elastic.executor.instructions import InstallState, Instruction, RequestFlush, Wake
 from dask_elastic.executor.routes import Routes
@@ -17,6 +18,9 @@ from dask_elastic.vocab.errors import MoveRefused, ProtocolError
 
 UNREQUESTED = -1
 """Token of the flush of one shard ahead of its label; no flush request waits for it."""
+
+_LATEST = 20
+"""The newest moves, whose pauses are averaged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,12 @@ class Moves:
     def paused(self) -> set[int]:
         """The shards whose routing is paused."""
         return {shard for shard, move in self.by_shard.items() if move.paused}
+
+    @property
+    def mean_pause(self) -> float:
+        """The mean seconds for which recent moves paused their shards; 0 before the first one."""
+        latest = list(islice(reversed(self.recent), _LATEST))
+        return sum(record.pause for record in latest) / len(latest) if latest else 0.0
 
     def targets(self) -> dict[int, int]:
         """Return the target task of each shard that has a move."""

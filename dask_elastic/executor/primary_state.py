@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from dask_elastic.executor.union_types import UnionTypes
 from dask_elastic.state.store import KeyedStore
 
 
@@ -20,11 +21,29 @@ class PrimaryState(KeyedStore):
     input_schema : Schema or None
         Schema of the executor's input; None before the first batch. State is stored as plain numbers; reading it as
         values needs the types of the input.
+    union : UnionTypes or None
+        Compares the types of what several upstream components send; None if there is only one.
     """
 
     input_schema: pa.Schema | None = None
+    union: UnionTypes | None = None
 
-    def note_input(self, schema: pa.Schema) -> None:
-        """Remember the schema of the first batch; the caller holds the executor's lock."""
+    def note_input(self, schema: pa.Schema, component: str) -> None:
+        """Remember the schema of the first batch; the caller holds the executor's lock.
+
+        Parameters
+        ----------
+        schema : Schema
+            The schema of a batch.
+        component : str
+            The upstream component that sent it.
+
+        Raises
+        ------
+        SchemaMismatch
+            When the columns have other types than those of another upstream operator.
+        """
+        if self.union is not None:
+            self.union.note(schema, component)
         if self.input_schema is None:
             self.input_schema = schema

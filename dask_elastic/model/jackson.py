@@ -14,14 +14,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from heapq import heapify, heappop, heappush, heapreplace
+from heapq import heapify, heapreplace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dask_elastic.model.queueing import erlang_b, next_erlang_b, waiting_customers, whole
+from dask_elastic.model.bulk_steps import MANY, Greedy, present_in_all
+from dask_elastic.model.queueing import MOST_SERVERS, erlang_b, next_erlang_b, waiting_customers, whole
 from dask_elastic.vocab.errors import PlanningError
-from dask_elastic.vocab.numbers import as_floats, is_number
+from dask_elastic.vocab.numbers import as_floats, check_total, is_number
 
 _SURELY_ABOVE = 1 + 1e-9
 """Relative accuracy of a running sum; closer to the target than this, the latency is summed anew."""
@@ -114,11 +115,10 @@ def expected_latency(
     counts = _vector("cores", cores)
     if len(counts) != len(loads):
         raise PlanningError(f"cores has {len(counts)} entries for {len(loads)} executors: give one per executor.")
-    present = []
-    for load, tuples, count in zip(loads, weights, counts.tolist(), strict=True):
-        servers = whole("cores", count)
-        stable = load < servers
-        present.append(_present(load, tuples, servers, erlang_b(load, servers)) if stable else _unstable(load))
+    wrong = counts[(counts % 1 != 0) | (counts > MOST_SERVERS)]
+    if wrong.size:
+        raise PlanningError(f"cores is {float(wrong[0])!r}: give whole numbers of at most {MOST_SERVERS}.")
+    present = _in_all(loads, weights, counts.astype(np.int64).tolist())[1]
     return _latency(external, present)
 
 
@@ -174,7 +174,7 @@ def allocate(
     """
     loads = _loads(external, arrival, service)
     weights = _weights(weight, len(loads))
-    limit = whole("available", available)
+    limit = whole("available", available, MOST_SERVERS)
     if not (is_number(latency_target) and latency_target > 0):
         raise PlanningError(f"latency_target is {latency_target!r}: give seconds above 0.")
     if limit < len(loads):
@@ -183,45 +183,62 @@ def allocate(
     if sum(cores) > limit:
         return Allocation(np.array(_share(loads, limit), dtype=np.int64), math.inf, False)
     latency = _latency(external, _add_cores(external, loads, weights, cores, latency_target, limit))
-    return Allocation(np.array(cores, dtype=np.int64), latency, latency <= latency_target)
+    return Allocation(np.array(cores, dtype=np.int64), latency, bool(latency <= latency_target))
 
 
 def _add_cores(
     external: float, loads: list[float], weights: list[float], cores: list[int], target: float, limit: int
 ) -> list[float]:
     """Add to `cores` until the target or the limit is reached; return the mean number of tuples at each executor."""
-    queues = list(zip(loads, weights, cores, strict=True))
-    blocking = [erlang_b(load, count) for load, _, count in queues]
-    present = [_present(*queue, b) for queue, b in zip(queues, blocking, strict=True)]
-    heap: list[tuple[float, int, float]] = []
-    for executor, (load, tuples, count) in enumerate(queues):
-        after = next_erlang_b(load, count + 1, blocking[executor])
-        heap.append((_change(load, tuples, count, blocking[executor], after), executor, after))
-    heapify(heap)
-    spare = limit - sum(cores)
+    blocking, present = _in_all(loads, weights, cores)
+    state = Greedy(np.array(loads), np.array(weights), np.array(cores), np.array(blocking), np.array(present), 0.0)
+    state.total = math.fsum(present)
     wanted = target * external
-    total = math.fsum(present)
+    spare = limit - sum(cores)
+    if state.advance(spare, wanted * _SURELY_ABOVE):
+        cores[:], present[:], blocking[:] = state.cores.tolist(), state.present.tolist(), state.blocking.tolist()
+        spare = limit - sum(cores)
+        if not spare:
+            return present
+    heap: list[tuple[float, int, float, float]] = []
+    for executor, (load, tuples, count, blocked) in enumerate(zip(loads, weights, cores, blocking, strict=True)):
+        after = next_erlang_b(load, count + 1, blocked)
+        waiting = waiting_customers(load, count + 1, after)
+        change = tuples * (waiting - waiting_customers(load, count, blocked))
+        heap.append((change, executor, after, waiting))
+    heapify(heap)
+    total = state.total
     while spare and heap:
         if total <= wanted * _SURELY_ABOVE:
             total = math.fsum(present)
             if _latency(external, present) <= target:
                 break
-        change, executor, blocked = heap[0]
+        change, executor, blocked, before = heap[0]
         if change >= 0:
             break
         cores[executor] += 1
         spare -= 1
         load, tuples, count = loads[executor], weights[executor], cores[executor]
-        before, present[executor] = present[executor], _present(load, tuples, count, blocked)
-        total += present[executor] - before
+        was, present[executor] = present[executor], tuples * (load + before)
+        total += present[executor] - was
         after = next_erlang_b(load, count + 1, blocked)
-        heapreplace(heap, (_change(load, tuples, count, blocked, after), executor, after))
+        waiting = waiting_customers(load, count + 1, after)
+        # The (negative) change in the number of waiting tuples, without the cancellation of a difference of sums.
+        heapreplace(heap, (tuples * (waiting - before), executor, after, waiting))
     return present
 
 
-def _change(load: float, tuples: float, servers: int, blocking: float, after: float) -> float:
-    """Return the (negative) change in the number of waiting tuples by one more server, without cancellation errors."""
-    return tuples * (waiting_customers(load, servers + 1, after) - waiting_customers(load, servers, blocking))
+def _in_all(loads: list[float], weights: list[float], servers: list[int]) -> tuple[list[float], list[float]]:
+    """Return Erlang B of each executor, 1 where it is unstable, and the mean number of tuples in it."""
+    if len(loads) >= MANY:
+        blocking, present = present_in_all(np.array(loads), np.array(weights), np.array(servers, dtype=np.int64))
+        return list(blocking.tolist()), list(present.tolist())
+    blocked = [erlang_b(load, count) if load < count else 1.0 for load, count in zip(loads, servers, strict=True)]
+    found = [
+        _present(load, tuples, count, b) if load < count else _unstable(load)
+        for load, tuples, count, b in zip(loads, weights, servers, blocked, strict=True)
+    ]
+    return blocked, found
 
 
 def _present(load: float, tuples: float, servers: int, blocking: float) -> float:
@@ -244,9 +261,9 @@ def _share(loads: list[float], available: int) -> list[int]:
     heap = [(-load, executor) for executor, load in enumerate(loads)]
     heapify(heap)
     for _ in range(available - len(loads)):
-        executor = heappop(heap)[1]
+        executor = heap[0][1]
         cores[executor] += 1
-        heappush(heap, (-loads[executor] / cores[executor], executor))
+        heapreplace(heap, (-loads[executor] / cores[executor], executor))
     return cores
 
 
@@ -334,6 +351,7 @@ def _loads(external: float, arrival: ArrayLike, service: ArrayLike) -> list[floa
     if not np.isfinite(loads).all():
         executor = int(np.flatnonzero(~np.isfinite(loads))[0])
         raise PlanningError(f"service[{executor}] is {float(serving[executor])!r}: too small for its arrival rate.")
+    check_total("arrival / service", loads)
     result: list[float] = loads.tolist()
     return result
 
@@ -342,7 +360,9 @@ def _weights(weight: ArrayLike | None, executors: int) -> list[float]:
     """Check and return the tuples per customer of each executor, 1 by default."""
     if weight is None:
         return [1.0] * executors
-    weights: list[float] = _vector("weight", weight).tolist()
+    given = _vector("weight", weight)
+    check_total("weight", given)
+    weights: list[float] = given.tolist()
     if len(weights) != executors:
         raise PlanningError(f"weight has {len(weights)} entries for {executors} executors: give one per executor.")
     return weights

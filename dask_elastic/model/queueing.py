@@ -12,6 +12,9 @@ import operator
 from dask_elastic.vocab.errors import PlanningError
 from dask_elastic.vocab.numbers import is_number
 
+MOST_SERVERS = 1 << 20
+"""The most servers of a queue: the recursion takes a step for each."""
+
 
 def erlang_b(load: float, servers: int) -> float:
     """Return Erlang B: the probability that all servers are busy in a system without a queue.
@@ -151,19 +154,19 @@ def mmk_sojourn(arrival: float, service: float, servers: int) -> float:
     >>> mmk_sojourn(3.0, 2.0, 1)
     inf
     """
-    count = whole("servers", servers)
+    count = whole("servers", servers, MOST_SERVERS)
     if not (is_number(arrival) and 0 <= arrival < math.inf):
         raise PlanningError(f"arrival is {arrival!r}: give a finite rate of 0 or more.")
     if not (is_number(service) and 0 < service < math.inf):
         raise PlanningError(f"service is {service!r}: give a finite rate above 0.")
-    load = arrival / service
+    load = float(arrival) / float(service)
     if not load < count:
         return math.inf
     must_wait = erlang_c(load, count, erlang_b(load, count))
     return float((1.0 + must_wait / (count - load)) / service)
 
 
-def whole(name: str, value: object) -> int:
+def whole(name: str, value: object, most: int | None = None) -> int:
     """Return a count as an integer.
 
     Parameters
@@ -172,6 +175,8 @@ def whole(name: str, value: object) -> int:
         Name of the value, for the error message.
     value : object
         The value.
+    most : int, optional
+        The largest value that is accepted.
 
     Returns
     -------
@@ -181,7 +186,7 @@ def whole(name: str, value: object) -> int:
     Raises
     ------
     PlanningError
-        If it is negative or not a whole number; the message contains its name.
+        If it is negative, larger than `most`, or not a whole number; the message contains its name.
 
     Examples
     --------
@@ -196,4 +201,6 @@ def whole(name: str, value: object) -> int:
         count = int(value)
     if count < 0:
         raise PlanningError(f"{name} is {count}: give a whole number of 0 or more.")
+    if most is not None and count > most:
+        raise PlanningError(f"{name} is {count}: give at most {most}.")
     return count

@@ -5,8 +5,9 @@ Goal
     exceeds that, it keeps its task to itself, and the goal holds among the other tasks.
 Heuristic
     One shard at a time moves from the most to the least loaded task: the shard that leaves the lower peak of the two.
+    It moves only if that lowers the peak by more than the move costs.
 Not done
-    Swaps of shards, and the cost of moving a shard's state: shards are many and small, so single moves suffice.
+    Swaps of shards: shards are many and small, so single moves suffice.
 
 Notes
 -----
@@ -75,6 +76,7 @@ def balance(
     tasks: Sequence[int],
     threshold: float = 1.2,
     node_of_task: Nodes | None = None,
+    cost: ArrayLike = 0.0,
 ) -> list[ShardMove]:
     """Plan the shard moves that even out the loads of an executor's tasks.
 
@@ -94,6 +96,9 @@ def balance(
         The allowed load of the most loaded task over the mean, at least 1; tasks that are set aside do not count.
     node_of_task : mapping or array, optional
         The node of each task, by task id. Among moves of equal gain, one within a node wins.
+    cost : float or array of float
+        What the move of each shard, or of any, costs in the unit of load. A move gains the amount by which the larger
+        of the two loads falls; if that is not more than the cost, it is not made.
 
     Returns
     -------
@@ -103,8 +108,8 @@ def balance(
     Raises
     ------
     PlanningError
-        If a load is negative or not finite, the lengths differ, an owner is no task, a task is named twice or has no
-        node, or the threshold is below 1.
+        If a load or cost is negative or not finite, the lengths differ, an owner is no task, a task is named twice or
+        has no node, or the threshold is below 1.
 
     Notes
     -----
@@ -135,8 +140,8 @@ def balance(
     nodes = _nodes(ids, node_of_task)
     if not (is_number(threshold) and threshold >= 1):
         raise PlanningError(f"threshold is {threshold!r}: the greatest load is never below the mean, give 1 or more.")
-    tables = _Tables(_whole(loads), places, len(ids), nodes)
-    final = _search(tables, threshold)
+    tables = _Tables(*_whole(loads, _costs(cost, len(loads))), places, len(ids), nodes)
+    final = _search(tables, float(threshold))
     first = {shard: int(places[shard]) for shard in final}
     return [ShardMove(shard, ids[first[shard]], ids[place]) for shard, place in final.items() if place != first[shard]]
 
@@ -167,8 +172,16 @@ class _Tables:
     have not been set aside; sources and targets are positions among them.
     """
 
-    def __init__(self, whole: NDArray[np.int64], places: NDArray[np.int64], tasks: int, nodes: list[Hashable]):
+    def __init__(
+        self,
+        whole: NDArray[np.int64],
+        costs: list[int],
+        places: NDArray[np.int64],
+        tasks: int,
+        nodes: list[Hashable],
+    ):
         self._whole = whole
+        self._costs = costs
         self._nodes = nodes
         self._many_nodes = len(set(nodes)) > 1
         # By task, then by load, then by number: a task's shards are one slice.
@@ -235,8 +248,7 @@ class _Tables:
             weight = shards[above - 1][0]
             shard = shards[bisect_left(shards, (weight, -1))][1]
             options.append((max(peak - weight, least + weight), shard))
-        best = min(options, default=None)
-        return best if best is not None and best[0] < peak else None
+        return min(((larger, shard) for larger, shard in options if peak - larger > self._costs[shard]), default=None)
 
     def move(self, shard: int, source: int, target: int) -> None:
         """Move a shard from one task to another."""
@@ -252,14 +264,26 @@ def _weight(entry: tuple[int, int]) -> int:
     return entry[0]
 
 
-def _whole(loads: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return the loads as integers; a power of two as unit keeps small whole numbers and their ties exact."""
+def _whole(loads: NDArray[np.float64], costs: NDArray[np.float64]) -> tuple[NDArray[np.int64], list[int]]:
+    """Return loads and costs as integers; a power of two as unit keeps small whole numbers and their ties exact."""
     largest = float(loads.max(initial=0.0))
     if largest <= 0:
-        return np.zeros(len(loads), dtype=np.int64)
+        return np.zeros(len(loads), dtype=np.int64), [0] * len(loads)
     # The sum of all has to fit too.
     bits = min(_SCALE_BITS, 62 - len(loads).bit_length())
-    return np.rint(np.ldexp(loads, bits - math.frexp(largest)[1])).astype(np.int64)
+    scale = bits - math.frexp(largest)[1]
+    # No move gains more than the largest load.
+    bounded = np.minimum(costs, largest)
+    return np.rint(np.ldexp(loads, scale)).astype(np.int64), np.rint(np.ldexp(bounded, scale)).astype(np.int64).tolist()
+
+
+def _costs(cost: ArrayLike, shards: int) -> NDArray[np.float64]:
+    given = as_floats("cost", cost)
+    if given.shape not in ((), (shards,)):
+        raise PlanningError(f"cost has shape {given.shape}: give one number, or one for each of {shards} shards.")
+    if not (np.isfinite(given) & (given >= 0)).all():
+        raise PlanningError(f"cost is {cost!r}: give finite numbers of 0 or more.")
+    return np.broadcast_to(given, (shards,))
 
 
 def _checked(load: ArrayLike, owner: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.int64]]:

@@ -15,7 +15,7 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
 from dask_elastic.vocab.errors import PlanningError
-from dask_elastic.vocab.numbers import as_array, as_floats, is_number, is_whole
+from dask_elastic.vocab.numbers import as_array, as_floats, check_total, is_number, is_whole
 
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
@@ -23,6 +23,12 @@ Mask: TypeAlias = NDArray[np.bool_]
 
 SLACK = 1e-9
 """Relative slack of limits and budgets: sums of floats depend on their order."""
+
+MOST_BINS = 1 << 20
+"""The most bins of a problem: every answer has numbers for each of them."""
+
+LEAST_CAPACITY = 1e-150
+"""The least capacity of a bin: ratios of capacities are finite."""
 
 
 def numbers(name: str, given: ArrayLike, shape: tuple[int, ...] | None = None) -> Floats:
@@ -45,6 +51,7 @@ def numbers(name: str, given: ArrayLike, shape: tuple[int, ...] | None = None) -
     if wrong.size:
         at = tuple(int(x) for x in wrong[0])
         raise PlanningError(f"{name} at {at} is {float(values[at])!r}: give a finite number of 0 or more.")
+    check_total(name, values)
     return values
 
 
@@ -84,6 +91,8 @@ def number_of_bins(given: int) -> int:
     """
     if not is_whole(given) or given < 1:
         raise PlanningError(f"bins is {given!r}: give a whole number of 1 or more.")
+    if given > MOST_BINS:
+        raise PlanningError(f"bins is {given!r}: give {MOST_BINS} at most.")
     return int(given)
 
 
@@ -130,6 +139,9 @@ def capacities(given: ArrayLike, bins: int, resources: int) -> Floats:
     if not (values > 0).all():
         at = int(np.argwhere(values <= 0)[0, 0])
         raise PlanningError(f"capacity of bin {at} is 0: give more than 0, and name a bin to be emptied as draining.")
+    if (values < LEAST_CAPACITY).any():
+        at = int(np.argwhere(values < LEAST_CAPACITY)[0, 0])
+        raise PlanningError(f"capacity of bin {at} is below {LEAST_CAPACITY:g}: give it in a smaller unit.")
     return values
 
 

@@ -12,6 +12,7 @@ from dask_elastic.executor.drivers.steps import Steps
 from dask_elastic.executor.executor import ElasticExecutor
 from dask_elastic.executor.piece import Block
 from dask_elastic.executor.processor import Processor
+from dask_elastic.executor.union_types import union_types
 from dask_elastic.simulator.fiber import Bell, Condition, FiberLock, FiberSteps, NoFiberLock
 from dask_elastic.simulator.surroundings import Surroundings
 from dask_elastic.topology.component import Component
@@ -96,6 +97,7 @@ class ExecutorFibers:
         self.identity = executor.identity
         self.flushes: set[int] = set()
         executor.world = world
+        executor.store.union = union_types(component, world.components)
         self.driver = ExecutorDriver(executor, self)
 
     # entrances, each run by the calling fiber

@@ -24,6 +24,7 @@ from dask_elastic.vocab.watermark import Watermark
 class Surroundings(Protocol):
     """The clock, the channels and the ledgers of a simulated job; implemented by `World`."""
 
+    components: dict[str, Component]
     options: WorldOptions
     schedule: Schedule
     network: Network

@@ -22,7 +22,7 @@ from dask_elastic.runtime.protocol.job_calls import CloseSource
 from dask_elastic.spark.background_loop import background_loop
 from dask_elastic.spark.target import Target
 from dask_elastic.vocab.epoch import AttemptId, StagedPart
-from dask_elastic.vocab.errors import ElasticError, HandoffError, JobFailed
+from dask_elastic.vocab.errors import ElasticError, HandoffError, JobEnded
 
 if TYPE_CHECKING:
     from distributed.comm import Comm
@@ -146,7 +146,7 @@ def end_source(target: Target) -> None:
         places = call_scheduler(target, HandoffPlaces(target.job, target.source))
         if target.generation in (None, places.generation):
             call_scheduler(target, CloseSource(target.job, places.source, 0))
-    except JobFailed as error:
+    except JobEnded as error:
         logger.debug("%s", error)
 
 

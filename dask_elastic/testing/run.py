@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 
 from dask_elastic.executor.error_policy import DeadLetter, OnError
@@ -17,14 +16,15 @@ from dask_elastic.simulator import Placement, World, WorldOptions
 from dask_elastic.topology.component import Component, build_components
 from dask_elastic.topology.operators import Compute, SinkOperator, SourceOperator
 from dask_elastic.topology.source import Source, SourceContext
+from dask_elastic.topology.tables import TABLES_TAKEN, as_table
 from dask_elastic.topology.topology import Topology
 from dask_elastic.vocab.errors import ElasticError, SourceError, SubmitError, TopologyError, UnknownOperator
 
 SLOTS = (2, 2)
 """Cores of the simulated nodes."""
 
-Rows: TypeAlias = pa.Table | pa.RecordBatch | pd.DataFrame
-Given: TypeAlias = Rows | Sequence[Rows]
+Given: TypeAlias = Any
+"""Rows of one source: what `as_table` converts, or a list of such."""
 
 
 @dataclass(frozen=True)
@@ -180,16 +180,15 @@ def _batches(source: str, rows: Any) -> list[pa.RecordBatch]:
 
 
 def _table(source: str, rows: object) -> pa.Table:
-    if isinstance(rows, pd.DataFrame):
-        rows = pa.Table.from_pandas(rows, preserve_index=False)
-    if isinstance(rows, pa.RecordBatch):
-        rows = pa.Table.from_batches([rows])
-    if not isinstance(rows, pa.Table):
+    try:
+        table = as_table(rows)
+    except ValueError as error:
+        raise TopologyError(f"the rows for source {source!r} are no table: {error}.") from error
+    if table is None:
         raise TopologyError(
-            f"the rows for source {source!r} have type {type(rows).__name__}; give a pyarrow Table or RecordBatch, a "
-            "pandas DataFrame, or a list of these."
+            f"the rows for source {source!r} have type {type(rows).__name__}; give {TABLES_TAKEN}, or a list of these."
         )
-    return rows.replace_schema_metadata(None).unify_dictionaries()
+    return table.replace_schema_metadata(None).unify_dictionaries()
 
 
 def _unknown(topology: Topology, names: Sequence[str]) -> ElasticError:

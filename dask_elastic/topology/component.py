@@ -132,6 +132,26 @@ class Component:
         """All exits, in the order in which rows reach them."""
         return tuple(_exits(self.outputs))
 
+    def producers(self, target: str) -> tuple[str, ...]:
+        """Return the operators whose output leaves for another component.
+
+        Parameters
+        ----------
+        target : str
+            The component that receives the rows.
+
+        Returns
+        -------
+        tuple of str
+            Their names: the last operator of each branch that leads there.
+        """
+        consumers = [(self.name, self.outputs), *_branches(self.outputs)]
+        return tuple(
+            name
+            for name, outputs in consumers
+            if any(isinstance(output, Exit) and output.target == target for output in outputs)
+        )
+
 
 def build_components(topology: OperatorGraph) -> tuple[Component, ...]:
     """Divide a topology into components, and prune its sources to the columns that are read.
@@ -250,9 +270,13 @@ def _walk(outputs: tuple[Output, ...]) -> Iterator[Output]:
             waiting.extend(reversed(output.then))
 
 
+def _branches(outputs: tuple[Output, ...]) -> Iterator[tuple[str, tuple[Output, ...]]]:
+    return ((output.operator.name, output.then) for output in _walk(outputs) if isinstance(output, Branch))
+
+
 def _exits(outputs: tuple[Output, ...]) -> Iterator[Exit]:
     return (output for output in _walk(outputs) if isinstance(output, Exit))
 
 
 def _fused(outputs: tuple[Output, ...]) -> Iterator[str]:
-    return (output.operator.name for output in _walk(outputs) if isinstance(output, Branch))
+    return (name for name, _ in _branches(outputs))

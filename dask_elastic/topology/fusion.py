@@ -29,7 +29,7 @@ from typing import Final, TypeAlias, TypeVar
 import numpy as np
 
 from dask_elastic.vocab.errors import TopologyError
-from dask_elastic.vocab.numbers import is_number
+from dask_elastic.vocab.numbers import is_number, is_whole
 
 Name = TypeVar("Name", bound=Hashable)
 """The name of an operator."""
@@ -111,7 +111,7 @@ def fuse(
     edges = _edges(names, rates)
     draft = _Draft(_masks(attributes), None if allow_cycles else _Reach(names, edges))
     if score == "baseline":
-        _grow(draft, edges, np.random.default_rng(seed))
+        _grow(draft, edges, np.random.default_rng(_checked_seed(seed)))
     elif score == "attributes":
         _merge(draft, [(source, target, draft.common(source, target)) for source, target, _ in edges])
     else:
@@ -330,6 +330,9 @@ def _masks(attributes: Mapping[Name, Attributes]) -> list[int]:
             continue
         if isinstance(given, str) or not isinstance(given, Collection):
             raise TopologyError(f"the attributes of {name!r} are {given!r}: give a set of attributes, or ALL.")
+        strange = [attribute for attribute in given if not isinstance(attribute, Hashable)]
+        if strange:
+            raise TopologyError(f"attributes of {name!r} has {strange[0]!r}: name attributes by text or numbers.")
         masks.append(sum(1 << bits.setdefault(attribute, len(bits)) for attribute in set(given)))
     everything = (1 << len(bits) + 1) - 1
     return [mask & everything for mask in masks]
@@ -358,6 +361,12 @@ def _checked(
         if not (is_number(rate) and 0 <= rate < math.inf):
             raise TopologyError(f"the rate of {pair!r} is {rate!r}: give tuples per second, 0 or more.")
         yield pair, rate
+
+
+def _checked_seed(seed: int) -> int:
+    if not is_whole(seed) or seed < 0:
+        raise TopologyError(f"seed is {seed!r}: give a whole number of 0 or more.")
+    return int(seed)
 
 
 def _cycle(count: int, edges: Iterable[tuple[int, int]]) -> list[int] | None:

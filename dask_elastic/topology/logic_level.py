@@ -166,7 +166,8 @@ def per_key(function: Function | None = None, *, output: OutputColumns | None = 
     ----------
     function : callable
         Takes the key (a tuple if there are several key columns), a RecordBatch of its rows in order, and its state.
-        Returns the rows to emit: None, a RecordBatch, a Table, a dict for one row, or an iterable of these.
+        Returns the rows to emit: None, a RecordBatch, a Table, a pandas or Polars frame, a dict for one row, or an
+        iterable of these.
     output : Schema or mapping of str to DataType, optional
         The columns of rows emitted as dicts. By default inferred from what the function returns for the first batch.
 

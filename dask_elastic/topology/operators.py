@@ -14,12 +14,10 @@ from dask_elastic.topology.aggregates.aggregation import Aggregate
 from dask_elastic.topology.sink import Sink
 from dask_elastic.topology.source import Source
 from dask_elastic.topology.state_kind import Declared
+from dask_elastic.topology.tables import TABLES_TAKEN, as_table
 from dask_elastic.vocab.errors import SchemaMismatch
 
-ROWS_WANTED = (
-    "return a pyarrow RecordBatch, a Table, an iterable of these, or None. "
-    "From pandas: pa.RecordBatch.from_pandas(frame, preserve_index=False)."
-)
+ROWS_WANTED = f"return {TABLES_TAKEN}, an iterable of these, or None."
 
 
 def select_columns(rows: pa.RecordBatch, columns: tuple[str, ...] | None, operator: str) -> pa.RecordBatch:
@@ -75,7 +73,7 @@ def as_batches(returned: object, operator: str) -> list[pa.RecordBatch]:
     Parameters
     ----------
     returned : object
-        None, a RecordBatch, a Table, or an iterable of the latter two.
+        None, a table that `as_table` converts, or an iterable of tables.
     operator : str
         The operator, for the error text.
 
@@ -96,20 +94,25 @@ def as_batches(returned: object, operator: str) -> list[pa.RecordBatch]:
     >>> as_batches(3, "map 'tidy'")
     Traceback (most recent call last):
         ...
-    TypeError: map 'tidy' returned an int; return a pyarrow RecordBatch, a Table, an iterable of these, or None. ...
+    TypeError: map 'tidy' returned an int; return a pyarrow RecordBatch or Table, a dict of columns, ...
     """
-    if isinstance(returned, pa.RecordBatch | pa.Table):
+    if isinstance(returned, pa.RecordBatch):
         return _not_empty(returned)
     if returned is None:
         return []
-    if not isinstance(returned, Iterable) or isinstance(returned, str | bytes | Mapping) or _is_pandas(returned):
-        raise TypeError(f"{operator} returned {_describe_type(returned)}; {ROWS_WANTED}")
+    what = _describe_type(returned)
+    table = _table(returned, operator, what)
+    if table is not None:
+        return _not_empty(table)
+    if not isinstance(returned, Iterable) or isinstance(returned, str | bytes) or _is_pandas(returned):
+        raise TypeError(f"{operator} returned {what}; {ROWS_WANTED}")
     batches: list[pa.RecordBatch] = []
     for position, item in enumerate(returned):
-        if not isinstance(item, pa.RecordBatch | pa.Table):
-            what = f"{_describe_type(returned)} whose item {position} is {_describe_type(item)}"
-            raise TypeError(f"{operator} returned {what}; {ROWS_WANTED}")
-        batches.extend(_not_empty(item))
+        each = f"{what} whose item {position} is {_describe_type(item)}"
+        table = _table(item, operator, each)
+        if table is None:
+            raise TypeError(f"{operator} returned {each}; {ROWS_WANTED}")
+        batches.extend(_not_empty(table))
     return batches
 
 
@@ -139,7 +142,7 @@ class MapOperator:
     name : str
         The operator's name in the topology.
     function : callable
-        Takes a RecordBatch; returns None, a RecordBatch, a Table or an iterable of these.
+        Takes a RecordBatch; returns None, a table that `as_table` converts, or an iterable of tables.
     columns : tuple of str or None
         The columns that the function gets; None for all.
 
@@ -173,7 +176,7 @@ class MapOperator:
         SchemaMismatch
             When the input lacks one of `columns`.
         TypeError
-            When the function returns anything else than batches.
+            When the function returns anything else than tables.
         """
         return as_batches(self.function(select_columns(rows, self.columns, self.name)), f"map {self.name!r}")
 
@@ -342,6 +345,13 @@ class SinkOperator:
 
 Stateless: TypeAlias = MapOperator | Filter
 Operator: TypeAlias = SourceOperator | MapOperator | Filter | Compute | SinkOperator
+
+
+def _table(value: object, operator: str, what: str) -> pa.Table | None:
+    try:
+        return as_table(value)
+    except ValueError as error:
+        raise TypeError(f"{operator} returned {what} that cannot become rows: {error}; {ROWS_WANTED}") from error
 
 
 def _not_empty(rows: pa.RecordBatch | pa.Table) -> list[pa.RecordBatch]:

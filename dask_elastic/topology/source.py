@@ -63,8 +63,13 @@ class Source(ABC):
         The column with the event time of each row.
     slack : float
         A row is late if its event time is more than this many seconds before the newest one so far.
+    blocks : bool
+        Whether `read` may wait for something, such as a file, a server or user code; each instance then has a thread
+        that reads, beside the one that sends. False if all rows are in memory.
     pushed : bool
         True if `job.send` delivers the rows, instead of the source reading them.
+    sent_schema : Schema or None
+        For such a source: the schema to which `job.send` casts rows; with None, it sends them as they are.
     epochs : int
         For a pushed source that receives whole epochs from another engine: the most epochs that wait; 0 otherwise.
     staging_bytes : int
@@ -88,13 +93,17 @@ class Source(ABC):
     True
     >>> source.accept(pa.RecordBatch.from_pydict({"number": [7]})).num_rows
     1
+    >>> source.known_schema() is None
+    True
     """
 
     parallel: int = 1
     rate: float | None = None
     event_time: str | None = None
     slack: float = 0.0
+    blocks: bool = True
     pushed: bool = False
+    sent_schema: pa.Schema | None = None
     epochs: int = 0
     staging_bytes: int = 0
 
@@ -142,6 +151,16 @@ class Source(ABC):
             When they do not fit the schema.
         """
         return rows
+
+    def known_schema(self) -> pa.Schema | None:
+        """Return the schema of the rows that it yields, if that is known; called after `check` on the client.
+
+        Returns
+        -------
+        Schema or None
+            The schema, with which operators are checked when the job is submitted. The default knows none.
+        """
+        return None
 
     @abstractmethod
     def read(self, context: SourceContext) -> Iterator[tuple[pa.RecordBatch, object]]:

@@ -71,7 +71,8 @@ class Stream:
         Parameters
         ----------
         function : callable
-            Takes a RecordBatch; returns a RecordBatch, a Table, an iterable of these, or None.
+            Takes a RecordBatch; returns a RecordBatch or Table, a dict of columns, a pandas or Polars DataFrame, or
+            another object with Arrow's PyCapsule interface; or an iterable of these, or None.
         columns : sequence of str, optional
             The columns that the function reads. It gets only these, and sources skip columns that no operator reads.
             All by default.

@@ -192,6 +192,10 @@ class JobFailed(ElasticError):
     """The job failed; the message gives the cause."""
 
 
+class JobEnded(ElasticError):
+    """The job has finished or was stopped, and takes no more rows."""
+
+
 class JobStopped(ElasticError):
     """The job was stopped before it had read all of its input."""
 

@@ -9,9 +9,15 @@ from numpy.typing import NDArray
 
 from dask_elastic.vocab.errors import PlanningError
 
+MOST_TOTAL = 1e150
+"""The most that numbers of a problem may add up to: products of two such sums are finite."""
+
+MOST_SEED = 1 << 32
+"""Seeds are below this, so that multiples of them fit into the words that are hashed."""
+
 
 def is_number(given: Any) -> TypeGuard[float]:
-    """Return whether a value is a single real number; a bool is not one.
+    """Return whether a value is a single real number that a float can hold; a bool is not one.
 
     Parameters
     ----------
@@ -28,7 +34,13 @@ def is_number(given: Any) -> TypeGuard[float]:
     >>> is_number(2.5), is_number("2.5"), is_number(True)
     (True, False, False)
     """
-    return isinstance(given, int | float | np.integer | np.floating) and not isinstance(given, bool)
+    if not isinstance(given, int | float | np.integer | np.floating) or isinstance(given, bool):
+        return False
+    try:
+        float(given)
+    except OverflowError:
+        return False
+    return True
 
 
 def is_whole(given: Any) -> TypeGuard[int]:
@@ -50,6 +62,61 @@ def is_whole(given: Any) -> TypeGuard[int]:
     (True, False, False)
     """
     return isinstance(given, int | np.integer) and not isinstance(given, bool)
+
+
+def check_total(name: str, values: NDArray[np.float64]) -> None:
+    """Raise if numbers of 0 or more are so large that sums or products of sums overflow.
+
+    Parameters
+    ----------
+    name : str
+        The argument's name, for the error text.
+    values : ndarray of float64
+        The numbers.
+
+    Raises
+    ------
+    PlanningError
+        If their sum exceeds `MOST_TOTAL`.
+
+    Examples
+    --------
+    >>> check_total("load", np.array([1e308, 1e308]))
+    Traceback (most recent call last):
+    ...
+    dask_elastic.vocab.errors.PlanningError: load adds up to more than 1e+150: give it in a larger unit.
+    """
+    # No single value may be too large either, so that the sum does not overflow.
+    if values.size and not (float(values.max()) <= MOST_TOTAL and float(values.sum()) <= MOST_TOTAL):
+        raise PlanningError(f"{name} adds up to more than {MOST_TOTAL:g}: give it in a larger unit.")
+
+
+def as_seed(seed: Any) -> int:
+    """Return a seed as an int.
+
+    Parameters
+    ----------
+    seed : int
+        The seed.
+
+    Returns
+    -------
+    int
+        The seed.
+
+    Raises
+    ------
+    PlanningError
+        If it is not a whole number from 0 to below 2**32.
+
+    Examples
+    --------
+    >>> as_seed(np.int8(7))
+    7
+    """
+    if not is_whole(seed) or not 0 <= seed < MOST_SEED:
+        raise PlanningError(f"seed is {seed!r}: give a whole number from 0 to {MOST_SEED - 1}.")
+    return int(seed)
 
 
 def as_floats(name: str, given: Any) -> NDArray[np.float64]:

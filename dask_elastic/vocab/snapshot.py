@@ -117,8 +117,8 @@ class ExecutorSnapshot:
         """
         if self.shard_load is None or not len(self.shard_load):
             return 0.0
-        total = float(self.shard_load.sum())
-        return float(self.shard_load.max()) / total if total > 0 else 0.0
+        total = float(np.add.reduce(self.shard_load))
+        return float(np.maximum.reduce(self.shard_load)) / total if total > 0 else 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,6 +146,8 @@ class JobSnapshot:
         seconds.
     latency_p99 : float or None
         The 99th percentile of that latency, in seconds.
+    source_rate : float
+        Rows per second that its sources read.
     """
 
     name: str
@@ -157,6 +159,7 @@ class JobSnapshot:
     dry_run: bool = False
     latency: float | None = None
     latency_p99: float | None = None
+    source_rate: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)

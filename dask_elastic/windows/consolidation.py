@@ -36,6 +36,9 @@ from dask_elastic.windows.window import Window, as_whole, check_windows
 MOST_WINDOWS = 200_000
 """The most windows that one plan may form."""
 
+MOST_STEPS, MOST_STEPS_IN_ALL = 200_000, 4_000_000
+"""The most vertices that the search for one window, and all searches of one plan, may visit."""
+
 
 class MergeInput(NamedTuple):
     """One input of a window: a complete window, or a run of adjoining partials.
@@ -258,6 +261,7 @@ class _Graph:
         self._until = until
         self._merge_cost = merge_cost
         self._edges: dict[int, list[_Result]] = {}
+        self._steps = 0
         phases = {(window.start % window.frequency, window.frequency, window.length) for window in windows}
         self._begins = sorted(phases)
         """Phase, frequency and length of the windows."""
@@ -292,6 +296,12 @@ class _Graph:
             moment = -moment
             if moment in last:
                 continue
+            self._steps += 1
+            if len(last) >= MOST_STEPS or self._steps > MOST_STEPS_IN_ALL:
+                raise PlanningError(
+                    f"windows have one of length {end - begin} with too many ways to form it ({len(last)} times were "
+                    "looked at): use a larger slice, or shorter windows."
+                )
             last[moment] = came_from, -partials
             if moment == end:
                 return cost, _path(last, begin, end)

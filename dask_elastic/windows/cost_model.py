@@ -26,7 +26,7 @@ from dataclasses import dataclass, fields
 from typing import Literal
 
 from dask_elastic.vocab.errors import PlanningError
-from dask_elastic.vocab.numbers import is_number
+from dask_elastic.vocab.numbers import MOST_TOTAL, is_number
 from dask_elastic.windows.consolidation import ConsolidationPlan
 from dask_elastic.windows.window import Window, check_windows
 
@@ -325,5 +325,5 @@ def _overlap(windows: Sequence[Window]) -> float:
 
 
 def _check(name: str, value: float) -> None:
-    if not (is_number(value) and 0 <= value < math.inf):
+    if not (is_number(value) and 0 <= value <= MOST_TOTAL):
         raise PlanningError(f"{name} is {value!r}: give a finite number, 0 or more.")

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from dask_elastic.vocab.errors import PlanningError
+from dask_elastic.vocab.numbers import MOST_TOTAL
 from dask_elastic.windows.window import Window
 
 Keys: TypeAlias = Mapping[int, float] | Callable[[int, int], float]
@@ -130,8 +131,8 @@ def _by_length(keys: Mapping[int, float] | None, lengths: list[int]) -> dict[int
 
 def _checked_keys(count: Any, begin: int, end: int) -> float:
     """Return a number of keys as a Python number, since NumPy integers may overflow in sums."""
-    if isinstance(count, int | np.integer) and count >= 0:
+    if isinstance(count, int | np.integer) and 0 <= int(count) <= MOST_TOTAL:
         return int(count)
-    if isinstance(count, float | np.floating) and 0 <= count < math.inf:
+    if isinstance(count, float | np.floating) and 0 <= float(count) <= MOST_TOTAL:
         return float(count)
     raise PlanningError(f"keys is {count!r} for the span from {begin} to {end}: give a finite number, 0 or more.")

@@ -259,3 +259,38 @@ def test_ctrl_c_ends_all_processes_of_the_local_cluster(script):
     assert process.returncode == 130, errors
     assert errors.splitlines()[-1] == "Job 'long' was stopped with the local cluster of this command."
     assert ends_soon(process.pid)
+
+
+def test_ctrl_c_ends_workers_whose_user_code_goes_on_and_prints_one_line(script):
+    body = """
+    import time
+
+    def change(batch):
+        print("changing", flush=True)
+        time.sleep(60)
+        return batch
+
+    job = de.submit(topology("long", rate=1_000))
+    print("submitted", flush=True)
+    job.wait()
+    """
+    process = start(script(body), "--workers", "2", "--threads", "1", "--dashboard-address", ":0")
+    assert {process.stdout.readline(), process.stdout.readline()} == {"submitted\n", "changing\n"}
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert len(errors.splitlines()) == 2, errors
+    dashboard, message = errors.splitlines()
+    assert dashboard.startswith("Dashboard: ")
+    assert message == "Job 'long' was stopped with the local cluster of this command."
+    assert ends_soon(process.pid)
+
+
+def test_ctrl_c_before_any_job_prints_one_line(script):
+    path = script("import time\nprint('reading', flush=True)\ntime.sleep(60)")
+    process = start(path, "--workers", "1", "--threads", "1", "--dashboard-address", ":0")
+    assert process.stdout.readline() == "reading\n"
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors.splitlines()[1:]) == (130, ["Interrupted."])
+    assert ends_soon(process.pid)

@@ -92,7 +92,7 @@ def described(**changes):
         name="made", generation=1, status=Status.RUNNING, error=None, began=100.0, ended=None, oversubscribed=False,
         latency_target=0.05, planner="elasticutor", paradigm="executor-centric", dry_run=False, pinned=(),
         nodes=("tcp://a:1",), components=(), executors=(replace(EXECUTOR, executor=1, latency_p50=0.5), EXECUTOR),
-        sources=(InstanceRows("numbers", 0, 40),), sinks=(), event_times=(), dead_letters={}, refused=0,
+        sources=(InstanceRows("numbers", 0, 40, 8.0),), sinks=(), event_times=(), dead_letters={}, refused=0,
         control=ControlView(**{"predicted": 0.04, **control}),
     )  # fmt: skip
     return replace(job, **changes)
@@ -100,7 +100,7 @@ def described(**changes):
 
 def test_overview_aggregates_values_of_executors():
     values = overview(described())
-    assert (values["cores"], values["queue"], values["moves"], values["arrival_rate"]) == (4, 6, 2, 20.0)
+    assert (values["cores"], values["queue"], values["moves"], values["source_rate"]) == (4, 6, 2, 8.0)
     assert (values["latency_p50"], values["latency_p99"]) == (0.5, None)
     assert [executor["id"] for executor in values["executors"]] == ["counts[0]", "counts[1]"]
     assert json.loads(json.dumps(values)) == values
@@ -124,7 +124,7 @@ def test_handoff_is_shown_on_its_own_line():
 
 def test_overview_of_ended_job_has_its_duration_and_no_rate():
     values = overview(described(status=Status.FINISHED, ended=130.0))
-    assert (values["seconds"], values["arrival_rate"]) == (30.0, 0.0)
+    assert (values["seconds"], values["source_rate"]) == (30.0, 0.0)
 
 
 def test_detail_shows_error_and_dead_letters():

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 import dask_elastic as de
+from dask_elastic.runtime.client.job_view import one_line
 from dask_elastic.runtime.client.progress import Progress
 
 RUN = {"timeout": 30, "progress": False}
@@ -146,7 +147,7 @@ def test_job_repr_describes_the_job(job, wait_until):
     text = repr(job)
     assert text.startswith("<Job seen: running")
     assert "1,000 rows" in text
-    assert "tuples/s" in text
+    assert "rows/s" in text
     assert "by_k 1 cores" in text
     assert "by_word[0]: 1 cores, queue 0, state" in text
     table = job._repr_html_()
@@ -155,6 +156,19 @@ def test_job_repr_describes_the_job(job, wait_until):
     assert "by_both[0]" in table
     job.stop()
     assert "<Job seen: stopped" in repr(job)
+
+
+def test_throughput_counts_a_row_of_several_operators_once(client, wait_until):
+    topology = de.Topology("several")
+    rows = topology.source("rows", de.sources.Arrow(pa.table({"k": np.arange(1_000_000) % 10}), rate=2_000))
+    for number in range(4):
+        rows.key_by("k").compute({"n": de.aggregate.Count()}, name=f"counted-{number}")
+    job = de.submit(topology, client, report_interval="100ms")
+    read = wait_until(lambda: (found := job._describe()).source_rate > 1_000 and found, "the source reads")
+    assert read.source_rate < 4_000
+    assert f" {read.source_rate:,.0f} rows/s " in one_line(read)
+    job.stop()
+    assert job._describe().source_rate == 0
 
 
 def test_live_line_is_shown_in_terminals_only(job, capsys):

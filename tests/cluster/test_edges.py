@@ -61,7 +61,7 @@ def test_parquet_files_are_read_by_two_instances(client, frame, tmp_path):
     assert_counted(job, frame, "k")
     read = job._describe().sources
     assert len(read) == 2
-    assert all(rows for _, _, rows in read)
+    assert all(part.rows for part in read)
 
 
 def test_source_with_rate_keeps_its_rate(client, frame):
@@ -147,7 +147,7 @@ def test_parquet_files_hold_the_last_value_of_every_key(client, frame, tmp_path)
     written = pd.concat([pq.read_table(file).to_pandas() for file in files])
     last = written.groupby("k")["n"].max()
     assert last.tolist() == frame.groupby("k").size().tolist()
-    assert sum(rows for _, _, rows in job._describe().sinks) == len(written)
+    assert sum(part.rows for part in job._describe().sinks) == len(written)
     assert not list((tmp_path / "out").glob(".*"))
 
 

@@ -82,7 +82,7 @@ def test_stopped_job_keeps_its_state(client, wait_until):
         job.wait(**RUN)
     assert job.state("counted").get(3)["n"] == 200
     assert "stopped" in repr(job)
-    with pytest.raises(errors.JobFailed, match="takes no more rows"):
+    with pytest.raises(errors.JobEnded, match="takes no more rows"):
         job.send(NUMBERS)
     job.stop()
     assert job.status == "stopped"

@@ -74,3 +74,22 @@ def test_state_moves_with_its_shard_and_expires_in_time(client, wait_until):
     assert job.state("kept").to_arrow().num_rows == 20
     assert job.state("kept").get(3)["short"] is None
     assert job.state("brief").get(3) is None
+
+
+def test_state_has_its_columns_before_the_first_row(client):
+    topology = de.Topology("empty")
+    rows = topology.source("rows", de.sources.Push(pa.schema({"k": pa.int64(), "v": pa.int64(), "name": pa.string()})))
+    rows.key_by("k").compute({"n": de.aggregate.Count(), "mean": de.aggregate.Mean("v")}, name="means")
+    rows.key_by("k").compute(keep, state=KEPT, name="kept")
+    rows.map(lambda batch: batch, name="own").key_by("k").compute({"n": de.aggregate.Count()}, name="counted")
+    job = de.submit(topology, client)
+    before = {name: job.state(name).to_arrow() for name in ("means", "kept", "counted")}
+    assert {name: table.num_rows for name, table in before.items()} == {"means": 0, "kept": 0, "counted": 0}
+    assert job.state("means").get(1) is None
+    assert [*job.state("means").to_pandas()] == ["k", "n", "mean"]
+    job.send({"k": [1], "v": [2], "name": ["a"]})
+    job.end_of_input()
+    job.wait(**RUN)
+    assert job.state("means").to_arrow().schema == before["means"].schema
+    assert job.state("kept").to_arrow().schema == before["kept"].schema
+    assert job.state("counted").to_arrow().schema.names == before["counted"].schema.names

@@ -40,15 +40,6 @@ def test_map_that_changes_its_schema_error_names_the_difference(client, numbers)
     assert isinstance(e.value.__cause__, errors.SchemaMismatch)
 
 
-def test_pushed_rows_of_wrong_schema_fail_job_and_name_the_difference(client, held):
-    held.send(pa.table({"k": ["one"]}))
-    with pytest.raises(errors.JobFailed, match="column 'k': string instead of int64") as e:
-        held.wait(**RUN)
-    assert isinstance(e.value.__cause__, errors.SchemaMismatch)
-    with pytest.raises(errors.SchemaMismatch):
-        held.send(pa.table({"k": [1]}))
-
-
 def test_null_nan_and_negative_zero_are_valid_keys(client):
     values = [None, math.nan, -0.0, 0.0, 1.5, math.nan, None, 0.0]
     other_nan = np.array([0x7FF8000000000001], dtype=np.uint64).view(np.float64)[0]

@@ -43,8 +43,8 @@ def test_wrong_commands_are_refused_and_leave_job_running(client, held):
         held.move_shard("counted", 256, 0)
     with pytest.raises(errors.MoveRefused, match="task 99 cannot take"):
         held.move_shard("counted", 0, 99)
-    with pytest.raises(TypeError, match="Table or RecordBatch, not dict"):
-        held.send({"k": [1]})
+    with pytest.raises(TypeError, match="PyCapsule interface, not list"):
+        held.send([1])
     held.send(pa.table({"k": [1, 1]}))
     held.end_of_input()
     held.wait(**RUN)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+import pyarrow.compute as pc
 import pytest
 from counting_jobs import RUN, counting_rows, mapped
 from distributed import Client
@@ -81,6 +82,21 @@ def test_cores_for_unknown_operator_are_refused(client, numbers):
         de.submit(counting_rows(numbers), client, cores={"counted": 0})
 
 
+def test_more_cores_than_slots_are_refused(client, numbers):
+    with pytest.raises(errors.SubmitError, match=r"cores=\{'counted': 99\}: .* slots, which are 6\. Give at most 6"):
+        de.submit(counting_rows(numbers), client, cores={"counted": 99})
+    assert de.jobs(client) == []
+
+
+def test_address_or_cluster_in_place_of_client_is_refused_with_a_hint(cluster, numbers):
+    address = cluster.scheduler_address
+    with pytest.raises(TypeError, match=f"of type str: give a client .*, dask.distributed.Client\\('{address}'\\)"):
+        de.submit(counting_rows(numbers), address)
+    for call in (de.jobs, lambda given: de.job("job", given)):
+        with pytest.raises(TypeError, match=r"of type LocalCluster: give a client .*Client\(cluster\)"):
+            call(cluster)
+
+
 def test_submit_of_non_topology_is_refused(client):
     with pytest.raises(TypeError, match="takes a Topology, not str"):
         de.submit("topology", client)
@@ -103,6 +119,15 @@ def test_missing_column_is_refused_at_submit(client, numbers):
     rows.key_by("kk").compute({"n": de.aggregate.Count()}, name="counted")
     with pytest.raises(errors.ElasticError, match=r"'kk'"):
         de.submit(topology, client)
+
+
+def test_misspelt_column_of_an_expression_is_refused_at_submit(client, numbers):
+    topology = de.Topology("t")
+    rows = topology.source("rows", de.sources.Arrow(numbers))
+    rows.filter(pc.field("w") > 15, name="large").sink(de.sinks.Collect(), name="out")
+    with pytest.raises(errors.SchemaMismatch, match="filter 'large' reads column 'w', which its input lacks"):
+        de.submit(topology, client)
+    assert de.jobs(client) == []
 
 
 def test_job_name_in_use_is_refused_and_another_accepted(client, held, numbers):

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pyarrow as pa
 import pytest
-from counting_jobs import NUMBERS, RUN, SCHEMA, counting, held
+from counting_jobs import NUMBERS, RUN, SCHEMA, counting
 from distributed import Client, get_client, worker_client
 from distributed.security import Security
 
@@ -135,7 +135,7 @@ def test_client_without_way_to_workers_sends_through_scheduler(small_cluster, mo
         job.end_of_input()
         job.wait(**RUN)
         assert numbers_of(job) == list(range(11))
-        with pytest.raises(errors.JobFailed, match="is finished: it takes no more rows"):
+        with pytest.raises(errors.JobEnded, match="is finished: it takes no more rows"):
             job.send(one(11))
 
 
@@ -249,7 +249,7 @@ def test_send_waits_while_source_is_full_and_times_out(client):
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(job.send, MEGABYTE)
         de.job("stuck", client).stop()
-        with pytest.raises(errors.JobFailed, match="takes no more rows"):
+        with pytest.raises(errors.JobEnded, match="takes no more rows"):
             waiting.result(timeout=30)
 
 
@@ -277,13 +277,18 @@ def test_source_ended_by_another_client_refuses_rows(cluster, client):
 
 
 def test_failed_job_raises_its_error_from_next_send_and_counts_lost_rows(client):
-    job = held(client)
-    job.send(pa.table({"k": ["one"]}))
-    with pytest.raises(errors.SchemaMismatch, match="missing: 'v'"):
+    def refuse(rows):
+        raise ValueError("no such number")
+
+    topology = de.Topology("refusing")
+    topology.source("rows", de.sources.Push(SCHEMA)).map(refuse, name="tidy").sink(de.sinks.Collect(), name="out")
+    job = de.submit(topology, client)
+    job.send(NUMBERS)
+    with pytest.raises(errors.UserCodeError, match=r"operator 'tidy'.*no such number"):
         send_until_it_raises(job, NUMBERS)
     with pytest.raises(errors.JobFailed):
         job.wait(**RUN)
-    with pytest.raises(errors.SchemaMismatch):
+    with pytest.raises(errors.UserCodeError):
         job.send(NUMBERS)
 
 
@@ -293,7 +298,7 @@ def test_drain_keeps_sent_rows_and_later_send_raises(client):
         job.send(one(number))
     job.drain(timeout=30)
     assert numbers_of(job) == list(range(100))
-    with pytest.raises(errors.JobFailed, match="is finished: it takes no more rows"):
+    with pytest.raises(errors.JobEnded, match="is finished: it takes no more rows"):
         job.send(one(100))
 
 

@@ -36,7 +36,7 @@ def assigned(made, planners=None, keep=None, per_node=None, hosts=None):
         made.granted if keep is None else np.array(keep),
         np.zeros(count, dtype=int) if per_node is None else np.array(per_node),
         hosts or [f"h{i}" for i in range(len(made.capacity))],
-    )
+    ).matrix
 
 
 def random_problem(seed):

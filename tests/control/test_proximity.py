@@ -6,15 +6,16 @@ from hypothesis import strategies as st
 
 from dask_elastic.control.proximity import nearer
 from dask_elastic.planning.cores import migration_cost
+from dask_elastic.planning.cores.columns import CoreColumns
 
 HOSTS = ["a", "b", "a", "b"]
 
 
 def moved(before, planned, capacity, state, home, hosts=HOSTS, fixed=None):
     return nearer(
-        np.array(before), np.array(planned), np.array(capacity), np.array(state, dtype=float), np.array(home), hosts,
-        fixed,
-    )  # fmt: skip
+        CoreColumns.of(np.array(before)), CoreColumns.of(np.array(planned)), np.array(capacity),
+        np.array(state, dtype=float), np.array(home), hosts, fixed,
+    ).matrix  # fmt: skip
 
 
 def test_nearer_moves_added_core_to_free_core_on_homes_host():
@@ -62,7 +63,7 @@ def test_nearer_is_never_worse_than_the_plan(seed):
     planned[home, np.arange(executors)] += planned.sum(axis=0) == 0
     capacity = planned.sum(axis=1) + random.integers(0, 3, nodes)
     state = random.choice([0.0, 1.0, 5.0], executors)
-    after = nearer(before, planned, capacity, state, home, hosts)
+    after = moved(before, planned, capacity, state, home, hosts)
     assert (after >= 0).all()
     assert (after.sum(axis=0) == planned.sum(axis=0)).all()
     assert (after.sum(axis=1) <= capacity).all()

@@ -125,3 +125,47 @@ def test_reason_of_shared_cores():
 )
 def test_duration_has_three_digits_and_a_unit(seconds, text):
     assert duration(seconds) == text
+
+
+def test_reason_states_measured_latency_before_the_predicted_one():
+    assert reason_of(executor(arrival=1700.0), latency_target=0.004, latency=0.3) == (
+        "the measured latency is 300 ms, the target 4 ms; 7.95 ms are predicted with its current cores (headroom "
+        "included)."
+    )
+
+
+def test_reason_does_not_deny_a_missed_target_that_the_model_does_not_explain():
+    """The model's prediction is within the target, and what was a problem before is none now."""
+    job = JobSnapshot("job", 1, (), latency_target=0.08, latency=0.3)
+    none, queues = np.empty(0, dtype=np.int64), SimpleNamespace(latency=lambda cores: 0.03)
+    demand = SimpleNamespace(
+        overloaded=(), satisfied=True, feasible=True, hop=0.01, error=1.0, indices=(), most=none, needed=none,
+        current=none, queues=queues,
+    )  # fmt: skip
+    portion = SimpleNamespace(exchanged=False, starved=0)
+    assert reason(job, demand, portion, (), {}, (), {}, 6, ControlSettings()) == (
+        "the measured latency is 300 ms, the target 80 ms; 40 ms are predicted with its current cores, so it gets no "
+        "more."
+    )
+
+
+def test_reasons_do_not_alternate_at_the_edge_of_the_target():
+    """Arrivals around what all cores can just process in time: the target is out of reach in every other second."""
+    node, loop, decisions = NodeSnapshot("n0", "h0", 4), ControlLoop(), []
+    for second in range(40):
+        one = executor(cores={0: 4}, arrival=2300.0 if second % 2 else 2600.0)
+        job = JobSnapshot("job", 1, (one,), latency_target=0.00125)
+        decisions += loop.tick(Snapshot(float(second), (node,), (job,))).decisions
+    assert [decision.feasible for decision in decisions] == [False]
+
+
+def test_resolved_problem_is_reported_when_it_has_been_away_for_a_while():
+    node, loop, decisions = NodeSnapshot("n0", "h0", 4), ControlLoop(), []
+    for second in range(30):
+        one = executor(cores={0: 4}, arrival=2600.0 if second < 5 else 1500.0)
+        job = JobSnapshot("job", 1, (one,), latency_target=0.00125)
+        decisions += loop.tick(Snapshot(float(second), (node,), (job,))).decisions
+    assert [(decision.time, decision.feasible) for decision in decisions if not decision.changes] == [
+        (0.0, False),
+        (14.0, True),
+    ]

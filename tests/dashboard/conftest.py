@@ -76,7 +76,7 @@ class KnownCluster:
             for place, (operator, parts) in enumerate(cores.items())
             for index, by_node in enumerate(parts)
         )
-        known = {"latency_target": 0.05, "latency": 0.02, "latency_p99": 0.08}
+        known = {"latency_target": 0.05, "latency": 0.02, "latency_p99": 0.08, "source_rate": 700.0}
         return JobSnapshot(name, options.pop("generation", 1), executors, **{**known, **options})
 
     @staticmethod

@@ -164,7 +164,7 @@ def test_lines_show_the_series_of_the_history(flights, browse):
         "predicted": [0.031] * 3,
         "target": [0.05] * 3,
     }
-    assert page.lines("throughput") == {"throughput": [1500.0] * 3, "arrival": [1800.0] * 3}
+    assert page.lines("throughput") == {"throughput": [700.0] * 3}
     assert page.lines("queue") == {"queue": [28.0, 35.0, 42.0]}
     assert page.lines("state") == {"state_bytes": [4096.0, 5120.0, 6144.0]}
     assert page.lines("moves") == {"moved": [0.0, 11.0, 11.0]}
@@ -180,7 +180,7 @@ def test_figures_share_time_range_in_local_time_of_scheduler(flights, draw):
 
 def test_headline_shows_newest_values(flights, draw):
     text = draw().text("headline")
-    for expected in ("6", "3 executors, 3 nodes", "1,500/s", "arriving: 1,800/s", "20 ms", "within 50 ms", "80 ms"):
+    for expected in ("6", "3 executors, 3 nodes", "700/s", "rows that sources read", "20 ms", "within 50 ms", "80 ms"):
         assert f">{expected}<" in text, expected
     for expected in ("31 ms", "42", "6 KiB", "66"):
         assert f">{expected}<" in text, expected
@@ -489,7 +489,7 @@ def test_panel_shows_newest_job(flights, browse):
     assert browse("individual-elastic-cores").stacked("cores_executor")["per_route[0]"] == [1, 2, 3]
     assert browse("individual-elastic-latency").lines("latency")["latency"] == [0.02] * 3
     throughput = browse("individual-elastic-throughput")
-    assert throughput.lines("throughput")["throughput"] == [1500.0] * 3
+    assert throughput.lines("throughput")["throughput"] == [700.0] * 3
     assert "Job flights (running)" in throughput.text("caption")
     assert throughput.model("throughput").sizing_mode == "stretch_both"
 

@@ -254,6 +254,16 @@ def test_balance_gives_new_task_loaded_shards():
     assert np.count_nonzero(executor.assignment()[0] == 1) == SHARDS // 2
 
 
+@pytest.mark.parametrize(("busy", "moves"), [(0.002, False), (0.9, True)])
+def test_balance_moves_no_shard_whose_move_costs_more_than_it_gains(busy, moves):
+    """All work is on one task: little of it is left there, much of it is shared."""
+    executor = make({0: 2})
+    offer(executor, *(shard for shard in range(SHARDS) if executor.assignment()[0][shard] == 0))
+    executor.done(0, executor.take(0)[0], busy, 0.5)
+    executor.handle(events.BalanceDue(), 0.6)
+    assert (executor.moves.finished > 0) is moves
+
+
 @pytest.mark.parametrize("cores", [{}, {0: 0}, {0: -1, 1: 2}])
 def test_cores_below_one_are_refused(cores):
     executor = make()

@@ -244,3 +244,44 @@ def test_a_large_executor_is_balanced_within_a_millisecond(hot, slowness):
     assert others.max() / others.mean() <= 1.2
     # The quickest of the runs, as others share the machine; the goal is 1 ms, the rest is room for noise.
     assert min(durations) < 0.002 * slowness()
+
+
+def test_move_that_gains_no_more_than_it_costs_is_not_made():
+    load, owner = [90.0, 3, 2, 2, 1, 1], [0, 1, 1, 1, 2, 2]
+    assert balance(load, owner, [0, 1, 2]) == [ShardMove(1, 1, 2)]
+    assert balance(load, owner, [0, 1, 2], cost=1.9) == [ShardMove(1, 1, 2)]
+    assert balance(load, owner, [0, 1, 2], cost=2.0) == []
+    assert balance(load, owner, [0, 1, 2], cost=[0, 5, 1.9, 0, 0, 0]) == [ShardMove(2, 1, 2)]
+
+
+def test_noise_around_a_hot_key_causes_few_moves():
+    """One shard has a core for itself; the small rest differs from second to second by chance alone."""
+    random, tasks = np.random.default_rng(7), [0, 1, 2, 3]
+    mean = np.full(64, 0.02 / 64)
+    counts = {}
+    for cost in (0.0, 0.005):
+        owner, counts[cost] = [shard % 4 for shard in range(64)], 0
+        for _ in range(100):
+            load = random.poisson(mean * 1000) / 1000
+            load[0] = 0.9
+            moves = balance(load, owner, tasks, cost=cost)
+            counts[cost] += len(moves)
+            owner = applied(owner, moves)
+    assert counts[0.0] > 100
+    assert counts[0.005] < 20
+
+
+@pytest.mark.parametrize("cost", [-1.0, float("nan"), float("inf"), [1.0], "abc"])
+def test_invalid_cost_is_refused_by_name(cost):
+    with pytest.raises(PlanningError, match="cost"):
+        balance([1, 2], [0, 0], [0, 1], cost=cost)
+
+
+@given(st.lists(st.integers(0, 50), min_size=2, max_size=12), st.integers(0, 10), st.integers(0, 1000))
+def test_every_move_gains_more_than_it_costs(load, cost, seed):
+    random = np.random.default_rng(seed)
+    owner = random.integers(0, 3, len(load)).tolist()
+    moves = balance(load, owner, [0, 1, 2], 1.0, cost=cost)
+    before, after = totals(load, owner, [0, 1, 2]), totals(load, applied(owner, moves), [0, 1, 2])
+    gained = sum(x * x for x in before.values()) - sum(x * x for x in after.values())
+    assert gained >= 2 * cost * sum(load[move.shard] for move in moves)

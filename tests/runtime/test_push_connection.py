@@ -17,7 +17,7 @@ from dask_elastic.runtime.transport import push_protocol
 from dask_elastic.runtime.transport.push_protocol import WINDOW
 from dask_elastic.runtime.worker.buffers.mailbox import Mailbox
 from dask_elastic.runtime.worker.push_server import PushServer
-from dask_elastic.vocab.errors import JobFailed, SchemaMismatch, SourceError, UnknownJob, UnknownOperator
+from dask_elastic.vocab.errors import JobEnded, SchemaMismatch, SourceError, UnknownJob, UnknownOperator
 from dask_elastic.vocab.identity import ExecutorId
 
 SECONDS = 20
@@ -224,7 +224,7 @@ def test_connection_to_unknown_source_is_refused(connected, job, place, error):
         connected(test, job=job, place=place)
 
 
-@pytest.mark.parametrize(("error", "raised"), [(None, JobFailed), (SourceError("gone"), SourceError)])
+@pytest.mark.parametrize(("error", "raised"), [(None, JobEnded), (SourceError("gone"), SourceError)])
 def test_connection_to_ended_job_is_refused(connected, error, raised):
     async def test(worker, outlet):
         raise AssertionError("the connection was accepted")

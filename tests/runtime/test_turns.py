@@ -93,6 +93,19 @@ def test_other_work_needs_no_turn(monkeypatch, work, rows):
     thread.join(DEADLINE)
 
 
+def test_thread_that_must_not_wait_works_without_a_turn_that_another_one_has(monkeypatch):
+    monkeypatch.setattr("dask_elastic.runtime.worker.turns.LONGEST_TURN", DEADLINE)
+    turns, released = Turns(), threading.Event()
+    thread = blocked(turns, BriefWork(), released)
+    assert turns.may_wait
+    with turns.without_waiting():
+        assert not turns.may_wait
+        assert turns.run(BriefWork(), 1, thread.is_alive)[0]
+    assert turns.may_wait
+    released.set()
+    thread.join(DEADLINE)
+
+
 def test_work_within_a_turn_is_part_of_it():
     turns = Turns()
     inner = BriefWork()

@@ -29,13 +29,21 @@ def test_map_normalises_return_values():
     assert outputs(lambda rows: []) == []
 
 
+def test_map_takes_dicts_frames_and_arrow_exports():
+    frame = pd.DataFrame({"a": [1, 2], "b": ["x", "y"]}, index=[7, 8])
+    for returned in ({"a": [1, 2], "b": ["x", "y"]}, frame, pa.table(frame.to_dict("list")).to_reader()):
+        assert [rows.to_pydict() for rows in outputs(lambda rows, each=returned: each)] == [frame.to_dict("list")]
+    assert len(outputs(lambda rows: [frame, {"a": [3]}, ROWS])) == 3
+
+
 @pytest.mark.parametrize(
     ("returned", "message"),
     [
         (3, "returned an int"),
         ("abc", "returned a str"),
-        ({"a": [1]}, "returned a dict"),
-        (pd.DataFrame({"a": [1]}), r"returned a pandas\.\S*DataFrame.*RecordBatch.from_pandas"),
+        ({"a": [1], "b": []}, "returned a dict that cannot become rows: .*; return a pyarrow RecordBatch"),
+        ([{"a": 1}], "returned a list whose item 0 is a dict that cannot become rows"),
+        (pd.Series([1]), r"returned a pandas\.\S*Series"),
         (pa.array([1]), r"returned a pyarrow array of int64 whose item 0 is"),
         ([ROWS, 3], r"returned a list whose item 1 is an int"),
     ],

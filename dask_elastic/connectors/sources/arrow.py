@@ -60,6 +60,8 @@ class Arrow(ColumnSource):
     [{'a': [3]}]
     """
 
+    blocks = False
+
     def __init__(
         self,
         rows: pa.Table | pa.RecordBatch | Sequence[pa.RecordBatch],
@@ -98,6 +100,9 @@ class Arrow(ColumnSource):
             pruned.table = self.table.select(pruned._names(self.table.schema))
             pruned.columns = pruned._needed = None
         return pruned
+
+    def _offered(self) -> pa.Schema:
+        return self.table.schema
 
     def check(self) -> None:
         """Check that the columns exist and that event time is a timestamp or date.

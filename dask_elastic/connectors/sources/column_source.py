@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from dask_elastic.topology.duration import seconds_of
 from dask_elastic.topology.pace import rows_within
+from dask_elastic.topology.schema import plain_schema
 from dask_elastic.topology.source import Source
 from dask_elastic.topology.state_kind import Duration
 from dask_elastic.vocab.errors import SourceError, TopologyError
@@ -98,6 +99,23 @@ class ColumnSource(Source):
         pruned = copy.copy(self)
         pruned._needed = columns
         return pruned
+
+    def known_schema(self) -> pa.Schema | None:
+        """Return the schema of the rows that it yields, if the client knows it.
+
+        Returns
+        -------
+        Schema or None
+            A plain schema of the columns that are read.
+        """
+        offered = self._offered()
+        if offered is None:
+            return None
+        return plain_schema(pa.schema([offered.field(name) for name in self._names(offered)]))
+
+    def _offered(self) -> pa.Schema | None:
+        """Return the schema of all of its columns, None if the client does not know it."""
+        return getattr(self, "schema", None)
 
     def _what(self) -> str:
         """Return the first argument as text."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections.abc
 import inspect
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,6 +13,7 @@ from dask_elastic.connectors.sources.column_source import ColumnSource
 from dask_elastic.topology.schema import check_schema, plain_schema
 from dask_elastic.topology.source import SourceContext
 from dask_elastic.topology.state_kind import Duration
+from dask_elastic.topology.tables import TABLES_TAKEN, as_table
 from dask_elastic.vocab.errors import SchemaMismatch, SourceError, TopologyError
 
 
@@ -24,8 +24,9 @@ class Iterable(ColumnSource):
     ----------
     factory : callable
         Called on the worker, without arguments or as `factory(instance, instances)`; returns an iterable of record
-        batches, tables, dicts of arrays, or pandas frames. It must yield the same rows on every call: a job that
-        resumes from an offset calls it again and skips the rows before the offset.
+        batches, tables, dicts of columns, pandas or Polars frames, or other objects with Arrow's PyCapsule interface.
+        It must yield the same rows on every call: a job that resumes from an offset calls it again and skips the rows
+        before the offset.
     schema : Schema, optional
         Names and types of the columns; by default those of the first item. All items must conform.
     rate : float, optional
@@ -156,13 +157,12 @@ class Iterable(ColumnSource):
 
     def _table(self, item: object, index: int) -> pa.Table:
         try:
-            table = _to_table(item)
-        except (pa.ArrowException, ValueError, TypeError) as error:
+            table = as_table(item)
+        except ValueError as error:
             raise SourceError(f"{self!r}: item {index} of {self._what()} cannot become rows: {error}") from error
         if table is None:
             raise SourceError(
-                f"{self!r}: {self._what()} yielded {type(item).__name__} as item {index}; make it yield a pyarrow "
-                "RecordBatch or Table, a dict of arrays, or a pandas DataFrame."
+                f"{self!r}: {self._what()} yielded {type(item).__name__} as item {index}; make it yield {TABLES_TAKEN}."
             )
         return table
 
@@ -178,23 +178,6 @@ def _require_callable(factory: object) -> None:
     if not callable(factory):
         kind = type(factory).__name__
         raise TopologyError(f"sources.Iterable takes a function that returns an iterable, not {kind}; wrap it.")
-
-
-def _to_table(item: object) -> pa.Table | None:
-    if isinstance(item, pa.Table):
-        return item
-    if isinstance(item, pa.RecordBatch):
-        return pa.Table.from_batches([item])
-    if isinstance(item, collections.abc.Mapping):
-        return pa.Table.from_pydict(dict(item))
-    if _is_data_frame(item):
-        return pa.Table.from_pandas(item, preserve_index=False)
-    return None
-
-
-def _is_data_frame(item: object) -> bool:
-    # There is a data frame only after its module was imported, so this need not import it.
-    return isinstance(item, getattr(sys.modules.get("pandas"), "DataFrame", ()))
 
 
 def _takes_instances(factory: Callable[..., object], parallel: int, name: str) -> bool:

@@ -97,9 +97,12 @@ class Parquet(ColumnSource):
         SourceError
             When they do not; names the column and the columns that exist.
         """
+        if (offered := self._offered()) is not None:
+            self._names(offered)
+
+    def _offered(self) -> pa.Schema | None:
         files = None if any("://" in path for path in self.paths) else self._files()
-        if files is not None:
-            self._names(files.dataset.schema)
+        return None if files is None else files.dataset.schema
 
     def read(self, context: SourceContext) -> Iterator[tuple[pa.RecordBatch, object]]:
         """Read the instance's files or row groups.

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from dask_elastic.connectors.sources.column_source import ColumnSource
-from dask_elastic.topology.schema import check_schema, plain_schema
+from dask_elastic.topology.casting import cast_rows
+from dask_elastic.topology.schema import plain_schema
 from dask_elastic.topology.source import SourceContext
 from dask_elastic.topology.state_kind import Duration
 from dask_elastic.vocab.errors import SourceError, TopologyError
@@ -21,7 +22,7 @@ class Push(ColumnSource):
     Parameters
     ----------
     schema : Schema
-        Names and types of the columns. Sent rows may have them in another order.
+        Names and types of the columns. Sent rows may have them in another order, and are cast to these types.
     rate : float, optional
         Largest number of rows per second; no limit by default. A full mailbox blocks `job.send`.
     event_time : str, optional
@@ -63,6 +64,7 @@ class Push(ColumnSource):
         if len(set(schema.names)) < len(schema.names):
             raise TopologyError(f"sources.Push: a column name occurs twice in {', '.join(schema.names)}; rename one.")
         self.schema = plain_schema(schema)
+        self.sent_schema = self.schema
 
     def _what(self) -> str:
         return f"<{', '.join(self.schema.names)}>"
@@ -88,14 +90,14 @@ class Push(ColumnSource):
         Returns
         -------
         RecordBatch
-            The same rows, with the columns in the order of the schema.
+            The same rows, with the columns in the order and of the types of the schema.
 
         Raises
         ------
         SchemaMismatch
-            When columns are missing, unexpected or of another type; names them.
+            When columns are missing or unexpected, or cannot be cast; names them.
         """
-        return check_schema(self.schema, rows, "rows sent to sources.Push")
+        return cast_rows(self.schema, rows, "rows sent to sources.Push")
 
     def read(self, context: SourceContext) -> Iterator[tuple[pa.RecordBatch, object]]:
         """Read batches from the mailbox until it ends.

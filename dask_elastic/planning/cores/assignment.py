@@ -17,23 +17,28 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from dask_elastic.planning.cores.columns import CoreColumns, Cores
 from dask_elastic.planning.cores.exact import exact
-from dask_elastic.planning.cores.problem import CoreProblem, Cores, amounts, counts, keeps, locality
+from dask_elastic.planning.cores.problem import Amounts, CoreProblem, amounts, counts, indices, keeps, locality
 from dask_elastic.planning.cores.search import CoreSearch
 from dask_elastic.vocab.errors import PlanningError
 
+_DOUBLINGS = 40
+"""The most doublings of the threshold of data intensity, by default: its last value is above any rate."""
 
-@dataclass(frozen=True, eq=False)
+
+@dataclass(frozen=True, eq=False, init=False)
 class CoreAssignment:
     """An assignment of cores, and its cost.
 
     Parameters
     ----------
-    assignment : numpy.ndarray of int, nodes × executors
+    assignment : array of int, nodes × executors, or CoreColumns
         Cores of each node that each executor has.
     cost : float
         Bytes of state that move to get there.
@@ -52,14 +57,22 @@ class CoreAssignment:
     np.int64(2)
     """
 
-    assignment: Cores
+    columns: CoreColumns
     cost: float
     threshold: float
 
-    def __post_init__(self) -> None:
-        counts("assignment", self.assignment, 2)
-        if not (math.isfinite(self.cost) and self.cost >= 0 and self.threshold > 0):
-            raise PlanningError(f"cost is {self.cost!r}, threshold {self.threshold!r}: neither may be negative or NaN.")
+    def __init__(self, assignment: ArrayLike | CoreColumns, cost: float, threshold: float):
+        if not (math.isfinite(cost) and cost >= 0 and threshold > 0):
+            raise PlanningError(f"cost is {cost!r}, threshold {threshold!r}: neither may be negative or NaN.")
+        if not isinstance(assignment, CoreColumns):
+            assignment = CoreColumns.of(counts("assignment", assignment, 2))
+        for name, value in (("columns", assignment), ("cost", cost), ("threshold", threshold)):
+            object.__setattr__(self, name, value)
+
+    @cached_property
+    def assignment(self) -> Cores:
+        """Cores of each node that each executor has, nodes × executors."""
+        return self.columns.matrix
 
 
 def migration_cost(old: ArrayLike, new: ArrayLike, state_bytes: ArrayLike) -> float:
@@ -93,10 +106,14 @@ def migration_cost(old: ArrayLike, new: ArrayLike, state_bytes: ArrayLike) -> fl
     """
     before = counts("old", old, 2)
     after, state = counts("new", new, 2, before.shape), amounts("state_bytes", state_bytes, before.shape[1:])
-    nodes, executors = np.nonzero(before)
-    stays = after[nodes, executors] / np.maximum(after.sum(axis=0), 1)[executors]
-    leaves = np.maximum(before[nodes, executors] / before.sum(axis=0)[executors] - stays, 0.0)
-    return float((leaves * state[executors]).sum())
+    return _cost(CoreColumns.of(before), CoreColumns.of(after), state)
+
+
+def _cost(before: CoreColumns, after: CoreColumns, state_bytes: Amounts) -> float:
+    nodes, executors, cores = before.entries
+    stays = after.at(nodes, executors) / np.maximum(after.totals, 1)[executors]
+    leaves = np.maximum(cores / before.totals[executors] - stays, 0.0)
+    return float((leaves * state_bytes[executors]).sum())
 
 
 def assign_cores(
@@ -107,7 +124,7 @@ def assign_cores(
     home: ArrayLike,
     intensity: ArrayLike,
     threshold: float = 512 * 1024,
-    doublings: int = 40,
+    doublings: int = _DOUBLINGS,
 ) -> CoreAssignment:
     """Assign to every executor the cores it wants; little state moves, and data-intensive executors stay at home.
 
@@ -157,18 +174,69 @@ def assign_cores(
     >>> plan.assignment.tolist(), plan.cost, plan.threshold
     ([[2, 2], [0, 2]], 0.0, 524288.0)
     """
-    cores = counts("current", current, 2)
-    node, executor = cores.shape[:1], cores.shape[1:]
-    granted = counts("wanted", wanted, 1, executor)
-    limits, homes = counts("capacity", capacity, 1, node), counts("home", home, 1, executor)
+    return _assigned(_problem(current, wanted, capacity, state_bytes, home, intensity, threshold), doublings)
+
+
+def _problem(
+    current: ArrayLike | CoreColumns,
+    wanted: ArrayLike,
+    capacity: ArrayLike,
+    state_bytes: ArrayLike,
+    home: ArrayLike,
+    intensity: ArrayLike,
+    threshold: float,
+) -> CoreProblem:
+    """Return a problem whose values are checked."""
+    held = current if isinstance(current, CoreColumns) else CoreColumns.of(counts("current", current, 2))
+    node, executor = held.shape[:1], held.shape[1:]
+    homes = indices("home", home, executor)
     if (homes >= node[0]).any():
         raise PlanningError(f"home contains {int(homes.max())}, but the last of {node[0]} nodes is {node[0] - 1}.")
-    state = amounts("state_bytes", state_bytes, executor)
-    intensities = amounts("intensity", intensity, executor)
-    problem = CoreProblem(cores, granted, limits, state, homes, intensities, threshold)
-    reached, intensive = locality(problem, threshold, doublings)
-    if keeps(problem, intensive, cores):
-        return CoreAssignment(cores.copy(), 0.0, reached)
-    assignment = exact(problem, intensive, CoreSearch(problem, intensive).run())
-    assert keeps(problem, intensive, assignment), "an assignment breaks its constraints"
-    return CoreAssignment(assignment, migration_cost(cores, assignment, state), reached)
+    return CoreProblem(
+        held,
+        counts("wanted", wanted, 1, executor),
+        counts("capacity", capacity, 1, node),
+        amounts("state_bytes", state_bytes, executor),
+        homes,
+        amounts("intensity", intensity, executor),
+        threshold,
+    )
+
+
+def assignment_of(problem: CoreProblem) -> CoreAssignment:
+    """Return the assignment for a problem; see `assign_cores`.
+
+    Parameters
+    ----------
+    problem : CoreProblem
+        The executors and the cores.
+
+    Returns
+    -------
+    CoreAssignment
+        The assignment, its cost, and the threshold that could be kept.
+
+    Raises
+    ------
+    Infeasible
+        If more cores are granted than exist, or data-intensive executors do not fit at home.
+    PlanningError
+        If an entry is negative or not finite, or a home is no node.
+    """
+    return _assigned(
+        _problem(
+            problem.current, problem.granted, problem.capacity, problem.state_bytes, problem.home, problem.intensity,
+            problem.threshold,
+        ),
+        _DOUBLINGS,
+    )  # fmt: skip
+
+
+def _assigned(problem: CoreProblem, doublings: int) -> CoreAssignment:
+    reached, intensive = locality(problem, problem.threshold, doublings)
+    held = problem.columns
+    if keeps(problem, intensive, held):
+        return CoreAssignment(held, 0.0, reached)
+    found = exact(problem, intensive, CoreSearch(problem, intensive).run())
+    assert keeps(problem, intensive, found), "an assignment breaks its constraints"
+    return CoreAssignment(found, _cost(held, found, problem.state_bytes), reached)

@@ -36,21 +36,22 @@ def validate(problem: CoreProblem, solution: CoreAssignment, planner: str = "") 
     ...
     dask_elastic.vocab.errors.InvalidPlan: planner 'lazy' gives executor 0 1 cores of 2.
     """
-    cores, who = solution.assignment, f"planner {planner!r}" if planner else "the planner"
-    if cores.shape != problem.current.shape:
-        raise InvalidPlan(f"{who} returns shape {cores.shape}: the problem has {problem.current.shape}.")
-    if (cores < 0).any():
-        raise InvalidPlan(f"{who} returns {int(cores.min())} cores of a node for an executor.")
-    crowded = np.flatnonzero(cores.sum(axis=1) > problem.capacity)
+    cores, who = solution.columns, f"planner {planner!r}" if planner else "the planner"
+    if cores.shape != problem.columns.shape:
+        raise InvalidPlan(f"{who} returns shape {cores.shape}: the problem has {problem.columns.shape}.")
+    least = min((count for column in cores.columns for count in column.values()), default=0)
+    if least < 0:
+        raise InvalidPlan(f"{who} returns {least} cores of a node for an executor.")
+    crowded = np.flatnonzero(cores.per_node > problem.capacity)
     if crowded.size:
         node = int(crowded[0])
         raise InvalidPlan(
-            f"{who} gives out {int(cores[node].sum())} cores of node {node}, which has {int(problem.capacity[node])}."
+            f"{who} gives out {int(cores.per_node[node])} cores of node {node}, which has "
+            f"{int(problem.capacity[node])}."
         )
-    short = np.flatnonzero(cores.sum(axis=0) < np.maximum(problem.granted, 1))
+    short = np.flatnonzero(cores.totals < np.maximum(problem.granted, 1))
     if short.size:
         executor = int(short[0])
         raise InvalidPlan(
-            f"{who} gives executor {executor} {int(cores[:, executor].sum())} cores of "
-            f"{int(problem.granted[executor])}."
+            f"{who} gives executor {executor} {int(cores.totals[executor])} cores of {int(problem.granted[executor])}."
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dask_elastic.planning.cores.assignment import CoreAssignment, assign_cores
+from dask_elastic.planning.cores.assignment import CoreAssignment, assignment_of
 from dask_elastic.planning.cores.problem import CoreProblem
 
 
@@ -52,12 +52,4 @@ class Elasticutor:
         PlanningError
             If an entry is negative or not finite, or a home is no node.
         """
-        return assign_cores(
-            problem.current,
-            problem.granted,
-            problem.capacity,
-            problem.state_bytes,
-            problem.home,
-            problem.intensity,
-            problem.threshold,
-        )
+        return assignment_of(problem)

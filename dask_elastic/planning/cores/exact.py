@@ -22,7 +22,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_elastic.planning.cores.problem import Amounts, CoreProblem, Cores
+from dask_elastic.planning.cores.columns import CoreColumns, Cores
+from dask_elastic.planning.cores.problem import Amounts, CoreProblem
 
 _GAIN = 1e-9
 """An assignment is better if its cost is lower by this share."""
@@ -34,7 +35,7 @@ _TABLE, _PASSES = 1 << 22, 1 << 24
 """Limits of the search: entries of its tables, and entries read in all passes."""
 
 
-def exact(problem: CoreProblem, intensive: NDArray[np.bool_], found: Cores) -> Cores:
+def exact(problem: CoreProblem, intensive: NDArray[np.bool_], found: CoreColumns) -> CoreColumns:
     """Return the optimal assignment where the nodes can be filled in few ways, else the given one.
 
     Parameters
@@ -43,12 +44,12 @@ def exact(problem: CoreProblem, intensive: NDArray[np.bool_], found: Cores) -> C
         The executors and the cores.
     intensive : numpy.ndarray of bool
         Whether each executor must have all cores at home.
-    found : numpy.ndarray of int, nodes × executors
+    found : CoreColumns
         An assignment that keeps the constraints.
 
     Returns
     -------
-    numpy.ndarray of int, nodes × executors
+    CoreColumns
         The assignment of least cost, or `found` where the limits are exceeded.
     """
     executors, nodes = range(len(problem.needed)), np.flatnonzero(problem.capacity)
@@ -62,7 +63,7 @@ def exact(problem: CoreProblem, intensive: NDArray[np.bool_], found: Cores) -> C
     for axis in range(1, least.ndim):
         least = np.minimum.accumulate(least, axis=axis)
     least = least.reshape(costs.shape)
-    known = costs[executors, np.ravel_multi_index(tuple(found[nodes]), shape)].sum()
+    known = costs[executors, np.ravel_multi_index(tuple(found.matrix[nodes]), shape)].sum()
     bound = least[:, -1] + (known - least[:, -1].sum()) + known * _GAIN
     # A column is useful if none with fewer cores is cheaper, and if it can be part of a better assignment.
     choices = [np.flatnonzero((costs[j] <= least[j]) & (costs[j] <= bound[j])) for j in executors]
@@ -74,24 +75,25 @@ def exact(problem: CoreProblem, intensive: NDArray[np.bool_], found: Cores) -> C
     rest = [np.zeros(shape)]
     for j in reversed(order[1:]):
         rest.append(_with_one_more(rest[-1], grid[:, choices[j]], costs[j, choices[j]]))
-    found = found.copy()
+    best = np.zeros(found.shape, dtype=np.int64)
     for j in order:
         columns = choices[j][(grid[:, choices[j]] <= left[:, None]).all(axis=0)]
         total = costs[j, columns] + rest.pop()[tuple(left[:, None] - grid[:, columns])]
-        found[nodes, j] = grid[:, columns[int(total.argmin())]]
-        left = left - found[nodes, j]
-    return found
+        best[nodes, j] = grid[:, columns[int(total.argmin())]]
+        left = left - best[nodes, j]
+    return CoreColumns.of(best)
 
 
 def _column_costs(problem: CoreProblem, intensive: NDArray[np.bool_], nodes: Cores, grid: Cores) -> Amounts:
     """Return the cost of each column for each executor: bytes moved, and a little for each changed core."""
     totals = grid.sum(axis=0)
-    parts, shares = grid / np.maximum(totals, 1), problem.current / np.maximum(problem.current.sum(axis=0), 1)
+    current = problem.columns.matrix
+    parts, shares = grid / np.maximum(totals, 1), current / np.maximum(current.sum(axis=0), 1)
     lost = shares[problem.capacity == 0].sum(axis=0)
     change_cost = float(problem.state_bytes.sum()) * _CHANGE or 1.0
     costs = np.empty((len(problem.needed), grid.shape[1]))
     for j, needed in enumerate(problem.needed.tolist()):
-        away, change = nodes != problem.home[j], grid - problem.current[nodes, j][:, None]
+        away, change = nodes != problem.home[j], grid - current[nodes, j][:, None]
         moved = np.maximum(shares[nodes, j][:, None] - parts, 0.0).sum(axis=0) + lost[j]
         changes = 4 * np.abs(change).sum(axis=0) + np.maximum(change[away], 0).sum(axis=0)
         costs[j] = moved * problem.state_bytes[j] + changes * change_cost

@@ -20,7 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from dask_elastic.planning.cores.assignment import CoreAssignment, migration_cost
-from dask_elastic.planning.cores.problem import CoreProblem, Cores
+from dask_elastic.planning.cores.columns import Cores
+from dask_elastic.planning.cores.problem import CoreProblem
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Naive:
         CoreAssignment
             The cores and the bytes of state moved; the threshold is infinite, as no executor is kept at home.
         """
-        cores, granted = problem.current.copy(), problem.needed
+        cores, granted = problem.columns.matrix.copy(), problem.needed
         for node in range(len(cores)):
             while cores[node].sum() > problem.capacity[node]:
                 cores[node, np.flatnonzero(cores[node])[-1]] -= 1
@@ -64,7 +65,7 @@ class Naive:
                 if donor is not None:
                     cores[node, donor] -= 1
                 cores[node, executor] += 1
-        return CoreAssignment(cores, migration_cost(problem.current, cores, problem.state_bytes), math.inf)
+        return CoreAssignment(cores, migration_cost(problem.columns.matrix, cores, problem.state_bytes), math.inf)
 
     def _first(self, cores: Cores, granted: Cores, capacity: Cores, taker: int) -> tuple[int, int | None]:
         """Return the first node with a free core, or else the first node and executor that can give one."""

@@ -11,15 +11,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dask_elastic.planning.cores.columns import CoreColumns, Cores
 from dask_elastic.vocab.errors import Infeasible, PlanningError
-from dask_elastic.vocab.numbers import as_array, as_floats, is_number, is_whole
+from dask_elastic.vocab.numbers import as_array, as_floats, check_total, is_number, is_whole
 
-Cores = NDArray[np.int64]
 Amounts = NDArray[np.float64]
+
+MOST_CORES = 1 << 20
+"""The most cores in total, of all nodes or of all executors: searches take a step for each core."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +32,7 @@ class CoreProblem:
 
     Parameters
     ----------
-    current : array of int, nodes × executors
+    current : array of int, nodes × executors, or CoreColumns
         Cores that each executor has now.
     granted : array of int
         Cores that each executor gets at least.
@@ -60,7 +64,7 @@ class CoreProblem:
     array([2])
     """
 
-    current: Cores
+    current: Cores | CoreColumns
     granted: Cores
     capacity: Cores
     state_bytes: Amounts
@@ -77,9 +81,14 @@ class CoreProblem:
             raise PlanningError(f"capacity has shape {self.capacity.shape}: there are {nodes} nodes.")
 
     @cached_property
+    def columns(self) -> CoreColumns:
+        """Cores that each executor has now, by node."""
+        return self.current if isinstance(self.current, CoreColumns) else CoreColumns.of(self.current)
+
+    @cached_property
     def needed(self) -> Cores:
         """Cores that each executor must get: those granted, and at least one where it has any."""
-        needed: Cores = np.maximum(self.granted, np.minimum(self.current.sum(axis=0), 1))
+        needed: Cores = np.maximum(self.granted, np.minimum(self.columns.totals, 1))
         return needed
 
     def take(self, chosen: NDArray[np.bool_], capacity: Cores) -> CoreProblem:
@@ -98,7 +107,7 @@ class CoreProblem:
             The problem with these executors only, in the same order.
         """
         parts = {name: getattr(self, name)[chosen] for name in ("granted", "state_bytes", "home", "intensity")}
-        return replace(self, current=self.current[:, chosen], capacity=capacity, **parts)
+        return replace(self, current=self.columns.take(chosen), capacity=capacity, **parts)
 
 
 def locality(problem: CoreProblem, threshold: float, doublings: int) -> tuple[float, NDArray[np.bool_]]:
@@ -146,26 +155,56 @@ def locality(problem: CoreProblem, threshold: float, doublings: int) -> tuple[fl
     )
 
 
-def keeps(problem: CoreProblem, intensive: NDArray[np.bool_], assignment: Cores) -> bool:
+def keeps(problem: CoreProblem, intensive: NDArray[np.bool_], assignment: CoreColumns) -> bool:
     """Return whether an assignment keeps (a), (b) and (c)."""
-    totals, bound = assignment.sum(axis=0), np.flatnonzero(intensive)
-    fits = (assignment.sum(axis=1) <= problem.capacity).all() and (totals >= problem.needed).all()
-    return bool(fits and (assignment[problem.home[bound], bound] == totals[bound]).all())
+    totals, bound = assignment.totals, np.flatnonzero(intensive)
+    fits = (assignment.per_node <= problem.capacity).all() and (totals >= problem.needed).all()
+    return bool(fits and (assignment.at(problem.home[bound], bound) == totals[bound]).all())
 
 
 def counts(name: str, values: ArrayLike, dimensions: int, shape: tuple[int, ...] | None = None) -> Cores:
-    """Return whole numbers of 0 or more as an array.
+    """Return numbers of cores as an array.
 
     Raises
     ------
     PlanningError
-        If the shape is wrong, or an entry negative, not finite or not whole; names the value.
+        If the shape is wrong, an entry is negative, not finite or not whole, or their sum exceeds `MOST_CORES`; names
+        the value.
 
     Examples
     --------
     >>> counts("wanted", [2.0, 1.0], dimensions=1).tolist()
     [2, 1]
     """
+    array = _whole(name, values, dimensions, shape)
+    # No entry overflows a float, nor does their sum.
+    total = float(array.sum(dtype=np.float64))
+    if total > MOST_CORES:
+        raise PlanningError(f"{name} adds up to {total:.6g} cores: give at most {MOST_CORES}.")
+    return array.astype(np.int64, copy=False)
+
+
+def indices(name: str, values: ArrayLike, shape: tuple[int, ...]) -> Cores:
+    """Return indices of nodes as an array.
+
+    Raises
+    ------
+    PlanningError
+        If the shape is wrong, or an entry is negative or not whole; names the value.
+
+    Examples
+    --------
+    >>> indices("home", [1, 0], shape=(2,)).tolist()
+    [1, 0]
+    """
+    array = _whole(name, values, 1, shape)
+    if (array > np.iinfo(np.int64).max / 2).any():
+        raise PlanningError(f"{name} contains {array.max().item()!r}: give indices of nodes.")
+    return array.astype(np.int64, copy=False)
+
+
+def _whole(name: str, values: ArrayLike, dimensions: int, shape: tuple[int, ...] | None) -> NDArray[Any]:
+    """Return whole numbers of 0 or more, of whatever type they have."""
     array = as_array(name, values)
     if array.dtype.kind in "iu":
         wrong = array[array < 0]
@@ -176,7 +215,7 @@ def counts(name: str, values: ArrayLike, dimensions: int, shape: tuple[int, ...]
         raise PlanningError(f"{name} has shape {array.shape}: give {shape or 'nodes x executors'}.")
     if wrong.size:
         raise PlanningError(f"{name} contains {wrong[0].item()!r}: give whole numbers of 0 or more.")
-    return array.astype(np.int64, copy=False)
+    return array
 
 
 def amounts(name: str, values: ArrayLike, shape: tuple[int, ...]) -> Amounts:
@@ -198,4 +237,5 @@ def amounts(name: str, values: ArrayLike, shape: tuple[int, ...]) -> Amounts:
     wrong = array[~(np.isfinite(array) & (array >= 0))]
     if wrong.size:
         raise PlanningError(f"{name} contains {float(wrong[0])!r}: give finite numbers of 0 or more.")
+    check_total(name, array)
     return array

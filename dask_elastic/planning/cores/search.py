@@ -22,7 +22,8 @@ from heapq import heapify, heappop, heappush
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_elastic.planning.cores.problem import CoreProblem, Cores
+from dask_elastic.planning.cores.columns import CoreColumns, by_node
+from dask_elastic.planning.cores.problem import CoreProblem
 
 _NONE, _ELSEWHERE = -2, -1
 """In place of a node: no core; a core on a node that holds no state of the executor."""
@@ -50,20 +51,21 @@ class CoreSearch:
         self._state: list[float] = problem.state_bytes.tolist()
         self._home: list[int] = problem.home.tolist()
         self._intensive: list[bool] = intensive.tolist()
-        self._free: list[int] = (problem.capacity - problem.current.sum(axis=1)).tolist()
-        self._totals: list[int] = problem.current.sum(axis=0).tolist()
-        self._spare: list[int] = (problem.current.sum(axis=0) - problem.needed).tolist()
-        self._columns: list[dict[int, int]] = [{} for _ in self._totals]
+        held = problem.columns
+        self._free: list[int] = (problem.capacity - held.per_node).tolist()
+        self._totals: list[int] = held.totals.tolist()
+        self._spare: list[int] = (held.totals - problem.needed).tolist()
+        self._columns: list[dict[int, int]] = [dict(column) for column in held.columns]
         self._members: list[set[int]] = [set() for _ in self._free]
-        for node, executor in np.argwhere(problem.current).tolist():
-            self._columns[executor][node] = int(problem.current[node, executor])
-            self._members[node].add(executor)
+        for executor, column in enumerate(self._columns):
+            for node in column:
+                self._members[node].add(executor)
         self._shares = [[(node, n / self._totals[j]) for node, n in c.items()] for j, c in enumerate(self._columns)]
         self._costs, self._version = [0.0] * len(self._totals), [0] * len(self._totals)
         self._touched: set[int] = set()
         self._vacant = [node for node in reversed(range(len(self._free))) if self._free[node] > 0]
 
-    def run(self) -> Cores:
+    def run(self) -> CoreColumns:
         """Return an assignment that keeps the constraints and costs little."""
         for executor in np.flatnonzero(self._intensive).tolist():
             home, column = self._home[executor], self._columns[executor]
@@ -78,12 +80,10 @@ class CoreSearch:
         costly = [j for j in self._touched if not self._intensive[j] and self._costs[j] > _GAIN * self._state[j]]
         for _ in range(_ROUNDS):
             costly = [j for j in sorted(costly, key=lambda j: (-self._costs[j], j)) if self._improve(j)]
-        matrix = self._problem.current.copy()
+        columns = list(self._problem.columns.columns)
         for executor in self._touched:
-            before = {node: 0 for node, _ in self._shares[executor]}
-            for node, count in (before | self._columns[executor]).items():
-                matrix[node, executor] = count
-        return matrix
+            columns[executor] = by_node(self._columns[executor])
+        return CoreColumns(len(self._free), columns)
 
     def _losses(self, node: int, forced: bool = False) -> list[tuple[float, int]]:
         """Return executors that may give a core on a node, with the state moved; if forced, also those left short."""

@@ -23,7 +23,8 @@ from heapq import heapify, heappop, heapreplace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dask_elastic.planning.cores.problem import Cores, amounts, counts
+from dask_elastic.planning.cores.columns import CoreColumns, Cores, by_node
+from dask_elastic.planning.cores.problem import Amounts, amounts, counts, indices
 from dask_elastic.vocab.errors import PlanningError
 
 
@@ -65,36 +66,61 @@ def release(current: ArrayLike, wanted: ArrayLike, state_bytes: ArrayLike, home:
     >>> release([[2, 3], [2, 0]], wanted=[2, 5], state_bytes=[8.0, 8.0], home=[0, 0]).tolist()
     [[2, 3], [0, 0]]
     """
-    cores = counts("current", current, 2).copy()
+    cores = CoreColumns.of(counts("current", current, 2))
     nodes, executors = cores.shape
-    keep = np.maximum(counts("wanted", wanted, 1, (executors,)), 1)
-    state, homes = amounts("state_bytes", state_bytes, (executors,)), counts("home", home, 1, (executors,))
+    keep = counts("wanted", wanted, 1, (executors,))
+    state, homes = amounts("state_bytes", state_bytes, (executors,)), indices("home", home, (executors,))
     if (homes >= nodes).any():
         raise PlanningError(f"home contains {int(homes.max())}, but the last of {nodes} nodes is {nodes - 1}.")
-    surplus = cores.sum(axis=0) - keep
+    return released(cores, keep, state, homes).matrix
+
+
+def released(cores: CoreColumns, wanted: Cores, state_bytes: Amounts, home: Cores) -> CoreColumns:
+    """Release the cores that executors do not want; see `release`.
+
+    Parameters
+    ----------
+    cores : CoreColumns
+        Cores that each executor has now.
+    wanted : array of int
+        Cores that each executor keeps. At least one is kept.
+    state_bytes : array of float
+        State of each executor.
+    home : array of int
+        Node of each executor's main process.
+
+    Returns
+    -------
+    CoreColumns
+        The cores that are left.
+    """
+    surplus = cores.totals - np.maximum(wanted, 1)
+    if not (surplus > 0).any():
+        return cores
+    columns = list(cores.columns)
     for executor in np.flatnonzero(surplus > 0).tolist():
-        column, place, excess = cores[:, executor], int(homes[executor]), int(surplus[executor])
-        remote = int(column.sum() - column[place])
+        column, place, excess = dict(columns[executor]), int(home[executor]), int(surplus[executor])
+        own = column.get(place, 0)
+        remote = sum(column.values()) - own
         if excess < remote:
-            _take_remote(column, place, excess, weighs=bool(state[executor] > 0))
+            _take_remote(column, place, excess, weighs=bool(state_bytes[executor] > 0))
         else:
-            column[place] -= excess - remote
-            column[np.arange(nodes) != place] = 0
-    return cores
+            column = {place: own - (excess - remote)}
+        columns[executor] = by_node(column)
+    return CoreColumns(cores.nodes, columns)
 
 
-def _take_remote(column: Cores, home: int, excess: int, weighs: bool) -> None:
+def _take_remote(column: dict[int, int], home: int, excess: int, weighs: bool) -> None:
     """Release `excess` cores on nodes other than home; `weighs` is whether the executor has state."""
-    total = int(column.sum())
+    total = sum(column.values())
 
     def offer(node: int, taken: int, held: int) -> tuple[int, int, int, int]:
         # In units of state over total · kept, a node that loses r of its x cores loses max(0, r · total - excess · x).
         before, after = taken * total - excess * held, (taken + 1) * total - excess * held
         return (max(after, 0) - max(before, 0)) * weighs, held - taken, -node, taken
 
-    there = [node for node in np.flatnonzero(column).tolist() if node != home]
-    held = {node: int(column[node]) for node in there}
-    heap = [offer(node, 0, held[node]) for node in there]
+    held = {node: count for node, count in column.items() if node != home}
+    heap = [offer(node, 0, count) for node, count in held.items()]
     heapify(heap)
     for _ in range(excess):
         _, left, negative, taken = heap[0]

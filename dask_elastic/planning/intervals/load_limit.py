@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dask_elastic.planning.checked_arrays import SLACK, Floats, Ints
+from dask_elastic.planning.checked_arrays import MOST_BINS, SLACK, Floats, Ints
 from dask_elastic.planning.intervals.plan import checked_numbers
 from dask_elastic.vocab.errors import Infeasible, PlanningError
-from dask_elastic.vocab.numbers import is_number
+from dask_elastic.vocab.numbers import MOST_TOTAL, is_number
 
 _NEVER = 2**62
 
@@ -144,6 +144,8 @@ def least_tau(load: ArrayLike, nodes: int) -> float:
     low, high = max(mean, float(loads.max())) * (1 - SLACK), float(loads.sum())
     while high - low > SLACK * high:
         middle = (low + high) / 2
+        if middle in (low, high):  # adjacent floats, or loads so small that the slack is 0
+            break
         fits = fewest_intervals(reach(loads, middle))[0] <= nodes
         low, high = (low, middle) if fits else (middle, high)
     return max(_greatest(loads, reach(loads, high)) / mean - 1.0, 0.0)
@@ -201,12 +203,14 @@ def checked_nodes(nodes: Any) -> int:
     """Return the number of nodes, or raise if it is not valid."""
     if isinstance(nodes, bool) or not isinstance(nodes, int | np.integer) or nodes < 1:
         raise PlanningError(f"nodes is {nodes!r}: give a whole number of 1 or more.")
+    if nodes > MOST_BINS:
+        raise PlanningError(f"nodes is {nodes!r}: give {MOST_BINS} at most.")
     return int(nodes)
 
 
 def checked_tau(tau: float) -> float:
     """Return τ, or raise if it is not valid."""
-    if not (is_number(tau) and math.isfinite(tau) and tau >= 0):
+    if not (is_number(tau) and 0 <= tau <= MOST_TOTAL):
         raise PlanningError(
             f"tau is {tau!r}: give a finite number of 0 or more, such as 0.2 for a fifth above the mean."
         )

@@ -26,7 +26,7 @@ from dask_elastic.planning.checked_arrays import Ints
 from dask_elastic.planning.intervals.load_limit import checked_nodes
 from dask_elastic.planning.intervals.transition_matrix import transition_matrix
 from dask_elastic.vocab.errors import PlanningError
-from dask_elastic.vocab.numbers import as_floats
+from dask_elastic.vocab.numbers import as_floats, check_total, is_number
 
 MONTH = np.timedelta64(30, "D")
 
@@ -216,8 +216,9 @@ def nodes_needed(counts: ArrayLike, least: int = 8, most: int = 16, peak: float 
         raise PlanningError(f"counts has shape {values.shape}: give one finite number of 0 or more for each interval.")
     if checked_nodes(least) > checked_nodes(most):
         raise PlanningError(f"least is {least!r} and most {most!r}: give a range in ascending order.")
-    if not 0 < peak <= 1:
+    if not (is_number(peak) and 0 < peak <= 1):
         raise PlanningError(f"peak is {peak!r}: give a quantile, more than 0 and up to 1.")
+    check_total("counts", values)
     if not values.size:
         return np.empty(0, dtype=np.int64)
     low, high = float(values.min()), float(np.quantile(values, peak))

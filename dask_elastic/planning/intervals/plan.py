@@ -25,7 +25,7 @@ from scipy.optimize import linear_sum_assignment
 
 from dask_elastic.planning.checked_arrays import Floats, Ints
 from dask_elastic.vocab.errors import PlanningError
-from dask_elastic.vocab.numbers import as_floats
+from dask_elastic.vocab.numbers import as_floats, check_total
 
 
 @dataclass(frozen=True, eq=False)
@@ -277,4 +277,5 @@ def checked_numbers(name: str, given: ArrayLike) -> Floats:
     if wrong.size:
         task = int(wrong[0])
         raise PlanningError(f"{name} of task {task} is {float(values[task])!r}: give a finite number of 0 or more.")
+    check_total(name, values)
     return values

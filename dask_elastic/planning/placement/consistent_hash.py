@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from dask_elastic.planning.placement.check import approach
 from dask_elastic.planning.placement.problem import Ints, Placement, PlacementProblem
 from dask_elastic.vocab.errors import PlanningError
-from dask_elastic.vocab.numbers import is_whole
+from dask_elastic.vocab.numbers import as_seed, is_whole
 
 
 @dataclass(frozen=True)
@@ -86,6 +86,7 @@ def ring(problem: PlacementProblem, replicas: int, seed: int) -> Ints:
     array of int
         The bin of each group.
     """
+    seed = as_seed(seed)
     live = np.flatnonzero(problem.live)
     parts = problem.strength / problem.strength.mean() * replicas
     points = np.maximum(np.rint(parts[live]), 1).astype(np.int64)

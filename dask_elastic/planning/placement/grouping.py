@@ -27,10 +27,16 @@ from numpy.typing import ArrayLike, NDArray
 from dask_elastic.planning.placement.consistent_hash import hashed
 from dask_elastic.planning.placement.problem import Ints
 from dask_elastic.vocab.errors import PlanningError
-from dask_elastic.vocab.numbers import as_array, is_number
+from dask_elastic.vocab.numbers import as_array, as_seed, is_number, is_whole
 
 _PRIME = 2**31 - 1
 _TRACKED_PER_HOT_KEY = 10
+
+_MOST_POINTS = 1 << 24
+"""The most instances, and points of a ring: arrays have an entry for each."""
+
+_MOST_CHOICES = 1 << 12
+"""The most instances of a key: arrays have as many entries for each tuple."""
 
 
 def universal_hash(hashes: ArrayLike, instances: int, seed: int = 0, substreams: int = 4096) -> Ints:
@@ -67,9 +73,9 @@ def universal_hash(hashes: ArrayLike, instances: int, seed: int = 0, substreams:
     >>> universal_hash([7, 8, 7], instances=3, seed=1).tolist()
     [0, 1, 0]
     """
-    _check("instances", instances, 1)
-    _check("substreams", substreams, 1, _PRIME)
-    _check("seed", seed, 0)
+    instances = _checked("instances", instances, 1, _PRIME)
+    substreams = _checked("substreams", substreams, 1, _PRIME)
+    seed = as_seed(seed)
     random = np.random.default_rng(seed)
     factor, shift = int(random.integers(1, _PRIME)), int(random.integers(0, _PRIME))
     substream = _words(hashes) % np.uint64(substreams)
@@ -111,9 +117,9 @@ def consistent_hash(hashes: ArrayLike, instances: int, replicas: int = 100, seed
     >>> bool(((five == six) | (six == 5)).all())
     True
     """
-    _check("instances", instances, 1)
-    _check("replicas", replicas, 1)
-    _check("seed", seed, 0)
+    instances = _checked("instances", instances, 1, _MOST_POINTS)
+    replicas = _checked("replicas", replicas, 1, _MOST_POINTS // instances)
+    seed = as_seed(seed)
     owner = np.repeat(np.arange(instances), replicas)
     at = hashed(hashed(owner, 2 * seed), np.tile(np.arange(replicas), instances))
     order = np.argsort(at, kind="stable")
@@ -168,16 +174,18 @@ class PartialKeyGrouping:
         step: int = 64,
         seed: int = 0,
     ):
-        _check("instances", instances, 1)
-        _check("choices", choices, 1, instances)
-        _check("hot_choices", choices if hot_choices is None else hot_choices, choices, instances)
-        _check("step", step, 1)
-        _check("seed", seed, 0)
+        instances = _checked("instances", instances, 1, _MOST_POINTS)
+        choices = _checked("choices", choices, 1, min(instances, _MOST_CHOICES))
+        hot_choices = choices if hot_choices is None else hot_choices
+        hot_choices = _checked("hot_choices", hot_choices, choices, min(instances, _MOST_CHOICES))
+        step, seed = _checked("step", step, 1), as_seed(seed)
         share = 1 / instances if hot_share is None else hot_share
-        if not (is_number(share) and 0 < share <= 1):
-            raise PlanningError(f"hot_share is {hot_share!r}: give a part of all tuples, above 0 and up to 1.")
+        if not (is_number(share) and 1 / _MOST_POINTS <= share <= 1):
+            raise PlanningError(
+                f"hot_share is {hot_share!r}: give a part of all tuples, from {1 / _MOST_POINTS:.2g} up to 1."
+            )
         self._choices = choices
-        self._hot_choices = choices if hot_choices is None else hot_choices
+        self._hot_choices = hot_choices
         self._step = step
         self._seed = seed
         self._heavy = _HeavyKeys(share)
@@ -265,9 +273,9 @@ def candidates(hashes: ArrayLike, instances: int, choices: int, seed: int = 0) -
     >>> candidates([7, 8], instances=5, choices=2).tolist()
     [[0, 4], [4, 3]]
     """
-    _check("instances", instances, 1)
-    _check("choices", choices, 1, instances)
-    _check("seed", seed, 0)
+    instances = _checked("instances", instances, 1, _MOST_POINTS)
+    choices = _checked("choices", choices, 1, min(instances, _MOST_CHOICES))
+    seed = as_seed(seed)
     words = _words(hashes)
     chosen = np.empty((len(words), choices), dtype=np.int64)
     for place in range(choices):
@@ -304,6 +312,8 @@ def expansion(hashes: ArrayLike, target: ArrayLike) -> float:
     1.5
     """
     words, places = _words(hashes), as_array("target", target)
+    if places.size and places.dtype.kind not in "iu":
+        raise PlanningError(f"target has type {places.dtype}: give the instance of each tuple, a whole number.")
     if words.shape != places.shape:
         raise PlanningError(f"target has shape {places.shape}, hashes {words.shape}: give one instance for each tuple.")
     if not len(words):
@@ -355,8 +365,10 @@ def _words(hashes: ArrayLike) -> NDArray[np.uint64]:
     return words.astype(np.uint64)
 
 
-def _check(name: str, value: int, least: int, most: int | None = None) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+def _checked(name: str, value: int, least: int, most: int | None = None) -> int:
+    """Return a whole number as an int, which does not overflow as those of NumPy do."""
+    if not is_whole(value) or value < least:
         raise PlanningError(f"{name} is {value!r}: give a whole number from {least} on.")
     if most is not None and value > most:
         raise PlanningError(f"{name} is {value!r}: give {most} at most.")
+    return int(value)

@@ -116,8 +116,6 @@ class PlacementProblem:
         loads = checked.numbers("load", load)
         if loads.ndim not in (1, 2) or (loads.ndim == 2 and loads.shape[1] == 0):
             raise PlanningError(f"load has shape {loads.shape}: give groups, or groups × resources.")
-        if not math.isfinite(float(loads.sum())):
-            raise PlanningError("load exceeds what a float holds as a whole: give loads in a larger unit.")
         groups, resources = len(loads), 1 if loads.ndim == 1 else loads.shape[1]
         count = checked.number_of_bins(bins)
         no_state = np.zeros(groups)

@@ -25,7 +25,7 @@ from dask_elastic.planning.placement.draft import Draft
 from dask_elastic.planning.placement.problem import Ints, Placement, PlacementProblem
 from dask_elastic.planning.placement.quality import better, variance
 from dask_elastic.vocab.errors import PlanningError
-from dask_elastic.vocab.numbers import is_whole
+from dask_elastic.vocab.numbers import as_seed, is_whole
 
 _PRIME = 2**31 - 1
 
@@ -72,7 +72,7 @@ class UniversalHash:
         return problem.placement(settle(problem, lambda part: self._once(part, seed)))
 
     def _once(self, problem: PlacementProblem, seed: int) -> Ints:
-        random = np.random.default_rng(seed)
+        random = np.random.default_rng(as_seed(seed))
         draft = Draft(problem)
         best, key = draft.bin.copy(), self.objective(problem, draft.bin)
         draft.drain()

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from distributed import get_client
+from distributed import Client, get_client
 from distributed.comm.core import CommClosedError
 
 from dask_elastic.runtime.protocol.calls import A, Call, is_reply, message_of, read_answer
 from dask_elastic.vocab.errors import SchedulerLost, SubmitError, UnknownJob
-
-if TYPE_CHECKING:
-    from distributed import Client
 
 LOOK_SECONDS = 0.25
 """Seconds between two looks whether the client still has its scheduler: Dask has no event for the loss."""
@@ -21,14 +18,24 @@ CONNECTED = "running"
 """The status of a client that is connected to its scheduler."""
 
 
-def default_client() -> Client:
-    """Return the current client.
+def checked_client(given: Client | None) -> Client:
+    """Return the client that a user gives, or the current one.
 
     Raises
     ------
+    TypeError
+        If the user gives something else, such as the address of a scheduler.
     SubmitError
-        If there is none.
+        If the user gives none, and there is none.
     """
+    if isinstance(given, Client):
+        return given
+    if given is not None:
+        made = f"Client({given!r})" if isinstance(given, str) else "Client(cluster)"
+        raise TypeError(
+            f"client is {given!r}, of type {type(given).__name__}: give a client of the cluster, "
+            f"dask.distributed.{made}"
+        )
     try:
         client: Client = get_client()
     except ValueError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Literal
 
-from dask_elastic.runtime.client.call import call_scheduler, default_client
+from dask_elastic.runtime.client.call import call_scheduler, checked_client
 from dask_elastic.runtime.client.job_input import JobInput, seconds_of
 from dask_elastic.runtime.client.job_reader import JobReader
 from dask_elastic.runtime.client.job_view import html, summary
@@ -175,8 +175,9 @@ class Job(JobInput, JobReader):
                     described = self._noted(self._ask(job_calls.Wait(self.name, left)))
                 line.show(described)
             except KeyboardInterrupt:
-                line.say(f"Job {self.name!r} goes on. Stop it with job.stop(), or find it again with "
-                         f"dask_elastic.job({self.name!r}).")  # fmt: skip
+                if not getattr(self.client, "reports_interrupts", False):
+                    line.say(f"Job {self.name!r} goes on. Stop it with job.stop(), or find it again with "
+                             f"dask_elastic.job({self.name!r}).")  # fmt: skip
                 raise
         self._raise_for(described)
 
@@ -292,7 +293,7 @@ def job(name: str, client: Client | None = None) -> Job:
     ...     de.job("letters", client).status
     'finished'
     """
-    found = Job(name, client or default_client())
+    found = Job(name, checked_client(client))
     found.status  # noqa: B018 - raises for a job that is not known
     return found
 
@@ -317,7 +318,7 @@ def jobs(client: Client | None = None) -> list[Job]:
     ...     jobs(client)
     []
     """
-    client = client or default_client()
+    client = checked_client(client)
     try:
         known = call_scheduler(client, job_calls.ListJobs())
     except UnknownJob:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 from dask.utils import parse_timedelta
 
 from dask_elastic.runtime.client.client_steps import ClientSteps, run_async, run_blocking
-from dask_elastic.runtime.client.senders import batches_of, checked_due, senders_of
+from dask_elastic.runtime.client.senders import checked_due, senders_of
+from dask_elastic.runtime.client.sent_rows import batches_of
 from dask_elastic.runtime.protocol import job_calls
 from dask_elastic.runtime.protocol.calls import B, Call
 
@@ -29,7 +29,7 @@ class JobInput(ABC):
 
     def send(
         self,
-        rows: pa.Table | pa.RecordBatch,
+        rows: Any,
         source: str | None = None,
         *,
         due: float | None = None,
@@ -43,8 +43,11 @@ class JobInput(ABC):
 
         Parameters
         ----------
-        rows : pyarrow.Table or pyarrow.RecordBatch
-            Rows with the schema of the source. One client's rows stay in the order of its calls.
+        rows : table
+            A pyarrow RecordBatch or Table, a dict of columns, a pandas DataFrame (its index is left out) or Polars
+            DataFrame, or another object with Arrow's PyCapsule interface. Columns may be in another order; they are
+            cast to the types of the source if that changes no value: a large string to a string, an integer to a wider
+            or, if it fits, a narrower one. One client's rows stay in the order of its calls.
         source : str, optional
             Name of the source; may be left out if the topology has only one `sources.Push`.
         due : float, optional
@@ -59,11 +62,12 @@ class JobInput(ABC):
         Raises
         ------
         TypeError
-            If `rows` is neither a Table nor a RecordBatch, or `due` is no number.
+            If `rows` is no table, or `due` is no number.
         ValueError
-            If `due` is no time in seconds since the epoch.
+            If the columns of `rows` differ in length, or `due` is no time in seconds since the epoch.
         SchemaMismatch
-            If earlier rows did not have the source's columns, which has failed the job.
+            If the rows do not have the columns of the source, or a value cannot be cast. None of them is sent, and the
+            job goes on.
         BatchTooLarge
             If a row is too large for the worker of the source: it has more than a quarter of the worker's memory, or
             than ``elastic.max-frame``. Nothing is sent.
@@ -75,8 +79,8 @@ class JobInput(ABC):
             If the source has ended; the message says how many rows, sent before, it has not taken.
         NodeLost
             If the worker was lost; rows sent before may be lost with it.
-        JobFailed
-            If the job has ended. If it failed, the error that it failed with is raised instead.
+        JobEnded
+            If the job has finished or was stopped. If it failed, the error that it failed with is raised.
 
         Notes
         -----
@@ -90,7 +94,7 @@ class JobInput(ABC):
 
     async def asend(
         self,
-        rows: pa.Table | pa.RecordBatch,
+        rows: Any,
         source: str | None = None,
         *,
         due: float | None = None,
@@ -104,8 +108,8 @@ class JobInput(ABC):
 
         Parameters
         ----------
-        rows : pyarrow.Table or pyarrow.RecordBatch
-            Rows with the schema of the source.
+        rows : table
+            Rows with the columns of the source.
         source : str, optional
             Name of the source.
         due : float, optional
@@ -124,7 +128,7 @@ class JobInput(ABC):
 
     def _sending(
         self,
-        rows: pa.Table | pa.RecordBatch,
+        rows: Any,
         source: str | None,
         due: float | None,
         wait: bool,

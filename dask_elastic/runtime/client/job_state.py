@@ -61,7 +61,8 @@ class JobState:
         Returns
         -------
         pyarrow.Table
-            One row per key: the key columns, then the results. Without columns if no key was seen yet.
+            One row per key: the key columns, then the results. If no row has arrived yet, columns whose type depends on
+            what a function returns have the type null.
         """
         parts = [read_table(part) for part in self._ask(State(self._job, self.operator))]
         return pa.concat_tables(parts).combine_chunks() if parts else pa.table({})

@@ -20,12 +20,12 @@ LISTED = 40
 
 
 def one_line(described: JobDescription) -> str:
-    """Return a job in one line: status, throughput, latency, cores of each executor, moves."""
+    """Return a job in one line: status, rows per second of its sources, latency, cores of each executor, moves."""
     executors, live = described.executors, described.ended is None
     took = (described.ended or time.time()) - described.began
     parts = [f"{described.name}: {described.status.value}", f"{took:.0f} s", f"{described.rows_read:,} rows"]
     if live:
-        parts.append(f"{sum(e.arrival_rate for e in executors):,.0f} tuples/s")
+        parts.append(f"{described.source_rate:,.0f} rows/s")
     half = max((e.latency_p50 for e in executors if e.latency_p50 is not None), default=None)
     high = max((e.latency_p99 for e in executors if e.latency_p99 is not None), default=None)
     if half is not None and high is not None:

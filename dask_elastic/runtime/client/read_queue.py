@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from dask_elastic.runtime.client.call import call_scheduler, call_worker, default_client
+from dask_elastic.runtime.client.call import call_scheduler, call_worker, checked_client
 from dask_elastic.runtime.protocol.calls import B, Call
 from dask_elastic.runtime.protocol.codec import Payload
 from dask_elastic.runtime.protocol.queue_calls import HeldRows
@@ -52,7 +52,7 @@ def read_queue(name: str, client: Client | None = None) -> Iterator[pa.RecordBat
     ...     [batch["number"].to_pylist() for batch in read_queue("numbers", client)]
     [[1, 2, 3]]
     """
-    client = client or default_client()
+    client = checked_client(client)
 
     def ask(call: Call[B], /) -> B:
         return call_scheduler(client, call)

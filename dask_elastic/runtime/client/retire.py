@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from dask.utils import parse_timedelta
 
-from dask_elastic.runtime.client.call import call_scheduler, default_client
+from dask_elastic.runtime.client.call import call_scheduler, checked_client
 from dask_elastic.runtime.client.submit import install
 from dask_elastic.runtime.protocol.job_calls import Retire
 
@@ -63,7 +63,7 @@ def retire(
     True
     """
     addresses = [workers] if isinstance(workers, str) else list(workers)
-    client = client or default_client()
+    client = checked_client(client)
     seconds = None if timeout is None else float(parse_timedelta(timeout, default="s"))
     install(client)
     call_scheduler(client, Retire(tuple(addresses), seconds))

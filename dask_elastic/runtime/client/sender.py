@@ -15,8 +15,10 @@ from dask.utils import format_bytes
 from dask_elastic.runtime.client.call import ask_scheduler
 from dask_elastic.runtime.client.client_steps import ClientSteps, TimedWait
 from dask_elastic.runtime.client.outlet import Encoded, Outlet, Waiter
+from dask_elastic.runtime.client.sent_rows import parts_of
 from dask_elastic.runtime.protocol.job_calls import FindSource, PushedSource, Send
 from dask_elastic.runtime.protocol.tables import table_bytes
+from dask_elastic.topology.casting import cast_rows
 from dask_elastic.vocab.errors import BatchTooLarge, ElasticError, NodeLost, SourceError
 
 if TYPE_CHECKING:
@@ -52,6 +54,7 @@ class Sender:
         self._through_scheduler = False
         self._doubtful = False
         self._most_bytes: int | None = None
+        self._schema: pa.Schema | None = None
         self._preparing = asyncio.Lock()
 
     def doubt(self) -> None:
@@ -83,6 +86,8 @@ class Sender:
         ------
         TimeoutError
             If it has none.
+        SchemaMismatch
+            If the rows cannot be cast to the schema that the source declares; none is sent.
         BatchTooLarge
             If a batch is too large for the worker of the source; none is sent.
         ElasticError
@@ -91,19 +96,28 @@ class Sender:
         deadline = None if timeout is None else time.monotonic() + timeout
         if not self._ready:
             yield self._prepare
-        self._check_sizes(batches)
-        for number, batch in enumerate(batches):
+        # All rows are cast before the first leave, and then cut: a cast may make them larger.
+        parts = [part for batch in batches for part in parts_of(self._cast(batch))]
+        self._check_sizes(parts)
+        schema = self._schema
+        for number, part in enumerate(parts):
             try:
-                yield from self._send_one(batch, due, deadline)
+                yield from self._send_one(part, schema, due, deadline)
             except _DeadlinePassed as error:
-                rows = sum(part.num_rows for part in batches)
-                done = sum(part.num_rows for part in batches[:number])
+                rows = sum(part.num_rows for part in parts)
+                done = sum(part.num_rows for part in parts[:number])
                 raise TimeoutError(
                     f"source {self.source!r} of job {self.job!r} has had no room for {timeout:g} s: it reads more "
                     f"slowly than rows are sent. {done} of {rows} rows were sent: send the others later"
                 ) from error
         if wait:
             yield from self.flush(timeout)
+
+    def _cast(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        schema = self._schema
+        if schema is None:
+            return batch
+        return cast_rows(schema, batch, f"rows sent to source {self.source!r} of job {self.job!r}")
 
     def _check_sizes(self, batches: Sequence[pa.RecordBatch]) -> None:
         most = self._most_bytes
@@ -116,12 +130,17 @@ class Sender:
                     "memory. Nothing was sent: send smaller rows, or give workers more memory"
                 )
 
-    def _send_one(self, batch: pa.RecordBatch, due: float | None, deadline: float | None) -> ClientSteps:
+    def _send_one(
+        self, batch: pa.RecordBatch, schema: pa.Schema | None, due: float | None, deadline: float | None
+    ) -> ClientSteps:
         encoded: Encoded | None = None
         used: Outlet | None = None
         while True:
             if not self._ready:
                 yield self._prepare
+            if self._schema is not schema:
+                # The job was submitted anew, perhaps with another source.
+                batch, schema, encoded = self._cast(batch), self._schema, None
             outlet = self._outlet
             if outlet is None:
                 taken = yield functools.partial(self._send_through_scheduler, batch, due)
@@ -206,6 +225,8 @@ class Sender:
                 raise
             self._doubtful = False
             self._most_bytes = place.most_bytes
+            if outlet is None or place.generation != outlet.place.generation:
+                self._schema = None if place.schema is None else pa.ipc.read_schema(pa.py_buffer(place.schema))
             if outlet is not None:
                 restarted = place.generation != outlet.place.generation
                 if not outlet.ended and not restarted:

@@ -29,10 +29,6 @@ EXTENSION = "dask_elastic-senders"
 CLOSE_SECONDS = 10.0
 """Seconds for which a client that closes waits until sources have the rows that it sent."""
 
-SEND_ROWS = 65_536
-SEND_BYTES = 8 * 2**20
-"""A larger batch is sent in parts."""
-
 AHEAD_SECONDS = 3_600.0
 """A due time may lie so far ahead of this clock; a larger one is no time in seconds."""
 
@@ -146,34 +142,6 @@ def drop(client: Client, job: str) -> None:
     """Forget what the client has sent to a job, which is ended on purpose or was submitted anew."""
     if EXTENSION in client.extensions:
         senders_of(client).drop(job)
-
-
-def batches_of(rows: Any) -> list[pa.RecordBatch]:
-    """Return the batches in which rows are sent.
-
-    Raises
-    ------
-    TypeError
-        If `rows` is neither a Table nor a RecordBatch.
-    """
-    if isinstance(rows, pa.Table):
-        batches = rows.to_batches()
-        if len(batches) > 1:
-            batches = rows.combine_chunks().to_batches()
-    elif isinstance(rows, pa.RecordBatch):
-        batches = [rows]
-    else:
-        raise TypeError(f"send takes a pyarrow Table or RecordBatch, not {type(rows).__name__}")
-    return [part for batch in batches for part in _parts(batch)]
-
-
-def _parts(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
-    count, nbytes = batch.num_rows, batch.nbytes
-    if 0 < count <= SEND_ROWS and nbytes <= SEND_BYTES:
-        return [batch]
-    parts = max(1, -(-count // SEND_ROWS), -(-nbytes // SEND_BYTES))
-    size = max(1, -(-count // parts))
-    return [batch.slice(start, size) for start in range(0, count, size)]
 
 
 def checked_due(due: Any) -> float | None:

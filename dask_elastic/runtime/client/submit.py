@@ -11,17 +11,21 @@ from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 import dask.config
+import pyarrow as pa
 from distributed.comm.core import CommClosedError
 
 from dask_elastic._version import __version__
-from dask_elastic.runtime.client.call import call_scheduler, check_connected, default_client, scheduler_lost
+from dask_elastic.executor.keyed_state import empty_state
+from dask_elastic.runtime.client.call import call_scheduler, check_connected, checked_client, scheduler_lost
 from dask_elastic.runtime.client.job import Job
 from dask_elastic.runtime.client.senders import drop
 from dask_elastic.runtime.config.job_options import job_options
 from dask_elastic.runtime.config.tls_policy import check_exposure
 from dask_elastic.runtime.protocol.job_calls import Submit
 from dask_elastic.runtime.protocol.job_spec import STATIC, ComponentSummary
+from dask_elastic.runtime.protocol.tables import table_bytes
 from dask_elastic.topology.component import Branch, Component, Exit, build_components
+from dask_elastic.topology.known_schemas import known_inputs
 from dask_elastic.topology.operators import Compute, SourceOperator
 from dask_elastic.topology.topology import Topology
 from dask_elastic.topology.validation import check_name
@@ -52,8 +56,8 @@ def submit(
     name : str, optional
         Name of the job; the topology's name if left out. Two running jobs cannot have the same name.
     cores : mapping of str to int, optional
-        Cores of each executor, by stateful operator. The control loop does not change them, as after
-        `Job.set_cores`. Other operators start with the remaining cores.
+        Cores of each executor, by stateful operator, at most the slots of the cluster. The control loop does not change
+        them, as after `Job.set_cores`. Other operators start with the remaining cores.
     **options
         What the control loop aims at: ``latency_target``, ``planner``, ``paradigm``, ``dry_run``. How the job runs:
         ``on_error``, ``inbox_time``, ``queue_time``, ``balance_interval``, ``balance_threshold``, ``flush_interval``,
@@ -68,9 +72,12 @@ def submit(
     Raises
     ------
     TypeError
-        If `topology` is not a Topology.
+        If `topology` is not a Topology, or `client` is not a Client.
     TopologyError
         If the topology cannot run, for example because an operator has no input.
+    SchemaMismatch
+        If an operator reads a column that its input lacks, or the streams of a union differ in the type of a key or of
+        an aggregated column, as far as that is known before the job runs.
     SubmitError
         If an option is unknown or has an invalid value, user code cannot be pickled, the name is in use, the cluster
         has no workers, or versions of dask_elastic differ between client, scheduler and workers.
@@ -96,17 +103,18 @@ def submit(
     """
     if not isinstance(topology, Topology):
         raise TypeError(f"submit takes a Topology, not {type(topology).__name__}")
-    client = client or default_client()
+    client = checked_client(client)
     check_exposure([client.scheduler.address])
     checked = job_options(options)
     components = build_components(topology)
     for component in components:
         if isinstance(component.operator, SourceOperator):
             component.operator.source.check()
+    inputs = known_inputs(topology)
     job = Submit(
         name=_job_name(name, topology),
         version=__version__,
-        summaries=tuple(map(_summary, components)),
+        summaries=tuple(_summary(component, inputs) for component in components),
         options=checked,
         cores=_checked_cores(components, cores or {}, checked.paradigm),
         components=pickle_components(components),
@@ -151,17 +159,17 @@ def _job_name(name: str | None, topology: Topology) -> str:
         raise SubmitError(str(error)) from error
 
 
-def _summary(component: Component) -> ComponentSummary:
+def _summary(component: Component, inputs: Mapping[str, pa.Schema | None]) -> ComponentSummary:
     operator = component.operator
-    instances, shards, pushed, epochs = None, 1, False, 0
+    about: dict[str, Any] = {"instances": None, "shards": 1}
     if isinstance(operator, Compute):
-        instances, shards = operator.executors, operator.shards
+        empty = table_bytes(empty_state(operator, inputs[operator.name])).to_pybytes()
+        about = {"instances": operator.executors, "shards": operator.shards, "empty_state": empty}
     elif isinstance(operator, SourceOperator):
         source = operator.source
-        instances, pushed, epochs = source.parallel, source.pushed, source.epochs
-    return ComponentSummary(
-        component.name, component.kind, component.inputs, component.operators, instances, shards, pushed, epochs
-    )
+        sent = None if source.sent_schema is None else source.sent_schema.serialize().to_pybytes()
+        about |= {"instances": source.parallel, "pushed": source.pushed, "epochs": source.epochs, "sent_schema": sent}
+    return ComponentSummary(component.name, component.kind, component.inputs, component.operators, **about)
 
 
 def _checked_cores(components: tuple[Component, ...], cores: Mapping[str, int], paradigm: str) -> dict[str, int]:

@@ -219,6 +219,8 @@ class PushedSource(NamedTuple):
         The generation of the job.
     addresses : tuple of str
         The worker of each of its instances.
+    schema : bytes or None
+        The schema that it declares for sent rows, as an Arrow IPC message; None if it declares none.
     most_bytes : int or None
         Bytes of the largest batch that a client may send; None for no limit.
     """
@@ -226,6 +228,7 @@ class PushedSource(NamedTuple):
     name: str
     generation: int
     addresses: tuple[str, ...]
+    schema: bytes | None = None
     most_bytes: int | None = None
 
 

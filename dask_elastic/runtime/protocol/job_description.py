@@ -137,6 +137,11 @@ class JobDescription:
         """Rows that its sources have read."""
         return sum(part.rows for part in self.sources)
 
+    @property
+    def source_rate(self) -> float:
+        """Rows per second that its sources read at the moment; 0 once it has ended."""
+        return sum(part.rate for part in self.sources) if self.ended is None else 0.0
+
 
 @dataclass(frozen=True)
 class ShardMove:

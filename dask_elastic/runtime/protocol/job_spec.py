@@ -101,6 +101,10 @@ class ComponentSummary:
         Whether a client sends the rows of the source.
     epochs : int
         Epochs that may wait at an instance of a source for Spark; 0 for all others.
+    sent_schema : bytes or None
+        The schema that the source declares for the rows that clients send, as an Arrow IPC message.
+    empty_state : bytes or None
+        The state of a stateful component before its first row, as an Arrow IPC stream.
     """
 
     name: str
@@ -111,6 +115,8 @@ class ComponentSummary:
     shards: int
     pushed: bool = False
     epochs: int = 0
+    sent_schema: bytes | None = None
+    empty_state: bytes | None = None
 
 
 @dataclass(frozen=True)

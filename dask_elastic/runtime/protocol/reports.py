@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from dask_elastic.runtime.protocol.calls import Call
 from dask_elastic.runtime.protocol.job_spec import JobOptions
+from dask_elastic.vocab.column_types import ColumnTypes
 
 
 @dataclass(frozen=True)
@@ -117,11 +118,24 @@ def report_seconds(options: JobOptions, idle: bool) -> float:
 
 
 class InstanceRows(NamedTuple):
-    """Rows that an instance of a source has read, or that an instance of a sink has written."""
+    """Rows that an instance of a source has read, or that an instance of a sink has written.
+
+    Parameters
+    ----------
+    operator : str
+        A source or a sink.
+    instance : int
+        Which of its instances.
+    rows : int
+        The rows so far.
+    rate : float
+        Rows per second that the instance of a source reads at the moment.
+    """
 
     operator: str
     instance: int
     rows: int
+    rate: float = 0.0
 
 
 class InstanceTime(NamedTuple):
@@ -143,6 +157,21 @@ class InstanceTime(NamedTuple):
     instance: int
     event_time: int | None
     late: int
+
+
+class InputTypes(NamedTuple):
+    """The types of the columns that an executor has got first, of an operator that reads a union.
+
+    Parameters
+    ----------
+    operator : str
+        The operator.
+    first : ColumnTypes
+        The types, and the upstream operator that sent them.
+    """
+
+    operator: str
+    first: ColumnTypes
 
 
 class StagedBytes(NamedTuple):
@@ -171,6 +200,8 @@ class PartReport:
         Rows that Spark has staged.
     event_times : tuple of InstanceTime
         Watermarks.
+    unions : tuple of InputTypes
+        The types of what executors there that read a union get.
     dead_letters : dict of str to int
         Rows for which user code raised, by operator.
     refused : int
@@ -189,6 +220,7 @@ class PartReport:
     staged: tuple[StagedBytes, ...] = ()
     sinks: tuple[InstanceRows, ...] = ()
     event_times: tuple[InstanceTime, ...] = ()
+    unions: tuple[InputTypes, ...] = ()
     dead_letters: dict[str, int] = field(default_factory=dict)
     refused: int = 0
     lost: tuple[str, ...] = ()

@@ -28,7 +28,7 @@ from dask_elastic.runtime.scheduler.job_record import JobRecord
 from dask_elastic.runtime.scheduler.job_table import JobTable
 from dask_elastic.runtime.scheduler.worker_calls import WorkerCalls
 from dask_elastic.vocab.epoch import AttemptId, HandoffProgress, StagedPart
-from dask_elastic.vocab.errors import ElasticError, EpochConflict, HandoffError, JobFailed, UnknownOperator
+from dask_elastic.vocab.errors import ElasticError, EpochConflict, HandoffError, JobEnded, UnknownOperator
 
 if TYPE_CHECKING:
     from distributed import Scheduler
@@ -320,7 +320,7 @@ class EpochCommits:
         if record.error is not None:
             raise Relayed(record.error)
         if not record.live:
-            raise JobFailed(f"job {job!r} is {record.status.value}: it takes no more rows")
+            raise JobEnded(f"job {job!r} is {record.status.value}: it takes no more rows. Submit it again.")
         return record
 
     def _check_open(self, record: JobRecord) -> None:

@@ -18,7 +18,7 @@ from dask_elastic.runtime.scheduler.job_table import JobTable
 from dask_elastic.runtime.scheduler.load_jumps import has_jumped
 from dask_elastic.runtime.scheduler.membership import Membership
 from dask_elastic.runtime.scheduler.worker_calls import WorkerCalls
-from dask_elastic.vocab.errors import ElasticError, NodeLost, PoisonBatch
+from dask_elastic.vocab.errors import ElasticError, NodeLost, PoisonBatch, SchemaMismatch
 
 logger = logging.getLogger("dask_elastic.scheduler")
 
@@ -84,6 +84,8 @@ class JobHealth:
             return
         if report.error is not None:
             self.fail(record, report.error)
+        elif report.unions and (before is None or report.unions != before.report.unions) and not self._agree(record):
+            return
         elif record.complete:
             self._finish_once(record)
         for address in report.lost:
@@ -109,9 +111,20 @@ class JobHealth:
             return
         for node, report in reports.items():
             record.receive(node, report)
+        if not self._agree(record):
+            return
         record.change(JobEvent.COMPLETED)
         # Threads end; state and measures stay readable.
         await self.calls.tell(record, part_calls.End(*record.generation_id))
+
+    def _agree(self, record: JobRecord) -> bool:
+        """Fail a job whose executors get different types from the operators of a union; returns False then."""
+        try:
+            record.require_same_types()
+        except SchemaMismatch as error:
+            self.fail(record, dump_error(error))
+            return False
+        return True
 
     def fail(self, record: JobRecord, error: bytes) -> None:
         """Fail a job with an error, see `dump_error`; a job that has ended stays as it is."""

@@ -64,7 +64,10 @@ class JobQueries:
             self.calls.one(address, part_calls.State(*record.generation_id, call.operator, index, call.key))
             for index, address in homes(record, call.operator, None)
         )
-        return tuple(part for parts in await asyncio.gather(*calls) for part in parts)
+        found = tuple(part for parts in await asyncio.gather(*calls) for part in parts)
+        empty = record.spec.summary(call.operator).empty_state
+        # Before its first batch an executor does not know its columns.
+        return (Payload(empty),) if not found and call.key is None and empty is not None else found
 
     async def collect(self, call: job_calls.Collect) -> tuple[Payload, ...]:
         """Return the rows that a sink keeps for the client."""

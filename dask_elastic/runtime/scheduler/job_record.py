@@ -13,6 +13,7 @@ from dask_elastic.runtime.protocol.job_description import ComponentDescription, 
 from dask_elastic.runtime.protocol.job_spec import STATIC, JobGeneration, JobSpec
 from dask_elastic.runtime.protocol.job_status import ENDED, JobEvent, Status, next_status
 from dask_elastic.runtime.protocol.reports import PartReport
+from dask_elastic.vocab.column_types import ColumnTypes
 from dask_elastic.vocab.epoch import HandoffProgress
 
 ExecutorKey = tuple[str, int]
@@ -175,6 +176,21 @@ class JobRecord:
         self.reports[node] = ReceivedReport(time.time(), report, idle)
         if node in self.suspects and report.absolved >= self.suspects[node].number:
             del self.suspects[node]
+
+    def require_same_types(self) -> None:
+        """Check that all executors of an operator that reads a union get columns of the same types.
+
+        An executor compares what it gets itself; each may have rows of one upstream operator only.
+
+        Raises
+        ------
+        SchemaMismatch
+            If they do not.
+        """
+        first: dict[str, ColumnTypes] = {}
+        for received in self.reports.values():
+            for operator, types in received.report.unions:
+                first.setdefault(operator, types).require_same(types, operator)
 
     def holds(self, node: int) -> bool:
         """Return whether a node is the home of an executor, runs a source, or has cores of an executor."""

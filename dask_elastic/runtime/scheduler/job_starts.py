@@ -158,7 +158,14 @@ class JobStarts:
 
     def _place(self, call: Submit, nodes: list[str]) -> InitialPlacement:
         held = self.jobs.held()
-        free = [self.workers.slots(address) - held.get(address, 0) for address in nodes]
+        slots = {address: self.workers.slots(address) for address in nodes}
+        for operator, cores in call.cores.items():
+            if cores > (most := sum(slots.values())):
+                raise SubmitError(
+                    f"cores={{{operator!r}: {cores}}}: each executor would have more cores than the cluster has slots, "
+                    f"which are {most}. Give at most {most}, or add workers; tasks that share a slot gain nothing."
+                )
+        free = [slots[address] - held.get(address, 0) for address in nodes]
         try:
             return place(demands(call.options.paradigm, call.summaries, call.cores, free), free)
         except PlanningError as error:

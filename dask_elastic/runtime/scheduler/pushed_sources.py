@@ -10,7 +10,7 @@ from dask_elastic.runtime.scheduler.job_record import JobRecord
 from dask_elastic.runtime.scheduler.job_table import JobTable
 from dask_elastic.runtime.scheduler.worker_calls import WorkerCalls
 from dask_elastic.runtime.scheduler.workers import Workers
-from dask_elastic.vocab.errors import JobFailed, UnknownOperator
+from dask_elastic.vocab.errors import JobEnded, UnknownOperator
 
 MEMORY_PARTS = 4
 """A batch has at most this part of a worker's memory: it is received, decoded, joined and processed there."""
@@ -56,7 +56,8 @@ class PushedSources:
         addresses = tuple(record.nodes[node] for node in record.spec.homes[source])
         memory = [found for address in addresses if (found := self.workers.memory(address))]
         most_bytes = min([self.max_frame, *(found // MEMORY_PARTS for found in memory)])
-        return job_calls.PushedSource(source, record.spec.generation, addresses, most_bytes)
+        schema = record.spec.summary(source).sent_schema
+        return job_calls.PushedSource(source, record.spec.generation, addresses, schema, most_bytes)
 
     async def send(self, call: job_calls.Send) -> bool:
         """Forward rows to a pushed source; returns False when it has no room."""
@@ -83,7 +84,7 @@ def _check_alive(record: JobRecord) -> None:
     if record.error is not None:
         raise Relayed(record.error)
     if not record.live:
-        raise JobFailed(f"job {record.name!r} is {record.status.value}: it takes no more rows")
+        raise JobEnded(f"job {record.name!r} is {record.status.value}: it takes no more rows. Submit it again.")
 
 
 def _source_of(record: JobRecord, source: str | None) -> str:

@@ -131,6 +131,12 @@ class ClusterView:
             dry_run=options.dry_run,
             latency=latency,
             latency_p99=p99,
+            source_rate=sum(
+                part.rate
+                for received in view.reports
+                if self._is_fresh(view, received)
+                for part in received.report.sources
+            ),
         )
 
 

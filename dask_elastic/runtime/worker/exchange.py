@@ -13,6 +13,7 @@ from dask_elastic.runtime.transport.fence import Fence
 from dask_elastic.runtime.transport.peer import Peer
 from dask_elastic.runtime.worker.idle_watch import IdleWatch
 from dask_elastic.runtime.worker.members import Members
+from dask_elastic.runtime.worker.turns import TURNS
 from dask_elastic.topology.component import Component
 from dask_elastic.topology.operators import SinkOperator
 from dask_elastic.vocab.batch import Batch, Delivery
@@ -86,8 +87,6 @@ class Exchange:
         self._gates: dict[ExecutorId, dict[ExecutorId, CreditGate]] = {}
         self._aborted = False
         self._lock = threading.Lock()
-        # A thread may bring a batch to an executor, process it there and bring the outputs to a sink.
-        self._thread = threading.local()
 
     @property
     def _spec(self) -> JobSpec:
@@ -143,18 +142,15 @@ class Exchange:
     def accept(self, target: ExecutorId, origin: ExecutorId, batch: Batch, nbytes: int) -> None:
         """Take a batch of another node; the caller must not wait, since it also reads returned credit."""
         self.idle_watch.note()
-        self._thread.must_not_wait = True
-        try:
+        with TURNS.without_waiting():
             self._offer(target, origin, batch, nbytes)
-        finally:
-            self._thread.must_not_wait = False
 
     def _offer(self, target: ExecutorId, origin: ExecutorId, batch: Batch, nbytes: int) -> None:
         home = self._homes.get(target)
         if home is not None:
             home.offer(origin, batch, nbytes)
         else:
-            self._sinks[target].offer(origin, batch, nbytes, not getattr(self._thread, "must_not_wait", False))
+            self._sinks[target].offer(origin, batch, nbytes, TURNS.may_wait)
 
     def _instance(self, target: ExecutorId) -> Instance:
         return self._homes.get(target) or self._sinks[target]

@@ -17,6 +17,7 @@ from dask_elastic.executor.measures import ExecutorMeasure
 from dask_elastic.executor.processor import Processor
 from dask_elastic.executor.remote import RemotePart
 from dask_elastic.executor.source_clock import SourceClock
+from dask_elastic.executor.union_types import union_types
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.runtime.protocol.job_spec import STATIC, JobSpec
 from dask_elastic.runtime.worker.buffers.epoch_buffer import EpochBuffer
@@ -191,6 +192,7 @@ class JobPart:
                 executor = ElasticExecutor(
                     identity, space, self.spec.node, cores, inputs, threading.Lock, limits, timed
                 )
+                executor.store.union = union_types(component, self._components)
                 executor.store.reserve = self._node.memory.reserve
                 executor.task_ended = self._node.task_ends.note
                 make_processor = functools.partial(self._processor, component)

@@ -14,7 +14,7 @@ from dask_elastic.runtime.transport.wire import Buffers, Decoder, Header
 from dask_elastic.runtime.worker.buffers.mailbox import Mailbox
 from dask_elastic.runtime.worker.hosting_node import HostingNode
 from dask_elastic.runtime.worker.job_part import JobPart
-from dask_elastic.vocab.errors import JobFailed, ProtocolError, SourceError, UnknownJob, UnknownOperator
+from dask_elastic.vocab.errors import JobEnded, ProtocolError, SourceError, UnknownJob, UnknownOperator
 from dask_elastic.vocab.identity import ExecutorId
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class Inlet:
         if job_part is None or job_part.spec.generation != generation:
             raise UnknownJob(f"worker {address} hosts no generation {generation} of job {job!r}")
         if job_part.ended:
-            raise job_part.error or JobFailed(f"job {job!r} has ended: it takes no more rows")
+            raise job_part.error or JobEnded(f"job {job!r} has ended: it takes no more rows. Submit it again.")
         thread = job_part.sources.get(source)
         if thread is None:
             raise UnknownOperator(f"worker {address} has no source {source} of job {job!r}")

@@ -61,7 +61,8 @@ class RemoteThreads:
 
     def receive(self, message: m.ToRemote) -> None:
         """Take a message of the home; called by the thread that reads the channel."""
-        run(self.driver.receive(message))
+        with TURNS.without_waiting():
+            run(self.driver.receive(message))
 
     def flush_due(self) -> None:
         """Queue a flush request at every task that has changed state since its last flush."""

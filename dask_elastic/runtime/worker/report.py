@@ -7,6 +7,7 @@ from dask_elastic.runtime.protocol.remote_errors import dump_error
 from dask_elastic.runtime.protocol.reports import (
     ExecutorDetail,
     ExecutorReport,
+    InputTypes,
     InstanceRows,
     PartReport,
     StagedBytes,
@@ -28,7 +29,10 @@ def part_report(job_part: JobPart) -> PartReport:
         error=None if job_part.error is None else dump_error(job_part.error),
         executors=tuple(map(_executor, measures)),
         details=tuple(map(_detail, measures)),
-        sources=tuple(InstanceRows(*source.identity, source.rows) for source in job_part.sources.values()),
+        sources=tuple(
+            InstanceRows(*source.identity, source.rows, source.rows_per_second())
+            for source in job_part.sources.values()
+        ),
         staged=tuple(
             StagedBytes(source.identity.component, source.mailbox.memory, source.mailbox.spilled)
             for source in job_part.sources.values()
@@ -36,6 +40,11 @@ def part_report(job_part: JobPart) -> PartReport:
         ),
         sinks=tuple(InstanceRows(*sink.identity, sink.rows) for sink in job_part.sinks.values()),
         event_times=event_times(job_part),
+        unions=tuple(
+            InputTypes(identity.component, union.first)
+            for identity, home in job_part.homes.items()
+            if (union := home.executor.store.union) is not None and union.first is not None
+        ),
         dead_letters=dict(job_part.dead_letters.counts),
         refused=job_part.messages_refused,
         lost=tuple(sorted(job_part.members.lost)),

@@ -1,4 +1,4 @@
-"""One instance of a source: a thread that reads it, and one that runs the fused operators and sends the rows."""
+"""One instance of a source: a thread that sends its rows, and one that reads them if reading may block."""
 
 from __future__ import annotations
 
@@ -34,6 +34,9 @@ KEPT = 0.9
 LEAST_ROWS = 1_024
 """Batches up to this many rows are not cut: that would cost more than it saves."""
 
+REPORTED_SECONDS = 2.0
+"""The reported rate is the mean over so many seconds."""
+
 LOAD_SECONDS = 0.05
 """Seconds over which a source with a rate measures the load of its process."""
 
@@ -56,7 +59,7 @@ class SourceThread:
     clock : SourceClock or None
         Makes watermarks; None for a source without event time.
     threads : JobThreads
-        Runs the two threads.
+        Runs the threads.
     exchange : Exchange
         Carries batches and watermarks.
     read_queue : callable
@@ -91,15 +94,20 @@ class SourceThread:
         self._finished = finished
         self._stop = threading.Event()
         self._read_ahead = ReadAhead() if clock is None else ReadAhead(until=clock.due)
+        self._recent = Rate(window=REPORTED_SECONDS)
         self._pace = Pace(source.rate and source.rate / instances, time.time())
         self._brief_work = BriefWork()
         self._load = time.monotonic(), time.process_time()
         # Decaying sums, from which the bytes of outputs per row are estimated.
         self._recent_bytes = self._recent_rows = 0.0
+        # Up to how many rows batches are joined, and when that was looked up.
+        self._rate, self._most, self._looked_up = Rate(window=1.0), LEAST_ROWS, 0.0
 
     def start(self) -> None:
         """Start reading."""
-        self.threads.start(f"{self.identity}-reader", self._run_reader)
+        self._recent.add(0, time.monotonic())
+        if self.source.blocks:
+            self.threads.start(f"{self.identity}-reader", self._run_reader)
         self.threads.start(str(self.identity), self._run)
 
     def stop(self) -> None:
@@ -115,6 +123,12 @@ class SourceThread:
         self._stop.set()
         self._read_ahead.close()
         self.mailbox.abort()
+
+    def rows_per_second(self) -> float:
+        """Return the recent rate at which rows leave; called for each report of the worker."""
+        now, rows = time.monotonic(), self.rows
+        self._recent.add(rows - self._recent.count, now)
+        return self._recent.per_second(now)
 
     def _run_reader(self) -> None:
         # A reader that waits until rows are due sends them itself. If it lags, it reads ahead: batches are then joined.
@@ -151,28 +165,63 @@ class SourceThread:
             self.exchange.emit_watermark(watermark)
 
     def _run(self) -> None:
-        clock = self.clock
-        rate, most, looked_up = Rate(window=1.0), LEAST_ROWS, 0.0
-        while True:
-            if time.monotonic() - looked_up > JOIN_SECONDS:
-                most, looked_up = self._rows_at_once(rate), time.monotonic()
-            taken = self._read_ahead.take(min(most, JOINED_ROWS))
-            if taken is None:
-                break
-            rows, due = taken
-            if rows is None:
-                assert clock is not None, "only with a clock does `take` wait for a limited time"
-                self._emit_watermark(clock.quiet(time.monotonic()))
-                continue
-            for part in cut(rows, max(most, LEAST_ROWS)):
+        for rows, due in self._taken() if self.source.blocks else self._joined():
+            for part in cut(rows, max(self._most, LEAST_ROWS)):
                 self._send(part, due)
-                rate.add(part.num_rows, time.monotonic())
+                self._rate.add(part.num_rows, time.monotonic())
         self.mailbox.close()
         if self.threads.ended:
             raise Aborted
-        if clock is not None:
+        if (clock := self.clock) is not None:
             self._emit_watermark(clock.end())
         self._finished(self.identity)
+
+    def _taken(self) -> Iterator[tuple[pa.RecordBatch, float]]:
+        """Yield what the reading thread has read; waiting batches are joined."""
+        while (taken := self._read_ahead.take(self._joins())) is not None:
+            rows, due = taken
+            if rows is None:
+                self._tell_quiet()
+            else:
+                yield rows, due
+
+    def _joined(self) -> Iterator[tuple[pa.RecordBatch, float]]:
+        """Yield what a source has that does not block; batches are joined unless they are sent when they are due."""
+        waiting: list[pa.RecordBatch] = []
+        count, first_due = 0, 0.0
+        for rows, due in self._paced():
+            if waiting and count + rows.num_rows > self._joins():
+                yield _concatenated(waiting), first_due
+                waiting, count = [], 0
+            first_due = first_due if waiting else due
+            waiting.append(rows)
+            count += rows.num_rows
+            if self.source.rate is not None and time.time() - due < SLICE_SECONDS:
+                yield _concatenated(waiting), first_due
+                waiting, count = [], 0
+            if self._stop.is_set():
+                break
+        if waiting:
+            yield _concatenated(waiting), first_due
+
+    def _tell_quiet(self) -> None:
+        assert self.clock is not None, "only with a clock does the source wait for a limited time"
+        self._emit_watermark(self.clock.quiet(time.monotonic()))
+
+    def _wait(self, seconds: float) -> bool:
+        """Wait until rows are due, and emit the watermarks that are due meanwhile; returns whether the source ends."""
+        until = time.monotonic() + seconds
+        while self.clock is not None and (next_due := self.clock.due()) < until:
+            if self._stop.wait(max(0.0, next_due - time.monotonic())):
+                return True
+            self._tell_quiet()
+        return self._stop.wait(max(0.0, until - time.monotonic()))
+
+    def _joins(self) -> int:
+        """Return up to how many rows waiting batches are joined."""
+        if time.monotonic() - self._looked_up > JOIN_SECONDS:
+            self._most, self._looked_up = self._rows_at_once(self._rate), time.monotonic()
+        return min(self._most, JOINED_ROWS)
 
     def _rows_at_once(self, rate: Rate) -> int:
         """Return up to how many rows waiting batches are joined, and large ones cut.
@@ -190,10 +239,12 @@ class SourceThread:
             for rows in self._read():
                 yield rows, self._arrival()
             return
+        # Without a reading thread, this one also emits watermarks while it waits.
+        wait = self._stop.wait if self.source.blocks else self._wait
         self._pace.started = time.time()
         for rows in self._read_pushed() if self.source.pushed else self._read():
             given = self._due_as_sent()
-            for part, due in self._pace.ticks(rows, time.time, self._stop.wait):
+            for part, due in self._pace.ticks(rows, time.time, wait):
                 yield part, due if given is None else given
                 self._note_load()
 
@@ -240,3 +291,7 @@ class SourceThread:
         except Exception as error:
             name = self.identity.component
             raise SourceError(f"source {name!r} could not be read: {type(error).__name__}: {error}") from error
+
+
+def _concatenated(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)

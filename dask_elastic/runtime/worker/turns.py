@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 from dask_elastic.meters import BriefWork
@@ -40,6 +41,20 @@ class Turns:
         self._thread = threading.local()
         self._number = 0
 
+    @property
+    def may_wait(self) -> bool:
+        """Whether this thread may wait; see `without_waiting`."""
+        return getattr(self._thread, "may_wait", True)
+
+    @contextmanager
+    def without_waiting(self) -> Iterator[None]:
+        """Let this thread do brief work at once, whoever has the turn: it also reads credit and heartbeats."""
+        self._thread.may_wait = False
+        try:
+            yield
+        finally:
+            self._thread.may_wait = True
+
     def run(self, work: BriefWork, rows: int, act: Callable[[], T]) -> tuple[T, float]:
         """Process a batch; if it is expected to be brief, in turn with the brief batches of other threads.
 
@@ -64,7 +79,7 @@ class Turns:
             began = clock()
             result = act()
             return result, clock() - began
-        has_turn = self._wait()
+        has_turn = self._wait() if self.may_wait else self._lock.acquire(blocking=False)
         self._thread.is_at_work = True
         began, began_cpu = clock(), time.thread_time()
         try:
