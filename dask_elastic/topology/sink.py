@@ -37,6 +37,9 @@ class SinkContext:
         The number of the writer among all writers of the sink, from 0.
     outbox : Outbox or None
         Holds rows for the readers of queues; None without a cluster.
+    run : str
+        Random identifier of this run of the job, the same for all of its writers. A sink that writes files puts it into
+        their names: a writer of an earlier run may still have files open. Empty without a cluster.
 
     Examples
     --------
@@ -50,6 +53,7 @@ class SinkContext:
     node: int = 0
     instance: int = 0
     outbox: Outbox | None = None
+    run: str = ""
 
 
 class SinkWriter(ABC):

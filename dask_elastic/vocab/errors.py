@@ -45,6 +45,10 @@ class SchemaMismatch(ElasticError):
     """A batch does not have the columns or types of its stream."""
 
 
+class BatchTooLarge(ElasticError):
+    """A row, or a few that cannot be sent apart, is too large for the worker of its source."""
+
+
 class UserCodeError(ElasticError):
     """User code raised an exception.
 
@@ -150,6 +154,10 @@ class MissingExtra(PlanningError):
 
 class NodeLost(ElasticError):
     """The job lost a Dask worker on which it ran."""
+
+
+class SchedulerLost(ElasticError):
+    """The client has lost the connection to Dask's scheduler. If the scheduler has ended, so have its jobs."""
 
 
 class PoisonBatch(ElasticError):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import time
 from typing import TYPE_CHECKING, Any
 
 import dask.config
@@ -15,9 +16,19 @@ from distributed import Scheduler, Worker
 from distributed.protocol.pickle import dumps
 
 from dask_elastic.runtime.config.defaults import load_defaults
+from dask_elastic.runtime.protocol.calls import Version, is_reply
 
 if TYPE_CHECKING:
     from distributed import Client
+
+PATIENCE = 4.0
+"""Seconds after which the registration looks for workers that hang, and between two looks."""
+
+PING_SECONDS = 2.0
+"""Seconds within which a worker that does not hang answers."""
+
+SETUP_SECONDS = 30.0
+"""Seconds after which a plugin that is still being set up on some worker, while another hangs, is no longer awaited."""
 
 # When this module is a preload, nothing else has imported dask_elastic and its defaults yet.
 load_defaults()
@@ -40,8 +51,35 @@ def install(client: Client) -> None:
 
 
 async def _register(client: Client, plugins: list[Any]) -> None:
+    """Register plugins; Dask's registration waits for every worker, this one not for workers that hang."""
     # At once: scheduler and workers import the engine at the same time.
-    await asyncio.gather(*map(client.register_plugin, plugins))
+    registering = asyncio.gather(*map(client.register_plugin, plugins))
+    deadline = time.monotonic() + SETUP_SECONDS
+    try:
+        while not (await asyncio.wait({registering}, timeout=PATIENCE))[0]:
+            answers = await _pings(client)
+            hosting = all(answer is None or is_reply(answer[0]) for answer in answers)
+            if None in answers and (hosting or time.monotonic() > deadline):
+                return  # The scheduler goes on: workers that hang get the plugin when they continue.
+        await registering
+    finally:
+        registering.cancel()
+
+
+async def _pings(client: Client) -> list[tuple[Any] | None]:
+    addresses = await client.scheduler.ncores(workers=None)
+    return await asyncio.gather(*(_ping(client, address) for address in addresses))
+
+
+async def _ping(client: Client, address: str) -> tuple[Any] | None:
+    """Return the answer of a worker that is asked for its version, None if it hangs."""
+    message = {"op": Version.operation}
+    asking = client.scheduler.broadcast(msg=message, workers=[address], on_error="ignore")
+    try:
+        answers = await asyncio.wait_for(asking, PING_SECONDS)
+    except TimeoutError:
+        return None
+    return (answers[address],) if address in answers else None
 
 
 def uninstall(client: Client) -> None:

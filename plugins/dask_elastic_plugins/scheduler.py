@@ -81,8 +81,8 @@ class ElasticSchedulerPlugin(SchedulerPlugin):
             self.coordinator.node_lost(worker)
 
     def valid_workers_downscaling(self, scheduler: Scheduler, workers: list[WorkerState]) -> list[WorkerState]:
-        """Return the workers that no running job uses, so that scaling down keeps the others."""
+        """Return the workers that host neither homes nor cores of running jobs; scaling down keeps the others."""
         if self.coordinator is None:
             return workers
-        needed = {address for record in self.coordinator.running for address in record.nodes}
-        return [worker for worker in workers if worker.address not in needed]
+        used = self.coordinator.used_workers()
+        return [worker for worker in workers if worker.address not in used]

@@ -151,6 +151,19 @@ def test_parquet_files_hold_the_last_value_of_every_key(client, frame, tmp_path)
     assert not list((tmp_path / "out").glob(".*"))
 
 
+def test_parquet_files_of_two_runs_have_two_identifiers(client, numbers, tmp_path):
+    topology = de.Topology("twice")
+    rows = topology.source("rows", de.sources.Arrow(numbers, parallel=2))
+    rows.sink(de.sinks.Parquet(tmp_path, mode="append", rows_per_file=100), name="out")
+    for _ in range(2):
+        finished(topology, client)
+    files = [path.name.removeprefix("part-twice-out-").split("-") for path in tmp_path.iterdir()]
+    assert len(files) > 10
+    assert len({run for run, *_ in files}) == 2
+    assert {len(run) for run, *_ in files} == {12}
+    assert pq.read_table(tmp_path).num_rows == 2 * len(numbers)
+
+
 def test_sink_function_gets_every_batch_and_is_closed_once_per_instance(client, frame, tmp_path):
     folder = str(tmp_path)
 

@@ -33,6 +33,17 @@ def test_jobs_of_cluster_without_jobs_is_empty(small_cluster):
             de.job("any", fresh)
 
 
+def test_worker_of_cluster_without_jobs_is_retired(small_cluster):
+    cluster = small_cluster(n_workers=2, processes=False)
+    with Client(cluster, set_as_default=False) as client:
+        leaving, staying = client.nthreads()
+        de.retire(leaving, client, timeout="20s")
+        assert "elastic_retire" in cluster.scheduler.handlers
+        job = held(client)
+        assert job._describe().nodes == (staying,)
+        job.forget()
+
+
 @pytest.mark.parametrize("timeout", [0.3, "300ms"])
 def test_wait_timeout_raises_and_leaves_job_running(client, timeout):
     job = held(client)
@@ -144,14 +155,24 @@ def test_ended_jobs_release_their_cores(client):
         job.stop()
 
 
-def test_downscaling_skips_workers_of_running_jobs(small_cluster):
-    cluster = small_cluster(n_workers=2, processes=False)
+def test_downscaling_keeps_only_homes_and_workers_with_tasks(small_cluster):
+    cluster = small_cluster(n_workers=3, processes=False)
     with Client(cluster, set_as_default=False) as client:
-        assert len(cluster.scheduler.workers_to_close(n=1)) == 1
-        job = held(client)
-        assert cluster.scheduler.workers_to_close(n=1) == []
+        closed = cluster.scheduler.workers_to_close
+        assert len(closed(n=3)) == 3
+        job = de.submit(counting(de.sources.Push(SCHEMA), executors=1), client, latency_target=None)
+        [home] = set(job.assignment()["home"])
+        guest, idle = sorted({*client.nthreads()} - {home})
+        job.set_cores("counted", {home: 1, guest: 1})
+        assert closed(n=3) == [idle]
+        job.set_cores("counted", {home: 1})
+        assert sorted(closed(n=3)) == [guest, idle]
+        job.set_cores("counted", {guest: 1})
+        assert closed(n=3) == [idle]
+        de.retire([guest], client, timeout="20s")
+        assert sorted(closed(n=3)) == [guest, idle]
         job.stop()
-        assert len(cluster.scheduler.workers_to_close(n=1)) == 1
+        assert len(closed(n=3)) == 3
 
 
 def test_running_job_defers_scheduler_idle_timeout(small_cluster, wait_until):

@@ -9,8 +9,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from counting_jobs import RUN, counting_rows, mapped
+from distributed import Client
 
 import dask_elastic as de
+from dask_elastic.runtime.scheduler.workers import Workers
 from dask_elastic.vocab import errors
 
 
@@ -104,3 +106,27 @@ def test_overflowing_sum_fails_job(client):
     with pytest.raises(errors.JobFailed) as e:
         de.submit(topology, client).wait(**RUN)
     assert isinstance(e.value.__cause__, errors.NumericOverflow)
+
+
+@pytest.mark.parametrize("direct", [None, False], ids=["worker", "scheduler"])
+def test_sent_row_above_a_quarter_of_worker_memory_is_refused_alone(cluster, client, monkeypatch, direct):
+    monkeypatch.setattr(Workers, "memory", lambda self, address: 4 * 2**20)
+    schema = pa.schema({"k": pa.int64(), "text": pa.string()})
+    topology = de.Topology("large")
+    rows = topology.source("rows", de.sources.Push(schema))
+    rows.key_by("k").compute({"n": de.aggregate.Count()}, name="counted", executors=1)
+
+    def row(nbytes):
+        return pa.table({"k": [1], "text": ["x" * nbytes]}, schema)
+
+    with Client(cluster, set_as_default=False, direct_to_workers=direct) as sending:
+        job = de.submit(topology, sending)
+        small, large = row(2**19), row(2**20)
+        message = r"source 'rows' of job 'large': 1 row has 1\.00 MiB, and the worker takes 1\.00 MiB at once"
+        for _ in range(2):
+            job.send(small)
+            with pytest.raises(errors.BatchTooLarge, match=message):
+                job.send(large)
+        job.end_of_input()
+        job.wait(**RUN)
+        assert job.state("counted").get(1)["n"] == 2

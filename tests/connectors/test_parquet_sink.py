@@ -19,8 +19,8 @@ from dask_elastic.topology.source import SourceContext
 from dask_elastic.vocab.errors import SchemaMismatch, SinkError, TopologyError
 
 
-def context(instance: int = 0, job: str = "job", operator: str = "planes") -> SinkContext:
-    return SinkContext(job, operator, node=instance // 2, instance=instance)
+def context(instance: int = 0, job: str = "job", operator: str = "planes", run: str = "") -> SinkContext:
+    return SinkContext(job, operator, node=instance // 2, instance=instance, run=run)
 
 
 def numbers(start: int, stop: int) -> pa.RecordBatch:
@@ -137,12 +137,66 @@ def test_mode_overwrite_refuses_foreign_files(tmp_path):
     assert written(tmp_path) == [1]
 
 
+@pytest.mark.parametrize("mode", ["error", "append"])
+@pytest.mark.parametrize("last_act", ["abort", "close"])
+def test_hung_writer_of_earlier_run_leaves_file_of_later_run_unchanged(tmp_path, mode, last_act):
+    sink = Parquet(tmp_path, mode=mode, compression="none")
+    hung = sink.open(context())
+    hung.write(numbers(0, 5))
+    hung._write_group()
+    run(cloudpickle.loads(cloudpickle.dumps(sink)), 10, 20)
+    [finished] = visible(tmp_path)
+    before = (tmp_path / finished).read_bytes()
+    hung.write(numbers(5, 9))
+    getattr(hung, last_act)()
+    assert (tmp_path / finished).read_bytes() == before
+    assert pq.read_table(tmp_path / finished)["n"].to_pylist() == list(range(10, 20))
+
+
+def test_hung_writer_of_earlier_run_keeps_its_own_hidden_file(tmp_path):
+    sink = Parquet(tmp_path)
+    hung = sink.open(context())
+    hung.write(numbers(0, 5))
+    hung._write_group()
+    later = sink.open(context())
+    later.write(numbers(5, 10))
+    later._write_group()
+    later.abort()
+    hung.close()
+    assert written(tmp_path) == list(range(5))
+
+
+def test_writer_does_not_open_file_that_exists(tmp_path):
+    same = context(run="0123456789ab")
+    first = Parquet(tmp_path).open(same)
+    first.write(numbers(0, 5))
+    first._write_group()
+    second = Parquet(tmp_path).open(same)
+    second.write(numbers(5, 10))
+    with pytest.raises(SinkError, match=r"cannot write .*exists"):
+        second.close()
+    second.abort()
+    first.close()
+    assert written(tmp_path) == list(range(5))
+
+
+def test_writer_does_not_open_remote_file_that_exists():
+    try:
+        writer = Parquet("memory://out/planes").open(context())
+        writer.write(numbers(0, 5))
+        fsspec.filesystem("memory").pipe(writer._hidden, b"begun by another writer")
+        with pytest.raises(SinkError, match=r"cannot write .*exists"):
+            writer.close()
+    finally:
+        fsspec.filesystem("memory").rm("/out", recursive=True)
+
+
 @pytest.mark.parametrize("mode", ["error", "overwrite"])
 def test_late_writer_keeps_files_of_early_writer(tmp_path, mode):
     sink = Parquet(tmp_path, mode=mode, rows_per_file=2)
-    early = sink.open(context(0))
+    early = sink.open(context(0, run="0123456789ab"))
     early.write(numbers(0, 5))
-    late = cloudpickle.loads(cloudpickle.dumps(sink)).open(context(1))
+    late = cloudpickle.loads(cloudpickle.dumps(sink)).open(context(1, run="0123456789ab"))
     late.write(numbers(5, 10))
     early.close()
     late.close()
@@ -158,7 +212,7 @@ def test_concurrent_writers_clear_directory_once(tmp_path):
     def write(instance: int) -> None:
         try:
             start.wait()
-            run(sink, instance * 10, instance * 10 + 10, context(instance))
+            run(sink, instance * 10, instance * 10 + 10, context(instance, run="0123456789ab"))
         except Exception as error:
             failures.append(error)
 

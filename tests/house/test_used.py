@@ -26,7 +26,7 @@ CALLED_BY_LIBRARIES = {
 
 CALLED_LATER = {
     # homes that move: state that leaves its worker, cores and workers that are added and removed
-    "Reconfigurer", "TargetUtilisation", "needed_workers",
+    "Reconfigurer", "TargetUtilisation",
     # windows: the user's interface, and shared partial results
     "choose_layout", "naive_merges", "pays", "sharing", "tumbling",
     # groupings of a stream by other rules than its key

@@ -14,7 +14,7 @@ from dask_elastic.runtime.protocol.job_status import Status
 from dask_elastic.runtime.protocol.remote_errors import Relayed, load_error
 from dask_elastic.runtime.scheduler.coordinator import Coordinator
 from dask_elastic.runtime.worker.handlers import Handlers
-from dask_elastic.vocab.errors import SubmitError, UnknownJob, VersionMismatch
+from dask_elastic.vocab.errors import NodeLost, SubmitError, UnknownJob, VersionMismatch
 
 
 @pytest.fixture
@@ -142,6 +142,19 @@ def test_call_to_earlier_generation_is_refused_and_counted(call):
         assert reply == {"answer": () if isinstance(call, part_calls.Forget) else None}
     else:
         assert isinstance(load_error(reply["error"]), UnknownJob)
+
+
+@pytest.mark.parametrize(("nodes", "message"), [(("here", "there"), "worker there"), (("here", ""), "a worker")])
+def test_cores_on_lost_worker_are_refused_by_its_name(nodes, message):
+    spec = SimpleNamespace(generation=1, node=0, nodes=nodes)
+    watch = SimpleNamespace(note=lambda: None)
+    job_part = SimpleNamespace(
+        spec=spec, members=SimpleNamespace(lost={"there"}), idle_watch=watch, homes={}, refused=0
+    )
+    commands = Handlers(SimpleNamespace(job_parts={"job": job_part}, worker=SimpleNamespace(address="here")))
+    call = part_calls.SetCores("job", 1, change=1, operator="op", executor=0, cores={0: 1, 1: 1})
+    with pytest.raises(NodeLost, match=f"{message} of job 'job' is lost"):
+        asyncio.run(commands.set_cores(call))
 
 
 def test_stale_call_test_covers_every_part_call():

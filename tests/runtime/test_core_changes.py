@@ -10,7 +10,7 @@ from dask_elastic.runtime.protocol import part_calls
 from dask_elastic.runtime.protocol.job_calls import MoveShard, SetCores
 from dask_elastic.runtime.protocol.job_spec import STATIC
 from dask_elastic.runtime.scheduler.coordinator import Coordinator
-from dask_elastic.vocab.errors import PlanningError, UnknownOperator
+from dask_elastic.vocab.errors import NodeLost, PlanningError, UnknownOperator
 
 
 @pytest.fixture
@@ -74,6 +74,45 @@ def test_invalid_cores_are_refused_and_change_nothing(job, cores):
         assert record.pinned == set()
 
     job({"a": 2}, test)
+
+
+@pytest.mark.parametrize("cores", [{"a": 1, "b": 1}, {"b": 1}])
+def test_cores_on_worker_that_has_just_died_are_refused_by_its_name(job, cores):
+    async def test(coordinator, scheduler, record):
+        del scheduler.workers["b"]
+        with pytest.raises(NodeLost, match="worker b has left the cluster: job 'job' gets no cores there"):
+            await coordinator.set_cores(SetCores("job", "op0", cores))
+        await coordinator.set_cores(SetCores("job", "op0", 2))
+        assert record.cores["op0", 0] == {0: 2}
+
+    job({"a": 2, "b": 2}, test, executors=1)
+
+
+def test_cores_without_any_worker_are_refused(job):
+    async def test(coordinator, scheduler, record):
+        scheduler.workers.clear()
+        with pytest.raises(NodeLost, match="every worker of the job has left"):
+            await coordinator.set_cores(SetCores("job", "op0", 3))
+
+    job({"a": 2}, test, executors=1)
+
+
+@pytest.mark.parametrize("present", [True, False])
+def test_planned_change_for_worker_that_has_just_died_is_stale_or_refused(job, present):
+    async def test(coordinator, scheduler, record):
+        await coordinator.set_cores(SetCores("job", "op0", {"a": 1, "b": 1}))
+        if not present:
+            del scheduler.workers["b"]
+        before = dict(record.cores["op0", 0])
+        change = coordinator.cores.change(record, ("op0", 0), before, {0: 2})
+        if present:
+            with pytest.raises(PlanningError, match="were set by a user meanwhile"):
+                await change
+        else:
+            await change
+            assert record.cores["op0", 0] == {0: 2}
+
+    job({"a": 2, "b": 2}, test, executors=1)
 
 
 def test_unknown_operator_or_executor_is_named(job):

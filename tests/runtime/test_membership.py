@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 
 import pytest
@@ -289,6 +290,25 @@ def test_hanging_worker_does_not_block_join_of_others(on, fake, monkeypatch, ope
     on({"a": 2}, test)
 
 
+@pytest.mark.parametrize("cores", [{"a": 1, "b": 1}, {"b": 2}])
+def test_last_workers_leave_without_errors_in_the_scheduler(on, fake, cores):
+    async def test(coordinator, scheduler):
+        errors = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: errors.append(context))
+        record = await submit(coordinator, fake, executors=1)
+        await coordinator.set_cores(SetCores("job", "op0", cores))
+        scheduler.workers.clear()
+        for address in ("b", "a"):
+            coordinator.node_lost(address)
+            await fake.settle()
+        gc.collect()
+        assert errors == []
+        assert record.status is Status.FAILED
+        assert str(load_error(record.error)).startswith("worker a of job 'job' has left the cluster")
+
+    on({"a": 2, "b": 2}, test)
+
+
 # retiring
 
 
@@ -306,6 +326,7 @@ def test_retired_workers_are_drained_become_guests_and_get_no_cores(on, fake):
         assert record.spec.guests == (1,)
         assert scheduler.asked(Members)[-1][1].guests == (1,)
         assert coordinator.needed_workers() == {"a"}
+        assert coordinator.used_workers() == {"a", "c"}
         with pytest.raises(PlanningError, match="worker b is about to leave"):
             await coordinator.set_cores(SetCores("job", "op0", {"b": 1}))
         await coordinator.set_cores(SetCores("job", "op0", 6))

@@ -1,4 +1,4 @@
-"""A worker under memory pressure withholds credit first, and fails a job only if the pressure persists."""
+"""A worker under memory pressure withholds credit first, and fails a job when state fills its memory."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dask_elastic.runtime.worker.memory import PATIENCE, Memory
 from dask_elastic.vocab.errors import StateMemoryExceeded
 
 MIB = 2**20
+LARGE = 100 * MIB
 OPTIONS = WorkerOptions(memory_pressure=0.5, memory_limit=0.8)
 
 
@@ -42,7 +43,42 @@ def test_credit_is_withheld_above_memory_pressure_and_granted_below(process):
         assert memory.tight == tight
 
 
-def test_memory_pressure_that_persists_fails_job(process):
+def test_state_between_pressure_and_limit_does_not_fail_job(process):
+    memory = process.watch(100 * LARGE)
+    process.resident = 60 * LARGE
+    assert not memory.look()
+    assert memory.tight
+    for _ in range(20):
+        assert not memory.look()
+    assert not memory.tight
+
+
+def test_rows_are_withheld_again_halfway_from_state_to_limit(process):
+    memory = process.watch(100 * LARGE)
+    for resident, tight in ((60, True), (69, False), (71, True), (75, False), (77, True), (78, False)):
+        process.resident = resident * LARGE
+        assert not memory.look()
+        assert memory.tight == tight
+        for _ in range(2 * int(PATIENCE)):
+            assert not memory.look()
+        assert not memory.tight
+    process.resident = 81 * LARGE
+    assert memory.look()
+
+
+def test_withholding_starts_anew_when_memory_was_freed(process):
+    memory = process.watch(100 * LARGE)
+    process.resident = 60 * LARGE
+    for _ in range(2 * int(PATIENCE)):
+        memory.look()
+    assert not memory.tight
+    for resident, tight in ((65, False), (45, False), (55, True)):
+        process.resident = resident * LARGE
+        memory.look()
+        assert memory.tight == tight
+
+
+def test_state_that_leaves_no_room_for_rows_fails_job(process):
     memory = process.watch()
     process.resident = 60 * MIB
     looks = [memory.look() for _ in range(int(PATIENCE) + 2)]

@@ -7,6 +7,7 @@ import os
 import re
 import uuid
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Literal, get_args
 from urllib.parse import quote
 
@@ -31,7 +32,7 @@ WRITTEN_HERE = re.compile(r"\.?part-.+-[0-9a-f]{12}-\d+-\d+-\d{5,}\.parquet(\.wr
 class Parquet(Sink):
     """Write Parquet files into a directory, with several writers at the same time.
 
-    Each instance writes its own files, `part-{job}-{operator}-{sink}-{node}-{instance}-{number}.parquet`. A file has a
+    Each instance writes its own files, `part-{job}-{operator}-{run}-{node}-{instance}-{number}.parquet`. A file has a
     hidden name until it is complete, so readers never see a partial file. A file becomes visible when it is full; the
     last file of an instance becomes visible when the job ends. If the job fails or is stopped, full files stay and
     unfinished files are deleted.
@@ -57,15 +58,11 @@ class Parquet(Sink):
 
     Notes
     -----
-    The writers of a job open the directory at different times and do not communicate. File names therefore carry the
-    job's name and a random identifier that is drawn when the sink object is created and shared by all its writers. A
-    writer ignores files with the same job and identifier, because another writer of this sink wrote them; it treats
-    all other files as existing before. A writer that opens late thus never deletes a file of one that opened early.
-
-    If the same sink object is submitted again under the same job name, each writer treats the files of its own node
-    and instance as existing before. A file of the first submission whose node and instance have no writer in the
-    second (because its node was lost, for example) is not recognised and stays. To avoid that, create a new sink or
-    use another job name.
+    The writers of a job open the directory at different times and do not communicate. File names therefore carry a
+    random identifier of the run, which all writers share and which is new each time a job is submitted. A writer
+    ignores files with the identifier of its own run, because another writer of this sink wrote them; it treats all
+    other files as existing before. A writer that opens late thus never deletes a file of one that opened early, and a
+    writer of an earlier run that hung and continues never touches a file of a later run.
 
     Examples
     --------
@@ -95,7 +92,6 @@ class Parquet(Sink):
         self.compression = compression
         self.mode = mode
         self.storage_options = None if storage_options is None else dict(storage_options)
-        self._mark = uuid.uuid4().hex[:12]
 
     def __repr__(self) -> str:
         """Return the call that creates the sink, as text."""
@@ -107,7 +103,8 @@ class Parquet(Sink):
         Parameters
         ----------
         context : SinkContext
-            The job, operator, node and instance, which become part of the file names.
+            The job, operator, run, node and instance, which become part of the file names. Without a run, each
+            opening is a run of its own.
 
         Returns
         -------
@@ -120,21 +117,19 @@ class Parquet(Sink):
             When the directory cannot be created or listed, or holds files that the mode does not allow.
         """
         where = f"sink {context.operator!r} of job {context.job!r}, directory {self.directory}"
-        siblings = f"part-{quote(context.job, safe='')}-{quote(context.operator, safe='')}-{self._mark}-"
-        own = f"{siblings}{context.node}-{context.instance}-"
+        run = context.run or uuid.uuid4().hex[:12]
+        siblings = f"part-{quote(context.job, safe='')}-{quote(context.operator, safe='')}-{run}-"
         try:
             filesystem, root = locate(self.directory, self.storage_options)
             filesystem.create_dir(root, recursive=True)
             listed = [info.base_name for info in filesystem.get_file_info(fs.FileSelector(root))]
             names = [name for name in listed if name.endswith((".parquet", ".parquet.writing"))]
-            bare = {name: name.removeprefix(".") for name in names}
-            old = [name for name in names if not bare[name].startswith(siblings) or bare[name].startswith(own)]
+            old = [name for name in names if not name.removeprefix(".").startswith(siblings)]
             self._prepare(filesystem, root, old, where)
         except (OSError, ValueError, ImportError, pa.ArrowException) as error:
             raise SinkError(f"{where}: cannot be opened: {error}") from error
-        taken = [int(bare[name].removeprefix(own).partition(".")[0]) for name in names if bare[name].startswith(own)]
-        first = max(taken, default=-1) + 1 if self.mode == "append" else 0
-        return _Writer(filesystem, f"{root}/", own, first, self.rows_per_file, self.compression, where)
+        own = f"{siblings}{context.node}-{context.instance}-"
+        return _Writer(filesystem, f"{root}/", own, self.rows_per_file, self.compression, where)
 
     def _prepare(self, filesystem: fs.FileSystem, root: str, old: list[str], where: str) -> None:
         """Refuse or delete existing files as the mode demands."""
@@ -164,7 +159,6 @@ class _Writer(SinkWriter):
         filesystem: fs.FileSystem,
         directory: str,
         prefix: str,
-        number: int,
         rows_per_file: int,
         compression: str,
         where: str,
@@ -172,7 +166,7 @@ class _Writer(SinkWriter):
         self._filesystem = filesystem
         self._directory = directory
         self._prefix = prefix
-        self._number = number
+        self._number = 0
         self._rows_per_file = rows_per_file
         self._compression = compression
         self._where = where
@@ -236,6 +230,7 @@ class _Writer(SinkWriter):
             if self._writer is None:
                 import pyarrow.parquet as pq
 
+                _create(self._filesystem, self._hidden)
                 self._stream = self._filesystem.open_output_stream(self._hidden)
                 self._writer = pq.ParquetWriter(self._stream, self._schema, compression=self._compression)
             if self._group:
@@ -260,6 +255,20 @@ class _Writer(SinkWriter):
         self._writer = self._stream = None
         self._number += 1
         self._file_rows = 0
+
+
+def _create(filesystem: fs.FileSystem, path: str) -> None:
+    """Create an empty file; PyArrow truncates existing files instead of refusing them.
+
+    Raises
+    ------
+    FileExistsError
+        If the path exists: another writer has it.
+    """
+    if isinstance(filesystem, fs.LocalFileSystem):
+        Path(path).touch(exist_ok=False)
+    elif filesystem.get_file_info(path).type is not fs.FileType.NotFound:
+        raise FileExistsError(f"{path} exists already")
 
 
 def _to_disk(path: str) -> None:

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from distributed import Client, get_client
+from distributed.comm.core import CommClosedError
 
 from dask_elastic.runtime.protocol.calls import A, Call, is_reply, message_of, read_answer
-from dask_elastic.vocab.errors import SubmitError, UnknownJob
+from dask_elastic.vocab.errors import SchedulerLost, SubmitError, UnknownJob
+
+LOOK_SECONDS = 0.25
+"""Seconds between two looks whether the client still has its scheduler: Dask has no event for the loss."""
+
+CONNECTED = "running"
+"""The status of a client that is connected to its scheduler."""
 
 
 def checked_client(given: Client | None) -> Client:
@@ -42,10 +50,13 @@ def call_scheduler(client: Client, call: Call[A]) -> A:
     ------
     UnknownJob
         If the scheduler does not host dask_elastic.
+    SchedulerLost
+        If the client has lost the scheduler, also while it waits for the answer.
     ElasticError
         The error that the scheduler answers with.
     """
-    return read_answer(call, _hosted(client.sync(_send, client.scheduler, call)))
+    check_connected(client)
+    return read_answer(call, _hosted(client.sync(_send_to_scheduler, client, call)))
 
 
 def call_worker(client: Client, address: str, call: Call[A]) -> A:
@@ -55,7 +66,41 @@ def call_worker(client: Client, address: str, call: Call[A]) -> A:
 
 async def ask_scheduler(client: Client, call: Call[A]) -> A:
     """Call the scheduler on the event loop of the client; raises as `call_scheduler` does."""
-    return read_answer(call, _hosted(await _send(client.scheduler, call)))
+    return read_answer(call, _hosted(await _send_to_scheduler(client, call)))
+
+
+def check_connected(client: Client) -> None:
+    """Raise unless a client is connected to its scheduler; Dask's own calls would try to connect for a long time.
+
+    Raises
+    ------
+    SchedulerLost
+        If it is not connected.
+    """
+    if client.status != CONNECTED:
+        raise scheduler_lost(client, f"the client is {client.status}")
+
+
+def scheduler_lost(client: Client, reason: object) -> SchedulerLost:
+    """Return the error for a client that has lost its scheduler."""
+    address = "its scheduler" if client.scheduler is None else f"the scheduler {client.scheduler.address}"
+    return SchedulerLost(
+        f"the client has no connection to {address} ({reason}). If the scheduler has ended, so have its jobs: "
+        "connect to a new one and submit them again. Otherwise the client reconnects by itself for a while."
+    )
+
+
+async def _send_to_scheduler(client: Client, call: Call[Any]) -> Any:
+    check_connected(client)
+    sending = asyncio.ensure_future(_send(client.scheduler, call))
+    try:
+        while not (await asyncio.wait({sending}, timeout=LOOK_SECONDS))[0]:
+            check_connected(client)
+        return sending.result()
+    except CommClosedError as error:
+        raise scheduler_lost(client, error) from error
+    finally:
+        sending.cancel()
 
 
 async def _send(rpc: Any, call: Call[Any]) -> Any:

@@ -68,6 +68,9 @@ class JobInput(ABC):
         SchemaMismatch
             If the rows do not have the columns of the source, or a value cannot be cast. None of them is sent, and the
             job goes on.
+        BatchTooLarge
+            If a row is too large for the worker of the source: it has more than a quarter of the worker's memory, or
+            than ``elastic.max-frame``. Nothing is sent.
         UnknownOperator
             If the job has no `sources.Push`, or several and `source` is left out.
         TimeoutError

@@ -79,6 +79,7 @@ def _conditions(described: JobDescription) -> list[str]:
     """Return the unusual conditions of a job."""
     control = described.control
     found = ["oversubscribed"] if described.oversubscribed else []
+    found += [f"without {' and '.join(described.silent)}: no answer"] if described.silent and described.live else []
     if control.starved:
         found.append(f"starved: lacks {control.starved} {'core' if control.starved == 1 else 'cores'}")
     found += [f"{operator} is GIL-bound" for operator in control.bound]

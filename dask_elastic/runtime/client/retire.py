@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from dask.utils import parse_timedelta
 
 from dask_elastic.runtime.client.call import call_scheduler, checked_client
+from dask_elastic.runtime.client.submit import install
 from dask_elastic.runtime.protocol.job_calls import Retire
 
 if TYPE_CHECKING:
@@ -23,7 +24,8 @@ def retire(
 ) -> None:
     """Move all tasks off workers, and return when the workers can be closed without loss for running jobs.
 
-    The executors get as many cores on other workers as are free. No job uses the retired workers again.
+    The executors get as many cores on other workers as are free. No job uses the retired workers again, also if none
+    was ever submitted to the cluster.
 
     Parameters
     ----------
@@ -41,8 +43,6 @@ def retire(
     PlanningError
         If a worker does not exist, or is the home of executors, sources or sinks of a running job: homes cannot move
         yet. Nothing is changed.
-    UnknownJob
-        If no job was ever submitted to the cluster.
     TimeoutError
         If a job still has tasks on the workers after `timeout`. The workers get no new tasks; call again to continue
         waiting.
@@ -65,6 +65,7 @@ def retire(
     addresses = [workers] if isinstance(workers, str) else list(workers)
     client = checked_client(client)
     seconds = None if timeout is None else float(parse_timedelta(timeout, default="s"))
+    install(client)
     call_scheduler(client, Retire(tuple(addresses), seconds))
     if close:
         client.retire_workers(addresses, close_workers=True)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from dask.utils import format_bytes
 
 from dask_elastic.runtime.client.call import ask_scheduler
 from dask_elastic.runtime.client.client_steps import ClientSteps, TimedWait
@@ -18,7 +19,7 @@ from dask_elastic.runtime.client.sent_rows import parts_of
 from dask_elastic.runtime.protocol.job_calls import FindSource, PushedSource, Send
 from dask_elastic.runtime.protocol.tables import table_bytes
 from dask_elastic.topology.casting import cast_rows
-from dask_elastic.vocab.errors import ElasticError, NodeLost, SourceError
+from dask_elastic.vocab.errors import BatchTooLarge, ElasticError, NodeLost, SourceError
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -52,6 +53,7 @@ class Sender:
         self._outlet: Outlet | None = None
         self._through_scheduler = False
         self._doubtful = False
+        self._most_bytes: int | None = None
         self._schema: pa.Schema | None = None
         self._preparing = asyncio.Lock()
 
@@ -86,6 +88,8 @@ class Sender:
             If it has none.
         SchemaMismatch
             If the rows cannot be cast to the schema that the source declares; none is sent.
+        BatchTooLarge
+            If a batch is too large for the worker of the source; none is sent.
         ElasticError
             If the source takes no more rows, or did not take those that were sent before.
         """
@@ -94,6 +98,7 @@ class Sender:
             yield self._prepare
         # All rows are cast before the first leave, and then cut: a cast may make them larger.
         parts = [part for batch in batches for part in parts_of(self._cast(batch))]
+        self._check_sizes(parts)
         schema = self._schema
         for number, part in enumerate(parts):
             try:
@@ -113,6 +118,17 @@ class Sender:
         if schema is None:
             return batch
         return cast_rows(schema, batch, f"rows sent to source {self.source!r} of job {self.job!r}")
+
+    def _check_sizes(self, batches: Sequence[pa.RecordBatch]) -> None:
+        most = self._most_bytes
+        for batch in batches:
+            if most is not None and (nbytes := batch.nbytes) > most:
+                has = "1 row has" if batch.num_rows == 1 else f"{batch.num_rows} rows have"
+                raise BatchTooLarge(
+                    f"source {self.source!r} of job {self.job!r}: {has} {format_bytes(nbytes)}, and the worker takes "
+                    f"{format_bytes(most)} at once, the smaller of elastic.max-frame and a quarter of its "
+                    "memory. Nothing was sent: send smaller rows, or give workers more memory"
+                )
 
     def _send_one(
         self, batch: pa.RecordBatch, schema: pa.Schema | None, due: float | None, deadline: float | None
@@ -208,6 +224,7 @@ class Sender:
                 self.close()
                 raise
             self._doubtful = False
+            self._most_bytes = place.most_bytes
             if outlet is None or place.generation != outlet.place.generation:
                 self._schema = None if place.schema is None else pa.ipc.read_schema(pa.py_buffer(place.schema))
             if outlet is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import warnings
 from collections.abc import Mapping
 from types import CellType
 from typing import TYPE_CHECKING, Any
@@ -11,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 import cloudpickle
 import dask.config
 import pyarrow as pa
+from distributed.comm.core import CommClosedError
 
 from dask_elastic._version import __version__
 from dask_elastic.executor.keyed_state import empty_state
-from dask_elastic.runtime.client.call import call_scheduler, checked_client
+from dask_elastic.runtime.client.call import call_scheduler, check_connected, checked_client, scheduler_lost
 from dask_elastic.runtime.client.job import Job
 from dask_elastic.runtime.client.senders import drop
 from dask_elastic.runtime.config.job_options import job_options
@@ -80,6 +82,11 @@ def submit(
         If an option is unknown or has an invalid value, user code cannot be pickled, the name is in use, the cluster
         has no workers, or versions of dask_elastic differ between client, scheduler and workers.
 
+    Warns
+    -----
+    UserWarning
+        If workers of the cluster hang; names them. The job runs without them until they answer.
+
     Examples
     --------
     >>> import dask_elastic as de
@@ -113,9 +120,14 @@ def submit(
         components=pickle_components(components),
     )
     install(client)
-    name = call_scheduler(client, job).name
-    drop(client, name)
-    return Job(name, client)
+    started = call_scheduler(client, job)
+    if started.silent:
+        left_out = " and ".join(started.silent)
+        warnings.warn(
+            f"job {started.name!r} runs without {left_out}: no answer; it joins when it answers", stacklevel=2
+        )
+    drop(client, started.name)
+    return Job(started.name, client)
 
 
 def install(client: Client) -> None:
@@ -125,10 +137,19 @@ def install(client: Client) -> None:
     ----------
     client : distributed.Client
         A client of the cluster.
+
+    Raises
+    ------
+    SchedulerLost
+        If the client has lost the scheduler.
     """
+    check_connected(client)
     path = dask.config.get("elastic.installer")
     module, _, function = path.rpartition(".")
-    getattr(importlib.import_module(module), function)(client)
+    try:
+        getattr(importlib.import_module(module), function)(client)
+    except CommClosedError as error:
+        raise scheduler_lost(client, error) from error
 
 
 def _job_name(name: str | None, topology: Topology) -> str:

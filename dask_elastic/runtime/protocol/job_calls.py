@@ -221,12 +221,15 @@ class PushedSource(NamedTuple):
         The worker of each of its instances.
     schema : bytes or None
         The schema that it declares for sent rows, as an Arrow IPC message; None if it declares none.
+    most_bytes : int or None
+        Bytes of the largest batch that a client may send; None for no limit.
     """
 
     name: str
     generation: int
     addresses: tuple[str, ...]
     schema: bytes | None = None
+    most_bytes: int | None = None
 
 
 @dataclass(frozen=True)

@@ -99,6 +99,8 @@ class JobDescription:
         How far Spark's handoff to each source is.
     control : ControlView
         The control loop's view.
+    silent : tuple of str
+        Workers that were left out at the start because they did not answer, and that have not joined since.
     """
 
     name: str
@@ -123,6 +125,7 @@ class JobDescription:
     refused: int
     handoffs: tuple[HandoffProgress, ...] = ()
     control: ControlView = ControlView()
+    silent: tuple[str, ...] = ()
 
     @property
     def live(self) -> bool:

@@ -146,6 +146,9 @@ class JobSpec:
         survives their loss.
     incarnation : int
         The number of the joining of which this part is; the scheduler refuses reports of a node's earlier parts.
+    run : str
+        Random identifier of this start of the job. Unlike generations, it never repeats: these start again at 1 with
+        the scheduler.
     """
 
     job: str
@@ -158,6 +161,7 @@ class JobSpec:
     options: JobOptions
     guests: tuple[int, ...] = ()
     incarnation: int = 0
+    run: str = ""
 
     @property
     def generation_id(self) -> JobGeneration:

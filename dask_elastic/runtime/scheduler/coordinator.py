@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dask_elastic._version import __version__
 from dask_elastic.runtime.config.control_options import ControlOptions, control_options
+from dask_elastic.runtime.config.worker_options import WorkerOptions, worker_options
 from dask_elastic.runtime.protocol import job_calls, part_calls
 from dask_elastic.runtime.protocol.calls import HandledCall, Handler, Version, handlers_of
 from dask_elastic.runtime.protocol.job_description import JobDescription
@@ -15,6 +16,7 @@ from dask_elastic.runtime.protocol.job_status import JobEvent
 from dask_elastic.runtime.scheduler.control_driver import ControlDriver
 from dask_elastic.runtime.scheduler.core_changes import CoreChanges
 from dask_elastic.runtime.scheduler.epoch_commits import EpochCommits
+from dask_elastic.runtime.scheduler.heartbeats import Heartbeats
 from dask_elastic.runtime.scheduler.job_health import JobHealth
 from dask_elastic.runtime.scheduler.job_queries import JobQueries
 from dask_elastic.runtime.scheduler.job_record import JobRecord
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
     from distributed import Scheduler
 
 logger = logging.getLogger("dask_elastic.scheduler")
+
+T = TypeVar("T")
 
 KEPT_JOBS = 16
 """Ended jobs that are kept; the oldest beyond them are forgotten."""
@@ -56,26 +60,29 @@ class Coordinator:
         self.scheduler = scheduler
         self.jobs = JobTable()
         self.workers = Workers(scheduler)
-        self.calls = WorkerCalls(scheduler)
+        self._misconfigured: SubmitError | None = None
+        control = self._configured(control_options, ControlOptions)
+        worker = self._configured(worker_options, WorkerOptions)
+        self.calls = WorkerCalls(scheduler, worker.heartbeat_timeout)
         self.cores = CoreChanges(self.workers, self.jobs, self.calls)
         self.membership = Membership(self.workers, self.jobs, self.calls, self.cores)
-        self._misconfigured: SubmitError | None = None
-        self.controller = ControlDriver(scheduler, self.membership, self.cores, self._control_options())
+        self.controller = ControlDriver(scheduler, self.membership, self.cores, control)
         self.starts = JobStarts(self.workers, self.jobs, self.calls)
         self.health = JobHealth(self.jobs, self.calls, self.membership, self.controller.look_soon)
+        self.heartbeats = Heartbeats(self.jobs, self.calls, worker, self.health.hung)
         self.queries = JobQueries(self.jobs, self.calls)
         self.epochs = EpochCommits(scheduler, self.jobs, self.calls, self.health.fail)
         self.queues = OutputQueues(scheduler, self.jobs, self.calls)
-        self.pushed = PushedSources(self.jobs, self.calls, self.epochs)
+        self.pushed = PushedSources(self.workers, worker.max_frame, self.jobs, self.calls, self.epochs)
         self._starting: set[str] = set()
 
-    def _control_options(self) -> ControlOptions:
+    def _configured(self, read: Callable[[], T], default: Callable[[], T]) -> T:
         try:
-            return control_options()
+            return read()
         except SubmitError as error:  # raised when a job is submitted
             logger.error("%s", error)
             self._misconfigured = error
-            return ControlOptions()
+            return default()
 
     def handlers(self) -> dict[str, Handler]:
         """Return the handlers by operation; none raises into Dask."""
@@ -115,14 +122,15 @@ class Coordinator:
             raise SubmitError(f"a job {name!r} is running already: stop it, or submit under another name=")
         self._starting.add(name)
         try:
-            nodes = await self.starts.nodes(call.version)
+            candidates = await self.starts.candidates(call.version)
             if name in self.jobs:
                 await self._forget(name)
-            record = await self.starts.start(call, nodes)
+            record = await self.starts.start(call, candidates)
         finally:
             self._starting.discard(name)
         self._forget_old()
         self.controller.wake()
+        self.heartbeats.wake()
         return self._description(record)
 
     # descriptions
@@ -158,6 +166,11 @@ class Coordinator:
     def needed_workers(self) -> set[str]:
         """Return the addresses of the workers without which some job would fail."""
         return {address for record in self.running for address in record.addresses if record.needs(address)}
+
+    def used_workers(self) -> set[str]:
+        """Return the addresses of the workers that running jobs need, or on which they have cores."""
+        used = {a for record in self.running for node, a in record.spec.members if record.holds(node)}
+        return used | self.needed_workers()
 
     async def set_cores(self, call: job_calls.SetCores) -> JobDescription:
         """Set the cores of an operator's executors; see `CoreChanges.set_cores`."""
@@ -207,6 +220,7 @@ class Coordinator:
     async def close(self) -> None:
         """Forget every job; no call to a worker is in flight afterwards."""
         self.controller.stop()
+        self.heartbeats.stop()
         self.health.cancel()
         for name in [*self.jobs]:
             await self._forget(name)

@@ -11,7 +11,7 @@ from dask_elastic.runtime.scheduler.job_record import ExecutorKey, JobRecord
 from dask_elastic.runtime.scheduler.job_table import JobTable
 from dask_elastic.runtime.scheduler.worker_calls import WorkerCalls
 from dask_elastic.runtime.scheduler.workers import Workers
-from dask_elastic.vocab.errors import PlanningError, UnknownOperator
+from dask_elastic.vocab.errors import NodeLost, PlanningError, UnknownOperator
 
 AUTO = "auto"
 """Given as a number of cores: the control loop chooses it."""
@@ -53,6 +53,8 @@ class CoreChanges:
         ------
         PlanningError
             If the cores make no sense; names the value.
+        NodeLost
+            If a worker that is to have the cores, or the home, has left the cluster.
         UnknownOperator
             If there is no such operator or executor.
         """
@@ -72,6 +74,9 @@ class CoreChanges:
             unknown = [address for address in cores if address not in record.addresses]
             if unknown:
                 raise PlanningError(f"{unknown[0]!r} is no node of job {record.name!r}: choose from {record.addresses}")
+            left = [address for address, count in cores.items() if count and address not in self.workers]
+            if left:
+                raise NodeLost(f"worker {left[0]} has left the cluster: job {record.name!r} gets no cores there")
             leaving = [address for address, count in cores.items() if count and self.workers.leaving(address)]
             if leaving:
                 raise PlanningError(f"worker {leaving[0]} is about to leave: it gets no more cores")
@@ -138,9 +143,9 @@ class CoreChanges:
             free = {node: slots for node, slots in self._free(record).items() if node not in nodes}
             home = record.spec.homes[key[0]][key[1]]
             for _ in range(sum(held.values()) - sum(stays.values())):
-                node = _roomiest(free, home)
-                if free[node] <= 0 and stays:
+                if stays and max(free.values(), default=0) <= 0:
                     break
+                node = _roomiest(free, home)
                 free[node] -= 1
                 stays[node] = stays.get(node, 0) + 1
             if stays != held:
@@ -192,5 +197,13 @@ def _count(cores: Any, least: int) -> int:
 
 
 def _roomiest(free: Mapping[int, int], home: int) -> int:
-    """Return the home while it has a free slot, else the node with the most free slots."""
+    """Return the home while it has a free slot, else the node with the most free slots.
+
+    Raises
+    ------
+    NodeLost
+        If there is no node.
+    """
+    if not free:
+        raise NodeLost("every worker of the job has left the cluster, or is to leave: there are no cores")
     return home if free.get(home, 0) > 0 else max(free, key=lambda node: (free[node], node == home, -node))

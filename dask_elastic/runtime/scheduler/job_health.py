@@ -147,6 +147,14 @@ class JobHealth:
             else:
                 self.spawn(self.membership.expel(record, address))
 
+    def hung(self, address: str) -> None:
+        """Handle a worker that neither reports nor answers: jobs that need it fail, the others go on without it."""
+        for record in self.jobs.running:
+            if record.needs(address):
+                self._lose(record, f"worker {address} of job {record.name!r} does not answer.")
+            elif address in record.spec.nodes:
+                self.spawn(self.membership.expel(record, address))
+
     def _unreachable(self, record: JobRecord, address: str) -> None:
         """Handle a node of a job to which another node has lost the connection."""
         if address not in record.spec.nodes:

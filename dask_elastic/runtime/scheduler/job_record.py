@@ -90,6 +90,8 @@ class JobRecord:
         For each home, the batch of which a lost node may have died, until the home has processed it.
     refused : int
         Reports of nodes that had left.
+    silent : frozenset of str
+        Workers that were left out at the start because they did not answer.
     """
 
     def __init__(
@@ -111,6 +113,7 @@ class JobRecord:
             (name, index): dict(by_node) for name, parts in spec.cores.items() for index, by_node in enumerate(parts)
         }
         self.refused = 0
+        self.silent: frozenset[str] = frozenset()
         self.changes = 0
         self.core_changes = 0
         self.joinings = 0
@@ -268,6 +271,7 @@ class JobRecord:
             dry_run=options.dry_run,
             pinned=tuple(sorted(self.pinned)),
             nodes=self.spec.nodes,
+            silent=tuple(sorted(self.silent.difference(self.spec.nodes))),
             components=tuple(
                 ComponentDescription(s.name, s.kind, s.inputs, s.operators, s.pushed) for s in self.spec.summaries
             ),

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
+import uuid
 from dataclasses import replace
+from typing import NamedTuple
 
 from dask_elastic._version import __version__
 from dask_elastic.planning.initial import InitialPlacement, place
@@ -14,12 +17,33 @@ from dask_elastic.runtime.protocol.calls import Version
 from dask_elastic.runtime.protocol.job_calls import Submit
 from dask_elastic.runtime.protocol.job_spec import JobSpec
 from dask_elastic.runtime.protocol.job_status import JobEvent
+from dask_elastic.runtime.protocol.remote_errors import Relayed
 from dask_elastic.runtime.scheduler.job_record import JobRecord
 from dask_elastic.runtime.scheduler.job_table import JobTable
 from dask_elastic.runtime.scheduler.paradigm import demands
-from dask_elastic.runtime.scheduler.worker_calls import WorkerCalls
+from dask_elastic.runtime.scheduler.worker_calls import NotHosting, WorkerCalls
 from dask_elastic.runtime.scheduler.workers import Workers
-from dask_elastic.vocab.errors import NoWorkers, PlanningError, SubmitError, VersionMismatch
+from dask_elastic.vocab.errors import ElasticError, NodeLost, NoWorkers, PlanningError, SubmitError, VersionMismatch
+
+logger = logging.getLogger("dask_elastic.scheduler")
+
+RUN_DIGITS = 12
+"""Hexadecimal digits of the random identifier of a run."""
+
+
+class Candidates(NamedTuple):
+    """Workers for a new job.
+
+    Parameters
+    ----------
+    nodes : list of str
+        Addresses of the workers that can host it.
+    silent : list of str
+        Addresses of the workers that do not answer and are left out.
+    """
+
+    nodes: list[str]
+    silent: list[str]
 
 
 class JobStarts:
@@ -41,8 +65,8 @@ class JobStarts:
         self.calls = calls
         self._generations = itertools.count(1)
 
-    async def nodes(self, version: str) -> list[str]:
-        """Return the addresses of the workers for a new job.
+    async def candidates(self, version: str) -> Candidates:
+        """Return the workers for a new job; those that hang are left out.
 
         Parameters
         ----------
@@ -52,7 +76,7 @@ class JobStarts:
         Raises
         ------
         NoWorkers
-            If there are none that stay.
+            If there are none that stay, or none of them answers.
         SubmitError
             If they listen without TLS and the configuration refuses that.
         VersionMismatch
@@ -62,28 +86,38 @@ class JobStarts:
         if not nodes:
             raise NoWorkers("the cluster has no workers that stay: add some, then submit again")
         check_exposure(nodes)
-        await self._check_versions(version, nodes)
-        return nodes
-
-    async def _check_versions(self, version: str, nodes: list[str]) -> None:
-        calls = (self.calls.one(address, Version()) for address in nodes)
-        answers = await asyncio.gather(*calls, return_exceptions=True)
-        seen = {"client": version, "scheduler": __version__}
-        for address, answer in zip(nodes, answers, strict=True):
-            seen[address] = answer if isinstance(answer, str) else f"no dask_elastic ({answer})"
+        found = dict(zip(nodes, await asyncio.gather(*map(self._version, nodes)), strict=True))
+        silent = [address for address, answer in found.items() if answer is None]
+        if len(silent) == len(nodes):
+            raise NoWorkers(f"no worker answers, neither {' nor '.join(nodes)}: restart them, then submit again")
+        seen = {"client": version, "scheduler": __version__, **{a: v for a, v in found.items() if v is not None}}
         if len(set(seen.values())) > 1:
             listed = ", ".join(f"{where}: {what}" for where, what in seen.items())
             raise VersionMismatch(f"dask_elastic differs: {listed}. Install one version everywhere.")
+        if silent:
+            logger.warning("a job starts without %s: no answer within %g s", ", ".join(silent), self.calls.timeout)
+        return Candidates([address for address in nodes if address not in silent], silent)
 
-    async def start(self, call: Submit, nodes: list[str]) -> JobRecord:
+    async def _version(self, address: str) -> str | None:
+        """Return the version that runs on a worker, or why it has none; None if it does not answer."""
+        try:
+            return await asyncio.wait_for(self.calls.one(address, Version()), self.calls.timeout)
+        except NotHosting as error:
+            return f"no dask_elastic ({error})"
+        except (NodeLost, TimeoutError):
+            return None
+        except (ElasticError, Relayed) as error:
+            return f"no dask_elastic ({error})"
+
+    async def start(self, call: Submit, candidates: Candidates) -> JobRecord:
         """Place a job on workers and start it.
 
         Parameters
         ----------
         call : Submit
             The job.
-        nodes : list of str
-            What `nodes` returned.
+        candidates : Candidates
+            What `candidates` returned.
 
         Raises
         ------
@@ -93,8 +127,10 @@ class JobStarts:
             The error of a worker that cannot host the job; the others have forgotten it.
         """
         # Workers may have been retired meanwhile.
-        nodes = [address for address in nodes if address in self.workers.usable()] or nodes
+        usable = self.workers.usable()
+        nodes = [address for address in candidates.nodes if address in usable] or candidates.nodes
         record = self._placed(call, nodes)
+        record.silent = frozenset(candidates.silent)
         self.jobs[call.name] = record
         try:
             await self._start(record)
@@ -114,8 +150,9 @@ class JobStarts:
         placement = self._place(call, nodes)
         generation = next(self._generations)
         spec = JobSpec(
-            call.name, generation, tuple(nodes), 0, call.summaries, placement.homes, placement.cores, call.options
-        )
+            call.name, generation, tuple(nodes), 0, call.summaries, placement.homes, placement.cores, call.options,
+            run=uuid.uuid4().hex[:RUN_DIGITS],
+        )  # fmt: skip
         pinned = [(operator, index) for operator in call.cores for index in range(len(placement.homes[operator]))]
         return JobRecord(spec, placement.oversubscribed, call.components, pinned)
 

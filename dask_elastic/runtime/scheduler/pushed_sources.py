@@ -9,7 +9,11 @@ from dask_elastic.runtime.scheduler.epoch_commits import EpochCommits
 from dask_elastic.runtime.scheduler.job_record import JobRecord
 from dask_elastic.runtime.scheduler.job_table import JobTable
 from dask_elastic.runtime.scheduler.worker_calls import WorkerCalls
+from dask_elastic.runtime.scheduler.workers import Workers
 from dask_elastic.vocab.errors import JobEnded, UnknownOperator
+
+MEMORY_PARTS = 4
+"""A batch has at most this part of a worker's memory: it is received, decoded, joined and processed there."""
 
 
 class PushedSources:
@@ -17,6 +21,10 @@ class PushedSources:
 
     Parameters
     ----------
+    workers : Workers
+        The workers and their memory.
+    max_frame : int
+        Bytes of the largest message that workers accept.
     jobs : JobTable
         The jobs.
     calls : WorkerCalls
@@ -25,7 +33,9 @@ class PushedSources:
         The sources for Spark, which are closed here too.
     """
 
-    def __init__(self, jobs: JobTable, calls: WorkerCalls, epochs: EpochCommits):
+    def __init__(self, workers: Workers, max_frame: int, jobs: JobTable, calls: WorkerCalls, epochs: EpochCommits):
+        self.workers = workers
+        self.max_frame = max_frame
         self.jobs = jobs
         self.calls = calls
         self.epochs = epochs
@@ -44,9 +54,10 @@ class PushedSources:
         source = _source_of(record, call.source)
         _check_alive(record)
         addresses = tuple(record.nodes[node] for node in record.spec.homes[source])
-        return job_calls.PushedSource(
-            source, record.spec.generation, addresses, record.spec.summary(source).sent_schema
-        )
+        memory = [found for address in addresses if (found := self.workers.memory(address))]
+        most_bytes = min([self.max_frame, *(found // MEMORY_PARTS for found in memory)])
+        schema = record.spec.summary(source).sent_schema
+        return job_calls.PushedSource(source, record.spec.generation, addresses, schema, most_bytes)
 
     async def send(self, call: job_calls.Send) -> bool:
         """Forward rows to a pushed source; returns False when it has no room."""

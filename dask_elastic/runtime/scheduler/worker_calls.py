@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
-from dask_elastic.runtime.protocol.calls import A, Call, is_reply, message_of, read_answer
+from dask_elastic.runtime.protocol.calls import A, Call, Version, is_reply, message_of, read_answer
 from dask_elastic.runtime.protocol.part_calls import PartCall
 from dask_elastic.runtime.protocol.remote_errors import Relayed, load_error
 from dask_elastic.vocab.errors import NodeLost, UnknownJob
@@ -21,6 +21,13 @@ logger = logging.getLogger("dask_elastic.scheduler")
 DISPENSABLE_SECONDS = 5.0
 """Timeout of a call to a node without which the job goes on."""
 
+PINGS = 2
+"""Unanswered pings after which a worker counts as hung; the scheduler may have been busy during one of them."""
+
+
+class NotHosting(NodeLost):
+    """The worker answers, but does not host dask_elastic."""
+
 
 class WorkerCalls:
     """Calls workers; see `dask_elastic.runtime.worker.handlers`.
@@ -29,10 +36,19 @@ class WorkerCalls:
     ----------
     scheduler : distributed.Scheduler
         Has the workers and the connections to them.
+    timeout : float
+        Seconds without an answer after which a worker is pinged, and after which it counts as hung if it does not
+        answer the pings either.
+
+    Notes
+    -----
+    A call may take long, for example because state is large or user code is imported. It has no limit as long as the
+    worker answers pings.
     """
 
-    def __init__(self, scheduler: Scheduler):
+    def __init__(self, scheduler: Scheduler, timeout: float):
         self.scheduler = scheduler
+        self.timeout = timeout
 
     def present(self, address: str) -> bool:
         """Return whether a worker is registered."""
@@ -44,7 +60,7 @@ class WorkerCalls:
         Raises
         ------
         NodeLost
-            If it is not registered, does not answer, or does not host dask_elastic.
+            If it is not registered, hangs, or does not host dask_elastic.
         Relayed
             The error that the handler raised there.
         """
@@ -52,14 +68,40 @@ class WorkerCalls:
             # Dialling would try again and again until Dask's timeout.
             raise NodeLost(f"worker {address} has left the cluster, and its part of the job with it")
         try:
-            reply = await getattr(self.scheduler.rpc(address), call.operation)(**message_of(call))
+            reply = await self._reply_unless_hung(address, call)
         except (TimeoutError, OSError) as error:
             raise NodeLost(f"worker {address} does not answer {call.operation!r}: {error}") from error
         if not is_reply(reply):
-            raise NodeLost(f"worker {address} is closing, or does not host dask_elastic")
+            raise NotHosting(f"worker {address} is closing, or does not host dask_elastic")
         if "error" in reply:
             raise Relayed(reply["error"])
         return read_answer(call, reply)
+
+    async def _reply_unless_hung(self, address: str, call: Call[Any]) -> Any:
+        replying = asyncio.ensure_future(self._reply(address, call))
+        try:
+            while not (await asyncio.wait({replying}, timeout=self.timeout))[0]:
+                if not await self.answers(address):
+                    raise TimeoutError("it hangs, or cannot be reached")
+            return replying.result()
+        finally:
+            replying.cancel()
+
+    async def _reply(self, address: str, call: Call[Any]) -> Any:
+        return await getattr(self.scheduler.rpc(address), call.operation)(**message_of(call))
+
+    async def answers(self, address: str) -> bool:
+        """Return whether a worker answers pings, whether or not it hosts dask_elastic."""
+        for _ in range(PINGS):
+            try:
+                async with asyncio.timeout(self.timeout / PINGS):
+                    await self._reply(address, Version())
+            except TimeoutError:
+                continue
+            except OSError:
+                return False
+            return True
+        return False
 
     async def all(self, record: JobRecord, call: PartCall[A]) -> list[A]:
         """Call every node of a job; see `by_node`."""

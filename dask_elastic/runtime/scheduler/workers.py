@@ -39,8 +39,9 @@ class Workers:
         return address in self.scheduler.workers
 
     def leaving(self, address: str) -> bool:
-        """Return whether a worker has to give up its cores: `dask_elastic.retire` or Dask itself retires it."""
-        return address in self.retiring or self.scheduler.workers[address].status.name not in HOSTING
+        """Return whether a worker has to give up its cores: `dask_elastic.retire` or Dask retires it, or it left."""
+        state = self.scheduler.workers.get(address)
+        return address in self.retiring or state is None or state.status.name not in HOSTING
 
     def usable(self) -> list[str]:
         """Return the addresses of the workers that run and are not retired."""
@@ -53,6 +54,11 @@ class Workers:
         while any(w.status.name == "init" for w in self.scheduler.workers.values()) and time.monotonic() < deadline:
             await asyncio.sleep(START_POLL)
         return self.usable()
+
+    def memory(self, address: str) -> int | None:
+        """Return the bytes of memory that a worker may have; None without a limit."""
+        state = self.scheduler.workers.get(address)
+        return int(getattr(state, "memory_limit", None) or 0) or None
 
     def slots(self, address: str) -> int:
         """Return the cores of a worker; one that is to leave offers none."""

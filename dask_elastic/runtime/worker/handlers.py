@@ -14,6 +14,7 @@ from dask_elastic.runtime.protocol import part_calls
 from dask_elastic.runtime.protocol.calls import Handler, Version, handlers_of
 from dask_elastic.runtime.protocol.codec import Payload
 from dask_elastic.runtime.protocol.job_description import ExecutorAssignment, Recovery, ShardMove
+from dask_elastic.runtime.protocol.job_spec import VACANT
 from dask_elastic.runtime.protocol.part_calls import PartCall
 from dask_elastic.runtime.protocol.reports import PartReport
 from dask_elastic.runtime.protocol.tables import table_bytes
@@ -21,7 +22,7 @@ from dask_elastic.runtime.worker.executor_threads import ExecutorThreads
 from dask_elastic.runtime.worker.hosting_node import HostingNode
 from dask_elastic.runtime.worker.job_part import JobPart
 from dask_elastic.runtime.worker.report import part_report
-from dask_elastic.vocab.errors import UnknownJob
+from dask_elastic.vocab.errors import NodeLost, UnknownJob
 from dask_elastic.vocab.identity import ExecutorId
 
 logger = logging.getLogger("dask_elastic.node")
@@ -133,12 +134,22 @@ class Handlers:
     # cores and shards
 
     async def set_cores(self, call: part_calls.SetCores) -> None:
-        """Set the cores of an executor at home here, unless a later change came before."""
+        """Set the cores of an executor at home here, unless a later change came before.
+
+        Raises
+        ------
+        NodeLost
+            If a worker that is to have cores is lost; names it. Nothing is changed.
+        """
         job_part = self._part(call)
         for node, count in call.cores.items():
             if count and node != job_part.spec.node:
-                # Raises without a connection to the node, before anything is changed.
-                self.node.peer(job_part.spec.nodes[node])
+                address = job_part.spec.nodes[node]
+                if address == VACANT or address in job_part.members.lost:
+                    which = "a worker" if address == VACANT else f"worker {address}"
+                    raise NodeLost(f"{which} of job {call.job!r} is lost: request cores there when it has joined again")
+                # Raises without a connection to the node.
+                self.node.peer(address)
         home = job_part.homes[ExecutorId(call.operator, call.executor)]
         await self.node.in_thread(home.set_cores, call.change, call.cores)
 

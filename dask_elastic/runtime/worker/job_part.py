@@ -171,7 +171,7 @@ class JobPart:
             identity = ExecutorId(name, self.spec.node)
             inputs = Inputs(identity, upstream, self._with_event_time(upstream))
             self.sinks[identity] = SinkThread(
-                self.job,
+                self.spec,
                 identity,
                 operator.sink,
                 inputs,
@@ -385,10 +385,8 @@ class JobPart:
         return sum(s.state_bytes() for s in (*stores, *(r.part.store for r in list(self.remotes.values()))))
 
     def out_of_memory(self, account: str) -> StateMemoryExceeded:
-        """Return the error that ends the job when memory stays short although no more rows are taken."""
+        """Return the error that ends the job when the worker has no more memory for it."""
         held = {str(identity): home.executor.store.state_bytes() for identity, home in self.homes.items()}
         listed = ", ".join(f"{name}: {nbytes / 2**20:,.0f} MiB" for name, nbytes in held.items()) or "remote tasks only"
-        return StateMemoryExceeded(
-            f"worker {self._node.address} is short of memory although it takes no more rows: {account}; state of job "
-            f"{self.job!r} there: {listed}. {HINT}"
-        )
+        has = f"worker {self._node.address} has no memory left: {account}"
+        return StateMemoryExceeded(f"{has}; state of job {self.job!r} there: {listed}. {HINT}")

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger("dask_elastic.node")
 
 PATIENCE = 5.0
-"""Seconds for which a worker may stay short of memory while it takes no rows; by then its backlog is processed."""
+"""Seconds for which a worker that is short of memory takes no rows; by then its backlog is processed."""
+
+LEAST_ROOM = 128 * 2**20
+"""Bytes that have to be free below the limit for rows to be taken again: queues, and columns of state that double."""
 
 RESERVE_SECONDS = 2.0
 """Seconds for which growing state waits for free memory."""
@@ -53,9 +56,10 @@ class Memory:
 
     Notes
     -----
-    If memory stays short although no rows are taken, it is filled by state, which does not shrink. A full column of
-    state doubles, and the memory for it must be free before: Dask's nanny checks the process ten times a second and
-    kills it at 95 percent.
+    If memory stays short although no rows are taken, it is filled by state, which does not shrink. Rows are then taken
+    again, up to halfway from what the state has to the limit, and so on while there is room for rows below the limit.
+    A full column of state doubles, and the memory for it must be free before: Dask's nanny checks the process ten times
+    a second and kills it at 95 percent.
     """
 
     def __init__(
@@ -71,6 +75,7 @@ class Memory:
         self._resident = resident or _resident()
         self._clock = clock
         self._since = 0.0
+        self._pressure = self._least_pressure
         self._release = _release()
         self._waiting = threading.Event()
 
@@ -83,24 +88,29 @@ class Memory:
     def look(self) -> bool:
         """Check the process; returns whether a job must end.
 
-        That is the case when memory is above the fraction `memory_limit`, or has been short for `PATIENCE` seconds.
+        That is the case when memory is above the fraction `memory_limit`, or when state has left less than `LEAST_ROOM`
+        below it, although no rows were taken for `PATIENCE` seconds.
         """
         if not self.limit:
             return False
         resident = self._resident()
-        if resident > self.options.memory_pressure * self.limit:
+        if resident > self._pressure:
             self._release()
             resident = self._resident()
-        tight = resident > self.options.memory_pressure * self.limit
+        if resident <= self._least_pressure:
+            self._pressure = self._least_pressure
+        elif self.tight and self._clock() - self._since > PATIENCE:
+            if self._most - resident < LEAST_ROOM:
+                return True
+            self._pressure = (resident + self._most) / 2
+        tight = resident > self._pressure
         if tight and not self.tight:
             self._since = self._clock()
             logger.warning("memory: %s; this worker takes no more rows for now", self.account(resident))
         elif self.tight and not tight:
             logger.warning("memory: %s; this worker takes rows again", self.account(resident))
         self.tight = tight
-        if not tight:
-            return False
-        return resident > self._most or self._clock() - self._since > PATIENCE
+        return resident > self._most
 
     def reserve(self, nbytes: int) -> None:
         """Wait for free memory before state grows by `nbytes`; less than 1 MiB is not waited for.
@@ -122,6 +132,11 @@ class Memory:
                     f"{self.account(self._resident())}. {HINT}"
                 )
             self._waiting.wait(POLL)
+
+    @property
+    def _least_pressure(self) -> float:
+        """Bytes up to which rows are never held back."""
+        return self.options.memory_pressure * self.limit
 
     @property
     def _most(self) -> float:

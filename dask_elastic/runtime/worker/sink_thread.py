@@ -11,6 +11,7 @@ import pyarrow as pa
 from dask_elastic.executor.inputs import Inputs
 from dask_elastic.executor.task_queue import JOIN_ROWS
 from dask_elastic.meters import BatchCost, BriefWork, InlineCost
+from dask_elastic.runtime.protocol.job_spec import JobSpec
 from dask_elastic.runtime.worker.buffers.output_buffer import OutputBuffer
 from dask_elastic.runtime.worker.buffers.turn_queue import TurnQueue
 from dask_elastic.runtime.worker.exchange import Exchange
@@ -42,8 +43,8 @@ class SinkThread:
 
     Parameters
     ----------
-    job : str
-        Name of the job.
+    spec : JobSpec
+        The job.
     identity : ExecutorId
         Which instance of which sink; its number is the node.
     sink : Sink
@@ -62,7 +63,7 @@ class SinkThread:
 
     def __init__(
         self,
-        job: str,
+        spec: JobSpec,
         identity: ExecutorId,
         sink: Sink,
         inputs: Inputs,
@@ -75,7 +76,8 @@ class SinkThread:
         self.sink = sink
         self.threads = threads
         self.exchange = exchange
-        self._context = SinkContext(job, identity.component, identity.index, identity.index, output_buffer)
+        node = instance = identity.index
+        self._context = SinkContext(spec.job, identity.component, node, instance, output_buffer, spec.run)
         self._finished = finished
         self.rows = 0
         self.inputs = inputs

@@ -1,0 +1,95 @@
+"""The scheduler's part in the heartbeats: it finds workers that hang although no other worker watches them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from dask_elastic.runtime.config.worker_options import WorkerOptions
+from dask_elastic.runtime.protocol.job_status import Status
+from dask_elastic.runtime.protocol.reports import report_seconds
+from dask_elastic.runtime.scheduler.job_record import JobRecord
+from dask_elastic.runtime.scheduler.job_table import JobTable
+from dask_elastic.runtime.scheduler.worker_calls import WorkerCalls
+
+logger = logging.getLogger("dask_elastic.scheduler")
+
+MISSED_REPORTS = 3
+"""Reports that have to be missing before a worker is pinged."""
+
+
+class Heartbeats:
+    """Watches the nodes of running jobs: a report is a heartbeat, and a worker that does not report is pinged.
+
+    Parameters
+    ----------
+    jobs : JobTable
+        The jobs.
+    calls : WorkerCalls
+        Pings the workers.
+    options : WorkerOptions
+        Interval and timeout of heartbeats.
+    on_hung : callable
+        Called with the address of a worker that has neither reported nor answered pings.
+
+    Notes
+    -----
+    Workers watch each other, but the only worker of a job has no peer. Reports alone do not tell a worker that hangs
+    from one that is late; pings do, also after the scheduler itself was suspended.
+    """
+
+    def __init__(self, jobs: JobTable, calls: WorkerCalls, options: WorkerOptions, on_hung: Callable[[str], None]):
+        self.jobs = jobs
+        self.calls = calls
+        self.options = options
+        self.on_hung = on_hung
+        self._task: asyncio.Task[None] | None = None
+        self._pings: dict[str, asyncio.Task[None]] = {}
+
+    def wake(self) -> None:
+        """Start to watch, unless it does; it ends by itself when no job runs."""
+        if self._task is None or self._task.done():
+            self._task = asyncio.ensure_future(self._run())
+
+    def stop(self) -> None:
+        """Stop watching."""
+        tasks: list[asyncio.Task[Any] | None] = [self._task, *self._pings.values()]
+        for task in tasks:
+            if task is not None:
+                task.cancel()
+
+    async def _run(self) -> None:
+        while self.jobs.running:
+            for address in self.silent(time.time()):
+                if address not in self._pings:
+                    self._pings[address] = asyncio.ensure_future(self._ping(address))
+            await asyncio.sleep(self.options.heartbeat_interval)
+
+    def silent(self, now: float) -> set[str]:
+        """Return the nodes of running jobs that should have reported."""
+        return {
+            address
+            for record in self.jobs.running
+            if record.status is not Status.STARTING
+            for node, address in record.spec.members
+            if now > self._due(record, node)
+        }
+
+    def _due(self, record: JobRecord, node: int) -> float:
+        last = record.reports.get(node)
+        at, idle = (record.began, False) if last is None else (last.at, last.idle)
+        interval = report_seconds(record.spec.options, idle)
+        return at + max(self.options.heartbeat_timeout, MISSED_REPORTS * interval)
+
+    async def _ping(self, address: str) -> None:
+        try:
+            if self.calls.present(address) and not await self.calls.answers(address):
+                logger.warning("worker %s neither reports nor answers", address)
+                self.on_hung(address)
+        except Exception:  # the next look pings again
+            logger.exception("ping of worker %s", address)
+        finally:
+            del self._pings[address]
