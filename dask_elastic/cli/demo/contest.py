@@ -77,6 +77,7 @@ class Contest:
         static, elastic = (Course(job.name, self.load.target, seconds) for job in self._jobs)
         happening = Happening(self.ends, self.hot)
         shown: dict[str, Second | None] = {}
+        began: float | None = None
         click.echo(HEAD)
         while live := [job for job in self._jobs if job.status not in ENDED]:
             self.feed.check()
@@ -88,10 +89,11 @@ class Contest:
                 leading = new[elastic.name] or (None if elastic.name in names else new[static.name])
                 if leading is None:
                     continue
+                began = snapshot.now if began is None else began
                 cores = leading.cores if new[elastic.name] is not None else {}
                 rows = call_scheduler(self.elastic.client, Describe(self.elastic.name)).rows_read
                 happens = happening.text(rows, cores) if cores else BACKLOG
-                click.echo(line(leading.at, static, elastic, shown, happens))
+                click.echo(line(snapshot.now - began, static, elastic, shown, happens))
             time.sleep(LOOK_SECONDS)
         for job in self._jobs:
             job.wait(progress=False)  # raises for a job that failed or was stopped
