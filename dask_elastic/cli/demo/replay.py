@@ -34,7 +34,7 @@ THREADS = 4
 SLOTS = WORKERS * THREADS
 """Slots of each job, on its own workers."""
 
-CONTROL = {"elastic.control-cooldown": "1s", "elastic.control-release-after": "2s"}
+CONTROL = {"elastic.control-cooldown": "1s", "elastic.control-release-after": "3s"}
 """A month is replayed in seconds, so the control loop must react faster than by default."""
 
 OPTIONS: dict[str, Any] = {

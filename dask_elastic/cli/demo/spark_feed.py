@@ -39,8 +39,11 @@ CLEANED = pa.schema(
 )
 
 FILE_SECONDS = 1.0
-AHEAD = 3
-"""Number of files that arrive at once in the beginning; the others follow at the rate of the jobs."""
+AHEAD = 8
+"""Most files that arrive at once in the beginning, at most half of all; the others follow at the rate of the jobs.
+
+They bridge seconds in which Spark is slow: a source without rows would look like a load that falls and rises again.
+"""
 
 SPARK_OPTIONS = {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2"}
 
@@ -139,11 +142,12 @@ class SparkFeed:
     def _arrive(self, flights: pa.Table, rows: int) -> None:
         """Write the files one after the other, each atomically."""
         [raw] = flights.select(READ_COLUMNS).combine_chunks().to_batches()
+        ahead = min(AHEAD, raw.num_rows // rows // 2)
         for number, start in enumerate(range(0, raw.num_rows, rows)):
             hidden = self._run / "writing"
             csv.write_csv(raw.slice(start, rows), hidden, csv.WriteOptions(include_header=False))
             hidden.rename(self._folder / f"departures-{number:04}.csv")
-            if number + 1 >= AHEAD and self._over.wait(FILE_SECONDS):
+            if number + 1 >= ahead and self._over.wait(FILE_SECONDS):
                 return
 
     def read(self, flights: pa.Table) -> pa.Table:
