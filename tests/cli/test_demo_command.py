@@ -44,8 +44,9 @@ def test_demo_exits_with_1_when_a_check_fails(invoke, outcome, tmp_path, failure
 
 
 def test_demo_without_given_load_calibrates(invoke, outcome, tmp_path):
-    [replay] = [outcome(Check("keys", True, "")), invoke("demo", "--out", tmp_path)][0]
-    assert replay.load is None
+    replays = outcome(Check("keys", True, ""))
+    invoke("demo", "--out", tmp_path)
+    assert [replay.load for replay in replays] == [None]
 
 
 def test_given_rate_and_target_replace_the_calibration(invoke, outcome, tmp_path):
@@ -58,6 +59,12 @@ def test_rate_without_target_is_refused(invoke, tmp_path):
     refused = invoke("demo", "--rate", 120, "--out", tmp_path)
     assert refused.exit_code == 2
     assert "give both or neither" in refused.output
+
+
+def test_latency_target_that_is_no_duration_is_refused(invoke, tmp_path):
+    refused = invoke("demo", "--rate", 120, "--latency-target", "soon", "--out", tmp_path)
+    assert refused.exit_code == 2
+    assert "'soon'" in refused.output
 
 
 def test_missing_flights_package_error_names_what_to_install(invoke, monkeypatch, tmp_path):

@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 
 import click
-from dask.utils import parse_timedelta
 
 from dask_elastic.cli.command import Command
 from dask_elastic.cli.demo import flights, hot_routes
@@ -16,8 +15,10 @@ from dask_elastic.cli.demo.feed import Feed
 from dask_elastic.cli.demo.load import Load
 from dask_elastic.cli.demo.replay import Replay
 from dask_elastic.cli.demo.sent_feed import SentFeed
+from dask_elastic.topology.duration import seconds_of
+from dask_elastic.vocab.errors import TopologyError
 
-POSITIVE = click.FloatRange(min=0, min_open=True)
+AT_LEAST_1 = click.FloatRange(min=1)
 MONTHS = click.IntRange(min=1, max=hot_routes.MONTHS)
 
 
@@ -25,9 +26,9 @@ MONTHS = click.IntRange(min=1, max=hot_routes.MONTHS)
 @click.option("--spark/--no-spark", default=False, show_default=True,
               help="Let Spark read the flights from arriving files, and send them to the jobs.")  # fmt: skip
 @click.option("--months", type=MONTHS, metavar="N", help="Months to replay; 4 without Spark, 5 with it.")
-@click.option("--month-seconds", type=POSITIVE, metavar="N",
+@click.option("--month-seconds", type=AT_LEAST_1, metavar="N",
               help="Seconds in which a month is replayed; 4.5 without Spark, 6 with it.")  # fmt: skip
-@click.option("--rate", type=POSITIVE, metavar="N",
+@click.option("--rate", type=AT_LEAST_1, metavar="N",
               help="Flights per second; with --latency-target, instead of a calibration.")  # fmt: skip
 @click.option("--latency-target", metavar="DURATION",
               help="Target for the mean latency; with --rate, instead of a calibration.")  # fmt: skip
@@ -71,7 +72,7 @@ def demo(
     """
     if (rate is None) != (latency_target is None):
         raise click.UsageError("--rate and --latency-target replace the calibration together: give both or neither.")
-    load = None if rate is None or latency_target is None else Load(rate, parse_timedelta(latency_target))
+    load = None if rate is None or latency_target is None else _load(rate, latency_target)
     try:
         table = flights.load()
     except ModuleNotFoundError as error:
@@ -86,6 +87,13 @@ def demo(
     click.echo(f"\n{'All checks passed.' if passed else 'A CHECK FAILED.'} Results are in {out}/")
     click.echo(f"Done in {time.monotonic() - began:.0f} s.")
     ctx.exit(not passed)
+
+
+def _load(rate: float, latency_target: str) -> Load:
+    try:
+        return Load(rate, seconds_of(latency_target, "--latency-target"))
+    except TopologyError as error:
+        raise click.UsageError(str(error)) from error
 
 
 def _feed(spark: bool) -> Feed:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -91,16 +90,14 @@ class Replay:
                     job.stop()
                 raise
 
-    @contextmanager
-    def _cluster(self) -> Iterator[LocalCluster]:
-        with local_cluster(
+    def _cluster(self) -> AbstractContextManager[LocalCluster]:
+        return local_cluster(
             n_workers=WORKERS,
             threads_per_worker=THREADS,
             memory_limit=0,
             dashboard_address=self.dashboard_address,
             silence_logs=logging.CRITICAL,
-        ) as cluster:
-            yield cluster
+        )
 
     def _introduction(self) -> str:
         return (

@@ -59,7 +59,7 @@ class SentFeed:
     def begin(self, jobs: Sequence[Job], flights: pa.Table, rate: float) -> None:
         """Send all flights at once, in a thread per job: the sources keep the rate, and full ones block."""
         self._flights = flights.select(READ_COLUMNS)
-        self._running = [self._threads.submit(_send, job, self._flights, int(rate)) for job in jobs]
+        self._running = [self._threads.submit(_send, job, self._flights, max(1, int(rate))) for job in jobs]
 
     def read(self, flights: pa.Table) -> pa.Table:
         """Return all flights."""
