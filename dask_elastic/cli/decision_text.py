@@ -21,20 +21,6 @@ def gained(before: Mapping[str, int], after: Mapping[str, int]) -> int:
     return sum(max(0, count - before.get(worker, 0)) for worker, count in after.items())
 
 
-def moved_cores(decision: Mapping[str, Any]) -> tuple[int, int]:
-    """Return how many cores a decision gave to executors and took from them; zeros if it was not applied.
-
-    Examples
-    --------
-    >>> change = {"executor": "per_key[0]", "before": {"tcp://a:1": 2}, "after": {"tcp://b:1": 3}}
-    >>> moved_cores({"applied": True, "changes": [change]}), moved_cores({"applied": False, "changes": [change]})
-    ((3, 2), (0, 0))
-    """
-    changes = decision["changes"] if decision["applied"] else []
-    added = sum(gained(change["before"], change["after"]) for change in changes)
-    return added, sum(gained(change["after"], change["before"]) for change in changes)
-
-
 def change_text(change: Mapping[str, Any]) -> str:
     """Describe the change of one executor's cores.
 

@@ -13,7 +13,7 @@ COMMANDS = {
     "decisions": LazyCommand("dask_elastic.cli.decisions", "decisions", "Show the decisions about a job's cores."),
     "stop": LazyCommand("dask_elastic.cli.stop", "stop", "Stop or drain jobs."),
     "plan": LazyCommand("dask_elastic.cli.plan", "plan", "Plan placements and migrations offline, from files."),
-    "demo": LazyCommand("dask_elastic.cli.demo.command", "demo", "Run a local demonstration of elastic cores."),
+    "demo": LazyCommand("dask_elastic.cli.demo.command", "demo", "Compare a static and an elastic job locally."),
 }
 
 

@@ -1,36 +1,27 @@
 from __future__ import annotations
 
 import importlib.util
-import re
 
 import pyarrow as pa
 import pytest
 
 from dask_elastic.cli.demo.checks import Check
-from dask_elastic.cli.demo.parquet_feed import ParquetFeed
-from dask_elastic.cli.demo.replay import Replay
-from dask_elastic.connectors import sources
+from dask_elastic.cli.demo.load import Load, Machine
+from dask_elastic.cli.demo.replay import Replay, calibration_text
+from dask_elastic.cli.demo.sent_feed import SentFeed
 
 FEW = pa.table({"route": ["A-B", "C-D"], "arr_delay": [1, None]})
 
 
-ARRIVED = pa.schema({"tailnum": pa.string(), "route": pa.string(), "arr_delay": pa.int64()})
-
-
-class SilentFeed(ParquetFeed):
-    """Feeds nothing, however long the job runs."""
-
-    def stream(self, topology):
-        return topology.source("departures", sources.Push(ARRIVED))
-
-
 @pytest.fixture
 def outcome(monkeypatch):
-    """Return a function that sets the checks which the replay returns, without a cluster."""
+    """Return a function that sets the checks which the replay returns, without a cluster; it returns the replays."""
 
     def decide(*checks):
+        replays = []
         monkeypatch.setattr("dask_elastic.cli.demo.flights.load", lambda: FEW)
-        monkeypatch.setattr(Replay, "run", lambda self: list(checks))
+        monkeypatch.setattr(Replay, "run", lambda self: [replays.append(self), *checks][1:])
+        return replays
 
     return decide
 
@@ -43,21 +34,37 @@ def test_demo_exits_with_0_when_all_checks_pass(invoke, outcome, tmp_path):
     assert (tmp_path / "made").is_dir()
 
 
-def test_demo_exits_with_1_when_a_check_fails(invoke, outcome, tmp_path):
-    outcome(Check("per_route: keys", True, "2 of 2"), Check("cores moved by the control loop", False, "0 taken"))
+@pytest.mark.parametrize("failure", ["WRONG", "MISSED"])
+def test_demo_exits_with_1_when_a_check_fails(invoke, outcome, tmp_path, failure):
+    outcome(Check("per_route: keys", True, "2 of 2"), Check("elastic: seconds", False, "70% of 16", failure))
     ended = invoke("demo", "--out", tmp_path)
     assert ended.exit_code == 1
+    assert failure in ended.output
     assert "A CHECK FAILED." in ended.output
 
 
-def test_demo_fails_when_no_flight_was_read_in_time(invoke, monkeypatch, tmp_path):
-    monkeypatch.setattr("dask_elastic.cli.demo.flights.load", lambda: FEW)
-    monkeypatch.setattr("dask_elastic.cli.demo.command.ParquetFeed", SilentFeed)
-    ended = invoke("demo", "--seconds", 0.1, "--out", tmp_path, "--dashboard-address", ":0")
-    assert isinstance(ended.exception, SystemExit), ended.output
-    assert ended.exit_code == 1
-    assert re.search(r"flights read +WRONG +0 of 2", ended.output)
-    assert "A CHECK FAILED." in ended.output
+def test_demo_without_given_load_calibrates(invoke, outcome, tmp_path):
+    replays = outcome(Check("keys", True, ""))
+    invoke("demo", "--out", tmp_path)
+    assert [replay.load for replay in replays] == [None]
+
+
+def test_given_rate_and_target_replace_the_calibration(invoke, outcome, tmp_path):
+    replays = outcome(Check("keys", True, ""))
+    invoke("demo", "--rate", 120, "--latency-target", "300ms", "--out", tmp_path)
+    assert [replay.load for replay in replays] == [Load(120.0, 0.3)]
+
+
+def test_rate_without_target_is_refused(invoke, tmp_path):
+    refused = invoke("demo", "--rate", 120, "--out", tmp_path)
+    assert refused.exit_code == 2
+    assert "give both or neither" in refused.output
+
+
+def test_latency_target_that_is_no_duration_is_refused(invoke, tmp_path):
+    refused = invoke("demo", "--rate", 120, "--latency-target", "soon", "--out", tmp_path)
+    assert refused.exit_code == 2
+    assert "'soon'" in refused.output
 
 
 def test_missing_flights_package_error_names_what_to_install(invoke, monkeypatch, tmp_path):
@@ -81,7 +88,15 @@ def test_missing_pyspark_error_names_what_to_install(invoke, outcome, monkeypatc
     )
 
 
-def test_introduction_says_that_service_times_are_emulated(tmp_path):
-    introduction = Replay(FEW, ParquetFeed(FEW, 4500.0), 4500.0, 85.0, "80ms", tmp_path, ":0")._introduction()
-    assert "2 flights, 1 of which arrived" in introduction
-    assert "Service times are emulated" in introduction
+def test_introduction_says_that_slots_are_equal_and_service_is_emulated(tmp_path):
+    introduction = Replay(FEW, SentFeed(), 4, 4.5, tmp_path, ":0")._introduction()
+    assert "each on 8 slots of its own" in introduction
+    assert "Service times are emulated by sleeping" in introduction
+
+
+def test_calibration_text_shows_what_was_measured_and_what_follows():
+    text = calibration_text(Machine(2, 0.1, 1.4, 0.031), Load(200.0, 0.2))
+    assert "0.1 were busy before the trial and 1.4 during it; its p99 was 31 ms" in text
+    assert "200 flights per second" in text
+    assert "per_plane 4.0 ms and per_route 9.0 ms" in text
+    assert "a target of 200 ms" in text

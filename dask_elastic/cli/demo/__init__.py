@@ -1,1 +1,1 @@
-"""The demonstration: replays a year of New York's flights in under two minutes, while cores follow the load."""
+"""The demonstration: a static and an elastic job process the same flights while the load shifts."""

@@ -1,44 +1,52 @@
-"""The interface of a feed: it brings the flights into the job, and computes the reference results by a batch."""
+"""The interface of a feed: it brings the same flights into several jobs, and computes their results by a batch."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
 import pandas as pd
+import pyarrow as pa
 
 from dask_elastic.runtime.client.job import Job
 from dask_elastic.topology import Stream, Topology
 
+READ_COLUMNS = ["sched_dep", "flight", "tailnum", "route", "arr_delay"]
+"""The columns of the flights that a feed uses."""
+
 
 class Feed(AbstractContextManager["Feed"], Protocol):
-    """Brings the flights into the job.
+    """Brings flights into jobs; used for one set of jobs after the other.
 
     Attributes
     ----------
     against : str
         The batch system whose results are the reference.
+    trial_seconds : float
+        Seconds of flights after which its cost is known.
     """
 
     against: str
+    trial_seconds: float
 
     def introduction(self) -> str:
-        """Describe in a line or two how the flights reach the job."""
+        """Describe in a line or two how the flights reach the jobs."""
 
-    def stream(self, topology: Topology) -> Stream:
-        """Add the source, and return the stream of flights that arrived, with hot routes applied."""
+    def ready(self) -> None:
+        """Wait until flights can be fed."""
 
-    def begin(self, job: Job) -> None:
-        """Start to feed a running job."""
+    def stream(self, topology: Topology, rate: float) -> Stream:
+        """Add the source with a rate, and return the stream of flights that arrived."""
+
+    def begin(self, jobs: Sequence[Job], flights: pa.Table, rate: float) -> None:
+        """Start to feed running jobs with all flights, then end their sources."""
+
+    def read(self, flights: pa.Table) -> pa.Table:
+        """Return those of the flights that the source of a job reads."""
 
     def check(self) -> None:
         """Raise the error if feeding has failed."""
 
-    def end_early(self, job: Job) -> None:
-        """Stop feeding before the end of the flights."""
-
-    def fed(self, job: Job) -> int:
-        """Return how many flights have been fed so far, including those that did not arrive."""
-
-    def expected(self, job: Job) -> dict[str, pd.DataFrame]:
-        """Return the batch's result for the fed flights: each operator's state, by key."""
+    def expected(self) -> dict[str, pd.DataFrame]:
+        """Return the batch's result for the flights fed last: each operator's state, by key."""

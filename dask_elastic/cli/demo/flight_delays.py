@@ -2,60 +2,55 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 
-import pyarrow as pa
-
+from dask_elastic.cli.demo.emulated_service import served
+from dask_elastic.cli.demo.load import Load
 from dask_elastic.connectors import sinks
 from dask_elastic.topology import Stream, Topology
 from dask_elastic.topology import aggregate as agg
-
-SERVICE_SECONDS = {"per_plane": 150e-6, "per_route": 600e-6}
-"""Seconds of service time per flight, emulated by sleeping, for each stateful operator."""
 
 KEYS = {"per_plane": "tailnum", "per_route": "route"}
 """The stateful operators and their key columns."""
 
 EXECUTORS = {"per_plane": 1, "per_route": 2}
-"""Number of executors of each operator; a hot route loads one of them."""
+"""Number of executors of each operator in the elastic job; the static job has one for each slot."""
+
+SHARDS = 64
+"""Shards of each executor."""
 
 
-def emulated(column: str, seconds: float) -> Callable[[pa.RecordBatch], pa.Array]:
-    """Make a function that returns a column after sleeping some time per row, to load the cores."""
-
-    def read(batch: pa.RecordBatch) -> pa.Array:
-        time.sleep(batch.num_rows * seconds)
-        return batch[column]
-
-    return read
-
-
-def delays(operator: str) -> dict[str, agg.Aggregate]:
-    """Return the aggregates that an operator computes per key."""
+def delays(service: float) -> dict[str, agg.Aggregate]:
+    """Return the aggregates that an operator computes per key, with a service time per flight in seconds."""
     return {
         "flights": agg.Count(),
-        "total": agg.Sum(emulated("arr_delay", SERVICE_SECONDS[operator]), columns=["arr_delay"]),
+        "total": agg.Sum(served("arr_delay", service), columns=["arr_delay"]),
         "mean": agg.Mean("arr_delay"),
         "worst": agg.Max("arr_delay"),
     }
 
 
-def build(arrivals: Callable[[Topology], Stream], updates: Path) -> Topology:
+def build(name: str, arrivals: Callable[[Topology, float], Stream], load: Load, updates: Path) -> Topology:
     """Build the topology.
 
     Parameters
     ----------
+    name : str
+        Its name.
     arrivals : callable
-        Adds the source to a topology, and returns the stream of flights that arrived.
+        Adds the source with a rate to a topology, and returns the stream of flights that arrived.
+    load : Load
+        Rate and service times.
     updates : Path
         Directory for the updates: the new values of each route that a batch touched.
     """
-    topology = Topology("flight-delays")
-    arrived = arrivals(topology)
+    topology = Topology(name)
+    arrived = arrivals(topology, load.rate)
     per = {
-        operator: arrived.key_by(key).compute(delays(operator), name=operator, executors=EXECUTORS[operator])
+        operator: arrived.key_by(key).compute(
+            delays(load.service[operator]), name=operator, executors=EXECUTORS[operator], shards=SHARDS
+        )
         for operator, key in KEYS.items()
     }
     per["per_route"].sink(sinks.Parquet(updates, mode="overwrite"), name="route_updates")

@@ -1,181 +1,158 @@
-"""The replay: starts a cluster, runs the job, shows its progress, and checks its results."""
+"""The replay: calibrates, runs the static and the elastic job at once, shows both, and judges them."""
 
 from __future__ import annotations
 
-import json
 import logging
-import time
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 import dask.config
-import pandas as pd
+import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
-from distributed import Client
+import pyarrow.compute as pc
+from distributed import Client, LocalCluster
 
 from dask_elastic.cli.connection import dashboard_page
-from dask_elastic.cli.decision_text import changes_text, moved_cores
-from dask_elastic.cli.demo.checks import Check, compare_state, compare_updates, movements
+from dask_elastic.cli.demo.calibration import calibrate
+from dask_elastic.cli.demo.checks import Check
+from dask_elastic.cli.demo.contest import Contest
 from dask_elastic.cli.demo.feed import Feed
-from dask_elastic.cli.demo.flight_delays import KEYS, SERVICE_SECONDS, build
-from dask_elastic.cli.demo.hot_routes import HOT_SHARE
-from dask_elastic.cli.demo.live_line import LiveLine
+from dask_elastic.cli.demo.flight_delays import SHARDS, build
+from dask_elastic.cli.demo.hot_routes import HOT_ROUTES, HOT_SHARE, hot_routes, reroute
+from dask_elastic.cli.demo.load import TRIAL_RATE, WORK, Load, Machine, fit
+from dask_elastic.cli.demo.sample import sample
 from dask_elastic.cli.local_cluster import local_cluster
-from dask_elastic.runtime.client.call import call_scheduler
-from dask_elastic.runtime.client.job import ENDED, Job
+from dask_elastic.runtime.client.job import Job, jobs
 from dask_elastic.runtime.client.submit import submit
-from dask_elastic.runtime.protocol.job_calls import Decisions, Describe
 
-WORKERS = 3
-THREADS = 3
+WORKERS = 2
+THREADS = 4
+SLOTS = WORKERS * THREADS
+"""Slots of each job, on its own workers."""
 
-CONTROL = {"elastic.control-cooldown": "1s", "elastic.control-release-after": "2s"}
+CONTROL = {"elastic.control-cooldown": "1s", "elastic.control-release-after": "3s"}
 """A month is replayed in seconds, so the control loop must react faster than by default."""
 
-OPTIONS: dict[str, Any] = {"inbox_time": "20ms", "queue_time": "200ms"}
-"""Emulated rows are slow: the default inbox would hold only a few rows, and the cost per sub-batch would dominate."""
+OPTIONS: dict[str, Any] = {
+    "inbox_time": "20ms",
+    "queue_time": "200ms",
+    "report_interval": "250ms",
+    "balance_interval": "250ms",
+}
+"""Emulated rows are slow: the default inbox would hold a row or two, and the cost per sub-batch would dominate."""
 
-LOOK_SECONDS = 0.5
+STATIC, ELASTIC = "flights-static", "flights-elastic"
+"""The names of the jobs, on the screen and on the dashboard page."""
 
 
 @dataclass(frozen=True)
 class Replay:
-    """A replay of flights.
+    """A replay of flights by two jobs.
 
     Parameters
     ----------
     flights : Table
-        The flights, in order of departure.
+        The flights of a year, in order of departure.
     feed : Feed
-        Brings the flights into the job.
-    rate : float
-        Flights per second.
-    seconds : float
-        Seconds after the start at which reading stops; a machine too slow for the rate does not read all flights.
-    latency_target : str
-        Target for the mean latency.
+        Brings the flights into the jobs.
+    months : int
+        How many months are replayed.
+    month_seconds : float
+        Seconds in which each month is replayed.
     out : Path
         Directory for the results.
     dashboard_address : str
         Address of the dashboard.
+    load : Load, optional
+        The load, instead of one that fits the machine.
     """
 
     flights: pa.Table
     feed: Feed
-    rate: float
-    seconds: float
-    latency_target: str
+    months: int
+    month_seconds: float
     out: Path
     dashboard_address: str
+    load: Load | None = None
 
     def run(self) -> list[Check]:
-        """Run the job until it ends, and return the checks of its results."""
-        began = time.monotonic()
+        """Run both jobs until they end, and return the checks of their results and latencies."""
         click.echo(self._introduction())
-        with (
-            self.feed,
-            dask.config.set(CONTROL),
-            local_cluster(
-                n_workers=WORKERS,
-                threads_per_worker=THREADS,
-                memory_limit=0,
-                dashboard_address=self.dashboard_address,
-                silence_logs=logging.CRITICAL,
-            ) as cluster,
-            Client(cluster) as client,
-        ):
-            topology = build(self.feed.stream, self.out / "route_updates")
-            job = submit(topology, client, latency_target=self.latency_target, **OPTIONS)
-            click.echo(f"Dashboard:  {dashboard_page(client)}")
-            click.echo(f"Decisions:  dask elastic decisions {job.name} --scheduler {client.scheduler.address}\n")
+        with self.feed, dask.config.set(CONTROL), self._cluster() as cluster, Client(cluster) as client:
             try:
-                self.feed.begin(job)
-                decisions = self._follow(job, began)
-            except KeyboardInterrupt:
-                job.stop()
-                click.echo("\nInterrupted: stopping the job and its workers.")
+                return self._start(cluster, client, self.load or self._calibrated(client)).run()
+            except BaseException:
+                click.echo("\nStopping the jobs and their workers.")
+                for job in jobs(client):
+                    job.stop()
                 raise
-            added, released = map(sum, zip((0, 0), *map(moved_cores, decisions), strict=True))
-            return [*self._compare(job), *movements(job.metrics(), added, released)]
 
-    def _introduction(self) -> str:
-        rows, seconds = _arrived(self.flights), self.flights.num_rows / self.rate
-        costs = " and ".join(f"{operator} {seconds * 1e6:.0f} µs" for operator, seconds in SERVICE_SECONDS.items())
-        return (
-            f"Replaying {self.flights.num_rows:,} flights, {rows:,} of which arrived, in {seconds:.0f} s: "
-            f"{self.rate:,.0f} per second.\n"
-            f"{self.feed.introduction()}\n"
-            f"On {WORKERS} workers of {THREADS} threads, with a latency target of {self.latency_target}.\n"
-            f"Service times are emulated by sleeping: {costs} per flight.\n"
-            f"In each month, {HOT_SHARE} % of the flights are changed to two hot routes, which change every month."
+    def _cluster(self) -> AbstractContextManager[LocalCluster]:
+        return local_cluster(
+            n_workers=WORKERS,
+            threads_per_worker=THREADS,
+            memory_limit=0,
+            dashboard_address=self.dashboard_address,
+            silence_logs=logging.CRITICAL,
         )
 
-    def _follow(self, job: Job, began: float) -> list[dict[str, Any]]:
-        """Show the job's progress until it has ended; return the decisions that moved cores."""
-        line = LiveLine()
-        moved: dict[int, dict[str, Any]] = {}
-        rows = _arrived(self.flights)
-        late = False
-        while job.status not in ENDED:
-            for decision in json.loads(call_scheduler(job.client, Decisions(job.name))):
-                if decision["number"] not in moved and moved_cores(decision) != (0, 0):
-                    moved[decision["number"]] = decision
-                    line.print_line(f"  -> {changes_text(decision)}")
-            line.show(" ".join([progress_text(job.metrics(), rows), *handoff_texts(job)]))
-            self.feed.check()
-            if not late and time.monotonic() - began > self.seconds and self.feed.fed(job) < self.flights.num_rows:
-                late = True
-                line.print_line(
-                    f"  Reading stops after {self.seconds:g} s; this machine is too slow or too busy for the rate."
-                )
-                self.feed.end_early(job)
-            time.sleep(LOOK_SECONDS)
-        line.close()
-        job.wait()  # raises for a job that failed or was stopped
-        click.echo(f"Done in {time.monotonic() - began:.0f} s.")
-        return [*moved.values()]
+    def _introduction(self) -> str:
+        return (
+            f"Two jobs process the same flights at once, each on {SLOTS} slots of its own ({WORKERS} workers of "
+            f"{THREADS} threads):\n"
+            "  STATIC   one executor of one core for each slot; cores and shards never move\n"
+            "  ELASTIC  cores and shards follow the load; cores that are not needed are released\n"
+            f"{self.feed.introduction()}\n"
+            "Service times are emulated by sleeping, so that a slot needs little processor time.\n"
+            f"From February on, {HOT_SHARE} % of a month's flights are changed to {HOT_ROUTES} hot routes, other ones "
+            "in each month;\nin the static job they belong to one executor."
+        )
 
-    def _compare(self, job: Job) -> list[Check]:
-        """Write the final state to files, and compare all results with the batch's."""
-        fed = self.feed.fed(job)
-        checks = [Check("flights read", fed > 0, f"{fed:,} of {self.flights.num_rows:,}")]
-        if not fed:
-            return checks
-        expected = self.feed.expected(job)
-        for operator in KEYS:
-            state = job.state(operator).to_arrow()
-            pq.write_table(state, self.out / f"{operator}.parquet")
-            checks += compare_state(operator, state.to_pandas(), expected[operator])
-        return [*checks, compare_updates(self.out / "route_updates", expected["per_route"])]
+    def _calibrated(self, client: Client) -> Load:
+        """Measure the machine and return the load that fits it."""
+        seconds = self.feed.trial_seconds
+        click.echo(f"\nCalibrating: a trial of {seconds:g} s at {TRIAL_RATE:g} flights per second ...")
+        trial = sample(self.flights, 1, int(seconds * TRIAL_RATE))
+        machine = calibrate(client, self.feed, trial, OPTIONS, self.out / "calibration")
+        load = fit(machine)
+        click.echo(calibration_text(machine, load))
+        return load
+
+    def _start(self, cluster: LocalCluster, client: Client, load: Load) -> Contest:
+        """Submit the jobs, and start to feed them.
+
+        The static job takes all slots that it finds. Workers for the elastic job are therefore started after it; the
+        control loop gives the elastic job only slots that no other job holds.
+        """
+        executors = SLOTS // len(WORK)
+        hot = hot_routes(pc.unique(self.flights["route"]).to_pylist(), executors, SHARDS)
+        flights = reroute(sample(self.flights, self.months, round(load.rate * self.month_seconds)), hot)
+        both: dict[str, Job] = {}
+        for name, paradigm in ((STATIC, "static"), (ELASTIC, "executor-centric")):
+            topology = build(name, self.feed.stream, load, self.out / name / "route_updates")
+            both[name] = submit(topology, client, paradigm=paradigm, latency_target=load.target, **OPTIONS)
+            if name == STATIC:
+                cluster.scale(2 * WORKERS)
+                client.wait_for_workers(2 * WORKERS)
+            click.echo(f"{'Dashboard:' if name == STATIC else '':<11}{dashboard_page(client)}?job={name}")
+        click.echo(f"{'Decisions:':<11}dask elastic decisions {ELASTIC} --scheduler {client.scheduler.address}\n")
+        self.feed.begin([*both.values()], flights, load.rate)
+        read = self.feed.read(flights)
+        months = np.bincount(pc.month(read["sched_dep"]).to_numpy(), minlength=self.months + 1)[1:]
+        return Contest(
+            both[STATIC], both[ELASTIC], self.feed, load, months.cumsum().tolist(), [*map(bool, hot)], self.out
+        )
 
 
-def _arrived(flights: pa.Table) -> int:
-    return int(flights.num_rows - flights["arr_delay"].null_count)
-
-
-def handoff_texts(job: Job) -> list[str]:
-    """Describe the progress of each Spark handoff to a job."""
-    handoffs = call_scheduler(job.client, Describe(job.name)).handoffs
-    return [f" epoch {one.epoch}, {one.waiting} of {one.limit} wait" for one in handoffs if one.epochs]
-
-
-def progress_text(metrics: pd.DataFrame, rows: int) -> str:
-    """Format throughput, latency, cores and moves in one line.
-
-    Parameters
-    ----------
-    metrics : DataFrame
-        The metrics of the job.
-    rows : int
-        Number of rows that each operator processes until the end.
-    """
-    if metrics.empty or metrics["latency_p99"].isna().all():
-        return "starting"
-    done = metrics.groupby("operator")["rows"].sum().min() / rows
-    rate = metrics.groupby("operator")["throughput"].sum().min()
-    p50, p99 = (1000 * metrics[column].astype(float).max() for column in ("latency_p50", "latency_p99"))
-    cores = " ".join(f"{operator} {'+'.join(map(str, own['cores']))}" for operator, own in metrics.groupby("operator"))
-    return f"{done:4.0%}  {rate:5,.0f}/s  p50 {p50:.0f} p99 {p99:.0f} ms  cores {cores}  {metrics['moves'].sum()} moves"
+def calibration_text(machine: Machine, load: Load) -> str:
+    """Describe what was measured, and the load that follows from it."""
+    costs = " and ".join(f"{operator} {1e3 * seconds:.1f} ms" for operator, seconds in load.service.items())
+    return (
+        f"Of {machine.processors} processors, {machine.others:.1f} were busy before the trial and {machine.busy:.1f} "
+        f"during it; its p99 was {1e3 * machine.p99:.0f} ms.\n"
+        f"Hence {load.rate:.0f} flights per second; service times per flight: {costs}; a target of "
+        f"{1e3 * load.target:.0f} ms for the mean latency.\n"
+    )

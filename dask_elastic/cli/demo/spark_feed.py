@@ -1,10 +1,11 @@
-"""A feed through Spark: raw text files arrive, and a streaming query cleans them and sends them to the job."""
+"""A feed through Spark: raw text files arrive, and a streaming query per job cleans them and sends them to it."""
 
 from __future__ import annotations
 
 import sys
 import tempfile
 import threading
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -15,12 +16,10 @@ import pyarrow.compute as pc
 from pyarrow import csv
 from pyspark.sql import functions as sql
 
+from dask_elastic.cli.demo.feed import READ_COLUMNS
 from dask_elastic.cli.demo.flight_delays import KEYS
-from dask_elastic.cli.demo.hot_routes import READ_COLUMNS, reroute
 from dask_elastic.connectors import sources
-from dask_elastic.runtime.client.call import call_scheduler
 from dask_elastic.runtime.client.job import Job
-from dask_elastic.runtime.protocol.job_calls import Describe
 from dask_elastic.spark import into, register, session
 from dask_elastic.spark.failure import spark_errors
 from dask_elastic.spark.session import silence_python
@@ -28,6 +27,7 @@ from dask_elastic.topology import Stream, Topology
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 RAW = ", ".join(f"{name} string" for name in READ_COLUMNS)
 """Columns of the raw files, which are CSV without a header."""
@@ -39,10 +39,11 @@ CLEANED = pa.schema(
 )
 
 FILE_SECONDS = 1.0
-AHEAD = 5
-"""Largest number of files that the job has not read completely; the next file arrives when there are fewer."""
+AHEAD = 8
+"""Most files that arrive at once in the beginning, at most half of all; the others follow at the rate of the jobs.
 
-LOOK_SECONDS = 0.1
+They bridge seconds in which Spark is slow: a source without rows would look like a load that falls and rises again.
+"""
 
 SPARK_OPTIONS = {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2"}
 
@@ -53,29 +54,19 @@ def clean(frame: DataFrame) -> DataFrame:
 
 
 class SparkFeed:
-    """Feeds the job from Spark Structured Streaming; a Spark batch computes the reference from the same files.
-
-    Parameters
-    ----------
-    flights : Table
-        The flights, in order of departure.
-    rate : float
-        Flights per second.
-    """
+    """Feeds jobs from Spark Structured Streaming; a Spark batch computes the reference from the same files."""
 
     against = "Spark's batch"
+    trial_seconds = 5.0
 
-    def __init__(self, flights: pa.Table, rate: float):
-        self.flights = flights
-        self.rate = rate
-        self._files = 0
+    def __init__(self) -> None:
         self._over = threading.Event()
-        self._threads = ThreadPoolExecutor(3, thread_name_prefix="flights")
+        self._threads = ThreadPoolExecutor(6, thread_name_prefix="flights")
         self._running: list[Future[None]] = []
+        self._runs = 0
 
     def __enter__(self) -> Self:
         self._directory = tempfile.TemporaryDirectory(prefix="dask-elastic-demo-")
-        self._folder.mkdir()
         silence_python()
         # Java takes a few seconds to start; start it while the Dask workers start.
         self._starting = self._threads.submit(self._start)
@@ -95,81 +86,81 @@ class SparkFeed:
         self._directory.cleanup()
 
     @property
-    def _folder(self) -> Path:
-        return Path(self._directory.name, "arriving")
-
-    def introduction(self) -> str:
-        """Describe how the flights reach the job."""
-        return (
-            "They arrive as raw text files, one per second. Spark Structured Streaming parses and cleans them, and\n"
-            "sends its micro-batches to the running job."
-        )
-
-    def stream(self, topology: Topology) -> Stream:
-        """Add the source; the files already contain the hot routes."""
-        return topology.source("departures", sources.Spark(CLEANED, rate=self.rate, event_time="sched_dep"))
-
-    def begin(self, job: Job) -> None:
-        """Start the query and a thread that writes the files."""
-        spark = self._starting.result()
-        register(spark)
-        stream = clean(spark.readStream.schema(RAW).csv(str(self._folder)))
-        writer = stream.writeStream.format("dask_elastic").options(**into(job))
-        writer = writer.option("checkpointLocation", f"{self._directory.name}/checkpoint")
-        query = writer.trigger(processingTime="1 second").start()
-
-        def feed() -> None:
-            with spark_errors("feeding the job"):
-                self._arrive(job)
-                query.processAllAvailable()
-                query.stop()  # ends the source, and so the job
-
-        def watch() -> None:
-            with spark_errors("feeding the job"):
-                query.awaitTermination()
-
-        # In threads: Ctrl-C reaches only the main thread, which must not be in a call to Java then.
-        self._running = [self._threads.submit(feed), self._threads.submit(watch)]
-
-    def _arrive(self, job: Job) -> None:
-        """Write the files one after the other, each atomically, at most `AHEAD` files ahead of the job."""
-        routes = pc.unique(self.flights["route"]).sort().to_pylist()
-        [raw] = self.flights.select(READ_COLUMNS).combine_chunks().to_batches()
-        raw = reroute(routes)(raw)
-        for start in range(0, raw.num_rows, self._rows_a_file):
-            hidden = self._folder.parent / "writing"
-            csv.write_csv(raw.slice(start, self._rows_a_file), hidden, csv.WriteOptions(include_header=False))
-            hidden.rename(self._folder / f"departures-{self._files:04}.csv")
-            self._files += 1
-            while self._waiting(job) > (AHEAD - 1) * self._rows_a_file:
-                if self._over.wait(LOOK_SECONDS):
-                    return
+    def _run(self) -> Path:
+        """The directory of the run; each has its own files and checkpoints."""
+        return Path(self._directory.name, str(self._runs))
 
     @property
-    def _rows_a_file(self) -> int:
-        return max(1, int(self.rate * FILE_SECONDS))
+    def _folder(self) -> Path:
+        return self._run / "arriving"
 
-    def _waiting(self, job: Job) -> int:
-        """Return how many flights are in files but not yet read by the job."""
-        given = self.flights["arr_delay"].slice(0, self._files * self._rows_a_file)
-        taken = call_scheduler(job.client, Describe(job.name)).rows_read
-        return int(len(given) - given.null_count) - taken
+    def introduction(self) -> str:
+        """Describe how the flights reach the jobs."""
+        return (
+            "They arrive as raw text files, one per second. Spark Structured Streaming parses and cleans them, and\n"
+            "sends its micro-batches to the running jobs: one query per job, over the same files."
+        )
+
+    def ready(self) -> None:
+        """Wait until Spark has started."""
+        self._starting.result()
+
+    def stream(self, topology: Topology, rate: float) -> Stream:
+        """Add the source; Spark has dropped the flights that did not arrive."""
+        return topology.source("departures", sources.Spark(CLEANED, rate=rate, event_time="sched_dep"))
+
+    def begin(self, jobs: Sequence[Job], flights: pa.Table, rate: float) -> None:
+        """Start a query for each job, and a thread that writes the files."""
+        spark = self._starting.result()
+        self._runs += 1
+        self._folder.mkdir(parents=True)
+        register(spark)
+        arrived = threading.Event()
+
+        def arrive() -> None:
+            self._arrive(flights, max(1, int(rate * FILE_SECONDS)))
+            arrived.set()
+
+        def end(query: StreamingQuery) -> None:
+            with spark_errors("feeding the jobs"):
+                while query.isActive and not arrived.wait(FILE_SECONDS):
+                    pass
+                query.processAllAvailable()
+                query.stop()  # ends the source, and so the job
+                query.awaitTermination()
+
+        queries = [self._start_query(spark, job) for job in jobs]
+        # In threads: Ctrl-C reaches only the main thread, which must not be in a call to Java then.
+        self._running = [self._threads.submit(arrive), *(self._threads.submit(end, query) for query in queries)]
+
+    def _start_query(self, spark: SparkSession, job: Job) -> StreamingQuery:
+        stream = clean(spark.readStream.schema(RAW).csv(str(self._folder)))
+        writer = stream.writeStream.format("dask_elastic").options(**into(job))
+        writer = writer.option("checkpointLocation", str(self._run / job.name))
+        return writer.trigger(processingTime="1 second").start()
+
+    def _arrive(self, flights: pa.Table, rows: int) -> None:
+        """Write the files one after the other, each atomically."""
+        [raw] = flights.select(READ_COLUMNS).combine_chunks().to_batches()
+        ahead = min(AHEAD, raw.num_rows // rows // 2)
+        for number, start in enumerate(range(0, raw.num_rows, rows)):
+            hidden = self._run / "writing"
+            csv.write_csv(raw.slice(start, rows), hidden, csv.WriteOptions(include_header=False))
+            hidden.rename(self._folder / f"departures-{number:04}.csv")
+            if number + 1 >= ahead and self._over.wait(FILE_SECONDS):
+                return
+
+    def read(self, flights: pa.Table) -> pa.Table:
+        """Return the flights that arrived; Spark drops the others."""
+        return flights.filter(pc.is_valid(flights["arr_delay"]))
 
     def check(self) -> None:
-        """Raise the error if writing files or the query has failed."""
+        """Raise the error if writing files or a query has failed."""
         for done in filter(Future.done, self._running):
             done.result()
 
-    def end_early(self, job: Job) -> None:
-        """Write no more files."""
-        self._over.set()
-
-    def fed(self, job: Job) -> int:
-        """Return how many flights are in the files written so far."""
-        return min(self._files * self._rows_a_file, int(self.flights.num_rows))
-
-    def expected(self, job: Job) -> dict[str, pd.DataFrame]:
-        """Compute the job's result with a Spark batch, from the same files."""
+    def expected(self) -> dict[str, pd.DataFrame]:
+        """Compute the jobs' result with a Spark batch, from the same files."""
         rows = clean(self._starting.result().read.schema(RAW).csv(str(self._folder))).cache()
         columns = [
             sql.count("*").alias("flights"),

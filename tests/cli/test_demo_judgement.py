@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from dask_elastic.cli.demo.checks import as_text
+from dask_elastic.cli.demo.closing_table import closing_table
+from dask_elastic.cli.demo.judgement import judge
+from dask_elastic.cli.demo.load import LEAST_RATE, MOST_TARGET, TRIAL_RATE, WORK, Load, Machine, fit
+from dask_elastic.cli.demo.outcome import Outcome
+
+ROWS = 8_000
+STATIC = Outcome(16, 0.25, 1.6, 2.1, 180.0, ROWS, 0)
+ELASTIC = Outcome(16, 0.9375, 0.05, 0.1, 110.0, ROWS, 120)
+
+
+def failed(static, elastic):
+    return [check.what for check in judge(static, elastic, ROWS) if not check.passed]
+
+
+def test_elastic_job_within_its_target_passes():
+    assert failed(STATIC, ELASTIC) == []
+    assert failed(replace(STATIC, share=0.6), replace(ELASTIC, share=0.8)) == []
+
+
+def test_elastic_job_below_four_fifths_fails():
+    assert failed(STATIC, replace(ELASTIC, share=0.79)) == ["elastic: seconds within the target"]
+
+
+def test_elastic_job_less_than_twenty_points_above_static_fails():
+    assert failed(replace(STATIC, share=0.75), ELASTIC) == ["elastic: more such seconds than static"]
+    assert failed(ELASTIC, ELASTIC) == ["elastic: more such seconds than static"]
+
+
+@pytest.mark.parametrize("unmeasured", [(True, False), (False, True), (True, True)])
+def test_job_without_judged_seconds_fails(unmeasured):
+    empty = {"seconds": 0, "share": None, "mean": None, "p99": None}
+    static, elastic = (
+        replace(one, **empty) if missing else one for one, missing in zip((STATIC, ELASTIC), unmeasured, strict=True)
+    )
+    assert len(failed(static, elastic)) == 2
+    assert "–" in closing_table(static, elastic, 0.2, ROWS)
+
+
+def test_flights_that_were_not_read_fail():
+    assert failed(replace(STATIC, rows=ROWS - 1), ELASTIC) == ["static: flights read"]
+    assert failed(STATIC, replace(ELASTIC, rows=ROWS - 1)) == ["elastic: flights read"]
+
+
+def test_missed_target_is_not_called_a_wrong_result():
+    missed = as_text(judge(STATIC, replace(ELASTIC, share=0.5), ROWS), "pandas")
+    assert "MISSED   50% of 16; 80% at least" in missed
+    assert "WRONG" not in missed
+    assert "WRONG" in as_text(judge(STATIC, replace(ELASTIC, rows=1), ROWS), "pandas")
+
+
+def test_closing_table_has_a_column_per_job_and_one_for_the_target():
+    cells = {row.split("  ")[0]: row.split()[-1] for row in closing_table(STATIC, ELASTIC, 0.2, ROWS).splitlines()[1:]}
+    assert list(cells) == [
+        "seconds within the target", "mean latency", "p99 in the median second", "core-seconds", "shard moves",
+        "flights read",
+    ]  # fmt: skip
+    assert cells["flights read"] == "8,000"
+    [head, share, *_] = closing_table(STATIC, ELASTIC, 0.2, ROWS).splitlines()
+    assert head.split() == ["static", "elastic", "target"]
+    assert share.split()[4:6] == ["25%", "94%"]
+
+
+def test_fast_machine_gets_the_whole_rate():
+    assert fit(Machine(32, 0.0, 0.5, 0.01)).rate == TRIAL_RATE
+
+
+def test_busy_machine_gets_fewer_and_slower_rows_and_a_looser_target():
+    quiet, busy = fit(Machine(2, 0.1, 1.1, 0.06)), fit(Machine(2, 1.0, 1.8, 0.12))
+    assert busy.rate < quiet.rate
+    assert busy.target > quiet.target
+    assert all(busy.service[operator] > quiet.service[operator] for operator in WORK)
+
+
+def test_work_does_not_depend_on_the_machine():
+    for load in (fit(Machine(2, 0.1, 1.1, 0.06)), fit(Machine(2, 2.0, 2.0, 9.0))):
+        assert {name: seconds * load.rate for name, seconds in load.service.items()} == pytest.approx(WORK)
+
+
+def test_overloaded_machine_gets_the_least_load():
+    assert fit(Machine(2, 2.0, 2.0, 9.0)) == Load(LEAST_RATE, MOST_TARGET)

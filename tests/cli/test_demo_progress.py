@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from dask_elastic.cli.demo.course import WARM_UP, Course
+from dask_elastic.cli.demo.happening import Happening
+from dask_elastic.cli.demo.second import Second
+from dask_elastic.cli.demo.side_by_side import HEAD, line
+from dask_elastic.vocab.identity import ExecutorId
+from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot, NodeSnapshot, Snapshot
+
+NODE = NodeSnapshot("tcp://a:1", "a", 8)
+CORES = {("per_plane", 0): 2, ("per_route", 0): 3, ("per_route", 1): 1}
+
+
+def snapshot(now, latency, name="elastic", cores=CORES, queue=0):
+    executors = tuple(
+        ExecutorSnapshot(ExecutorId(*key), 0, {0: count}, arrival_rate=1.0, service_rate=None, queue=queue, moves=5)
+        for key, count in cores.items()
+    )
+    p99 = None if latency is None else 2 * latency
+    return Snapshot(now, (NODE,), (JobSnapshot(name, 1, executors, 0.1, latency=latency, latency_p99=p99),))
+
+
+def course(*latencies, feed_seconds=100.0, step=1.0):
+    made = Course("elastic", 0.1, feed_seconds)
+    for number, latency in enumerate(latencies):
+        made.add(snapshot(1_000.0 + number * step, latency))
+    return made
+
+
+def test_second_has_cores_of_each_executor():
+    [job] = snapshot(1.0, 0.05).jobs
+    second = Second.of(job, 3.0)
+    assert second == Second(3.0, 0.05, 0.1, {"per_plane": (2,), "per_route": (3, 1)}, 15)
+    assert second.total_cores == 6
+
+
+def test_idle_job_has_no_second():
+    [job] = snapshot(1.0, None).jobs
+    assert Second.of(job, 3.0) is None
+
+
+def test_second_in_which_rows_wait_and_none_is_processed_misses_the_target():
+    made = course(*[0.05] * 5)
+    made.add(snapshot(1_005.0, None, queue=7))
+    assert made.seconds[-1].mean == math.inf
+    assert made.share == 0.5
+    assert "∞" in line(5.0, Course("static", 0.1, 100.0), made, {"elastic": made.seconds[-1]}, "")
+
+
+def test_share_counts_seconds_after_warm_up_only():
+    warm = [9.0] * int(WARM_UP)
+    assert course(*warm).share is None
+    assert course(*warm, 0.1, 0.2, 0.05, 0.0).share == 0.75
+
+
+def test_share_counts_no_seconds_after_the_last_row_was_due():
+    assert course(*[0.05] * 6, *[9.0] * 10, feed_seconds=6.0).share == 1.0
+
+
+def test_course_begins_with_the_first_measured_row():
+    made = course(None, None, 0.05, 0.05)
+    assert [second.at for second in made.seconds] == [0.0, 1.0]
+    assert made.core_seconds == 6.0
+
+
+def test_two_snapshots_of_one_second_count_once():
+    made = course(*[0.05] * 9, step=0.5)
+    assert [second.at for second in made.seconds] == [0.0, 1.0, 2.0, 3.0, 4.0]
+    assert made.core_seconds == 6 * 4.0
+
+
+def test_seconds_measured_early_and_late_are_different_seconds():
+    made = Course("elastic", 0.1, 100.0)
+    for now in (0.05, 1.04, 2.06, 3.05):
+        made.add(snapshot(now, 0.05))
+    assert len(made.seconds) == 4
+
+
+def test_snapshots_that_are_read_again_and_those_of_other_jobs_are_ignored():
+    made = course(0.05, 0.05)
+    assert made.add(snapshot(1_000.5, 0.05)) is None
+    assert made.add(snapshot(1_005.0, 0.05, name="other")) is None
+    assert len(made.seconds) == 2
+
+
+def test_course_has_mean_and_median_p99_of_judged_seconds():
+    made = course(*[9.0] * 4, 0.1, 0.1, 0.4)
+    assert made.mean == pytest.approx(0.2)
+    assert made.p99 == pytest.approx(0.2)
+
+
+def test_line_shows_both_jobs_the_target_and_what_happens():
+    static, elastic = Course("static", 0.2, 100.0), course(*[0.05] * 6)
+    elastic.target = 0.2
+    ones = Second(5.0, 1.5, 2.5, {"per_plane": (1, 1), "per_route": (1, 1)})
+    text = line(5.0, static, elastic, {"static": ones, "elastic": elastic.seconds[-1]}, "the hot routes change now")
+    fields = [part.split() for part in text.split("│")]
+    assert fields == [
+        ["5", "200"],
+        ["1,500", "2,500", "–", "1+1", "1+1"],
+        ["50", "100", "100%", "2", "3+1"],
+        ["the", "hot", "routes", "change", "now"],
+    ]
+    places = [[at for at, sign in enumerate(row) if sign == "│"] for row in (*HEAD.splitlines(), text)]
+    assert places[0] == places[1] == places[2]
+
+
+def test_line_of_ended_job_keeps_its_share():
+    static, elastic = Course("static", 0.1, 100.0), course(*[0.05] * 6)
+    text = line(9.0, static, elastic, {}, "")
+    assert text.split("│")[2].split() == ["100%"]
+
+
+def test_happening_says_once_that_the_hot_routes_change():
+    happening = Happening([10, 20, 30], [False, True, True])
+    cores = {"per_route": (1, 1)}
+    texts = [happening.text(rows, cores) for rows in (0, 9, 10, 19, 25, 99)]
+    assert texts == [
+        "January: no hot routes",
+        "",
+        "February: the hot routes change now",
+        "",
+        "March: the hot routes change now",
+        "",
+    ]
+
+
+def test_happening_shows_changed_cores():
+    happening = Happening([10], [False])
+    happening.text(0, {"per_plane": (2,), "per_route": (3, 1)})
+    assert happening.text(1, {"per_plane": (2,), "per_route": (3, 2)}) == "per_route 3+1 → 3+2"
