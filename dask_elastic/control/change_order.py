@@ -71,7 +71,7 @@ class ChangeOrder:
                 continue
             change, node, cores = heappop(self._candidates)
             waiting = self._waiting[node][cores]
-            # A candidate that has gone already, or has been overtaken, is left over.
+            # A candidate whose change is made already, or has been overtaken, is left over.
             if not waiting or waiting[0] != change:
                 continue
             heappop(waiting)

@@ -48,7 +48,7 @@ class Turns:
 
     @contextmanager
     def without_waiting(self) -> Iterator[None]:
-        """Let this thread do brief work at once, whoever has the turn: it also reads credit and heartbeats."""
+        """Let this thread do brief work without a turn if another one has it: it also reads credit and heartbeats."""
         self._thread.may_wait = False
         try:
             yield
