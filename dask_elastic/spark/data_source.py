@@ -19,8 +19,8 @@ from pyspark.sql.datasource import (
 
 from dask_elastic.runtime.protocol.handoff_calls import AbortEpoch, CommitEpoch, HandoffPlaces
 from dask_elastic.spark.staging_connection import call_scheduler, end_source, stage
-from dask_elastic.spark.target import FORMAT, Target
-from dask_elastic.vocab.epoch import AttemptId, StagedPart
+from dask_elastic.spark.target import FORMAT, Target, checkpoint_key
+from dask_elastic.vocab.epoch import NAMED, AttemptId, EpochKind, EpochOrigin, StagedPart
 from dask_elastic.vocab.errors import HandoffError
 
 if TYPE_CHECKING:
@@ -47,6 +47,8 @@ class Staged(WriterCommitMessage):
         The generation of the job at which the rows are staged.
     source : str
         The source of the job.
+    origin : EpochOrigin
+        Who numbers the epochs.
     part : StagedPart
         The staged attempt.
     """
@@ -55,6 +57,7 @@ class Staged(WriterCommitMessage):
     epoch: int
     generation: int
     source: str
+    origin: EpochOrigin
     part: StagedPart
 
 
@@ -112,10 +115,11 @@ class BatchWriter(DataSourceArrowWriter):
         self.target = target
         self.query = target.query or f"batch-{uuid.uuid4()}"
         self.epoch = target.epoch or 0
+        self.origin = _origin_of_batch(target)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         """Stage a partition; called in Spark's Python workers."""
-        return _staged(self.target, self.query, self.epoch, iterator)
+        return _staged(self.target, self.query, self.epoch, self.origin, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Commit the batch, waiting while the job's queue is full; end the source if the option `end` is set."""
@@ -155,7 +159,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
             raise HandoffError(
                 "Spark did not set the query and micro-batch of this task: use handoff in foreachBatch instead."
             )
-        return _staged(self.target, query, int(epoch), iterator)
+        origin = EpochOrigin(EpochKind.STREAM, checkpoint_key(self.target.checkpoint or "", self.target.query))
+        return _staged(self.target, query, int(epoch), origin, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Commit a micro-batch, waiting while the job's queue is full, which blocks Spark's source."""
@@ -166,13 +171,19 @@ class StreamWriter(DataSourceStreamArrowWriter):
         _abort(self.target, messages)
 
 
-def _staged(target: Target, query: str, epoch: int, batches: Iterator[pa.RecordBatch]) -> Staged:
+def _staged(target: Target, query: str, epoch: int, origin: EpochOrigin, batches: Iterator[pa.RecordBatch]) -> Staged:
     context = _context()
     places = call_scheduler(target, HandoffPlaces(target.job, target.source))
     # Spark restarts the numbers of attempts with the application: the random part keeps them unique.
     attempt = AttemptId(query, epoch, context.partitionId(), f"{context.taskAttemptId()}-{uuid.uuid4().hex[:12]}")
     part = stage(target, attempt, places, batches)
-    return Staged(query, epoch, places.generation, places.source, part)
+    return Staged(query, epoch, places.generation, places.source, origin, part)
+
+
+def _origin_of_batch(target: Target) -> EpochOrigin:
+    if target.query is None:
+        return EpochOrigin(EpochKind.BATCH)
+    return NAMED if target.checkpoint is None else EpochOrigin(EpochKind.FOREACH_BATCH, target.checkpoint)
 
 
 def _commit(target: Target, messages: list[WriterCommitMessage | None]) -> None:
@@ -181,7 +192,9 @@ def _commit(target: Target, messages: list[WriterCommitMessage | None]) -> None:
         return
     first = staged[0]
     parts = tuple(message.part for message in staged if message.part.rows)
-    commit = CommitEpoch(target.job, first.generation, first.source, first.query, first.epoch, parts, COMMIT_SECONDS)
+    commit = CommitEpoch(
+        target.job, first.generation, first.source, first.query, first.epoch, first.origin, parts, COMMIT_SECONDS
+    )
     while not call_scheduler(target, commit):
         pass  # each call waits for room; it raises if the job has ended
 

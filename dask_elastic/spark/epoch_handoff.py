@@ -10,9 +10,9 @@ from dask_elastic.runtime.protocol.job_calls import Describe
 from dask_elastic.spark.dask_access import VARIABLES, access
 from dask_elastic.spark.data_source import QUERY_ID, DaskElasticSource
 from dask_elastic.spark.failure import spark_errors
-from dask_elastic.spark.query_end import follow_foreach_batch, follow_queries
+from dask_elastic.spark.query_end import checkpoint_of, follow_foreach_batch, follow_queries
 from dask_elastic.spark.staging_connection import call_scheduler, end_source
-from dask_elastic.spark.target import FORMAT, TLS_OPTIONS, Target
+from dask_elastic.spark.target import FORMAT, TLS_OPTIONS, Target, checkpoint_key
 from dask_elastic.vocab.errors import HandoffError
 
 if TYPE_CHECKING:
@@ -144,6 +144,8 @@ def handoff(
         raise HandoffError("handoff outside of foreachBatch needs query=, a name to recognise repeated epochs.")
     _register_format(spark)
     options = {**into(job, source), "query": query or streaming, "epoch": str(epoch), "end": str(bool(end)).lower()}
+    if streaming is not None:
+        options["checkpoint"] = checkpoint_key(checkpoint_of(streaming), query)
     if streaming is not None and end is None:
         # The frames of foreachBatch belong to a clone of the session that started the query.
         follow_foreach_batch(SparkSession.builder.getOrCreate(), streaming, Target.from_options(into(job, source)))

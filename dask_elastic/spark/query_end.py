@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from dask_elastic.spark.failure import innermost
@@ -14,13 +15,13 @@ from dask_elastic.spark.staging_connection import end_source
 from dask_elastic.spark.target import FORMAT, Target
 from dask_elastic.vocab.errors import ElasticError
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 logger = logging.getLogger("dask_elastic.spark")
 
 WRITES = "WriteToMicroBatchDataSource"
 """The class name of the plan of a query that writes to a data source, not to a function."""
+
+TEMPORARY = "temporary-"
+"""What the names of checkpoints begin with that Spark creates for queries without one."""
 
 _FOLLOWED: weakref.WeakSet[SparkSession] = weakref.WeakSet()
 _FOREACH_BATCH: dict[str, set[Target]] = {}
@@ -90,6 +91,28 @@ def follow_foreach_batch(spark: SparkSession, query: str, target: Target) -> Non
     """
     _FOREACH_BATCH.setdefault(query, set()).add(target)
     follow_queries(spark)
+
+
+def checkpoint_of(query: str) -> str:
+    """Return the location of the checkpoint of a running query; empty if Spark deletes it with the query.
+
+    Parameters
+    ----------
+    query : str
+        Spark's id of the query. It stands for its checkpoint where the query is not found.
+
+    Returns
+    -------
+    str
+        The URI.
+    """
+    try:
+        found = SparkSession.builder.getOrCreate().streams.get(query)
+        location = query if found is None else str(found._jsq.streamingQuery().resolvedCheckpointRoot())
+    except Py4JError as error:
+        logger.debug("the checkpoint of query %s is unknown: %s", query, innermost(str(error)))
+        return query
+    return "" if location.rpartition("/")[2].startswith(TEMPORARY) else location
 
 
 def _end(query: str, target: Target) -> None:

@@ -87,7 +87,7 @@ def test_submission_with_other_fields_is_a_version_mismatch(fake, workers):
     reply = asyncio.run(Coordinator(workers).handlers()["elastic_submit"](**{**arguments, "version": "9.0"}))
     error = load_error(reply["error"])
     assert isinstance(error, VersionMismatch)
-    assert "ComponentSummary has 8 fields, and 9 came" in str(error)
+    assert "ComponentSummary has 9 fields, and 10 came" in str(error)
 
 
 def test_end_of_earlier_generation_does_not_end_later_one():

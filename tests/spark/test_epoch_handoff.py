@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 from pathlib import Path
 
@@ -182,6 +183,29 @@ def test_epoch_repeated_with_other_rows_fails_the_job(spark, client):
     with pytest.raises(JobFailed, match="comes again"):
         job.wait(60, progress=False)
     assert isinstance(job.error, EpochConflict)
+
+
+def test_query_that_skips_or_repeats_rows_is_refused_and_the_job_keeps_running(spark, client, files):
+    register(spark)
+    arrive(spark, files, "part-0", 0, 100)
+    stream = spark.readStream.schema("k bigint, v bigint").json(str(files))
+    job = counting(client, stream.schema)
+    start(stream, job, files.parent, end="false").awaitTermination()
+    commits = files.parent / "checkpoint" / "commits"
+    committed = (commits / "0").read_text()
+    shutil.rmtree(files.parent / "checkpoint")
+    with pytest.raises(SparkFailed, match="up to 0 with the same checkpoint"), spark_errors("repeating"):
+        start(stream, job, files.parent).awaitTermination()
+    # As if this query had sent its first micro-batch to an earlier job.
+    commits.mkdir(exist_ok=True)
+    (commits / "0").write_text(committed)
+    arrive(spark, files, "part-1", 100, 200)
+    with pytest.raises(SparkFailed, match="sends epoch 1, but epoch 0 is not in this job"), spark_errors("skipping"):
+        start(stream, job, files.parent).awaitTermination()
+    assert job.status == "running"
+    job.end_of_input()
+    job.wait(60, progress=False)
+    check(job, 0, 100)
 
 
 def test_rows_of_failed_attempts_are_dropped(spark, client, tmp_path):

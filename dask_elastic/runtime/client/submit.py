@@ -132,14 +132,23 @@ def _job_name(name: str | None, topology: Topology) -> str:
 
 def _summary(component: Component) -> ComponentSummary:
     operator = component.operator
-    instances, shards, pushed, epochs = None, 1, False, 0
+    instances, shards, pushed, epochs, accepts_resets = None, 1, False, 0, False
     if isinstance(operator, Compute):
         instances, shards = operator.executors, operator.shards
     elif isinstance(operator, SourceOperator):
         source = operator.source
-        instances, pushed, epochs = source.parallel, source.pushed, source.epochs
+        instances, pushed = source.parallel, source.pushed
+        epochs, accepts_resets = source.epochs, source.on_reset == "accept"
     return ComponentSummary(
-        component.name, component.kind, component.inputs, component.operators, instances, shards, pushed, epochs
+        component.name,
+        component.kind,
+        component.inputs,
+        component.operators,
+        instances,
+        shards,
+        pushed,
+        epochs,
+        accepts_resets,
     )
 
 

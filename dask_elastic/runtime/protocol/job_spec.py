@@ -101,6 +101,8 @@ class ComponentSummary:
         Whether a client sends the rows of the source.
     epochs : int
         Epochs that may wait at an instance of a source for Spark; 0 for all others.
+    accepts_resets : bool
+        Whether such a source accepts queries that skip epochs or repeat their input.
     """
 
     name: str
@@ -111,6 +113,7 @@ class ComponentSummary:
     shards: int
     pushed: bool = False
     epochs: int = 0
+    accepts_resets: bool = False
 
 
 @dataclass(frozen=True)

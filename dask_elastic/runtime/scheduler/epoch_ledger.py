@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dask_elastic.routing.row_digest import MODULUS
-from dask_elastic.vocab.epoch import AttemptId, StagedPart
+from dask_elastic.runtime.scheduler.query_positions import QueryPositions
+from dask_elastic.vocab.epoch import NAMED, AttemptId, EpochOrigin, StagedPart
 from dask_elastic.vocab.errors import EpochConflict, HandoffError
 
 KEPT = 1_000
@@ -58,6 +59,8 @@ class EpochLedger:
     kept : int
         How many acknowledged epochs of a query to remember. The ledger refuses older ones, because it does not know
         whether they were committed; Spark repeats only the last.
+    positions : QueryPositions, optional
+        Refuses epochs that do not continue their query.
 
     Examples
     --------
@@ -76,8 +79,9 @@ class EpochLedger:
     []
     """
 
-    def __init__(self, instances: int, kept: int = KEPT):
+    def __init__(self, instances: int, kept: int = KEPT, positions: QueryPositions | None = None):
         self.instances = instances
+        self.positions = positions or QueryPositions()
         self.kept = kept
         self.rows = 0
         self.newest: EpochRecord | None = None
@@ -92,7 +96,7 @@ class EpochLedger:
         """Number of committed epochs."""
         return self._count
 
-    def known(self, query: str, epoch: int, parts: Sequence[StagedPart]) -> bool:
+    def known(self, query: str, epoch: int, parts: Sequence[StagedPart], origin: EpochOrigin = NAMED) -> bool:
         """Return whether an epoch is committed already with the same rows.
 
         Parameters
@@ -103,11 +107,15 @@ class EpochLedger:
             The micro-batch.
         parts : sequence of StagedPart
             The attempts chosen for it.
+        origin : EpochOrigin
+            Who numbers the epochs.
 
         Raises
         ------
         EpochConflict
             If it was committed with other rows.
+        SourceReset
+            If it is not committed, and does not continue its query.
         HandoffError
             If the parts are not those of one epoch, or the epoch is too old to be remembered.
         """
@@ -119,6 +127,7 @@ class EpochLedger:
                     f"query {query}, epoch {epoch}: so old that the ledger has forgotten whether it was committed. "
                     "Submit the job again, and start the query with a new checkpoint."
                 )
+            self.positions.check(query, epoch, origin)
             return False
         if (record.rows, record.digest) != (rows, digest):
             raise EpochConflict(
@@ -128,7 +137,7 @@ class EpochLedger:
             )
         return True
 
-    def commit(self, query: str, epoch: int, parts: Sequence[StagedPart]) -> EpochRecord:
+    def commit(self, query: str, epoch: int, parts: Sequence[StagedPart], origin: EpochOrigin = NAMED) -> EpochRecord:
         """Record an epoch: from now on its rows belong to the job.
 
         Parameters
@@ -139,6 +148,8 @@ class EpochLedger:
             The micro-batch.
         parts : sequence of StagedPart
             The attempts chosen for it; none for an epoch without rows.
+        origin : EpochOrigin
+            Who numbers the epochs.
 
         Returns
         -------
@@ -150,7 +161,7 @@ class EpochLedger:
         HandoffError
             If the source has ended, or for the reasons of `known`.
         """
-        if self.known(query, epoch, parts):
+        if self.known(query, epoch, parts, origin):
             return self._queries[query][epoch]
         if self.closed:
             raise HandoffError(
@@ -162,6 +173,7 @@ class EpochLedger:
         record = EpochRecord(self._count, query, epoch, rows, digest, tuple(sorted(parts)))
         self.rows += rows
         self.newest = record
+        self.positions.advance(query, epoch, origin)
         self._queries.setdefault(query, OrderedDict())[epoch] = record
         for instance, pending in enumerate(self._pending):
             if record.of_instance(instance):
