@@ -18,6 +18,10 @@ CAUSED_BY = re.compile(r"^Caused by: ", re.MULTILINE)
 # Text that Spark adds around the cause: the state of a stream, and numbered calls.
 AFTERWARDS = re.compile(r"\n+(JVM stacktrace:|=== Streaming Query ===).*", re.DOTALL)
 CALL = re.compile(r"^An error occurred while calling [\w.$]+\n: ")
+# What a thread throws whose streaming query is being stopped.
+INTERRUPTED = re.compile(
+    r"java\.(lang\.InterruptedException|io\.InterruptedIOException|nio\.channels\.ClosedByInterruptException)"
+)
 QUERY = re.compile(r"^\[STREAM_FAILED\] Query \[id = [^\]]*\] terminated with exception: ")
 PLAN = re.compile(r";\n['!~]*[A-Z]\w*\b[^\n]*(\n[ :+|]+-?[^\n]*)*\n*$")
 STATE = re.compile(r"[ \n]*SQLSTATE: \w{5}")
@@ -37,6 +41,9 @@ class SparkFailed(ElasticError):
 @contextmanager
 def spark_errors(doing: str) -> Iterator[None]:
     r"""Convert an error of Spark within a block to `SparkFailed` with its cause.
+
+    The interruption of a function of `foreachBatch`, whose query is being stopped, stays as it is: Spark recognises it
+    by the text of Py4J's error, and otherwise takes the query for failed.
 
     Parameters
     ----------
@@ -59,6 +66,8 @@ def spark_errors(doing: str) -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JError) as error:
+        if isinstance(error, Py4JError) and INTERRUPTED.search(str(error)):
+            raise
         raise SparkFailed(f"{doing}: {cause(error)}") from None
 
 

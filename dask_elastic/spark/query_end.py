@@ -57,7 +57,7 @@ class QueryEndListener(StreamingQueryListener):
         targets = _FOREACH_BATCH.pop(str(event.id), set())
         query = self.running.get(str(event.runId))
         try:
-            if event.exception is None:
+            if event.exception is None or _stopped(event):
                 for target in targets | _written(str(event.id), query):
                     _end(str(event.id), target)
         finally:
@@ -91,6 +91,15 @@ def follow_foreach_batch(spark: SparkSession, query: str, target: Target) -> Non
     """
     _FOREACH_BATCH.setdefault(query, set()).add(target)
     follow_queries(spark)
+
+
+def _stopped(event: Any) -> bool:
+    """Return whether an error is the end of a Spark job that was cancelled because its query was stopped.
+
+    `query.stop()` cancels the jobs of the query before it interrupts its thread. If the function of `foreachBatch` runs
+    one at that moment, it may see either first; Spark takes a cancelled job in such a function for an error.
+    """
+    return f"cancelled part of cancelled job group {event.runId}" in event.exception
 
 
 def checkpoint_of(query: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import threading
+import time
 from pathlib import Path
 
 import dask
@@ -352,6 +353,43 @@ def test_foreach_batch_can_send_each_micro_batch_by_handoff(spark, client, files
     job.wait(60, progress=False)
     assert epochs == [0, 1, 2]
     check(job, 0, 300)
+
+
+def test_query_stopped_within_a_handoff_finishes_the_job(spark, client, files, wait_until):
+    arrive(spark, files, "part-0", 0, 100)
+    stream = read(spark, files)
+    job = counting(client, stream.schema)
+    begun, released = files.parent / "begun", files.parent / "released"
+    waiting = wait_within_task(str(begun), str(released))
+
+    def send(frame, epoch):
+        rows = frame if epoch == 0 else frame.mapInArrow(waiting, frame.schema)
+        handoff(rows, epoch, job)
+        arrive(spark, files, "part-1", 100, 200)
+
+    query = stream.writeStream.foreachBatch(send).option("checkpointLocation", str(files.parent / "c"))
+    query = query.trigger(processingTime="100 milliseconds").start()
+    try:
+        wait_until(begun.exists, "the second handoff begins")
+        query.stop()
+    finally:
+        released.touch()
+    job.wait(60, progress=False)
+    assert query.exception() is None
+    check(job, 0, 100)
+
+
+def wait_within_task(begun: str, released: str):
+    """Return a function on batches that waits until the second file exists, or its executor cancels it."""
+
+    def work(batches):
+        Path(begun).touch()
+        deadline = time.monotonic() + 60
+        while not Path(released).exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        yield from batches
+
+    return work
 
 
 def test_handoff_to_cluster_with_tls(spark):
