@@ -121,7 +121,10 @@ def stage(target: Target, attempt: AttemptId, places: StagingPlaces, batches: It
                 schema = batch.schema.serialize().to_pybytes()
                 begin = BeginAttempt(attempt, target.job, places.generation, places.source, instance, schema)
                 loop.run(sender.begin(begin))
-            digest.add(batch)
+                # The order of columns may change between two attempts; the source has one of its own.
+                names = batch.schema.names
+                by_name = sorted(range(len(names)), key=names.__getitem__)
+            digest.add(batch.select(by_name))
             sender.wait()
             sender.sending = loop.begin(sender.send(batch.serialize()))
         if sender is not None:

@@ -35,7 +35,7 @@ class SlowWorker:
         if "begin" in message:
             self.unacknowledged.append(0)
         elif "chunk" in message:
-            self.unacknowledged.append(CHUNK)
+            self.unacknowledged.append(message["chunk"].data.nbytes)
             self.most = max(self.most, sum(self.unacknowledged))
         self.ended |= "end" in message
 
@@ -57,7 +57,7 @@ class SlowWorker:
 def stage_into(monkeypatch):
     """Return a function that stages a number of chunks at a slow worker."""
 
-    def run(worker, chunks):
+    def run(worker, chunks, rows=ROWS):
         async def connected(target, address):
             return worker
 
@@ -65,7 +65,7 @@ def stage_into(monkeypatch):
         monkeypatch.setattr(staging_connection, "_IDLE", {})
         places = StagingPlaces(1, "rows", ("tcp://slow",))
         target = Target("tcp://scheduler", "job")
-        return stage(target, AttemptId("q", 0, 0, "a"), places, (ROWS for _ in range(chunks)))
+        return stage(target, AttemptId("q", 0, 0, "a"), places, (rows for _ in range(chunks)))
 
     return run
 
@@ -86,3 +86,11 @@ def test_refusal_of_worker_is_raised_and_closes_the_connection(stage_into):
     staging_connection.background_loop().run(asyncio.sleep(0))
     assert worker.aborted
     assert not worker.ended
+
+
+def test_digest_does_not_depend_on_the_order_of_columns(stage_into):
+    rows = pa.record_batch({"b": [1, 2], "a": ["x", "y"], "c": [2, 1]})
+    part = stage_into(SlowWorker(), 1, rows)
+    assert stage_into(SlowWorker(), 1, rows.select(["c", "a", "b"])).digest == part.digest
+    swapped = rows.rename_columns(["c", "a", "b"])
+    assert stage_into(SlowWorker(), 1, swapped).digest != part.digest
