@@ -24,7 +24,7 @@ from dask_elastic.spark.failure import spark_errors
 from dask_elastic.spark.staging_connection import call_scheduler as call_from_spark
 from dask_elastic.spark.staging_connection import end_source
 from dask_elastic.spark.target import Target
-from dask_elastic.vocab.errors import EpochConflict, JobFailed
+from dask_elastic.vocab.errors import EpochConflict, HandoffError, JobFailed
 
 KEYS = 10
 NOW = {"availableNow": True}
@@ -365,6 +365,9 @@ def test_query_stopped_within_a_handoff_finishes_the_job(spark, client, files, w
     def send(frame, epoch):
         rows = frame if epoch == 0 else frame.mapInArrow(waiting, frame.schema)
         handoff(rows, epoch, job)
+        with pytest.raises(HandoffError, match=r"source 'rows': .* has already handed over rows of epoch 0"):
+            handoff(rows.limit(1), epoch, job, source="rows")
+        handoff(rows.where("k < 0"), epoch, job, query="negative")
         arrive(spark, files, "part-1", 100, 200)
 
     query = stream.writeStream.foreachBatch(send).option("checkpointLocation", str(files.parent / "c"))
