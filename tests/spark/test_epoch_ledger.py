@@ -177,3 +177,17 @@ def test_named_batches_may_have_any_epochs():
     ledger = EpochLedger(INSTANCES)
     for epoch in (5, 2, 9):
         ledger.commit("nightly", epoch, parts("nightly", epoch, [1]))
+
+
+def test_batches_without_a_name_are_forgotten_after_they_are_read():
+    ledger = EpochLedger(1, kept=3)
+    unnamed = EpochOrigin(EpochKind.BATCH)
+    names = [f"batch-{number}" for number in range(10)]
+    for name in names:
+        ledger.commit(name, 0, parts(name, 0, [1]), unnamed)
+    assert all(ledger.known(name, 0, parts(name, 0, [1]), unnamed) for name in names)  # nothing is read yet
+    for record in ledger.pending(0):
+        ledger.acknowledge(0, record.number)
+    remembered = [name for name in names if ledger.chosen(name, 0)]
+    assert remembered == names[-3:]
+    assert ledger.epochs == ledger.rows == 10

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from dask_elastic.routing.row_digest import MODULUS
 from dask_elastic.runtime.scheduler.query_positions import QueryPositions
-from dask_elastic.vocab.epoch import NAMED, AttemptId, EpochOrigin, StagedPart
+from dask_elastic.vocab.epoch import NAMED, AttemptId, EpochKind, EpochOrigin, StagedPart
 from dask_elastic.vocab.errors import EpochConflict, HandoffError
 
 KEPT = 1_000
@@ -58,7 +58,8 @@ class EpochLedger:
         Instances of the source.
     kept : int
         How many acknowledged epochs of a query to remember. The ledger refuses older ones, because it does not know
-        whether they were committed; Spark repeats only the last.
+        whether they were committed; Spark repeats only the last. Likewise for all batches without a name together,
+        which only a commit repeats that is sent again over another connection.
     positions : QueryPositions, optional
         Refuses epochs that do not continue their query.
 
@@ -89,6 +90,7 @@ class EpochLedger:
         self._count = 0
         self._queries: dict[str, OrderedDict[int, EpochRecord]] = {}
         self._forgotten: dict[str, int] = {}
+        self._batches: OrderedDict[str, EpochRecord] = OrderedDict()
         self._pending: list[deque[EpochRecord]] = [deque() for _ in range(instances)]
 
     @property
@@ -162,7 +164,9 @@ class EpochLedger:
             If the source has ended, or for the reasons of `known`.
         """
         if self.known(query, epoch, parts, origin):
-            return self._queries[query][epoch]
+            earlier = self._record(query, epoch)
+            assert earlier is not None
+            return earlier
         if self.closed:
             raise HandoffError(
                 f"query {query}, epoch {epoch}: the source has ended, it takes no more rows. The end of a query "
@@ -174,7 +178,10 @@ class EpochLedger:
         self.rows += rows
         self.newest = record
         self.positions.advance(query, epoch, origin)
-        self._queries.setdefault(query, OrderedDict())[epoch] = record
+        if origin.kind is EpochKind.BATCH:
+            self._batches[query] = record
+        else:
+            self._queries.setdefault(query, OrderedDict())[epoch] = record
         for instance, pending in enumerate(self._pending):
             if record.of_instance(instance):
                 pending.append(record)
@@ -216,11 +223,13 @@ class EpochLedger:
 
     def _record(self, query: str, epoch: int) -> EpochRecord | None:
         records = self._queries.get(query)
-        return None if records is None else records.get(epoch)
+        return self._batches.get(query) if records is None else records.get(epoch)
 
     def _forget(self, query: str) -> None:
-        records = self._queries[query]
         waiting = {record.number for pending in self._pending for record in pending}
+        while len(self._batches) > self.kept and next(iter(self._batches.values())).number not in waiting:
+            self._batches.popitem(last=False)
+        records = self._queries.get(query, OrderedDict())
         while len(records) > self.kept and next(iter(records.values())).number not in waiting:
             epoch, _ = records.popitem(last=False)
             self._forgotten[query] = max(epoch, self._forgotten.get(query, -1))
