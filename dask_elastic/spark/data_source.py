@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass
@@ -20,11 +21,14 @@ from pyspark.sql.datasource import (
 from dask_elastic.runtime.protocol.handoff_calls import AbortEpoch, CommitEpoch, HandoffPlaces
 from dask_elastic.spark.staging_connection import call_scheduler, end_source, stage
 from dask_elastic.spark.target import FORMAT, Target, checkpoint_key
+from dask_elastic.topology.variant_columns import variant_columns
 from dask_elastic.vocab.epoch import NAMED, AttemptId, EpochKind, EpochOrigin, StagedPart
-from dask_elastic.vocab.errors import HandoffError
+from dask_elastic.vocab.errors import ElasticError, HandoffError
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
+
+logger = logging.getLogger("dask_elastic.spark")
 
 COMMIT_SECONDS = 2.0
 """Seconds that one commit call waits for room in the job's queue; the commit is retried until there is room."""
@@ -85,9 +89,10 @@ class DaskElasticSource(DataSource):
         Raises
         ------
         HandoffError
-            If the mode is not "append".
+            If the mode is not "append", or a column contains variants.
         """
         _refuse_overwriting(overwrite)
+        _refuse_variants(schema)
         return BatchWriter(self.target)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
@@ -96,9 +101,10 @@ class DaskElasticSource(DataSource):
         Raises
         ------
         HandoffError
-            If the output mode is "complete".
+            If the output mode is "complete", or a column contains variants.
         """
         _refuse_overwriting(overwrite)
+        _refuse_variants(schema)
         return StreamWriter(self.target)
 
 
@@ -173,10 +179,14 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 def _staged(target: Target, query: str, epoch: int, origin: EpochOrigin, batches: Iterator[pa.RecordBatch]) -> Staged:
     context = _context()
-    places = call_scheduler(target, HandoffPlaces(target.job, target.source))
-    # Spark restarts the numbers of attempts with the application: the random part keeps them unique.
-    attempt = AttemptId(query, epoch, context.partitionId(), f"{context.taskAttemptId()}-{uuid.uuid4().hex[:12]}")
-    part = stage(target, attempt, places, batches)
+    try:
+        places = call_scheduler(target, HandoffPlaces(target.job, target.source))
+        # Spark restarts the numbers of attempts with the application: the random part keeps them unique.
+        attempt = AttemptId(query, epoch, context.partitionId(), f"{context.taskAttemptId()}-{uuid.uuid4().hex[:12]}")
+        part = stage(target, attempt, places, batches)
+    except ElasticError as error:
+        # Spark prints the traceback to the user, to whom the frames of this package mean nothing.
+        raise error.with_traceback(None) from None
     return Staged(query, epoch, places.generation, places.source, origin, part)
 
 
@@ -200,9 +210,18 @@ def _commit(target: Target, messages: list[WriterCommitMessage | None]) -> None:
 
 
 def _abort(target: Target, messages: list[WriterCommitMessage | None]) -> None:
-    """Drop the rows that finished tasks staged; rows of other tasks were dropped when their connections closed."""
-    for message in _of_one_epoch(messages)[:1]:
-        call_scheduler(target, AbortEpoch(target.job, message.generation, message.source, message.query, message.epoch))
+    """Drop the rows that finished tasks staged; rows of other tasks were dropped when their connections closed.
+
+    Raises nothing: a job that has ended has dropped the rows, and Spark would report the failure to abort instead of
+    its reason.
+    """
+    try:
+        for message in _of_one_epoch(messages)[:1]:
+            call_scheduler(
+                target, AbortEpoch(target.job, message.generation, message.source, message.query, message.epoch)
+            )
+    except (ElasticError, OSError) as error:
+        logger.info("job %r: an epoch could not be aborted: %s", target.job, error)
 
 
 def _of_one_epoch(messages: list[WriterCommitMessage | None]) -> list[Staged]:
@@ -227,4 +246,13 @@ def _refuse_overwriting(overwrite: bool) -> None:
     if overwrite:
         raise HandoffError(
             f'format {FORMAT!r} only appends rows: use .mode("append"), or .outputMode("append") for a stream.'
+        )
+
+
+def _refuse_variants(schema: StructType) -> None:
+    variants = variant_columns(schema)
+    if variants:
+        raise HandoffError(
+            f"columns {', '.join(variants)} contain variants, which format {FORMAT!r} does not write: convert them "
+            "with to_json or variant_get."
         )

@@ -13,7 +13,14 @@ from dask_elastic.vocab.errors import ElasticError
 
 JVM_FRAME = re.compile(r"^\s+(at [\w.$/<>]+.*\(.*\)|\.\.\. \d+ more)$|^(Driver stacktrace:|\s*Suppressed: .*)$")
 PYTHON_FRAME = re.compile(r'^\s*File "(?P<path>[^"]*)", line \d+')
-FOREIGN = re.compile(r"[/\\](pyspark|py4j|pyspark\.zip|py4j-[^/\\]*\.zip)[/\\]")
+FOREIGN = re.compile(
+    r"[/\\](pyspark|py4j|pyspark\.zip|py4j-[^/\\]*\.zip|concurrent[/\\]futures|asyncio"
+    r"|dask_elastic[/\\](connectors|runtime|spark|topology))[/\\]"
+)
+# A Python traceback without a frame of the user's code.
+EMPTY = re.compile(r"(An exception was thrown from the Python worker:\n)?Traceback \(most recent call last\):\n(?=\S)")
+OWN_CLASS = re.compile(r"^dask_elastic\.([\w]+\.)+(?=[A-Z])", re.MULTILINE)
+GENERIC = re.compile(r"^(Writing job (failed|aborted)|Job aborted)\.?$")
 CAUSED_BY = re.compile(r"^Caused by: ", re.MULTILINE)
 # Text that Spark adds around the cause: the state of a stream, and numbered calls.
 AFTERWARDS = re.compile(r"\n+(JVM stacktrace:|=== Streaming Query ===).*", re.DOTALL)
@@ -86,7 +93,9 @@ def cause(error: BaseException) -> str:
     """
     if isinstance(error, Py4JNetworkError):
         return f"Spark's JVM does not answer; it has probably ended ({error}). Start a new Python process."
-    return innermost(str(error))
+    text = innermost(str(error))
+    further = getattr(error, "_cause", None)
+    return cause(further) if GENERIC.match(text) and further is not None else text
 
 
 def innermost(text: str) -> str:
@@ -107,6 +116,7 @@ def innermost(text: str) -> str:
     text = QUERY.sub("", CALL.sub("", text))
     lines = [line for line in _own_frames(text.splitlines()) if not JVM_FRAME.match(line)]
     text = CAUSED_BY.split("\n".join(lines))[-1]
+    text = OWN_CLASS.sub("", EMPTY.sub("", text))
     text = STATE.sub("", PLAN.sub("", text.rstrip()))
     return JAVA_CLASS.sub("", text.strip())
 

@@ -6,13 +6,17 @@ import asyncio
 
 import pyarrow as pa
 import pytest
+from distributed.comm.core import CommClosedError
+from pyspark.sql.types import ArrayType, MapType, StringType, StructField, StructType, VariantType
 
+from dask_elastic import sources
 from dask_elastic.runtime.protocol.handoff_calls import StagingPlaces
-from dask_elastic.spark import staging_connection
+from dask_elastic.spark import data_source, staging_connection
+from dask_elastic.spark.data_source import BatchWriter, Staged
 from dask_elastic.spark.staging_connection import WINDOW, stage
 from dask_elastic.spark.target import Target
-from dask_elastic.vocab.epoch import AttemptId
-from dask_elastic.vocab.errors import HandoffError
+from dask_elastic.vocab.epoch import NAMED, AttemptId, StagedPart
+from dask_elastic.vocab.errors import HandoffError, NodeLost, TopologyError
 
 ROWS = pa.record_batch({"n": pa.array(range(40_000), pa.int64())})
 CHUNK = ROWS.serialize().size
@@ -94,3 +98,42 @@ def test_digest_does_not_depend_on_the_order_of_columns(stage_into):
     assert stage_into(SlowWorker(), 1, rows.select(["c", "a", "b"])).digest == part.digest
     swapped = rows.rename_columns(["c", "a", "b"])
     assert stage_into(SlowWorker(), 1, swapped).digest != part.digest
+
+
+def test_lost_worker_is_named_with_its_job(stage_into):
+    class LostWorker(SlowWorker):
+        async def read(self):
+            if self.taken == 2:
+                raise CommClosedError("in <TCP>: Stream is closed")
+            return await super().read()
+
+    worker = LostWorker()
+    with pytest.raises(HandoffError, match=r"job 'job': worker tcp://slow closed the connection .*Stream is closed"):
+        stage_into(worker, 4 * WINDOW // CHUNK)
+
+
+def test_abort_of_an_ended_job_does_not_hide_why_the_epoch_failed(monkeypatch):
+    def ended(target, call):
+        raise NodeLost("worker tcp://a:1 of job 'job' has left the cluster")
+
+    monkeypatch.setattr(data_source, "call_scheduler", ended)
+    part = StagedPart(AttemptId("q", 0, 0, "a"), 0, 1, 1)
+    BatchWriter(Target("tcp://scheduler", "job")).abort([Staged("q", 0, 1, "rows", NAMED, part)])
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        VariantType(),
+        ArrayType(StructType([StructField("x", VariantType())])),
+        MapType(StringType(), VariantType()),
+    ],
+)
+def test_variants_are_refused_by_source_and_writer(kind):
+    schema = StructType([StructField("a", StringType()), StructField("v", kind)])
+    with pytest.raises(TopologyError, match="columns v contain variants"):
+        sources.Spark(schema)
+    writing = data_source.DaskElasticSource({"job": "job", "address": "tcp://scheduler"})
+    for writer in (writing.writer, writing.streamWriter):
+        with pytest.raises(HandoffError, match="columns v contain variants"):
+            writer(schema, False)

@@ -12,6 +12,7 @@ from dask_elastic.connectors.sources.column_source import ColumnSource
 from dask_elastic.topology.schema import check_schema, plain_schema
 from dask_elastic.topology.source import SourceContext
 from dask_elastic.topology.state_kind import Duration
+from dask_elastic.topology.variant_columns import variant_columns
 from dask_elastic.vocab.errors import SourceError, TopologyError
 
 OnReset = Literal["fail", "accept"]
@@ -176,6 +177,12 @@ def _arrow_schema(schema: Any) -> pa.Schema:
     if hasattr(schema, "fieldNames"):
         from pyspark.sql.pandas.types import to_arrow_schema
 
+        variants = variant_columns(schema)
+        if variants:
+            raise TopologyError(
+                f"sources.Spark: columns {', '.join(variants)} contain variants, which a job has no type for; convert "
+                "them with to_json or variant_get."
+            )
         return to_arrow_schema(schema, timezone="UTC")
     raise TopologyError(
         f"sources.Spark takes a pyarrow Schema or Spark's StructType, such as frame.schema, not {schema!r}."
