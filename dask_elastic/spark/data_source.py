@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass
@@ -19,12 +20,15 @@ from pyspark.sql.datasource import (
 
 from dask_elastic.runtime.protocol.handoff_calls import AbortEpoch, CommitEpoch, HandoffPlaces
 from dask_elastic.spark.staging_connection import call_scheduler, end_source, stage
-from dask_elastic.spark.target import FORMAT, Target
-from dask_elastic.vocab.epoch import AttemptId, StagedPart
-from dask_elastic.vocab.errors import HandoffError
+from dask_elastic.spark.target import FORMAT, Target, checkpoint_key
+from dask_elastic.topology.variant_columns import variant_columns
+from dask_elastic.vocab.epoch import NAMED, AttemptId, EpochKind, EpochOrigin, StagedPart
+from dask_elastic.vocab.errors import ElasticError, HandoffError
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
+
+logger = logging.getLogger("dask_elastic.spark")
 
 COMMIT_SECONDS = 2.0
 """Seconds that one commit call waits for room in the job's queue; the commit is retried until there is room."""
@@ -47,6 +51,8 @@ class Staged(WriterCommitMessage):
         The generation of the job at which the rows are staged.
     source : str
         The source of the job.
+    origin : EpochOrigin
+        Who numbers the epochs.
     part : StagedPart
         The staged attempt.
     """
@@ -55,6 +61,7 @@ class Staged(WriterCommitMessage):
     epoch: int
     generation: int
     source: str
+    origin: EpochOrigin
     part: StagedPart
 
 
@@ -82,9 +89,10 @@ class DaskElasticSource(DataSource):
         Raises
         ------
         HandoffError
-            If the mode is not "append".
+            If the mode is not "append", or a column contains variants.
         """
         _refuse_overwriting(overwrite)
+        _refuse_variants(schema)
         return BatchWriter(self.target)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
@@ -93,9 +101,10 @@ class DaskElasticSource(DataSource):
         Raises
         ------
         HandoffError
-            If the output mode is "complete".
+            If the output mode is "complete", or a column contains variants.
         """
         _refuse_overwriting(overwrite)
+        _refuse_variants(schema)
         return StreamWriter(self.target)
 
 
@@ -112,10 +121,11 @@ class BatchWriter(DataSourceArrowWriter):
         self.target = target
         self.query = target.query or f"batch-{uuid.uuid4()}"
         self.epoch = target.epoch or 0
+        self.origin = _origin_of_batch(target)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         """Stage a partition; called in Spark's Python workers."""
-        return _staged(self.target, self.query, self.epoch, iterator)
+        return _staged(self.target, self.query, self.epoch, self.origin, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Commit the batch, waiting while the job's queue is full; end the source if the option `end` is set."""
@@ -155,7 +165,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
             raise HandoffError(
                 "Spark did not set the query and micro-batch of this task: use handoff in foreachBatch instead."
             )
-        return _staged(self.target, query, int(epoch), iterator)
+        origin = EpochOrigin(EpochKind.STREAM, checkpoint_key(self.target.checkpoint or "", self.target.query))
+        return _staged(self.target, query, int(epoch), origin, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Commit a micro-batch, waiting while the job's queue is full, which blocks Spark's source."""
@@ -166,13 +177,23 @@ class StreamWriter(DataSourceStreamArrowWriter):
         _abort(self.target, messages)
 
 
-def _staged(target: Target, query: str, epoch: int, batches: Iterator[pa.RecordBatch]) -> Staged:
+def _staged(target: Target, query: str, epoch: int, origin: EpochOrigin, batches: Iterator[pa.RecordBatch]) -> Staged:
     context = _context()
-    places = call_scheduler(target, HandoffPlaces(target.job, target.source))
-    # Spark restarts the numbers of attempts with the application: the random part keeps them unique.
-    attempt = AttemptId(query, epoch, context.partitionId(), f"{context.taskAttemptId()}-{uuid.uuid4().hex[:12]}")
-    part = stage(target, attempt, places, batches)
-    return Staged(query, epoch, places.generation, places.source, part)
+    try:
+        places = call_scheduler(target, HandoffPlaces(target.job, target.source))
+        # Spark restarts the numbers of attempts with the application: the random part keeps them unique.
+        attempt = AttemptId(query, epoch, context.partitionId(), f"{context.taskAttemptId()}-{uuid.uuid4().hex[:12]}")
+        part = stage(target, attempt, places, batches)
+    except ElasticError as error:
+        # Spark prints the traceback to the user, to whom the frames of this package mean nothing.
+        raise error.with_traceback(None) from None
+    return Staged(query, epoch, places.generation, places.source, origin, part)
+
+
+def _origin_of_batch(target: Target) -> EpochOrigin:
+    if target.query is None:
+        return EpochOrigin(EpochKind.BATCH)
+    return NAMED if target.checkpoint is None else EpochOrigin(EpochKind.FOREACH_BATCH, target.checkpoint)
 
 
 def _commit(target: Target, messages: list[WriterCommitMessage | None]) -> None:
@@ -181,15 +202,26 @@ def _commit(target: Target, messages: list[WriterCommitMessage | None]) -> None:
         return
     first = staged[0]
     parts = tuple(message.part for message in staged if message.part.rows)
-    commit = CommitEpoch(target.job, first.generation, first.source, first.query, first.epoch, parts, COMMIT_SECONDS)
+    commit = CommitEpoch(
+        target.job, first.generation, first.source, first.query, first.epoch, first.origin, parts, COMMIT_SECONDS
+    )
     while not call_scheduler(target, commit):
         pass  # each call waits for room; it raises if the job has ended
 
 
 def _abort(target: Target, messages: list[WriterCommitMessage | None]) -> None:
-    """Drop the rows that finished tasks staged; rows of other tasks were dropped when their connections closed."""
-    for message in _of_one_epoch(messages)[:1]:
-        call_scheduler(target, AbortEpoch(target.job, message.generation, message.source, message.query, message.epoch))
+    """Drop the rows that finished tasks staged; rows of other tasks were dropped when their connections closed.
+
+    Raises nothing: a job that has ended has dropped the rows, and Spark would report the failure to abort instead of
+    its reason.
+    """
+    try:
+        for message in _of_one_epoch(messages)[:1]:
+            call_scheduler(
+                target, AbortEpoch(target.job, message.generation, message.source, message.query, message.epoch)
+            )
+    except (ElasticError, OSError) as error:
+        logger.info("job %r: an epoch could not be aborted: %s", target.job, error)
 
 
 def _of_one_epoch(messages: list[WriterCommitMessage | None]) -> list[Staged]:
@@ -214,4 +246,13 @@ def _refuse_overwriting(overwrite: bool) -> None:
     if overwrite:
         raise HandoffError(
             f'format {FORMAT!r} only appends rows: use .mode("append"), or .outputMode("append") for a stream.'
+        )
+
+
+def _refuse_variants(schema: StructType) -> None:
+    variants = variant_columns(schema)
+    if variants:
+        raise HandoffError(
+            f"columns {', '.join(variants)} contain variants, which format {FORMAT!r} does not write: convert them "
+            "with to_json or variant_get."
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import SparkSession
@@ -10,14 +11,20 @@ from dask_elastic.runtime.protocol.job_calls import Describe
 from dask_elastic.spark.dask_access import VARIABLES, access
 from dask_elastic.spark.data_source import QUERY_ID, DaskElasticSource
 from dask_elastic.spark.failure import spark_errors
-from dask_elastic.spark.query_end import follow_foreach_batch, follow_queries
+from dask_elastic.spark.micro_batch_sends import Destination, MicroBatch, MicroBatchSends
+from dask_elastic.spark.query_end import checkpoint_of, follow_foreach_batch, follow_queries
 from dask_elastic.spark.staging_connection import call_scheduler, end_source
-from dask_elastic.spark.target import FORMAT, TLS_OPTIONS, Target
+from dask_elastic.spark.target import FORMAT, TLS_OPTIONS, Target, checkpoint_key
 from dask_elastic.vocab.errors import HandoffError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
+
+JOB_GROUP = "spark.jobGroup.id"
+"""The property of a query's thread with Spark's id of the run."""
+
+_SENDS = MicroBatchSends()
 
 
 def register(spark: SparkSession) -> None:
@@ -88,8 +95,10 @@ def into(job: Any, source: str | None = None) -> dict[str, str]:
     found = access(job.client)
     tls = {field: found[VARIABLES[field]] for field in TLS_OPTIONS if VARIABLES[field] in found}
     target = Target(found["DASK_SCHEDULER_ADDRESS"], str(job.name), tls=tuple(tls.items()))
-    generation = call_scheduler(target, Describe(target.job)).generation
-    options = {"address": target.address, "job": target.job, "generation": str(generation)}
+    described = call_scheduler(target, Describe(target.job))
+    if source is None and len(described.handoffs) == 1:
+        source = described.handoffs[0].source
+    options = {"address": target.address, "job": target.job, "generation": str(described.generation)}
     return {**options, **({} if source is None else {"source": source}), **tls}
 
 
@@ -116,7 +125,7 @@ def handoff(
         The name of its `sources.Spark`; may be omitted if the job has only one.
     query : str, optional
         The name of the writing query, by which repeated epochs are recognised. By default the id of the streaming
-        query within `foreachBatch`; required elsewhere.
+        query within `foreachBatch`; required elsewhere, and for a second handoff of one micro-batch to one source.
     end : bool, optional
         True if this epoch is the last one, so that the job can finish. By default, within `foreachBatch`, the source
         ends when the streaming query ends. False keeps it open for other queries, or for a restart of this one.
@@ -124,7 +133,8 @@ def handoff(
     Raises
     ------
     HandoffError
-        If `query` is missing outside of `foreachBatch`.
+        If `query` is missing outside of `foreachBatch`, or if its function hands over one micro-batch twice to one
+        source under one name.
     SparkFailed
         If Spark could not compute or send the rows; names the cause.
 
@@ -140,14 +150,22 @@ def handoff(
     """
     spark = frame.sparkSession
     streaming = spark.sparkContext.getLocalProperty(QUERY_ID)
-    if query is None and streaming is None:
+    name = query or streaming
+    if not name:
         raise HandoffError("handoff outside of foreachBatch needs query=, a name to recognise repeated epochs.")
     _register_format(spark)
-    options = {**into(job, source), "query": query or streaming, "epoch": str(epoch), "end": str(bool(end)).lower()}
-    if streaming is not None and end is None:
-        # The frames of foreachBatch belong to a clone of the session that started the query.
-        follow_foreach_batch(SparkSession.builder.getOrCreate(), streaming, Target.from_options(into(job, source)))
-    with spark_errors(f"handoff of epoch {epoch} to job {job.name!r}"):
+    target = into(job, source)
+    options = {**target, "query": name, "epoch": str(epoch), "end": str(bool(end)).lower()}
+    with ExitStack() as around:
+        if streaming is not None:
+            options["checkpoint"] = checkpoint_key(checkpoint_of(streaming), query)
+            batch = MicroBatch(streaming, spark.sparkContext.getLocalProperty(JOB_GROUP), epoch)
+            place = Destination(target["job"], target["generation"], target.get("source", ""), name)
+            around.enter_context(_SENDS.once(batch, place))
+        if streaming is not None and end is None:
+            # The frames of foreachBatch belong to a clone of the session that started the query.
+            follow_foreach_batch(SparkSession.builder.getOrCreate(), streaming, Target.from_options(target))
+        around.enter_context(spark_errors(f"handoff of epoch {epoch} to job {job.name!r}"))
         frame.write.format(FORMAT).options(**options).mode("append").save()
 
 

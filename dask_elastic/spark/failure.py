@@ -13,11 +13,22 @@ from dask_elastic.vocab.errors import ElasticError
 
 JVM_FRAME = re.compile(r"^\s+(at [\w.$/<>]+.*\(.*\)|\.\.\. \d+ more)$|^(Driver stacktrace:|\s*Suppressed: .*)$")
 PYTHON_FRAME = re.compile(r'^\s*File "(?P<path>[^"]*)", line \d+')
-FOREIGN = re.compile(r"[/\\](pyspark|py4j|pyspark\.zip|py4j-[^/\\]*\.zip)[/\\]")
+FOREIGN = re.compile(
+    r"[/\\](pyspark|py4j|pyspark\.zip|py4j-[^/\\]*\.zip|concurrent[/\\]futures|asyncio"
+    r"|dask_elastic[/\\](connectors|runtime|spark|topology))[/\\]"
+)
+# A Python traceback without a frame of the user's code.
+EMPTY = re.compile(r"(An exception was thrown from the Python worker:\n)?Traceback \(most recent call last\):\n(?=\S)")
+OWN_CLASS = re.compile(r"^dask_elastic\.([\w]+\.)+(?=[A-Z])", re.MULTILINE)
+GENERIC = re.compile(r"^(Writing job (failed|aborted)|Job aborted)\.?$")
 CAUSED_BY = re.compile(r"^Caused by: ", re.MULTILINE)
 # Text that Spark adds around the cause: the state of a stream, and numbered calls.
 AFTERWARDS = re.compile(r"\n+(JVM stacktrace:|=== Streaming Query ===).*", re.DOTALL)
 CALL = re.compile(r"^An error occurred while calling [\w.$]+\n: ")
+# What a thread throws whose streaming query is being stopped.
+INTERRUPTED = re.compile(
+    r"java\.(lang\.InterruptedException|io\.InterruptedIOException|nio\.channels\.ClosedByInterruptException)"
+)
 QUERY = re.compile(r"^\[STREAM_FAILED\] Query \[id = [^\]]*\] terminated with exception: ")
 PLAN = re.compile(r";\n['!~]*[A-Z]\w*\b[^\n]*(\n[ :+|]+-?[^\n]*)*\n*$")
 STATE = re.compile(r"[ \n]*SQLSTATE: \w{5}")
@@ -37,6 +48,9 @@ class SparkFailed(ElasticError):
 @contextmanager
 def spark_errors(doing: str) -> Iterator[None]:
     r"""Convert an error of Spark within a block to `SparkFailed` with its cause.
+
+    The interruption of a function of `foreachBatch`, whose query is being stopped, stays as it is: Spark recognises it
+    by the text of Py4J's error, and otherwise takes the query for failed.
 
     Parameters
     ----------
@@ -59,6 +73,8 @@ def spark_errors(doing: str) -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JError) as error:
+        if isinstance(error, Py4JError) and INTERRUPTED.search(str(error)):
+            raise
         raise SparkFailed(f"{doing}: {cause(error)}") from None
 
 
@@ -77,7 +93,9 @@ def cause(error: BaseException) -> str:
     """
     if isinstance(error, Py4JNetworkError):
         return f"Spark's JVM does not answer; it has probably ended ({error}). Start a new Python process."
-    return innermost(str(error))
+    text = innermost(str(error))
+    further = getattr(error, "_cause", None)
+    return cause(further) if GENERIC.match(text) and further is not None else text
 
 
 def innermost(text: str) -> str:
@@ -98,6 +116,7 @@ def innermost(text: str) -> str:
     text = QUERY.sub("", CALL.sub("", text))
     lines = [line for line in _own_frames(text.splitlines()) if not JVM_FRAME.match(line)]
     text = CAUSED_BY.split("\n".join(lines))[-1]
+    text = OWN_CLASS.sub("", EMPTY.sub("", text))
     text = STATE.sub("", PLAN.sub("", text.rstrip()))
     return JAVA_CLASS.sub("", text.strip())
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from dask_elastic.spark.failure import innermost
@@ -14,13 +15,13 @@ from dask_elastic.spark.staging_connection import end_source
 from dask_elastic.spark.target import FORMAT, Target
 from dask_elastic.vocab.errors import ElasticError
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 logger = logging.getLogger("dask_elastic.spark")
 
 WRITES = "WriteToMicroBatchDataSource"
 """The class name of the plan of a query that writes to a data source, not to a function."""
+
+TEMPORARY = "temporary-"
+"""What the names of checkpoints begin with that Spark creates for queries without one."""
 
 _FOLLOWED: weakref.WeakSet[SparkSession] = weakref.WeakSet()
 _FOREACH_BATCH: dict[str, set[Target]] = {}
@@ -56,7 +57,7 @@ class QueryEndListener(StreamingQueryListener):
         targets = _FOREACH_BATCH.pop(str(event.id), set())
         query = self.running.get(str(event.runId))
         try:
-            if event.exception is None:
+            if event.exception is None or _stopped(event):
                 for target in targets | _written(str(event.id), query):
                     _end(str(event.id), target)
         finally:
@@ -90,6 +91,37 @@ def follow_foreach_batch(spark: SparkSession, query: str, target: Target) -> Non
     """
     _FOREACH_BATCH.setdefault(query, set()).add(target)
     follow_queries(spark)
+
+
+def _stopped(event: Any) -> bool:
+    """Return whether an error is the end of a Spark job that was cancelled because its query was stopped.
+
+    `query.stop()` cancels the jobs of the query before it interrupts its thread. If the function of `foreachBatch` runs
+    one at that moment, it may see either first; Spark takes a cancelled job in such a function for an error.
+    """
+    return f"cancelled part of cancelled job group {event.runId}" in event.exception
+
+
+def checkpoint_of(query: str) -> str:
+    """Return the location of the checkpoint of a running query; empty if Spark deletes it with the query.
+
+    Parameters
+    ----------
+    query : str
+        Spark's id of the query. It stands for its checkpoint where the query is not found.
+
+    Returns
+    -------
+    str
+        The URI.
+    """
+    try:
+        found = SparkSession.builder.getOrCreate().streams.get(query)
+        location = query if found is None else str(found._jsq.streamingQuery().resolvedCheckpointRoot())
+    except Py4JError as error:
+        logger.debug("the checkpoint of query %s is unknown: %s", query, innermost(str(error)))
+        return query
+    return "" if location.rpartition("/")[2].startswith(TEMPORARY) else location
 
 
 def _end(query: str, target: Target) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import pickle
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -121,7 +122,10 @@ def stage(target: Target, attempt: AttemptId, places: StagingPlaces, batches: It
                 schema = batch.schema.serialize().to_pybytes()
                 begin = BeginAttempt(attempt, target.job, places.generation, places.source, instance, schema)
                 loop.run(sender.begin(begin))
-            digest.add(batch)
+                # The order of columns may change between two attempts; the source has one of its own.
+                names = batch.schema.names
+                by_name = sorted(range(len(names)), key=names.__getitem__)
+            digest.add(batch.select(by_name))
             sender.wait()
             sender.sending = loop.begin(sender.send(batch.serialize()))
         if sender is not None:
@@ -160,8 +164,20 @@ class _Sender:
         self._comm: Comm | None = None
         self._unacknowledged = 0
 
+    @contextmanager
+    def _named_loss(self) -> Iterator[None]:
+        """Name worker and job where the connection breaks."""
+        try:
+            yield
+        except OSError as error:
+            raise HandoffError(
+                f"job {self.target.job!r}: worker {self.address} closed the connection while it staged rows ({error}). "
+                "It was probably killed or has left the cluster; job.wait() shows whether the job has failed."
+            ) from error
+
     async def begin(self, begin: BeginAttempt) -> None:
-        _answer(await self._first_reply({"begin": encode(BeginAttempt, begin)}), "taken")
+        with self._named_loss():
+            _answer(await self._first_reply({"begin": encode(BeginAttempt, begin)}), "taken")
 
     async def _first_reply(self, message: dict[str, Any]) -> dict[str, Any]:
         """Send the first message over an idle or new connection, and return the answer."""
@@ -181,16 +197,18 @@ class _Sender:
     async def send(self, chunk: pa.Buffer) -> None:
         assert self._comm is not None
         self._unacknowledged += chunk.size
-        await self._comm.write({"chunk": to_serialize(memoryview(chunk))})
-        while self._unacknowledged > WINDOW:
-            await self._read_acknowledgement()
+        with self._named_loss():
+            await self._comm.write({"chunk": to_serialize(memoryview(chunk))})
+            while self._unacknowledged > WINDOW:
+                await self._read_acknowledgement()
 
     async def end(self) -> None:
         assert self._comm is not None
-        while self._unacknowledged:
-            await self._read_acknowledgement()
-        await self._comm.write({"end": True})
-        _answer(await self._comm.read(), "staged")
+        with self._named_loss():
+            while self._unacknowledged:
+                await self._read_acknowledgement()
+            await self._comm.write({"end": True})
+            _answer(await self._comm.read(), "staged")
         _idle(self.target, self.address).append(self._comm)
         self._comm = None
 
@@ -213,7 +231,7 @@ async def _connected(target: Target, address: str) -> Comm:
     try:
         return await connect(address, **target.connection_args())
     except (TimeoutError, OSError) as error:
-        raise HandoffError(f"Dask at {address} cannot be reached from Spark: {error}") from error
+        raise HandoffError(f"job {target.job!r}: Dask at {address} cannot be reached from Spark: {error}") from error
 
 
 def _idle(target: Target, address: str) -> list[Comm]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,7 @@ FORMAT = "dask_elastic"
 """The name of the Spark format."""
 
 TLS_OPTIONS = ("tls_ca_file", "tls_client_cert", "tls_client_key")
-OPTIONS = ("job", "source", "address", "query", "epoch", "end", "generation", *TLS_OPTIONS)
+OPTIONS = ("job", "source", "address", "query", "epoch", "end", "generation", "checkpoint", *TLS_OPTIONS)
 SPARKS_OWN = ("path", "checkpointlocation")
 
 
@@ -40,6 +41,8 @@ class Target:
         (None: yes).
     generation : int or None
         The generation of the job. A query that wrote to an earlier generation does not end the source of a later one.
+    checkpoint : str or None
+        The checkpoint of the streaming query; `handoff` adds the name of the query, if it has one.
     tls : tuple of (str, str)
         Files with the credentials, by the names of `distributed.Security`.
     """
@@ -51,6 +54,7 @@ class Target:
     epoch: int | None = None
     end: bool | None = None
     generation: int | None = None
+    checkpoint: str | None = None
     tls: tuple[tuple[str, str], ...] = ()
 
     @classmethod
@@ -61,7 +65,7 @@ class Target:
         ----------
         options : mapping of str to str
             ``job``, and optionally ``source``, ``address``, ``query``, ``epoch``, ``end``, ``generation``,
-            ``tls_ca_file``, ``tls_client_cert``, ``tls_client_key``. The default of ``address`` is
+            ``checkpoint``, ``tls_ca_file``, ``tls_client_cert``, ``tls_client_key``. The default of ``address`` is
             ``scheduler-address`` in Dask's configuration.
 
         Returns
@@ -103,6 +107,7 @@ class Target:
             epoch=_number(given, "epoch", "the number of the micro-batch"),
             end=_flag(given),
             generation=_number(given, "generation", "the job's generation, as `into` returns it"),
+            checkpoint=given.get("checkpoint", given.get("checkpointlocation")),
             tls=tls,
         )
 
@@ -112,6 +117,30 @@ class Target:
             return dict(Security().get_connection_args("client"))
         security = Security(**dict(self.tls), require_encryption=True)
         return dict(security.get_connection_args("client"))
+
+
+def checkpoint_key(location: str, query: str | None) -> str:
+    """Return the text that identifies a checkpoint, and the name that the program gave the query.
+
+    Parameters
+    ----------
+    location : str
+        The path or URI of the checkpoint, as the user or Spark writes it; empty if unknown.
+    query : str or None
+        The name, which tells apart several handoffs of one query.
+
+    Returns
+    -------
+    str
+        Equal for the same checkpoint and name.
+
+    Examples
+    --------
+    >>> checkpoint_key("file:///data/checkpoint/", None), checkpoint_key("/data/checkpoint", "late")
+    ('/data/checkpoint', '/data/checkpoint#late')
+    """
+    path = re.sub("^file:/+", "/", location).rstrip("/")
+    return path if query is None else f"{path}#{query}"
 
 
 def _number(given: Mapping[str, str], option: str, what: str) -> int | None:

@@ -74,6 +74,8 @@ class Source(ABC):
         For a pushed source that receives whole epochs from another engine: the most epochs that wait; 0 otherwise.
     staging_bytes : int
         For such a source: the most bytes of rows that an instance holds in memory until they are read.
+    on_reset : str
+        For such a source: "accept" if a query may skip epochs or repeat its input, "fail" if not.
 
     Examples
     --------
@@ -106,6 +108,7 @@ class Source(ABC):
     sent_schema: pa.Schema | None = None
     epochs: int = 0
     staging_bytes: int = 0
+    on_reset: str = "fail"
 
     def columns_read(self, columns: tuple[str, ...] | None) -> Source:
         """Return this source, pruned to the columns that the topology reads.

@@ -3,7 +3,53 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import NamedTuple
+
+
+class EpochKind(Enum):
+    """Who numbers the epochs of a query.
+
+    Attributes
+    ----------
+    BATCH
+        The query is one batch with a unique name, which is never repeated.
+    NAMED
+        The program that sends them.
+    FOREACH_BATCH
+        Spark, from 0; the function of `foreachBatch` may skip some.
+    STREAM
+        Spark, from 0; each one is sent.
+    """
+
+    BATCH = "batch"
+    NAMED = "named"
+    FOREACH_BATCH = "foreachBatch"
+    STREAM = "stream"
+
+    @property
+    def streaming(self) -> bool:
+        """Whether Spark counts the epochs in the checkpoint of a streaming query."""
+        return self in (EpochKind.FOREACH_BATCH, EpochKind.STREAM)
+
+
+class EpochOrigin(NamedTuple):
+    """The origin of an epoch.
+
+    Parameters
+    ----------
+    kind : EpochKind
+        Who numbers the epochs.
+    checkpoint : str
+        The checkpoint of the streaming query, with the name that the program gave the query, if any. Empty if
+        unknown.
+    """
+
+    kind: EpochKind
+    checkpoint: str = ""
+
+
+NAMED = EpochOrigin(EpochKind.NAMED)
 
 
 class AttemptId(NamedTuple):

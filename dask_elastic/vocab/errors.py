@@ -206,3 +206,7 @@ class HandoffError(ElasticError):
 
 class EpochConflict(HandoffError):
     """An epoch was delivered again with rows that differ from those that were committed."""
+
+
+class SourceReset(HandoffError):
+    """A streaming query skips epochs that the job does not have, or repeats input that the job has."""

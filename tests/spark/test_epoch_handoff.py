@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
+import time
 from pathlib import Path
 
 import dask
@@ -22,7 +24,7 @@ from dask_elastic.spark.failure import spark_errors
 from dask_elastic.spark.staging_connection import call_scheduler as call_from_spark
 from dask_elastic.spark.staging_connection import end_source
 from dask_elastic.spark.target import Target
-from dask_elastic.vocab.errors import EpochConflict, JobFailed
+from dask_elastic.vocab.errors import EpochConflict, HandoffError, JobFailed
 
 KEYS = 10
 NOW = {"availableNow": True}
@@ -184,6 +186,29 @@ def test_epoch_repeated_with_other_rows_fails_the_job(spark, client):
     assert isinstance(job.error, EpochConflict)
 
 
+def test_query_that_skips_or_repeats_rows_is_refused_and_the_job_keeps_running(spark, client, files):
+    register(spark)
+    arrive(spark, files, "part-0", 0, 100)
+    stream = spark.readStream.schema("k bigint, v bigint").json(str(files))
+    job = counting(client, stream.schema)
+    start(stream, job, files.parent, end="false").awaitTermination()
+    commits = files.parent / "checkpoint" / "commits"
+    committed = (commits / "0").read_text()
+    shutil.rmtree(files.parent / "checkpoint")
+    with pytest.raises(SparkFailed, match="up to 0 with the same checkpoint"), spark_errors("repeating"):
+        start(stream, job, files.parent).awaitTermination()
+    # As if this query had sent its first micro-batch to an earlier job.
+    commits.mkdir(exist_ok=True)
+    (commits / "0").write_text(committed)
+    arrive(spark, files, "part-1", 100, 200)
+    with pytest.raises(SparkFailed, match="sends epoch 1, but epoch 0 is not in this job"), spark_errors("skipping"):
+        start(stream, job, files.parent).awaitTermination()
+    assert job.status == "running"
+    job.end_of_input()
+    job.wait(60, progress=False)
+    check(job, 0, 100)
+
+
 def test_rows_of_failed_attempts_are_dropped(spark, client, tmp_path):
     marks = str(tmp_path)
 
@@ -328,6 +353,46 @@ def test_foreach_batch_can_send_each_micro_batch_by_handoff(spark, client, files
     job.wait(60, progress=False)
     assert epochs == [0, 1, 2]
     check(job, 0, 300)
+
+
+def test_query_stopped_within_a_handoff_finishes_the_job(spark, client, files, wait_until):
+    arrive(spark, files, "part-0", 0, 100)
+    stream = read(spark, files)
+    job = counting(client, stream.schema)
+    begun, released = files.parent / "begun", files.parent / "released"
+    waiting = wait_within_task(str(begun), str(released))
+
+    def send(frame, epoch):
+        rows = frame if epoch == 0 else frame.mapInArrow(waiting, frame.schema)
+        handoff(rows, epoch, job)
+        with pytest.raises(HandoffError, match=r"source 'rows': .* has already handed over rows of epoch 0"):
+            handoff(rows.limit(1), epoch, job, source="rows")
+        handoff(rows.where("k < 0"), epoch, job, query="negative")
+        arrive(spark, files, "part-1", 100, 200)
+
+    query = stream.writeStream.foreachBatch(send).option("checkpointLocation", str(files.parent / "c"))
+    query = query.trigger(processingTime="100 milliseconds").start()
+    try:
+        wait_until(begun.exists, "the second handoff begins")
+        query.stop()
+    finally:
+        released.touch()
+    job.wait(60, progress=False)
+    assert query.exception() is None
+    check(job, 0, 100)
+
+
+def wait_within_task(begun: str, released: str):
+    """Return a function on batches that waits until the second file exists, or its executor cancels it."""
+
+    def work(batches):
+        Path(begun).touch()
+        deadline = time.monotonic() + 60
+        while not Path(released).exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        yield from batches
+
+    return work
 
 
 def test_handoff_to_cluster_with_tls(spark):

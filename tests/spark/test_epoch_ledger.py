@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_elastic.runtime.scheduler.epoch_ledger import EpochLedger
-from dask_elastic.vocab.epoch import AttemptId, StagedPart
-from dask_elastic.vocab.errors import EpochConflict, HandoffError
+from dask_elastic.runtime.scheduler.query_positions import QueryPositions
+from dask_elastic.vocab.epoch import AttemptId, EpochKind, EpochOrigin, StagedPart
+from dask_elastic.vocab.errors import EpochConflict, HandoffError, SourceReset
 
 INSTANCES = 2
 
@@ -124,3 +125,69 @@ def test_backlog_counts_only_concerned_instances():
     ledger.commit("q", 1, parts("q", 1, [1]))
     second = parts("q", 2, [1, 1])[1:]
     assert (ledger.backlog(), ledger.backlog(second), ledger.pending(0, after=1)[0].epoch) == (2, 0, 1)
+
+
+def streaming(kind=EpochKind.STREAM, checkpoint="/checkpoint"):
+    return EpochOrigin(kind, checkpoint)
+
+
+@pytest.mark.parametrize("kind", [EpochKind.STREAM, EpochKind.FOREACH_BATCH])
+def test_streaming_query_that_begins_above_epoch_zero_is_refused_unless_accepted(kind):
+    ledger = EpochLedger(INSTANCES, positions=QueryPositions("job 'j', source 's'"))
+    gap = r"job 'j', source 's': query q sends epoch 3, but epochs 0 to 2 are not in this job.*on_reset='accept'"
+    with pytest.raises(SourceReset, match=gap):
+        ledger.commit("q", 3, parts("q", 3, [1]), streaming(kind))
+    assert ledger.epochs == 0
+    accepting = EpochLedger(INSTANCES, positions=QueryPositions(accept=True))
+    assert accepting.commit("q", 3, parts("q", 3, [1]), streaming(kind)).number == 1
+
+
+def test_only_functions_of_foreach_batch_may_skip_later_epochs():
+    ledger = EpochLedger(INSTANCES)
+    ledger.commit("q", 0, parts("q", 0, [1]), streaming())
+    with pytest.raises(SourceReset, match="sends epoch 2, but epoch 1 is not in this job"):
+        ledger.commit("q", 2, parts("q", 2, [1]), streaming())
+    ledger.commit("q", 1, parts("q", 1, [1]), streaming())
+    assert ledger.known("q", 1, parts("q", 1, [1]), streaming())
+    calls = streaming(EpochKind.FOREACH_BATCH, "/other")
+    for epoch in (0, 2, 7):
+        ledger.commit("calls", epoch, parts("calls", epoch, [1]), calls)
+
+
+def test_query_whose_checkpoint_was_deleted_is_refused_unless_accepted():
+    for accept in (False, True):
+        ledger = EpochLedger(INSTANCES, positions=QueryPositions(accept=accept))
+        ledger.commit("old", 0, parts("old", 0, [1]), streaming())
+        if accept:
+            ledger.commit("new", 0, parts("new", 0, [1]), streaming())
+            continue
+        with pytest.raises(SourceReset, match="old has committed epochs up to 0 with the same checkpoint"):
+            ledger.commit("new", 0, parts("new", 0, [1]), streaming())
+        ledger.commit("new", 0, parts("new", 0, [1]), streaming(checkpoint="/elsewhere"))
+
+
+def test_second_query_without_known_checkpoint_is_refused():
+    ledger = EpochLedger(INSTANCES)
+    ledger.commit("p", 0, parts("p", 0, [1]), streaming(checkpoint=""))
+    with pytest.raises(SourceReset, match="the checkpoints of both are unknown"):
+        ledger.commit("q", 0, parts("q", 0, [1]), streaming(checkpoint=""))
+
+
+def test_named_batches_may_have_any_epochs():
+    ledger = EpochLedger(INSTANCES)
+    for epoch in (5, 2, 9):
+        ledger.commit("nightly", epoch, parts("nightly", epoch, [1]))
+
+
+def test_batches_without_a_name_are_forgotten_after_they_are_read():
+    ledger = EpochLedger(1, kept=3)
+    unnamed = EpochOrigin(EpochKind.BATCH)
+    names = [f"batch-{number}" for number in range(10)]
+    for name in names:
+        ledger.commit(name, 0, parts(name, 0, [1]), unnamed)
+    assert all(ledger.known(name, 0, parts(name, 0, [1]), unnamed) for name in names)  # nothing is read yet
+    for record in ledger.pending(0):
+        ledger.acknowledge(0, record.number)
+    remembered = [name for name in names if ledger.chosen(name, 0)]
+    assert remembered == names[-3:]
+    assert ledger.epochs == ledger.rows == 10

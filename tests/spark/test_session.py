@@ -11,9 +11,10 @@ import pyspark
 import pytest
 from distributed import Client, LocalCluster
 from distributed.security import Security
+from pyspark.errors import PySparkException
 
 from dask_elastic.spark.dask_access import access, grant_access
-from dask_elastic.spark.failure import SparkFailed, innermost, spark_errors
+from dask_elastic.spark.failure import SparkFailed, cause, innermost, spark_errors
 from dask_elastic.spark.session import session
 
 ROOT = Path(__file__).parents[2]
@@ -228,6 +229,36 @@ def test_spark_errors_show_cause_without_stack(spark, tmp_path):
 def test_innermost_returns_the_last_cause():
     text = "An error occurred while calling o1.x.\n: a.b.OuterException: out\n\tat a.b(c)\nCaused by: a.InError: in\n"
     assert innermost(text) == "InError: in"
+
+
+SENT = """An exception was thrown from the Python worker:
+Traceback (most recent call last):
+{user}  File "/opt/dask_elastic/spark/data_source.py", line 118, in write
+    return _staged(self.target, iterator)
+           ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+  File "/usr/lib/python3.11/concurrent/futures/_base.py", line 461, in result
+    self = None
+dask_elastic.vocab.errors.SchemaMismatch: column 'k': int32 instead of int64."""
+
+
+def test_innermost_omits_the_frames_of_this_package():
+    assert innermost(SENT.format(user="")) == "SchemaMismatch: column 'k': int32 instead of int64."
+    user = '  File "/home/me/dask_elastic/job.py", line 3, in work\n    yield batch\n'
+    assert innermost(SENT.format(user=user)).splitlines() == [
+        "An exception was thrown from the Python worker:",
+        "Traceback (most recent call last):",
+        '  File "/home/me/dask_elastic/job.py", line 3, in work',
+        "    yield batch",
+        "SchemaMismatch: column 'k': int32 instead of int64.",
+    ]
+
+
+def test_cause_replaces_a_text_that_says_only_that_writing_failed():
+    outer, inner = PySparkException("Writing job failed."), PySparkException("worker tcp://a:1 was lost")
+    outer._cause = inner
+    assert cause(outer) == "worker tcp://a:1 was lost"
+    inner._cause = PySparkException("deeper")
+    assert cause(inner) == "worker tcp://a:1 was lost"
 
 
 def test_other_errors_pass_unchanged():

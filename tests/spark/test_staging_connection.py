@@ -6,13 +6,17 @@ import asyncio
 
 import pyarrow as pa
 import pytest
+from distributed.comm.core import CommClosedError
+from pyspark.sql.types import ArrayType, MapType, StringType, StructField, StructType, VariantType
 
+from dask_elastic import sources
 from dask_elastic.runtime.protocol.handoff_calls import StagingPlaces
-from dask_elastic.spark import staging_connection
+from dask_elastic.spark import data_source, staging_connection
+from dask_elastic.spark.data_source import BatchWriter, Staged
 from dask_elastic.spark.staging_connection import WINDOW, stage
 from dask_elastic.spark.target import Target
-from dask_elastic.vocab.epoch import AttemptId
-from dask_elastic.vocab.errors import HandoffError
+from dask_elastic.vocab.epoch import NAMED, AttemptId, StagedPart
+from dask_elastic.vocab.errors import HandoffError, NodeLost, TopologyError
 
 ROWS = pa.record_batch({"n": pa.array(range(40_000), pa.int64())})
 CHUNK = ROWS.serialize().size
@@ -35,7 +39,7 @@ class SlowWorker:
         if "begin" in message:
             self.unacknowledged.append(0)
         elif "chunk" in message:
-            self.unacknowledged.append(CHUNK)
+            self.unacknowledged.append(message["chunk"].data.nbytes)
             self.most = max(self.most, sum(self.unacknowledged))
         self.ended |= "end" in message
 
@@ -57,7 +61,7 @@ class SlowWorker:
 def stage_into(monkeypatch):
     """Return a function that stages a number of chunks at a slow worker."""
 
-    def run(worker, chunks):
+    def run(worker, chunks, rows=ROWS):
         async def connected(target, address):
             return worker
 
@@ -65,7 +69,7 @@ def stage_into(monkeypatch):
         monkeypatch.setattr(staging_connection, "_IDLE", {})
         places = StagingPlaces(1, "rows", ("tcp://slow",))
         target = Target("tcp://scheduler", "job")
-        return stage(target, AttemptId("q", 0, 0, "a"), places, (ROWS for _ in range(chunks)))
+        return stage(target, AttemptId("q", 0, 0, "a"), places, (rows for _ in range(chunks)))
 
     return run
 
@@ -86,3 +90,50 @@ def test_refusal_of_worker_is_raised_and_closes_the_connection(stage_into):
     staging_connection.background_loop().run(asyncio.sleep(0))
     assert worker.aborted
     assert not worker.ended
+
+
+def test_digest_does_not_depend_on_the_order_of_columns(stage_into):
+    rows = pa.record_batch({"b": [1, 2], "a": ["x", "y"], "c": [2, 1]})
+    part = stage_into(SlowWorker(), 1, rows)
+    assert stage_into(SlowWorker(), 1, rows.select(["c", "a", "b"])).digest == part.digest
+    swapped = rows.rename_columns(["c", "a", "b"])
+    assert stage_into(SlowWorker(), 1, swapped).digest != part.digest
+
+
+def test_lost_worker_is_named_with_its_job(stage_into):
+    class LostWorker(SlowWorker):
+        async def read(self):
+            if self.taken == 2:
+                raise CommClosedError("in <TCP>: Stream is closed")
+            return await super().read()
+
+    worker = LostWorker()
+    with pytest.raises(HandoffError, match=r"job 'job': worker tcp://slow closed the connection .*Stream is closed"):
+        stage_into(worker, 4 * WINDOW // CHUNK)
+
+
+def test_abort_of_an_ended_job_does_not_hide_why_the_epoch_failed(monkeypatch):
+    def ended(target, call):
+        raise NodeLost("worker tcp://a:1 of job 'job' has left the cluster")
+
+    monkeypatch.setattr(data_source, "call_scheduler", ended)
+    part = StagedPart(AttemptId("q", 0, 0, "a"), 0, 1, 1)
+    BatchWriter(Target("tcp://scheduler", "job")).abort([Staged("q", 0, 1, "rows", NAMED, part)])
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        VariantType(),
+        ArrayType(StructType([StructField("x", VariantType())])),
+        MapType(StringType(), VariantType()),
+    ],
+)
+def test_variants_are_refused_by_source_and_writer(kind):
+    schema = StructType([StructField("a", StringType()), StructField("v", kind)])
+    with pytest.raises(TopologyError, match="columns v contain variants"):
+        sources.Spark(schema)
+    writing = data_source.DaskElasticSource({"job": "job", "address": "tcp://scheduler"})
+    for writer in (writing.writer, writing.streamWriter):
+        with pytest.raises(HandoffError, match="columns v contain variants"):
+            writer(schema, False)

@@ -33,7 +33,7 @@ def test_invalid_target_options_are_refused(options, message):
 def test_options_ignore_case_and_default_to_the_configuration():
     with dask.config.set({"scheduler-address": "tcp://host:8786"}):
         target = Target.from_options({"JOB": "flights", "Epoch": "3", "END": "True", "checkpointLocation": "/data"})
-    assert target == Target("tcp://host:8786", "flights", epoch=3, end=True)
+    assert target == Target("tcp://host:8786", "flights", epoch=3, end=True, checkpoint="/data")
     assert Target.from_options({**GIVEN, "tls_ca_file": "ca.pem"}).tls == (("tls_ca_file", "ca.pem"),)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal, get_args
 
 import pyarrow as pa
 from dask.utils import format_bytes, parse_bytes
@@ -12,7 +12,10 @@ from dask_elastic.connectors.sources.column_source import ColumnSource
 from dask_elastic.topology.schema import check_schema, plain_schema
 from dask_elastic.topology.source import SourceContext
 from dask_elastic.topology.state_kind import Duration
+from dask_elastic.topology.variant_columns import variant_columns
 from dask_elastic.vocab.errors import SourceError, TopologyError
+
+OnReset = Literal["fail", "accept"]
 
 
 class Spark(ColumnSource):
@@ -39,6 +42,10 @@ class Spark(ColumnSource):
     staging : str or int, default "256MiB"
         Bytes of rows that an instance keeps in memory. When committed rows fill it, Spark's writers block. If a single
         epoch exceeds it, the rest of that epoch is spilled to the worker's disk until the commit.
+    on_reset : str, default "fail"
+        What happens when a streaming query does not continue where this job has its rows from: it skips epochs,
+        because the job was submitted again, or repeats its input, because its checkpoint was deleted. "fail" fails
+        the query with `SourceReset`; "accept" takes its rows.
 
     Raises
     ------
@@ -71,6 +78,7 @@ class Spark(ColumnSource):
         parallel: int = 1,
         epochs: int = 2,
         staging: str | int = "256MiB",
+        on_reset: OnReset = "fail",
     ):
         super().__init__(rate=rate, event_time=event_time, slack=slack, parallel=parallel)
         found = _arrow_schema(schema)
@@ -82,7 +90,10 @@ class Spark(ColumnSource):
             raise TopologyError(
                 f"sources.Spark: epochs is {epochs!r}; give the number of epochs that may wait, 1 or more."
             )
+        if on_reset not in get_args(OnReset):
+            raise TopologyError(f'sources.Spark: on_reset is {on_reset!r}; give "fail" or "accept".')
         self.schema = plain_schema(found)
+        self.on_reset = on_reset
         self.epochs = epochs
         self.staging_bytes = _bytes(staging)
 
@@ -94,6 +105,7 @@ class Spark(ColumnSource):
         options = [] if self.epochs == 2 else [f"epochs={self.epochs}"]
         if self.staging_bytes != 256 * 2**20:
             options.append(f"staging={format_bytes(self.staging_bytes).replace(' ', '')!r}")
+        options += [f"on_reset={self.on_reset!r}"] if self.on_reset != "fail" else []
         return ", ".join([super().__repr__()[:-1], *options]) + ")"
 
     def check(self) -> None:
@@ -165,6 +177,12 @@ def _arrow_schema(schema: Any) -> pa.Schema:
     if hasattr(schema, "fieldNames"):
         from pyspark.sql.pandas.types import to_arrow_schema
 
+        variants = variant_columns(schema)
+        if variants:
+            raise TopologyError(
+                f"sources.Spark: columns {', '.join(variants)} contain variants, which a job has no type for; convert "
+                "them with to_json or variant_get."
+            )
         return to_arrow_schema(schema, timezone="UTC")
     raise TopologyError(
         f"sources.Spark takes a pyarrow Schema or Spark's StructType, such as frame.schema, not {schema!r}."

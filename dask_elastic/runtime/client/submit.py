@@ -168,7 +168,13 @@ def _summary(component: Component, inputs: Mapping[str, pa.Schema | None]) -> Co
     elif isinstance(operator, SourceOperator):
         source = operator.source
         sent = None if source.sent_schema is None else source.sent_schema.serialize().to_pybytes()
-        about |= {"instances": source.parallel, "pushed": source.pushed, "epochs": source.epochs, "sent_schema": sent}
+        about |= {
+            "instances": source.parallel,
+            "pushed": source.pushed,
+            "epochs": source.epochs,
+            "accepts_resets": source.on_reset == "accept",
+            "sent_schema": sent,
+        }
     return ComponentSummary(component.name, component.kind, component.inputs, component.operators, **about)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from dask_elastic.runtime.protocol.calls import Call
-from dask_elastic.vocab.epoch import AttemptId, StagedPart
+from dask_elastic.vocab.epoch import AttemptId, EpochOrigin, StagedPart
 
 # a writer to the scheduler
 
@@ -52,6 +52,8 @@ class CommitEpoch(Call[bool]):
         The source, and the streaming query that writes.
     epoch : int
         The micro-batch of the query.
+    origin : EpochOrigin
+        Who numbers the epochs.
     parts : tuple of StagedPart
         The attempts that Spark has chosen, one for each partition with rows.
     wait : float
@@ -63,6 +65,7 @@ class CommitEpoch(Call[bool]):
     source: str
     query: str
     epoch: int
+    origin: EpochOrigin
     parts: tuple[StagedPart, ...]
     wait: float
 

@@ -101,6 +101,8 @@ class ComponentSummary:
         Whether a client sends the rows of the source.
     epochs : int
         Epochs that may wait at an instance of a source for Spark; 0 for all others.
+    accepts_resets : bool
+        Whether such a source accepts queries that skip epochs or repeat their input.
     sent_schema : bytes or None
         The schema that the source declares for the rows that clients send, as an Arrow IPC message.
     empty_state : bytes or None
@@ -115,6 +117,7 @@ class ComponentSummary:
     shards: int
     pushed: bool = False
     epochs: int = 0
+    accepts_resets: bool = False
     sent_schema: bytes | None = None
     empty_state: bytes | None = None
 

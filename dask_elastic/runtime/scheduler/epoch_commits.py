@@ -26,9 +26,10 @@ from dask_elastic.runtime.protocol.remote_errors import Relayed, dump_error
 from dask_elastic.runtime.scheduler.epoch_ledger import EpochLedger
 from dask_elastic.runtime.scheduler.job_record import JobRecord
 from dask_elastic.runtime.scheduler.job_table import JobTable
+from dask_elastic.runtime.scheduler.query_positions import QueryPositions
 from dask_elastic.runtime.scheduler.worker_calls import WorkerCalls
 from dask_elastic.vocab.epoch import AttemptId, HandoffProgress, StagedPart
-from dask_elastic.vocab.errors import ElasticError, EpochConflict, HandoffError, JobEnded, UnknownOperator
+from dask_elastic.vocab.errors import ElasticError, EpochConflict, HandoffError, JobEnded, SourceReset, UnknownOperator
 
 if TYPE_CHECKING:
     from distributed import Scheduler
@@ -136,11 +137,13 @@ class EpochCommits:
             If it was committed before with other rows; the job fails, because one of the two is wrong.
         HandoffError
             If the job accepts no more epochs, or a staged part is lost.
+        SourceReset
+            If epochs before it are missing, or its query repeats the input of another one; the job keeps running.
         """
         record = self._of_generation(call.job, call.generation)
         commits = self._commits_of(record, call.source)
         async with commits.committing:
-            if self._known(record, commits, call):
+            if await self._known(record, commits, call):
                 await self._unstage(record, commits, call.query, call.epoch)
                 return True
             if not await commits.has_room(call.parts, call.wait):
@@ -148,7 +151,7 @@ class EpochCommits:
             try:
                 await self._seal(record, commits, call)
                 self._check_open(record)
-                committed = commits.ledger.commit(call.query, call.epoch, call.parts)
+                committed = commits.ledger.commit(call.query, call.epoch, call.parts, call.origin)
                 commits.rate.add(committed.rows, time.monotonic())
             except BaseException:
                 await self._unstage(record, commits, call.query, call.epoch)
@@ -165,9 +168,12 @@ class EpochCommits:
         async with commits.committing:
             await self._unstage(record, commits, call.query, call.epoch)
 
-    def _known(self, record: JobRecord, commits: SourceCommits, call: CommitEpoch) -> bool:
+    async def _known(self, record: JobRecord, commits: SourceCommits, call: CommitEpoch) -> bool:
         try:
-            return commits.ledger.known(call.query, call.epoch, call.parts)
+            return commits.ledger.known(call.query, call.epoch, call.parts, call.origin)
+        except SourceReset:
+            await self._unstage(record, commits, call.query, call.epoch)
+            raise
         except EpochConflict as error:
             self.fail(record, dump_error(error))
             raise
@@ -285,18 +291,19 @@ class EpochCommits:
         """Return the commits of a source that takes epochs."""
         key = (*record.generation_id, source)
         if key not in self._commits:
-            limits = {summary.name: summary.epochs for summary in record.spec.summaries}
-            limit = limits.get(source, 0)
-            if not limit:
-                takers = [name for name, count in limits.items() if count]
+            takers = {summary.name: summary for summary in record.spec.summaries if summary.epochs}
+            if source not in takers:
                 raise UnknownOperator(
-                    f"job {record.name!r} has no source {source!r} that takes epochs: choose from {takers}"
+                    f"job {record.name!r} has no source {source!r} that takes epochs: choose from {[*takers]}"
                 )
+            limit = takers[source].epochs
             instances = len(record.spec.homes[source])
             queues = [f"{record.name}/{source}[{instance}]" for instance in range(instances)]
             for queue in queues:
                 self._queues.create(name=queue, client=None, maxsize=limit)
-            self._commits[key] = SourceCommits(source, EpochLedger(instances), limit, queues)
+            place = f"job {record.name!r}, source {source!r}"
+            ledger = EpochLedger(instances, positions=QueryPositions(place, takers[source].accepts_resets))
+            self._commits[key] = SourceCommits(source, ledger, limit, queues)
         return self._commits[key]
 
     def _only_source(self, record: JobRecord) -> str:

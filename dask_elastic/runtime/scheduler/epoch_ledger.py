@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dask_elastic.routing.row_digest import MODULUS
-from dask_elastic.vocab.epoch import AttemptId, StagedPart
+from dask_elastic.runtime.scheduler.query_positions import QueryPositions
+from dask_elastic.vocab.epoch import NAMED, AttemptId, EpochKind, EpochOrigin, StagedPart
 from dask_elastic.vocab.errors import EpochConflict, HandoffError
 
 KEPT = 1_000
@@ -57,7 +58,10 @@ class EpochLedger:
         Instances of the source.
     kept : int
         How many acknowledged epochs of a query to remember. The ledger refuses older ones, because it does not know
-        whether they were committed; Spark repeats only the last.
+        whether they were committed; Spark repeats only the last. Likewise for all batches without a name together,
+        which only a commit repeats that is sent again over another connection.
+    positions : QueryPositions, optional
+        Refuses epochs that do not continue their query.
 
     Examples
     --------
@@ -76,8 +80,9 @@ class EpochLedger:
     []
     """
 
-    def __init__(self, instances: int, kept: int = KEPT):
+    def __init__(self, instances: int, kept: int = KEPT, positions: QueryPositions | None = None):
         self.instances = instances
+        self.positions = positions or QueryPositions()
         self.kept = kept
         self.rows = 0
         self.newest: EpochRecord | None = None
@@ -85,6 +90,7 @@ class EpochLedger:
         self._count = 0
         self._queries: dict[str, OrderedDict[int, EpochRecord]] = {}
         self._forgotten: dict[str, int] = {}
+        self._batches: OrderedDict[str, EpochRecord] = OrderedDict()
         self._pending: list[deque[EpochRecord]] = [deque() for _ in range(instances)]
 
     @property
@@ -92,7 +98,7 @@ class EpochLedger:
         """Number of committed epochs."""
         return self._count
 
-    def known(self, query: str, epoch: int, parts: Sequence[StagedPart]) -> bool:
+    def known(self, query: str, epoch: int, parts: Sequence[StagedPart], origin: EpochOrigin = NAMED) -> bool:
         """Return whether an epoch is committed already with the same rows.
 
         Parameters
@@ -103,11 +109,15 @@ class EpochLedger:
             The micro-batch.
         parts : sequence of StagedPart
             The attempts chosen for it.
+        origin : EpochOrigin
+            Who numbers the epochs.
 
         Raises
         ------
         EpochConflict
             If it was committed with other rows.
+        SourceReset
+            If it is not committed, and does not continue its query.
         HandoffError
             If the parts are not those of one epoch, or the epoch is too old to be remembered.
         """
@@ -119,6 +129,7 @@ class EpochLedger:
                     f"query {query}, epoch {epoch}: so old that the ledger has forgotten whether it was committed. "
                     "Submit the job again, and start the query with a new checkpoint."
                 )
+            self.positions.check(query, epoch, origin)
             return False
         if (record.rows, record.digest) != (rows, digest):
             raise EpochConflict(
@@ -128,7 +139,7 @@ class EpochLedger:
             )
         return True
 
-    def commit(self, query: str, epoch: int, parts: Sequence[StagedPart]) -> EpochRecord:
+    def commit(self, query: str, epoch: int, parts: Sequence[StagedPart], origin: EpochOrigin = NAMED) -> EpochRecord:
         """Record an epoch: from now on its rows belong to the job.
 
         Parameters
@@ -139,6 +150,8 @@ class EpochLedger:
             The micro-batch.
         parts : sequence of StagedPart
             The attempts chosen for it; none for an epoch without rows.
+        origin : EpochOrigin
+            Who numbers the epochs.
 
         Returns
         -------
@@ -150,8 +163,10 @@ class EpochLedger:
         HandoffError
             If the source has ended, or for the reasons of `known`.
         """
-        if self.known(query, epoch, parts):
-            return self._queries[query][epoch]
+        if self.known(query, epoch, parts, origin):
+            earlier = self._record(query, epoch)
+            assert earlier is not None
+            return earlier
         if self.closed:
             raise HandoffError(
                 f"query {query}, epoch {epoch}: the source has ended, it takes no more rows. The end of a query "
@@ -162,7 +177,11 @@ class EpochLedger:
         record = EpochRecord(self._count, query, epoch, rows, digest, tuple(sorted(parts)))
         self.rows += rows
         self.newest = record
-        self._queries.setdefault(query, OrderedDict())[epoch] = record
+        self.positions.advance(query, epoch, origin)
+        if origin.kind is EpochKind.BATCH:
+            self._batches[query] = record
+        else:
+            self._queries.setdefault(query, OrderedDict())[epoch] = record
         for instance, pending in enumerate(self._pending):
             if record.of_instance(instance):
                 pending.append(record)
@@ -204,11 +223,13 @@ class EpochLedger:
 
     def _record(self, query: str, epoch: int) -> EpochRecord | None:
         records = self._queries.get(query)
-        return None if records is None else records.get(epoch)
+        return self._batches.get(query) if records is None else records.get(epoch)
 
     def _forget(self, query: str) -> None:
-        records = self._queries[query]
         waiting = {record.number for pending in self._pending for record in pending}
+        while len(self._batches) > self.kept and next(iter(self._batches.values())).number not in waiting:
+            self._batches.popitem(last=False)
+        records = self._queries.get(query, OrderedDict())
         while len(records) > self.kept and next(iter(records.values())).number not in waiting:
             epoch, _ = records.popitem(last=False)
             self._forgotten[query] = max(epoch, self._forgotten.get(query, -1))
