@@ -42,6 +42,9 @@ class Feed(AbstractContextManager["Feed"], Protocol):
     def begin(self, jobs: Sequence[Job], flights: pa.Table, rate: float) -> None:
         """Start to feed running jobs with all flights, then end their sources."""
 
+    def stop(self) -> None:
+        """Stop feeding jobs that were stopped, while their cluster still runs."""
+
     def read(self, flights: pa.Table) -> pa.Table:
         """Return those of the flights that the source of a job reads."""
 

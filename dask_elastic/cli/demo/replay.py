@@ -88,6 +88,7 @@ class Replay:
                 click.echo("\nStopping the jobs and their workers.")
                 for job in jobs(client):
                     job.stop()
+                self.feed.stop()
                 raise
 
     def _cluster(self) -> AbstractContextManager[LocalCluster]:

@@ -61,6 +61,9 @@ class SentFeed:
         self._flights = flights.select(READ_COLUMNS)
         self._running = [self._threads.submit(_send, job, self._flights, max(1, int(rate))) for job in jobs]
 
+    def stop(self) -> None:
+        """Do nothing: sending to a stopped job raises."""
+
     def read(self, flights: pa.Table) -> pa.Table:
         """Return all flights."""
         return flights

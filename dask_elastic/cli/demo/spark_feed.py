@@ -78,10 +78,8 @@ class SparkFeed:
     def __exit__(self, *error: object) -> None:
         self._over.set()
         if self._starting.exception() is None:
-            spark = self._starting.result()
-            for query in spark.streams.active:
-                query.stop()
-            spark.stop()
+            self.stop()
+            self._starting.result().stop()
         self._threads.shutdown()
         self._directory.cleanup()
 
@@ -149,6 +147,13 @@ class SparkFeed:
             hidden.rename(self._folder / f"departures-{number:04}.csv")
             if number + 1 >= ahead and self._over.wait(FILE_SECONDS):
                 return
+
+    def stop(self) -> None:
+        """Stop the queries: at its end, each tells the cluster that its source ends."""
+        self._over.set()
+        if self._starting.done() and self._starting.exception() is None:
+            for query in self._starting.result().streams.active:
+                query.stop()
 
     def read(self, flights: pa.Table) -> pa.Table:
         """Return the flights that arrived; Spark drops the others."""
