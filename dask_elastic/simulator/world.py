@@ -12,7 +12,7 @@ import pyarrow as pa
 from dask_elastic.executor import events
 from dask_elastic.executor.drivers.steps import Steps
 from dask_elastic.executor.emitter import Emitter
-from dask_elastic.executor.error_policy import DeadLetter, ErrorPolicy
+from dask_elastic.executor.error_policy import ErrorPolicy, FailedRows
 from dask_elastic.executor.inputs import Inputs, timed_components
 from dask_elastic.executor.processor import Processor
 from dask_elastic.executor.remote import RemotePart
@@ -81,7 +81,7 @@ class World:
         self.event_times = EventTimes(self.options.event_time)
         self.clocks: dict[ExecutorId, SourceClock] = {}
         self._timed = timed_components(components)
-        self.dead_letters: list[DeadLetter] = []
+        self.dead_letters: list[FailedRows] = []
         self.homes: dict[ExecutorId, ExecutorFibers] = {}
         self.remotes: dict[tuple[int, ExecutorId], RemoteFibers] = {}
         self.sinks: dict[ExecutorId, SimulatedSink] = {}
