@@ -75,7 +75,7 @@ class World:
         self.options = options or WorldOptions()
         self.placement = placement
         self.components = {component.name: component for component in components}
-        self.schedule = Schedule(random, self.options.step_seconds, keep_history=self.options.check)
+        self.schedule = Schedule(random, self.options.step_seconds, self.options.check, self.options.pauses)
         self.network = Network(self.schedule, self._receive, self.options.repeats)
         self.ledger = Ledger(self.options.order)
         self.event_times = EventTimes(self.options.event_time)
@@ -87,7 +87,7 @@ class World:
         self.sinks: dict[ExecutorId, SimulatedSink] = {}
         self.credits: dict[tuple[ExecutorId, ExecutorId], Credits] = {}
         self.touched: set[ExecutorId] = set()
-        self.invariants = Invariants()
+        self.invariants = Invariants(states=self.options.pauses > 0)
         self._changes: Counter[ExecutorId] = Counter()
         self.open: set[ExecutorId] = set()
         self.spaces = {
