@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import pyarrow as pa
 
-from dask_elastic.executor.error_policy import ErrorPolicy
+from dask_elastic.executor.error_policy import ErrorPolicy, Errors, RunRange
 from dask_elastic.routing.hashing import hash_keys
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.routing.split import split_by_executor
@@ -200,8 +200,8 @@ def sliced(rows: pa.RecordBatch) -> Sequence[pa.RecordBatch]:
 
 def _on_range(
     apply: Callable[[pa.RecordBatch], list[pa.RecordBatch]], rows: pa.RecordBatch
-) -> Callable[[int, int], list[pa.RecordBatch]]:
-    def run(start: int, stop: int) -> list[pa.RecordBatch]:
+) -> RunRange[pa.RecordBatch]:
+    def run(start: int, stop: int, errors: Errors | None) -> list[pa.RecordBatch]:
         whole = start == 0 and stop == rows.num_rows
         return apply(rows if whole else rows.slice(start, stop - start))
 

@@ -5,65 +5,76 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
 import pyarrow as pa
 
+from dask_elastic.executor.row_search import RowSearch
 from dask_elastic.vocab.errors import ElasticError, UserCodeError
 
 Result = TypeVar("Result")
 OnError = Literal["fail", "skip"]
 
+Errors: TypeAlias = dict[int, str]
+"""The error of each failing row, as text, by the row's position in a range."""
+
+RunRange: TypeAlias = Callable[[int, int, Errors | None], list[Result]]
+"""``run(start, stop, errors)`` processes a range of rows; it has no effect if it raises.
+
+Logic that can tell which of its rows raise processes all others, and enters them in `errors` unless this is None.
+"""
+
 
 @dataclass(frozen=True)
-class DeadLetter:
-    """A row for which user code raised.
+class FailedRows:
+    """Rows of one batch on which user code raised.
 
     Parameters
     ----------
     operator : str
         The operator whose code raised.
-    error : str
-        The exception as text, with its type.
+    errors : list of str
+        The exception of each row as text, with its type.
     rows : pyarrow.RecordBatch
-        The row, as the operator received it.
+        The rows, as the operator received them.
     """
 
     operator: str
-    error: str
+    errors: list[str]
     rows: pa.RecordBatch
 
 
 class ErrorPolicy:
-    """Runs user code on ranges of rows.
+    """Runs user code on ranges of rows; belongs to one thread.
 
     Parameters
     ----------
     on_error : {"fail", "skip"}
         Whether an exception fails the job, or its row becomes a dead letter.
-    add_dead_letter : callable
-        Takes the `DeadLetter` of each skipped row.
+    add_dead_letters : callable
+        Takes the `FailedRows` of each batch with failing rows.
 
     Notes
     -----
-    To find the faulty rows under "skip", a range that raised is run again in halves. Errors of dask_elastic itself,
-    such as a missing column, always fail the job: no row is at fault.
+    Under "skip", failing rows that the logic has not found itself are found by a `RowSearch`. Errors of dask_elastic
+    itself, such as a missing column, always fail the job: no row is at fault.
     """
 
-    def __init__(self, on_error: OnError, add_dead_letter: Callable[[DeadLetter], None]):
+    def __init__(self, on_error: OnError, add_dead_letters: Callable[[FailedRows], None]):
         self.on_error = on_error
-        self.add_dead_letter = add_dead_letter
+        self.add_dead_letters = add_dead_letters
         self._batches: dict[str, int] = {}
+        self._searches: dict[str, RowSearch] = {}
 
-    def run(self, operator: str, function: Callable[[int, int], list[Result]], rows: pa.RecordBatch) -> list[Result]:
-        """Call ``function(start, stop)`` for the whole batch, or for those of its parts that do not raise.
+    def run(self, operator: str, function: RunRange[Result], rows: pa.RecordBatch) -> list[Result]:
+        """Process the whole batch, or those of its rows that do not raise.
 
         Parameters
         ----------
         operator : str
             Name of the operator, for error messages.
         function : callable
-            Processes the rows from `start` to `stop`.
+            Processes a range of the rows; see `RunRange`.
         rows : pyarrow.RecordBatch
             The rows, as the operator receives them.
 
@@ -81,30 +92,52 @@ class ErrorPolicy:
         self._batches[operator] = number + 1
         if self.on_error == "fail":
             try:
-                return function(0, rows.num_rows)
+                return function(0, rows.num_rows, None)
             except ElasticError:
                 raise
             except Exception as error:
                 raise _explained(operator, number, error) from error
-        return self._halved(operator, function, rows, 0, rows.num_rows)
+        return self._skipping(operator, function, rows)
 
-    def _halved(
-        self, operator: str, function: Callable[[int, int], list[Result]], rows: pa.RecordBatch, start: int, stop: int
-    ) -> list[Result]:
-        try:
-            return function(start, stop)
-        except ElasticError:
-            raise
-        except Exception as error:
-            if stop - start > 1:
-                middle = (start + stop) // 2
-                first = self._halved(operator, function, rows, start, middle)
-                return first + self._halved(operator, function, rows, middle, stop)
-            self.add_dead_letter(DeadLetter(operator, _one_line(error), rows.slice(start, stop - start)))
-            return []
+    def _skipping(self, operator: str, function: RunRange[Result], rows: pa.RecordBatch) -> list[Result]:
+        results: list[Result] = []
+        failed: Errors = {}
+
+        def process(start: int, stop: int) -> None:
+            found: Errors = {}
+            results.extend(function(start, stop, found))
+            failed.update((start + row, error) for row, error in found.items())
+
+        def skip(row: int, error: Exception) -> None:
+            failed[row] = error_text(error)
+
+        search = self._searches.setdefault(operator, RowSearch())
+        search.run(process, skip, rows.num_rows)
+        if failed:
+            positions = sorted(failed)
+            letters = FailedRows(operator, [failed[row] for row in positions], rows.take(pa.array(positions)))
+            self.add_dead_letters(letters)
+        return results
 
 
-def _one_line(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
+    """Return an exception as text, with its type.
+
+    Parameters
+    ----------
+    error : BaseException
+        The exception.
+
+    Returns
+    -------
+    str
+        One line, unless the message has more.
+
+    Examples
+    --------
+    >>> error_text(ValueError("a delay of -5"))
+    'ValueError: a delay of -5'
+    """
     return "".join(traceback.format_exception_only(error)).strip()
 
 
@@ -113,4 +146,4 @@ def _explained(operator: str, batch: int, error: Exception) -> UserCodeError:
     own = [f for f in frames if "dask_elastic" not in f.filename.replace("\\", "/").split("/")] or frames
     row = getattr(error, "row", None)
     trace = "".join(traceback.format_list(own)).rstrip()
-    return UserCodeError(operator, _one_line(error), batch, row if isinstance(row, int) else None, trace)
+    return UserCodeError(operator, error_text(error), batch, row if isinstance(row, int) else None, trace)

@@ -8,19 +8,26 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from dask_elastic.executor.error_policy import Errors, error_text
+from dask_elastic.executor.row_search import RowSearch
 from dask_elastic.routing.hashing import check_columns
-from dask_elastic.state.cells import Cells
+from dask_elastic.state.cells import Cells, KeyState
 from dask_elastic.state.layout import StateLayout
 from dask_elastic.state.session import Session
 from dask_elastic.state.store import KeyedStore
 from dask_elastic.state.sweeper import Sweeper
+from dask_elastic.state.undo_log import UndoLog
 from dask_elastic.state.view import StateView
 from dask_elastic.topology.logic_level import KeyLogic, RowLogic
 from dask_elastic.topology.operators import Compute, as_batches
 from dask_elastic.topology.tables import is_table
+from dask_elastic.vocab.errors import ElasticError
 
 SWEPT_AFTER = 60.0
 """Seconds for which expired state is kept: a replay after a loss runs at the processing time of the first run."""
+
+LOGGED_BATCHES = 16
+"""After a failing row, changes of the state are logged for this many batches, so that they need no second run."""
 
 
 def schema_of_keys(schema: pa.Schema, keys: Iterable[str]) -> pa.Schema:
@@ -42,35 +49,90 @@ class FunctionLogic:
         self._function: Callable[..., Any] = operator.function
         self._declared = False
 
-    def process(self, rows: pa.RecordBatch, hashes: np.ndarray, now: float) -> list[pa.RecordBatch]:
-        """Call the function; its writes to the state take effect when it has returned."""
+    def process(
+        self, rows: pa.RecordBatch, hashes: np.ndarray, now: float, errors: Errors | None = None
+    ) -> list[pa.RecordBatch]:
+        """Call the function; its writes to the state take effect when it has returned for all rows."""
         keys = self.operator.keys
         if not self._declared:
             self.store.declare(schema_of_keys(rows.schema, keys), self.layout.fields)
             self._declared = True
         located = self.session.locate(rows, keys, hashes, check_columns(rows, keys))
         view = StateView(self.session, located, rows, keys, self.layout, now)
-        outputs = self.outputs(rows, view)
-        view.commit()
+        outputs = self.outputs(rows, view, errors)
+        view.commit(_processed_keys(view, errors) if errors else None)
         self._sweeper.step(now - SWEPT_AFTER, len(view))
         return outputs
 
-    def outputs(self, rows: pa.RecordBatch, view: StateView) -> list[pa.RecordBatch]:
-        """Return the output batches of the function."""
+    def outputs(self, rows: pa.RecordBatch, view: StateView, errors: Errors | None) -> list[pa.RecordBatch]:
+        """Return the output batches of the function, which has no row to blame for an error."""
         return as_batches(self._function(rows, view), self.where)
 
 
-class RowFunctionLogic(FunctionLogic):
-    """A user's function of a row and the state of its key."""
+class CellLogic(FunctionLogic):
+    """A user's function that is called several times per batch, each time with the state of one key.
 
-    def __init__(self, logic: RowLogic, operator: Compute, store: KeyedStore, session: Session):
+    With `errors`, the changes of each call are logged, and undone if it raises. As logging takes time, a batch is first
+    processed without it if no row of the previous batches has failed.
+    """
+
+    def __init__(self, logic: RowLogic | KeyLogic, operator: Compute, store: KeyedStore, session: Session):
         super().__init__(operator, store, session)
         self._function = logic.function
         self._output = DictRows(logic.output, self.where)
+        self._logged_batches = 0
 
-    def outputs(self, rows: pa.RecordBatch, view: StateView) -> list[pa.RecordBatch]:
-        """Call the function row by row."""
-        cells = Cells(view)
+    def outputs(self, rows: pa.RecordBatch, view: StateView, errors: Errors | None) -> list[pa.RecordBatch]:
+        """Call the function for each row or key."""
+        cells, items = Cells(view), None
+        if errors is None:
+            items = self.items(rows, view, cells)
+        elif self._logged_batches == 0:
+            try:
+                items = self.items(rows, view, cells)
+            except ElasticError:
+                raise
+            except Exception:
+                self._logged_batches = LOGGED_BATCHES
+        if items is None:
+            cells = Cells(view, UndoLog())
+            items = self.items(rows, view, cells, errors)
+            self._logged_batches = LOGGED_BATCHES if errors else self._logged_batches - 1
+        cells.commit()
+        return self.batches(items)
+
+    def items(self, rows: pa.RecordBatch, view: StateView, cells: Cells, errors: Errors | None = None) -> list[Any]:
+        """Call the function for each row or key, up to the first error; with `errors`, for all that raise none.
+
+        Parameters
+        ----------
+        rows : RecordBatch
+            The batch.
+        view : StateView
+            Its keys.
+        cells : Cells
+            Their state; with a log if `errors` is given.
+        errors : dict of int to str, optional
+            Gets the rows on which the function raises.
+
+        Returns
+        -------
+        list
+            What the function has returned.
+        """
+        raise NotImplementedError
+
+    def batches(self, items: list[Any]) -> list[pa.RecordBatch]:
+        """Return what `items` returned as batches."""
+        return self._output.batches(items)
+
+
+class RowFunctionLogic(CellLogic):
+    """A user's function of a row and the state of its key."""
+
+    def items(self, rows: pa.RecordBatch, view: StateView, cells: Cells, errors: Errors | None = None) -> list[Any]:
+        """Call the function row by row; returns dicts."""
+        log = cells.log
         made: list[Any] = []
         states = [cells.key(position) for position in range(len(view))]
         for number, (row, ordinal) in enumerate(zip(_dicts(rows), view.ordinals.tolist(), strict=True)):
@@ -79,34 +141,71 @@ class RowFunctionLogic(FunctionLogic):
                 if returned is not None:
                     made += [returned] if isinstance(returned, Mapping) else self._output.listed(returned)
             except Exception as error:
-                _note_row(error, number)
-                raise
-        cells.commit()
-        return self._output.batches(made)
+                if log is None or errors is None or isinstance(error, ElasticError):
+                    _note_row(error, number)
+                    raise
+                log.roll_back()
+                errors[number] = error_text(error)
+            if log is not None:
+                log.keep()
+        return made
 
 
-class KeyFunctionLogic(FunctionLogic):
+class KeyFunctionLogic(CellLogic):
     """A user's function of a key, its rows in the batch, and its state."""
 
     def __init__(self, logic: KeyLogic, operator: Compute, store: KeyedStore, session: Session):
-        super().__init__(operator, store, session)
-        self._function = logic.function
-        self._output = DictRows(logic.output, self.where)
+        super().__init__(logic, operator, store, session)
+        self._search = RowSearch()
 
-    def outputs(self, rows: pa.RecordBatch, view: StateView) -> list[pa.RecordBatch]:
-        """Call the function key by key; the outputs of one key are together."""
-        cells = Cells(view)
+    def items(self, rows: pa.RecordBatch, view: StateView, cells: Cells, errors: Errors | None = None) -> list[Any]:
+        """Call the function key by key; returns dicts and lists of batches."""
+        made: list[Any] = []
+        for position, (key, part) in enumerate(self._groups(rows, view)):
+            state = cells.key(position)
+            if cells.log is None or errors is None:
+                made += self._items(self._function(key, part, state))
+                continue
+            items, failed = self._without_errors(key, part, state, cells.log)
+            made += items
+            if failed:
+                start = int(view.grouping.starts[position])
+                numbers = view.grouping.order[start : start + part.num_rows].tolist()
+                errors.update((numbers[row], error) for row, error in failed.items())
+        return made
+
+    def _without_errors(
+        self, key: Any, part: pa.RecordBatch, state: KeyState, log: UndoLog
+    ) -> tuple[list[Any], Errors]:
+        """Call the function for those rows of a key on which it does not raise; return their outputs and the errors."""
+        items: list[Any] = []
+        failed: Errors = {}
+
+        def process(start: int, stop: int) -> None:
+            chosen = part if stop - start == part.num_rows else part.slice(start, stop - start)
+            try:
+                items.extend(self._items(self._function(key, chosen, state)))
+            except Exception:
+                log.roll_back()
+                raise
+            log.keep()
+
+        def skip(row: int, error: Exception) -> None:
+            failed[row] = error_text(error)
+
+        self._search.run(process, skip, part.num_rows)
+        return items, failed
+
+    def batches(self, items: list[Any]) -> list[pa.RecordBatch]:
+        """Return the outputs as batches, in their order."""
         made: list[pa.RecordBatch] = []
         waiting: list[Mapping[str, Any]] = []
-        for position, (key, part) in enumerate(self._groups(rows, view)):
-            returned = self._function(key, part, cells.key(position))
-            for item in self._items(returned):
-                if isinstance(item, Mapping):
-                    waiting.append(item)
-                    continue
-                made += self._output.batches(waiting) + as_batches(item, self.where)
-                waiting = []
-        cells.commit()
+        for item in items:
+            if isinstance(item, Mapping):
+                waiting.append(item)
+                continue
+            made += self._output.batches(waiting) + item
+            waiting = []
         return made + self._output.batches(waiting)
 
     def _groups(self, rows: pa.RecordBatch, view: StateView) -> Iterator[tuple[Any, pa.RecordBatch]]:
@@ -117,12 +216,15 @@ class KeyFunctionLogic(FunctionLogic):
         for key, start, size in zip(keys, grouping.starts.tolist(), grouping.sizes.tolist(), strict=True):
             yield key, ordered if size == ordered.num_rows else ordered.slice(start, size)
 
-    def _items(self, returned: Any) -> Iterable[Any]:
+    def _items(self, returned: Any) -> list[Any]:
         if returned is None:
-            return ()
+            return []
+        if isinstance(returned, Mapping):
+            return [returned]
         if is_table(returned):
-            return (returned,)
-        return self._output.listed(returned)
+            return [as_batches(returned, self.where)]
+        listed = self._output.listed(returned)
+        return [item if isinstance(item, Mapping) else as_batches(item, self.where) for item in listed]
 
 
 class DictRows:
@@ -183,6 +285,15 @@ class DictRows:
             ) from error
         self._schema = batch.schema
         return [batch]
+
+
+def _processed_keys(view: StateView, errors: Errors) -> np.ndarray:
+    """Return which keys have a row that was processed; the others must not get any state."""
+    processed = np.ones(len(view.ordinals), np.bool_)
+    processed[[*errors]] = False
+    keys = np.zeros(len(view), np.bool_)
+    keys[view.ordinals[processed]] = True
+    return keys
 
 
 def _dicts(rows: pa.RecordBatch) -> Iterator[dict[str, Any]]:

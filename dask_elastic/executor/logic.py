@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import pyarrow as pa
 
+from dask_elastic.executor.error_policy import Errors
 from dask_elastic.executor.function_logic import FunctionLogic, KeyFunctionLogic, RowFunctionLogic, schema_of_keys
 from dask_elastic.routing.hashing import check_keys
 from dask_elastic.state.session import Session
@@ -21,8 +22,13 @@ from dask_elastic.vocab.row_bytes import is_light
 class Logic(Protocol):
     """Processes the rows of one task; not shared between threads."""
 
-    def process(self, rows: pa.RecordBatch, hashes: np.ndarray, now: float) -> list[pa.RecordBatch]:
-        """Update the state and return the output batches; `now` is the time at which state expires."""
+    def process(
+        self, rows: pa.RecordBatch, hashes: np.ndarray, now: float, errors: Errors | None = None
+    ) -> list[pa.RecordBatch]:
+        """Update the state and return the output batches; `now` is the time at which state expires.
+
+        Logic that can tell which rows raise enters them in `errors` and processes all others, unless it is None.
+        """
         ...
 
 
@@ -66,7 +72,9 @@ class AggregateLogic:
         self._aggregates = operator.aggregates
         self._bound: _Bound | None = None
 
-    def process(self, rows: pa.RecordBatch, hashes: np.ndarray, now: float = 0.0) -> list[pa.RecordBatch]:
+    def process(
+        self, rows: pa.RecordBatch, hashes: np.ndarray, now: float = 0.0, errors: Errors | None = None
+    ) -> list[pa.RecordBatch]:
         """Update the state and return one batch of new values, or none."""
         bound = self._bound or self._bind(rows.schema)
         if not rows.schema.equals(bound.schema):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from dask_elastic.executor.emitter import Emitter
-from dask_elastic.executor.error_policy import ErrorPolicy
+from dask_elastic.executor.error_policy import ErrorPolicy, Errors
 from dask_elastic.executor.logic import make_logic
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.state.store import KeyedStore
@@ -57,10 +57,10 @@ class Processor:
         rows, hashes = batch.rows, batch.hashes
         assert hashes is not None
 
-        def run(start: int, stop: int) -> list[pa.RecordBatch]:
+        def run(start: int, stop: int, errors: Errors | None) -> list[pa.RecordBatch]:
             if start == 0 and stop == rows.num_rows:
-                return self.logic.process(rows, hashes, batch.now)
-            return self.logic.process(rows.slice(start, stop - start), hashes[start:stop], batch.now)
+                return self.logic.process(rows, hashes, batch.now, errors)
+            return self.logic.process(rows.slice(start, stop - start), hashes[start:stop], batch.now, errors)
 
         return self.emitter.emit(self.error_policy.run(self.name, run, rows), batch.stamp)
 

@@ -26,6 +26,13 @@ class Fiber:
     node : int, optional
         The node that it runs on; it is stopped or lost with that node.
 
+    Attributes
+    ----------
+    pauses : float
+        The share of its steps after which it is paused.
+    paused_until : int
+        The step before which it runs only if no other fiber can.
+
     Examples
     --------
     >>> log = []
@@ -39,7 +46,7 @@ class Fiber:
     (False, ['waiting'])
     """
 
-    __slots__ = ("ended", "name", "node", "ready", "steps")
+    __slots__ = ("ended", "name", "node", "paused_until", "pauses", "ready", "steps")
 
     def __init__(self, name: str, steps: FiberSteps, node: int | None = None):
         self.name = name
@@ -47,6 +54,8 @@ class Fiber:
         self.steps = steps
         self.ready: Condition = _always
         self.ended = False
+        self.pauses = 0.0
+        self.paused_until = 0
 
     def step(self) -> None:
         """Run up to the next yield."""

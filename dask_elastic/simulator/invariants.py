@@ -5,22 +5,31 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
+import numpy.typing as npt
 
 from dask_elastic.executor.executor import ElasticExecutor
 from dask_elastic.executor.pending import Pending
 from dask_elastic.executor.remote import RemotePart
 from dask_elastic.state.shard_owners import NO_OWNER
+from dask_elastic.state.slots import LIVE
 from dask_elastic.state.store import KeyedStore
 from dask_elastic.vocab.errors import ProtocolError
 from dask_elastic.vocab.identity import ExecutorId
 
 
 class Invariants:
-    """Checks executors between two steps; what has not changed since an executor's last check is not checked again."""
+    """Checks executors between two steps; what has not changed since an executor's last check is not checked again.
 
-    __slots__ = ("_seen",)
+    Parameters
+    ----------
+    states : bool
+        Whether to compare the states of remote tasks with the primary copy as well, which takes longer.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_seen", "_states")
+
+    def __init__(self, states: bool = False) -> None:
+        self._states = states
         self._seen: dict[ExecutorId, tuple[object, ...]] = {}
 
     def check(self, executor: ElasticExecutor, remotes: Iterable[RemotePart]) -> None:
@@ -33,13 +42,16 @@ class Invariants:
             more sub-batches are in flight to a remote task, or in its pending queue, than its bounds allow.
         """
         routes = executor.routes
-        stores = [executor.store, *(part.store for part in remotes)]
+        parts = [*remotes]
+        stores = [executor.store, *(part.store for part in parts)]
         owners = [store.owner.tobytes() for store in stores]
         seen = (routes.table.version, tuple(routes.tasks), owners, set(routes.waiting), executor.moves.paused)
         if self._seen.get(executor.identity) != seen:
             _check_paused(executor)
             _check_owners(executor, stores)
             self._seen[executor.identity] = seen
+        for part in parts if self._states else ():
+            _check_state(executor, part.store)
         for task in routes.tasks.values():
             if not task.at_home and len(task.in_flight) > task.window:
                 raise ProtocolError(
@@ -48,6 +60,22 @@ class Invariants:
                 )
             if task.pending is not None:
                 _check_pending(executor.identity, task.pending)
+
+
+def _check_state(executor: ElasticExecutor, store: KeyedStore) -> None:
+    """Check that remote tasks have all keys of their shards that the primary copy has; no key is ever deleted."""
+    lacking = (store.owner != NO_OWNER) & (_live_keys(store) < _live_keys(executor.store))
+    if lacking.any():
+        raise ProtocolError(
+            f"{executor.identity}: the remote tasks {sorted({*store.owner[lacking].tolist()})} lack keys of their "
+            f"shards {np.flatnonzero(lacking).tolist()} that the primary copy has"
+        )
+
+
+def _live_keys(store: KeyedStore) -> npt.NDArray[np.intp]:
+    used = store.slots.used
+    live = (store.slots.marks[:used] & LIVE) != 0
+    return np.bincount(store.slots.shards[:used][live], minlength=store.shards)
 
 
 def _check_paused(executor: ElasticExecutor) -> None:

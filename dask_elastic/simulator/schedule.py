@@ -12,6 +12,12 @@ from dask_elastic.simulator.fiber import Fiber, FiberSteps
 _DRAWN_AT_ONCE = 1024
 _TRIES = 4
 
+SLOW_SHARE = 0.3
+"""The share of fibers that are slow: if all of them paused, none would overtake another by much."""
+
+MOST_PAUSED_STEPS = 200
+"""A fiber that is paused lets others take up to this many steps."""
+
 
 class Schedule:
     """Runs fibers one step at a time, interleaved at random.
@@ -24,6 +30,8 @@ class Schedule:
         The mean of the virtual time between two steps.
     keep_history : bool
         Whether to remember every step.
+    pauses : float
+        The share of steps after which a slow fiber is paused, as an operating system preempts a thread.
 
     Attributes
     ----------
@@ -50,11 +58,14 @@ class Schedule:
     [('a', 0), ('a', 1), ('b', 0), ('b', 1)]
     """
 
-    def __init__(self, random: np.random.Generator, step_seconds: float = 0.001, keep_history: bool = False):
+    def __init__(
+        self, random: np.random.Generator, step_seconds: float = 0.001, keep_history: bool = False, pauses: float = 0.0
+    ):
         self.now = 0.0
         self.steps = 0
         self.random = random
         self.keep_history = keep_history
+        self.pauses = pauses
         self.stopped: set[int] = set()
         self._agenda: list[tuple[int, int, Callable[[], None]]] = []
         self._calls = 0
@@ -74,7 +85,10 @@ class Schedule:
 
     def spawn(self, name: str, steps: FiberSteps, node: int | None = None) -> None:
         """Add a fiber."""
-        self._fibers.append(Fiber(name, steps, node))
+        fiber = Fiber(name, steps, node)
+        if self.pauses and self.draw() < SLOW_SHARE:
+            fiber.pauses = self.pauses
+        self._fibers.append(fiber)
 
     def kill(self, node: int) -> None:
         """End all fibers of a node."""
@@ -104,17 +118,21 @@ class Schedule:
         fiber.step()
         if fiber.ended:
             self._fibers.remove(fiber)
+        elif fiber.pauses and self.draw() < fiber.pauses:
+            fiber.paused_until = self.steps + int(MOST_PAUSED_STEPS * self.draw())
         return True
 
     def _chosen(self) -> Fiber | None:
-        """Return one of the fibers that do not wait; all of them are equally likely."""
+        """Return one of the fibers that neither wait nor pause; all of them are equally likely."""
         fibers, stopped = self._fibers, self.stopped
         for _ in range(_TRIES if fibers else 0):
             # Cheaper than checking all of them, as long as not too many wait.
             fiber = fibers[int(self.draw() * len(fibers))]
-            if fiber.node not in stopped and fiber.ready():
+            if fiber.node not in stopped and fiber.paused_until <= self.steps and fiber.ready():
                 return fiber
         ready = [fiber for fiber in fibers if fiber.node not in stopped and fiber.ready()]
+        if self.pauses:
+            ready = [fiber for fiber in ready if fiber.paused_until <= self.steps] or ready
         return ready[int(self.draw() * len(ready))] if ready else None
 
     def record(self, what: str, *values: object) -> None:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from dask_elastic.executor import events
 from dask_elastic.executor.drivers.steps import Steps
 from dask_elastic.executor.emitter import Emitter
-from dask_elastic.executor.error_policy import DeadLetter, ErrorPolicy
+from dask_elastic.executor.error_policy import ErrorPolicy, FailedRows
 from dask_elastic.executor.inputs import Inputs, timed_components
 from dask_elastic.executor.processor import Processor
 from dask_elastic.executor.remote import RemotePart
@@ -75,19 +75,19 @@ class World:
         self.options = options or WorldOptions()
         self.placement = placement
         self.components = {component.name: component for component in components}
-        self.schedule = Schedule(random, self.options.step_seconds, keep_history=self.options.check)
+        self.schedule = Schedule(random, self.options.step_seconds, self.options.check, self.options.pauses)
         self.network = Network(self.schedule, self._receive, self.options.repeats)
         self.ledger = Ledger(self.options.order)
         self.event_times = EventTimes(self.options.event_time)
         self.clocks: dict[ExecutorId, SourceClock] = {}
         self._timed = timed_components(components)
-        self.dead_letters: list[DeadLetter] = []
+        self.dead_letters: list[FailedRows] = []
         self.homes: dict[ExecutorId, ExecutorFibers] = {}
         self.remotes: dict[tuple[int, ExecutorId], RemoteFibers] = {}
         self.sinks: dict[ExecutorId, SimulatedSink] = {}
         self.credits: dict[tuple[ExecutorId, ExecutorId], Credits] = {}
         self.touched: set[ExecutorId] = set()
-        self.invariants = Invariants()
+        self.invariants = Invariants(states=self.options.pauses > 0)
         self._changes: Counter[ExecutorId] = Counter()
         self.open: set[ExecutorId] = set()
         self.spaces = {

@@ -33,6 +33,8 @@ class WorldOptions:
         See `Ledger`.
     repeats : float
         The share of messages between homes and remote tasks that are delivered twice.
+    pauses : float
+        The share of steps after which a slow fiber is paused; see `Schedule`.
     event_time : str
         See `EventTimes`.
     rests : float
@@ -48,5 +50,6 @@ class WorldOptions:
     torn: bool = False
     order: tuple[str, ...] = ()
     repeats: float = 0.0
+    pauses: float = 0.0
     event_time: str = ""
     rests: float = 0.0

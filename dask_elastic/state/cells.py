@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, MutableMapping, Sequence
-from typing import Any, overload
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
 
 import numpy as np
 
+from dask_elastic.state.list_cell import ListCell
 from dask_elastic.state.list_column import ListColumn, stored_elements
+from dask_elastic.state.map_cell import MapCell
 from dask_elastic.state.map_column import MapColumn
 from dask_elastic.state.stored_values import to_python
+from dask_elastic.state.undo_log import UndoLog
 from dask_elastic.state.value_column import ValueColumn
 from dask_elastic.state.view import StateView
 from dask_elastic.topology.aggregates.ragged import Ragged
 from dask_elastic.topology.aggregates.user_aggregate import private_copy
 from dask_elastic.topology.state_kind import Element
 from dask_elastic.vocab.errors import StateError
+
+_ABSENT = object()
 
 
 class Cells:
@@ -25,6 +31,8 @@ class Cells:
     ----------
     view : StateView
         The state of the batch.
+    log : UndoLog, optional
+        Takes the changes of the cells, so that they can be undone before `commit`.
 
     Notes
     -----
@@ -32,8 +40,9 @@ class Cells:
     has returned for the whole batch, so a batch that fails changes no state.
     """
 
-    def __init__(self, view: StateView) -> None:
+    def __init__(self, view: StateView, log: UndoLog | None = None) -> None:
         self.view = view
+        self.log = log
         self._opened: dict[str, _ValueCells | _ListCells | _MapCells] = {}
 
     def key(self, position: int) -> KeyState:
@@ -44,7 +53,7 @@ class Cells:
         """Return the cells of a declared name, opened at first use."""
         found = self._opened.get(name)
         if found is None:
-            found = self._opened[name] = _cells_of(self.view, name)
+            found = self._opened[name] = _cells_of(self.view, name, self.log)
         return found
 
     def commit(self) -> None:
@@ -146,8 +155,9 @@ class KeyState:
 
 
 class _ValueCells:
-    def __init__(self, column: ValueColumn, count: int) -> None:
+    def __init__(self, column: ValueColumn, count: int, log: UndoLog | None) -> None:
         self._column = column
+        self._log = log
         self._count = count
         self._values: list[Any] | None = None
         self._is_object = column.kind.type is object
@@ -164,7 +174,15 @@ class _ValueCells:
         return private_copy(value) if self._is_object else value
 
     def set(self, position: int, value: Any) -> None:
+        if self._log is not None:
+            self._log.add(partial(self._restore, position, self._new.get(position, _ABSENT)))
         self._new[position] = private_copy(value) if self._is_object else value
+
+    def _restore(self, position: int, value: Any) -> None:
+        if value is _ABSENT:
+            self._new.pop(position, None)
+        else:
+            self._new[position] = value
 
     def commit(self) -> None:
         if not self._new:
@@ -175,148 +193,17 @@ class _ValueCells:
         self._new = {}
 
 
-class ListCell(Sequence[Any]):
-    """One key's list: a read-only Python sequence with methods that change it.
-
-    Examples
-    --------
-    >>> def remember(row, state):
-    ...     recent = state["recent"]
-    ...     recent.append(row["value"])
-    ...     recent.keep_newest(10)
-    ...     return {"mean": sum(recent) / len(recent)}
-    """
-
-    def __init__(self, column: ListColumn, position: int) -> None:
-        self._column = column
-        self._position = position
-        self._old: list[Any] | None = None
-        self._expiries: list[float] = []
-        self.rewritten = False
-        self.added: list[Any] = []
-
-    def _read(self) -> list[Any]:
-        if self._old is None:
-            self._old, self._expiries = self._column.python(self._position)
-        return self._old
-
-    @property
-    def kept(self) -> tuple[list[Any], list[float]]:
-        """The stored elements that were not removed, and their expiry times."""
-        return self._read(), self._expiries
-
-    def __len__(self) -> int:
-        return len(self._read()) + len(self.added)
-
-    def __iter__(self) -> Iterator[Any]:
-        return map(private_copy, [*self._read(), *self.added])
-
-    @overload
-    def __getitem__(self, place: int) -> Any: ...
-
-    @overload
-    def __getitem__(self, place: slice) -> list[Any]: ...
-
-    def __getitem__(self, place: int | slice) -> Any:
-        return private_copy([*self._read(), *self.added][place])
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and list(self) == list(other)
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __repr__(self) -> str:
-        return repr(list(self))
-
-    def append(self, element: Any) -> None:
-        """Append an element.
-
-        Parameters
-        ----------
-        element : object
-            A value of the declared type; None is refused when the batch is committed.
-
-        Examples
-        --------
-        >>> def remember(row, state):
-        ...     state["recent"].append(row["value"])
-        """
-        self.added.append(private_copy(element))
-
-    def extend(self, elements: Iterable[Any]) -> None:
-        """Append several elements, in their order.
-
-        Parameters
-        ----------
-        elements : iterable
-            Values of the declared type.
-
-        Examples
-        --------
-        >>> def remember(key, batch, state):
-        ...     state["recent"].extend(batch["value"].to_pylist())
-        """
-        self.added.extend(map(private_copy, elements))
-
-    def keep_newest(self, most: int) -> None:
-        """Remove all but the last elements.
-
-        Parameters
-        ----------
-        most : int
-            How many elements to keep, at most.
-
-        Examples
-        --------
-        >>> def remember(row, state):
-        ...     state["recent"].append(row["value"])
-        ...     state["recent"].keep_newest(10)
-        """
-        surplus = len(self) - most
-        if surplus > 0:
-            old = self._read()
-            self._old, self._expiries = old[surplus:], self._expiries[surplus:]
-            self.added = self.added[max(0, surplus - len(old)) :]
-            self.rewritten = True
-
-    def replace(self, elements: Iterable[Any]) -> None:
-        """Replace all elements.
-
-        Parameters
-        ----------
-        elements : iterable
-            Values of the declared type.
-
-        Examples
-        --------
-        >>> def sort(row, state):
-        ...     state["best"].replace(sorted([*state["best"], row["value"]])[-3:])
-        """
-        after = [private_copy(element) for element in elements]
-        self.clear()
-        self.added = after
-
-    def clear(self) -> None:
-        """Remove all elements.
-
-        Examples
-        --------
-        >>> def restart(row, state):
-        ...     state["recent"].clear()
-        """
-        self._old, self._expiries, self.added, self.rewritten = [], [], [], True
-
-
 class _ListCells:
-    def __init__(self, column: ListColumn, count: int) -> None:
+    def __init__(self, column: ListColumn, count: int, log: UndoLog | None) -> None:
         self._column = column
+        self._log = log
         self._count = count
         self._cells: dict[int, ListCell] = {}
 
     def get(self, position: int) -> ListCell:
         cell = self._cells.get(position)
         if cell is None:
-            cell = self._cells[position] = ListCell(self._column, position)
+            cell = self._cells[position] = ListCell(self._column, position, self._log)
         return cell
 
     def set(self, position: int, value: Any) -> None:
@@ -339,48 +226,10 @@ class _ListCells:
         self._cells = {}
 
 
-class MapCell(MutableMapping[Any, Any]):
-    """One key's map, used as a dict.
-
-    Examples
-    --------
-    >>> def count_words(row, state):
-    ...     counts = state["counts"]
-    ...     counts[row["word"]] = counts.get(row["word"], 0) + 1
-    """
-
-    def __init__(self, column: MapColumn, position: int, now: float) -> None:
-        self.entries, self.expiries = column.python(position)
-        self.changed = False
-        self._expiry = None if column.kind.ttl is None else now + column.kind.ttl
-
-    def __getitem__(self, key: Any) -> Any:
-        return private_copy(self.entries[key])
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        self.entries[key] = private_copy(value)
-        if self._expiry is not None:
-            self.expiries[key] = self._expiry
-        self.changed = True
-
-    def __delitem__(self, key: Any) -> None:
-        del self.entries[key]
-        self.expiries.pop(key, None)
-        self.changed = True
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(list(self.entries))
-
-    def __len__(self) -> int:
-        return len(self.entries)
-
-    def __repr__(self) -> str:
-        return repr(self.entries)
-
-
 class _MapCells:
-    def __init__(self, column: MapColumn, count: int, now: float) -> None:
+    def __init__(self, column: MapColumn, count: int, now: float, log: UndoLog | None) -> None:
         self._column = column
+        self._log = log
         self._count = count
         self._now = now
         self._cells: dict[int, MapCell] = {}
@@ -388,7 +237,7 @@ class _MapCells:
     def get(self, position: int) -> MapCell:
         cell = self._cells.get(position)
         if cell is None:
-            cell = self._cells[position] = MapCell(self._column, position, self._now)
+            cell = self._cells[position] = MapCell(self._column, position, self._now, self._log)
         return cell
 
     def set(self, position: int, value: Any) -> None:
@@ -412,13 +261,13 @@ class _MapCells:
         self._cells = {}
 
 
-def _cells_of(view: StateView, name: str) -> _ValueCells | _ListCells | _MapCells:
+def _cells_of(view: StateView, name: str, log: UndoLog | None) -> _ValueCells | _ListCells | _MapCells:
     column = view.column(name)
     if isinstance(column, ValueColumn):
-        return _ValueCells(column, len(view))
+        return _ValueCells(column, len(view), log)
     if isinstance(column, ListColumn):
-        return _ListCells(column, len(view))
-    return _MapCells(column, len(view), view.now)
+        return _ListCells(column, len(view), log)
+    return _MapCells(column, len(view), view.now, log)
 
 
 def _ragged(lists: dict[int, list[Any]], count: int, kind: Element, name: str) -> Ragged:

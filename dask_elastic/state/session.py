@@ -205,7 +205,9 @@ class Session:
                     return [column.take(located.slots) for column in chosen]
             self._relocate(located)
 
-    def scatter(self, located: Located, values: Sequence[Column | None]) -> None:
+    def scatter(
+        self, located: Located, values: Sequence[Column | None], where: npt.NDArray[np.bool_] | None = None
+    ) -> None:
         """Write values of located keys, one array per field; a field given as None stays unchanged.
 
         Parameters
@@ -214,6 +216,8 @@ class Session:
             The keys, as `locate` returned them.
         values : sequence of (ndarray, Ragged or None)
             One array per field.
+        where : ndarray of bool, optional
+            The keys to write; all by default.
 
         Raises
         ------
@@ -221,15 +225,19 @@ class Session:
             If an array does not fit its field or the number of keys, or the session is closed.
         """
         self._check_values(values, len(located.slots))
-        self._write(located, values)
+        chosen = None if where is None else np.flatnonzero(where)
+        if chosen is not None:
+            values = [None if column is None else column.take(chosen) for column in values]
+        self._write(located, values, chosen)
 
-    def _write(self, located: Located, values: Sequence[Column | None]) -> None:
+    def _write(self, located: Located, values: Sequence[Column | None], chosen: Slots | None = None) -> None:
         while True:
             with self.gate:
                 self._require_open()
                 if located._layout == self._store.layout:
                     mark = DIRTY if self._store.track_dirty else LIVE
-                    self._store.slots.write(located.slots, values, mark)
+                    slots = located.slots if chosen is None else located.slots[chosen]
+                    self._store.slots.write(slots, values, mark)
                     return
             self._relocate(located)
 

@@ -351,8 +351,14 @@ class StateView:
         made: AnyColumn = _COLUMNS[type(kind)](name, kind, self.ordinals, len(self), self.now, load)
         return made
 
-    def commit(self) -> None:
-        """Write the changes to the store; called by the engine, not by user logic."""
+    def commit(self, where: Known | None = None) -> None:
+        """Write the changes to the store; called by the engine, not by user logic.
+
+        Parameters
+        ----------
+        where : ndarray of bool, optional
+            The keys whose state is written; all by default.
+        """
         arrays: list[Column | None] = [None] * len(self._layout.fields)
         changed = False
         for name, column in self._columns.items():
@@ -362,4 +368,4 @@ class StateView:
                 arrays[span.start : span.stop] = changes
                 changed = True
         if changed:
-            self._session.scatter(self._located, arrays)
+            self._session.scatter(self._located, arrays, where)

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from dask_elastic.executor.error_policy import DeadLetter, OnError
+from dask_elastic.executor.error_policy import FailedRows, OnError
 from dask_elastic.executor.keyed_state import read_state
 from dask_elastic.simulator import Placement, World, WorldOptions
 from dask_elastic.topology.component import Component, build_components
@@ -238,9 +238,9 @@ def _late(world: World) -> dict[str, int]:
     return late
 
 
-def _dead_letters(letters: Sequence[DeadLetter]) -> dict[str, pa.Table]:
+def _dead_letters(letters: Sequence[FailedRows]) -> dict[str, pa.Table]:
     kept: dict[str, list[pa.Table]] = {}
-    for letter in letters:
-        row = letter.rows.append_column("__error", pa.array([letter.error] * letter.rows.num_rows))
-        kept.setdefault(letter.operator, []).append(pa.Table.from_batches([row]))
+    for failed in letters:
+        rows = failed.rows.append_column("__error", pa.array(failed.errors))
+        kept.setdefault(failed.operator, []).append(pa.Table.from_batches([rows]))
     return {operator: pa.concat_tables(rows).combine_chunks() for operator, rows in kept.items()}

@@ -7,7 +7,7 @@ import threading
 import pyarrow as pa
 import pytest
 
-from dask_elastic.executor.error_policy import DeadLetter
+from dask_elastic.executor.error_policy import FailedRows
 from dask_elastic.runtime.transport.credit import Aborted, CreditGate
 from dask_elastic.runtime.transport.doorbell import Doorbell
 from dask_elastic.runtime.worker.buffers.mailbox import Mailbox
@@ -145,21 +145,31 @@ def test_doorbell_rung_before_wait_ends_the_wait():
 def test_dead_letters_beyond_limit_are_counted_but_not_kept():
     letters = DeadLetters(limit=1)
     for start in range(4):
-        letters.add(DeadLetter("tidy", f"ValueError: {start}", ROWS.slice(start, 1)))
-    letters.add(DeadLetter("other", "KeyError", ROWS.slice(0, 1)))
+        letters.add(FailedRows("tidy", [f"ValueError: {start}"], ROWS.slice(start, 1)))
+    letters.add(FailedRows("other", ["KeyError"], ROWS.slice(0, 1)))
     assert letters.counts == {"tidy": 4, "other": 1}
     kept = letters.rows("tidy")
     assert kept.to_pydict() == {"v": [1], "__error": ["ValueError: 0"]}
     assert letters.rows("other") is None
 
 
+def test_dead_letters_of_one_batch_are_kept_up_to_limit():
+    rows = pa.record_batch({"v": range(1_000)})
+    letters = DeadLetters(limit=4_000)
+    letters.add(FailedRows("tidy", ["ValueError"] * 1_000, rows))
+    assert letters.counts == {"tidy": 1_000}
+    kept = letters.rows("tidy")["v"].to_pylist()
+    assert kept == [*range(len(kept))]
+    assert 100 < len(kept) < 250
+
+
 def test_dead_letters_memory_is_bounded_per_row():
     letters = DeadLetters(limit=2**20)
     before = pa.total_allocated_bytes()
     for number in range(10_000):
-        letters.add(DeadLetter("tidy", "ValueError", ROWS.slice(number % 4, 1)))
+        letters.add(FailedRows("tidy", ["ValueError"], ROWS.slice(number % 4, 1)))
     other = pa.record_batch({"w": ["x"]})
-    letters.add(DeadLetter("mixed", "ValueError", ROWS.slice(0, 1)))
-    letters.add(DeadLetter("mixed", "ValueError", other))
+    letters.add(FailedRows("mixed", ["ValueError"], ROWS.slice(0, 1)))
+    letters.add(FailedRows("mixed", ["ValueError"], other))
     assert pa.total_allocated_bytes() - before < 10_000 * 100
     assert letters.rows("tidy")["v"].to_pylist() == [1, 2, 3, 4] * 2_500

@@ -55,13 +55,17 @@ def follow(rows: pa.RecordBatch, state) -> pa.RecordBatch:
     return rows
 
 
-def make_batches(random: np.random.Generator) -> list[list[pa.RecordBatch]]:
-    return [[*make_rows(random, source)] for source in range(SOURCES)]
+def make_batches(
+    random: np.random.Generator, most_rows: int = 15, batches: int | None = None
+) -> list[list[pa.RecordBatch]]:
+    return [[*make_rows(random, source, most_rows, batches)] for source in range(SOURCES)]
 
 
-def make_rows(random: np.random.Generator, source: int) -> Iterator[pa.RecordBatch]:
+def make_rows(
+    random: np.random.Generator, source: int, most_rows: int, batches: int | None
+) -> Iterator[pa.RecordBatch]:
     seq = 1
-    for size in random.integers(1, 16, size=int(random.integers(2, 5))).tolist():
+    for size in random.integers(1, most_rows + 1, size=batches or int(random.integers(2, 5))).tolist():
         key = (random.integers(0, KEYS, size) * random.random(size)).astype(np.int64)
         yield pa.record_batch(
             {

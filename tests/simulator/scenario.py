@@ -53,6 +53,8 @@ class Scenario:
         Maximum number of batches of each source.
     torn : bool
         See `WorldOptions`.
+    pauses : float
+        See `WorldOptions`.
     """
 
     seed: int
@@ -60,6 +62,7 @@ class Scenario:
     disturbances: Sequence[Disturbance] | None = None
     batches: int | None = None
     torn: bool = False
+    pauses: float = 0.0
 
     def drawn(self) -> Scenario:
         """Return the same scenario with its disturbances drawn."""
@@ -71,7 +74,7 @@ class Scenario:
     def build(self) -> Simulation:
         """Return the simulation before its first step."""
         random = np.random.default_rng(self.seed)
-        batches = [given[: self.batches] for given in make_batches(random)]
+        batches = [given[: self.batches] for given in self._batches(random)]
         components = build_components(make_topology(batches, shards=int(random.integers(4, 17))))
         placement = self._placement(random)
         options = WorldOptions(
@@ -86,6 +89,7 @@ class Scenario:
             check=True,
             order=("key", "src", "seq"),
             torn=self.torn,
+            pauses=self.pauses,
             repeats=0.1 if self.outages else 0.0,
         )
         world = World(components, placement, random, options)
@@ -99,6 +103,9 @@ class Scenario:
     def inline(self) -> bool:
         """Whether the threads that bring batches run idle tasks, however long that takes."""
         return self.seed % 4 < 2
+
+    def _batches(self, random: np.random.Generator) -> list[list[pa.RecordBatch]]:
+        return make_batches(random)
 
     def _placement(self, random: np.random.Generator) -> Placement:
         homes, guests = (int(random.integers(1, 3)), int(random.integers(1, 4))) if self.outages else (3, 0)

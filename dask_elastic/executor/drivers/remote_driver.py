@@ -15,6 +15,8 @@ from dask_elastic.vocab import messages as m
 class RemoteDriver:
     """Runs the remote tasks of one executor on a host.
 
+    Calls of the part that other threads may come between are acts, so that the simulator interleaves them.
+
     Parameters
     ----------
     part : RemotePart
@@ -42,7 +44,7 @@ class RemoteDriver:
         elif woken and not self.part.is_short(message):
             yield self._bells[message.task].ring
         elif woken:
-            while (taken := self.part.take(message.task, self.host.now())) is not None:
+            while (taken := (yield partial(self.part.take, message.task, self.host.now()))) is not None:
                 yield from self._carry_out(taken)
 
     def flush_due(self) -> None:
@@ -65,7 +67,7 @@ class RemoteDriver:
         with self.host.processor(task) as processor:
             self._processors[task] = processor
             while not self._ended:
-                message = self.part.take(task, self.host.now())
+                message = yield partial(self.part.take, task, self.host.now())
                 if message is None:
                     yield self._bells[task].wait
                     continue
@@ -78,11 +80,12 @@ class RemoteDriver:
         if isinstance(message, m.SubBatch):
             processor = self._processors[message.task]
             outputs, busy = yield partial(processed, self.host, processor, message.batch, lambda: self._ended)
-            yield from self._send(self.part.processed(message, outputs, busy))
+            yield from self._send((yield partial(self.part.processed, message, outputs, busy)))
             return
         assert isinstance(message, m.Label | m.Install | m.FlushRequest | m.StopTask), f"{message} is no control record"
-        yield from self._send(self.part.control(message))
-        self.part.settle()
+        yield from self._send((yield partial(self.part.control, message)))
+        if isinstance(message, m.Label):
+            yield self.part.settle
 
     @property
     def _ended(self) -> bool:

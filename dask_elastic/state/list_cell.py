@@ -1,0 +1,158 @@
+"""One key's list, for logic per row and per key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, overload
+
+from dask_elastic.state.list_column import ListColumn
+from dask_elastic.state.undo_log import UndoLog
+from dask_elastic.topology.aggregates.user_aggregate import private_copy
+
+
+class ListCell(Sequence[Any]):
+    """One key's list: a read-only Python sequence with methods that change it.
+
+    Examples
+    --------
+    >>> def remember(row, state):
+    ...     recent = state["recent"]
+    ...     recent.append(row["value"])
+    ...     recent.keep_newest(10)
+    ...     return {"mean": sum(recent) / len(recent)}
+    """
+
+    def __init__(self, column: ListColumn, position: int, log: UndoLog | None = None) -> None:
+        self._column = column
+        self._log = log
+        self._position = position
+        self._old: list[Any] | None = None
+        self._expiries: list[float] = []
+        self.rewritten = False
+        self.added: list[Any] = []
+
+    def _read(self) -> list[Any]:
+        if self._old is None:
+            self._old, self._expiries = self._column.python(self._position)
+        return self._old
+
+    @property
+    def kept(self) -> tuple[list[Any], list[float]]:
+        """The stored elements that were not removed, and their expiry times."""
+        return self._read(), self._expiries
+
+    def __len__(self) -> int:
+        return len(self._read()) + len(self.added)
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(private_copy, [*self._read(), *self.added])
+
+    @overload
+    def __getitem__(self, place: int) -> Any: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> list[Any]: ...
+
+    def __getitem__(self, place: int | slice) -> Any:
+        return private_copy([*self._read(), *self.added][place])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return repr(list(self))
+
+    def append(self, element: Any) -> None:
+        """Append an element.
+
+        Parameters
+        ----------
+        element : object
+            A value of the declared type; None is refused when the batch is committed.
+
+        Examples
+        --------
+        >>> def remember(row, state):
+        ...     state["recent"].append(row["value"])
+        """
+        self._note()
+        self.added.append(private_copy(element))
+
+    def extend(self, elements: Iterable[Any]) -> None:
+        """Append several elements, in their order.
+
+        Parameters
+        ----------
+        elements : iterable
+            Values of the declared type.
+
+        Examples
+        --------
+        >>> def remember(key, batch, state):
+        ...     state["recent"].extend(batch["value"].to_pylist())
+        """
+        self._note()
+        self.added.extend(map(private_copy, elements))
+
+    def keep_newest(self, most: int) -> None:
+        """Remove all but the last elements.
+
+        Parameters
+        ----------
+        most : int
+            How many elements to keep, at most.
+
+        Examples
+        --------
+        >>> def remember(row, state):
+        ...     state["recent"].append(row["value"])
+        ...     state["recent"].keep_newest(10)
+        """
+        surplus = len(self) - most
+        if surplus > 0:
+            self._note()
+            old = self._read()
+            self._old, self._expiries = old[surplus:], self._expiries[surplus:]
+            self.added = self.added[max(0, surplus - len(old)) :]
+            self.rewritten = True
+
+    def replace(self, elements: Iterable[Any]) -> None:
+        """Replace all elements.
+
+        Parameters
+        ----------
+        elements : iterable
+            Values of the declared type.
+
+        Examples
+        --------
+        >>> def sort(row, state):
+        ...     state["best"].replace(sorted([*state["best"], row["value"]])[-3:])
+        """
+        after = [private_copy(element) for element in elements]
+        self.clear()
+        self.added = after
+
+    def clear(self) -> None:
+        """Remove all elements.
+
+        Examples
+        --------
+        >>> def restart(row, state):
+        ...     state["recent"].clear()
+        """
+        self._note()
+        self._old, self._expiries, self.added, self.rewritten = [], [], [], True
+
+    def _note(self) -> None:
+        """Note in the log how the next change is undone; lists are replaced or appended to, so none is copied."""
+        if self._log is not None:
+            state = self._old, self._expiries, self.added, self.rewritten
+            self._log.add(partial(self._restore, state, len(self.added)))
+
+    def _restore(self, state: tuple[list[Any] | None, list[float], list[Any], bool], added: int) -> None:
+        self._old, self._expiries, self.added, self.rewritten = state
+        del self.added[added:]

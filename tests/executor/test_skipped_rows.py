@@ -1,0 +1,134 @@
+"""Rows on which user code raises are skipped: their changes are undone, all other rows are processed, in few calls."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import dask_elastic as de
+from dask_elastic.testing import run
+
+STATE = {
+    "last": pa.int64(),
+    "thing": object,
+    "recent": de.List(pa.int64()),
+    "seen": de.Map(pa.int64(), pa.int64()),
+}
+OUTPUT = {"key": pa.string(), "value": pa.int64(), "size": pa.int64()}
+
+
+def change(value, state):
+    """Change the state by each operation in turn, and raise in the midst if the value is negative."""
+    kind, number = abs(value) % 7, abs(value) // 7 % 5
+    state["last"] = value
+    state["thing"] = {"value": value}
+    recent, seen = state["recent"], state["seen"]
+    recent.append(number)
+    if kind == 1:
+        recent.keep_newest(2)
+    elif kind == 2:
+        del state["last"]
+        state["recent"] = [number, number]
+    elif kind == 3:
+        recent.clear()
+    elif kind == 4:
+        seen.pop(number, None)
+        seen[number + 5] = value
+    elif kind == 5:
+        state["seen"] = {number: value}
+    seen[number] = value
+    recent.append(value)
+    if value < 0:
+        raise ValueError(f"no {value}")
+    return len(recent) + len(seen)
+
+
+def by_row(row, state):
+    return {"key": row["key"], "value": row["value"], "size": change(row["value"], state)}
+
+
+def by_key(key, batch, state):
+    for value in batch["value"].to_pylist():
+        yield {"key": key, "value": value, "size": change(value, state)}
+
+
+def results(logic, table, batch_rows, on_error="skip"):
+    topology = de.Topology("skips")
+    rows = topology.source("rows", de.sources.Arrow(table, batch_rows=batch_rows)).key_by("key")
+    stream = rows.compute(logic, state=STATE, name="changes", executors=1, shards=2)
+    stream.sink(de.sinks.Collect(), name="out")
+    return run(topology, on_error=on_error)
+
+
+def by_name(table):
+    return {} if table is None else {row.pop("key"): row for row in table.to_pylist()}
+
+
+def outputs(result):
+    """Return the outputs by key: only the rows of one key have an order."""
+    found = {}
+    for row in result.outputs["out"].to_pylist() if "out" in result.outputs else ():
+        found.setdefault(row["key"], []).append((row["value"], row["size"]))
+    return found
+
+
+ROWS = st.lists(st.tuples(st.sampled_from("abc"), st.integers(-40, 60).filter(bool)), min_size=1, max_size=40)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    ROWS, st.integers(1, 20), st.sampled_from([de.per_row(output=OUTPUT)(by_row), de.per_key(output=OUTPUT)(by_key)])
+)
+def test_result_is_as_if_failing_rows_had_not_been_there(rows, batch_rows, logic):
+    table = pa.table({"key": [key for key, _ in rows], "value": [value for _, value in rows]})
+    good = table.filter(pa.array([value > 0 for _, value in rows]))
+    skipped = results(logic, table, batch_rows)
+    if good.num_rows:
+        wanted = results(logic, good, batch_rows, on_error="fail")
+        assert by_name(skipped.state["changes"]) == by_name(wanted.state["changes"])
+        assert outputs(skipped) == outputs(wanted)
+    else:
+        assert by_name(skipped.state.get("changes")) == {}
+    bad = [(key, value, f"ValueError: no {value}") for key, value in rows if value < 0]
+    letters = skipped.dead_letters["changes"].to_pylist() if bad else []
+    assert Counter(tuple(row.values()) for row in letters) == Counter(bad)
+
+
+@pytest.mark.parametrize(("level", "most"), [("row", 1.2), ("key", 1.5), ("batch", 1.3)])
+def test_calls_are_few_if_a_third_of_the_rows_fail(level, most):
+    calls, count = [], 4_000
+
+    def process(values):
+        calls.append(len(values))
+        if any(value % 3 == 0 for value in values):
+            raise ValueError("divisible")
+
+    logic = {
+        "row": de.per_row(lambda row, state: process([row["value"]])),
+        "key": de.per_key(lambda key, batch, state: process(batch["value"].to_pylist())),
+        "batch": lambda batch, state: process(batch["value"].to_pylist()),
+    }[level]
+    values = [number * 7919 % 10_007 for number in range(count)]
+    table = pa.table({"key": [f"k{number % 40}" for number in range(count)], "value": values})
+    result = results(logic, table, 1_000)
+    assert result.dead_letters["changes"].num_rows == sum(value % 3 == 0 for value in values)
+    assert len(calls) <= most * count
+    assert sum(calls) <= 2 * most * count
+
+
+def test_row_that_returns_wrong_columns_is_skipped_and_its_change_undone():
+    @de.per_row(output={"change": pa.int64()})
+    def wrong(row, state):
+        state["last"] = row["value"]
+        return {"other" if row["value"] == 3 else "change": row["value"]}
+
+    table = pa.table({"key": ["a", "a", "b"], "value": [1, 2, 3]})
+    result = results(wrong, table, 3)
+    assert by_name(result.state["changes"]).keys() == {"a"}
+    [letter] = result.dead_letters["changes"].to_pylist()
+    assert letter["value"] == 3
+    assert "returned a row with the columns ['other']" in letter["__error"]
