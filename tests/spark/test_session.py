@@ -46,7 +46,7 @@ DAEMON_TRACEBACK = re.compile(
     r"Traceback [^\n]*\n"
     r"  File \"[^\"]*pyspark/daemon\.py\"[^\n]*\n(?:    [^\n]*\n)*"
     r"(?:  File \"[^\"]*pyspark/\w+\.py\"[^\n]*\n(?:    [^\n]*\n)*)*"
-    r"(?:BrokenPipeError|ConnectionResetError): [^\n]*\n"
+    r"(?:BrokenPipeError|ConnectionResetError|EOFError)(?:: [^\n]*)?\n"
 )
 """The traceback that PySpark's daemon process prints when Java closes the connection to one of its workers."""
 
