@@ -5,10 +5,10 @@ from __future__ import annotations
 FEW_ROWS = 256
 """Batches of more rows are never brief: they are processed by vectorised code, which runs in parallel."""
 
-BRIEF_SECONDS = 0.001
+BRIEF_SECONDS = 0.003
 """A brief batch takes at most so long."""
 
-COMPUTING = 0.5
+COMPUTING = 0.3
 """Share of this time in which it must compute; code that waits for a database may wait in many threads at once."""
 
 WEIGHT = 0.125
