@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -69,7 +70,7 @@ class FunctionLogic:
         return as_batches(self._function(rows, view), self.where)
 
 
-class CellLogic(FunctionLogic):
+class CellLogic(FunctionLogic, ABC):
     """A user's function that is called several times per batch, each time with the state of one key.
 
     With `errors`, the changes of each call are logged, and undone if it raises. As logging takes time, a batch is first
@@ -92,7 +93,7 @@ class CellLogic(FunctionLogic):
                 items = self.items(rows, view, cells)
             except ElasticError:
                 raise
-            except Exception:
+            except Exception:  # the second run, with the log, reports it for its rows
                 self._logged_batches = LOGGED_BATCHES
         if items is None:
             cells = Cells(view, UndoLog())
@@ -101,6 +102,7 @@ class CellLogic(FunctionLogic):
         cells.commit()
         return self.batches(items)
 
+    @abstractmethod
     def items(self, rows: pa.RecordBatch, view: StateView, cells: Cells, errors: Errors | None = None) -> list[Any]:
         """Call the function for each row or key, up to the first error; with `errors`, for all that raise none.
 
@@ -120,7 +122,6 @@ class CellLogic(FunctionLogic):
         list
             What the function has returned.
         """
-        raise NotImplementedError
 
     def batches(self, items: list[Any]) -> list[pa.RecordBatch]:
         """Return what `items` returned as batches."""
