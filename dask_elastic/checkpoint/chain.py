@@ -201,7 +201,8 @@ class Chain:
         Returns
         -------
         Chain
-            The next cut contains all shards of the failed one in full, since their changes are no longer marked.
+            The next cut contains all shards of the failed one in full, since their changes are no longer marked. The
+            same chain if the file was written before.
         """
         return self._settled(number, failed=True)
 
@@ -234,7 +235,9 @@ class Chain:
         return replace(self, links=tuple(links))
 
     def _settled(self, number: int, **outcome: Any) -> Chain:
-        links = [replace(link, **outcome) if link.number == number else link for link in self.links]
+        links = [
+            replace(link, **outcome) if link.number == number and not link.settled else link for link in self.links
+        ]
         return replace(self, links=tuple(_without_repeated_losses(_needed(links))))
 
     def _changes_since_full(self) -> Counts:
