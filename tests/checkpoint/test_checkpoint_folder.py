@@ -64,14 +64,15 @@ def test_file_is_never_replaced(url):
     assert folder.sizes("manifests") == {"1.json": 5}
 
 
-def test_deleted_file_leaves_no_empty_folder(url):
+def test_folder_is_deleted_only_if_it_is_empty(url):
     folder = CheckpointFolder(url)
-    folder.write("state/1/a", [b"a"])
-    folder.write("state/1/b", [b"b"])
+    ref = folder.write("state/1/a", [b"a"])
+    folder.delete_folder("state/1")
+    assert folder.read(ref).to_pybytes() == b"a"
     folder.delete("state/1/a")
-    assert folder.folders("state") == ["1"]
-    folder.delete("state/1/b")
-    folder.delete("state/1/b")
+    folder.delete("state/1/a")
+    folder.delete_folder("state/1")
+    folder.delete_folder("state/1")
     assert folder.folders("state") == []
 
 
