@@ -11,6 +11,7 @@ PARTS = {
         "Overview <readme>",
         "tutorial",
         "state",
+        "joins",
         "spark",
         "preparation",
         "structured-streaming",
