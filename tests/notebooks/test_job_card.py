@@ -101,7 +101,7 @@ def notebook(monkeypatch):
         displayed.append(view)
         return handle
 
-    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: SimpleNamespace(kernel=object())))
     monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(display=display))
     return SimpleNamespace(handle=handle, displayed=displayed)
 
@@ -150,8 +150,15 @@ def test_live_card_of_an_ended_job_needs_no_thread(notebook):
     assert "flights: finished" in notebook.displayed[0]._repr_html_()
 
 
-def test_live_card_is_one_line_outside_notebooks(monkeypatch, capsys):
-    monkeypatch.delitem(sys.modules, "IPython", raising=False)
+@pytest.mark.parametrize("shell", [None, SimpleNamespace()], ids=["script", "terminal"])
+def test_live_card_is_one_line_outside_notebooks(monkeypatch, capsys, shell):
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
     assert show(RUNNING, PAGE, scripted(), 0.5) is None
     [line] = capsys.readouterr().out.splitlines()
     assert line.startswith("flights: running")
+
+
+def test_live_card_does_not_need_ipython(monkeypatch, capsys):
+    monkeypatch.delitem(sys.modules, "IPython", raising=False)
+    assert show(RUNNING, PAGE, scripted(), 0.5) is None
+    assert capsys.readouterr().out.startswith("flights: running")

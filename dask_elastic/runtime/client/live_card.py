@@ -64,15 +64,22 @@ def show(described: JobDescription, page: str | None, follow: Follow, seconds: f
         ended.
     """
     first = JobCard(described, page)
-    if "IPython" not in sys.modules:
+    if not _in_notebook():
         print(first)
         return None
     handle = import_module("IPython.display").display(first, display_id=True)
-    if handle is None or not described.live:
+    if not described.live:
         return None
     thread = threading.Thread(target=_update, args=(handle, first, follow, seconds), name="job-card", daemon=True)
     thread.start()
     return thread
+
+
+def _in_notebook() -> bool:
+    """Return whether a kernel runs the program; IPython in a terminal would print a line for each update."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return getattr(shell, "kernel", None) is not None
 
 
 def _update(handle: Any, shown: JobCard, follow: Follow, seconds: float) -> None:
