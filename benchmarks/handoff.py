@@ -20,8 +20,12 @@ allowed `staging_MiB`. For each kind of process the line has the resident sizes 
 read its first rows (`first`), the maximum (`peak`), and the mean of the last third of the time minus that of the second
 third (`drift`; with an unbounded queue it would be as large as Spark's excess).
 
+`--partitions 4,20,200` measures instead how long the trigger of a micro-batch of 10 k rows takes by its number of
+partitions, with `noop` and with `dask_elastic`, in alternation.
+
     python benchmarks/handoff.py [--batches 8] [--rows 1000000] [--rounds 2]
     python benchmarks/handoff.py --slow [--seconds 75]
+    python benchmarks/handoff.py --partitions 4,20,200 [--batches 8] [--rounds 2]
 """
 
 from __future__ import annotations
@@ -54,15 +58,19 @@ TEXT = 68
 SMALL_ROWS = 10_000
 
 
-def source(spark: Any, rows: int) -> Any:
+def source(spark: Any, rows: int, partitions: int = 2) -> Any:
     """Return a stream of rows of 100 bytes: three numbers, a timestamp and a string."""
-    stream = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", rows).option("numPartitions", 2).load()
-    return stream.selectExpr(
-        "value as id",
-        f"value % {KEYS} as k",
-        "value * 0.5D as price",
-        "timestamp as at",
-        f"repeat('x', {TEXT}) as text",
+    reader = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", rows)
+    return (
+        reader.option("numPartitions", partitions)
+        .load()
+        .selectExpr(
+            "value as id",
+            f"value % {KEYS} as k",
+            "value * 0.5D as price",
+            "timestamp as at",
+            f"repeat('x', {TEXT}) as text",
+        )
     )
 
 
@@ -259,6 +267,25 @@ def small(spark: Any, client: Client, batches: int) -> None:
     print(json.dumps(line), flush=True)
 
 
+# small micro-batches of many partitions
+
+
+def partitioned(spark: Any, client: Client, counts: list[int], batches: int, rounds: int) -> None:
+    found: dict[tuple[int, str], list[float]] = {}
+    for _ in range(rounds):
+        for count in counts:
+            stream = source(spark, SMALL_ROWS, count)
+            found.setdefault((count, "noop"), []).extend(seconds(run(stream, "noop", {}, batches)))
+            job = dropping_job(client, stream.schema)
+            found.setdefault((count, "dask_elastic"), []).extend(
+                seconds(run(stream, "dask_elastic", into(job), batches))
+            )
+            job.forget()
+    for (count, sink), each in found.items():
+        line = {"partitions": count, "sink": sink, "rows": SMALL_ROWS, "batches": len(each)}
+        print(json.dumps({**line, "trigger_p50": round(statistics.median(each), 3)}), flush=True)
+
+
 # a job that is slower than Spark
 
 
@@ -329,6 +356,7 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=8, help="large micro-batches of each sink and round")
     parser.add_argument("--rounds", type=int, default=2, help="how often the sinks alternate")
     parser.add_argument("--slow", action="store_true", help="measure memory with a job that is slower than Spark")
+    parser.add_argument("--partitions", help="measure small micro-batches of so many partitions, such as 4,20,200")
     parser.add_argument("--seconds", type=float, default=75, help="duration of the --slow measurement")
     options = parser.parse_args()
     spark = session("handoff", master="local[2]", config={"spark.driver.memory": "2g"})
@@ -336,6 +364,9 @@ def main() -> None:
     with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster, Client(cluster) as client:
         if options.slow:
             slow(spark, client, options.seconds)
+        elif options.partitions:
+            counts = [int(count) for count in options.partitions.split(",")]
+            partitioned(spark, client, counts, options.batches, options.rounds)
         else:
             large(spark, client, options.rows, options.batches, options.rounds)
             small(spark, client, 4 * options.batches)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urljoin
 
 import click
 import dask.config
@@ -132,12 +131,3 @@ def connected(command: Callable[..., Any]) -> Callable[..., Any]:
         return command(connection=Connection(scheduler, tls_ca_file, tls_cert, tls_key), **options)
 
     return with_connection
-
-
-def dashboard_page(client: Client) -> str | None:
-    """Return the URL of the cluster's /elastic page; None if the cluster serves no dashboard."""
-    try:
-        link = client.dashboard_link
-    except KeyError:
-        return None
-    return urljoin(link, "elastic") if link else None

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from dask_elastic.runtime.protocol.job_description import JobDescription
-from dask_elastic.runtime.protocol.remote_errors import load_error
+from dask_elastic.runtime.protocol.remote_errors import error_text
 from dask_elastic.runtime.protocol.reports import ExecutorReport
 
 EXECUTOR_VALUES = (
@@ -66,12 +66,3 @@ def _executor(nodes: Sequence[str], measure: ExecutorReport) -> dict[str, Any]:
 
 def _largest(executors: list[dict[str, Any]], name: str) -> float | None:
     return max((e[name] for e in executors if e[name] is not None), default=None)
-
-
-def error_text(data: bytes) -> str:
-    """Return the text of a job's pickled error, even if its class is not installed here."""
-    try:
-        error = load_error(data)
-    except Exception as problem:  # unpickling runs code of the error's class, which may raise anything
-        return f"an error that cannot be unpickled here ({type(problem).__name__}: {problem})"
-    return str(error)

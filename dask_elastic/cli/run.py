@@ -13,16 +13,17 @@ from distributed import Client
 
 from dask_elastic.cli import script as scripts
 from dask_elastic.cli.command import Command
-from dask_elastic.cli.connection import Connection, connected, dashboard_page
+from dask_elastic.cli.connection import Connection, connected
 from dask_elastic.cli.local_cluster import kill_workers, local_cluster
-from dask_elastic.cli.overview import error_text
 from dask_elastic.cli.script_client import ScriptClient
 from dask_elastic.runtime.client.call import call_scheduler
+from dask_elastic.runtime.client.dashboard_page import dashboard_page
 from dask_elastic.runtime.client.job import POLL_SECONDS
 from dask_elastic.runtime.client.job_view import one_line
 from dask_elastic.runtime.client.progress import Progress
 from dask_elastic.runtime.protocol.job_calls import Describe, Stop, Wait
 from dask_elastic.runtime.protocol.job_status import Status
+from dask_elastic.runtime.protocol.remote_errors import error_text
 from dask_elastic.vocab.errors import UnknownJob
 
 OWN_CLUSTER = ("workers", "threads", "dashboard_address")

@@ -9,12 +9,13 @@ import click
 from distributed import Client
 
 from dask_elastic.cli.command import Command
-from dask_elastic.cli.connection import Connection, connected, dashboard_page
+from dask_elastic.cli.connection import Connection, connected
 from dask_elastic.cli.json_text import json_text
 from dask_elastic.cli.overview import overview
 from dask_elastic.cli.screen import Screen
 from dask_elastic.cli.table import clock, count, duration, size, table
 from dask_elastic.runtime.client.call import call_scheduler
+from dask_elastic.runtime.client.dashboard_page import dashboard_page
 from dask_elastic.runtime.client.job import ENDED
 from dask_elastic.runtime.client.job_view import handed_over
 from dask_elastic.runtime.protocol.job_calls import Describe, ListJobs

@@ -14,7 +14,7 @@ from docutils import nodes
 from myst_parser.sphinx_ import Parser as MystParser
 from sphinx.application import Sphinx
 
-EXAMPLE = re.compile(r"\]\((?:\.\./)?examples/(\w+)\.py\)")
+EXAMPLE = re.compile(r"\]\((?:\.\./)?examples/(\w+)\.(?:py|ipynb)\)")
 PAGES = {
     "examples": "examples.rst",
     "README.md": "readme.rst",

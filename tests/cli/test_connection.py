@@ -6,6 +6,7 @@ from distributed import LocalCluster
 from distributed.security import Security
 
 from dask_elastic.cli import connection
+from dask_elastic.runtime.client.dashboard_page import dashboard_page
 
 
 def test_missing_address_error_names_all_ways_to_give_one(invoke):
@@ -83,14 +84,15 @@ def test_tls_files_are_used_for_the_connection(invoke, pem_files, monkeypatch):
 
 
 def test_page_is_on_the_dashboard_of_dask(client):
-    page = connection.dashboard_page(client)
+    page = dashboard_page(client)
     assert page == client.dashboard_link.removesuffix("/status") + "/elastic"
+    assert dashboard_page(client, "two words") == page + "?job=two%20words"
 
 
 def test_page_uses_the_configured_proxy_link(client):
     with dask.config.set({"distributed.dashboard.link": "https://hub/user/me/proxy/{port}/status"}):
-        assert connection.dashboard_page(client).startswith("https://hub/user/me/proxy/")
-        assert connection.dashboard_page(client).endswith("/elastic")
+        assert dashboard_page(client).startswith("https://hub/user/me/proxy/")
+        assert dashboard_page(client).endswith("/elastic")
 
 
 class ClientWithoutDashboard:
@@ -107,5 +109,5 @@ class ClientWithoutDashboard:
 
 
 def test_page_is_none_without_dashboard():
-    assert connection.dashboard_page(ClientWithoutDashboard()) is None
-    assert connection.dashboard_page(ClientWithoutDashboard("")) is None
+    assert dashboard_page(ClientWithoutDashboard()) is None
+    assert dashboard_page(ClientWithoutDashboard("")) is None

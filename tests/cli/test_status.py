@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from dask_elastic.cli.overview import error_text, overview
+from dask_elastic.cli.overview import overview
 from dask_elastic.cli.status import detail
 from dask_elastic.cli.table import clock
 from dask_elastic.runtime.client.job_view import one_line, summary
 from dask_elastic.runtime.protocol.job_description import ControlView, JobDescription
 from dask_elastic.runtime.protocol.job_status import Status
+from dask_elastic.runtime.protocol.remote_errors import error_text
 from dask_elastic.runtime.protocol.reports import ExecutorReport, InstanceRows
 from dask_elastic.vocab.epoch import HandoffProgress
 

@@ -109,7 +109,23 @@ def test_state_lookup_accepts_keys_of_any_shape(job):
     assert job.state("by_both").get((None, None))["n"] == 1
     assert job.state("by_both").get((3, None)) is None
     assert job.state("by_k").to_arrow().column_names == ["k", "n"]
-    assert repr(job.state("by_k")) == "JobState('by_k')"
+
+
+def test_state_shows_its_first_rows(client, job, wait_until):
+    assert repr(job.state("by_k")) == "State of 'by_k' in job 'seen': 0 keys"
+    assert "0 keys</strong></div>" in job.state("by_k")._repr_html_()
+    job.send(ROWS)
+    job.end_of_input()
+    job.wait(**RUN)
+    by_k = repr(job.state("by_k")).splitlines()
+    assert by_k[0] == "State of 'by_k' in job 'seen': 10 keys"
+    assert by_k[1].split() == ["k", "n"]
+    assert sorted(line.split() for line in by_k[2:]) == [[str(k), "100"] for k in range(10)]
+    assert repr(job.state("by_both")).startswith("State of 'by_both' in job 'seen': 70 keys, the first 10\n")
+    assert len(repr(job.state("by_both")).splitlines()) == 12
+    shown = job.state("by_both")._repr_html_()
+    assert "70 keys, the first 10</strong>" in shown
+    assert shown.count("<tr") == 11
 
 
 def test_state_read_from_running_job_only_grows(client, job, wait_until):
@@ -167,6 +183,7 @@ def test_throughput_counts_a_row_of_several_operators_once(client, wait_until):
     read = wait_until(lambda: (found := job._describe()).source_rate > 1_000 and found, "the source reads")
     assert read.source_rate < 4_000
     assert f" {read.source_rate:,.0f} rows/s " in one_line(read)
+    wait_until(lambda: job._describe().control.measured, "the control loop measures the latency")
     job.stop()
     assert job._describe().source_rate == 0
 

@@ -15,7 +15,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from distributed import Client, LocalCluster
 
-from dask_elastic.cli.connection import dashboard_page
 from dask_elastic.cli.demo.calibration import calibrate
 from dask_elastic.cli.demo.checks import Check
 from dask_elastic.cli.demo.contest import Contest
@@ -25,6 +24,7 @@ from dask_elastic.cli.demo.hot_routes import HOT_ROUTES, HOT_SHARE, hot_routes, 
 from dask_elastic.cli.demo.load import TRIAL_RATE, WORK, Load, Machine, fit
 from dask_elastic.cli.demo.sample import sample
 from dask_elastic.cli.local_cluster import local_cluster
+from dask_elastic.runtime.client.dashboard_page import dashboard_page
 from dask_elastic.runtime.client.job import Job, jobs
 from dask_elastic.runtime.client.submit import submit
 
@@ -138,7 +138,7 @@ class Replay:
             if name == STATIC:
                 cluster.scale(2 * WORKERS)
                 client.wait_for_workers(2 * WORKERS)
-            click.echo(f"{'Dashboard:' if name == STATIC else '':<11}{dashboard_page(client)}?job={name}")
+            click.echo(f"{'Dashboard:' if name == STATIC else '':<11}{dashboard_page(client, name)}")
         click.echo(f"{'Decisions:':<11}dask elastic decisions {ELASTIC} --scheduler {client.scheduler.address}\n")
         self.feed.begin([*both.values()], flights, load.rate)
         read = self.feed.read(flights)

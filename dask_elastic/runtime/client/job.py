@@ -5,10 +5,15 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Literal
 
+from dask.utils import parse_timedelta
+
 from dask_elastic.runtime.client.call import call_scheduler, checked_client
+from dask_elastic.runtime.client.dashboard_page import dashboard_page
+from dask_elastic.runtime.client.job_card import card
 from dask_elastic.runtime.client.job_input import JobInput, seconds_of
 from dask_elastic.runtime.client.job_reader import JobReader
-from dask_elastic.runtime.client.job_view import html, summary
+from dask_elastic.runtime.client.job_view import summary
+from dask_elastic.runtime.client.live_card import show
 from dask_elastic.runtime.client.progress import Progress
 from dask_elastic.runtime.client.senders import doubt, drop
 from dask_elastic.runtime.protocol import job_calls, job_status
@@ -91,6 +96,8 @@ class Job(JobInput, JobReader):
     >>> job.recoveries().empty, job.event_times().empty
     (True, True)
     >>> measured = job.decisions(), job.snapshots(last=10)
+    >>> job.card()
+    letters: finished · ... s · 3 rows · ...
 
     Free the state, then run the topology again and end that job early:
 
@@ -116,7 +123,7 @@ class Job(JobInput, JobReader):
         return summary(self._describe())
 
     def _repr_html_(self) -> str:
-        return html(self._describe())
+        return card(self._describe(), dashboard_page(self.client, self.name))
 
     def _ask(self, call: Call[B], /) -> B:
         return call_scheduler(self.client, call)
@@ -187,6 +194,22 @@ class Job(JobInput, JobReader):
             raise JobFailed(f"job {self.name!r} failed: {cause}") from cause
         if described.status is Status.STOPPED:
             raise JobStopped(f"job {self.name!r} was stopped")
+
+    def card(self, every: float | str = "1s") -> None:
+        """Show a card of the job in a notebook, and update it until the job has ended.
+
+        The call returns at once, and other cells can run meanwhile. The card has the job's status, the target and the
+        measured latency, rows per second, cores, state, and a link to the job's page on the dashboard. Outside
+        notebooks it is one line that is not updated.
+
+        Parameters
+        ----------
+        every : float or str
+            Time between two updates: seconds, or a duration such as ``"500ms"``.
+        """
+        seconds = float(parse_timedelta(every, default="s"))
+        page = dashboard_page(self.client, self.name)
+        show(self._describe(), page, lambda left: self._noted(self._ask(job_calls.Wait(self.name, left))), seconds)
 
     def drain(self, timeout: float | str | None = None) -> None:
         """Stop the sources, and wait until all rows that they have read, or this client has sent, are processed.

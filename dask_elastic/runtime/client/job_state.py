@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from dask_elastic.runtime.protocol.calls import Ask
 from dask_elastic.runtime.protocol.job_calls import State
-from dask_elastic.runtime.protocol.tables import read_table
+from dask_elastic.runtime.protocol.tables import read_table, total_rows
 
 if TYPE_CHECKING:
     import pandas as pd
+
+SHOWN = 10
+"""Rows in the interpreter and in notebooks."""
+
+WIDEST = 40
+"""Characters of a value that are shown there."""
 
 
 class JobState:
@@ -42,9 +49,14 @@ class JobState:
     ...     state.to_arrow().sort_by("letter").to_pydict()
     ...     state.to_pandas()["seen"].sum()
     ...     state.get("a")
+    ...     state
     {'letter': ['a', 'b'], 'seen': [2, 1]}
     np.int64(3)
     {'letter': 'a', 'seen': 2}
+    State of 'per_letter' in job 'letters': 2 keys
+    letter  seen
+         a     2
+         b     1
     """
 
     def __init__(self, ask: Ask, job: str, operator: str):
@@ -53,7 +65,25 @@ class JobState:
         self.operator = operator
 
     def __repr__(self) -> str:
-        return f"JobState({self.operator!r})"
+        title, rows = self._preview()
+        return f"{title}\n{rows.to_string(index=False, max_colwidth=WIDEST)}" if len(rows) else title
+
+    def _repr_html_(self) -> str:
+        import pandas as pd
+
+        title, rows = self._preview()
+        with pd.option_context("display.max_colwidth", WIDEST):
+            table = rows.to_html(index=False, border=0) if len(rows) else ""
+        return f"<div><strong>{escape(title)}</strong>{table}</div>"
+
+    def _preview(self) -> tuple[str, pd.DataFrame]:
+        """Return a title and the first rows; the executors send no others."""
+        parts = [read_table(part) for part in self._ask(State(self._job, self.operator, first=SHOWN))]
+        total = sum(map(total_rows, parts))
+        rows = pa.concat_tables([part.replace_schema_metadata() for part in parts]) if parts else pa.table({})
+        shown = f", the first {SHOWN}" if total > SHOWN else ""
+        title = f"State of {self.operator!r} in job {self._job!r}: {total:,} key{'' if total == 1 else 's'}{shown}"
+        return title, rows.slice(0, SHOWN).to_pandas()
 
     def to_arrow(self) -> pa.Table:
         """Return the state of all keys.

@@ -1,8 +1,7 @@
-"""Views of a job: one line for a terminal, a few for the interpreter, a table for a notebook."""
+"""Views of a job: one line for a terminal, a few for the interpreter."""
 
 from __future__ import annotations
 
-import html as escaping
 import time
 from collections.abc import Sequence
 
@@ -16,7 +15,7 @@ FEW = 8
 """Up to so many executors of an operator are listed one by one in a line."""
 
 LISTED = 40
-"""Up to so many executors have a line of their own in the interpreter; a notebook has a table of all."""
+"""Up to so many executors have a line of their own; the card of a notebook has all of them."""
 
 
 def one_line(described: JobDescription) -> str:
@@ -26,11 +25,10 @@ def one_line(described: JobDescription) -> str:
     parts = [f"{described.name}: {described.status.value}", f"{took:.0f} s", f"{described.rows_read:,} rows"]
     if live:
         parts.append(f"{described.source_rate:,.0f} rows/s")
-    half = max((e.latency_p50 for e in executors if e.latency_p50 is not None), default=None)
-    high = max((e.latency_p99 for e in executors if e.latency_p99 is not None), default=None)
+    half, high = measured_latency(described)
     if half is not None and high is not None:
         parts.append(f"latency {format_time(half)} / {format_time(high)}")
-    parts += _cores(executors)
+    parts += cores_by_operator(executors)
     parts += [handed_over(one, live) for one in described.handoffs if one.epochs]
     parts.append(f"{sum(e.moves for e in executors)} moves")
     dead = sum(described.dead_letters.values())
@@ -38,10 +36,17 @@ def one_line(described: JobDescription) -> str:
         parts.append(f"{dead:,} dead letters")
     if late := sum(part.late for part in described.event_times):
         parts.append(f"{late:,} late rows")
-    return " · ".join(parts + _conditions(described))
+    return " · ".join(parts + conditions(described))
 
 
-def _cores(executors: Sequence[ExecutorReport]) -> list[str]:
+def measured_latency(described: JobDescription) -> tuple[float | None, float | None]:
+    """Return p50 and p99 of the slowest executor, in seconds; None without a measurement."""
+    half = max((e.latency_p50 for e in described.executors if e.latency_p50 is not None), default=None)
+    high = max((e.latency_p99 for e in described.executors if e.latency_p99 is not None), default=None)
+    return half, high
+
+
+def cores_by_operator(executors: Sequence[ExecutorReport]) -> list[str]:
     """Return the cores of each operator: one by one for a few executors, else their sum."""
     found = []
     for operator in dict.fromkeys(e.operator for e in executors):
@@ -75,7 +80,7 @@ def handed_over(progress: HandoffProgress, live: bool = True) -> str:
     return ", ".join(parts)
 
 
-def _conditions(described: JobDescription) -> list[str]:
+def conditions(described: JobDescription) -> list[str]:
     """Return the unusual conditions of a job."""
     control = described.control
     found = ["oversubscribed"] if described.oversubscribed else []
@@ -91,7 +96,7 @@ def _conditions(described: JobDescription) -> list[str]:
 def summary(described: JobDescription) -> str:
     """Return a job in a few lines."""
     lines = [f"<Job {one_line(described)}>"]
-    executors = _ordered(described)
+    executors = in_order(described)
     lines += [
         f"  {e.operator}[{e.executor}]: {e.cores} cores, queue {e.queue:,}, state {format_bytes(e.state_bytes)}"
         for e in executors[:LISTED]
@@ -100,32 +105,6 @@ def summary(described: JobDescription) -> str:
     return "\n".join(lines)
 
 
-def _ordered(described: JobDescription) -> list[ExecutorReport]:
+def in_order(described: JobDescription) -> list[ExecutorReport]:
+    """Return the executors by operator and number."""
     return sorted(described.executors, key=lambda e: (e.operator, e.executor))
-
-
-_HEAD = ("operator", "home", "cores", "λ /s", "μ /s", "queue", "p50", "p99", "state", "moves")
-
-
-def html(described: JobDescription) -> str:
-    """Return a job as a table for notebooks."""
-    rows = "".join(_row(described, e) for e in _ordered(described))
-    head = "".join(f"<th style='text-align:left'>{name}</th>" for name in _HEAD)
-    title = escaping.escape(one_line(described))
-    return f"<div><strong>{title}</strong><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
-
-
-def _row(described: JobDescription, measure: ExecutorReport) -> str:
-    cells = (
-        f"{measure.operator}[{measure.executor}]",
-        described.nodes[measure.node],
-        str(measure.cores),
-        f"{measure.arrival_rate:,.0f}",
-        "–" if measure.service_rate is None else f"{measure.service_rate:,.0f}",
-        f"{measure.queue:,}",
-        "–" if measure.latency_p50 is None else format_time(measure.latency_p50),
-        "–" if measure.latency_p99 is None else format_time(measure.latency_p99),
-        format_bytes(measure.state_bytes),
-        f"{measure.moves} ({measure.moves_across} across nodes)",
-    )
-    return "<tr>" + "".join(f"<td>{escaping.escape(cell)}</td>" for cell in cells) + "</tr>"

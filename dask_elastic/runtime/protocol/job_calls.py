@@ -166,11 +166,14 @@ class State(Call[tuple[Payload, ...]]):
         The stateful operator of a job.
     key : tuple or None
         The values of one key; all keys if left out.
+    first : int or None
+        At most so many rows of each executor, see `first_rows`; all if left out.
     """
 
     job: str
     operator: str
     key: tuple[Any, ...] | None = None
+    first: int | None = None
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,8 @@ class ControlView:
         The reason and the time of the newest decision; seconds since the epoch.
     control_error : str or None
         The error of the control loop's last period.
+    measured : float or None
+        Mean seconds from source to end of processing in the last period that the job was running.
     """
 
     predicted: float | None = None
@@ -57,6 +59,7 @@ class ControlView:
     decided: str | None = None
     decided_at: float | None = None
     control_error: str | None = None
+    measured: float | None = None
 
 
 @dataclass(frozen=True)

@@ -176,11 +176,12 @@ class Report(PartCall[PartReport]):
 
 @dataclass(frozen=True)
 class State(PartCall[tuple[Payload, ...]]):
-    """Return the state of an executor at home there, or the row of one key of it, as an Arrow IPC stream."""
+    """Return the state of an executor at home there, its first rows, or the row of one key, as an Arrow IPC stream."""
 
     operator: str
     executor: int
     key: tuple[Any, ...] | None = None
+    first: int | None = None
 
 
 @dataclass(frozen=True)

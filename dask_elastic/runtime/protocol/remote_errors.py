@@ -39,3 +39,12 @@ def load_error(data: bytes) -> BaseException:
     """Return the inverse of `dump_error`, on the client."""
     error = pickle.loads(data)
     return error if isinstance(error, BaseException) else ElasticError(str(error))
+
+
+def error_text(data: bytes) -> str:
+    """Return the text of a job's pickled error, even if its class is not installed here."""
+    try:
+        error = load_error(data)
+    except Exception as problem:  # unpickling runs code of the error's class, which may raise anything
+        return f"an error that cannot be unpickled here ({type(problem).__name__}: {problem})"
+    return str(error)

@@ -282,7 +282,15 @@ class ControlDriver:
             decided=newest[0].reason if newest else None,
             decided_at=newest[0].time if newest else None,
             control_error=self.error if record.live else None,
+            measured=self._measured(record),
         )
+
+    def _measured(self, record: JobRecord) -> float | None:
+        """Return the newest measured mean latency of a job."""
+        if record.name not in self.history.jobs():
+            return None
+        latest = self.history.job(record.name).latest()
+        return latest.latency if latest.generation == record.spec.generation else None
 
     async def decisions(self, call: job_calls.Decisions) -> bytes:
         """Return the newest decisions about a job as a JSON list, oldest first; nodes by their addresses."""

@@ -61,7 +61,7 @@ class JobQueries:
         """Return the state of a stateful operator, or the row of one key."""
         record = self.jobs.record(call.job)
         calls = (
-            self.calls.one(address, part_calls.State(*record.generation_id, call.operator, index, call.key))
+            self.calls.one(address, part_calls.State(*record.generation_id, call.operator, index, call.key, call.first))
             for index, address in homes(record, call.operator, None)
         )
         found = tuple(part for parts in await asyncio.gather(*calls) for part in parts)

@@ -17,7 +17,7 @@ from dask_elastic.runtime.protocol.job_description import ExecutorAssignment, Re
 from dask_elastic.runtime.protocol.job_spec import VACANT
 from dask_elastic.runtime.protocol.part_calls import PartCall
 from dask_elastic.runtime.protocol.reports import PartReport
-from dask_elastic.runtime.protocol.tables import table_bytes
+from dask_elastic.runtime.protocol.tables import first_rows, table_bytes
 from dask_elastic.runtime.worker.executor_threads import ExecutorThreads
 from dask_elastic.runtime.worker.hosting_node import HostingNode
 from dask_elastic.runtime.worker.job_part import JobPart
@@ -199,9 +199,9 @@ class Handlers:
         return await self.node.in_thread(part_report, self._part(call))
 
     async def state(self, call: part_calls.State) -> tuple[Payload, ...]:
-        """Return the state of an executor at home here, or the row of one key, as an Arrow IPC stream."""
+        """Return the state of an executor at home here, its first rows, or the row of one key, as an IPC stream."""
         home = self._part(call).homes[ExecutorId(call.operator, call.executor)]
-        return await self.node.in_thread(_state, home, call.key)
+        return await self.node.in_thread(_state, home, call.key, call.first)
 
     async def collect(self, call: part_calls.Collect) -> tuple[Payload, ...]:
         """Return the rows that a sink here keeps for the client, as an Arrow IPC stream; none without the sink."""
@@ -231,10 +231,11 @@ class Handlers:
         self._part(call).sources[ExecutorId(call.source, call.instance)].mailbox.close()
 
 
-def _state(home: ExecutorThreads, key: tuple[Any, ...] | None) -> tuple[Payload, ...]:
+def _state(home: ExecutorThreads, key: tuple[Any, ...] | None, first: int | None) -> tuple[Payload, ...]:
     if not home.ended:
         home.flush(FLUSH_SECONDS)
-    return _payload(home.read_state() if key is None else home.find_key(key))
+    found = home.read_state() if key is None else home.find_key(key)
+    return _payload(found if found is None or first is None else first_rows(found, first))
 
 
 def _payload(table: pa.Table | None) -> tuple[Payload, ...]:
