@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from dask_elastic.cli.command import help_text
 from dask_elastic.vocab.errors import ElasticError
@@ -72,6 +73,15 @@ class LazyGroup(click.Group):
         if near and args[0] not in self.lazy_commands:
             ctx.fail(f"No such command {args[0]!r}. Did you mean {near[0]!r}?")
         return super().resolve_command(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return the commands and options that begin with a text, without importing any command."""
+        found = [
+            CompletionItem(name, help=entry.summary)
+            for name, entry in self.lazy_commands.items()
+            if name.startswith(incomplete)
+        ]
+        return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands without importing any."""
