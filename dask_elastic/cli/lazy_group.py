@@ -92,6 +92,8 @@ class LazyGroup(click.Group):
         """Run a command; report an expected error as one line and an exit code, without a traceback."""
         try:
             return super().invoke(ctx)
+        except BrokenPipeError:  # the reader of the output has ended, as `head` does; click exits silently
+            raise
         except (ElasticError, OSError) as error:
             raise click.ClickException(str(error)) from error
         except KeyboardInterrupt:
