@@ -1,1 +1,1 @@
-"""The command line: ``dask elastic run``, ``status``, ``decisions``, ``stop``, ``demo`` and ``plan``."""
+"""The command line ``dask elastic``: runs, shows and changes jobs."""

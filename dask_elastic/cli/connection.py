@@ -80,13 +80,15 @@ class Connection:
         return Security(require_encryption=True, **{name: file for name, file in files.items() if file is not None})
 
     @contextmanager
-    def client(self, make: Callable[..., Client] = Client) -> Iterator[Client]:
+    def client(self, make: Callable[..., Client] = Client, seconds: float | None = None) -> Iterator[Client]:
         """Connect a client, and close it after the block.
 
         Parameters
         ----------
         make : callable
             The class of the client.
+        seconds : float, optional
+            Timeout for connecting, instead of `CONNECT_SECONDS`.
 
         Yields
         ------
@@ -100,7 +102,7 @@ class Connection:
         """
         address = self.address()
         try:
-            client = make(address, security=self.security(), timeout=CONNECT_SECONDS)
+            client = make(address, security=self.security(), timeout=seconds or CONNECT_SECONDS)
         except (OSError, ValueError, TypeError, RuntimeError) as error:
             raise click.ClickException(f"cannot reach a scheduler at {address}: {_reason(error)}") from error
         with client:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dask_elastic.cli.table import clock, duration
-
-INDENT = "    "
+from dask_elastic.cli.terminal.quantities import clock, counted, duration
 
 
 def gained(before: Mapping[str, int], after: Mapping[str, int]) -> int:
@@ -33,10 +31,9 @@ def change_text(change: Mapping[str, Any]) -> str:
     """
     before, after = change["before"], change["after"]
     had, has = sum(before.values()), sum(after.values())
-    cores = "core" if has == 1 else "cores"
     if had != has:
-        return f"{change['executor']} {had} → {has} {cores}"
-    return f"{change['executor']} {has} {cores}, {gained(before, after)} on another worker than before"
+        return f"{change['executor']} {had} → {counted(has, 'core')}"
+    return f"{change['executor']} {counted(has, 'core')}, {gained(before, after)} on another worker than before"
 
 
 def changes_text(decision: Mapping[str, Any]) -> str:
@@ -45,14 +42,12 @@ def changes_text(decision: Mapping[str, Any]) -> str:
     return changes if decision["applied"] or not decision["changes"] else f"{changes} (not carried out)"
 
 
-def decision_text(decision: Mapping[str, Any]) -> str:
-    """Describe a decision in a few lines: its changes, the latencies concerned, and its reason."""
+def decision_text(decision: Mapping[str, Any]) -> tuple[str, list[str]]:
+    """Return a decision as a headline with its changes, and as lines with the latencies concerned and its reason."""
     latencies = [
         f"{name} {duration(decision[name])}"
         for name in ("target", "measured", "predicted", "observed")
         if decision[name] is not None
     ]
-    lines = [f"#{decision['number']}  {clock(decision['time'])}  {changes_text(decision)}"]
-    lines += [INDENT + "latency: " + ", ".join(latencies)] * bool(latencies)
-    lines += [INDENT + line for line in decision["reason"].splitlines()]
-    return "\n".join(lines)
+    headline = f"#{decision['number']}  {clock(decision['time'])}  {changes_text(decision)}"
+    return headline, [*(["latency: " + ", ".join(latencies)] * bool(latencies)), *decision["reason"].splitlines()]

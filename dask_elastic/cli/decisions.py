@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Iterator
+from itertools import chain
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from dask_elastic.cli.command import Command
 from dask_elastic.cli.connection import Connection, connected
 from dask_elastic.cli.decision_text import decision_text
+from dask_elastic.cli.job_completion import job_names
 from dask_elastic.cli.json_text import json_text
+from dask_elastic.cli.terminal.console import show
 from dask_elastic.runtime.client.call import call_scheduler
 from dask_elastic.runtime.protocol.job_calls import Decisions
 
+if TYPE_CHECKING:
+    from dask_elastic.cli.terminal.console import Shown
+
+INDENT = 4
+
 
 @click.command(cls=Command)
-@click.argument("job")
+@click.argument("job", shell_complete=job_names)
 @click.option("--last", type=click.IntRange(min=1), default=20, show_default=True, metavar="N",
               help="Show only the newest N.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, a list of decisions.")
@@ -37,6 +46,16 @@ def decisions(connection: Connection, job: str, last: int, as_json: bool) -> Non
     if as_json:
         click.echo(json_text(found))
     elif found:
-        click.echo("\n".join(map(decision_text, found)))
+        show(*chain.from_iterable(map(_shown, found)))
     else:
         click.echo(f"No decisions about job {job!r} yet.")
+
+
+def _shown(decision: dict[str, Any]) -> Iterator[Shown]:
+    from rich.padding import Padding
+    from rich.text import Text
+
+    headline, lines = decision_text(decision)
+    yield headline, "bold" if decision["changes"] and decision["applied"] else "dim"
+    for line in lines:
+        yield Padding(Text(line), (0, 0, 0, INDENT), expand=False)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from dask_elastic.cli.command import help_text
 from dask_elastic.vocab.errors import ElasticError
@@ -73,6 +74,15 @@ class LazyGroup(click.Group):
             ctx.fail(f"No such command {args[0]!r}. Did you mean {near[0]!r}?")
         return super().resolve_command(ctx, args)
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return the commands and options that begin with a text, without importing any command."""
+        found = [
+            CompletionItem(name, help=entry.summary)
+            for name, entry in self.lazy_commands.items()
+            if name.startswith(incomplete)
+        ]
+        return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands without importing any."""
         with formatter.section("Commands"):
@@ -82,6 +92,8 @@ class LazyGroup(click.Group):
         """Run a command; report an expected error as one line and an exit code, without a traceback."""
         try:
             return super().invoke(ctx)
+        except BrokenPipeError:  # the reader of the output has ended, as `head` does; click exits silently
+            raise
         except (ElasticError, OSError) as error:
             raise click.ClickException(str(error)) from error
         except KeyboardInterrupt:

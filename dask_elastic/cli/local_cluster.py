@@ -14,6 +14,8 @@ from typing import Any
 
 from distributed import LocalCluster
 
+from dask_elastic.cli.terminal.progress_bar import progress_bar
+
 KILL_SECONDS = 2.0
 """The cluster's own way to close follows after that."""
 
@@ -34,11 +36,11 @@ def local_cluster(**options: Any) -> Iterator[LocalCluster]:
     """
     # A terminal sends Ctrl-C to all of its processes. Workers inherit the blocked signal, so that only this process
     # reacts and ends them; a Ctrl-C while they start is delivered after that. The resource tracker is started first,
-    # because starting it unblocks the signal.
+    # because starting it unblocks the signal; the thread of the progress bar is started after that and blocks it too.
     resource_tracker.ensure_running()
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        with warnings.catch_warnings():
+        with progress_bar("Starting a local cluster"), warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Port .* is already in use")
             cluster = LocalCluster(**{name: value for name, value in options.items() if value is not None})
     except BaseException:

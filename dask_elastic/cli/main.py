@@ -10,7 +10,15 @@ from dask_elastic.cli.lazy_group import LazyCommand, LazyGroup
 COMMANDS = {
     "run": LazyCommand("dask_elastic.cli.run", "run", "Run a script that submits jobs, with a Dask client."),
     "status": LazyCommand("dask_elastic.cli.status", "status", "Show the jobs of a cluster, or one job in detail."),
+    "topology": LazyCommand("dask_elastic.cli.topology", "topology", "Show the graph of a job's operators."),
     "decisions": LazyCommand("dask_elastic.cli.decisions", "decisions", "Show the decisions about a job's cores."),
+    "state": LazyCommand("dask_elastic.cli.state", "state", "Show or save the state of an operator."),
+    "dead-letters": LazyCommand(
+        "dask_elastic.cli.dead_letters", "dead_letters", "Show or save the rows on which user code raised."
+    ),
+    "set-cores": LazyCommand("dask_elastic.cli.set_cores", "set_cores", "Set the cores of an operator's executors."),
+    "move": LazyCommand("dask_elastic.cli.move", "move", "Move shards of an executor to another task."),
+    "retire": LazyCommand("dask_elastic.cli.retire", "retire", "Drain workers, so that they can be closed."),
     "stop": LazyCommand("dask_elastic.cli.stop", "stop", "Stop or drain jobs."),
     "plan": LazyCommand("dask_elastic.cli.plan", "plan", "Plan placements and migrations offline, from files."),
     "demo": LazyCommand("dask_elastic.cli.demo.command", "demo", "Compare a static and an elastic job locally."),
@@ -40,8 +48,12 @@ def elastic() -> None:
     Inspect and stop it from anywhere:
         export DASK_SCHEDULER_ADDRESS=tcp://10.0.0.1:8786
         dask elastic status --watch
-        dask elastic decisions word-count
+        dask elastic topology word-count
+        dask elastic state word-count per_word --limit 5
         dask elastic stop word-count
+
+    Names of commands, jobs, operators and workers are completed after:
+        eval "$(_DASK_COMPLETE=bash_source dask)"
 
     Exit codes: 0 for success, 1 for an error (printed in one line), 2 for wrong usage of the
     command, 130 after Ctrl-C.

@@ -13,7 +13,10 @@ import click
 
 from dask_elastic.cli.command import Command, help_text
 from dask_elastic.cli.problem_file import load
-from dask_elastic.cli.table import count, duration, table
+from dask_elastic.cli.terminal.console import show
+from dask_elastic.cli.terminal.console_table import ConsoleTable
+from dask_elastic.cli.terminal.progress_bar import progress_bar
+from dask_elastic.cli.terminal.quantities import count, duration
 from dask_elastic.planning.placement.draft import Draft
 from dask_elastic.planning.placement.planner import PlacementPlanner
 from dask_elastic.planning.placement.problem import PlacementProblem
@@ -65,12 +68,14 @@ def compare(problem: Path, chosen: tuple[str, ...], seed: int, options: tuple[st
 
     planners = _planners(tuple(dict.fromkeys(chosen)) or _installed(), options)
     loaded = load(problem)
-    found = experiment.compare(loaded, planners, seed, clock=time.perf_counter)
+    with progress_bar(f"Planning with {', '.join(planners)}"):
+        found = experiment.compare(loaded, planners, seed, clock=time.perf_counter)
     if as_json:
         click.echo(json.dumps(found.to_pylist(), indent=2))
         return
-    click.echo(_headline(loaded))
-    click.echo(table(HEAD, [_as_it_is(loaded), *map(_row, found.to_pylist())]))
+    rows = [_as_it_is(loaded), *map(_row, found.to_pylist())]
+    optional = ("imbalance", "proven", "collocation")
+    show(_headline(loaded), ConsoleTable(HEAD, rows, optional=optional))
 
 
 @plan.command(cls=Command)
@@ -99,11 +104,13 @@ def figures(names: tuple[str, ...], out: Path, seed: int, quick: bool, listing: 
         raise click.UsageError(f"no figure is named {unknown[0]!r}: choose among {', '.join(known)}.")
     chosen = [known[name] for name in dict.fromkeys(names)] or [*known.values()]
     if listing:
-        click.echo(table(("figure", "source", "what it shows"), [(f.name, f.source, f.title) for f in chosen], left=3))
+        rows = [((f.name, "bold"), f.source, f.title) for f in chosen]
+        show(ConsoleTable(("figure", "source", "what it shows"), rows, left=3))
         return
-    for figure in chosen:
+    for number, figure in enumerate(chosen):
         start = time.perf_counter()
-        files = catalogue.write(figure, out, seed, quick)
+        with progress_bar(f"Figure {figure.name}, {number + 1} of {len(chosen)}"):
+            files = catalogue.write(figure, out, seed, quick)
         click.echo(f"{figure.name}: {' and '.join(map(str, files))}, in {duration(time.perf_counter() - start)}")
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+from contextlib import nullcontext
 from typing import Any
 
 from distributed import Client
 
+from dask_elastic.cli.terminal.progress_bar import progress_bar
 from dask_elastic.runtime.protocol.job_calls import Submit
 
 
@@ -36,7 +38,8 @@ class ScriptClient(Client):  # type: ignore[misc]  # distributed is untyped
         """Run a coroutine on the client's event loop; `dask_elastic.runtime.client.call.call_scheduler` does."""
         names = [argument.name for argument in arguments if isinstance(argument, Submit)]
         try:
-            reply = super().sync(func, *arguments, **options)
+            with progress_bar(f"Starting job {names[0]!r}") if names else nullcontext():
+                reply = super().sync(func, *arguments, **options)
         except KeyboardInterrupt:
             # The job may have started although the answer has not arrived.
             self._submitted.update(dict.fromkeys(names))

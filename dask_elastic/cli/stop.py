@@ -7,11 +7,13 @@ from distributed import Client
 
 from dask_elastic.cli.command import Command
 from dask_elastic.cli.connection import Connection, connected
+from dask_elastic.cli.job_completion import job_names
+from dask_elastic.cli.terminal.progress_bar import progress_bar
 from dask_elastic.runtime.client.job import ENDED, Job, job
 
 
 @click.command(cls=Command)
-@click.argument("jobs", metavar="JOB...", nargs=-1, required=True)
+@click.argument("jobs", metavar="JOB...", nargs=-1, required=True, shell_complete=job_names)
 @click.option("--drain", is_flag=True, help="Stop reading, and process all rows read so far.")
 @click.option("--timeout", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS",
               help="How long --drain waits for each job; the job continues to drain after that.")  # fmt: skip
@@ -54,7 +56,8 @@ def _end(job: Job, client: Client, drain: bool, timeout: float | None) -> None:
 
 def _drain(job: Job, client: Client, timeout: float | None) -> None:
     try:
-        job.drain(timeout)
+        with progress_bar(f"Draining {job.name!r}"):
+            job.drain(timeout)
     except KeyboardInterrupt:
         address = client.scheduler.address
         click.echo(f"Stop it at once with: dask elastic stop {job.name} --scheduler {address}", err=True)

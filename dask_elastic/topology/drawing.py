@@ -3,30 +3,14 @@
 from __future__ import annotations
 
 from html import escape
-from itertools import pairwise
 
 import pyarrow.compute as pc
 
-from dask_elastic.topology.box_layout import Box, Point, place
+from dask_elastic.topology import diagram
+from dask_elastic.topology.diagram import FONT, LONGEST_NAME, DrawnBox, shortened
 from dask_elastic.topology.graph import OperatorGraph
 from dask_elastic.topology.operators import Compute, MapOperator, Operator, SinkOperator, SourceOperator
 
-FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, Helvetica, Arial, sans-serif"
-# Fill, border and text of each kind of box; legible in light and dark notebooks.
-COLOURS = {
-    "source": ("#e3f0e6", "#4b9560", "#17391f"),
-    "map": ("#f3f4f6", "#8a919c", "#23272e"),
-    "filter": ("#f3f4f6", "#8a919c", "#23272e"),
-    "compute": ("#fdecd9", "#e08a2c", "#4a2a06"),
-    "sink": ("#e4ecf9", "#5580c4", "#16294a"),
-}
-ARROW = "#8a919c"
-MARGIN = 12.0
-HEAD = 12.0
-LINE = 16.0
-PADDING = 11.0
-LONGEST_NAME = 30
-LONGEST_DETAIL = 38
 MOST_DETAILS = 5
 
 
@@ -52,7 +36,7 @@ def describe(topology: OperatorGraph) -> str:
             (
                 operator.name,
                 operator.kind,
-                "; ".join(_short(line, LONGEST_NAME * 2) for line in _details(operator)),
+                "; ".join(shortened(line, LONGEST_NAME * 2) for line in _details(operator)),
                 f"<- {producers}" if producers else "",
             )
         )
@@ -94,24 +78,7 @@ def svg(topology: OperatorGraph) -> str:
     str
         The document, with all text escaped.
     """
-    boxes = {operator.name: _box(operator) for operator in topology.operators}
-    labels = {edge: label for edge in topology.edges if (label := _label(topology.operator(edge[1])))}
-    widths = {edge: _text_width(label, 11) + 10 for edge, label in labels.items()}
-    layout = place(boxes, topology.edges, widths)
-    width, height = layout.width + 2 * MARGIN, layout.height + 2 * MARGIN
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" width="{width:.0f}" height="{height:.0f}" '
-        f'viewBox="{-MARGIN:.0f} {-MARGIN:.0f} {width:.0f} {height:.0f}" font-family="{escape(FONT)}">',
-        f"<title>{escape(topology.name)}</title>",
-    ]
-    for edge, points in layout.routes.items():
-        parts.append(_arrow(points, edge in layout.backward, widths.get(edge, 0.0)))
-    parts += [
-        _edge_label(labels[edge], widths[edge], points[-1]) for edge, points in layout.routes.items() if edge in labels
-    ]
-    parts += [_drawn(operator, layout.centres[operator.name], boxes[operator.name]) for operator in topology.operators]
-    parts.append("</svg>")
-    return "\n".join(parts)
+    return diagram.svg(topology.name, map(_box, topology.operators), topology.edges)
 
 
 def _details(operator: Operator) -> list[str]:
@@ -166,76 +133,9 @@ def _lines(operator: Operator) -> list[str]:
 
 
 def _label(consumer: Operator) -> str:
-    return _short(", ".join(consumer.keys), LONGEST_NAME) if isinstance(consumer, Compute) else ""
+    return shortened(", ".join(consumer.keys), LONGEST_NAME) if isinstance(consumer, Compute) else ""
 
 
-def _box(operator: Operator) -> Box:
-    lines = _lines(operator)
-    widest = max(_text_width(_short(line, LONGEST_DETAIL), 11) for line in lines)
-    width = max(widest, _text_width(_short(operator.name, LONGEST_NAME), 13) * 1.05, 60.0) + 2 * PADDING
-    return Box(width, LINE * (len(lines) + 1) + PADDING)
-
-
-def _drawn(operator: Operator, centre: Point, box: Box) -> str:
-    fill, border, ink = COLOURS[operator.kind]
-    left, top = centre[0] - box.width / 2, centre[1] - box.height / 2
-    full = "\n".join((f"{operator.kind} {operator.name}", *_details(operator)))
-    parts = [
-        "<g>",
-        f"<title>{escape(full)}</title>",
-        f'<rect x="{left:.1f}" y="{top:.1f}" width="{box.width:.1f}" height="{box.height:.1f}" rx="8" '
-        f'fill="{fill}" stroke="{border}" stroke-width="1.2"/>',
-        f'<text x="{left + PADDING:.1f}" y="{top + LINE + 3:.1f}" font-size="13" font-weight="600" fill="{ink}">'
-        f"{escape(_short(operator.name, LONGEST_NAME))}</text>",
-    ]
-    for number, line in enumerate(_lines(operator), 2):
-        parts.append(
-            f'<text x="{left + PADDING:.1f}" y="{top + LINE * number + 2:.1f}" font-size="11" fill="{ink}" '
-            f'fill-opacity="0.8">{escape(_short(line, LONGEST_DETAIL))}</text>'
-        )
-    return "\n".join([*parts, "</g>"])
-
-
-def _arrow(points: list[Point], backward: bool, label_width: float) -> str:
-    end = points[-1]
-    if backward:
-        curve = f"M{_at(points[0])} C{_at(points[1])} {_at(points[2])} {_at((end[0], end[1] + 6))}"
-        head = f"M{_at(end)} l-4,7 h8 z"
-        style = ' stroke-dasharray="5 4"'
-    else:
-        stops = [*points[:-1], (end[0] - HEAD - label_width, end[1])]
-        curve = f"M{_at(stops[0])}"
-        for before, after in pairwise(stops):
-            middle = (before[0] + after[0]) / 2
-            curve += f" C{_at((middle, before[1]))} {_at((middle, after[1]))} {_at(after)}"
-        curve += f" L{_at((end[0] - 6, end[1]))}"
-        head = f"M{_at(end)} l-7,-4 v8 z"
-        style = ""
-    return (
-        f'<path d="{curve}" fill="none" stroke="{ARROW}" stroke-width="1.4"{style}/>\n<path d="{head}" fill="{ARROW}"/>'
-    )
-
-
-def _edge_label(label: str, width: float, end: Point) -> str:
-    # Next to the arrow's head, where edges to one box no longer cross.
-    left, top = end[0] - HEAD - width, end[1] - 8
-    return (
-        f'<rect x="{left:.1f}" y="{top:.1f}" width="{width:.1f}" height="16" rx="8" fill="#fff7ee" '
-        f'stroke="#e08a2c" stroke-width="0.8"/>\n'
-        f'<text x="{left + width / 2:.1f}" y="{top + 11.5:.1f}" font-size="11" text-anchor="middle" '
-        f'fill="#4a2a06">{escape(label)}</text>'
-    )
-
-
-def _at(point: Point) -> str:
-    return f"{point[0]:.1f},{point[1]:.1f}"
-
-
-def _short(text: str, most: int) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= most else text[: most - 1] + "…"
-
-
-def _text_width(text: str, size: int) -> float:
-    # The mean width of letters in `FONT`; wide scripts need up to twice as much.
-    return sum(1.0 if ord(letter) > 0x2E80 else 0.57 for letter in text) * size
+def _box(operator: Operator) -> DrawnBox:
+    title = "\n".join((f"{operator.kind} {operator.name}", *_details(operator)))
+    return DrawnBox(operator.name, operator.kind, _lines(operator), title, _label(operator))

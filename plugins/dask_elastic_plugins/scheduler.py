@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any
 from distributed.diagnostics.plugin import SchedulerPlugin
 from tornado.ioloop import PeriodicCallback
 
+from dask_elastic._version import __version__
+from dask_elastic.runtime.protocol.calls import HOSTED
+
 if TYPE_CHECKING:
     from distributed import Scheduler
     from distributed.scheduler import WorkerState
@@ -49,6 +52,7 @@ class ElasticSchedulerPlugin(SchedulerPlugin):
             scheduler.handlers["elastic_uninstall"] = self.uninstall
             self._holding = PeriodicCallback(hold(scheduler, coordinator), HOLD_MILLISECONDS)
             self._holding.start()
+            scheduler.task_metadata[HOSTED] = __version__
             self.coordinator = coordinator
             self._display = Display(scheduler, cluster_view(coordinator))
             self._display.open()
@@ -67,6 +71,12 @@ class ElasticSchedulerPlugin(SchedulerPlugin):
             self._holding.stop()
         for name in (*coordinator.handlers(), "elastic_uninstall"):
             coordinator.scheduler.handlers.pop(name, None)
+        coordinator.scheduler.task_metadata.pop(HOSTED, None)
+
+    def restart(self, scheduler: Scheduler) -> None:
+        """Set the scheduler's metadata again, which Dask clears when a client restarts the cluster."""
+        if self.coordinator is not None:
+            scheduler.task_metadata[HOSTED] = __version__
 
     async def before_close(self) -> None:
         """Close the display, and stop resetting the scheduler's idle time."""

@@ -4,6 +4,7 @@ import dask
 import pytest
 from distributed import LocalCluster
 from distributed.security import Security
+from distributed.utils_test import captured_logger
 
 from dask_elastic.cli import connection
 from dask_elastic.runtime.client.dashboard_page import dashboard_page
@@ -19,6 +20,17 @@ def test_missing_address_error_names_all_ways_to_give_one(invoke):
 def test_address_is_read_from_the_configuration(invoke, address, client):
     with dask.config.set({"scheduler-address": address}):
         assert invoke("status").output == f"No jobs at {address}.\n"
+
+
+def test_cluster_without_dask_elastic_is_reported_with_the_fix_and_logs_nothing(invoke, address):
+    with captured_logger("distributed.core", level="WARNING") as log:
+        assert invoke("status", "--scheduler", address).output == f"No jobs at {address}.\n"
+        refused = invoke("stop", "any", "--scheduler", address)
+    assert refused.exit_code == 1
+    assert refused.output.startswith("Error: this cluster does not host dask_elastic")
+    assert "dask_elastic.submit" in refused.output
+    assert "--preload dask_elastic_plugins.install" in refused.output
+    assert log.getvalue() == ""
 
 
 def test_address_in_environment_is_part_of_the_configuration():

@@ -4,11 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from dask_elastic.cli.demo.checks import as_text
+from dask_elastic.cli.demo.checks import check_table
 from dask_elastic.cli.demo.closing_table import closing_table
 from dask_elastic.cli.demo.judgement import judge
 from dask_elastic.cli.demo.load import LEAST_RATE, MOST_TARGET, TRIAL_RATE, WORK, Load, Machine, fit
 from dask_elastic.cli.demo.outcome import Outcome
+from dask_elastic.cli.terminal.console import plain_text
 
 ROWS = 8_000
 STATIC = Outcome(16, 0.25, 1.6, 2.1, 180.0, ROWS, 0)
@@ -40,7 +41,7 @@ def test_job_without_judged_seconds_fails(unmeasured):
         replace(one, **empty) if missing else one for one, missing in zip((STATIC, ELASTIC), unmeasured, strict=True)
     )
     assert len(failed(static, elastic)) == 2
-    assert "–" in closing_table(static, elastic, 0.2, ROWS)
+    assert "–" in plain_text(closing_table(static, elastic, 0.2, ROWS))
 
 
 def test_flights_that_were_not_read_fail():
@@ -49,20 +50,21 @@ def test_flights_that_were_not_read_fail():
 
 
 def test_missed_target_is_not_called_a_wrong_result():
-    missed = as_text(judge(STATIC, replace(ELASTIC, share=0.5), ROWS), "pandas")
+    missed = plain_text(check_table(judge(STATIC, replace(ELASTIC, share=0.5), ROWS), "pandas"))
     assert "MISSED   50% of 16; 80% at least" in missed
     assert "WRONG" not in missed
-    assert "WRONG" in as_text(judge(STATIC, replace(ELASTIC, rows=1), ROWS), "pandas")
+    assert "WRONG" in plain_text(check_table(judge(STATIC, replace(ELASTIC, rows=1), ROWS), "pandas"))
 
 
 def test_closing_table_has_a_column_per_job_and_one_for_the_target():
-    cells = {row.split("  ")[0]: row.split()[-1] for row in closing_table(STATIC, ELASTIC, 0.2, ROWS).splitlines()[1:]}
+    lines = plain_text(closing_table(STATIC, ELASTIC, 0.2, ROWS)).splitlines()
+    cells = {row.split("  ")[0]: row.split()[-1] for row in lines[1:]}
     assert list(cells) == [
         "seconds within the target", "mean latency", "p99 in the median second", "core-seconds", "shard moves",
         "flights read",
     ]  # fmt: skip
     assert cells["flights read"] == "8,000"
-    [head, share, *_] = closing_table(STATIC, ELASTIC, 0.2, ROWS).splitlines()
+    [head, share, *_] = lines
     assert head.split() == ["static", "elastic", "target"]
     assert share.split()[4:6] == ["25%", "94%"]
 

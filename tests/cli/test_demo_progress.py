@@ -8,6 +8,7 @@ from dask_elastic.cli.demo.course import WARM_UP, Course
 from dask_elastic.cli.demo.happening import Happening
 from dask_elastic.cli.demo.second import Second
 from dask_elastic.cli.demo.side_by_side import HEAD, line
+from dask_elastic.cli.terminal.console import plain_text
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot, NodeSnapshot, Snapshot
 
@@ -48,7 +49,7 @@ def test_second_in_which_rows_wait_and_none_is_processed_misses_the_target():
     made.add(snapshot(1_005.0, None, queue=7))
     assert made.seconds[-1].mean == math.inf
     assert made.share == 0.5
-    assert "∞" in line(5.0, Course("static", 0.1, 100.0), made, {"elastic": made.seconds[-1]}, "")
+    assert "∞" in plain_text(line(5.0, Course("static", 0.1, 100.0), made, {"elastic": made.seconds[-1]}, ""))
 
 
 def test_share_counts_seconds_after_warm_up_only():
@@ -97,7 +98,8 @@ def test_line_shows_both_jobs_the_target_and_what_happens():
     static, elastic = Course("static", 0.2, 100.0), course(*[0.05] * 6)
     elastic.target = 0.2
     ones = Second(5.0, 1.5, 2.5, {"per_plane": (1, 1), "per_route": (1, 1)})
-    text = line(5.0, static, elastic, {"static": ones, "elastic": elastic.seconds[-1]}, "the hot routes change now")
+    shown = {"static": ones, "elastic": elastic.seconds[-1]}
+    text = plain_text(line(5.0, static, elastic, shown, "the hot routes change now"))
     fields = [part.split() for part in text.split("│")]
     assert fields == [
         ["5", "200"],
@@ -105,13 +107,13 @@ def test_line_shows_both_jobs_the_target_and_what_happens():
         ["50", "100", "100%", "2", "3+1"],
         ["the", "hot", "routes", "change", "now"],
     ]
-    places = [[at for at, sign in enumerate(row) if sign == "│"] for row in (*HEAD.splitlines(), text)]
+    places = [[at for at, sign in enumerate(row) if sign == "│"] for row in (*plain_text(*HEAD).splitlines(), text)]
     assert places[0] == places[1] == places[2]
 
 
 def test_line_of_ended_job_keeps_its_share():
     static, elastic = Course("static", 0.1, 100.0), course(*[0.05] * 6)
-    text = line(9.0, static, elastic, {}, "")
+    text = plain_text(line(9.0, static, elastic, {}, ""))
     assert text.split("│")[2].split() == ["100%"]
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import importlib
 import re
 import subprocess
@@ -82,6 +83,11 @@ def test_expected_error_is_printed_in_one_line(broken, error):
     ended = broken(error)
     assert ended.exit_code == 1
     assert ended.output == f"Error: {error}\n"
+
+
+def test_reader_that_ends_early_is_no_error_message(broken):
+    ended = broken(BrokenPipeError(errno.EPIPE, "Broken pipe"))
+    assert (ended.exit_code, ended.output) == (1, "")
 
 
 def test_unexpected_error_keeps_its_traceback(broken):

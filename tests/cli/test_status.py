@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from dask_elastic.cli.overview import overview
-from dask_elastic.cli.status import detail
-from dask_elastic.cli.table import clock
+from dask_elastic.cli.overview import error_text, overview
+from dask_elastic.cli.status_view import detail
+from dask_elastic.cli.terminal.console import plain_text
+from dask_elastic.cli.terminal.quantities import clock
 from dask_elastic.runtime.client.job_view import one_line, summary
 from dask_elastic.runtime.protocol.job_description import ControlView, JobDescription
 from dask_elastic.runtime.protocol.job_status import Status
@@ -44,6 +45,21 @@ def test_status_of_unknown_job_lists_known_jobs(invoke, address, endless):
     refused = invoke("status", "ther", "--scheduler", address)
     assert refused.exit_code == 1
     assert refused.output == "Error: no job 'ther': the cluster knows ['here']\n"
+
+
+def test_status_running_leaves_out_jobs_that_have_ended(invoke, address, endless):
+    endless("first").stop()
+    endless("second")
+    shown = invoke("status", "--running", "--scheduler", address)
+    assert [line.split()[0] for line in shown.output.splitlines()[2:]] == ["second"]
+    jobs = json.loads(invoke("status", "--running", "--json", "--scheduler", address).stdout)["jobs"]
+    assert [job["name"] for job in jobs] == ["second"]
+
+
+def test_status_running_of_one_job_is_wrong_usage(invoke, address):
+    refused = invoke("status", "any", "--running", "--scheduler", address)
+    assert refused.exit_code == 2
+    assert "--running" in refused.output
 
 
 def test_status_as_json_has_the_values_of_the_table(invoke, address, endless):
@@ -99,6 +115,11 @@ def described(**changes):
     return replace(job, **changes)
 
 
+def text(job):
+    """Return a job in detail, as it is printed outside a terminal."""
+    return plain_text(*detail(job))
+
+
 def test_overview_aggregates_values_of_executors():
     values = overview(described())
     assert (values["cores"], values["queue"], values["moves"], values["source_rate"]) == (4, 6, 2, 8.0)
@@ -115,11 +136,11 @@ def test_overview_sorts_executors_by_operator_and_number():
 
 def test_handoff_is_shown_on_its_own_line():
     progress = HandoffProgress("arrived", 7, 8, 8_000, 1_000.0, 1, 2, 2**20, 2**10)
-    shown = detail(overview(described(handoffs=(progress,))))
+    shown = text(overview(described(handoffs=(progress,))))
     line = "arrived ← epoch 7, 8,000 rows, 1,000 rows/s, 1 of 2 wait, 1.00 MiB staged, 1.00 kiB on disk"
     assert f"Handoff: {line}" in shown
     assert f" · {line} · " in one_line(described(handoffs=(progress,), executors=(), began=time.time()))
-    shown = detail(overview(described(handoffs=(progress,), status=Status.FINISHED, ended=130.0)))
+    shown = text(overview(described(handoffs=(progress,), status=Status.FINISHED, ended=130.0)))
     assert "Handoff: arrived ← epoch 7, 8,000 rows\n" in shown
 
 
@@ -131,18 +152,18 @@ def test_overview_of_ended_job_has_its_duration_and_no_rate():
 def test_detail_shows_error_and_dead_letters():
     failed = overview(described(status=Status.FAILED, ended=130.0, error=pickle.dumps(ValueError("a bad row"))))
     assert failed["error"] == "a bad row"
-    assert "Error: a bad row" in detail(failed)
+    assert "Error: a bad row" in text(failed)
     skipping = overview(described(dead_letters={"strict": 1234}))
-    assert "Dead letters of strict: 1,234 rows" in detail(skipping)
+    assert "Dead letters of strict: 1,234 rows" in text(skipping)
 
 
 def test_detail_shows_oversubscription():
-    assert "running, oversubscribed  " in detail(overview(described(oversubscribed=True)))
+    assert "running, oversubscribed  " in text(overview(described(oversubscribed=True)))
 
 
 def test_list_marks_running_starved_job():
-    assert "running, starved  " in detail(overview(described(starved=1)))
-    assert "starved  " not in detail(overview(described(starved=1, status=Status.STOPPED, ended=130.0)))
+    assert "running, starved  " in text(overview(described(starved=1)))
+    assert "starved  " not in text(overview(described(starved=1, status=Status.STOPPED, ended=130.0)))
     line = one_line(described(starved=1, executors=(), began=time.time()))
     assert "starved: lacks 1 core" in line.split(" · ")
 
@@ -165,11 +186,11 @@ def test_list_marks_running_starved_job():
     ],
 )
 def test_detail_shows_each_control_value_on_a_line(changes, line):
-    assert line in detail(overview(described(**changes))).splitlines()
+    assert line in text(overview(described(**changes))).splitlines()
 
 
 def test_detail_without_target_has_no_line_for_it():
-    assert "target" not in detail(overview(described(latency_target=None)))
+    assert "target" not in text(overview(described(latency_target=None)))
 
 
 def test_infinite_numbers_are_null_in_json(invoke):

@@ -108,6 +108,21 @@ def test_preloaded_plugins_serve_several_clients_and_are_removed(command_line, w
     assert "Traceback" not in log.read_text()
 
 
+def test_restarted_scheduler_still_hosts_jobs(small_cluster):
+    def restart(dask_scheduler):
+        # As `Scheduler.restart` does, without new workers, which are processes.
+        dask_scheduler._clear_task_state()
+        for plugin in dask_scheduler.plugins.values():
+            plugin.restart(dask_scheduler)
+
+    made = small_cluster(processes=False)
+    with Client(made, set_as_default=False) as client, Client(made, set_as_default=False) as other:
+        installing.install(client)
+        client.run_on_scheduler(restart)
+        with pytest.raises(errors.UnknownJob, match="the cluster knows none"):
+            de.job("any", other)
+
+
 def test_failed_plugin_setup_leaves_worker_usable(small_cluster, monkeypatch, caplog):
     def broken(worker):
         raise OSError("no threads left")

@@ -10,7 +10,7 @@ import pytest
 
 import dask_elastic as de
 
-HEAVY = {"bokeh", "fsspec", "highspy", "matplotlib", "pandas", "pymetis", "scipy"}
+HEAVY = {"bokeh", "fsspec", "highspy", "matplotlib", "pandas", "pymetis", "rich", "scipy"}
 
 SCHEDULER = "dask_elastic.runtime.scheduler.coordinator, dask_elastic.dashboard.display, dask_elastic.control.loop"
 
@@ -34,6 +34,7 @@ def imported(code: str, base: str = "distributed") -> set[str]:
         "dask_elastic",
         "dask_elastic_plugins.install, dask_elastic_plugins.worker, dask_elastic_plugins.scheduler",
         "dask_elastic.runtime.worker.node",
+        "dask_elastic.cli.main",
         SCHEDULER,
     ],
 )

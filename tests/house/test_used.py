@@ -16,7 +16,7 @@ CALLED_BY_LIBRARIES = {
     # click
     "format_commands", "get_command", "list_commands",
     # distributed, its plugins and its serialisation
-    "_deserialize", "_serialize", "before_close", "dask_setup", "remove_worker", "setup", "teardown",
+    "_deserialize", "_serialize", "before_close", "dask_setup", "remove_worker", "restart", "setup", "teardown",
     "valid_workers_downscaling",
     # IPython
     "_repr_html_",

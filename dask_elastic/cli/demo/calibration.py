@@ -14,8 +14,10 @@ from distributed import Client
 from dask_elastic.cli.demo.feed import Feed
 from dask_elastic.cli.demo.flight_delays import build
 from dask_elastic.cli.demo.load import TRIAL_RATE, Load, Machine
-from dask_elastic.runtime.client.job import ENDED
+from dask_elastic.cli.terminal.progress_bar import progress_bar
+from dask_elastic.runtime.client.call import call_scheduler
 from dask_elastic.runtime.client.submit import submit
+from dask_elastic.runtime.protocol.job_calls import Describe
 
 JOB = "calibration"
 
@@ -45,10 +47,12 @@ def calibrate(client: Client, feed: Feed, flights: pa.Table, options: dict[str, 
     job = submit(build(JOB, feed.stream, Load(TRIAL_RATE, 1.0), updates), client, latency_target=None, **options)
     feed.begin([job], flights, TRIAL_RATE)
     busy = []
-    while job.status not in ENDED:
-        feed.check()
-        time.sleep(LOOK_SECONDS)
-        busy.append(_busy())
+    with progress_bar("Calibrating", feed.read(flights).num_rows) as advance:
+        while (described := call_scheduler(client, Describe(JOB))).live:
+            advance(described.rows_read)
+            feed.check()
+            time.sleep(LOOK_SECONDS)
+            busy.append(_busy())
     job.wait(progress=False)  # raises for a job that failed
     seconds = [own.latency_p99 for snapshot in job.snapshots() for own in snapshot.jobs if own.name == JOB]
     p99 = [second for second in seconds if second is not None] or [float(job.metrics()["latency_p99"].max())]

@@ -10,7 +10,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 
 from dask_elastic.cli.demo.flight_delays import KEYS
-from dask_elastic.cli.table import table as as_table
+from dask_elastic.cli.terminal.console_table import Cell, ConsoleTable
 
 EXACT = ("flights", "total", "worst")
 LARGEST_ERROR = 1e-9
@@ -60,8 +60,8 @@ def compare_updates(job: str, updates: Path, expected: pd.DataFrame) -> Check:
     return Check(f"{job}: route_updates: last of each route", bool(same), f"{len(written):,} updates")
 
 
-def as_text(checks: list[Check], against: str) -> str:
-    """Format checks as a table.
+def check_table(checks: list[Check], against: str) -> ConsoleTable:
+    """Return checks as a table.
 
     Parameters
     ----------
@@ -70,5 +70,8 @@ def as_text(checks: list[Check], against: str) -> str:
     against : str
         The batch system whose results are the reference.
     """
-    rows = [[check.what, "ok" if check.passed else check.failure, check.details] for check in checks]
-    return as_table([f"against {against}", "verdict", "details"], rows, left=3)
+    rows: list[list[Cell]] = [
+        [check.what, ("ok", "green") if check.passed else (check.failure, "bold red"), check.details]
+        for check in checks
+    ]
+    return ConsoleTable([f"against {against}", "verdict", "details"], rows, left=3, full=False)

@@ -6,11 +6,12 @@ from collections.abc import Callable
 
 from dask_elastic.cli.demo.judgement import LEAST_GAIN, LEAST_SHARE
 from dask_elastic.cli.demo.outcome import Outcome
-from dask_elastic.cli.table import MISSING, count, duration, table
+from dask_elastic.cli.terminal.console_table import Cell, ConsoleTable
+from dask_elastic.cli.terminal.quantities import MISSING, count, duration
 
 
-def closing_table(static: Outcome, elastic: Outcome, target: float, rows: int) -> str:
-    """Format the outcomes of both jobs beside what was aimed at.
+def closing_table(static: Outcome, elastic: Outcome, target: float, rows: int) -> ConsoleTable:
+    """Return the outcomes of both jobs beside what was aimed at.
 
     Parameters
     ----------
@@ -30,8 +31,8 @@ def closing_table(static: Outcome, elastic: Outcome, target: float, rows: int) -
         ("shard moves", lambda outcome: count(outcome.moves), MISSING),
         ("flights read", lambda outcome: count(outcome.rows), count(rows)),
     ]
-    cells = [[name, of(static), of(elastic), aim] for name, of, aim in lines]
-    return table(["", "static", "elastic", "target"], cells)
+    cells: list[list[Cell]] = [[name, of(static), (of(elastic), "bold"), aim] for name, of, aim in lines]
+    return ConsoleTable(["", "static", "elastic", "target"], cells, full=False)
 
 
 def _percent(share: float | None) -> str:

@@ -10,11 +10,12 @@ import click
 
 from dask_elastic.cli.command import Command
 from dask_elastic.cli.demo import flights, hot_routes
-from dask_elastic.cli.demo.checks import as_text
+from dask_elastic.cli.demo.checks import check_table
 from dask_elastic.cli.demo.feed import Feed
 from dask_elastic.cli.demo.load import Load
 from dask_elastic.cli.demo.replay import Replay
 from dask_elastic.cli.demo.sent_feed import SentFeed
+from dask_elastic.cli.terminal.console import show
 from dask_elastic.topology.duration import seconds_of
 from dask_elastic.vocab.errors import TopologyError
 
@@ -82,9 +83,10 @@ def demo(
     began = time.monotonic()
     months, month_seconds = months or (5 if spark else 4), month_seconds or (6.0 if spark else 4.5)
     checks = Replay(table, feed, months, month_seconds, out, dashboard_address, load).run()
-    click.echo(as_text(checks, feed.against))
+    show(check_table(checks, feed.against))
     passed = all(check.passed for check in checks)
-    click.echo(f"\n{'All checks passed.' if passed else 'A CHECK FAILED.'} Results are in {out}/")
+    show("", ("All checks passed.", "bold green") if passed else ("A CHECK FAILED.", "bold red"))
+    click.echo(f"Results are in {out}/")
     click.echo(f"Done in {time.monotonic() - began:.0f} s.")
     ctx.exit(not passed)
 

@@ -6,7 +6,6 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import click
 import pyarrow.parquet as pq
 
 from dask_elastic.cli.demo.checks import Check, compare_state, compare_updates
@@ -20,6 +19,8 @@ from dask_elastic.cli.demo.load import Load
 from dask_elastic.cli.demo.outcome import Outcome
 from dask_elastic.cli.demo.second import Second
 from dask_elastic.cli.demo.side_by_side import HEAD, line
+from dask_elastic.cli.terminal.console import show
+from dask_elastic.cli.terminal.progress_bar import progress_bar
 from dask_elastic.runtime.client.call import call_scheduler
 from dask_elastic.runtime.client.job import ENDED, Job
 from dask_elastic.runtime.protocol.job_calls import Describe
@@ -64,7 +65,7 @@ class Contest:
         """Show both jobs until they have ended; return the checks of their results and latencies."""
         courses = self._follow()
         static, elastic = (_outcome(job, course) for job, course in zip(self._jobs, courses, strict=True))
-        click.echo(f"\n{closing_table(static, elastic, self.load.target, self.ends[-1])}\n")
+        show("", closing_table(static, elastic, self.load.target, self.ends[-1]), "")
         return [*judge(static, elastic, self.ends[-1]), *self._compare()]
 
     @property
@@ -78,7 +79,7 @@ class Contest:
         happening = Happening(self.ends, self.hot)
         shown: dict[str, Second | None] = {}
         began: float | None = None
-        click.echo(HEAD)
+        show(*HEAD)
         while live := [job for job in self._jobs if job.status not in ENDED]:
             self.feed.check()
             for snapshot in live[0].snapshots(last=LOOK_BACK):
@@ -93,7 +94,7 @@ class Contest:
                 cores = leading.cores if new[elastic.name] is not None else {}
                 rows = call_scheduler(self.elastic.client, Describe(self.elastic.name)).rows_read
                 happens = happening.text(rows, cores) if cores else BACKLOG
-                click.echo(line(snapshot.now - began, static, elastic, shown, happens))
+                show(line(snapshot.now - began, static, elastic, shown, happens))
             time.sleep(LOOK_SECONDS)
         for job in self._jobs:
             job.wait(progress=False)  # raises for a job that failed or was stopped
@@ -101,7 +102,8 @@ class Contest:
 
     def _compare(self) -> list[Check]:
         """Write the final states to files, and compare all results with the batch's."""
-        expected = self.feed.expected()
+        with progress_bar(f"Computing the results with {self.feed.against}"):
+            expected = self.feed.expected()
         checks: list[Check] = []
         for label, job in (("static", self.static), ("elastic", self.elastic)):
             folder = self.out / job.name

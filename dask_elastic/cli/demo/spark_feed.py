@@ -7,6 +7,7 @@ import tempfile
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -18,6 +19,7 @@ from pyspark.sql import functions as sql
 
 from dask_elastic.cli.demo.feed import READ_COLUMNS
 from dask_elastic.cli.demo.flight_delays import KEYS
+from dask_elastic.cli.terminal.progress_bar import progress_bar
 from dask_elastic.connectors import sources
 from dask_elastic.runtime.client.job import Job
 from dask_elastic.spark import into, register, session
@@ -99,9 +101,14 @@ class SparkFeed:
             "sends its micro-batches to the running jobs: one query per job, over the same files."
         )
 
+    def _spark(self) -> SparkSession:
+        """Return the session; wait until Spark has started."""
+        with nullcontext() if self._starting.done() else progress_bar("Starting Spark"):
+            return self._starting.result()
+
     def ready(self) -> None:
         """Wait until Spark has started."""
-        self._starting.result()
+        self._spark()
 
     def stream(self, topology: Topology, rate: float) -> Stream:
         """Add the source; Spark has dropped the flights that did not arrive."""
@@ -109,7 +116,7 @@ class SparkFeed:
 
     def begin(self, jobs: Sequence[Job], flights: pa.Table, rate: float) -> None:
         """Start a query for each job, and a thread that writes the files."""
-        spark = self._starting.result()
+        spark = self._spark()
         self._runs += 1
         self._folder.mkdir(parents=True)
         register(spark)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
+from weakref import WeakSet
 
 from distributed import Client, get_client
 from distributed.comm.core import CommClosedError
 
-from dask_elastic.runtime.protocol.calls import A, Call, is_reply, message_of, read_answer
+from dask_elastic.runtime.protocol.calls import HOSTED, A, Call, is_reply, message_of, read_answer
 from dask_elastic.vocab.errors import SchedulerLost, SubmitError, UnknownJob
 
 LOOK_SECONDS = 0.25
@@ -16,6 +17,9 @@ LOOK_SECONDS = 0.25
 
 CONNECTED = "running"
 """The status of a client that is connected to its scheduler."""
+
+_hosted_clients: WeakSet[Client] = WeakSet()
+"""Clients whose scheduler hosts dask_elastic, as far as is known."""
 
 
 def checked_client(given: Client | None) -> Client:
@@ -92,7 +96,7 @@ def scheduler_lost(client: Client, reason: object) -> SchedulerLost:
 
 async def _send_to_scheduler(client: Client, call: Call[Any]) -> Any:
     check_connected(client)
-    sending = asyncio.ensure_future(_send(client.scheduler, call))
+    sending = asyncio.ensure_future(_send_if_hosted(client, call))
     try:
         while not (await asyncio.wait({sending}, timeout=LOOK_SECONDS))[0]:
             check_connected(client)
@@ -103,12 +107,28 @@ async def _send_to_scheduler(client: Client, call: Call[Any]) -> Any:
         sending.cancel()
 
 
+async def _send_if_hosted(client: Client, call: Call[Any]) -> Any:
+    """Call the scheduler; return None without a call if it does not host dask_elastic."""
+    if client not in _hosted_clients:
+        if await client.scheduler.get_metadata(keys=[HOSTED], default=None) is None:
+            return None
+        _hosted_clients.add(client)
+    reply = await _send(client.scheduler, call)
+    if not is_reply(reply):  # uninstalled since
+        _hosted_clients.discard(client)
+    return reply
+
+
 async def _send(rpc: Any, call: Call[Any]) -> Any:
     return await getattr(rpc, call.operation)(**message_of(call))
 
 
 def _hosted(reply: Any) -> dict[str, Any]:
     if not is_reply(reply):
-        raise UnknownJob("this cluster does not host dask_elastic: no job was ever submitted to it")
+        raise UnknownJob(
+            "this cluster does not host dask_elastic: no job was ever submitted to it. Submit one with "
+            "dask_elastic.submit, or start its scheduler and workers with --preload dask_elastic_plugins.install. If "
+            "submit raises this, the scheduler's log says why it cannot host dask_elastic."
+        )
     found: dict[str, Any] = reply
     return found

@@ -28,6 +28,12 @@ B = TypeVar("B")
 UNREADABLE = (TypeError, ValueError, KeyError, IndexError, AttributeError)
 """What decoding raises when a message has another shape than its type."""
 
+HOSTED = "dask_elastic"
+"""Key of the version in the metadata of a scheduler that hosts dask_elastic.
+
+Clients look there first: of an operation that it does not know, Dask's scheduler logs a traceback.
+"""
+
 Handler = Callable[..., Awaitable[dict[str, Any]]]
 """What Dask calls for an operation, with its named arguments."""
 

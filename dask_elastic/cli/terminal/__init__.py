@@ -1,0 +1,1 @@
+"""What commands print with: consoles, tables, progress bars, and quantities as text."""
