@@ -24,7 +24,7 @@ def test_parquet_sink_shows_each_row_once(tmp_path):
     def sink_path(sink):
         return tmp_path / sink.directory.rpartition("/")[2]
 
-    check_sink(lambda: sinks.Parquet(tmp_path / str(next(numbers)), rows_per_file=4), read)
+    check_sink(lambda: sinks.Parquet(tmp_path / str(next(numbers)), rows_per_file=10), read)
 
 
 def numbers(start, stop):

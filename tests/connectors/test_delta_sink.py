@@ -10,6 +10,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from dask_elastic.connectors import sinks
+from dask_elastic.connectors.sinks import delta_table
 from dask_elastic.testing import check_sink
 from dask_elastic.topology import SinkContext
 from dask_elastic.vocab.errors import SchemaMismatch, SinkError, TopologyError
@@ -163,3 +164,23 @@ def test_invalid_options_of_a_delta_sink_are_refused(tmp_path):
         sinks.Delta(3)
     with pytest.raises(SinkError, match=r"7 is not a transaction of sinks\.Delta"):
         sinks.Delta(tmp_path).open(context()).commit(7)
+
+
+def test_files_are_written_through_the_storage_of_the_delta_library(tmp_path, monkeypatch):
+    """Tables at URLs of object stores are; here it opens the local one."""
+    monkeypatch.setattr(delta_table, "is_local", lambda path: False)
+    sink = sinks.Delta(tmp_path)
+    first, second = (sink.open(context(generation)) for generation in range(2))
+    first.write(numbers(0, 3))
+    prepared = first.prepare(1)
+    first.write(numbers(3, 5))
+    first.prepare(2)
+    first.write(numbers(5, 6))
+    first._files.write_group()
+    first.abort()
+    assert len(files(tmp_path)) == 2
+    second.recover([prepared], 1)
+    assert rows(tmp_path) == [0, 1, 2]
+    assert len(files(tmp_path)) == 1
+    [file] = prepared.files
+    assert file.nbytes == (tmp_path / file.path).stat().st_size

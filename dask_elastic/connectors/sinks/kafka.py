@@ -53,7 +53,8 @@ class Kafka(Sink):
     Notes
     -----
     Transactions of Kafka are not used: a producer that takes over from a lost one aborts its open transaction, and the
-    rows of a complete checkpoint would be lost. Keys are assigned to partitions as Java's producer does it.
+    rows of a complete checkpoint would be lost. Options are stored with the topology, also in checkpoints; so are
+    passwords in them. Keys are assigned to partitions as Java's producer does it.
 
     Examples
     --------

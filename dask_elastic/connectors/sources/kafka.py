@@ -63,6 +63,8 @@ class Kafka(ColumnSource):
 
     Notes
     -----
+    Options are stored with the topology, also in checkpoints; so are passwords in them.
+
     Partitions that are added to a topic are read after the next restart of the job. Messages that retention has deleted
     before they were read are an error. In a compacted topic, a restarted job does not see messages that were compacted
     meanwhile; state that it computes from the others is the same if a later message of a key replaces the earlier one.
