@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from dask_elastic.connectors import sinks, sources
+from dask_elastic.connectors.sources.kafka_partitions import KafkaPartitions
 from dask_elastic.testing import check_sink, check_source
 from dask_elastic.topology import SinkContext, SourceContext
 from dask_elastic.vocab.errors import SinkError, SourceError, TopologyError
@@ -64,16 +65,17 @@ def test_announced_messages_come_first_and_in_order_after_a_restart(cluster, top
     source = sources.Kafka(topic, cluster.servers, schema=SCHEMA, metadata=["partition"], bounded=True, batch_rows=20)
     whole = read(source)
     assert sorted(column(whole)) == list(range(90))
+    # A later read gets more of the first partition at once.
+    cluster.send(topic, *((0, value(n)) for n in range(90, 150)))
     done: list[object] = []
     for (nothing, announced), (rows, after) in zip(whole[1::2], whole[2::2], strict=True):
         assert nothing.num_rows == 0
         assert rows.num_rows <= 20
-        again = read(source, offset=cloudpickle.loads(cloudpickle.dumps(announced)))
-        found = column(again)
+        found = column(read(source, offset=cloudpickle.loads(cloudpickle.dumps(announced))))
         assert found[: rows.num_rows] == rows["n"].to_pylist()
-        assert sorted([*done, *found]) == list(range(90))
+        assert sorted([*done, *found]) == list(range(150))
         done += rows["n"].to_pylist()
-        assert sorted([*done, *column(read(source, offset=after))]) == list(range(90))
+        assert sorted([*done, *column(read(source, offset=after))]) == list(range(150))
     for partition in range(3):
         of_one = [row["n"] for rows, _ in whole for row in rows.to_pylist() if row["partition"] == partition]
         assert of_one == sorted(of_one)
@@ -101,6 +103,19 @@ def test_unbounded_source_reads_what_arrives_until_the_job_stops(cluster, topic)
     again = sources.Kafka(topic, cluster.servers, schema=SCHEMA, start="latest", bounded=True)
     assert column(read(again, offset=start)) == [7]
     assert column(read(again)) == []
+
+
+def test_bounded_source_leaves_messages_that_arrive_later(cluster, topic, monkeypatch):
+    fill(cluster, topic, 8)
+    assign = KafkaPartitions._assign
+
+    def send_and_assign(partitions, positions):
+        cluster.send(topic, *((partition, value(100)) for partition in range(4)))
+        assign(partitions, positions)
+
+    monkeypatch.setattr(KafkaPartitions, "_assign", send_and_assign)
+    source = sources.Kafka(topic, cluster.servers, schema=SCHEMA, bounded=True)
+    assert sorted(column(read(source))) == list(range(8))
 
 
 def test_values_of_bytes_and_metadata_become_columns(cluster, topic):

@@ -140,17 +140,22 @@ def test_recovery_drops_staging_tables_of_incomplete_checkpoints(database):
     other.write(numbers(7, 8))
     other.prepare(2)
     assert len(database.tables()) == 1 + 4 + 1
+    early = sink.open(context(1, instance=1))
+    early.recover([], 1)
+    early.write(numbers(8, 9))
+    early.prepare(2)
     restarted = sink.open(context(1))
     restarted.recover(prepared[:1], 1)
-    # Kept: the other instance's staging table of the checkpoint, that of the other run, the commits, the table.
-    assert len(database.tables()) == 4
+    # Kept: the other instance's staging tables of the checkpoint and of the new generation, that of the other run, the
+    # commits, the table.
+    assert len(database.tables()) == 5
     restarted.commit(prepared[1])
     assert database.run("SELECT n FROM delays") == [(1,), (1,)]
     assert database.run("SELECT job, sink, instance, checkpoint FROM dask_elastic_commits ORDER BY instance") == [
         ("job", "out", 0, 1),
         ("job", "out", 1, 1),
     ]
-    for writer in (*writers, other, restarted):
+    for writer in (*writers, other, early, restarted):
         writer.abort()
 
 
