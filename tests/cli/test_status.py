@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from dask_elastic.cli.overview import error_text, overview
+from dask_elastic.cli.overview import overview
 from dask_elastic.cli.status_view import detail
 from dask_elastic.cli.terminal.console import plain_text
 from dask_elastic.cli.terminal.quantities import clock
