@@ -27,6 +27,7 @@ from dask_elastic.runtime.worker.job_threads import JobThreads
 from dask_elastic.runtime.worker.turns import TURNS
 from dask_elastic.topology.operators import Compute
 from dask_elastic.vocab import messages as m
+from dask_elastic.vocab.barrier import Barrier
 from dask_elastic.vocab.batch import Batch, Delivery
 from dask_elastic.vocab.errors import NodeLost
 from dask_elastic.vocab.identity import ExecutorId
@@ -90,11 +91,23 @@ class ExecutorThreads:
 
     def receive_watermark(self, watermark: Watermark) -> None:
         """Take a watermark of an upstream instance."""
-        self.handle(events.InputWatermark(watermark))
+        run(self.driver.receive_record(watermark.origin, events.InputWatermark(watermark)))
 
     def input_ended(self, origin: ExecutorId) -> None:
         """Take the end of an upstream instance."""
-        self.handle(events.InputEnded(origin))
+        run(self.driver.receive_record(origin, events.InputEnded(origin)))
+
+    def receive_barrier(self, barrier: Barrier) -> None:
+        """Take a barrier of an upstream instance."""
+        run(self.driver.receive_record(barrier.origin, barrier))
+
+    def begin_checkpoint(self, checkpoint: int) -> None:
+        """Begin a checkpoint, whose barriers may have arrived before."""
+        run(self.driver.begin_checkpoint(checkpoint))
+
+    def abandon_checkpoint(self, checkpoint: int) -> None:
+        """Give up a checkpoint."""
+        run(self.driver.abandon_checkpoint(checkpoint))
 
     def handle(self, event: events.Event) -> None:
         """Let the executor handle an event."""
@@ -199,6 +212,10 @@ class ExecutorThreads:
     def emit_watermark(self, watermark: Watermark) -> None:
         """Send a watermark to the next receivers."""
         self.exchange.emit_watermark(watermark)
+
+    def emit_barrier(self, barrier: Barrier) -> None:
+        """Send a barrier to the next receivers."""
+        self.exchange.emit_barrier(barrier)
 
     def finished(self) -> None:
         """Tell the next receivers that this executor has delivered its last output."""
