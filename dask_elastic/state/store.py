@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dask_elastic.state.codec import StateRows, decode, encode
+from dask_elastic.state.codec import StateCut, StateRows, decode, encode
 from dask_elastic.state.declaration import difference
 from dask_elastic.state.index import Slots, Words, make_index
 from dask_elastic.state.key_columns import KeyColumns, plain
@@ -287,6 +287,26 @@ class KeyedStore(ShardOwners):
             state = self._copy(shards, dirty_only=False, clear=False)
         return state.keys, list(state.values)
 
+    def cut(self, full: Collection[int] = ()) -> StateCut | None:
+        """Copy the state of some shards in full, and of the others what has changed; clears all marks.
+
+        Parameters
+        ----------
+        full : collection of int
+            Shards to copy in full.
+
+        Returns
+        -------
+        StateCut or None
+            The copy; None if nothing is declared yet.
+        """
+        rest = None if not full else np.setdiff1d(np.arange(self.shards), [*full])
+        with self._lock:
+            if self._keys is None:
+                return None
+            complete = self._copy(full, dirty_only=False, clear=True)
+            return StateCut(complete, self._copy(rest, dirty_only=True, clear=True))
+
     def _copy(self, shards: Iterable[int] | None, dirty_only: bool, clear: bool) -> StateRows:
         candidates = self._of_shards(shards)
         with self._all_gates():
@@ -398,21 +418,9 @@ class KeyedStore(ShardOwners):
                 lists = np.bincount(shards, self.slots.list_bytes(live), self.shards)
             return (keys * (per_slot + self._keys.nbytes / used) + lists).astype(np.int64)
 
-    def state_bytes(self, shards: Iterable[int] | None = None) -> int:
-        """Return the approximate bytes of the live keys of some shards, or of all.
-
-        Parameters
-        ----------
-        shards : iterable of int, optional
-            The shards; all by default.
-
-        Returns
-        -------
-        int
-            Bytes.
-        """
-        sizes = self.shard_bytes()
-        return int(sizes.sum() if shards is None else sizes[self.require_shards(shards)].sum())
+    def state_bytes(self) -> int:
+        """Return the approximate bytes of all live keys."""
+        return int(self.shard_bytes().sum())
 
     def __len__(self) -> int:
         with self._lock:
