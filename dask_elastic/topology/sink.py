@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import pyarrow as pa
 
 from dask_elastic.vocab.errors import SinkError
+
+Promise = Literal["exactly-once", "at-least-once", "at-most-once"]
+"""How often a sink shows a row if the job is restarted from a checkpoint."""
 
 
 class Outbox(Protocol):
@@ -19,6 +23,9 @@ class Outbox(Protocol):
 
     def put(self, queue: str, limit: int, rows: pa.RecordBatch) -> None:
         """Offer rows to the readers of the queue; blocks while `limit` batches wait in it."""
+
+    def drain(self, queue: str) -> None:
+        """Wait until the readers of the queue have taken all rows that were put."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +45,16 @@ class SinkContext:
     outbox : Outbox or None
         Holds rows for the readers of queues; None without a cluster.
     run : str
-        Random identifier of this run of the job, the same for all of its writers. A sink that writes files puts it into
-        their names: a writer of an earlier run may still have files open. Empty without a cluster.
+        Random identifier of this run of the job, the same for all of its writers; a restart from a checkpoint keeps
+        it. A sink that writes files puts it into their names: a writer of an earlier run may still have files open.
+        Empty without a cluster.
+    checkpoints : bool
+        Whether the job takes checkpoints: what is written becomes visible with `SinkWriter.commit` only.
+    generation : int
+        How often the job was restarted. Writers of an earlier generation may hang and continue: what they leave must
+        be told apart from what this one writes.
+    restored : bool
+        Whether the job was restarted from a checkpoint: `SinkWriter.recover` is called before the first row.
 
     Examples
     --------
@@ -54,10 +69,17 @@ class SinkContext:
     instance: int = 0
     outbox: Outbox | None = None
     run: str = ""
+    checkpoints: bool = False
+    generation: int = 0
+    restored: bool = False
 
 
 class SinkWriter(ABC):
     """Writes the batches of one instance of a sink; called by one thread at a time.
+
+    In a job with checkpoints, rows become visible in two phases: `prepare` makes a *transaction* of all rows since
+    the last `prepare`, and `commit` makes it visible once the checkpoint is complete. A job without checkpoints calls
+    neither, nor `recover`; there `close` makes everything visible.
 
     Examples
     --------
@@ -80,6 +102,26 @@ class SinkWriter(ABC):
     Traceback (most recent call last):
         ...
     dask_elastic.vocab.errors.SinkError: RowCounter keeps ...
+
+    A writer that commits in two phases:
+
+    >>> class Printer(RowCounter):
+    ...     def prepare(self, checkpoint):
+    ...         prepared, self.rows = f"{self.rows} rows, checkpoint {checkpoint}", 0
+    ...         return prepared
+    ...
+    ...     def commit(self, prepared):
+    ...         print(prepared)
+    >>> writer = Printer()
+    >>> writer.write(pa.RecordBatch.from_pydict({"n": [1, 2]}))
+    >>> prepared = writer.prepare(7)
+    >>> writer.commit(prepared)
+    2 rows, checkpoint 7
+
+    If the job is restarted before the commit, the writer of the new generation commits:
+
+    >>> Printer().recover([prepared], checkpoint=7)
+    2 rows, checkpoint 7
     """
 
     @abstractmethod
@@ -94,11 +136,65 @@ class SinkWriter(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Make all written rows durable and visible; called at the end of the input."""
+        """Make all rows that were not prepared durable and visible; called at the end of the input.
+
+        A job with checkpoints prepares and commits the last rows before it calls this.
+        """
 
     @abstractmethod
     def abort(self) -> None:
-        """Discard unfinished output; called if the job fails or is stopped."""
+        """Discard what was not prepared; called if the job fails, is stopped or restarts."""
+
+    def prepare(self, checkpoint: int) -> object | None:
+        """Make all rows written since the last `prepare` durable, but not visible.
+
+        Rows that are written later belong to the next transaction. Only a writer that can tell what it wrote before
+        from what it writes later can prepare; one that writes at once flushes, and returns None.
+
+        Parameters
+        ----------
+        checkpoint : int
+            The number of the checkpoint; numbers increase, also across restarts.
+
+        Returns
+        -------
+        object or None
+            A handle with which a writer on another node can commit: small and picklable. None if there is nothing to
+            commit. If the checkpoint is given up, the handle is committed with the next one that completes.
+
+        Raises
+        ------
+        SinkError
+            When this kind of sink cannot prepare, which is the default.
+        """
+        name = type(self).__name__
+        raise SinkError(f"{name} cannot take part in checkpoints: it does not define prepare.")
+
+    def commit(self, prepared: object) -> None:
+        """Make a transaction visible; committing it again changes nothing.
+
+        Parameters
+        ----------
+        prepared : object
+            What `prepare` returned, of this writer or of a lost one.
+        """
+        return None
+
+    def recover(self, prepared: Sequence[object], checkpoint: int) -> None:
+        """Commit what a checkpoint holds, and remove what later, incomplete ones left.
+
+        Called once after `open` in a restarted job. The default only commits.
+
+        Parameters
+        ----------
+        prepared : sequence of object
+            The handles that the checkpoint holds for this instance and for instances of lost nodes that were assigned
+            to it, in the order in which they were prepared. They may have been committed before.
+        checkpoint : int
+            The number of the newest complete checkpoint; 0 if there is none.
+        """
+        for handle in prepared:
+            self.commit(handle)
 
     def collected(self) -> list[pa.RecordBatch]:
         """Return the batches that this writer keeps for the client.
@@ -122,6 +218,14 @@ class Sink(ABC):
 
     A sink is a value: the client creates it, it is pickled, and workers open it.
 
+    Attributes
+    ----------
+    promise : str or None
+        How often it shows a row if a job is restarted from a checkpoint. "exactly-once": its writers show rows when
+        they are committed. "at-least-once": its writers show rows when they are written, and `prepare` flushes them;
+        rows after the checkpoint are shown again. "at-most-once": rows may be lost in a restart, which the user
+        allowed. None: jobs with checkpoints refuse it. `dask_elastic.testing.check_sink` checks the promise.
+
     Examples
     --------
     >>> class Printer(SinkWriter):
@@ -142,6 +246,8 @@ class Sink(ABC):
     >>> writer.close()
     done
     """
+
+    promise: Promise | None = None
 
     @abstractmethod
     def open(self, context: SinkContext) -> SinkWriter:

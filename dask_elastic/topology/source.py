@@ -5,8 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import pyarrow as pa
+
+Replay = Literal["at-most-once"]
+"""What a user accepts of a source that cannot rewind."""
 
 
 def never_stopping() -> bool:
@@ -49,9 +53,10 @@ class SourceContext:
 
 
 class Source(ABC):
-    """A replayable source of record batches; subclass it to read from your own system.
+    """A source of record batches; subclass it to read from your own system.
 
     A source is a value: the client creates it, it is pickled, and workers read it. It opens nothing before `read`.
+    `dask_elastic.testing.check_source` checks that it resumes from each of its offsets.
 
     Attributes
     ----------
@@ -76,6 +81,12 @@ class Source(ABC):
         For such a source: the most bytes of rows that an instance holds in memory until they are read.
     on_reset : str
         For such a source: "accept" if a query may skip epochs or repeat its input, "fail" if not.
+    replayable : bool
+        Whether reading from an earlier offset yields the rows after it again. Jobs with checkpoints refuse a source
+        that cannot.
+    replay : str or None
+        For a source that is not replayable: "at-most-once" if jobs with checkpoints may read it all the same. Rows that
+        it yielded after the newest checkpoint are then lost in a restart.
 
     Examples
     --------
@@ -109,6 +120,8 @@ class Source(ABC):
     epochs: int = 0
     staging_bytes: int = 0
     on_reset: str = "fail"
+    replayable: bool = True
+    replay: Replay | None = None
 
     def columns_read(self, columns: tuple[str, ...] | None) -> Source:
         """Return this source, pruned to the columns that the topology reads.

@@ -37,9 +37,10 @@ class OutputBuffer:
         self._generation_id = generation_id
         self._address = address
         self._ended = ended
-        self._held: dict[int, pa.Buffer] = {}
+        # The queue and the rows of each item.
+        self._held: dict[int, tuple[str, pa.Buffer]] = {}
         self._numbers = itertools.count()
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()
 
     def open(self, queue: str, limit: int) -> None:
         """Tell the scheduler that this job writes a queue.
@@ -64,7 +65,7 @@ class OutputBuffer:
             writer.write_batch(rows)
         with self._lock:
             item = next(self._numbers)
-            self._held[item] = out.getvalue()
+            self._held[item] = (queue, out.getvalue())
         offer = OfferRows(*self._generation_id, queue, limit, self._address, item, OFFER_SECONDS)
         while not self._ended():
             if self._ask(offer):
@@ -82,10 +83,25 @@ class OutputBuffer:
         with self._lock:
             if item not in self._held:
                 raise SinkError(f"worker {self._address} no longer holds item {item}: another reader has taken it.")
-            return self._held[item]
+            return self._held[item][1]
+
+    def drain(self, queue: str) -> None:
+        """Wait until the readers of the queue have taken all rows that were put.
+
+        Raises
+        ------
+        Aborted
+            If the job has ended meanwhile.
+        """
+        with self._lock:
+            while any(name == queue for name, _ in self._held.values()):
+                if self._ended():
+                    raise Aborted
+                self._lock.wait(OFFER_SECONDS)
 
     def drop(self, items: Iterable[int]) -> None:
         """Forget rows that a reader has taken."""
         with self._lock:
             for item in items:
                 self._held.pop(item, None)
+            self._lock.notify_all()
