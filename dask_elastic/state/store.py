@@ -24,6 +24,8 @@ from dask_elastic.vocab.lock import MakeLock, NoLock
 
 _WORTH_PACKING = 4096
 
+Counts = npt.NDArray[np.int64]
+
 
 class KeyedStore(ShardOwners):
     """Columnar state per key, in shards that each have one owner.
@@ -287,23 +289,28 @@ class KeyedStore(ShardOwners):
             state = self._copy(shards, dirty_only=False, clear=False)
         return state.keys, list(state.values)
 
-    def cut(self, full: Collection[int] = ()) -> StateCut | None:
+    def cut(self, choose: Callable[[Counts, Counts], Collection[int]]) -> StateCut | None:
         """Copy the state of some shards in full, and of the others what has changed; clears all marks.
 
         Parameters
         ----------
-        full : collection of int
-            Shards to copy in full.
+        choose : callable
+            Gets the number of changed and of live keys of each shard, and returns the shards to copy in full.
 
         Returns
         -------
         StateCut or None
             The copy; None if nothing is declared yet.
         """
-        rest = None if not full else np.setdiff1d(np.arange(self.shards), [*full])
         with self._lock:
             if self._keys is None:
                 return None
+            marks, shards = self.slots.marks[: self.slots.used], self.slots.shards[: self.slots.used]
+            changed, live = (
+                np.bincount(shards[(marks & bit) != 0], minlength=self.shards) for bit in (TOMBSTONE, LIVE)
+            )
+            full = choose(changed, live)
+            rest = np.setdiff1d(np.arange(self.shards), [*full]) if full else None
             complete = self._copy(full, dirty_only=False, clear=True)
             return StateCut(complete, self._copy(rest, dirty_only=True, clear=True))
 

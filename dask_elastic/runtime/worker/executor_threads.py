@@ -22,6 +22,7 @@ from dask_elastic.executor.processor import Processor
 from dask_elastic.meters import BriefWork
 from dask_elastic.runtime.transport.doorbell import Doorbell
 from dask_elastic.runtime.transport.fence import Fence
+from dask_elastic.runtime.worker.checkpoint_keeper import CheckpointKeeper
 from dask_elastic.runtime.worker.exchange import Exchange
 from dask_elastic.runtime.worker.job_threads import JobThreads
 from dask_elastic.runtime.worker.turns import TURNS
@@ -55,6 +56,8 @@ class ExecutorThreads:
         Carries batches, credit, watermarks and messages.
     finished : callable
         Called when the executor has delivered its last output.
+    keeper : CheckpointKeeper or None
+        Writes the state for checkpoints; None for a job without them.
     """
 
     def __init__(
@@ -65,6 +68,7 @@ class ExecutorThreads:
         threads: JobThreads,
         exchange: Exchange,
         finished: Callable[[ExecutorId], None],
+        keeper: CheckpointKeeper | None = None,
     ):
         self.executor = executor
         self.identity = executor.identity
@@ -73,6 +77,9 @@ class ExecutorThreads:
         self._operator = operator
         self._make_processor = make_processor
         self._finished = finished
+        self._keeper = keeper
+        # The checkpoint whose barriers are awaited, and since when.
+        self._awaited = 0, 0.0
         self._brief_work = BriefWork()
         self._flushes: dict[int, threading.Event] = {}
         self._tokens = iter(range(1, 2**62))
@@ -99,11 +106,17 @@ class ExecutorThreads:
 
     def receive_barrier(self, barrier: Barrier) -> None:
         """Take a barrier of an upstream instance."""
+        self._note_begin(barrier.checkpoint)
         run(self.driver.receive_record(barrier.origin, barrier))
 
     def begin_checkpoint(self, checkpoint: int) -> None:
         """Begin a checkpoint, whose barriers may have arrived before."""
+        self._note_begin(checkpoint)
         run(self.driver.begin_checkpoint(checkpoint))
+
+    def _note_begin(self, checkpoint: int) -> None:
+        if checkpoint > self._awaited[0]:
+            self._awaited = checkpoint, time.monotonic()
 
     def abandon_checkpoint(self, checkpoint: int) -> None:
         """Give up a checkpoint."""
@@ -212,6 +225,12 @@ class ExecutorThreads:
     def emit_watermark(self, watermark: Watermark) -> None:
         """Send a watermark to the next receivers."""
         self.exchange.emit_watermark(watermark)
+
+    def cut(self, checkpoint: int) -> None:
+        """Copy the changed state for a checkpoint."""
+        assert self._keeper is not None, "barriers are sent in jobs with checkpoints"
+        held = time.monotonic() - self._awaited[1]
+        self._keeper.cut(checkpoint, self.identity, self.executor.store, held)
 
     def emit_barrier(self, barrier: Barrier) -> None:
         """Send a barrier to the next receivers."""

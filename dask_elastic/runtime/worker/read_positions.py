@@ -4,31 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import pyarrow as pa
 
-
-@dataclass(frozen=True)
-class SourcePosition:
-    """Where an instance of a source continues after a restart.
-
-    Parameters
-    ----------
-    offset : object
-        An offset that the source has yielded; None is the beginning.
-    skip : int
-        How many rows behind it were sent before the checkpoint.
-    ended : bool
-        Whether the instance has sent its last row.
-    event_time : int or None
-        The newest event time of the rows that were sent, microseconds since the epoch.
-    """
-
-    offset: object = None
-    skip: int = 0
-    ended: bool = False
-    event_time: int | None = None
+from dask_elastic.runtime.protocol.checkpoint_parts import SourcePosition
 
 
 class ReadPositions:
