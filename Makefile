@@ -8,8 +8,8 @@ CHECKED := $(wildcard dask_elastic plugins tests examples benchmarks docs)
 # The demonstration has its own target; files with a leading underscore are modules of others.
 EXAMPLES := $(sort $(filter-out examples/demo.py examples/_%,$(wildcard examples/*.py)))
 # Tests without processes run in parallel; tests with processes and timeouts run one after the other.
-PURE := $(wildcard $(addprefix tests/,control executor house meters migration model papers planning routing simulator \
-	state testing topology windows))
+PURE := $(wildcard $(addprefix tests/,checkpoint control executor house meters migration model papers planning routing \
+	simulator state testing topology windows))
 PROCESSES := $(filter-out $(PURE),$(patsubst %/,%,$(wildcard tests/*/)))
 BENCHMARKS := $(sort $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py)))
 

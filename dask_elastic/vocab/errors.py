@@ -210,3 +210,43 @@ class EpochConflict(HandoffError):
 
 class SourceReset(HandoffError):
     """A streaming query skips epochs that the job does not have, or repeats input that the job has."""
+
+
+class CheckpointError(ElasticError):
+    """A checkpoint could not be written or read; the message names the file or URL, what failed, and the fix."""
+
+
+class CheckpointCorrupt(CheckpointError):
+    """A file of a checkpoint is missing or damaged.
+
+    Parameters
+    ----------
+    path : str
+        The file, with the URL of its folder.
+    wanted : str
+        What the file should be: its size or checksum.
+    got : str
+        What was found instead.
+
+    Examples
+    --------
+    >>> print(CheckpointCorrupt("/data/delays/state/7/planes-0.arrows", "4,096 bytes", "no such file"))
+    checkpoint file /data/delays/state/7/planes-0.arrows is damaged: wanted 4,096 bytes, got no such file. Resume from
+    an older checkpoint, or restore the file from a backup of the storage.
+    """
+
+    def __init__(self, path: str, wanted: str, got: str):
+        self.path = path
+        self.wanted = wanted
+        self.got = got
+        super().__init__(
+            f"checkpoint file {path} is damaged: wanted {wanted}, got {got}. Resume from an older checkpoint, or "
+            "restore the file from a backup of the storage."
+        )
+
+    def __reduce__(self) -> tuple[type[CheckpointCorrupt], tuple[str, str, str]]:
+        return CheckpointCorrupt, (self.path, self.wanted, self.got)
+
+
+class NoCheckpoint(CheckpointError):
+    """The folder contains no complete checkpoint."""

@@ -21,7 +21,7 @@ LAYERS = [
     {"dashboard", "runtime", "simulator", "spark", "connectors"},
     {"runtime.protocol"},
     {"papers"},
-    {"control", "executor"},
+    {"checkpoint", "control", "executor"},
     {"migration", "planning", "windows"},
     {"routing", "state", "meters", "model"},
     {"topology"},

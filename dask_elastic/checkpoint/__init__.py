@@ -1,0 +1,1 @@
+"""Checkpoints on storage: files of state, manifests, and what is read back from them."""

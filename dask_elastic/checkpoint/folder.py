@@ -1,0 +1,223 @@
+"""The folder of one job's checkpoints, at a local path or at a URL that fsspec supports."""
+
+from __future__ import annotations
+
+import functools
+import os
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
+
+import fsspec
+import pyarrow as pa
+from fsspec.implementations.local import LocalFileSystem
+
+from dask_elastic.checkpoint.file_ref import Contents, FileRef, Measured
+from dask_elastic.checkpoint.local_files import LocalFiles
+from dask_elastic.checkpoint.remote_files import RemoteFiles
+from dask_elastic.vocab.errors import CheckpointCorrupt, CheckpointError
+
+Files: TypeAlias = LocalFiles | RemoteFiles
+_Result = TypeVar("_Result")
+
+
+class CheckpointFolder:
+    """Writes and reads the files of one job's checkpoints; a value that can be pickled.
+
+    Parameters
+    ----------
+    url : str or path
+        A local path, or a URL such as `s3://bucket/delays`. All workers and the scheduler must reach it.
+    storage_options : mapping, optional
+        Options for fsspec, such as credentials.
+
+    Raises
+    ------
+    CheckpointError
+        If the URL's protocol is unknown, or its library is not installed.
+
+    Examples
+    --------
+    >>> folder = CheckpointFolder("memory://checkpoints/delays")
+    >>> folder.check_writable()
+    >>> ref = folder.write("state/1/planes.arrows", [b"ro", b"ws"], rows=1)
+    >>> ref.nbytes, folder.read(ref).to_pybytes()
+    (4, b'rows')
+    """
+
+    def __init__(self, url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> None:
+        text = os.fspath(url)
+        self.url = text.rstrip("/") if "://" in text else Path(text).expanduser().absolute().as_posix()
+        self.storage_options = dict(storage_options or {})
+        self._open()
+
+    def _open(self) -> None:
+        try:
+            filesystem, root = fsspec.core.url_to_fs(self.url, **self.storage_options)
+        except (ImportError, ValueError, TypeError, OSError) as error:
+            raise CheckpointError(
+                f"checkpoint folder {self.url}: {type(error).__name__}: {error}. Use a local path, or a URL of a file "
+                "system that fsspec supports, and install its library on the client, the scheduler and all workers."
+            ) from error
+        self._files: Files = (
+            LocalFiles(root) if isinstance(filesystem, LocalFileSystem) else RemoteFiles(filesystem, root)
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return CheckpointFolder, (self.url, self.storage_options)
+
+    def __repr__(self) -> str:
+        return f"CheckpointFolder({self.url!r})"
+
+    def where(self, path: str) -> str:
+        """Return the full path of a file, for messages."""
+        return f"{self.url}/{path}"
+
+    def check_writable(self) -> None:
+        """Write, read and delete a small file, so that a folder that cannot be used is found at submit.
+
+        Raises
+        ------
+        CheckpointError
+            When one of these fails.
+        """
+        path = f"probe-{uuid.uuid4().hex}"
+        contents = path.encode()
+        found = b""
+        step = "write"
+        try:
+            self._files.write(path, [contents])
+            step = "read"
+            found = self._files.read(path).to_pybytes()
+            step = "delete"
+            self._files.delete(path)
+        except Exception as error:
+            # The libraries of object stores raise errors of their own.
+            raise self._failure(step, path, error) from error
+        if found != contents:
+            raise CheckpointError(f"{self.where(path)}: the contents differ from what was written. Use other storage.")
+
+    def write(self, path: str, buffers: Iterable[Contents], rows: int = 0) -> FileRef:
+        """Write a new file, which appears complete or not at all; never replace an existing one.
+
+        Parameters
+        ----------
+        path : str
+            The path within this folder, with `/`; folders are created.
+        buffers : iterable of bytes-like
+            The contents.
+        rows : int, optional
+            The number of rows, for the reference.
+
+        Returns
+        -------
+        FileRef
+            Refers to the file, which is durable now.
+
+        Raises
+        ------
+        CheckpointError
+            When it cannot be written, or exists already.
+        """
+        measured = Measured(buffers)
+        self._attempt("write", path, lambda: self._files.write(path, measured))
+        return FileRef(path, measured.nbytes, measured.checksum, rows)
+
+    def claim(self, path: str) -> bool:
+        """Create a file of no contents; return False if it exists already.
+
+        Parameters
+        ----------
+        path : str
+            The path within this folder.
+
+        Returns
+        -------
+        bool
+            Whether this call created it, and no other call of any process.
+
+        Raises
+        ------
+        CheckpointError
+            When it cannot be written.
+        """
+        try:
+            self._files.claim(path)
+        except FileExistsError:
+            return False
+        except Exception as error:
+            raise self._failure("write", path, error) from error
+        return True
+
+    def read(self, ref: FileRef) -> pa.Buffer:
+        """Read a file, and check that it is what was written.
+
+        Parameters
+        ----------
+        ref : FileRef
+            The file.
+
+        Returns
+        -------
+        Buffer
+            Its contents.
+
+        Raises
+        ------
+        CheckpointCorrupt
+            When it is missing or damaged.
+        CheckpointError
+            When the storage fails.
+        """
+        try:
+            contents = self.read_unchecked(ref.path)
+        except FileNotFoundError:
+            raise CheckpointCorrupt(self.where(ref.path), f"{ref.nbytes:,} bytes", "no such file") from None
+        ref.check(self.where(ref.path), contents)
+        return contents
+
+    def read_unchecked(self, path: str) -> pa.Buffer:
+        """Read a file that carries its own checksum; raise FileNotFoundError if there is none."""
+        try:
+            return self._files.read(path)
+        except FileNotFoundError:
+            raise
+        except Exception as error:
+            raise self._failure("read", path, error) from error
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        """Return the size of each file directly in a folder, by name; empty if there is no such folder."""
+        return self._attempt("list", folder, functools.partial(self._files.sizes, folder))
+
+    def folders(self, folder: str) -> list[str]:
+        """Return the names of the folders directly in a folder, sorted; empty if there is no such folder."""
+        return self._attempt("list", folder, functools.partial(self._files.folders, folder))
+
+    def delete(self, path: str) -> None:
+        """Delete a file, and its folder if that is empty then; deleting it twice is no error."""
+        self._attempt("delete", path, functools.partial(self._files.delete, path))
+
+    def delete_folder(self, folder: str) -> None:
+        """Delete a folder if it is empty."""
+        self._attempt("delete", folder, functools.partial(self._files.delete_folder, folder))
+
+    def _attempt(self, step: str, path: str, action: Callable[[], _Result]) -> _Result:
+        try:
+            return action()
+        except CheckpointError:
+            raise
+        except Exception as error:
+            raise self._failure(step, path, error) from error
+
+    def _failure(self, step: str, path: str, error: Exception) -> CheckpointError:
+        where = self.where(path)
+        if isinstance(error, FileExistsError):
+            return CheckpointError(
+                f"{where} exists already: another job, or an earlier scheduler of this job, writes checkpoints into "
+                f"{self.url}. Give each job a folder of its own, and stop the other one."
+            )
+        return CheckpointError(
+            f"cannot {step} {where}: {type(error).__name__}: {error}. Check that the folder exists or can be created, "
+            "that the scheduler and all workers may write to it, and that the storage has space."
+        )

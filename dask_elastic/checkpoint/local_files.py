@@ -1,0 +1,124 @@
+"""Files in a folder of the local file system, or of one that is mounted."""
+
+from __future__ import annotations
+
+import errno
+import os
+import uuid
+from collections.abc import Iterable
+from pathlib import Path
+
+import pyarrow as pa
+
+from dask_elastic.checkpoint.file_ref import Contents
+
+_NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+
+
+class LocalFiles:
+    """Writes files that survive a crash: each appears complete, or not at all.
+
+    Parameters
+    ----------
+    root : str
+        The folder, absolute; it need not exist.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> files = LocalFiles(tempfile.mkdtemp())
+    >>> files.write("state/1.arrows", [b"ro", b"ws"])
+    >>> files.read("state/1.arrows").to_pybytes(), files.sizes("state"), files.folders("")
+    (b'rows', {'1.arrows': 4}, ['state'])
+    """
+
+    def __init__(self, root: str) -> None:
+        self._root = Path(root)
+
+    def write(self, path: str, buffers: Iterable[Contents]) -> None:
+        """Write a new file; raise FileExistsError if there is one."""
+        target = self._root / path
+        self._make_folder(target.parent)
+        partial = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
+        try:
+            with partial.open("xb") as file:
+                for buffer in buffers:
+                    file.write(buffer)
+                file.flush()
+                os.fsync(file.fileno())
+            _publish(partial, target)
+        finally:
+            partial.unlink(missing_ok=True)
+        _sync(target.parent)
+
+    def claim(self, path: str) -> None:
+        """Create an empty file; raise FileExistsError if there is one, also if another process is faster."""
+        target = self._root / path
+        self._make_folder(target.parent)
+        with target.open("xb") as file:
+            os.fsync(file.fileno())
+        _sync(target.parent)
+
+    def read(self, path: str) -> pa.Buffer:
+        """Return the contents of a file; raise FileNotFoundError if there is none."""
+        with pa.OSFile(str(self._root / path)) as file:
+            return file.read_buffer()
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        """Return the sizes of the files in a folder by name, hidden ones included."""
+        return {entry.name: entry.stat().st_size for entry in self._entries(folder) if entry.is_file()}
+
+    def folders(self, folder: str) -> list[str]:
+        """Return the names of the folders in a folder."""
+        return sorted(entry.name for entry in self._entries(folder) if entry.is_dir())
+
+    def delete(self, path: str) -> None:
+        """Delete a file, and its folder if that is empty then; a file that does not exist is no error."""
+        target = self._root / path
+        target.unlink(missing_ok=True)
+        if target.parent != self._root:
+            self.delete_folder(path.rpartition("/")[0])
+
+    def delete_folder(self, folder: str) -> None:
+        """Delete a folder if it is empty."""
+        try:
+            (self._root / folder).rmdir()
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
+                raise
+
+    def _entries(self, folder: str) -> list[os.DirEntry[str]]:
+        try:
+            with os.scandir(self._root / folder) as entries:
+                return list(entries)
+        except FileNotFoundError:
+            return []
+
+    def _make_folder(self, folder: Path) -> None:
+        if folder.is_dir():
+            return
+        self._make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        # A file survives a crash of the machine only if all folders above it do.
+        _sync(folder.parent)
+
+
+def _publish(partial: Path, target: Path) -> None:
+    """Give a complete file its name, atomically, unless the name is in use."""
+    try:
+        os.link(partial, target)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        if target.exists():
+            raise FileExistsError(errno.EEXIST, "the file exists already", str(target)) from None
+        partial.rename(target)
+
+
+def _sync(folder: Path) -> None:
+    """Make the names in a folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,107 @@
+"""Files in an object store, or in any other file system of fsspec."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any
+
+import pyarrow as pa
+
+from dask_elastic.checkpoint.file_ref import Contents
+
+
+class RemoteFiles:
+    """Writes each file by one request, after which an object store shows it complete.
+
+    Parameters
+    ----------
+    filesystem : AbstractFileSystem
+        The file system.
+    root : str
+        The folder there.
+
+    Notes
+    -----
+    That a file never replaces another is guaranteed by the store where it supports conditional requests through fsspec
+    (S3, Google Cloud Storage), and else checked before.
+
+    Examples
+    --------
+    >>> import fsspec
+    >>> files = RemoteFiles(fsspec.filesystem("memory"), "/remote-files")
+    >>> files.write("state/1.arrows", [b"ro", b"ws"])
+    >>> files.read("state/1.arrows").to_pybytes(), files.sizes("state"), files.folders("")
+    (b'rows', {'1.arrows': 4}, ['state'])
+    """
+
+    def __init__(self, filesystem: Any, root: str) -> None:
+        self._filesystem = filesystem
+        self._root = root.rstrip("/")
+        self._conditional = "mode" in inspect.signature(filesystem.pipe_file).parameters
+
+    def write(self, path: str, buffers: Iterable[Contents]) -> None:
+        """Write a new file; raise FileExistsError if there is one."""
+        target = self._path(path)
+        contents = b"".join(buffers)
+        if not self._conditional and self._filesystem.exists(target):
+            raise FileExistsError(target)
+        options = {"mode": "create"} if self._conditional else {}
+        try:
+            self._filesystem.pipe_file(target, contents, **options)
+        except FileExistsError:
+            raise
+        except BaseException:
+            # Some file systems keep what was written before the error. If the file cannot be deleted either, no
+            # manifest refers to it.
+            with suppress(OSError):
+                self._filesystem.rm_file(target)
+            raise
+
+    def claim(self, path: str) -> None:
+        """Create a file; raise FileExistsError if there is one."""
+        self.write(path, [b"claimed"])
+
+    def read(self, path: str) -> pa.Buffer:
+        """Return the contents of a file; raise FileNotFoundError if there is none."""
+        return pa.py_buffer(self._filesystem.cat_file(self._path(path)))
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        """Return the sizes of the files in a folder by name."""
+        return {_name(entry): int(entry["size"]) for entry in self._entries(folder) if entry["type"] == "file"}
+
+    def folders(self, folder: str) -> list[str]:
+        """Return the names of the folders in a folder."""
+        return sorted(_name(entry) for entry in self._entries(folder) if entry["type"] == "directory")
+
+    def delete(self, path: str) -> None:
+        """Delete a file, and its folder if that is empty then; a file that does not exist is no error."""
+        with suppress(FileNotFoundError):
+            self._filesystem.rm_file(self._path(path))
+        folder = path.rpartition("/")[0]
+        if folder and not self._entries(folder):
+            self.delete_folder(folder)
+
+    def delete_folder(self, folder: str) -> None:
+        """Delete a folder if it is empty; object stores have none."""
+        with suppress(OSError):
+            self._filesystem.rmdir(self._path(folder))
+
+    def _entries(self, folder: str) -> list[dict[str, Any]]:
+        target = self._path(folder)
+        # Other processes write here too, so a listing from fsspec's cache would be stale.
+        self._filesystem.invalidate_cache(target)
+        try:
+            entries: list[dict[str, Any]] = self._filesystem.ls(target, detail=True)
+        except FileNotFoundError:
+            return []
+        return [entry for entry in entries if entry["name"].rstrip("/") != target.rstrip("/")]
+
+    def _path(self, path: str) -> str:
+        return f"{self._root}/{path}" if path else self._root
+
+
+def _name(entry: dict[str, Any]) -> str:
+    name: str = entry["name"]
+    return name.rstrip("/").rpartition("/")[2]

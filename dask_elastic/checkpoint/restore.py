@@ -1,0 +1,161 @@
+"""Restoring the state of an operator from a checkpoint, also to another number of executors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from dask_elastic.checkpoint import state_file
+from dask_elastic.checkpoint.chain import FULL, Chain
+from dask_elastic.checkpoint.folder import CheckpointFolder
+from dask_elastic.checkpoint.manifest import OperatorState
+from dask_elastic.checkpoint.regrouping import Regrouping
+from dask_elastic.checkpoint.state_file import StateFile, StateHeader
+from dask_elastic.state.codec import IDENTITY
+from dask_elastic.state.store import KeyedStore
+from dask_elastic.vocab.errors import CheckpointCorrupt
+
+_SHARD = IDENTITY.index("__shard")
+
+
+@dataclass
+class Restored:
+    """What an executor continues with, apart from the rows of its state.
+
+    Parameters
+    ----------
+    chain : Chain
+        The chain for the executor's next cut.
+    input_schema : Schema or None
+        The schema of the executor's input; None if it had no rows before the checkpoint.
+    """
+
+    chain: Chain
+    input_schema: pa.Schema | None = field(default=None)
+
+
+def restore_executor(
+    folder: CheckpointFolder, state: OperatorState, executor: int, executors: int, store: KeyedStore
+) -> Restored:
+    """Install the state of one executor.
+
+    Parameters
+    ----------
+    folder : CheckpointFolder
+        The job's folder.
+    state : OperatorState
+        The operator's part of the manifest.
+    executor : int
+        The executor.
+    executors : int
+        The number of executors that the operator has now.
+    store : KeyedStore
+        An empty store, whose shards no task owns yet.
+
+    Returns
+    -------
+    Restored
+        The chain to continue with, and the schema of the input.
+
+    Raises
+    ------
+    CheckpointCorrupt
+        When a file is missing or damaged.
+    CheckpointError
+        When an object of the state cannot be loaded; names the operator and the classes.
+
+    Examples
+    --------
+    >>> store = KeyedStore(4, lambda hashes: (hashes % 4).astype(int))
+    >>> state = OperatorState("planes", ("plane",), 1, 4, (Chain(4),))
+    >>> restore_executor(CheckpointFolder("memory://restore"), state, 0, 1, store).chain
+    Chain(shards=4, links=(), most=32)
+    """
+    regrouping = Regrouping(state.executors, state.shards, executors)
+    restored = Restored(_next_chain(state, regrouping, executor))
+    for header, batch in state_batches(folder, state, executor, executors):
+        restored.input_schema = header.input_schema or restored.input_schema
+        if batch is None:
+            continue
+        try:
+            store.install(batch)
+        except Exception as error:
+            # Loading a pickled object may raise any exception.
+            if not header.classes:
+                raise
+            raise header.cannot_load(error) from error
+    return restored
+
+
+def state_batches(
+    folder: CheckpointFolder, state: OperatorState, executor: int, executors: int
+) -> Iterator[tuple[StateHeader, pa.RecordBatch | None]]:
+    """Yield the rows of an executor's state in the order in which they are installed.
+
+    Parameters
+    ----------
+    folder, state, executor, executors
+        As for `restore_executor`.
+
+    Yields
+    ------
+    tuple of StateHeader and (RecordBatch or None)
+        First each file's header with None; then the file's rows, without those that a later file replaces. Shards
+        are numbered as the executor has them now.
+
+    Raises
+    ------
+    CheckpointCorrupt
+        When a file is missing or damaged.
+    """
+    regrouping = Regrouping(state.executors, state.shards, executors)
+    for source in regrouping.sources(executor):
+        chain = state.chains[source]
+        for position, link in enumerate(chain.links):
+            assert link.file is not None, "a manifest has only links that are written"
+            superseded = _superseded(chain, position)
+            file = state_file.read(folder, link.file)
+            _check_header(file, folder.where(link.file.path), state, source)
+            yield file.header, None
+            for batch in file.batches():
+                kept = _of_executor(batch, superseded, regrouping, executor, source)
+                if kept.num_rows:
+                    yield file.header, kept
+
+
+def _next_chain(state: OperatorState, regrouping: Regrouping, executor: int) -> Chain:
+    if regrouping.identical:
+        return state.chains[executor]
+    return Chain.without_files(len(regrouping.groups(executor)))
+
+
+def _superseded(chain: Chain, position: int) -> npt.NDArray[np.bool_]:
+    """Return the shards that files after a position contain in full."""
+    found = np.zeros(chain.shards, np.bool_)
+    for link in chain.links[position + 1 :]:
+        found |= np.array(link.contents) == FULL
+    return found
+
+
+def _check_header(file: StateFile, where: str, state: OperatorState, source: int) -> None:
+    wanted = (state.name, source, state.executors, state.shards)
+    header = file.header
+    found = (header.operator, header.executor, header.executors, header.shards)
+    if found != wanted:
+        texts = [f"state of {name!r}, executor {i} of {y} with {z} shards" for name, i, y, z in (wanted, found)]
+        raise CheckpointCorrupt(where, *texts)
+
+
+def _of_executor(
+    batch: pa.RecordBatch, superseded: npt.NDArray[np.bool_], regrouping: Regrouping, executor: int, source: int
+) -> pa.RecordBatch:
+    shards = batch.column(_SHARD).to_numpy()
+    after = shards if regrouping.identical else regrouping.shards_of(executor, source, shards)
+    kept = (after >= 0) & ~superseded[shards]
+    if not regrouping.identical:
+        batch = batch.set_column(_SHARD, batch.schema.field(_SHARD), pa.array(after))
+    return batch if kept.all() else batch.filter(pa.array(kept))
