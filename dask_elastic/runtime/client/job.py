@@ -132,7 +132,7 @@ class Job(JobInput, JobReader):
 
     @property
     def status(self) -> str:
-        """The job's status: "starting", "running", "draining", "finished", "stopped" or "failed"."""
+        """The job's status: "starting", "running", "draining", "restarting", "finished", "stopped" or "failed"."""
         return str(self._describe().status.value)
 
     @property
@@ -216,6 +216,23 @@ class Job(JobInput, JobReader):
         self.wait(timeout, progress=False)
         if lost is not None:
             raise lost
+
+    def checkpoint(self) -> int:
+        """Take a checkpoint now, and return its number when it is complete.
+
+        Returns
+        -------
+        int
+            The number.
+
+        Raises
+        ------
+        CheckpointError
+            If it was given up, or the job takes no checkpoints.
+        JobEnded
+            If the job has ended.
+        """
+        return self._ask(job_calls.TakeCheckpoint(self.name)).number
 
     def stop(self) -> None:
         """End the job at once. Rows in flight are dropped; state and measurements stay readable."""

@@ -141,6 +141,25 @@ class JobReader(ABC):
         table = data_frame(found, columns)
         return table.astype({"first": float, "ended": float}).sort_values("lost", ignore_index=True)
 
+    def checkpoints(self) -> pd.DataFrame:
+        """Return the newest checkpoints, at most 100, in the order in which they began.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Columns: ``number``, ``began`` (seconds since the epoch), ``seconds`` (until all parts were durable, or it
+            was given up), ``nbytes`` (written for it), ``held`` (the longest time for which the inputs of an executor
+            had to wait, in seconds), ``error`` (why it was given up; missing if it is complete).
+
+        Raises
+        ------
+        CheckpointError
+            If the job takes no checkpoints.
+        """
+        columns = ["number", "began", "seconds", "nbytes", "held", "error"]
+        found = [vars(taken) for taken in self._ask(job_calls.Checkpoints(self.name))]
+        return data_frame(found, columns).sort_values("number", ignore_index=True)
+
     def decisions(self) -> pd.DataFrame:
         """Return the newest decisions about the job's cores, at most 1,000, in the order in which they were made.
 

@@ -27,6 +27,7 @@ from dask_elastic.runtime.protocol.tables import table_bytes
 from dask_elastic.topology.component import Branch, Component, Exit, build_components
 from dask_elastic.topology.known_schemas import known_inputs
 from dask_elastic.topology.operators import Compute, SourceOperator
+from dask_elastic.topology.restartable import check_restartable
 from dask_elastic.topology.topology import Topology
 from dask_elastic.topology.validation import check_name
 from dask_elastic.vocab.errors import SubmitError, TopologyError
@@ -110,9 +111,12 @@ def submit(
     for component in components:
         if isinstance(component.operator, SourceOperator):
             component.operator.source.check()
+    name_of_job = _job_name(name, topology)
+    if checked.checkpoint is not None:
+        check_restartable(name_of_job, [component.operator for component in components])
     inputs = known_inputs(topology)
     job = Submit(
-        name=_job_name(name, topology),
+        name=name_of_job,
         version=__version__,
         summaries=tuple(_summary(component, inputs) for component in components),
         options=checked,
@@ -164,7 +168,7 @@ def _summary(component: Component, inputs: Mapping[str, pa.Schema | None]) -> Co
     about: dict[str, Any] = {"instances": None, "shards": 1}
     if isinstance(operator, Compute):
         empty = table_bytes(empty_state(operator, inputs[operator.name])).to_pybytes()
-        about = {"instances": operator.executors, "shards": operator.shards, "empty_state": empty}
+        about = {"instances": operator.executors, "shards": operator.shards, "empty_state": empty, "keys": operator.keys}
     elif isinstance(operator, SourceOperator):
         source = operator.source
         sent = None if source.sent_schema is None else source.sent_schema.serialize().to_pybytes()

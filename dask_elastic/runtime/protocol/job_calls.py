@@ -7,7 +7,13 @@ from typing import Any, NamedTuple
 
 from dask_elastic.runtime.protocol.calls import Call
 from dask_elastic.runtime.protocol.codec import Payload
-from dask_elastic.runtime.protocol.job_description import ExecutorAssignment, JobDescription, Recovery, ShardMove
+from dask_elastic.runtime.protocol.job_description import (
+    CheckpointDescription,
+    ExecutorAssignment,
+    JobDescription,
+    Recovery,
+    ShardMove,
+)
 from dask_elastic.runtime.protocol.job_spec import ComponentSummary, JobOptions
 
 
@@ -130,6 +136,23 @@ class Retire(Call[None]):
 
     workers: tuple[str, ...]
     timeout: float | None
+
+
+# checkpoints
+
+
+@dataclass(frozen=True)
+class TakeCheckpoint(Call[CheckpointDescription]):
+    """Take a checkpoint of a job now; answered when it is complete."""
+
+    job: str
+
+
+@dataclass(frozen=True)
+class Checkpoints(Call[tuple[CheckpointDescription, ...]]):
+    """Return the newest checkpoints of a job, oldest first."""
+
+    job: str
 
 
 # questions

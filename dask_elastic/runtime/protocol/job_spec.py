@@ -119,6 +119,8 @@ class ComponentSummary:
         The schema that the source declares for the rows that clients send, as an Arrow IPC message.
     empty_state : bytes or None
         The state of a stateful component before its first row, as an Arrow IPC stream.
+    keys : tuple of str
+        The key columns of a stateful component.
     """
 
     name: str
@@ -132,6 +134,7 @@ class ComponentSummary:
     accepts_resets: bool = False
     sent_schema: bytes | None = None
     empty_state: bytes | None = None
+    keys: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

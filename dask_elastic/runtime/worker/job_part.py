@@ -24,6 +24,7 @@ from dask_elastic.runtime.protocol.job_spec import STATIC, JobSpec
 from dask_elastic.runtime.worker.buffers.epoch_buffer import EpochBuffer
 from dask_elastic.runtime.worker.buffers.mailbox import Mailbox
 from dask_elastic.runtime.worker.buffers.output_buffer import OutputBuffer
+from dask_elastic.runtime.worker.checkpoint_keeper import CheckpointKeeper
 from dask_elastic.runtime.worker.dead_letters import DeadLetters
 from dask_elastic.runtime.worker.exchange import Exchange
 from dask_elastic.runtime.worker.executor_threads import ExecutorThreads
@@ -158,6 +159,10 @@ class JobPart:
                     self._position(identity),
                 )
 
+    @property
+    def _keeper(self) -> CheckpointKeeper | None:
+        return None if self.checkpoints is None else self.checkpoints.keeper
+
     def _position(self, source: ExecutorId) -> SourcePosition:
         return SourcePosition() if self.checkpoints is None else self.checkpoints.position(source)
 
@@ -194,8 +199,8 @@ class JobPart:
                 self.exchange,
                 self.output_buffer,
                 self._discard,
-                self.checkpoints and self.checkpoints.keeper,
-                self.checkpoints and self.checkpoints.recovered(identity),
+                self._keeper,
+                None if self.checkpoints is None else self.checkpoints.recovered(identity),
             )
 
     def _build_executors(self, name: str, component: Component, operator: Compute) -> None:
@@ -218,9 +223,8 @@ class JobPart:
                 if self.checkpoints is not None:
                     self.checkpoints.restore(identity, executor.store)
                 make_processor = functools.partial(self._processor, component)
-                keeper = self.checkpoints and self.checkpoints.keeper
                 self.homes[identity] = ExecutorThreads(
-                    executor, operator, make_processor, self.threads, self.exchange, self._instance_ended, keeper
+                    executor, operator, make_processor, self.threads, self.exchange, self._instance_ended, self._keeper
                 )
 
     def _with_event_time(self, instances: Iterable[ExecutorId]) -> list[ExecutorId]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from dask_elastic.checkpoint.catalog import Catalog
@@ -75,9 +75,9 @@ class PartCheckpoints:
         Raises
         ------
         CheckpointError
-            If the source had another number of instances, or its position cannot be loaded.
+            If its position cannot be loaded.
         """
-        positions = _parts(self._manifest and self._manifest.positions, source.component)
+        positions = _parts(None if self._manifest is None else self._manifest.positions, source.component)
         if source.index >= len(positions) or (pickled := positions[source.index]) is None:
             return SourcePosition()
         position = pickled.load(f"the position of source {source.component!r}")
@@ -101,7 +101,5 @@ class PartCheckpoints:
         return Recovered(self._manifest.number, tuple(handles))
 
 
-def _parts(
-    found: Mapping[str, tuple[Pickled | None, ...]] | None, component: str
-) -> tuple[Pickled | None, ...]:
+def _parts(found: Mapping[str, tuple[Pickled | None, ...]] | None, component: str) -> tuple[Pickled | None, ...]:
     return () if found is None else found.get(component, ())
