@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_elastic.connectors import sources
-from dask_elastic.connectors.sinks import Parquet
-from dask_elastic.connectors.sinks import parquet as parquet_sink
+from dask_elastic.connectors.sinks import Parquet, rolling_files
 from dask_elastic.topology.sink import SinkContext, SinkWriter
 from dask_elastic.topology.source import SourceContext
 from dask_elastic.vocab.errors import SchemaMismatch, SinkError, TopologyError
@@ -60,7 +59,7 @@ def test_file_is_visible_only_after_close(tmp_path):
 def test_aborted_writer_keeps_full_files_and_drops_the_rest(tmp_path):
     writer = Parquet(tmp_path, rows_per_file=10).open(context())
     writer.write(numbers(0, 25))
-    writer._write_group()
+    writer._files.write_group()
     assert len(list(tmp_path.iterdir())) == 3
     writer.abort()
     writer.abort()
@@ -81,7 +80,7 @@ def test_aborted_writer_without_full_file_leaves_no_file(tmp_path):
 def test_writer_rolls_files_and_keeps_every_row(tmp_path_factory, sizes, rows_per_file, group_rows):
     directory = tmp_path_factory.mktemp("roll")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parquet_sink, "GROUP_ROWS", group_rows)
+        patch.setattr(rolling_files, "GROUP_ROWS", group_rows)
         writer = Parquet(directory, rows_per_file=rows_per_file, compression="none").open(context())
         done = 0
         for size in sizes:
@@ -117,11 +116,11 @@ def test_mode_append_keeps_existing_files(tmp_path):
     assert len(visible(tmp_path)) == 5
 
 
-def test_mode_overwrite_deletes_files_of_parquet_sinks(tmp_path):
+def test_mode_overwrite_deletes_files_of_rolling_filess(tmp_path):
     run(Parquet(tmp_path, rows_per_file=2), 0, 5)
     dead = Parquet(tmp_path, mode="append").open(context(7))
     dead.write(numbers(90, 95))
-    dead._write_group()
+    dead._files.write_group()
     sink = Parquet(tmp_path, mode="overwrite")
     run(sink, 5, 7)
     assert written(tmp_path) == [5, 6]
@@ -143,7 +142,7 @@ def test_hung_writer_of_earlier_run_leaves_file_of_later_run_unchanged(tmp_path,
     sink = Parquet(tmp_path, mode=mode, compression="none")
     hung = sink.open(context())
     hung.write(numbers(0, 5))
-    hung._write_group()
+    hung._files.write_group()
     run(cloudpickle.loads(cloudpickle.dumps(sink)), 10, 20)
     [finished] = visible(tmp_path)
     before = (tmp_path / finished).read_bytes()
@@ -157,10 +156,10 @@ def test_hung_writer_of_earlier_run_keeps_its_own_hidden_file(tmp_path):
     sink = Parquet(tmp_path)
     hung = sink.open(context())
     hung.write(numbers(0, 5))
-    hung._write_group()
+    hung._files.write_group()
     later = sink.open(context())
     later.write(numbers(5, 10))
-    later._write_group()
+    later._files.write_group()
     later.abort()
     hung.close()
     assert written(tmp_path) == list(range(5))
@@ -170,7 +169,7 @@ def test_writer_does_not_open_file_that_exists(tmp_path):
     same = context(run="0123456789ab")
     first = Parquet(tmp_path).open(same)
     first.write(numbers(0, 5))
-    first._write_group()
+    first._files.write_group()
     second = Parquet(tmp_path).open(same)
     second.write(numbers(5, 10))
     with pytest.raises(SinkError, match=r"cannot write .*exists"):
@@ -184,7 +183,7 @@ def test_writer_does_not_open_remote_file_that_exists():
     try:
         writer = Parquet("memory://out/planes").open(context())
         writer.write(numbers(0, 5))
-        fsspec.filesystem("memory").pipe(writer._hidden, b"begun by another writer")
+        fsspec.filesystem("memory").pipe(writer._hidden_path(0), b"begun by another writer")
         with pytest.raises(SinkError, match=r"cannot write .*exists"):
             writer.close()
     finally:
@@ -233,7 +232,7 @@ def test_special_characters_in_names_are_escaped(tmp_path):
 
 
 def test_batches_with_different_dictionaries_are_written(tmp_path, monkeypatch):
-    monkeypatch.setattr(parquet_sink, "GROUP_ROWS", 3)
+    monkeypatch.setattr(rolling_files, "GROUP_ROWS", 3)
     words = ["a", "b", "c", "d", "b", None]
     writer = Parquet(tmp_path).open(context())
     for start in range(0, 6, 2):
@@ -271,7 +270,7 @@ def test_write_fails_when_directory_was_deleted(tmp_path):
 def test_close_fails_when_file_was_deleted(tmp_path):
     writer = Parquet(tmp_path).open(context())
     writer.write(numbers(0, 3))
-    writer._write_group()
+    writer._files.write_group()
     next(tmp_path.iterdir()).unlink()
     with pytest.raises(SinkError, match="cannot finish"):
         writer.close()

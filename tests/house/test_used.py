@@ -34,8 +34,8 @@ CALLED_LATER = {
     "sweep", "without_files",
     # groupings of a stream by other rules than its key
     "PartialKeyGrouping", "consistent_hash", "expansion", "universal_hash",
-    # checkpoints, which check sources and sinks when a job is submitted and tell sinks when to commit
-    "Transactions", "check_restartable", "drain", "handles", "prepare", "recover",
+    # checkpoints, which check sources and sinks when a job is submitted
+    "check_restartable",
     # decisions that are replayed from a recording
     "decision_from_dict",
 }  # fmt: skip

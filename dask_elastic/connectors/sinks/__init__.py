@@ -1,10 +1,11 @@
-"""Sinks: Parquet files, rows kept for the client, Dask queues, and user functions."""
+"""Sinks: Parquet files, Delta tables, rows kept for the client, Dask queues, and user functions."""
 
 from __future__ import annotations
 
 from dask_elastic.connectors.sinks.call import Call
 from dask_elastic.connectors.sinks.collect import Collect
 from dask_elastic.connectors.sinks.dask_queue import DaskQueue
+from dask_elastic.connectors.sinks.delta import Delta
 from dask_elastic.connectors.sinks.parquet import Parquet
 
-__all__ = ["Call", "Collect", "DaskQueue", "Parquet"]
+__all__ = ["Call", "Collect", "DaskQueue", "Delta", "Parquet"]

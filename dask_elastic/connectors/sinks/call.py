@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
@@ -13,6 +14,12 @@ from dask_elastic.vocab.errors import TopologyError
 class Call(Sink):
     """Call a function with each batch, on the worker that produced it.
 
+    It promises each row at least once: a job that is restarted from a checkpoint passes the rows after the checkpoint
+    again. A function with a parameter `checkpoint` gets the number of the checkpoint before the batch, 0 before the
+    first one, and one with a parameter `generation` gets how often the job was restarted. They tell which rows are
+    repeated: as soon as a generation begins at checkpoint n, the rows of earlier generations with n or more are
+    obsolete. A store that keeps both numbers with its rows can delete these.
+
     Parameters
     ----------
     function : callable
@@ -20,11 +27,14 @@ class Call(Sink):
         its own, so several threads of one worker may call it at the same time.
     close : callable, optional
         Called without arguments, once per instance, after the instance's last batch; not after a failure.
+    flush : callable, optional
+        Called without arguments, by each instance at each checkpoint. A function that keeps rows back must make them
+        durable then, because they are not passed again.
 
     Raises
     ------
     TopologyError
-        When `function` or `close` is not callable.
+        When `function`, `close` or `flush` is not callable.
 
     Examples
     --------
@@ -34,15 +44,36 @@ class Call(Sink):
     >>> writer.close()
     >>> len(seen)
     2
+
+    A function that is told after which checkpoint a batch comes:
+
+    >>> def store(batch, checkpoint, generation):
+    ...     print(batch.num_rows, "rows after checkpoint", checkpoint)
+    >>> writer = Call(store).open(SinkContext("job", "call", checkpoints=True))
+    >>> writer.write(pa.RecordBatch.from_pydict({"a": [1]}))
+    1 rows after checkpoint 0
+    >>> writer.prepare(1)
+    >>> writer.write(pa.RecordBatch.from_pydict({"a": [2]}))
+    1 rows after checkpoint 1
     """
 
-    def __init__(self, function: Callable[[pa.RecordBatch], object], *, close: Callable[[], object] | None = None):
+    promise = "at-least-once"
+
+    def __init__(
+        self,
+        function: Callable[..., object],
+        *,
+        close: Callable[[], object] | None = None,
+        flush: Callable[[], object] | None = None,
+    ):
         if not callable(function):
             raise TopologyError(f"sinks.Call takes a function of a batch, not {type(function).__name__}.")
-        if close is not None and not callable(close):
-            raise TopologyError(f"sinks.Call: close is {close!r}; give a function without arguments.")
+        for name, given in (("close", close), ("flush", flush)):
+            if given is not None and not callable(given):
+                raise TopologyError(f"sinks.Call: {name} is {given!r}; give a function without arguments.")
         self.function = function
         self.close = close
+        self.flush = flush
 
     def __repr__(self) -> str:
         """Return the call that creates the sink, as text."""
@@ -54,23 +85,28 @@ class Call(Sink):
         Parameters
         ----------
         context : SinkContext
-            The instance of the sink; not used.
+            The generation of the job.
 
         Returns
         -------
         SinkWriter
             The writer.
         """
-        return _Caller(self.function, self.close)
+        return _Caller(self, context)
 
 
 class _Caller(SinkWriter):
-    def __init__(self, function: Callable[[pa.RecordBatch], object], at_close: Callable[[], object] | None):
-        self._function = function
-        self._at_close = at_close
+    def __init__(self, sink: Call, context: SinkContext):
+        self._function = sink.function
+        self._flush = sink.flush
+        self._at_close = sink.close
+        accepted = _keywords(sink.function)
+        self._position = {"generation": context.generation} if "generation" in accepted else {}
+        self._takes_checkpoint = "checkpoint" in accepted
+        self._note(0)
 
     def write(self, rows: pa.RecordBatch) -> None:
-        self._function(rows)
+        self._function(rows, **self._position)
 
     def close(self) -> None:
         if self._at_close is not None:
@@ -79,3 +115,27 @@ class _Caller(SinkWriter):
 
     def abort(self) -> None:
         self._at_close = None
+
+    def prepare(self, checkpoint: int) -> object | None:
+        if self._flush is not None:
+            self._flush()
+        self._note(checkpoint)
+        return None
+
+    def recover(self, prepared: Sequence[object], checkpoint: int) -> None:
+        self._note(checkpoint)
+
+    def _note(self, checkpoint: int) -> None:
+        if self._takes_checkpoint:
+            self._position["checkpoint"] = checkpoint
+
+
+def _keywords(function: Callable[..., object]) -> set[str]:
+    """Return the names of the parameters that can be passed by name."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except ValueError:
+        return set()  # Some builtins have no signature; they are called with the batch alone.
+    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    # The first parameter is the batch, whatever its name.
+    return {each.name for index, each in enumerate(parameters) if index and each.kind in by_name}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 from dask.utils import format_bytes, parse_bytes
 
-from dask_elastic.topology.sink import Sink, SinkContext, SinkWriter
+from dask_elastic.topology.sink import Promise, Sink, SinkContext, SinkWriter
 from dask_elastic.vocab.errors import SinkError, TopologyError
 
 
@@ -16,11 +16,14 @@ class Collect(Sink):
     ----------
     limit : str or int, default "256MiB"
         Bytes that each instance may keep. The job fails when an instance exceeds it.
+    promise : {"at-most-once"}, optional
+        Jobs with checkpoints refuse this sink, because a restart loses the rows in memory, unless this allows it: the
+        sink then has the rows since the restart.
 
     Raises
     ------
     TopologyError
-        When the limit is not a size above 0.
+        When the limit is not a size above 0, or the promise is another one.
 
     Examples
     --------
@@ -30,13 +33,16 @@ class Collect(Sink):
     [{'a': [1, 2]}]
     """
 
-    def __init__(self, limit: str | int = "256MiB"):
+    def __init__(self, limit: str | int = "256MiB", *, promise: Promise | None = None):
         try:
             self.limit = int(parse_bytes(str(limit)))
         except ValueError as error:
             raise TopologyError(f'sinks.Collect: limit is {limit!r}; give bytes, or a text like "256MiB".') from error
         if self.limit <= 0:
             raise TopologyError(f"sinks.Collect: limit is {limit!r}; give a size above 0.")
+        if promise not in (None, "at-most-once"):
+            raise TopologyError(f'sinks.Collect: promise is {promise!r}; it can only promise "at-most-once".')
+        self.promise = promise
 
     def __repr__(self) -> str:
         """Return the call that creates the sink, as text."""
@@ -84,6 +90,9 @@ class _Keeper(SinkWriter):
 
     def abort(self) -> None:
         self._batches = []
+
+    def prepare(self, checkpoint: int) -> object | None:
+        return None
 
     def collected(self) -> list[pa.RecordBatch]:
         return list(self._batches)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pyarrow as pa
 
 from dask_elastic.topology.sink import Outbox, Sink, SinkContext, SinkWriter
@@ -13,6 +15,12 @@ class DaskQueue(Sink):
 
     The rows stay on the worker that produced them until they are read. Only descriptors go through the scheduler, and
     a Dask `Queue` of the same name wakes the reader. Read it with `dask_elastic.read_queue` or `sources.DaskQueue`.
+
+    It promises each row at least once: a checkpoint is complete only when the readers have taken all batches before
+    it, and a restart repeats the batches after it. In a job with checkpoints, the metadata of each batch's schema has
+    its numbers, as decimal text: `instance` of the sink, `batch` within the instance and generation, `generation` of
+    the job, and `checkpoint` before the batch. Once a batch of a generation arrives with checkpoint n, the batches of
+    earlier generations with n or more are obsolete: a reader that keeps these numbers with the rows can drop them.
 
     Parameters
     ----------
@@ -32,6 +40,8 @@ class DaskQueue(Sink):
     DaskQueue('alerts', limit=8)
     """
 
+    promise = "at-least-once"
+
     def __init__(self, name: str, *, limit: int = 64):
         if not isinstance(name, str) or not name:
             raise TopologyError(f"sinks.DaskQueue: name is {name!r}; give the name of a queue.")
@@ -50,7 +60,7 @@ class DaskQueue(Sink):
         Parameters
         ----------
         context : SinkContext
-            Holds the outbox of the worker.
+            Holds the outbox of the worker, and the numbers of instance and generation.
 
         Returns
         -------
@@ -65,16 +75,22 @@ class DaskQueue(Sink):
         if context.outbox is None:
             raise SinkError(f"{self!r} can only be opened by a job on a cluster; elsewhere there are no queues.")
         context.outbox.open(self.name, self.limit)
-        return _Publisher(self.name, self.limit, context.outbox)
+        return _Publisher(self.name, self.limit, context.outbox, context)
 
 
 class _Publisher(SinkWriter):
-    def __init__(self, name: str, limit: int, outbox: Outbox):
+    def __init__(self, name: str, limit: int, outbox: Outbox, context: SinkContext):
         self._name = name
         self._limit = limit
         self._outbox = outbox
+        self._context = context
+        self._batch = 0
+        self._checkpoint = 0
 
     def write(self, rows: pa.RecordBatch) -> None:
+        if self._context.checkpoints:
+            rows = rows.replace_schema_metadata(self._numbers())
+            self._batch += 1
         self._outbox.put(self._name, self._limit, rows)
 
     def close(self) -> None:
@@ -82,3 +98,21 @@ class _Publisher(SinkWriter):
 
     def abort(self) -> None:
         return None
+
+    def prepare(self, checkpoint: int) -> object | None:
+        self._outbox.drain(self._name)
+        self._checkpoint = checkpoint
+        return None
+
+    def recover(self, prepared: Sequence[object], checkpoint: int) -> None:
+        self._checkpoint = checkpoint
+
+    def _numbers(self) -> dict[str, str]:
+        context = self._context
+        numbers = {
+            "instance": context.instance,
+            "batch": self._batch,
+            "generation": context.generation,
+            "checkpoint": self._checkpoint,
+        }
+        return {name: str(number) for name, number in numbers.items()}

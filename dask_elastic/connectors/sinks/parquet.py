@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import uuid
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 from urllib.parse import quote
 
 import pyarrow as pa
 from pyarrow import fs
 
+from dask_elastic.connectors.sinks.rolling_files import FinishedFile, RollingFiles, sync
 from dask_elastic.connectors.storage import full_path, locate
-from dask_elastic.topology.schema import check_schema, plain_schema
 from dask_elastic.topology.sink import Sink, SinkContext, SinkWriter
 from dask_elastic.vocab.errors import SinkError, TopologyError
 
 Mode = Literal["error", "overwrite", "append"]
 Compression = Literal["zstd", "snappy", "gzip", "brotli", "lz4", "none"]
 
-GROUP_ROWS = 131_072
-GROUP_BYTES = 64 * 2**20
-"""Rows and bytes at which a row group is written; a writer buffers at most that much in memory."""
+WRITTEN_HERE = re.compile(r"\.?part-.+-[0-9a-f]{12}(-g\d+-c\d+)?-\d+-\d+-\d{5,}\.parquet(\.writing)?")
 
-WRITTEN_HERE = re.compile(r"\.?part-.+-[0-9a-f]{12}-\d+-\d+-\d{5,}\.parquet(\.writing)?")
+MISSING = "%s: the prepared file %s does not exist. Unless another program has taken it since, its rows are lost."
+
+logger = logging.getLogger("dask_elastic.sinks")
 
 
 class Parquet(Sink):
@@ -36,6 +36,9 @@ class Parquet(Sink):
     hidden name until it is complete, so readers never see a partial file. A file becomes visible when it is full; the
     last file of an instance becomes visible when the job ends. If the job fails or is stopped, full files stay and
     unfinished files are deleted.
+
+    In a job with checkpoints, files become visible when the checkpoint after their rows is complete, so that each row
+    is in one visible file, whatever fails. Each interval then has a file of its own per instance.
 
     Parameters
     ----------
@@ -64,11 +67,18 @@ class Parquet(Sink):
     other files as existing before. A writer that opens late thus never deletes a file of one that opened early, and a
     writer of an earlier run that hung and continues never touches a file of a later run.
 
+    With checkpoints, names also contain the generation and the number of the last checkpoint before the file, as in
+    `part-{job}-{operator}-{run}-g{generation}-c{checkpoint}-{node}-{instance}-{number}.parquet`. A restart deletes
+    hidden files of rows that are replayed. A file that a hung writer of an earlier generation leaves later stays
+    hidden.
+
     Examples
     --------
     >>> Parquet("/data/planes", mode="append")
     Parquet('/data/planes', mode='append')
     """
+
+    promise = "exactly-once"
 
     def __init__(
         self,
@@ -98,7 +108,7 @@ class Parquet(Sink):
         return f"Parquet({self.directory!r}, mode={self.mode!r})"
 
     def open(self, context: SinkContext) -> SinkWriter:
-        """Prepare the directory as the mode demands and return a writer.
+        """Create or clear the directory as the mode demands and return a writer; a restarted job leaves it as it is.
 
         Parameters
         ----------
@@ -125,13 +135,13 @@ class Parquet(Sink):
             listed = [info.base_name for info in filesystem.get_file_info(fs.FileSelector(root))]
             names = [name for name in listed if name.endswith((".parquet", ".parquet.writing"))]
             old = [name for name in names if not name.removeprefix(".").startswith(siblings)]
-            self._prepare(filesystem, root, old, where)
+            if not context.restored:
+                self._apply_mode(filesystem, root, old, where)
         except (OSError, ValueError, ImportError, pa.ArrowException) as error:
             raise SinkError(f"{where}: cannot be opened: {error}") from error
-        own = f"{siblings}{context.node}-{context.instance}-"
-        return _Writer(filesystem, f"{root}/", own, self.rows_per_file, self.compression, where)
+        return _Writer(filesystem, f"{root}/", siblings, context, self.rows_per_file, self.compression, where)
 
-    def _prepare(self, filesystem: fs.FileSystem, root: str, old: list[str], where: str) -> None:
+    def _apply_mode(self, filesystem: fs.FileSystem, root: str, old: list[str], where: str) -> None:
         """Refuse or delete existing files as the mode demands."""
         visible = [name for name in old if not name.startswith(".")]
         foreign = [name for name in visible if not WRITTEN_HERE.fullmatch(name)]
@@ -154,130 +164,121 @@ class Parquet(Sink):
 
 
 class _Writer(SinkWriter):
+    """Writes the files of one instance.
+
+    With checkpoints, the name of a file contains the generation of its writer and the number of the checkpoint that the
+    writer prepared last. Every sink takes part in every complete checkpoint, so the rows of a file belong to the newest
+    complete checkpoint or to an earlier one if that number is lower, and to an incomplete one if not.
+    """
+
     def __init__(
         self,
         filesystem: fs.FileSystem,
         directory: str,
-        prefix: str,
+        siblings: str,
+        context: SinkContext,
         rows_per_file: int,
         compression: str,
         where: str,
     ):
         self._filesystem = filesystem
         self._directory = directory
-        self._prefix = prefix
-        self._number = 0
-        self._rows_per_file = rows_per_file
-        self._compression = compression
+        self._siblings = siblings
+        self._context = context
         self._where = where
-        self._schema: pa.Schema | None = None
-        self._group: list[pa.RecordBatch] = []
-        self._group_rows = 0
-        self._group_bytes = 0
-        self._file_rows = 0
-        self._stream: pa.NativeFile | None = None
-        self._writer: Any = None
+        self._checkpoint = 0
+        # Files that are complete and not prepared yet.
+        self._finished: list[str] = []
+        self._files = RollingFiles(
+            filesystem, self._hidden_path, rows_per_file, compression, where, finished=self._file_finished
+        )
 
     def write(self, rows: pa.RecordBatch) -> None:
-        if self._schema is None:
-            self._schema = plain_schema(rows.schema)
-        rows = check_schema(self._schema, rows, self._where)
-        while rows.num_rows:
-            room = self._rows_per_file - self._file_rows
-            self._take(rows.slice(0, room))
-            rows = rows.slice(room)
+        self._files.write(rows)
 
     def close(self) -> None:
-        if self._file_rows:
-            self._finish_file()
+        self._files.finish()
+        self._show(self._finished)
+        self._finished = []
 
     def abort(self) -> None:
-        self._group = []
-        # Closing may fail again for the reason of the abort, such as a full disk; delete the file all the same.
-        with contextlib.suppress(OSError, pa.ArrowException):
-            if self._writer is not None:
-                self._writer.close()
-        with contextlib.suppress(OSError, pa.ArrowException):
-            if self._stream is not None:
-                self._stream.close()
-        if self._stream is not None:
-            with contextlib.suppress(FileNotFoundError):
-                self._filesystem.delete_file(self._hidden)
-        self._writer = self._stream = None
-        self._file_rows = 0
+        self._files.abort()
+        for name in self._finished:
+            self._delete(_hidden(name))
+        self._finished = []
 
-    @property
-    def _visible(self) -> str:
-        return f"{self._directory}{self._prefix}{self._number:05d}.parquet"
+    def prepare(self, checkpoint: int) -> object | None:
+        self._files.finish()
+        prepared, self._finished = tuple(self._finished), []
+        self._checkpoint = checkpoint
+        if prepared:
+            self._sync_directory()
+        return prepared or None
 
-    @property
-    def _hidden(self) -> str:
-        return f"{self._directory}.{self._prefix}{self._number:05d}.parquet.writing"
+    def commit(self, prepared: object) -> None:
+        if not isinstance(prepared, tuple):
+            raise SinkError(f"{self._where}: {prepared!r} is not a transaction of sinks.Parquet.")
+        self._show(list(prepared), prepared=True)
 
-    def _take(self, rows: pa.RecordBatch) -> None:
-        """Buffer rows that fit into the current file."""
-        self._group.append(rows)
-        self._group_rows += rows.num_rows
-        self._group_bytes += rows.nbytes
-        self._file_rows += rows.num_rows
-        if self._file_rows >= self._rows_per_file:
-            self._finish_file()
-        elif self._group_rows >= GROUP_ROWS or self._group_bytes >= GROUP_BYTES:
-            self._write_group()
+    def recover(self, prepared: Sequence[object], checkpoint: int) -> None:
+        super().recover(prepared, checkpoint)
+        self._checkpoint = checkpoint
+        own = re.compile(rf"\.{re.escape(self._siblings)}g(\d+)-c(\d+)-\d+-\d+-\d+\.parquet\.writing")
+        for info in self._filesystem.get_file_info(fs.FileSelector(self._directory)):
+            found = own.fullmatch(info.base_name)
+            if found and int(found[1]) < self._context.generation and int(found[2]) >= checkpoint:
+                self._delete(info.base_name)
 
-    def _write_group(self) -> None:
-        try:
-            if self._writer is None:
-                import pyarrow.parquet as pq
+    def _hidden_path(self, number: int) -> str:
+        context = self._context
+        restart = f"g{context.generation}-c{self._checkpoint}-" if context.checkpoints else ""
+        name = f"{self._siblings}{restart}{context.node}-{context.instance}-{number:05d}.parquet"
+        return f"{self._directory}{_hidden(name)}"
 
-                _create(self._filesystem, self._hidden)
-                self._stream = self._filesystem.open_output_stream(self._hidden)
-                self._writer = pq.ParquetWriter(self._stream, self._schema, compression=self._compression)
-            if self._group:
-                table = pa.Table.from_batches(self._group, self._schema)
-                self._writer.write_table(table, row_group_size=table.num_rows)
-        except (OSError, pa.ArrowException) as error:
-            raise SinkError(f"{self._where}: cannot write {self._hidden}: {error}") from error
-        self._group = []
-        self._group_rows = self._group_bytes = 0
+    def _file_finished(self, file: FinishedFile) -> None:
+        name = _visible(file.path.rpartition("/")[2])
+        if self._context.checkpoints:
+            self._finished.append(name)
+        else:
+            self._show([name])
 
-    def _finish_file(self) -> None:
-        self._write_group()
-        try:
-            self._writer.close()
-            if self._stream is not None:
-                self._stream.close()
-            if isinstance(self._filesystem, fs.LocalFileSystem):
-                _to_disk(self._hidden)
-            self._filesystem.move(self._hidden, self._visible)
-        except (OSError, pa.ArrowException) as error:
-            raise SinkError(f"{self._where}: cannot finish {self._visible}: {error}") from error
-        self._writer = self._stream = None
-        self._number += 1
-        self._file_rows = 0
+    def _show(self, names: list[str], prepared: bool = False) -> None:
+        """Rename files to their visible names; prepared ones may have them already."""
+        for name in names:
+            hidden, visible = (f"{self._directory}{each}" for each in (_hidden(name), name))
+            try:
+                if prepared and self._is_missing(hidden):
+                    if self._is_missing(visible):
+                        # A reader may have moved it away after an earlier commit: that must not prevent a restart.
+                        logger.warning(MISSING, self._where, visible)
+                else:
+                    self._filesystem.move(hidden, visible)
+            except (OSError, pa.ArrowException) as error:
+                raise SinkError(f"{self._where}: cannot finish {visible}: {error}") from error
+        if names:
+            self._sync_directory()
 
+    def _is_missing(self, path: str) -> bool:
+        return bool(self._filesystem.get_file_info(path).type is fs.FileType.NotFound)
 
-def _create(filesystem: fs.FileSystem, path: str) -> None:
-    """Create an empty file; PyArrow truncates existing files instead of refusing them.
+    def _sync_directory(self) -> None:
+        if isinstance(self._filesystem, fs.LocalFileSystem):
+            try:
+                sync(self._directory)
+            except OSError as error:
+                raise SinkError(f"{self._where}: cannot be synced to disk: {error}") from error
 
-    Raises
-    ------
-    FileExistsError
-        If the path exists: another writer has it.
-    """
-    if isinstance(filesystem, fs.LocalFileSystem):
-        Path(path).touch(exist_ok=False)
-    elif filesystem.get_file_info(path).type is not fs.FileType.NotFound:
-        raise FileExistsError(f"{path} exists already")
+    def _delete(self, name: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            self._filesystem.delete_file(f"{self._directory}{name}")
 
 
-def _to_disk(path: str) -> None:
-    """Sync the file to disk; without it, a renamed file may be empty after a power failure."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+def _hidden(name: str) -> str:
+    return f".{name}.writing"
+
+
+def _visible(hidden: str) -> str:
+    return hidden.removeprefix(".").removesuffix(".writing")
 
 
 def _one_of(option: str, value: object, allowed: tuple[str, ...]) -> str:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from dask_elastic.topology.duration import seconds_of
 from dask_elastic.topology.pace import rows_within
 from dask_elastic.topology.schema import plain_schema
-from dask_elastic.topology.source import Source
+from dask_elastic.topology.source import Replay, Source
 from dask_elastic.topology.state_kind import Duration
 from dask_elastic.vocab.errors import SourceError, TopologyError
 
@@ -35,6 +35,8 @@ class ColumnSource(Source):
         Number of instances that read at the same time.
     columns : sequence of str or None
         The columns to offer; None offers all.
+    replay : str or None
+        For a source that cannot rewind: "at-most-once" if jobs with checkpoints may read it all the same.
 
     Raises
     ------
@@ -50,6 +52,7 @@ class ColumnSource(Source):
         slack: Duration | None = None,
         parallel: int = 1,
         columns: Sequence[str] | None = None,
+        replay: Replay | None = None,
     ):
         kind = type(self).__name__
         if rate is not None and not (isinstance(rate, int | float) and math.isfinite(rate) and rate > 0):
@@ -64,7 +67,10 @@ class ColumnSource(Source):
             raise TopologyError(f"sources.{kind}: slack is {slack!r}, but there is no event_time; give event_time too.")
         if isinstance(columns, str) or not all(isinstance(name, str) for name in columns or ()):
             raise TopologyError(f"sources.{kind}: columns is {columns!r}; give a list of names.")
+        if replay not in (None, "at-most-once"):
+            raise TopologyError(f'sources.{kind}: replay is {replay!r}; give "at-most-once", or None.')
         self.rate = rate
+        self.replay = replay
         self.event_time = event_time
         self.slack = seconds_of(slack, f"sources.{kind}: slack") if slack else 0.0
         self.parallel = parallel
@@ -78,6 +84,7 @@ class ColumnSource(Source):
             "rate": self.rate,
             "event_time": self.event_time,
             "slack": self.slack or None,
+            "replay": self.replay,
         }
         parts = [self._what(), *(f"{name}={value!r}" for name, value in options.items() if value is not None)]
         parts += [f"parallel={self.parallel}"] if self.parallel != 1 else []

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from dask_elastic.connectors.sources.column_source import ColumnSource
 from dask_elastic.topology.schema import check_schema, plain_schema
-from dask_elastic.topology.source import SourceContext
+from dask_elastic.topology.source import Replay, SourceContext
 from dask_elastic.topology.state_kind import Duration
 from dask_elastic.vocab.errors import SourceError, TopologyError
 
@@ -32,6 +32,9 @@ class DaskQueue(ColumnSource):
     slack : str, float or timedelta, optional
         How far a row's event time may lie behind the newest seen so far before the row counts as late, such as
         "5 min"; 0 by default.
+    replay : {"at-most-once"}, optional
+        Jobs with checkpoints refuse this source, because it cannot rewind, unless this accepts that a restart loses
+        the rows after the newest checkpoint.
 
     Raises
     ------
@@ -48,6 +51,8 @@ class DaskQueue(ColumnSource):
     DaskQueue('alerts')
     """
 
+    replayable = False
+
     def __init__(
         self,
         name: str,
@@ -56,8 +61,9 @@ class DaskQueue(ColumnSource):
         rate: float | None = None,
         event_time: str | None = None,
         slack: Duration | None = None,
+        replay: Replay | None = None,
     ):
-        super().__init__(rate=rate, event_time=event_time, slack=slack)
+        super().__init__(rate=rate, event_time=event_time, slack=slack, replay=replay)
         if not isinstance(name, str) or not name:
             raise TopologyError(f"sources.DaskQueue: name is {name!r}; give the name of a queue.")
         if not isinstance(schema, pa.Schema) or not schema.names:

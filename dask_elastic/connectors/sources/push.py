@@ -9,7 +9,7 @@ import pyarrow as pa
 from dask_elastic.connectors.sources.column_source import ColumnSource
 from dask_elastic.topology.casting import cast_rows
 from dask_elastic.topology.schema import plain_schema
-from dask_elastic.topology.source import SourceContext
+from dask_elastic.topology.source import Replay, SourceContext
 from dask_elastic.topology.state_kind import Duration
 from dask_elastic.vocab.errors import SourceError, TopologyError
 
@@ -30,6 +30,9 @@ class Push(ColumnSource):
     slack : str, float or timedelta, optional
         How far a row's event time may lie behind the newest seen so far before the row counts as late, such as
         "5 min"; 0 by default.
+    replay : {"at-most-once"}, optional
+        Jobs with checkpoints refuse this source, because it cannot rewind, unless this accepts that a restart loses
+        the rows after the newest checkpoint.
 
     Raises
     ------
@@ -49,6 +52,7 @@ class Push(ColumnSource):
     """
 
     pushed = True
+    replayable = False
 
     def __init__(
         self,
@@ -57,8 +61,9 @@ class Push(ColumnSource):
         rate: float | None = None,
         event_time: str | None = None,
         slack: Duration | None = None,
+        replay: Replay | None = None,
     ):
-        super().__init__(rate=rate, event_time=event_time, slack=slack)
+        super().__init__(rate=rate, event_time=event_time, slack=slack, replay=replay)
         if not isinstance(schema, pa.Schema) or not schema.names:
             raise TopologyError(f"sources.Push takes a pyarrow Schema with at least one column, not {schema!r}.")
         if len(set(schema.names)) < len(schema.names):

@@ -10,7 +10,7 @@ from dask.utils import format_bytes, parse_bytes
 
 from dask_elastic.connectors.sources.column_source import ColumnSource
 from dask_elastic.topology.schema import check_schema, plain_schema
-from dask_elastic.topology.source import SourceContext
+from dask_elastic.topology.source import Replay, SourceContext
 from dask_elastic.topology.state_kind import Duration
 from dask_elastic.topology.variant_columns import variant_columns
 from dask_elastic.vocab.errors import SourceError, TopologyError
@@ -46,6 +46,9 @@ class Spark(ColumnSource):
         What happens when a streaming query does not continue where this job has its rows from: it skips epochs,
         because the job was submitted again, or repeats its input, because its checkpoint was deleted. "fail" fails
         the query with `SourceReset`; "accept" takes its rows.
+    replay : {"at-most-once"}, optional
+        Jobs with checkpoints refuse this source, because it cannot rewind, unless this accepts that a restart loses
+        the rows after the newest checkpoint.
 
     Raises
     ------
@@ -67,6 +70,7 @@ class Spark(ColumnSource):
     """
 
     pushed = True
+    replayable = False
 
     def __init__(
         self,
@@ -79,8 +83,9 @@ class Spark(ColumnSource):
         epochs: int = 2,
         staging: str | int = "256MiB",
         on_reset: OnReset = "fail",
+        replay: Replay | None = None,
     ):
-        super().__init__(rate=rate, event_time=event_time, slack=slack, parallel=parallel)
+        super().__init__(rate=rate, event_time=event_time, slack=slack, parallel=parallel, replay=replay)
         found = _arrow_schema(schema)
         if not found.names:
             raise TopologyError("sources.Spark takes a schema with at least one column.")

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import cloudpickle
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dask_elastic.connectors import sources
+from dask_elastic.testing import check_source
+from dask_elastic.topology.source import SourceContext
+from dask_elastic.vocab.errors import TopologyError
+
+SCHEMA = pa.schema({"n": pa.int64(), "word": pa.string(), "at": pa.timestamp("s")})
+
+
+def table(count):
+    numbers = pa.array(range(count), pa.int64())
+    return pa.table({"n": numbers, "word": numbers.cast(pa.string()), "at": numbers.cast(pa.timestamp("s"))})
+
+
+SIZES = st.lists(st.integers(0, 12), min_size=1, max_size=4)
+OPTIONS = st.fixed_dictionaries(
+    {
+        "batch_rows": st.integers(1, 15),
+        "parallel": st.integers(1, 3),
+        "rate": st.none() | st.floats(1, 500),
+        "event_time": st.none() | st.just("at"),
+    }
+)
+
+
+@settings(max_examples=30, deadline=None)
+@given(sizes=SIZES, options=OPTIONS)
+def test_arrow_resumes_from_each_offset(sizes, options):
+    whole = table(sum(sizes))
+    starts = [sum(sizes[:index]) for index in range(len(sizes))]
+    chunks = pa.concat_tables([whole.slice(start, size) for start, size in zip(starts, sizes, strict=True)])
+    found = check_source(lambda: sources.Arrow(chunks, **options))
+    assert sorted(found["n"].to_pylist() if found.num_rows else []) == list(range(sum(sizes)))
+
+
+@settings(max_examples=15, deadline=None)
+@given(sizes=SIZES, options=OPTIONS, group=st.integers(1, 6))
+def test_parquet_resumes_from_each_offset(tmp_path_factory, sizes, options, group):
+    directory = tmp_path_factory.mktemp("offsets")
+    whole, start = table(sum(sizes)), 0
+    for index, size in enumerate(sizes):
+        pq.write_table(whole.slice(start, size), directory / f"{index}.parquet", row_group_size=group)
+        start += size
+    found = check_source(lambda: sources.Parquet(directory, **options), most_offsets=8)
+    assert sorted(found["n"].to_pylist() if found.num_rows else []) == list(range(sum(sizes)))
+
+
+@settings(max_examples=30, deadline=None)
+@given(sizes=SIZES, options=OPTIONS, given_schema=st.booleans(), small=st.booleans())
+def test_iterable_resumes_from_each_offset(sizes, options, given_schema, small):
+    whole = table(sum(sizes))
+
+    def share(instance, instances):
+        start = 0
+        for index, size in enumerate(sizes):
+            rows = whole.slice(start, size)
+            start += size
+            if index % instances == instance:
+                yield rows.combine_chunks().to_batches()[0] if small and size else rows
+
+    found = check_source(lambda: sources.Iterable(share, schema=SCHEMA if given_schema else None, **options))
+    assert sorted(found["n"].to_pylist() if found.num_rows else []) == list(range(sum(sizes)))
+
+
+@pytest.mark.parametrize("kind", ["Push", "Spark", "DaskQueue"])
+def test_offsets_of_a_source_that_cannot_rewind_continue_to_count(kind):
+    """Its mailbox or queue has only what was not read; the offset is the number of batches read."""
+    source = sources.DaskQueue("alerts", SCHEMA) if kind == "DaskQueue" else getattr(sources, kind)(SCHEMA)
+    assert not source.replayable
+    batches = table(6).to_batches(max_chunksize=2)
+    empty = batches[0].slice(0, 0)
+
+    def read(offset, waiting):
+        context = SourceContext(offset=offset, mailbox=iter(waiting), queue=lambda name: iter(waiting))
+        return list(source.read(context))
+
+    first = read(None, [batches[0], empty, batches[1]])
+    rest = read(cloudpickle.loads(cloudpickle.dumps(first[-1][1])), batches[2:])
+    assert [offset for _, offset in first + rest] == [1, 3, 4]
+    assert pa.Table.from_batches([rows for rows, _ in first + rest]).equals(table(6))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda replay: sources.Push(SCHEMA, replay=replay),
+        lambda replay: sources.DaskQueue("alerts", SCHEMA, replay=replay),
+        lambda replay: sources.Spark(SCHEMA, replay=replay),
+    ],
+)
+def test_source_that_cannot_rewind_accepts_the_loss_of_rows_only_on_demand(make):
+    assert make(None).replay is None
+    source = make("at-most-once")
+    assert source.columns_read(("n",)).replay == "at-most-once"
+    assert "replay='at-most-once'" in repr(source)
+    with pytest.raises(TopologyError, match="replay is 'sometimes'"):
+        make("sometimes")
+
+
+def test_sources_over_files_tables_and_functions_rewind():
+    made = [sources.Arrow(table(1)), sources.Parquet("x"), sources.Iterable(list)]
+    assert [source.replayable for source in made] == [True] * 3
