@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dask_elastic.runtime.protocol.calls import Call
-from dask_elastic.runtime.protocol.codec import Payload
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ class Acknowledge(CheckpointCall):
     number: int
     component: str
     instance: int
-    part: Payload
+    part: bytes
 
 
 @dataclass(frozen=True)

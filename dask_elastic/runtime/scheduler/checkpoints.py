@@ -35,6 +35,9 @@ logger = logging.getLogger("dask_elastic.scheduler")
 LONGEST_SECONDS = 600.0
 """A checkpoint that is not complete after so many seconds is given up."""
 
+RETRY_SECONDS = 1.0
+"""The least time between a checkpoint that was given up and the next one."""
+
 
 class Checkpoints:
     """Takes the checkpoints of all jobs.
@@ -75,7 +78,7 @@ class Checkpoints:
         state = self._current(call)
         if state is None or state.progress is None or state.progress.number != call.number:
             return
-        if state.progress.acknowledge(ExecutorId(call.component, call.instance), bytes(call.part)):
+        if state.progress.acknowledge(ExecutorId(call.component, call.instance), call.part):
             state.settle()
 
     async def failed(self, call: checkpoint_calls.CheckpointFailed) -> None:
@@ -127,10 +130,13 @@ class Checkpoints:
         interval = record.spec.options.checkpoint_interval
         late = False
         due = time.monotonic() + interval
-        while state is not None and record.runs(generation):
+        while state is not None and record.live and record.runs(generation):
             await _first_of(state.requested.wait(), record.ended(), timeout=max(0.0, due - time.monotonic()))
+            if state.failed:
+                # A sink that waits for its last commit requests the next one at once.
+                await _first_of(record.ended(), timeout=min(interval, RETRY_SECONDS))
             state.requested.clear()
-            if not record.runs(generation):
+            if not (record.live and record.runs(generation)):
                 return
             began = time.monotonic()
             await self._take(record, state, generation)
@@ -157,10 +163,10 @@ class Checkpoints:
                 seconds = time.monotonic() - began
                 state.completed(CheckpointDescription(number, progress.started, seconds, manifest.new_bytes, held))
         except (ElasticError, Relayed, OSError, TimeoutError) as error:
-            if record.runs(generation):
+            if record.live and record.runs(generation):
                 await self._give_up(record, state, progress, began, error)
             return
-        if record.runs(generation):
+        if record.live and record.runs(generation):
             await self.calls.tell(record, part_calls.CommitCheckpoint(*record.generation_id, number))
             await self._sweep(record, state)
 
@@ -200,8 +206,7 @@ class Checkpoints:
         error: Exception,
     ) -> None:
         cause = load_error(error.data) if isinstance(error, Relayed) else error
-        if record.live:
-            logger.warning("job %r: checkpoint %d was given up: %s", record.name, progress.number, cause)
+        logger.warning("job %r: checkpoint %d was given up: %s", record.name, progress.number, cause)
         text, seconds = str(cause), time.monotonic() - began
         state.completed(CheckpointDescription(progress.number, progress.started, seconds, error=text))
         await self.calls.tell(record, part_calls.AbandonCheckpoint(*record.generation_id, progress.number))

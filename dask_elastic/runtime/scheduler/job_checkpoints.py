@@ -92,6 +92,11 @@ class JobCheckpoints:
             self.newest = description.number
             self.attempts = 0
 
+    @property
+    def failed(self) -> bool:
+        """Whether the newest checkpoint was given up."""
+        return bool(self.descriptions) and self.descriptions[-1].error is not None
+
     async def next_end(self) -> None:
         """Return when the next checkpoint is complete, or given up."""
         await self._ended.wait()

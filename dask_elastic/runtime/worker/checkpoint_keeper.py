@@ -187,7 +187,7 @@ class CheckpointKeeper:
         except ElasticError as error:
             self._fail(checkpoint, error)
             return
-        self._tell(Acknowledge(*self._generation_id, checkpoint, *instance, memoryview(pickle.dumps(pickled))))
+        self._tell(Acknowledge(*self._generation_id, checkpoint, *instance, pickle.dumps(pickled)))
 
     def _fail(self, checkpoint: int, error: ElasticError) -> None:
         logger.warning("job %r: checkpoint %d: %s", self._generation_id.job, checkpoint, error)

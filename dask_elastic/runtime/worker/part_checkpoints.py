@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 from dask_elastic.checkpoint.catalog import Catalog
@@ -42,9 +43,6 @@ class PartCheckpoints:
         self._spec = spec
         self._plan = plan
         self._folder = CheckpointFolder(plan.url)
-        self._manifest: Manifest | None = None
-        if plan.number:
-            self._manifest = Catalog(self._folder).load(plan.number)
         order = {summary.name: position for position, summary in enumerate(spec.summaries)}
         headers = {
             identity: StateHeader(s.name, identity.index, len(spec.homes[s.name]), s.shards, 0, frozenset())
@@ -57,7 +55,12 @@ class PartCheckpoints:
     @property
     def restores(self) -> bool:
         """Whether executors start with the state of a checkpoint."""
-        return self._manifest is not None
+        return self._plan.number > 0
+
+    @cached_property
+    def _manifest(self) -> Manifest | None:
+        # Read only by nodes that host what it is about: it is gone when a worker joins the job later.
+        return Catalog(self._folder).load(self._plan.number) if self.restores else None
 
     def restore(self, executor: ExecutorId, store: PrimaryState) -> None:
         """Mark the changes of an executor's state from now on, and install the state of the checkpoint."""
@@ -89,7 +92,7 @@ class PartCheckpoints:
 
         What instances on other nodes had prepared goes to the same node, or to the first one if that has no instance.
         """
-        if self._plan.restarts == 0 and self._manifest is None:
+        if self._plan.restarts == 0 and not self.restores:
             return None
         if self._manifest is None:
             return Recovered(0)
