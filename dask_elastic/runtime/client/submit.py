@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import CellType
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ from dask_elastic.runtime.client.senders import drop
 from dask_elastic.runtime.config.job_options import job_options
 from dask_elastic.runtime.config.tls_policy import check_exposure
 from dask_elastic.runtime.protocol.job_calls import Submit
-from dask_elastic.runtime.protocol.job_spec import STATIC, ComponentSummary
+from dask_elastic.runtime.protocol.job_spec import STATIC, ComponentSummary, JobOptions
 from dask_elastic.runtime.protocol.tables import table_bytes
 from dask_elastic.topology.component import Branch, Component, Exit, build_components
 from dask_elastic.topology.known_schemas import known_inputs
@@ -108,21 +108,48 @@ def submit(
     check_exposure([client.scheduler.address])
     checked = job_options(options)
     components = build_components(topology)
+    check_sources(components)
+    return start(described(topology, components, job_name(name, topology), checked, cores or {}), client)
+
+
+def check_sources(components: Iterable[Component]) -> None:
+    """Check that all sources can be read.
+
+    Raises
+    ------
+    SourceError
+        Naming the one that cannot.
+    """
     for component in components:
         if isinstance(component.operator, SourceOperator):
             component.operator.source.check()
-    name_of_job = _job_name(name, topology)
-    if checked.checkpoint is not None:
-        check_restartable(name_of_job, [component.operator for component in components])
+
+
+def described(
+    topology: Topology, components: tuple[Component, ...], name: str, options: JobOptions, cores: Mapping[str, int]
+) -> Submit:
+    """Return the call that submits a job, after checking what can be checked before it runs.
+
+    Raises
+    ------
+    SubmitError
+        If it cannot run.
+    """
+    if options.checkpoint is not None:
+        check_restartable(name, [component.operator for component in components])
     inputs = known_inputs(topology)
-    job = Submit(
-        name=name_of_job,
+    return Submit(
+        name=name,
         version=__version__,
         summaries=tuple(_summary(component, inputs) for component in components),
-        options=checked,
-        cores=_checked_cores(components, cores or {}, checked.paradigm),
+        options=options,
+        cores=_checked_cores(components, cores, options.paradigm),
         components=pickle_components(components),
     )
+
+
+def start(job: Submit, client: Client) -> Job:
+    """Have the scheduler start a job."""
     install(client)
     started = call_scheduler(client, job)
     if started.silent:
@@ -156,7 +183,8 @@ def install(client: Client) -> None:
         raise scheduler_lost(client, error) from error
 
 
-def _job_name(name: str | None, topology: Topology) -> str:
+def job_name(name: str | None, topology: Topology) -> str:
+    """Return the name of a job; raises `SubmitError` if it is no valid name."""
     try:
         return topology.name if name is None else check_name(name, "job")
     except TopologyError as error:

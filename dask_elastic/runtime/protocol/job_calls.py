@@ -33,6 +33,10 @@ class Submit(Call[JobDescription]):
         Cores of each executor of an operator, where the user has set them.
     components : bytes
         The pickled components, user code included; only workers unpickle them.
+    resume : int or None
+        The checkpoint from which the job continues; None for a new one.
+    run : str
+        The identifier of the run that is continued; see `JobSpec.run`.
     """
 
     name: str
@@ -41,6 +45,8 @@ class Submit(Call[JobDescription]):
     options: JobOptions
     cores: dict[str, int]
     components: bytes
+    resume: int | None = None
+    run: str = ""
 
 
 # a job's life

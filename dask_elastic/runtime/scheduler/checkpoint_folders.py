@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from dask_elastic.checkpoint.catalog import Catalog
 from dask_elastic.checkpoint.folder import CheckpointFolder
 from dask_elastic.checkpoint.generations import next_generation
+from dask_elastic.runtime.protocol.job_calls import Submit
 from dask_elastic.runtime.scheduler.job_checkpoints import JobCheckpoints
 from dask_elastic.vocab.errors import SubmitError
 
@@ -20,15 +22,15 @@ async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
     return await asyncio.get_running_loop().run_in_executor(None, function, *arguments)
 
 
-def open_checkpoints(url: str, components: bytes, above: int) -> tuple[JobCheckpoints, int]:
-    """Prepare a folder for the checkpoints of a new job.
+def open_checkpoints(url: str, call: Submit, above: int) -> tuple[JobCheckpoints, int]:
+    """Prepare a folder for the checkpoints of a job that starts.
 
     Parameters
     ----------
     url : str
         The folder.
-    components : bytes
-        The pickled components, which are written there.
+    call : Submit
+        The job, which is written there; `dask_elastic.resume` reads it.
     above : int
         The newest generation of any job that this scheduler knows.
 
@@ -44,19 +46,19 @@ def open_checkpoints(url: str, components: bytes, above: int) -> tuple[JobCheckp
     CheckpointError
         If the folder cannot be written.
     SubmitError
-        If it has checkpoints already.
+        If it has checkpoints already, and the job does not continue one.
     """
     folder = CheckpointFolder(url)
     folder.check_writable()
     catalog = Catalog(folder)
-    if numbers := catalog.numbers():
+    if call.resume is None and (numbers := catalog.numbers()):
         raise SubmitError(
             f"checkpoint={url!r}: the folder has checkpoints of an earlier run, up to {numbers[0]}. Continue it with "
             "dask_elastic.resume, or give this run another folder."
         )
     generation = reserve_generation(url, above)
-    topology = folder.write(f"topology/{generation:06d}.pickle", [components])
-    return JobCheckpoints(url, topology, catalog.next_number() - 1), generation
+    topology = folder.write(f"topology/{generation:06d}.pickle", [pickle.dumps(call)])
+    return JobCheckpoints(url, topology, catalog.next_number() - 1, call.resume or 0), generation
 
 
 def reserve_generation(url: str, above: int) -> int:

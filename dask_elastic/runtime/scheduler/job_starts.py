@@ -130,7 +130,7 @@ class JobStarts:
         usable = self.workers.usable()
         nodes = [address for address in candidates.nodes if address in usable] or candidates.nodes
         record = self._placed(call, nodes)
-        record.submitted = call
+        record.submitted = replace(call, run=record.spec.run)
         if call.options.checkpoint is not None:
             await self._open_checkpoints(record, call.options.checkpoint)
         record.silent = frozenset(candidates.silent)
@@ -150,11 +150,12 @@ class JobStarts:
         return record
 
     def _placed(self, call: Submit, nodes: list[str]) -> JobRecord:
-        placement = self._place(call, nodes)
+        resumed = {s.name: s.instances or 1 for s in call.summaries} if call.resume is not None else None
+        placement = self._place(call, nodes, resumed)
         generation = self.next_generation()
         spec = JobSpec(
             call.name, generation, tuple(nodes), 0, call.summaries, placement.homes, placement.cores, call.options,
-            run=uuid.uuid4().hex[:RUN_DIGITS],
+            run=call.run or uuid.uuid4().hex[:RUN_DIGITS],
         )  # fmt: skip
         pinned = [(operator, index) for operator in call.cores for index in range(len(placement.homes[operator]))]
         return JobRecord(spec, placement.oversubscribed, call.components, pinned)
@@ -174,10 +175,14 @@ class JobStarts:
         SubmitError
             If it has the checkpoints of another run.
         """
-        state, generation = await in_thread(open_checkpoints, url, record.components, self._generation)
+        call = record.submitted
+        assert call is not None, "the call is kept before"
+        state, generation = await in_thread(open_checkpoints, url, call, self._generation)
         self._generation = max(self._generation, generation)
         record.checkpoints = state
-        record.spec = replace(record.spec, generation=generation, checkpoint=CheckpointPlan(url))
+        state.restarts = 0 if call.resume is None else 1
+        plan = CheckpointPlan(url, state.newest, state.restarts)
+        record.spec = replace(record.spec, generation=generation, checkpoint=plan)
 
     async def restart(self, record: JobRecord, nodes: list[str]) -> None:
         """Start the next generation of a job from its newest checkpoint.

@@ -63,11 +63,18 @@ class PartCheckpoints:
         return Catalog(self._folder).load(self._plan.number) if self.restores else None
 
     def restore(self, executor: ExecutorId, store: PrimaryState) -> None:
-        """Mark the changes of an executor's state from now on, and install the state of the checkpoint."""
-        if self._manifest is not None:
-            name, index = executor
-            state = self._manifest.state(name)
-            restored = restore_executor(self._folder, state, index, len(self._spec.homes[name]), store)
+        """Install the state that the checkpoint has of an executor, and mark what changes from now on.
+
+        Raises
+        ------
+        CheckpointError
+            If it is damaged, or its objects cannot be loaded.
+        """
+        states = () if self._manifest is None else self._manifest.states
+        # An operator that was added to the topology has no state yet.
+        for state in (state for state in states if state.name == executor.component):
+            executors = len(self._spec.homes[executor.component])
+            restored = restore_executor(self._folder, state, executor.index, executors, store)
             store.input_schema = restored.input_schema
             self.keeper.restore(executor, restored.chain)
         store.track_dirty = True
