@@ -13,6 +13,8 @@ from dask_elastic.topology.sink import Sink, SinkContext, SinkWriter
 from dask_elastic.topology.transactions import Transactions
 from dask_elastic.vocab.errors import ElasticError
 
+ReadBack = Callable[[Sink], Iterable[pa.RecordBatch] | pa.Table]
+
 WRITE, PREPARE, COMPLETE, COMMIT = "write", "prepare", "complete the checkpoint", "commit"
 FIRST_RUN = [
     *[WRITE, PREPARE, COMPLETE, COMMIT],
@@ -38,7 +40,7 @@ class _Manifest(NamedTuple):
     handles: tuple[bytes, ...] = ()
 
 
-def check_sink(make_sink: Callable[[], Sink], read_back: Callable[[Sink], Iterable[pa.RecordBatch] | pa.Table]) -> None:
+def check_sink(make_sink: Callable[[], Sink], read_back: ReadBack) -> None:
     """Check that a sink keeps its promise when its writers are lost.
 
     A job with two writers takes checkpoints; one of them is given up. The job is restarted before each step: all
@@ -72,7 +74,7 @@ def check_sink(make_sink: Callable[[], Sink], read_back: Callable[[Sink], Iterab
     for crash in range(len(FIRST_RUN) + 1):
         sink = make_sink()
         assert sink.promise is not None, f"{sink!r} promises nothing: set Sink.promise"
-        job = _Job(sink, read_back, f"restarted after {[*FIRST_RUN[:crash]]}")
+        job = _Job(sink, read_back, f"{crash:012x}", f"restarted after {FIRST_RUN[:crash]}")
         job.start(instances=2)
         job.take(FIRST_RUN[:crash])
         job.restart()
@@ -83,9 +85,10 @@ def check_sink(make_sink: Callable[[], Sink], read_back: Callable[[Sink], Iterab
 class _Job:
     """A job of one sink, whose rows are numbers."""
 
-    def __init__(self, sink: Sink, read_back: Callable[[Sink], Iterable[pa.RecordBatch] | pa.Table], when: str):
+    def __init__(self, sink: Sink, read_back: ReadBack, run: str, when: str):
         self.sink = sink
         self.read_back = read_back
+        self.run = run
         self.when = when
         self.generation = 0
         self.writers: list[SinkWriter] = []
@@ -188,7 +191,7 @@ class _Job:
                 "sink",
                 node=node,
                 instance=instance,
-                run="0123456789ab",
+                run=self.run,
                 checkpoints=True,
                 generation=self.generation,
                 restored=self.generation > 0,

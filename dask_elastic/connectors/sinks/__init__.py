@@ -1,4 +1,4 @@
-"""Sinks: Parquet files, Delta tables, rows kept for the client, Dask queues, and user functions."""
+"""Sinks: Parquet files, Delta tables, Postgres, rows kept for the client, Dask queues, and user functions."""
 
 from __future__ import annotations
 
@@ -7,5 +7,6 @@ from dask_elastic.connectors.sinks.collect import Collect
 from dask_elastic.connectors.sinks.dask_queue import DaskQueue
 from dask_elastic.connectors.sinks.delta import Delta
 from dask_elastic.connectors.sinks.parquet import Parquet
+from dask_elastic.connectors.sinks.postgres import Postgres
 
-__all__ = ["Call", "Collect", "DaskQueue", "Delta", "Parquet"]
+__all__ = ["Call", "Collect", "DaskQueue", "Delta", "Parquet", "Postgres"]

@@ -1,0 +1,207 @@
+"""The statements of a Postgres sink's writer, on one connection."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from dask_elastic.vocab.errors import SinkError
+
+COMMITS = "dask_elastic_commits"
+INCOMING = "dask_elastic_incoming"
+"""The temporary table into which rows are copied; each connection has its own."""
+
+ORDER = "dask_elastic_order"
+"""The column of the temporary table with the order of the rows, by which the last one of a key is found."""
+
+
+class PostgresTransaction(NamedTuple):
+    """The handle of a prepared transaction: who wrote it, and the staging table with its rows."""
+
+    job: str
+    run: str
+    sink: str
+    instance: int
+    checkpoint: int
+    staging: str
+
+
+class PostgresSession:
+    """A connection that stages rows and moves them to their table.
+
+    Parameters
+    ----------
+    uri : str
+        The connection string of libpq.
+    table : str
+        The table, with its schema if it has one.
+    key : tuple of str
+        The columns by which rows replace earlier ones; empty to append.
+    where : str
+        Names the sink and the job in errors.
+    """
+
+    def __init__(self, uri: str, table: str, key: tuple[str, ...], where: str):
+        import adbc_driver_manager
+        import adbc_driver_postgresql.dbapi as driver
+
+        self._error = adbc_driver_manager.Error
+        self._where = where
+        self._table = qualified(table)
+        self._schema = table.partition(".")[0] if "." in table else None
+        self._key = key
+        self._order = 0
+        self._columns = ""
+        with self._explained("cannot connect"):
+            self._connection = driver.connect(uri)
+
+    def copy(self, rows: pa.RecordBatch) -> None:
+        """Copy rows to the temporary table of the connection; the first ones set its columns."""
+        first = not self._columns
+        names = rows.schema.names
+        if self._key:
+            order = pa.array(range(self._order, self._order + rows.num_rows), pa.int64())
+            rows = rows.append_column(ORDER, order)
+            self._order += rows.num_rows
+        with self._transaction("cannot write rows") as cursor:
+            cursor.adbc_ingest(INCOMING, rows, mode="create" if first else "append", temporary=True)
+        if first:
+            self._columns = ", ".join(quoted(name) for name in names)
+            self._create_table()
+
+    def stage(self, transaction: PostgresTransaction) -> None:
+        """Move the copied rows to the staging table of a transaction.
+
+        Values that do not fit the types or constraints of the table fail here, before the checkpoint is complete.
+        """
+        with self._transaction("cannot prepare rows") as cursor:
+            cursor.execute(f"CREATE TABLE {self._staging(transaction)} (LIKE {self._table} INCLUDING CONSTRAINTS)")
+            cursor.execute(f"INSERT INTO {self._staging(transaction)} ({self._columns}) {self._incoming()}")
+            cursor.execute(f"TRUNCATE {INCOMING}")
+
+    def insert(self) -> None:
+        """Move the copied rows to the table at once, for a job without checkpoints."""
+        with self._transaction("cannot write rows") as cursor:
+            cursor.execute(f"INSERT INTO {self._table} ({self._columns}) {self._incoming()} {self._on_conflict()}")
+            cursor.execute(f"TRUNCATE {INCOMING}")
+
+    def commit(self, transaction: PostgresTransaction) -> None:
+        """Move the rows of a transaction to the table and record it; a recorded one is left alone."""
+        self._create_commits()
+        staging = self._staging(transaction)
+        with self._transaction("cannot commit") as cursor:
+            cursor.execute(
+                f"INSERT INTO {self._commits} AS known VALUES ($1, $2, $3, $4, $5) "
+                "ON CONFLICT (job, run, sink, instance) DO UPDATE SET checkpoint = EXCLUDED.checkpoint "
+                "WHERE known.checkpoint < EXCLUDED.checkpoint RETURNING checkpoint",
+                transaction[:5],
+            )
+            if cursor.fetchall():
+                columns = self._staged_columns(cursor, transaction)
+                conflict = self._on_conflict(columns)
+                listed = ", ".join(quoted(name) for name in columns)
+                cursor.execute(f"INSERT INTO {self._table} ({listed}) SELECT {listed} FROM {staging} {conflict}")
+            cursor.execute(f"DROP TABLE IF EXISTS {staging}")
+
+    def sweep(self, prefix: str, generation: int, checkpoint: int) -> None:
+        """Drop staging tables of earlier generations for checkpoints after the newest complete one."""
+        name = re.compile(rf"{re.escape(prefix)}_g(\d+)_c(\d+)_i\d+")
+        with self._transaction("cannot list staging tables") as cursor:
+            cursor.execute(
+                "SELECT tablename FROM pg_tables WHERE schemaname = coalesce($1, current_schema()) "
+                "AND starts_with(tablename, $2)",
+                (self._schema, prefix),
+            )
+            found = [match for (table,) in cursor.fetchall() if (match := name.fullmatch(table))]
+        for match in found:
+            if int(match[1]) < generation and int(match[2]) > checkpoint:
+                with self._transaction("cannot drop a staging table") as cursor:
+                    cursor.execute(f"DROP TABLE IF EXISTS {self._beside(match[0])}")
+
+    def close(self) -> None:
+        """Close the connection; rows in its temporary table are dropped."""
+        self._connection.close()
+
+    @property
+    def _commits(self) -> str:
+        return self._beside(COMMITS)
+
+    def _beside(self, table: str) -> str:
+        """Return the name of another table in the schema of this one."""
+        return quoted(table) if self._schema is None else f"{quoted(self._schema)}.{quoted(table)}"
+
+    def _staging(self, transaction: PostgresTransaction) -> str:
+        return self._beside(transaction.staging)
+
+    def _incoming(self) -> str:
+        """Return the query of the copied rows; with a key, of the last row of each."""
+        if not self._key:
+            return f"SELECT {self._columns} FROM {INCOMING}"
+        key = ", ".join(quoted(name) for name in self._key)
+        return f"SELECT DISTINCT ON ({key}) {self._columns} FROM {INCOMING} ORDER BY {key}, {ORDER} DESC"
+
+    def _on_conflict(self, columns: Sequence[str] = ()) -> str:
+        if not self._key:
+            return ""
+        names = [quoted(name) for name in columns] or self._columns.split(", ")
+        key = [quoted(name) for name in self._key]
+        changes = ", ".join(f"{name} = EXCLUDED.{name}" for name in names if name not in key)
+        return f"ON CONFLICT ({', '.join(key)}) DO " + (f"UPDATE SET {changes}" if changes else "NOTHING")
+
+    def _staged_columns(self, cursor: Any, transaction: PostgresTransaction) -> list[str]:
+        cursor.execute(f"SELECT * FROM {self._staging(transaction)} LIMIT 0")
+        return [column[0] for column in cursor.description]
+
+    def _create_table(self) -> None:
+        key = ", ".join(quoted(name) for name in self._key)
+        columns = self._columns
+        with self._transaction("cannot create the table") as cursor:
+            # Writers that create a table at the same time can fail, even with IF NOT EXISTS.
+            cursor.execute("SELECT pg_advisory_xact_lock(hashtext($1))", (self._table,))
+            cursor.execute("SELECT to_regclass($1)::text", (self._table,))
+            if cursor.fetchall()[0][0] is None:
+                cursor.execute(f"CREATE TABLE {self._table} AS SELECT {columns} FROM {INCOMING} LIMIT 0")
+                if key:
+                    cursor.execute(f"ALTER TABLE {self._table} ADD PRIMARY KEY ({key})")
+
+    def _create_commits(self) -> None:
+        with self._transaction("cannot create the table of commits") as cursor:
+            cursor.execute("SELECT to_regclass($1)::text", (self._commits,))
+            if cursor.fetchall()[0][0] is None:
+                cursor.execute("SELECT pg_advisory_xact_lock(hashtext($1))", (COMMITS,))
+                cursor.execute(
+                    f"CREATE TABLE IF NOT EXISTS {self._commits} (job text, run text, sink text, instance bigint, "
+                    "checkpoint bigint, PRIMARY KEY (job, run, sink, instance))"
+                )
+
+    @contextmanager
+    def _transaction(self, what: str) -> Iterator[Any]:
+        """Commit what the block does, or roll it back if it raises."""
+        with self._explained(what), self._connection.cursor() as cursor:
+            try:
+                yield cursor
+                self._connection.commit()
+            except self._error:
+                self._connection.rollback()
+                raise
+
+    @contextmanager
+    def _explained(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except self._error as error:
+            raise SinkError(f"{self._where}: {what}: {error}") from error
+
+
+def quoted(name: str) -> str:
+    """Return a name as SQL writes it."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def qualified(table: str) -> str:
+    """Return the name of a table, with its schema if it has one, as SQL writes it."""
+    return ".".join(quoted(part) for part in table.split(".", 1))
