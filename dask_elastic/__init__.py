@@ -14,6 +14,7 @@ from dask_elastic._version import __version__
 from dask_elastic.runtime.config.defaults import load_defaults
 
 if TYPE_CHECKING:
+    from dask_elastic.checkpoint.read_state import read_state
     from dask_elastic.connectors import sinks, sources
     from dask_elastic.control.replay import replay
     from dask_elastic.runtime.client.job import Job, job, jobs
@@ -44,6 +45,7 @@ __all__ = [
     "per_key",
     "per_row",
     "read_queue",
+    "read_state",
     "replay",
     "resume",
     "retire",
@@ -67,6 +69,7 @@ _DEFINED_IN = {
     "per_key": "topology.logic_level",
     "per_row": "topology.logic_level",
     "read_queue": "runtime.client.read_queue",
+    "read_state": "checkpoint.read_state",
     "replay": "control.replay",
     "resume": "runtime.client.resume",
     "retire": "runtime.client.retire",

@@ -42,6 +42,11 @@ class ChainLink:
     failed: bool = False
 
     @property
+    def settled(self) -> bool:
+        """Whether the file was written, or could not be."""
+        return self.failed or self.file is not None
+
+    @property
     def full(self) -> frozenset[int]:
         """The shards that it contains in full."""
         return frozenset(shard for shard, rows in enumerate(self.contents) if rows == FULL)
@@ -196,7 +201,8 @@ class Chain:
         Returns
         -------
         Chain
-            The next cut contains all shards of the failed one in full, since their changes are no longer marked.
+            The next cut contains all shards of the failed one in full, since their changes are no longer marked. The
+            same chain if the file was written before.
         """
         return self._settled(number, failed=True)
 
@@ -216,8 +222,11 @@ class Chain:
         Raises
         ------
         CheckpointError
-            When a file is not written yet, or a failed one has not been replaced: the checkpoint must be given up.
+            When a file is not written yet, a failed one is not replaced, or a later cut is settled: the checkpoint
+            must be given up.
         """
+        if any(link.number > number and link.settled for link in self.links):
+            raise CheckpointError(f"checkpoint {number} is given up: a later cut is settled already")
         links = _needed([link for link in self.links if link.number <= number])
         for link in links:
             if link.file is None:
@@ -226,7 +235,9 @@ class Chain:
         return replace(self, links=tuple(links))
 
     def _settled(self, number: int, **outcome: Any) -> Chain:
-        links = [replace(link, **outcome) if link.number == number else link for link in self.links]
+        links = [
+            replace(link, **outcome) if link.number == number and not link.settled else link for link in self.links
+        ]
         return replace(self, links=tuple(_without_repeated_losses(_needed(links))))
 
     def _changes_since_full(self) -> Counts:
@@ -275,9 +286,6 @@ def _needed(links: Iterable[ChainLink]) -> list[ChainLink]:
 
 def _without_repeated_losses(links: list[ChainLink]) -> list[ChainLink]:
     """Return the links with only the last of several failed ones in a row, so that failures in a row use no memory."""
-    if any(link.file is None and not link.failed for link in links):
-        # A cut that is being written may depend on any of them.
-        return links
     return [
         link
         for link, following in zip(links, [*links[1:], None], strict=True)

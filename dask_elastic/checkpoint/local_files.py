@@ -98,7 +98,11 @@ class LocalFiles:
         if folder.is_dir():
             return
         self._make_folder(folder.parent)
-        folder.mkdir(exist_ok=True)
+        try:
+            folder.mkdir(exist_ok=True)
+        except FileExistsError as error:
+            # The same error would otherwise mean that the file to write exists.
+            raise NotADirectoryError(errno.ENOTDIR, "not a folder", str(folder)) from error
         # A file survives a crash of the machine only if all folders above it do.
         _sync(folder.parent)
 

@@ -26,7 +26,7 @@ class OperatorState:
     chains : tuple of Chain
         Per executor, the files of its state.
     reading : Pickled or None
-        How the state is read as values: the operator without its function, see `StateReading`.
+        How the state is read as values: what `reading_of` returns.
     """
 
     name: str

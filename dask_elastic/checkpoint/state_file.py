@@ -289,4 +289,4 @@ def _classes(parts: Sequence[StateRows]) -> set[str]:
             values = column.values if isinstance(column, Ragged) else column
             if values.dtype == np.dtype(object):
                 kinds.update(map(type, values))
-    return {class_name(kind) for kind in kinds}
+    return {class_name(kind) for kind in kinds - {type(None)}}

@@ -51,6 +51,8 @@ def sweep(catalog: Catalog, keep: int = 2, most: int = MOST_DELETED) -> Swept:
     ------
     CheckpointError
         When the storage fails, or a newer version of dask_elastic wrote a checkpoint.
+    ValueError
+        When `keep` is below 1.
 
     Notes
     -----
@@ -66,6 +68,8 @@ def sweep(catalog: Catalog, keep: int = 2, most: int = MOST_DELETED) -> Swept:
     >>> sweep(catalog), catalog.numbers()
     (Swept(deleted=2, finished=True), [4, 3])
     """
+    if keep < 1:
+        raise ValueError(f"keep={keep}: keep at least one checkpoint")
     kept = _kept(catalog, keep)
     if not kept:
         return Swept(0, True)

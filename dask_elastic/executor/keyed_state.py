@@ -1,17 +1,13 @@
-"""Keyed state as users see it: the key columns, then the results."""
+"""The state of an executor as users see it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-import numpy as np
 import pyarrow as pa
 
 from dask_elastic.executor.primary_state import PrimaryState
-from dask_elastic.state.layout import StateLayout
-from dask_elastic.state.slots import Column
-from dask_elastic.topology.aggregates.bundle import Bundle
-from dask_elastic.topology.known_schemas import result_types
+from dask_elastic.state.results import state_table
 from dask_elastic.topology.operators import Compute
 
 
@@ -42,53 +38,4 @@ def read_state(
     if store.input_schema is None or store.key_schema is None:
         return None
     keys, values = store.rows(shards)
-    if operator.aggregates is not None:
-        results = Bundle(operator.aggregates, store.input_schema).results(values)
-    else:
-        layout = StateLayout(operator.state or {})
-        if now is not None and layout.expires:
-            keys, values = _unexpired(layout, keys, values, now)
-        results = layout.results(values)
-    return pa.table([*keys.columns, *results.values()], names=[*keys.schema.names, *results])
-
-
-def empty_state(operator: Compute, schema: pa.Schema | None) -> pa.Table:
-    """Return the state before the first batch, as `read_state` would return it afterwards without any key.
-
-    Parameters
-    ----------
-    operator : Compute
-        The operator.
-    schema : Schema or None
-        The schema of its input, None if it is not known.
-
-    Returns
-    -------
-    Table
-        No rows; columns of unknown type have the type null.
-
-    Examples
-    --------
-    >>> from dask_elastic.topology.aggregate import Count
-    >>> empty_state(Compute("planes", ("plane",), {"flights": Count()}), None).schema
-    plane: null
-    flights: int64
-    """
-    types = {key: pa.null() if schema is None else schema.field(key).type for key in operator.keys}
-    if operator.aggregates is not None:
-        types |= {name: kind or pa.null() for name, kind in result_types(operator, schema).items()}
-    else:
-        layout = StateLayout(operator.state or {})
-        results = layout.results([field.initially(0) for field in layout.fields])
-        types |= {name: column.type for name, column in results.items()}
-    return pa.schema(types).empty_table()
-
-
-def _unexpired(
-    layout: StateLayout, keys: pa.RecordBatch, values: list[Column], now: float
-) -> tuple[pa.RecordBatch, list[Column]]:
-    left = layout.unexpired(values, now)
-    chosen = np.flatnonzero(layout.has_any(left, keys.num_rows))
-    if len(chosen) == keys.num_rows:
-        return keys, left
-    return keys.take(pa.array(chosen)), [column.take(chosen) for column in left]
+    return state_table(operator, store.input_schema, keys, values, now)

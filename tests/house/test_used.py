@@ -30,8 +30,8 @@ CALLED_LATER = {
     # windows: the user's interface, and shared partial results
     "choose_layout", "naive_merges", "pays", "sharing", "tumbling",
     # checkpoints: the runtime takes and restores them
-    "check_writable", "is_cut", "new_bytes", "next_generation", "next_number", "publish", "restore_executor",
-    "sweep", "without_files",
+    "check_writable", "is_cut", "new_bytes", "next_generation", "next_number", "publish", "reading_of",
+    "restore_executor", "sweep", "without_files",
     # groupings of a stream by other rules than its key
     "PartialKeyGrouping", "consistent_hash", "expansion", "universal_hash",
     # checkpoints, which check sources and sinks when a job is submitted

@@ -15,7 +15,6 @@ import pyarrow as pa
 from distributed.comm.core import CommClosedError
 
 from dask_elastic._version import __version__
-from dask_elastic.executor.keyed_state import empty_state
 from dask_elastic.runtime.client.call import call_scheduler, check_connected, checked_client, scheduler_lost
 from dask_elastic.runtime.client.job import Job
 from dask_elastic.runtime.client.senders import drop
@@ -24,6 +23,7 @@ from dask_elastic.runtime.config.tls_policy import check_exposure
 from dask_elastic.runtime.protocol.job_calls import Submit
 from dask_elastic.runtime.protocol.job_spec import STATIC, ComponentSummary, JobOptions
 from dask_elastic.runtime.protocol.tables import table_bytes
+from dask_elastic.state.results import empty_state
 from dask_elastic.topology.component import Branch, Component, Exit, build_components
 from dask_elastic.topology.known_schemas import known_inputs
 from dask_elastic.topology.operators import Compute, SourceOperator

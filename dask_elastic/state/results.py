@@ -1,0 +1,97 @@
+"""Keyed state as users see it: the key columns, then the results."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from dask_elastic.state.layout import StateLayout
+from dask_elastic.state.slots import Column
+from dask_elastic.topology.aggregates.bundle import Bundle
+from dask_elastic.topology.known_schemas import result_types
+from dask_elastic.topology.operators import Compute
+
+
+def state_table(
+    operator: Compute, input_schema: pa.Schema, keys: pa.RecordBatch, values: list[Column], now: float | None = None
+) -> pa.Table:
+    """Return stored state as values.
+
+    Parameters
+    ----------
+    operator : Compute
+        The operator whose state it is.
+    input_schema : Schema
+        The schema of its input: state is stored as plain numbers, its values have the types of the input.
+    keys : RecordBatch
+        The key columns.
+    values : list of (ndarray or Ragged)
+        One column per field.
+    now : float, optional
+        The time at which state has expired, seconds since the epoch. By default expired state that was not swept yet
+        is included.
+
+    Returns
+    -------
+    Table
+        One row per key: the key columns, then the result of each aggregate, or each declared value, list and map of a
+        function, null where the key has no value. Keys whose whole state has expired are omitted.
+
+    Examples
+    --------
+    >>> from dask_elastic.topology.aggregate import Count
+    >>> planes = Compute("planes", ("plane",), {"flights": Count()})
+    >>> keys = pa.record_batch({"plane": ["a", "b"]})
+    >>> state_table(planes, pa.schema({"plane": pa.string()}), keys, [np.array([3, 5])]).to_pylist()
+    [{'plane': 'a', 'flights': 3}, {'plane': 'b', 'flights': 5}]
+    """
+    if operator.aggregates is not None:
+        results = Bundle(operator.aggregates, input_schema).results(values)
+    else:
+        layout = StateLayout(operator.state or {})
+        if now is not None and layout.expires:
+            keys, values = _unexpired(layout, keys, values, now)
+        results = layout.results(values)
+    return pa.table([*keys.columns, *results.values()], names=[*keys.schema.names, *results])
+
+
+def empty_state(operator: Compute, schema: pa.Schema | None) -> pa.Table:
+    """Return the state before the first batch, as `state_table` would return it afterwards without any key.
+
+    Parameters
+    ----------
+    operator : Compute
+        The operator.
+    schema : Schema or None
+        The schema of its input, None if it is not known.
+
+    Returns
+    -------
+    Table
+        No rows; columns of unknown type have the type null.
+
+    Examples
+    --------
+    >>> from dask_elastic.topology.aggregate import Count
+    >>> empty_state(Compute("planes", ("plane",), {"flights": Count()}), None).schema
+    plane: null
+    flights: int64
+    """
+    types = {key: pa.null() if schema is None else schema.field(key).type for key in operator.keys}
+    if operator.aggregates is not None:
+        types |= {name: kind or pa.null() for name, kind in result_types(operator, schema).items()}
+    else:
+        layout = StateLayout(operator.state or {})
+        results = layout.results([field.initially(0) for field in layout.fields])
+        types |= {name: column.type for name, column in results.items()}
+    return pa.schema(types).empty_table()
+
+
+def _unexpired(
+    layout: StateLayout, keys: pa.RecordBatch, values: list[Column], now: float
+) -> tuple[pa.RecordBatch, list[Column]]:
+    left = layout.unexpired(values, now)
+    chosen = np.flatnonzero(layout.has_any(left, keys.num_rows))
+    if len(chosen) == keys.num_rows:
+        return keys, left
+    return keys.take(pa.array(chosen)), [column.take(chosen) for column in left]

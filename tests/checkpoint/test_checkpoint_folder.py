@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import errno
+import pickle
+from pathlib import Path
+
+import fsspec
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+
+from dask_elastic.checkpoint.file_ref import FileRef, checksum
+from dask_elastic.checkpoint.folder import CheckpointFolder
+from dask_elastic.checkpoint.generations import next_generation
+from dask_elastic.vocab.errors import CheckpointCorrupt, CheckpointError
+
+
+class FullFileSystem(MemoryFileSystem):
+    """A file system on which every file keeps its first bytes and then fails, as on a full disk."""
+
+    protocol = "full"
+    space = 0
+
+    def pipe_file(self, path, value, mode="overwrite", **kwargs):
+        super().pipe_file(path, value[: self.space], mode=mode, **kwargs)
+        if len(value) > self.space:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+
+class PlainFileSystem(MemoryFileSystem):
+    """A file system without conditional requests."""
+
+    protocol = "plain"
+
+    def pipe_file(self, path, value, **kwargs):
+        super().pipe_file(path, value)
+
+
+fsspec.register_implementation("full", FullFileSystem, clobber=True)
+fsspec.register_implementation("plain", PlainFileSystem, clobber=True)
+
+
+@pytest.fixture(params=["path", "file://", "memory://", "plain://"])
+def url(request, tmp_path):
+    if request.param == "path":
+        return str(tmp_path / "jobs" / "delays")
+    return f"file://{tmp_path}/delays" if request.param == "file://" else f"{request.param}jobs/delays"
+
+
+def test_file_is_read_as_written(url):
+    folder = CheckpointFolder(url)
+    ref = folder.write("state/1/a.arrows", (part for part in [b"ab", memoryview(b"cd")]), rows=4)
+    assert ref == FileRef("state/1/a.arrows", 4, checksum(b"abcd"), 4)
+    assert folder.read(ref).to_pybytes() == b"abcd"
+    assert (folder.sizes("state/1"), folder.folders("state")) == ({"a.arrows": 4}, ["1"])
+    assert pickle.loads(pickle.dumps(folder)).read(ref).to_pybytes() == b"abcd"
+
+
+def test_file_is_never_replaced(url):
+    folder = CheckpointFolder(url)
+    ref = folder.write("manifests/1.json", [b"first"])
+    with pytest.raises(CheckpointError, match=r"manifests/1.json exists already: .* Give each job a folder of its own"):
+        folder.write("manifests/1.json", [b"second"])
+    assert folder.read(ref).to_pybytes() == b"first"
+    assert folder.sizes("manifests") == {"1.json": 5}
+
+
+def test_deleted_file_leaves_no_empty_folder(url):
+    folder = CheckpointFolder(url)
+    folder.write("state/1/a", [b"a"])
+    folder.write("state/1/b", [b"b"])
+    folder.delete("state/1/a")
+    assert folder.folders("state") == ["1"]
+    folder.delete("state/1/b")
+    folder.delete("state/1/b")
+    assert folder.folders("state") == []
+
+
+def test_missing_folder_is_empty(url):
+    folder = CheckpointFolder(url)
+    assert (folder.sizes("state"), folder.folders("state")) == ({}, [])
+
+
+def test_damage_is_named_with_path_wanted_and_got(url):
+    folder = CheckpointFolder(url)
+    ref = folder.write("a", [b"abcd"])
+    cases = {
+        FileRef("a", 4, "crc32:00000000"): f"a is damaged: wanted checksum crc32:00000000, got {checksum(b'abcd')}",
+        FileRef("a", 5, ref.checksum): "a is damaged: wanted 5 bytes, got 4 bytes",
+        FileRef("b", 4, ref.checksum): "b is damaged: wanted 4 bytes, got no such file",
+    }
+    for wrong, text in cases.items():
+        with pytest.raises(CheckpointCorrupt) as caught:
+            folder.read(wrong)
+        assert f"checkpoint file {folder.url}/{text}" in str(caught.value)
+        assert pickle.loads(pickle.dumps(caught.value)).args == caught.value.args
+
+
+def test_generations_never_repeat(url):
+    folder = CheckpointFolder(url)
+    assert [next_generation(folder) for _ in range(20)] == list(range(1, 21))
+    assert len(folder.sizes("generations")) <= 17
+    # Another process that listed the folder at the same time reserves another number.
+    stale = CheckpointFolder(url)
+    stale.sizes = lambda name: {"000018": 0}
+    assert next_generation(stale) == 21
+
+
+def test_generations_stop_after_many_conflicts(url):
+    folder = CheckpointFolder(url)
+    folder.claim = lambda path: False
+    with pytest.raises(CheckpointError, match="other processes have reserved 100 generations meanwhile"):
+        next_generation(folder)
+
+
+def test_writable_folder_has_no_files_after_the_check(url):
+    folder = CheckpointFolder(url)
+    folder.check_writable()
+    assert folder.sizes("") == {}
+
+
+def test_folder_that_cannot_be_written_is_found(tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(CheckpointError, match=r"cannot write .*/file/probe-.*: NotADirectoryError: .* may write to it"):
+        CheckpointFolder(tmp_path / "file").check_writable()
+
+
+@pytest.mark.parametrize("step", ["write", "read", "delete"])
+def test_check_names_the_step_that_fails(step, tmp_path):
+    folder = CheckpointFolder(tmp_path)
+
+    def fail(*arguments):
+        raise PermissionError("not allowed")
+
+    setattr(folder._files, step, fail)
+    with pytest.raises(CheckpointError, match=f"cannot {step} .*/probe-.*: PermissionError: not allowed. Check that"):
+        folder.check_writable()
+
+
+def test_unknown_protocol_is_found():
+    with pytest.raises(CheckpointError, match=r"checkpoint folder nowhere://a: ValueError: Protocol not known.* Use a"):
+        CheckpointFolder("nowhere://a")
+
+
+@pytest.mark.parametrize("space", [0, 1, 4, 7])
+def test_full_storage_leaves_no_file(space, monkeypatch):
+    folder = CheckpointFolder("full://jobs")
+    monkeypatch.setattr(FullFileSystem, "space", space)
+    with pytest.raises(CheckpointError, match=r"cannot write full://jobs/a: OSError: .* No space left on device"):
+        folder.write("a", [b"abcd", b"efgh"])
+    assert folder.sizes("") == {}
+    monkeypatch.setattr(FullFileSystem, "space", 8)
+    assert folder.read(folder.write("a", [b"abcd", b"efgh"])).to_pybytes() == b"abcdefgh"
+
+
+def test_mount_without_links_has_complete_files_too(tmp_path, monkeypatch):
+    def refuse(*arguments):
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr("dask_elastic.checkpoint.local_files.os.link", refuse)
+    folder = CheckpointFolder(tmp_path)
+    ref = folder.write("a", [b"first"])
+    with pytest.raises(CheckpointError, match="exists already"):
+        folder.write("a", [b"second"])
+    assert folder.read(ref).to_pybytes() == b"first"
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def test_local_path_is_absolute(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", "/home/someone")
+    assert CheckpointFolder("jobs").url == f"{tmp_path}/jobs"
+    assert CheckpointFolder(Path("~/jobs")).url == "/home/someone/jobs"
