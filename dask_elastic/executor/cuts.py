@@ -24,19 +24,26 @@ class Cuts:
     7
     """
 
-    __slots__ = ("_requested", "checkpoint")
+    __slots__ = ("_newest", "_requested", "checkpoint")
 
     def __init__(self) -> None:
         self.checkpoint: int | None = None
         self._requested = False
+        self._newest = 0
 
     def begin(self, checkpoint: int) -> None:
-        """Begin a cut: the barriers are aligned, and no row behind them is accepted before the cut is made."""
-        self.checkpoint, self._requested = checkpoint, False
+        """Begin a cut: the barriers are aligned, and no row behind them is accepted before the cut is made.
+
+        A checkpoint that was given up, or is older than another one that has begun, changes nothing: the thread that
+        aligned it was late.
+        """
+        if checkpoint > self._newest:
+            self.checkpoint, self._requested, self._newest = checkpoint, False, checkpoint
 
     def give_up(self, checkpoint: int) -> None:
         """Give up a cut, unless it has been made."""
-        if self.checkpoint == checkpoint:
+        self._newest = max(self._newest, checkpoint)
+        if self.checkpoint is not None and self.checkpoint <= checkpoint:
             self.checkpoint = None
 
     def flush_due(self, pending_rows: int) -> int | None:

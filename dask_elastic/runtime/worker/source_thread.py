@@ -144,7 +144,8 @@ class SourceThread:
         """Have the sending thread send the barrier of a checkpoint, behind what it is sending."""
         with self._checkpointing:
             if not self._ended:
-                self._checkpoint = checkpoint
+                # Calls may overtake each other.
+                self._checkpoint = max(checkpoint, self._checkpoint or 0)
                 self._woken.set()
                 self._read_ahead.poke()
                 return
