@@ -195,7 +195,7 @@ class CheckpointFolder:
         return self._attempt("list", folder, functools.partial(self._files.folders, folder))
 
     def delete(self, path: str) -> None:
-        """Delete a file, and its folder if that is empty then; deleting it twice is no error."""
+        """Delete a file; deleting it twice is no error."""
         self._attempt("delete", path, functools.partial(self._files.delete, path))
 
     def delete_folder(self, folder: str) -> None:

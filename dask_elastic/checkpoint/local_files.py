@@ -73,11 +73,8 @@ class LocalFiles:
         return sorted(entry.name for entry in self._entries(folder) if entry.is_dir())
 
     def delete(self, path: str) -> None:
-        """Delete a file, and its folder if that is empty then; a file that does not exist is no error."""
-        target = self._root / path
-        target.unlink(missing_ok=True)
-        if target.parent != self._root:
-            self.delete_folder(path.rpartition("/")[0])
+        """Delete a file; one that does not exist is no error."""
+        (self._root / path).unlink(missing_ok=True)
 
     def delete_folder(self, folder: str) -> None:
         """Delete a folder if it is empty."""
@@ -124,5 +121,9 @@ def _sync(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        # Some network file systems refuse this for folders, whose names they make durable at once.
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP):
+            raise
     finally:
         os.close(descriptor)

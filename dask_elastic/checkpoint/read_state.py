@@ -57,6 +57,10 @@ def read_state(
     UnknownOperator
         When the checkpoint has no state of the operator.
 
+    Notes
+    -----
+    A checkpoint has pickled objects, and loading them runs code: read only folders that you trust.
+
     Examples
     --------
     >>> import dask_elastic as de

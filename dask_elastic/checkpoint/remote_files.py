@@ -76,17 +76,16 @@ class RemoteFiles:
         return sorted(_name(entry) for entry in self._entries(folder) if entry["type"] == "directory")
 
     def delete(self, path: str) -> None:
-        """Delete a file, and its folder if that is empty then; a file that does not exist is no error."""
+        """Delete a file; one that does not exist is no error."""
         with suppress(FileNotFoundError):
             self._filesystem.rm_file(self._path(path))
-        folder = path.rpartition("/")[0]
-        if folder and not self._entries(folder):
-            self.delete_folder(folder)
 
     def delete_folder(self, folder: str) -> None:
         """Delete a folder if it is empty; object stores have none."""
-        with suppress(OSError):
-            self._filesystem.rmdir(self._path(folder))
+        # In some file systems, rmdir deletes the files in the folder too.
+        if not self._entries(folder):
+            with suppress(OSError):
+                self._filesystem.rmdir(self._path(folder))
 
     def _entries(self, folder: str) -> list[dict[str, Any]]:
         target = self._path(folder)

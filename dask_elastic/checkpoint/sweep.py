@@ -118,13 +118,12 @@ def _unneeded(folder: CheckpointFolder, kept: dict[int, Manifest], newest: int, 
 
 
 def _others(folder: CheckpointFolder, parent: str, needed: set[str]) -> Iterator[str]:
-    names = sorted(folder.sizes(parent))
-    if not names:
-        # A crash between the creation of a folder and its first file, or between the deletion of both.
+    paths = [f"{parent}/{name}" for name in sorted(folder.sizes(parent))]
+    others = [path for path in paths if path not in needed]
+    yield from others
+    if others == paths:
+        # The caller has deleted them by now.
         folder.delete_folder(parent)
-    for name in names:
-        if f"{parent}/{name}" not in needed:
-            yield f"{parent}/{name}"
 
 
 def _number_in(name: str) -> int | None:

@@ -22,8 +22,8 @@ from dask_elastic.simulator.world import World
 from dask_elastic.simulator.world_options import WorldOptions
 
 __all__ = [
-    "CheckpointCommands",
     "Balance",
+    "CheckpointCommands",
     "Cores",
     "Disturbance",
     "Disturber",

@@ -80,4 +80,5 @@ def _check_instance(
 
 
 def _table(batches: list[pa.RecordBatch]) -> pa.Table:
-    return pa.Table.from_batches(batches).combine_chunks() if batches else pa.table({})
+    full = [batch for batch in batches if batch.num_rows]
+    return pa.Table.from_batches(full).combine_chunks() if full else pa.table({})

@@ -51,8 +51,8 @@ class SinkContext:
     checkpoints : bool
         Whether the job takes checkpoints: what is written becomes visible with `SinkWriter.commit` only.
     generation : int
-        How often the job was restarted. Writers of an earlier generation may hang and continue: what they leave must
-        be told apart from what this one writes.
+        A number that grows with each restart of the job. Writers of an earlier generation may hang and continue: what
+        they leave must be told apart from what this one writes.
     restored : bool
         Whether the job was restarted from a checkpoint: `SinkWriter.recover` is called before the first row.
 

@@ -190,6 +190,8 @@ class Source(ABC):
         Yields
         ------
         tuple of RecordBatch and object
-            Rows, and the offset after them: reading from that offset yields exactly the rows that follow. Offsets are
-            small picklable values.
+            Rows, and the offset after them: reading from that offset yields exactly the rows that follow, in the same
+            order. Offsets are small picklable values. The engine may resume in the midst of a batch: it reads from the
+            offset before, and drops as many rows as were processed. A source that could then continue with other rows,
+            such as those of another partition, first yields an empty batch whose offset determines the next rows.
         """

@@ -144,6 +144,9 @@ def test_sweep_keeps_what_the_newest_checkpoints_need(folder):
     assert swept.deleted > 10
     needed = {file.path for manifest in kept for file in manifest.files}
     assert files(folder) == {*needed, *(manifest_file.path_of(number) for number in (12, 11))}
+    assert {f"state/{name}" for name in folder.folders("state")} == {
+        path.rpartition("/")[0] for path in needed if path.startswith("state/")
+    }
     assert Job.restored(folder, kept[1]).contents() == job.contents() | {"N1": 10}
     assert sweep(job.catalog) == Swept(0, True)
 

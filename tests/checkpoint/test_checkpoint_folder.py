@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import errno
+import os
 import pickle
+import stat
 from pathlib import Path
 
 import fsspec
@@ -64,14 +66,15 @@ def test_file_is_never_replaced(url):
     assert folder.sizes("manifests") == {"1.json": 5}
 
 
-def test_deleted_file_leaves_no_empty_folder(url):
+def test_folder_is_deleted_only_if_it_is_empty(url):
     folder = CheckpointFolder(url)
-    folder.write("state/1/a", [b"a"])
-    folder.write("state/1/b", [b"b"])
+    ref = folder.write("state/1/a", [b"a"])
+    folder.delete_folder("state/1")
+    assert folder.read(ref).to_pybytes() == b"a"
     folder.delete("state/1/a")
-    assert folder.folders("state") == ["1"]
-    folder.delete("state/1/b")
-    folder.delete("state/1/b")
+    folder.delete("state/1/a")
+    folder.delete_folder("state/1")
+    folder.delete_folder("state/1")
     assert folder.folders("state") == []
 
 
@@ -163,6 +166,24 @@ def test_mount_without_links_has_complete_files_too(tmp_path, monkeypatch):
         folder.write("a", [b"second"])
     assert folder.read(ref).to_pybytes() == b"first"
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+@pytest.mark.parametrize(("code", "outcome"), [(errno.EINVAL, "written"), (errno.EIO, "refused")])
+def test_folder_that_cannot_be_synchronised_is_an_error_only_if_the_disk_fails(code, outcome, tmp_path, monkeypatch):
+    real = os.fsync
+
+    def fsync(descriptor):
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(code, os.strerror(code))
+        real(descriptor)
+
+    monkeypatch.setattr("dask_elastic.checkpoint.local_files.os.fsync", fsync)
+    folder = CheckpointFolder(tmp_path)
+    if outcome == "written":
+        assert folder.read(folder.write("a", [b"a"])).to_pybytes() == b"a"
+    else:
+        with pytest.raises(CheckpointError, match="Input/output error"):
+            folder.write("a", [b"a"])
 
 
 def test_local_path_is_absolute(monkeypatch, tmp_path):

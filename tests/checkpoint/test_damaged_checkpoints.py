@@ -47,8 +47,9 @@ class Storage:
         """Restore all files, and delete those of recovered jobs."""
         filesystem = fsspec.filesystem("memory")
         filesystem.store.clear()
+        self.folder.claim("generations/000001")
         for path, contents in self.whole.items():
-            filesystem.pipe_file(f"/damaged/{path}", contents)
+            self.put(path, contents)
 
 
 def flipped(contents, rng):

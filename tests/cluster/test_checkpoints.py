@@ -16,7 +16,7 @@ import dask_elastic as de
 from dask_elastic.vocab import errors
 
 sys.path.insert(0, str(Path(__file__).parent))
-from oracle import STATE, following, numbered_rows  # noqa: E402  found by its folder
+from oracle import STATE, following, numbered_rows
 
 sys.path.pop(0)
 
@@ -28,8 +28,10 @@ def followed(folder, rows=ROWS, rate=RATE, parallel=2, **compute):
     """A topology that tracks the order of the rows of each key, and writes each row."""
     topology = de.Topology("durable")
     source = de.sources.Arrow(rows, rate=rate, parallel=parallel, batch_rows=700)
-    out = topology.source("rows", source).key_by("k").compute(
-        following(), name="followed", state=STATE, **{"executors": 2, "shards": 16, **compute}
+    out = (
+        topology.source("rows", source)
+        .key_by("k")
+        .compute(following(), name="followed", state=STATE, **{"executors": 2, "shards": 16, **compute})
     )
     out.sink(de.sinks.Parquet(folder), name="out")
     return topology

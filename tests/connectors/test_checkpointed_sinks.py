@@ -24,7 +24,7 @@ def test_parquet_sink_shows_each_row_once(tmp_path):
     def sink_path(sink):
         return tmp_path / sink.directory.rpartition("/")[2]
 
-    check_sink(lambda: sinks.Parquet(tmp_path / str(next(numbers)), rows_per_file=4), read)
+    check_sink(lambda: sinks.Parquet(tmp_path / str(next(numbers)), rows_per_file=10), read)
 
 
 def numbers(start, stop):
@@ -58,12 +58,13 @@ def test_recovery_deletes_files_of_incomplete_checkpoints_of_all_instances(tmp_p
         writer.write(numbers(20, 25))
     assert len(hidden(tmp_path)) == 2 * (2 + 2 + 2)
     after = sink.open(generation(1, 1))
+    after.recover([], 1)
     after.write(numbers(30, 33))
     sink.open(generation(1)).recover(prepared[:1], 1)
     # Files of the checkpoint stay until their own writer commits, and so do those of the new generation.
     assert shown(tmp_path) == [0, 1, 2]
     assert len(hidden(tmp_path)) == 2 + 1
-    assert [name for name in hidden(tmp_path) if "-g1-c0-" in name] == hidden(tmp_path)[2:]
+    assert [name for name in hidden(tmp_path) if "-g1-c1-" in name] == hidden(tmp_path)[2:]
     after.commit(prepared[1])
     after.close()
     assert shown(tmp_path) == [0, 0, 1, 1, 2, 2, 30, 31, 32]

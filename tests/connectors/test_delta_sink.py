@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 import threading
 from datetime import datetime
 
@@ -10,6 +11,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from dask_elastic.connectors import sinks
+from dask_elastic.connectors.sinks import delta_table
 from dask_elastic.testing import check_sink
 from dask_elastic.topology import SinkContext
 from dask_elastic.vocab.errors import SchemaMismatch, SinkError, TopologyError
@@ -76,10 +78,38 @@ def test_recovery_deletes_data_files_of_incomplete_checkpoints(tmp_path):
     for checkpoint in (1, 2):
         writer.write(numbers(checkpoint, checkpoint + 1))
         prepared.append(writer.prepare(checkpoint))
+    other = sink.open(context(1, instance=1))
+    other.recover([], 1)
+    other.write(numbers(7, 8))
+    later = other.prepare(2)
     sink.open(context(1)).recover(cloudpickle.loads(cloudpickle.dumps(prepared[:1])), 1)
     assert rows(tmp_path) == [1]
-    assert len(files(tmp_path)) == 1
+    assert len(files(tmp_path)) == 2
+    assert [file.path for file in later.files if "-g1-c1-1-" in file.path] == [files(tmp_path)[1]]
+    other.commit(later)
+    assert rows(tmp_path) == [1, 7]
     assert sink.open(context(1)).prepare(2) is None
+
+
+def test_files_of_a_transaction_that_were_compacted_are_not_added_again(tmp_path):
+    sink = sinks.Delta(tmp_path, rows_per_file=2)
+    writer = sink.open(context())
+    writer.write(numbers(0, 6))
+    prepared = writer.prepare(1)
+    writer.commit(prepared)
+    assert DeltaTable(tmp_path).optimize.compact()["numFilesRemoved"] == 3
+    sink.open(context(1)).recover([prepared], 1)
+    assert rows(tmp_path) == list(range(6))
+
+
+def test_table_that_was_deleted_fails_the_commit(tmp_path):
+    sink = sinks.Delta(tmp_path / "table")
+    writer = sink.open(context())
+    writer.write(numbers(0, 1))
+    prepared = writer.prepare(1)
+    shutil.rmtree(tmp_path / "table")
+    with pytest.raises(SinkError, match=r"job 'job/1', table .*: cannot be committed: "):
+        sink.open(context(1)).recover([prepared], 1)
 
 
 def test_writers_that_start_together_create_the_table_once(tmp_path):
@@ -163,3 +193,23 @@ def test_invalid_options_of_a_delta_sink_are_refused(tmp_path):
         sinks.Delta(3)
     with pytest.raises(SinkError, match=r"7 is not a transaction of sinks\.Delta"):
         sinks.Delta(tmp_path).open(context()).commit(7)
+
+
+def test_files_are_written_through_the_storage_of_the_delta_library(tmp_path, monkeypatch):
+    """Tables at URLs of object stores are; here it opens the local one."""
+    monkeypatch.setattr(delta_table, "is_local", lambda path: False)
+    sink = sinks.Delta(tmp_path)
+    first, second = (sink.open(context(generation)) for generation in range(2))
+    first.write(numbers(0, 3))
+    prepared = first.prepare(1)
+    first.write(numbers(3, 5))
+    first.prepare(2)
+    first.write(numbers(5, 6))
+    first._files.write_group()
+    first.abort()
+    assert len(files(tmp_path)) == 2
+    second.recover([prepared], 1)
+    assert rows(tmp_path) == [0, 1, 2]
+    assert len(files(tmp_path)) == 1
+    [file] = prepared.files
+    assert file.nbytes == (tmp_path / file.path).stat().st_size

@@ -67,9 +67,7 @@ class CheckpointedScenario(Scenario):
             identity: tuple((step - EARLIER, rows) for step, rows in received)
             for identity, received in checkpoint.sinks.items()
         }
-        restored = World(
-            components, placement, random, world.options, dataclasses.replace(checkpoint, sinks=sinks)
-        )
+        restored = World(components, placement, random, world.options, dataclasses.replace(checkpoint, sinks=sinks))
         return Simulation(restored, first.batches, Disturber(restored, ()))
 
     @staticmethod

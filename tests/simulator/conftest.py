@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-pytest.register_assert_rewrite("checkpointed_scenario", "followed_job", "racing", "saturated", "scenario", "timed_scenario")
+pytest.register_assert_rewrite(
+    "checkpointed_scenario", "followed_job", "racing", "saturated", "scenario", "timed_scenario"
+)
 sys.path.insert(0, str(Path(__file__).parent))
 import checkpointed_scenario  # noqa: E402, F401  imported by path
 import racing  # noqa: E402, F401

@@ -134,7 +134,9 @@ def flushed_state_is_not_marked_as_changed(monkeypatch):
     monkeypatch.setattr(KeyedStore, "install", lambda self, batch, dirty=False: real(self, batch))
 
 
-MUTANTS = [value for value in dict(globals()).values() if callable(value) and getattr(value, "__module__", "") == __name__]
+MUTANTS = [
+    value for value in dict(globals()).values() if callable(value) and getattr(value, "__module__", "") == __name__
+]
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)

@@ -16,8 +16,8 @@ class Call(Sink):
 
     It promises each row at least once: a job that is restarted from a checkpoint passes the rows after the checkpoint
     again. A function with a parameter `checkpoint` gets the number of the checkpoint before the batch, 0 before the
-    first one, and one with a parameter `generation` gets how often the job was restarted. They tell which rows are
-    repeated: as soon as a generation begins at checkpoint n, the rows of earlier generations with n or more are
+    first one, and one with a parameter `generation` gets a number that grows with each restart. They tell which rows
+    are repeated: as soon as a generation begins at checkpoint n, the rows of earlier generations with n or more are
     obsolete. A store that keeps both numbers with its rows can delete these.
 
     Parameters

@@ -58,7 +58,7 @@ class DeltaFolder:
         self._options = None if options is None else dict(options)
         self._where = where
         self._loaded: DeltaTable | None = None
-        if "://" not in path or path.startswith("file://"):
+        if is_local(path):
             self.filesystem, root = locate(path)
             self.root = f"{root}/"
         else:
@@ -174,3 +174,8 @@ class DeltaFolder:
             AddAction(file.path, file.nbytes, {}, now, True, json.dumps({"numRecords": file.rows})) for file in files
         ]
         table.create_write_transaction(actions, "append", table.schema(), commit_properties=properties)
+
+
+def is_local(path: str) -> bool:
+    """Return whether files can be written with the operating system's calls, which can be synced to disk."""
+    return "://" not in path or path.startswith("file://")

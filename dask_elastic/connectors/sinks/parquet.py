@@ -38,7 +38,8 @@ class Parquet(Sink):
     unfinished files are deleted.
 
     In a job with checkpoints, files become visible when the checkpoint after their rows is complete, so that each row
-    is in one visible file, whatever fails. Each interval then has a file of its own per instance.
+    is in one visible file, whatever fails. Each interval then has a file of its own per instance. If such a job fails
+    or is stopped, files that belong to its last checkpoint may stay hidden until it is resumed.
 
     Parameters
     ----------

@@ -50,6 +50,9 @@ class Postgres(Sink):
     restart until the row is removed from its staging table. Their names begin with `dask_elastic_`, and end with the
     generation, the checkpoint and the instance, as in `dask_elastic_6a1f3c_g0_c12_i3`.
 
+    The connection string is stored with the topology, also in checkpoints. Keep the password out of it: libpq finds it
+    in a password file or a service file of the workers.
+
     `dask_elastic_commits` has one row per run of a job, sink and instance, with the last checkpoint. It is needed as
     long as the job can be restarted.
 

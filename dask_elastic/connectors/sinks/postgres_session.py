@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -124,7 +124,9 @@ class PostgresSession:
 
     def close(self) -> None:
         """Close the connection; rows in its temporary table are dropped."""
-        self._connection.close()
+        # It may be broken; what was committed is not affected.
+        with suppress(self._error):
+            self._connection.close()
 
     @property
     def _commits(self) -> str:

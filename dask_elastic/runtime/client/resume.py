@@ -112,9 +112,7 @@ def resume(
         job = described(topology, components, job_name, merged, given)
     summaries = tuple(_fitted(summary, manifest) for summary in job.summaries)
     _check_dropped(summaries, manifest, drop)
-    return start(
-        dataclasses.replace(job, summaries=summaries, resume=manifest.number, run=saved.run), client
-    )
+    return start(dataclasses.replace(job, summaries=summaries, resume=manifest.number, run=saved.run), client)
 
 
 def _saved(folder: CheckpointFolder, manifest: Manifest) -> Submit:

@@ -196,7 +196,12 @@ def _summary(component: Component, inputs: Mapping[str, pa.Schema | None]) -> Co
     about: dict[str, Any] = {"instances": None, "shards": 1}
     if isinstance(operator, Compute):
         empty = table_bytes(empty_state(operator, inputs[operator.name])).to_pybytes()
-        about = {"instances": operator.executors, "shards": operator.shards, "empty_state": empty, "keys": operator.keys}
+        about = {
+            "instances": operator.executors,
+            "shards": operator.shards,
+            "empty_state": empty,
+            "keys": operator.keys,
+        }
     elif isinstance(operator, SourceOperator):
         source = operator.source
         sent = None if source.sent_schema is None else source.sent_schema.serialize().to_pybytes()

@@ -229,9 +229,7 @@ def instances(spec: JobSpec) -> Iterable[ExecutorId]:
             yield from spec.instances(summary.name)
 
 
-def _manifest(
-    record: JobRecord, state: JobCheckpoints, progress: CheckpointProgress[bytes]
-) -> tuple[Manifest, float]:
+def _manifest(record: JobRecord, state: JobCheckpoints, progress: CheckpointProgress[bytes]) -> tuple[Manifest, float]:
     """Return the manifest of a checkpoint, and the longest time for which the inputs of an executor had to wait."""
     spec = record.spec
     pickled: dict[str, dict[int, Pickled]] = {}

@@ -218,9 +218,7 @@ class JobStarts:
             await self.calls.tell(record, part_calls.Forget(*record.generation_id))
             raise
 
-    def _place(
-        self, call: Submit, nodes: list[str], instances: dict[str, int] | None = None
-    ) -> InitialPlacement:
+    def _place(self, call: Submit, nodes: list[str], instances: dict[str, int] | None = None) -> InitialPlacement:
         held = self.jobs.held()
         slots = {address: self.workers.slots(address) for address in nodes}
         for operator, cores in call.cores.items():

@@ -46,7 +46,10 @@ def demands(
         single = 1 if paradigm == STATIC else None
         return [
             PlacementRequest(
-                s.name, instances[s.name], s.kind == "compute", cores.get(s.name, single) if s.kind == "compute" else None
+                s.name,
+                instances[s.name],
+                s.kind == "compute",
+                cores.get(s.name, single) if s.kind == "compute" else None,
             )
             for s in parts
         ]

@@ -48,7 +48,9 @@ class ReadPositions:
         return SourcePosition(offset, rows - reached)
 
 
-def without_first(batches: Iterator[tuple[pa.RecordBatch, object]], rows: int) -> Iterator[tuple[pa.RecordBatch, object]]:
+def without_first(
+    batches: Iterator[tuple[pa.RecordBatch, object]], rows: int
+) -> Iterator[tuple[pa.RecordBatch, object]]:
     """Yield what a source yields, without its first rows.
 
     Examples
