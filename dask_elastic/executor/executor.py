@@ -8,10 +8,11 @@ import numpy as np
 
 from dask_elastic.executor import events
 from dask_elastic.executor import instructions as do
+from dask_elastic.executor.control_records.cuts import Cuts
+from dask_elastic.executor.control_records.inputs import Inputs
+from dask_elastic.executor.control_records.watermarks import Watermarks
 from dask_elastic.executor.cores import Cores
-from dask_elastic.executor.cuts import Cuts
 from dask_elastic.executor.flushes import TRIM, Flushes, trim_request
-from dask_elastic.executor.inputs import Inputs
 from dask_elastic.executor.limits import ExecutorLimits
 from dask_elastic.executor.link import Links
 from dask_elastic.executor.measures import ExecutorMeasure, Measures
@@ -23,7 +24,6 @@ from dask_elastic.executor.routes import Routes
 from dask_elastic.executor.task import REMOTE_WINDOW, Task, first_tasks
 from dask_elastic.executor.task_queue import Item, Work
 from dask_elastic.executor.task_status import TaskStatus
-from dask_elastic.executor.watermarks import Watermarks
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.vocab.batch import Batch
 from dask_elastic.vocab.errors import ProtocolError

@@ -15,7 +15,7 @@ P = TypeVar("P")
 
 
 class CheckpointCommands:
-    """Begins checkpoints of a simulated job, and gives them up; each node hears of it in a fiber of its own.
+    """Begins checkpoints of a simulated job, and gives them up; each node is told in a fiber of its own.
 
     Parameters
     ----------
@@ -27,7 +27,7 @@ class CheckpointCommands:
         self.world = world
 
     def begin(self) -> None:
-        """Begin a checkpoint; one that is in progress is given up, and nodes may hear of that later."""
+        """Begin a checkpoint; one that is in progress is given up, and nodes may be told of that later."""
         self.give_up()
         number = self.world.checkpoints.begin()
         self.world.record("checkpoint {} begins", number)

@@ -88,6 +88,8 @@ class SimulatedCheckpoints:
         The numbers of those that were given up.
     cuts : dict of ExecutorId to list of (int, ExecutorCut)
         Every cut of each executor with its checkpoint, oldest first.
+    progress : CheckpointProgress or None
+        The checkpoint in progress.
     """
 
     def __init__(self, instances: Iterable[ExecutorId] = ()):
@@ -96,7 +98,7 @@ class SimulatedCheckpoints:
         self.cuts: dict[ExecutorId, list[tuple[int, ExecutorCut]]] = {}
         self.begun = 0
         self._instances = [*instances]
-        self._progress: CheckpointProgress[object] | None = None
+        self.progress: CheckpointProgress[object] | None = None
         self._contents = SimulatedCheckpoint(0)
 
     def add(self, instance: ExecutorId) -> None:
@@ -105,25 +107,20 @@ class SimulatedCheckpoints:
 
     def begin(self) -> int:
         """Begin the next checkpoint; one that is in progress is given up. Returns its number."""
-        if self._progress is not None:
-            self.given_up.add(self._progress.number)
+        if self.progress is not None:
+            self.given_up.add(self.progress.number)
         self.begun += 1
-        self._progress = CheckpointProgress(self.begun, self._instances, 0.0)
+        self.progress = CheckpointProgress(self.begun, self._instances, 0.0)
         self._contents = SimulatedCheckpoint(self.begun)
         return self.begun
 
     def give_up(self) -> int | None:
         """Give up the checkpoint in progress; returns its number, None if there is none."""
-        if self._progress is None:
+        if self.progress is None:
             return None
-        number, self._progress = self._progress.number, None
+        number, self.progress = self.progress.number, None
         self.given_up.add(number)
         return number
-
-    @property
-    def in_progress(self) -> set[ExecutorId]:
-        """Whose contribution to the checkpoint in progress is missing."""
-        return set() if self._progress is None else self._progress.missing
 
     def reached(self, checkpoint: int, source: ExecutorId, standing: SourceStanding) -> None:
         """Take where a source has sent the barrier."""
@@ -147,10 +144,10 @@ class SimulatedCheckpoints:
         self._acknowledge(checkpoint, sink)
 
     def _is_current(self, checkpoint: int) -> bool:
-        return self._progress is not None and self._progress.number == checkpoint
+        return self.progress is not None and self.progress.number == checkpoint
 
     def _acknowledge(self, checkpoint: int, instance: ExecutorId) -> None:
-        progress = self._progress
+        progress = self.progress
         if progress is not None and progress.number == checkpoint and progress.acknowledge(instance, None):
             self.complete.append(self._contents)
-            self._progress = None
+            self.progress = None

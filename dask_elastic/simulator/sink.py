@@ -6,8 +6,8 @@ from collections import deque
 
 import pyarrow as pa
 
-from dask_elastic.executor.alignment import Alignment
-from dask_elastic.executor.inputs import Inputs
+from dask_elastic.executor.control_records.alignment import Alignment
+from dask_elastic.executor.control_records.inputs import Inputs
 from dask_elastic.simulator.fiber import FiberSteps
 from dask_elastic.simulator.surroundings import Surroundings
 from dask_elastic.vocab.barrier import Barrier

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
+from dask_elastic.executor.control_records.source_clock import SourceClock
 from dask_elastic.executor.emitter import Emitter
-from dask_elastic.executor.source_clock import SourceClock
 from dask_elastic.simulator.checkpoints import SourceStanding
 from dask_elastic.simulator.fiber import FiberSteps
 from dask_elastic.simulator.surroundings import Surroundings

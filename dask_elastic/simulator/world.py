@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from dask_elastic.executor import events
+from dask_elastic.executor.control_records.inputs import Inputs, timed_components
+from dask_elastic.executor.control_records.source_clock import SourceClock
 from dask_elastic.executor.drivers.steps import Steps
 from dask_elastic.executor.emitter import Emitter
 from dask_elastic.executor.error_policy import ErrorPolicy, FailedRows
-from dask_elastic.executor.inputs import Inputs, timed_components
 from dask_elastic.executor.processor import Processor
 from dask_elastic.executor.remote import RemotePart
-from dask_elastic.executor.source_clock import SourceClock
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.simulator.checkpoints import SimulatedCheckpoint, SimulatedCheckpoints, SourceStanding
 from dask_elastic.simulator.credit import Credits

@@ -17,14 +17,12 @@ from dask_elastic.state.key_columns import KeyColumns, plain
 from dask_elastic.state.key_table import KeyTable, MakeIndex, distinct_keys
 from dask_elastic.state.session import Session
 from dask_elastic.state.shard_owners import ShardOwners
-from dask_elastic.state.slots import DIRTY, EMPTY, LIVE, TOMBSTONE, Column, SlotArrays
+from dask_elastic.state.slots import DIRTY, EMPTY, LIVE, TOMBSTONE, Column, Counts, SlotArrays
 from dask_elastic.topology.aggregates.field import Field
 from dask_elastic.vocab.errors import SchemaMismatch, StateError
 from dask_elastic.vocab.lock import MakeLock, NoLock
 
 _WORTH_PACKING = 4096
-
-Counts = npt.NDArray[np.int64]
 
 
 class KeyedStore(ShardOwners):
@@ -305,11 +303,7 @@ class KeyedStore(ShardOwners):
         with self._lock:
             if self._keys is None:
                 return None
-            marks, shards = self.slots.marks[: self.slots.used], self.slots.shards[: self.slots.used]
-            changed, live = (
-                np.bincount(shards[(marks & bit) != 0], minlength=self.shards) for bit in (TOMBSTONE, LIVE)
-            )
-            full = choose(changed, live)
+            full = choose(*self.slots.counts(self.shards))
             rest = np.setdiff1d(np.arange(self.shards), [*full]) if full else None
             complete = self._copy(full, dirty_only=False, clear=True)
             return StateCut(complete, self._copy(rest, dirty_only=True, clear=True))
@@ -406,24 +400,12 @@ class KeyedStore(ShardOwners):
             self.layout += 1
 
     def shard_bytes(self) -> npt.NDArray[np.int64]:
-        """Return the approximate bytes of each shard's live keys; objects are measured on a sample.
-
-        Returns
-        -------
-        ndarray of int64
-            Bytes per shard.
-        """
+        """Return the approximate bytes of each shard's live keys; objects are measured on a sample."""
         with self._lock:
-            used = self.slots.used
-            if used == 0 or self._keys is None:
+            if self.slots.used == 0 or self._keys is None:
                 return np.zeros(self.shards, np.int64)
-            live = np.flatnonzero(self.slots.marks[:used] & LIVE)
-            shards = self.slots.shards.take(live)
-            keys = np.bincount(shards, minlength=self.shards)
             with self._all_gates():
-                per_slot = self.slots.slot_bytes()
-                lists = np.bincount(shards, self.slots.list_bytes(live), self.shards)
-            return (keys * (per_slot + self._keys.nbytes / used) + lists).astype(np.int64)
+                return self.slots.bytes_by_shard(self.shards, self._keys.nbytes / self.slots.used)
 
     def state_bytes(self) -> int:
         """Return the approximate bytes of all live keys."""

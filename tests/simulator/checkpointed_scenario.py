@@ -47,7 +47,7 @@ class CheckpointedScenario(Scenario):
         checkpoints = simulation.world.checkpoints
 
         def begin() -> None:
-            if not checkpoints.in_progress or random.random() < (OVERTAKEN if self.seed % 4 else HASTY):
+            if checkpoints.progress is None or random.random() < (OVERTAKEN if self.seed % 4 else HASTY):
                 commands.begin()
 
         for at in np.cumsum(random.integers(1, BETWEEN, ATTEMPTS)).tolist():
@@ -84,8 +84,8 @@ class CheckpointedScenario(Scenario):
         """Run it to the end, continue from each complete checkpoint, and compare all results with the expected ones."""
         first = super().run()
         checkpoints = first.world.checkpoints
-        missing = checkpoints.in_progress
-        assert not missing, f"a checkpoint was neither completed nor given up: no acknowledgement of {missing}"
+        if (progress := checkpoints.progress) is not None:
+            raise AssertionError(f"checkpoint {progress.number} is neither complete nor given up: {progress.missing}")
         assert len(checkpoints.complete) + len(checkpoints.given_up) == checkpoints.begun
         for executor, store, state in self._restored_by_changes(first):
             assert store == state, f"{executor}: the changes of all cuts do not give its state"

@@ -7,8 +7,8 @@ from functools import partial
 import pytest
 from checkpointed_scenario import CheckpointedScenario
 
-from dask_elastic.executor.alignment import Alignment
-from dask_elastic.executor.cuts import Cuts
+from dask_elastic.executor.control_records.alignment import Alignment
+from dask_elastic.executor.control_records.cuts import Cuts
 from dask_elastic.executor.drivers.executor_driver import ExecutorDriver
 from dask_elastic.executor.executor import ElasticExecutor
 from dask_elastic.simulator.checkpoints import SourceStanding

@@ -29,7 +29,7 @@ from functools import partial
 
 from dask_elastic.executor import events
 from dask_elastic.executor import instructions as do
-from dask_elastic.executor.alignment import Alignment
+from dask_elastic.executor.control_records.alignment import Alignment
 from dask_elastic.executor.drivers.host import Bell, ExecutorHost
 from dask_elastic.executor.drivers.processing import processed
 from dask_elastic.executor.drivers.steps import Steps

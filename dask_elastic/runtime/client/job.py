@@ -231,6 +231,21 @@ class Job(JobInput, JobReader):
             If it was given up, or the job takes no checkpoints.
         JobEnded
             If the job has ended.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> import dask_elastic as de
+        >>> import pyarrow as pa
+        >>> from dask.distributed import Client
+        >>> topology = de.Topology("letters")
+        >>> letters = topology.source("letters", de.sources.Arrow(pa.table({"letter": ["a", "b"]}), rate=1))
+        >>> counted = letters.key_by("letter").compute({"seen": de.aggregate.Count()}, name="per_letter")
+        >>> with Client(n_workers=1, processes=False, dashboard_address=None) as client:
+        ...     job = de.submit(topology, client, checkpoint=tempfile.mkdtemp())
+        ...     number = job.checkpoint()
+        ...     int(job.checkpoints()["number"].max()) == number
+        True
         """
         return self._ask(job_calls.TakeCheckpoint(self.name)).number
 

@@ -155,6 +155,21 @@ class JobReader(ABC):
         ------
         CheckpointError
             If the job takes no checkpoints.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> import dask_elastic as de
+        >>> import pyarrow as pa
+        >>> from dask.distributed import Client
+        >>> topology = de.Topology("letters")
+        >>> letters = topology.source("letters", de.sources.Arrow(pa.table({"letter": ["a", "b"]}), rate=1))
+        >>> counted = letters.key_by("letter").compute({"seen": de.aggregate.Count()}, name="per_letter")
+        >>> with Client(n_workers=1, processes=False, dashboard_address=None) as client:
+        ...     job = de.submit(topology, client, checkpoint=tempfile.mkdtemp())
+        ...     number = job.checkpoint()
+        ...     job.checkpoints()["error"].isna().all()
+        np.True_
         """
         columns = ["number", "began", "seconds", "nbytes", "held", "error"]
         found = [vars(taken) for taken in self._ask(job_calls.Checkpoints(self.name))]

@@ -122,8 +122,8 @@ def _saved(folder: CheckpointFolder, manifest: Manifest) -> Submit:
         saved = pickle.loads(contents)
     except Exception as error:  # unpickling may raise any exception
         raise CheckpointError(
-            f"{folder.where(manifest.topology.path)} was written by another version of dask_elastic, and cannot be read "
-            f"by {__version__}: {type(error).__name__}: {error}. Install the version with which the job ran."
+            f"{folder.where(manifest.topology.path)} was written by another version of dask_elastic, and cannot be "
+            f"read by {__version__}: {type(error).__name__}: {error}. Install the version with which the job ran."
         ) from error
     assert isinstance(saved, Submit), f"{saved!r} is no job"
     return saved

@@ -14,7 +14,7 @@ KEPT_DESCRIPTIONS = 100
 
 
 class JobCheckpoints:
-    """What the scheduler knows of the checkpoints of a job.
+    """The checkpoints of one job.
 
     Parameters
     ----------

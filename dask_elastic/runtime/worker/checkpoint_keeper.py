@@ -29,7 +29,7 @@ from dask_elastic.runtime.protocol.remote_errors import dump_error
 from dask_elastic.runtime.transport.doorbell import Doorbell
 from dask_elastic.runtime.worker.job_threads import JobThreads
 from dask_elastic.state.codec import StateCut
-from dask_elastic.state.store import Counts
+from dask_elastic.state.slots import Counts
 from dask_elastic.vocab.errors import ElasticError
 from dask_elastic.vocab.identity import ExecutorId
 

@@ -8,15 +8,15 @@ import time
 from collections.abc import Collection, Iterable
 
 from dask_elastic.executor import events
+from dask_elastic.executor.control_records.inputs import Inputs, timed_components
+from dask_elastic.executor.control_records.source_clock import SourceClock
 from dask_elastic.executor.emitter import Emitter
 from dask_elastic.executor.error_policy import ErrorPolicy
 from dask_elastic.executor.executor import ElasticExecutor
-from dask_elastic.executor.inputs import Inputs, timed_components
 from dask_elastic.executor.limits import ExecutorLimits
 from dask_elastic.executor.measures import ExecutorMeasure
 from dask_elastic.executor.processor import Processor
 from dask_elastic.executor.remote import RemotePart
-from dask_elastic.executor.source_clock import SourceClock
 from dask_elastic.executor.union_types import union_types
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.runtime.protocol.checkpoint_parts import SourcePosition

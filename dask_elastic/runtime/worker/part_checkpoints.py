@@ -59,7 +59,7 @@ class PartCheckpoints:
 
     @cached_property
     def _manifest(self) -> Manifest | None:
-        # Read only by nodes that host what it is about: it is gone when a worker joins the job later.
+        # Read only by nodes that host sources, executors or sinks: it may be deleted when a worker joins the job later.
         return Catalog(self._folder).load(self._plan.number) if self.restores else None
 
     def restore(self, executor: ExecutorId, store: PrimaryState) -> None:

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from dask_elastic.executor.alignment import Alignment
-from dask_elastic.executor.inputs import Inputs
+from dask_elastic.executor.control_records.alignment import Alignment
+from dask_elastic.executor.control_records.inputs import Inputs
 from dask_elastic.executor.task_queue import JOIN_ROWS
 from dask_elastic.meters import BatchCost, BriefWork, InlineCost
 from dask_elastic.runtime.protocol.job_spec import JobSpec

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import pyarrow as pa
 
+from dask_elastic.executor.control_records.source_clock import SourceClock
 from dask_elastic.executor.emitter import Emitter
-from dask_elastic.executor.source_clock import SourceClock
 from dask_elastic.meters import BriefWork, Rate
 from dask_elastic.runtime.protocol.checkpoint_parts import SourcePosition
 from dask_elastic.runtime.transport.credit import Aborted

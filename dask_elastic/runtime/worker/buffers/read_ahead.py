@@ -94,8 +94,8 @@ class ReadAhead:
     def take(self, most: int = JOINED_ROWS) -> tuple[pa.RecordBatch | None, float] | None:
         """Return the next batch, joined with the waiting ones of its schema behind it; None at the end.
 
-        The batch of the call before counts as sent. When the call has waited as long as it may, or was poked, None takes
-        the place of the batch; until the next call, the reading thread sends nothing itself, as with a batch.
+        The batch of the call before counts as sent. When the call has waited as long as it may, or was poked, None
+        takes the place of the batch; until the next call, the reading thread sends nothing itself, as with a batch.
 
         Parameters
         ----------

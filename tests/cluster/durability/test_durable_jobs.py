@@ -15,7 +15,7 @@ from distributed import Client
 import dask_elastic as de
 from dask_elastic.vocab import errors
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 from oracle import STATE, following, numbered_rows
 
 sys.path.pop(0)
@@ -131,9 +131,9 @@ def test_job_resumes_on_a_new_cluster_with_other_executors(small_cluster, wait_u
         number = job.checkpoint()
         job.stop()
     with Client(small_cluster(n_workers=1, threads_per_worker=2), set_as_default=False) as client:
-        with pytest.raises(errors.SubmitError, match="dask_elastic.resume"):
+        with pytest.raises(errors.SubmitError, match=r"dask_elastic\.resume"):
             de.submit(followed(out), client, checkpoint=folder)
-        with pytest.raises(errors.SubmitError, match="evenly. Choose executors= from 1, 2, 4, 8, 16, 32"):
+        with pytest.raises(errors.SubmitError, match=r"evenly\. Choose executors= from 1, 2, 4, 8, 16, 32"):
             de.resume(folder, client, topology=followed(out, executors=3))
         again = de.resume(folder, client, topology=followed(out, executors=4))
         assert again.metrics()["executor"].nunique() == 4
@@ -170,7 +170,7 @@ def test_job_that_loses_its_workers_again_and_again_fails_clearly(small_cluster,
 
 
 def test_what_cannot_take_checkpoints_is_refused_at_submit(client, tmp_path):
-    with pytest.raises(errors.SubmitError, match="source 'rows'.*cannot rewind"):
+    with pytest.raises(errors.SubmitError, match=r"source 'rows'.*cannot rewind"):
         de.submit(counting(de.sources.Push(SCHEMA)), client, checkpoint=tmp_path)
     (tmp_path / "file").write_text("not a folder")
     with pytest.raises(errors.CheckpointError, match="cannot write"):
