@@ -27,7 +27,7 @@ class CheckpointCommands:
         self.world = world
 
     def begin(self) -> None:
-        """Begin a checkpoint; one that is in progress is given up, and nodes may be told of that later."""
+        """Begin a checkpoint; one that is in progress is given up, and nodes may get to know that later."""
         self.give_up()
         number = self.world.checkpoints.begin()
         self.world.record("checkpoint {} begins", number)
