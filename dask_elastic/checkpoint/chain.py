@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,14 @@ class ChainLink:
     contents: tuple[int, ...]
     file: FileRef | None = None
     failed: bool = False
+
+    @cached_property
+    def counts(self) -> Counts:
+        """The contents as an array: all tasks of an executor wait while the next cut is chosen."""
+        return np.array(self.contents)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ChainLink, (self.number, self.contents, self.file, self.failed)
 
     @property
     def settled(self) -> bool:
@@ -243,16 +252,14 @@ class Chain:
     def _changes_since_full(self) -> Counts:
         since = np.zeros(self.shards, np.int64)
         for link in self.links:
-            contents = np.array(link.contents)
-            since = np.where(contents == FULL, 0, since + contents)
+            since = np.where(link.counts == FULL, 0, since + link.counts)
         return since
 
     def _lost(self) -> npt.NDArray[np.bool_]:
         """Return the shards that a failed link contained and no later one contains in full."""
         lost = np.zeros(self.shards, np.bool_)
         for link in self.links:
-            contents = np.array(link.contents)
-            lost = lost | (contents != 0) if link.failed else lost & (contents != FULL)
+            lost = lost | (link.counts != 0) if link.failed else lost & (link.counts != FULL)
         return lost
 
     def _forced(self, due: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
@@ -260,9 +267,9 @@ class Chain:
         forced = np.zeros(self.shards, np.bool_)
         if 2 * len(self.links) < self.most:
             return forced
-        holding = np.array(self.links[0].contents) != 0
+        holding = self.links[0].counts != 0
         for link in self.links[1:]:
-            holding &= np.array(link.contents) != FULL
+            holding &= link.counts != FULL
         left = np.flatnonzero(holding & ~due)
         cuts_left = max(1, self.most - len(self.links))
         forced[left[: -(-len(left) // cuts_left)]] = True
@@ -274,13 +281,12 @@ def _needed(links: Iterable[ChainLink]) -> list[ChainLink]:
     kept: list[ChainLink] = []
     covered: npt.NDArray[np.bool_] | None = None
     for link in reversed(list(links)):
-        contents = np.array(link.contents)
         if covered is None:
-            covered = np.zeros(len(contents), np.bool_)
-        if ((contents != 0) & ~covered).any():
+            covered = np.zeros(len(link.contents), np.bool_)
+        if ((link.counts != 0) & ~covered).any():
             kept.append(link)
         if link.file is not None:
-            covered = covered | (contents == FULL)
+            covered = covered | (link.counts == FULL)
     return kept[::-1]
 
 
@@ -294,7 +300,7 @@ def _without_repeated_losses(links: list[ChainLink]) -> list[ChainLink]:
 
 
 def _contains(later: ChainLink, earlier: ChainLink) -> bool:
-    return not ((np.array(earlier.contents) != 0) & (np.array(later.contents) == 0)).any()
+    return not ((earlier.counts != 0) & (later.counts == 0)).any()
 
 
 def _counts(values: Sequence[int] | Counts, shards: int) -> Counts:

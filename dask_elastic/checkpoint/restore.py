@@ -137,7 +137,7 @@ def _superseded(chain: Chain, position: int) -> npt.NDArray[np.bool_]:
     """Return the shards that files after a position contain in full."""
     found = np.zeros(chain.shards, np.bool_)
     for link in chain.links[position + 1 :]:
-        found |= np.array(link.contents) == FULL
+        found |= link.counts == FULL
     return found
 
 
