@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import pickle
 import re
 import warnings
 from collections.abc import Iterable, Mapping
@@ -15,6 +16,7 @@ import pyarrow as pa
 from distributed.comm.core import CommClosedError
 
 from dask_elastic._version import __version__
+from dask_elastic.checkpoint.read_state import reading_of
 from dask_elastic.runtime.client.call import call_scheduler, check_connected, checked_client, scheduler_lost
 from dask_elastic.runtime.client.job import Job
 from dask_elastic.runtime.client.senders import drop
@@ -141,7 +143,7 @@ def described(
     return Submit(
         name=name,
         version=__version__,
-        summaries=tuple(_summary(component, inputs) for component in components),
+        summaries=tuple(_summary(component, inputs, options.checkpoint is not None) for component in components),
         options=options,
         cores=_checked_cores(components, cores, options.paradigm),
         components=pickle_components(components),
@@ -191,7 +193,7 @@ def job_name(name: str | None, topology: Topology) -> str:
         raise SubmitError(str(error)) from error
 
 
-def _summary(component: Component, inputs: Mapping[str, pa.Schema | None]) -> ComponentSummary:
+def _summary(component: Component, inputs: Mapping[str, pa.Schema | None], durable: bool) -> ComponentSummary:
     operator = component.operator
     about: dict[str, Any] = {"instances": None, "shards": 1}
     if isinstance(operator, Compute):
@@ -201,6 +203,7 @@ def _summary(component: Component, inputs: Mapping[str, pa.Schema | None]) -> Co
             "shards": operator.shards,
             "empty_state": empty,
             "keys": operator.keys,
+            "reading": pickle.dumps(reading_of(operator)) if durable else None,
         }
     elif isinstance(operator, SourceOperator):
         source = operator.source

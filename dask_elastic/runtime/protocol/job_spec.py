@@ -121,6 +121,8 @@ class ComponentSummary:
         The state of a stateful component before its first row, as an Arrow IPC stream.
     keys : tuple of str
         The key columns of a stateful component.
+    reading : bytes or None
+        How its state is read from a checkpoint as values: a pickled `Pickled`; None in a job without checkpoints.
     """
 
     name: str
@@ -135,6 +137,7 @@ class ComponentSummary:
     sent_schema: bytes | None = None
     empty_state: bytes | None = None
     keys: tuple[str, ...] = ()
+    reading: bytes | None = None
 
 
 @dataclass(frozen=True)

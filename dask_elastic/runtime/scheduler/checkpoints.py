@@ -251,7 +251,7 @@ def _manifest(record: JobRecord, state: JobCheckpoints, progress: CheckpointProg
                     len(parts),
                     summary.shards,
                     chains,
-                    state.readings.get(summary.name),
+                    None if summary.reading is None else pickle.loads(summary.reading),
                 )
             )
         else:

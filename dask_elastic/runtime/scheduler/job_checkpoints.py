@@ -6,7 +6,6 @@ import asyncio
 from collections import deque
 
 from dask_elastic.checkpoint.file_ref import FileRef
-from dask_elastic.checkpoint.pickled import Pickled
 from dask_elastic.control.checkpoint_progress import CheckpointProgress
 from dask_elastic.runtime.protocol.job_description import CheckpointDescription
 
@@ -41,8 +40,6 @@ class JobCheckpoints:
         Restarts since the newest checkpoint became complete.
     restarts : int
         All restarts of this run of the job.
-    readings : dict of str to Pickled
-        How the state of each operator is read as values.
     """
 
     def __init__(self, url: str, topology: FileRef, last: int = 0, newest: int = 0):
@@ -56,7 +53,6 @@ class JobCheckpoints:
         self.descriptions: deque[CheckpointDescription] = deque(maxlen=KEPT_DESCRIPTIONS)
         self.attempts = 0
         self.restarts = 0
-        self.readings: dict[str, Pickled] = {}
         self._settled = asyncio.Event()
         self._ended = asyncio.Event()
         self._error: bytes | None = None

@@ -136,11 +136,13 @@ def test_job_resumes_on_a_new_cluster_with_other_executors(small_cluster, wait_u
         with pytest.raises(errors.SubmitError, match=r"evenly\. Choose executors= from 1, 2, 4, 8, 16, 32"):
             de.resume(folder, client, topology=followed(out, executors=3))
         again = de.resume(folder, client, topology=followed(out, executors=4))
-        assert again.metrics()["executor"].nunique() == 4
+        wait_until(lambda: again.metrics()["executor"].nunique() == 4, "four executors report")
         again.wait(60, progress=False)
         assert counted(again) == expected()
         assert_each_row_once(out)
         assert newest(again) > number
+    table = de.read_state(folder, "followed").to_pylist()
+    assert {row["k"]: (row["n"], row["sum"], row["low"], row["high"]) for row in table} == expected()
 
 
 def test_job_without_a_complete_checkpoint_restarts_from_the_beginning(small_cluster, wait_until, tmp_path):
