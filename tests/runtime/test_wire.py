@@ -399,7 +399,7 @@ class Anything:
     def _take(self, *arguments):
         self.taken += 1
 
-    receive_message = accept = release = input_ended = receive_watermark = _take
+    receive_message = accept = release = input_ended = receive_watermark = receive_barrier = _take
 
 
 def real_packets():
