@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from dask_elastic.runtime.client.job import Job, job, jobs
     from dask_elastic.runtime.client.read_queue import read_queue
     from dask_elastic.runtime.client.recordings import load_snapshots, save_snapshots
+    from dask_elastic.runtime.client.resume import resume
     from dask_elastic.runtime.client.retire import retire
     from dask_elastic.runtime.client.submit import submit
     from dask_elastic.state import List, Map, Value
@@ -46,6 +47,7 @@ __all__ = [
     "read_queue",
     "read_state",
     "replay",
+    "resume",
     "retire",
     "save_snapshots",
     "sinks",
@@ -69,6 +71,7 @@ _DEFINED_IN = {
     "read_queue": "runtime.client.read_queue",
     "read_state": "checkpoint.read_state",
     "replay": "control.replay",
+    "resume": "runtime.client.resume",
     "retire": "runtime.client.retire",
     "save_snapshots": "runtime.client.recordings",
     "sinks": "connectors",

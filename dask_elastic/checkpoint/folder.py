@@ -9,9 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-import fsspec
 import pyarrow as pa
-from fsspec.implementations.local import LocalFileSystem
 
 from dask_elastic.checkpoint.file_ref import Contents, FileRef, Measured
 from dask_elastic.checkpoint.local_files import LocalFiles
@@ -53,6 +51,10 @@ class CheckpointFolder:
         self._open()
 
     def _open(self) -> None:
+        # Workers import this module with their plugin, and most jobs take no checkpoints.
+        import fsspec
+        from fsspec.implementations.local import LocalFileSystem
+
         try:
             filesystem, root = fsspec.core.url_to_fs(self.url, **self.storage_options)
         except (ImportError, ValueError, TypeError, OSError) as error:

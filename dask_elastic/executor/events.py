@@ -67,6 +67,20 @@ class InputWatermark:
 
 
 @dataclass(frozen=True, slots=True)
+class BarriersAligned:
+    """All inputs have sent the barrier of a checkpoint; the driver holds what comes behind it until `Cut`."""
+
+    checkpoint: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointAbandoned:
+    """A checkpoint was given up: without a cut so far, none is made."""
+
+    checkpoint: int
+
+
+@dataclass(frozen=True, slots=True)
 class FlushDue:
     """Command: flush all remote tasks into the primary copy; `token` identifies the request."""
 
@@ -111,6 +125,8 @@ Event = (
     | TaskEnded
     | InputEnded
     | InputWatermark
+    | BarriersAligned
+    | CheckpointAbandoned
     | FlushDue
     | NodeLeft
     | NodeReturned

@@ -8,9 +8,11 @@ import numpy as np
 
 from dask_elastic.executor import events
 from dask_elastic.executor import instructions as do
+from dask_elastic.executor.control_records.cuts import Cuts
+from dask_elastic.executor.control_records.inputs import Inputs
+from dask_elastic.executor.control_records.watermarks import Watermarks
 from dask_elastic.executor.cores import Cores
-from dask_elastic.executor.flushes import TRIM, Flushes
-from dask_elastic.executor.inputs import Inputs
+from dask_elastic.executor.flushes import TRIM, Flushes, trim_request
 from dask_elastic.executor.limits import ExecutorLimits
 from dask_elastic.executor.link import Links
 from dask_elastic.executor.measures import ExecutorMeasure, Measures
@@ -19,10 +21,9 @@ from dask_elastic.executor.piece import Block, Receipt, Replay
 from dask_elastic.executor.primary_state import PrimaryState
 from dask_elastic.executor.recovery import Recovery, RecoveryRecord
 from dask_elastic.executor.routes import Routes
-from dask_elastic.executor.task import REMOTE_WINDOW, Task
+from dask_elastic.executor.task import REMOTE_WINDOW, Task, first_tasks
 from dask_elastic.executor.task_queue import Item, Work
 from dask_elastic.executor.task_status import TaskStatus
-from dask_elastic.executor.watermarks import Watermarks
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.vocab.batch import Batch
 from dask_elastic.vocab.errors import ProtocolError
@@ -86,12 +87,13 @@ class ElasticExecutor:
         self.limits = limits or ExecutorLimits()
         self.lock = make_lock()
         self.store = PrimaryState(space.shards, space.shard_of, make_lock)
-        self.routes = Routes(space, self._first_tasks(home, cores))
+        self.routes = Routes(space, first_tasks(home, cores, self.limits.pending_bytes))
         self.moves = Moves(self.routes, self.store, self.limits.patience)
         self.cores = Cores(self.routes, self.moves, home, self.limits.threshold, self.limits.pending_bytes)
         self.recovery = Recovery(identity, self.routes)
         self.measures = Measures(space.shards)
         self.flushes = Flushes()
+        self.cuts = Cuts()
         self.finished = False
         self.task_ended: Callable[[], None] = lambda: None
         self.links = Links(self.routes, self.lock)
@@ -103,12 +105,6 @@ class ElasticExecutor:
         for shard, owner in enumerate(self.routes.table.owner.tolist()):
             if self.routes.tasks[owner].at_home:
                 self.store.grant(shard, owner)
-
-    def _first_tasks(self, home: int, cores: Mapping[int, int]) -> list[Task]:
-        nodes = sorted((node for node in cores if cores[node]), key=lambda node: (node != home, node))
-        places = [node for node in nodes for _ in range(cores[node])] or [home]
-        limit = self.limits.pending_bytes
-        return [Task(number, node, node == home, limit) for number, node in enumerate(places)]
 
     def start(self) -> list[do.Instruction]:
         """Start the first tasks, each with its first shards."""
@@ -240,7 +236,7 @@ class ElasticExecutor:
                 instructions += self._proceed(now)
             if not owner.at_home:
                 instructions += [do.Wake(t) for t in self.routes.wake(owner)]
-                instructions += self._trim_request(owner)
+                instructions += trim_request(owner)
             if work.replay is not Replay.NONE and self.recovery.done(work.rows, now):
                 instructions += self._flush_progress(self.flushes.replayed(self.routes.tasks.values()))
             return instructions + self._finish()
@@ -278,7 +274,7 @@ class ElasticExecutor:
                 return []
         if message.state is not None:
             # Installing takes long: not under the lock that every batch takes.
-            self.store.install(message.state)
+            self.store.install(message.state, dirty=self.store.track_dirty)
         with self.lock:
             if isinstance(message, LabelReturned):
                 sender.pending.leave(message.shard, message.through)
@@ -291,14 +287,7 @@ class ElasticExecutor:
                 sender.pending.flush_arrived()
             wakes: list[do.Instruction] = [do.Wake(task) for task in self.routes.wake(sender)]
             progress = self._flush_progress(self.flushes.arrived(message.task, message.token))
-            return wakes + self._trim_request(sender) + progress
-
-    @staticmethod
-    def _trim_request(task: Task) -> list[do.Instruction]:
-        """Request a flush before the pending queue of a remote task is full."""
-        if task.pending is None or not task.pending.request_flush():
-            return []
-        return [do.RequestFlush(task.number, task.node, TRIM)]
+            return wakes + trim_request(sender) + progress
 
     def _node_left(self, event: events.NodeLeft, now: float) -> list[do.Instruction]:
         """Fail over the tasks of a lost node: other tasks get their shards and replay what was not flushed."""
@@ -368,6 +357,10 @@ class ElasticExecutor:
                 self.cores.lost_nodes.discard(node)
                 self.links.restore(node)
                 return []
+            case events.BarriersAligned(checkpoint):
+                self.cuts.begin(checkpoint)
+            case events.CheckpointAbandoned(checkpoint):
+                self.cuts.give_up(checkpoint)
             case events.InputEnded(origin):
                 self.inputs.end(origin)
             case events.InputWatermark(watermark):
@@ -393,19 +386,24 @@ class ElasticExecutor:
         return self.cores.proceed(now)
 
     def _finish(self) -> list[do.Instruction]:
-        """Emit the watermark that is due; when all inputs have ended and no row is left, request the last flush."""
+        """Emit the watermark that is due; once no row is left, request the flush for a cut, and at the end the last."""
         due = self.watermarks.due()
+        if (token := self.cuts.flush_due(self._pending_rows)) is not None:
+            due += self._flush(token)
         if self.inputs.open or self._pending_rows or self._final_flush_requested:
             return due
         self._final_flush_requested = True
         return due + self._flush(FINAL_FLUSH)
 
     def _flush_progress(self, instructions: Sequence[do.Instruction]) -> list[do.Instruction]:
-        final = do.FlushComplete(FINAL_FLUSH)
-        if final not in instructions:
-            return list(instructions)
-        self.finished = True
-        return [i for i in instructions if i != final] + [do.Finished()]
+        return [self._after_flush(i) if isinstance(i, do.FlushComplete) else i for i in instructions]
+
+    def _after_flush(self, complete: do.FlushComplete) -> do.Instruction:
+        if complete.token == FINAL_FLUSH:
+            self.finished = True
+            return do.Finished()
+        checkpoint = self.cuts.flushed(complete.token)
+        return complete if checkpoint is None else do.Cut(checkpoint)
 
     # measures
 

@@ -78,3 +78,10 @@ class Flushes:
         for token in complete:
             del self._open[token]
         return [FlushComplete(token) for token in complete]
+
+
+def trim_request(task: Task) -> list[Instruction]:
+    """Request a flush of a remote task before its pending queue is full."""
+    if task.pending is None or not task.pending.request_flush():
+        return []
+    return [RequestFlush(task.number, task.node, TRIM)]

@@ -84,4 +84,13 @@ class FlushComplete:
     token: int
 
 
-Instruction = Wake | Run | Release | StartTask | InstallState | RequestFlush | FlushComplete | EmitWatermark | Finished
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The primary copy has exactly the rows before the barriers of a checkpoint: copy it, then pass the barrier on."""
+
+    checkpoint: int
+
+
+Instruction = (
+    Wake | Run | Release | StartTask | InstallState | RequestFlush | FlushComplete | EmitWatermark | Cut | Finished
+)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from dask_elastic.executor.watermarks import Span
+from dask_elastic.executor.control_records.watermarks import Span
 from dask_elastic.routing.gather import take_rows
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.routing.split import count_by_shard, order_by_shard, order_few_by_shard

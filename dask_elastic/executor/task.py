@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Mapping
 
 from dask_elastic.executor.pending import Pending
 from dask_elastic.executor.task_queue import TaskQueue, Work
@@ -105,3 +106,20 @@ class Task:
         self._hops.append(now - self.sent_at.pop(number) - busy - waited)
         hop = sorted(self._hops)[len(self._hops) // 2]
         self.window = min(REMOTE_WINDOW + max(0, math.ceil(hop / unit)), MOST_IN_FLIGHT)
+
+
+def first_tasks(home: int, cores: Mapping[int, int], pending_bytes: int) -> list[Task]:
+    """Return the tasks with which an executor starts, those at home first; one at home if it has no cores.
+
+    Parameters
+    ----------
+    home : int
+        The executor's home.
+    cores : mapping of int to int
+        Its cores, by node.
+    pending_bytes : int
+        Bound of the pending queue of a remote task.
+    """
+    nodes = sorted((node for node in cores if cores[node]), key=lambda node: (node != home, node))
+    places = [node for node in nodes for _ in range(cores[node])] or [home]
+    return [Task(number, node, node == home, pending_bytes) for number, node in enumerate(places)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dask_elastic.simulator.checkpoint_commands import CheckpointCommands
+from dask_elastic.simulator.checkpoints import SimulatedCheckpoint
 from dask_elastic.simulator.disturbances import (
     Balance,
     Cores,
@@ -21,6 +23,7 @@ from dask_elastic.simulator.world_options import WorldOptions
 
 __all__ = [
     "Balance",
+    "CheckpointCommands",
     "Cores",
     "Disturbance",
     "Disturber",
@@ -30,6 +33,7 @@ __all__ = [
     "Outage",
     "Placement",
     "Schedule",
+    "SimulatedCheckpoint",
     "World",
     "WorldOptions",
     "random_disturbances",

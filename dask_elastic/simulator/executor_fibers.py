@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, closing
 
 from dask_elastic.executor import events
 from dask_elastic.executor import instructions as do
-from dask_elastic.executor.drivers.executor_driver import ExecutorDriver
+from dask_elastic.executor.drivers.executor_driver import ControlRecord, ExecutorDriver
 from dask_elastic.executor.drivers.steps import Steps
 from dask_elastic.executor.executor import ElasticExecutor
 from dask_elastic.executor.piece import Block
@@ -17,6 +17,7 @@ from dask_elastic.simulator.fiber import Bell, Condition, FiberLock, FiberSteps,
 from dask_elastic.simulator.surroundings import Surroundings
 from dask_elastic.topology.component import Component
 from dask_elastic.vocab import messages as m
+from dask_elastic.vocab.barrier import Barrier
 from dask_elastic.vocab.batch import Batch, Delivery
 from dask_elastic.vocab.errors import ProtocolError
 from dask_elastic.vocab.identity import ExecutorId
@@ -119,9 +120,17 @@ class ExecutorFibers:
         """Change the executor's cores; see `ExecutorDriver.set_cores`."""
         yield from self.drive(self.driver.set_cores(change, NumberedCores(cores, change)))
 
-    def receive_watermark(self, watermark: Watermark) -> FiberSteps:
-        """Take a watermark of an upstream instance."""
-        yield from self.handle(events.InputWatermark(watermark))
+    def receive_record(self, origin: ExecutorId, record: ControlRecord) -> FiberSteps:
+        """Take a control record of an upstream instance."""
+        yield from self.drive(self.driver.receive_record(origin, record))
+
+    def begin_checkpoint(self, checkpoint: int) -> FiberSteps:
+        """Begin a checkpoint."""
+        yield from self.drive(self.driver.begin_checkpoint(checkpoint))
+
+    def abandon_checkpoint(self, checkpoint: int) -> FiberSteps:
+        """Give up a checkpoint."""
+        yield from self.drive(self.driver.abandon_checkpoint(checkpoint))
 
     def receive(self, node: int, stamp: m.Stamp, message: m.ToHome) -> FiberSteps:
         """Take a message of a remote task, unless it is stale or a repetition."""
@@ -190,6 +199,15 @@ class ExecutorFibers:
     def emit_watermark(self, watermark: Watermark) -> FiberSteps:
         """Send a watermark to the next receivers."""
         yield from self.world.emit_watermark(watermark)
+
+    def cut(self, checkpoint: int) -> None:
+        """Copy the state for a checkpoint."""
+        self.world.record("{} is cut for checkpoint {}", self.identity, checkpoint)
+        self.world.checkpoints.cut(checkpoint, self.identity, self.executor.store)
+
+    def emit_barrier(self, barrier: Barrier) -> FiberSteps:
+        """Send a barrier to the next receivers."""
+        yield from self.world.emit_barrier(barrier)
 
     def finished(self) -> FiberSteps:
         """Tell the next receivers that the executor has delivered its last output."""

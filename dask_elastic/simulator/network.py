@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from dask_elastic.simulator.fiber import FiberSteps
 from dask_elastic.simulator.schedule import Schedule
+from dask_elastic.vocab.barrier import Barrier
 from dask_elastic.vocab.batch import Batch
 from dask_elastic.vocab.errors import ProtocolError
 from dask_elastic.vocab.identity import ExecutorId
@@ -56,6 +57,14 @@ class EventTime:
 
 
 @dataclass(frozen=True, slots=True)
+class BarrierPacket:
+    """A barrier of an upstream instance."""
+
+    target: ExecutorId
+    barrier: Barrier
+
+
+@dataclass(frozen=True, slots=True)
 class Message:
     """A message between a home and its remote tasks; `sender` is the sending node."""
 
@@ -65,7 +74,7 @@ class Message:
     message: ToRemote | ToHome
 
 
-Packet: TypeAlias = Rows | Credit | End | EventTime | Message
+Packet: TypeAlias = Rows | Credit | End | EventTime | BarrierPacket | Message
 Receive: TypeAlias = Callable[[int, Packet], FiberSteps]
 
 

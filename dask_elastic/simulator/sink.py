@@ -6,12 +6,17 @@ from collections import deque
 
 import pyarrow as pa
 
-from dask_elastic.executor.inputs import Inputs
+from dask_elastic.executor.control_records.alignment import Alignment
+from dask_elastic.executor.control_records.inputs import Inputs
 from dask_elastic.simulator.fiber import FiberSteps
 from dask_elastic.simulator.surroundings import Surroundings
+from dask_elastic.vocab.barrier import Barrier
 from dask_elastic.vocab.batch import Batch
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.watermark import Watermark
+
+Waiting = tuple[ExecutorId, Batch | Watermark | Barrier | None, int]
+"""Who has sent it; a batch, a control record, or None for the end; and the bytes of credit."""
 
 
 class SimulatedSink:
@@ -37,7 +42,8 @@ class SimulatedSink:
         self.identity = identity
         self.received: list[tuple[int, pa.RecordBatch]] = []
         self.inputs = inputs
-        self._waiting: deque[tuple[ExecutorId, Batch | Watermark | None, int]] = deque()
+        self._alignment: Alignment[Waiting] = Alignment(inputs.open)
+        self._waiting: deque[Waiting | int] = deque()
         world.spawn(str(identity), self._run())
 
     def offer(self, origin: ExecutorId, batch: Batch, nbytes: int) -> None:
@@ -48,22 +54,62 @@ class SimulatedSink:
         """Take a watermark of an upstream instance."""
         self._waiting.append((watermark.origin, watermark, 0))
 
+    def receive_barrier(self, barrier: Barrier) -> None:
+        """Take a barrier of an upstream instance."""
+        self._waiting.append((barrier.origin, barrier, 0))
+
     def input_ended(self, origin: ExecutorId) -> None:
         """Take the end of an upstream instance."""
         self._waiting.append((origin, None, 0))
 
+    def begin_checkpoint(self, checkpoint: int) -> None:
+        """Begin a checkpoint."""
+        self._waiting.append(checkpoint)
+
+    def abandon_checkpoint(self, checkpoint: int) -> None:
+        """Give up a checkpoint."""
+        self._waiting.append(-checkpoint)
+
     def _run(self) -> FiberSteps:
-        while self.inputs.open:
+        ended = False
+        while True:
             yield lambda: bool(self._waiting)
-            origin, item, nbytes = self._waiting.popleft()
-            match item:
-                case None:
-                    self.inputs.end(origin)
-                case Watermark():
-                    self.world.event_times.note(self.inputs, item)
-                    self.inputs.advance(item)
-                case Batch():
-                    self.world.event_times.check(self.inputs, origin, item.rows)
-                    self.received.append((self.world.schedule.steps, item.rows))
-                    self.world.release(origin, self.identity, nbytes)
-        yield from self.world.instance_ended(self.identity)
+            taken = self._waiting.popleft()
+            if isinstance(taken, int):
+                self._hear(taken)
+            elif self._alignment.admit(taken[0], taken):
+                self._take(taken)
+            for _, held in self._alignment.released():
+                self._take(held)
+            if not self.inputs.open and not ended:
+                ended = True
+                yield from self.world.instance_ended(self.identity)
+
+    def _hear(self, told: int) -> None:
+        if told < 0:
+            self._alignment.passed(-told)
+            return
+        self._alignment.begin(told)
+        self._prepare(self._alignment.completed())
+
+    def _take(self, taken: Waiting) -> None:
+        origin, item, nbytes = taken
+        match item:
+            case None:
+                self.inputs.end(origin)
+                self._prepare(self._alignment.ended(origin))
+            case Watermark():
+                self.world.event_times.note(self.inputs, item)
+                self.inputs.advance(item)
+            case Barrier():
+                self._alignment.begin(item.checkpoint)
+                self._prepare(self._alignment.barrier(item))
+            case Batch():
+                self.world.event_times.check(self.inputs, origin, item.rows)
+                self.received.append((self.world.schedule.steps, item.rows))
+                self.world.release(origin, self.identity, nbytes)
+
+    def _prepare(self, checkpoint: int | None) -> None:
+        if checkpoint is not None:
+            self.world.checkpoints.received(checkpoint, self.identity, self.received)
+            self._alignment.passed(checkpoint)

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from dask_elastic.executor.drivers.steps import Steps
 from dask_elastic.executor.processor import Processor
+from dask_elastic.simulator.checkpoints import SimulatedCheckpoints
 from dask_elastic.simulator.event_times import EventTimes
 from dask_elastic.simulator.fiber import Condition, FiberSteps
 from dask_elastic.simulator.ledger import Ledger
@@ -15,6 +16,7 @@ from dask_elastic.simulator.schedule import Schedule
 from dask_elastic.simulator.world_options import WorldOptions
 from dask_elastic.state.store import KeyedStore
 from dask_elastic.topology.component import Component
+from dask_elastic.vocab.barrier import Barrier
 from dask_elastic.vocab.batch import Delivery
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.messages import Stamp, ToHome, ToRemote
@@ -30,6 +32,7 @@ class Surroundings(Protocol):
     network: Network
     ledger: Ledger
     event_times: EventTimes
+    checkpoints: SimulatedCheckpoints
 
     @property
     def now(self) -> float:
@@ -72,6 +75,10 @@ class Surroundings(Protocol):
 
     def emit_watermark(self, watermark: Watermark) -> FiberSteps:
         """Send a watermark to the next receivers."""
+        ...
+
+    def emit_barrier(self, barrier: Barrier) -> FiberSteps:
+        """Send a barrier to the next receivers."""
         ...
 
     def instance_ended(self, identity: ExecutorId) -> FiberSteps:

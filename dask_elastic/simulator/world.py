@@ -7,42 +7,40 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from dask_elastic.executor import events
+from dask_elastic.executor.control_records.inputs import Inputs, timed_components
+from dask_elastic.executor.control_records.source_clock import SourceClock
 from dask_elastic.executor.drivers.steps import Steps
 from dask_elastic.executor.emitter import Emitter
 from dask_elastic.executor.error_policy import ErrorPolicy, FailedRows
-from dask_elastic.executor.inputs import Inputs, timed_components
 from dask_elastic.executor.processor import Processor
 from dask_elastic.executor.remote import RemotePart
-from dask_elastic.executor.source_clock import SourceClock
 from dask_elastic.routing.keyspace import KeySpace
+from dask_elastic.simulator.checkpoints import SimulatedCheckpoint, SimulatedCheckpoints, SourceStanding
 from dask_elastic.simulator.credit import Credits
 from dask_elastic.simulator.event_times import EventTimes
 from dask_elastic.simulator.executor_fibers import ExecutorFibers, FollowedExecutor
 from dask_elastic.simulator.fiber import Condition, FiberSteps
 from dask_elastic.simulator.invariants import Invariants
 from dask_elastic.simulator.ledger import Ledger
-from dask_elastic.simulator.network import Credit, End, EventTime, Message, Network, Packet, Rows
+from dask_elastic.simulator.network import BarrierPacket, Credit, End, EventTime, Message, Network, Packet, Rows
 from dask_elastic.simulator.placement import Placement
 from dask_elastic.simulator.remote_fibers import RemoteFibers
 from dask_elastic.simulator.schedule import Schedule
 from dask_elastic.simulator.sink import SimulatedSink
+from dask_elastic.simulator.source import SimulatedSource
 from dask_elastic.simulator.world_options import WorldOptions
 from dask_elastic.state.store import KeyedStore
 from dask_elastic.topology.component import Component
 from dask_elastic.topology.operators import Compute, SinkOperator, SourceOperator
-from dask_elastic.topology.source import SourceContext
+from dask_elastic.vocab.barrier import Barrier
 from dask_elastic.vocab.batch import Batch, Delivery
-from dask_elastic.vocab.errors import ElasticError, MoveRefused, PlanningError, ProtocolError, SourceError
+from dask_elastic.vocab.errors import ElasticError, MoveRefused, PlanningError, ProtocolError
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.lock import NoLock
 from dask_elastic.vocab.messages import Done, Flush, LabelReturned, Outputs, Stamp, StartTask, ToHome, ToRemote
 from dask_elastic.vocab.watermark import Watermark
-
-REST_STEPS = 60
-"""The most steps for which a source is idle."""
 
 
 class World:
@@ -58,6 +56,8 @@ class World:
         The source of all randomness; the same generator gives the same run.
     options : WorldOptions, optional
         How it runs.
+    restore : SimulatedCheckpoint, optional
+        Where it begins.
 
     Notes
     -----
@@ -71,7 +71,11 @@ class World:
         placement: Placement,
         random: np.random.Generator,
         options: WorldOptions | None = None,
+        restore: SimulatedCheckpoint | None = None,
     ):
+        self.restore = restore or SimulatedCheckpoint(0)
+        self.checkpoints = SimulatedCheckpoints()
+        self.sources: dict[ExecutorId, SimulatedSource] = {}
         self.options = options or WorldOptions()
         self.placement = placement
         self.components = {component.name: component for component in components}
@@ -79,7 +83,6 @@ class World:
         self.network = Network(self.schedule, self._receive, self.options.repeats)
         self.ledger = Ledger(self.options.order)
         self.event_times = EventTimes(self.options.event_time)
-        self.clocks: dict[ExecutorId, SourceClock] = {}
         self._timed = timed_components(components)
         self.dead_letters: list[FailedRows] = []
         self.homes: dict[ExecutorId, ExecutorFibers] = {}
@@ -97,8 +100,10 @@ class World:
         }
         for component in components:
             self._build(component)
-        for home in self.homes.values():
+        for identity, home in self.homes.items():
             home.begin()
+            if identity in self.restore.executors:
+                self.command(identity, events.SetCores(placement.cores[identity.component][identity.index]))
 
     # building
 
@@ -110,21 +115,37 @@ class World:
             case SourceOperator() as operator:
                 for identity in self.placement.instances(name):
                     self.open.add(identity)
-                    self.spawn(str(identity), self._run_source(identity, operator, component))
+                    node = self.placement.node_of(identity)
+                    emitter = Emitter(name, component.outputs, self.spaces, self._error_policy(), node)
+                    standing = self.restore.sources.get(identity, SourceStanding())
+                    instances = len(self.placement.homes[name])
+                    source = SimulatedSource(self, identity, operator, instances, emitter, standing)
+                    self.sources[identity] = source
+                    self.checkpoints.add(identity)
             case Compute():
                 for identity in self.placement.instances(name):
                     self.open.add(identity)
                     node, cores = self.placement.node_of(identity), self.placement.cores[name][identity.index]
                     space, limits = self.spaces[name], self.options.limits
-                    executor = FollowedExecutor(identity, space, node, cores, inputs, limits=limits, timed=timed)
+                    cut = self.restore.executors.get(identity)
+                    first = cores if cut is None else {node: max(1, cores.get(node, 0))}
+                    executor = FollowedExecutor(identity, space, node, first, inputs, limits=limits, timed=timed)
+                    if cut is not None and cut.state is not None:
+                        executor.store.install(cut.state)
+                        executor.store.input_schema = cut.input_schema
+                    executor.store.track_dirty = True
                     self.homes[identity] = ExecutorFibers(self, executor, component)
+                    self.checkpoints.add(identity)
             case SinkOperator():
                 for node in sorted({self.placement.node_of(i) for i in inputs}):
                     identity = ExecutorId(name, node)
                     self.open.add(identity)
                     here = [i for i in inputs if self.placement.node_of(i) == node]
                     timed_here = [i for i in timed if self.placement.node_of(i) == node]
-                    self.sinks[identity] = SimulatedSink(self, identity, Inputs(identity, here, timed_here))
+                    sink = SimulatedSink(self, identity, Inputs(identity, here, timed_here))
+                    sink.received.extend(self.restore.sinks.get(identity, ()))
+                    self.sinks[identity] = sink
+                    self.checkpoints.add(identity)
 
     def processor(self, component: Component, task: int, store: KeyedStore, home: int) -> Processor:
         """Return the logic of a task."""
@@ -133,58 +154,12 @@ class World:
     def _error_policy(self) -> ErrorPolicy:
         return ErrorPolicy(self.options.on_error, self.dead_letters.append)
 
-    def _run_source(self, identity: ExecutorId, operator: SourceOperator, component: Component) -> FiberSteps:
-        emitter = Emitter(
-            component.name, component.outputs, self.spaces, self._error_policy(), self.placement.node_of(identity)
-        )
-        clock = self._clock(identity, operator)
-        for rows in self._read(identity, operator):
-            yield None
-            if clock is not None:
-                yield from self._emit(clock.begin())
-                self.event_times.leave_source(rows, clock.time)
-            yield from self.deliver(identity, emitter.emit([rows], self.now))
-            if clock is not None:
-                yield from self._emit(clock.sent(rows, self.now))
-                yield from self._rest(clock)
-        yield None
-        if clock is not None:
-            yield from self._emit(clock.end())
-        yield from self.instance_ended(identity)
-
-    def _clock(self, identity: ExecutorId, operator: SourceOperator) -> SourceClock | None:
-        source = operator.source
-        if source.event_time is None:
-            return None
-        clock = self.clocks[identity] = SourceClock(identity, source.event_time, source.slack, idle_after=0.0)
-        return clock
-
-    def _rest(self, clock: SourceClock) -> FiberSteps:
-        if not self.options.rests or self.schedule.draw() >= self.options.rests:
-            return
-        yield from self._emit(clock.quiet(self.now))
-        for _ in range(int(REST_STEPS * self.schedule.draw())):
-            yield None
-
-    def _emit(self, watermark: Watermark | None) -> FiberSteps:
-        if watermark is not None:
-            yield from self.emit_watermark(watermark)
-
-    def _read(self, identity: ExecutorId, operator: SourceOperator) -> Iterator[pa.RecordBatch]:
-        instances = len(self.placement.homes[identity.component])
-        context = SourceContext(identity.index, instances, mailbox=iter(()) if operator.source.pushed else None)
-        try:
-            for rows, _ in operator.source.read(context):
-                yield rows
-        except ElasticError:
-            raise
-        except Exception as error:
-            raise SourceError(
-                f"source {operator.name!r} could not be read: {type(error).__name__}: {error}; fix it, or pass its "
-                "rows instead"
-            ) from error
-
     # surroundings of the parts
+
+    @property
+    def clocks(self) -> dict[ExecutorId, SourceClock]:
+        """The clocks of the sources with event time."""
+        return {identity: source.clock for identity, source in self.sources.items() if source.clock is not None}
 
     @property
     def now(self) -> float:
@@ -295,7 +270,7 @@ class World:
             if target in self.sinks:
                 self.sinks[target].input_ended(identity)
             elif node == source:
-                yield from self.homes[target].handle(events.InputEnded(identity))
+                yield from self.homes[target].receive_record(identity, events.InputEnded(identity))
             else:
                 self.network.send(source, node, End(target, identity))
                 yield None
@@ -308,9 +283,23 @@ class World:
             if target in self.sinks:
                 self.sinks[target].receive_watermark(watermark)
             elif node == source:
-                yield from self.homes[target].receive_watermark(watermark)
+                record = events.InputWatermark(watermark)
+                yield from self.homes[target].receive_record(watermark.origin, record)
             else:
                 self.network.send(source, node, EventTime(target, watermark))
+                yield None
+
+    def emit_barrier(self, barrier: Barrier) -> FiberSteps:
+        """Send a barrier to the next receivers, behind what its origin has delivered."""
+        source = self.placement.node_of(barrier.origin)
+        for target, node in self._next(barrier.origin):
+            self.record("{} to {}", barrier, target)
+            if target in self.sinks:
+                self.sinks[target].receive_barrier(barrier)
+            elif node == source:
+                yield from self.homes[target].receive_record(barrier.origin, barrier)
+            else:
+                self.network.send(source, node, BarrierPacket(target, barrier))
                 yield None
 
     def _next(self, identity: ExecutorId) -> Iterator[tuple[ExecutorId, int]]:
@@ -330,9 +319,12 @@ class World:
             case Credit(target, origin, nbytes):
                 self._credit(origin, target).release(nbytes)
             case End(target, origin):
-                yield from self.homes[target].handle(events.InputEnded(origin))
+                yield from self.homes[target].receive_record(origin, events.InputEnded(origin))
             case EventTime(target, watermark):
-                yield from self.homes[target].receive_watermark(watermark)
+                record = events.InputWatermark(watermark)
+                yield from self.homes[target].receive_record(watermark.origin, record)
+            case BarrierPacket(target, barrier):
+                yield from self.homes[target].receive_record(barrier.origin, barrier)
             case Message():
                 yield from self._receive_message(node, packet)
 

@@ -45,6 +45,22 @@ class StateRows:
         return len(self.hashes)
 
 
+@dataclass(frozen=True)
+class StateCut:
+    """What a checkpoint stores of a store: some shards in full, of the others the changes since the last cut.
+
+    Parameters
+    ----------
+    full : StateRows
+        All keys of the shards that are stored in full.
+    changes : StateRows
+        The keys of the other shards that have changed, with tombstones.
+    """
+
+    full: StateRows
+    changes: StateRows
+
+
 def encode(state: StateRows) -> pa.RecordBatch:
     """Encode state as a record batch that contains all that `KeyedStore.install` needs.
 

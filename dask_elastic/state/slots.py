@@ -23,6 +23,9 @@ TOMBSTONE: state deleted since the last extract. DIRTY: state changed since then
 state, the upper one if the next extract of changes must include the slot.
 """
 
+Counts: TypeAlias = npt.NDArray[np.int64]
+"""A number for each shard."""
+
 Column: TypeAlias = Any
 """The values of one field: an ndarray, or a `Ragged` for a ragged field."""
 
@@ -152,6 +155,19 @@ class SlotArrays:
         sample = live[:: max(1, len(live) // _SAMPLE)]
         pickled = sum(_size(value) for column in objects for value in column[sample])
         return fixed + pickled / max(1, len(sample))
+
+    def counts(self, shards: int) -> tuple[Counts, Counts]:
+        """Return, for each of `shards` shards, how many slots have changed since the last extract, and are live."""
+        marks, of = self.marks[: self.used], self.shards[: self.used]
+        changed, live = (np.bincount(of[(marks & bit) != 0], minlength=shards) for bit in (TOMBSTONE, LIVE))
+        return changed, live
+
+    def bytes_by_shard(self, shards: int, key_bytes: float) -> Counts:
+        """Return the bytes of the live slots of each of `shards` shards, with `key_bytes` for the columns of a key."""
+        live = np.flatnonzero(self.marks[: self.used] & LIVE)
+        of = self.shards.take(live)
+        lists = np.bincount(of, self.list_bytes(live), shards)
+        return (np.bincount(of, minlength=shards) * (self.slot_bytes() + key_bytes) + lists).astype(np.int64)
 
     def list_bytes(self, slots: Slots) -> npt.NDArray[np.float64]:
         """Return the bytes of each slot's lists; objects are measured on a sample."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -10,14 +10,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dask_elastic.state.codec import StateRows, decode, encode
+from dask_elastic.state.codec import StateCut, StateRows, decode, encode
 from dask_elastic.state.declaration import difference
 from dask_elastic.state.index import Slots, Words, make_index
 from dask_elastic.state.key_columns import KeyColumns, plain
 from dask_elastic.state.key_table import KeyTable, MakeIndex, distinct_keys
 from dask_elastic.state.session import Session
 from dask_elastic.state.shard_owners import ShardOwners
-from dask_elastic.state.slots import DIRTY, EMPTY, LIVE, TOMBSTONE, Column, SlotArrays
+from dask_elastic.state.slots import DIRTY, EMPTY, LIVE, TOMBSTONE, Column, Counts, SlotArrays
 from dask_elastic.topology.aggregates.field import Field
 from dask_elastic.vocab.errors import SchemaMismatch, StateError
 from dask_elastic.vocab.lock import MakeLock, NoLock
@@ -287,6 +287,27 @@ class KeyedStore(ShardOwners):
             state = self._copy(shards, dirty_only=False, clear=False)
         return state.keys, list(state.values)
 
+    def cut(self, choose: Callable[[Counts, Counts], Collection[int]]) -> StateCut | None:
+        """Copy the state of some shards in full, and of the others what has changed; clears all marks.
+
+        Parameters
+        ----------
+        choose : callable
+            Gets the number of changed and of live keys of each shard, and returns the shards to copy in full.
+
+        Returns
+        -------
+        StateCut or None
+            The copy; None if nothing is declared yet.
+        """
+        with self._lock:
+            if self._keys is None:
+                return None
+            full = choose(*self.slots.counts(self.shards))
+            rest = np.setdiff1d(np.arange(self.shards), [*full]) if full else None
+            complete = self._copy(full, dirty_only=False, clear=True)
+            return StateCut(complete, self._copy(rest, dirty_only=True, clear=True))
+
     def _copy(self, shards: Iterable[int] | None, dirty_only: bool, clear: bool) -> StateRows:
         candidates = self._of_shards(shards)
         with self._all_gates():
@@ -379,40 +400,16 @@ class KeyedStore(ShardOwners):
             self.layout += 1
 
     def shard_bytes(self) -> npt.NDArray[np.int64]:
-        """Return the approximate bytes of each shard's live keys; objects are measured on a sample.
-
-        Returns
-        -------
-        ndarray of int64
-            Bytes per shard.
-        """
+        """Return the approximate bytes of each shard's live keys; objects are measured on a sample."""
         with self._lock:
-            used = self.slots.used
-            if used == 0 or self._keys is None:
+            if self.slots.used == 0 or self._keys is None:
                 return np.zeros(self.shards, np.int64)
-            live = np.flatnonzero(self.slots.marks[:used] & LIVE)
-            shards = self.slots.shards.take(live)
-            keys = np.bincount(shards, minlength=self.shards)
             with self._all_gates():
-                per_slot = self.slots.slot_bytes()
-                lists = np.bincount(shards, self.slots.list_bytes(live), self.shards)
-            return (keys * (per_slot + self._keys.nbytes / used) + lists).astype(np.int64)
+                return self.slots.bytes_by_shard(self.shards, self._keys.nbytes / self.slots.used)
 
-    def state_bytes(self, shards: Iterable[int] | None = None) -> int:
-        """Return the approximate bytes of the live keys of some shards, or of all.
-
-        Parameters
-        ----------
-        shards : iterable of int, optional
-            The shards; all by default.
-
-        Returns
-        -------
-        int
-            Bytes.
-        """
-        sizes = self.shard_bytes()
-        return int(sizes.sum() if shards is None else sizes[self.require_shards(shards)].sum())
+    def state_bytes(self) -> int:
+        """Return the approximate bytes of all live keys."""
+        return int(self.shard_bytes().sum())
 
     def __len__(self) -> int:
         with self._lock:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dask_elastic.executor.inputs import Inputs, timed_components
+from dask_elastic.executor.control_records.inputs import Inputs, timed_components
 from dask_elastic.topology import Sink, Source, Topology, build_components
 from dask_elastic.topology import aggregate as agg
 from dask_elastic.vocab.errors import ProtocolError

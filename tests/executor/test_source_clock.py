@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dask_elastic.executor.source_clock import SourceClock
+from dask_elastic.executor.control_records.source_clock import SourceClock
 from dask_elastic.vocab.errors import SourceError
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.watermark import Watermark

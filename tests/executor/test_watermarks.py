@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dask_elastic.executor.inputs import Inputs
-from dask_elastic.executor.watermarks import Watermarks
+from dask_elastic.executor.control_records.inputs import Inputs
+from dask_elastic.executor.control_records.watermarks import Watermarks
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.lock import NoLock
 from dask_elastic.vocab.watermark import Watermark

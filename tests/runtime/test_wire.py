@@ -248,6 +248,7 @@ STALE = {
     "credit": [["credit", ["job", 3], "c", 0, "s", 1, 77, True]],
     "end": [end()],
     "watermark": [WATERMARK],
+    "barrier": [["barrier", ["job", 3], "c", 0, "s", 1, 7]],
     "beat": [["beat"]],
     "schema": [["schema"]],
     **{
@@ -341,6 +342,7 @@ def test_invalid_message_fails_its_job_and_next_message_is_read(ingress, job_par
         packed(["batch", ["job", 3], "c"]),
         packed(["end", ["job", 3, 4], "c", 0, "s", 1]),
         packed(["watermark", ["job", 3], "c", 0, "s", 1, "noon", False]),
+        packed(["barrier", ["job", 3], "c", 0, "s", 1, "seventh"]),
         packed(["schema"]),
         Packet([pack([(["schema"], 1)], FIRST), b"no schema"]),
     ],
@@ -397,7 +399,7 @@ class Anything:
     def _take(self, *arguments):
         self.taken += 1
 
-    receive_message = accept = release = input_ended = receive_watermark = _take
+    receive_message = accept = release = input_ended = receive_watermark = receive_barrier = _take
 
 
 def real_packets():

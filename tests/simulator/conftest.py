@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
-pytest.register_assert_rewrite("followed_job", "racing", "saturated", "scenario", "timed_scenario")
+pytest.register_assert_rewrite(
+    "checkpointed_scenario", "followed_job", "racing", "saturated", "scenario", "timed_scenario"
+)
 sys.path.insert(0, str(Path(__file__).parent))
-import racing  # noqa: E402, F401  imported by path
+import checkpointed_scenario  # noqa: E402, F401  imported by path
+import racing  # noqa: E402, F401
 import saturated  # noqa: E402, F401
 import scenario  # noqa: E402, F401
 import timed_scenario  # noqa: E402, F401

@@ -27,8 +27,9 @@ class Numbers(Source):
         self.batches = batches
 
     def read(self, context):
-        for number, rows in enumerate(self.batches[context.instance]):
-            yield rows, number
+        start = context.offset or 0
+        for number, rows in enumerate(self.batches[context.instance][start:], start):
+            yield rows, number + 1
 
 
 class UnopenedSink(Sink):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from timed_scenario import TimedScenario
 
-from dask_elastic.executor.inputs import Inputs
+from dask_elastic.executor.control_records.inputs import Inputs
+from dask_elastic.executor.control_records.source_clock import SourceClock
+from dask_elastic.executor.control_records.watermarks import Watermarks
 from dask_elastic.executor.piece import Receipt
 from dask_elastic.executor.recovery import Recovery
 from dask_elastic.executor.routes import Routes
-from dask_elastic.executor.source_clock import SourceClock
 from dask_elastic.executor.task import Task
-from dask_elastic.executor.watermarks import Watermarks
 
 MOST_SEEDS = 100
 

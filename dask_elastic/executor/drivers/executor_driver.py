@@ -17,6 +17,8 @@ The rules of order, each of which a mutant of the simulator's tests breaks:
 - One thread at a time runs a task at home: its own, or while it sleeps, the one that got its `Run`. Outputs that lack
   credit pass to the task's own thread, which delivers them before it takes anything else.
 - A change of cores that is older than the newest one is refused.
+- What an input sends behind a barrier is held until the barrier has passed: the state is cut, and the barrier is sent
+  on behind all outputs of the rows before it. It is handled in order, before what the input sends later.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from functools import partial
 
 from dask_elastic.executor import events
 from dask_elastic.executor import instructions as do
+from dask_elastic.executor.control_records.alignment import Alignment
 from dask_elastic.executor.drivers.host import Bell, ExecutorHost
 from dask_elastic.executor.drivers.processing import processed
 from dask_elastic.executor.drivers.steps import Steps
@@ -35,12 +38,16 @@ from dask_elastic.executor.processor import Processor
 from dask_elastic.executor.recovery import sent_in_process
 from dask_elastic.executor.task_queue import LabelItem, StopItem, Work
 from dask_elastic.vocab import messages as m
+from dask_elastic.vocab.barrier import Barrier
 from dask_elastic.vocab.batch import Batch, Delivery
 from dask_elastic.vocab.errors import PlanningError
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.lock import MakeLock, NoLock
 
 EmitterItem = m.ToHome | events.NodeLeft | events.NodeReturned
+ControlRecord = Barrier | events.InputWatermark | events.InputEnded
+"""What an input sends beside batches, in one order with them."""
+Held = tuple[Batch, int] | ControlRecord
 
 
 class ExecutorDriver:
@@ -78,6 +85,7 @@ class ExecutorDriver:
         self._leaving: set[int] = set()
         self._newest_change = 0
         self._control = host.lock()
+        self._alignment: Alignment[Held] = Alignment(executor.inputs.open, make_lock)
         self._emitter_queue: deque[EmitterItem] = deque()
         # Items in the emitter's queue, and the one that it is handling.
         self._emitter_backlog = 0
@@ -93,6 +101,49 @@ class ExecutorDriver:
 
     def offer(self, origin: ExecutorId, batch: Batch, nbytes: int) -> Steps[None]:
         """Take a batch; the calling thread splits it by task, without a lock."""
+        if self._alignment.admit(origin, (batch, nbytes)):
+            yield from self._offer(origin, batch, nbytes)
+
+    def receive_record(self, origin: ExecutorId, record: ControlRecord) -> Steps[None]:
+        """Take a control record of an input, behind what it has sent before."""
+        if self._alignment.admit(origin, record):
+            yield from self._handle_record(origin, record)
+
+    def _handle_record(self, origin: ExecutorId, record: ControlRecord) -> Steps[None]:
+        match record:
+            case Barrier(_, checkpoint):
+                yield from self._begin(checkpoint)
+                yield from self._aligned(self._alignment.barrier(record))
+            case events.InputEnded():
+                yield from self.handle(record)
+                yield from self._aligned(self._alignment.ended(origin))
+            case events.InputWatermark():
+                yield from self.handle(record)
+
+    def begin_checkpoint(self, checkpoint: int) -> Steps[None]:
+        """Begin a checkpoint; its barriers may have arrived before, and none will if all inputs have ended."""
+        yield from self._begin(checkpoint)
+        yield from self._aligned(self._alignment.completed())
+
+    def _aligned(self, checkpoint: int | None) -> Steps[None]:
+        if checkpoint is not None:
+            yield from self.handle(events.BarriersAligned(checkpoint))
+
+    def _begin(self, checkpoint: int) -> Steps[None]:
+        before = self._alignment.begin(checkpoint)
+        if before is not None:
+            yield from self.handle(events.CheckpointAbandoned(before))
+
+    def abandon_checkpoint(self, checkpoint: int) -> Steps[None]:
+        """Give up a checkpoint; what is held for it may pass."""
+        yield from self._exclusively(lambda: self._abandoned(checkpoint))
+
+    def _abandoned(self, checkpoint: int) -> list[do.Instruction]:
+        instructions = self.executor.handle(events.CheckpointAbandoned(checkpoint), self.host.now())
+        self._alignment.passed(checkpoint)
+        return instructions
+
+    def _offer(self, origin: ExecutorId, batch: Batch, nbytes: int) -> Steps[None]:
         if batch.rows.num_rows == 0:
             if nbytes:
                 yield partial(self.host.release, origin, nbytes)
@@ -205,6 +256,16 @@ class ExecutorDriver:
             yield from self._carry_out(decide())
         finally:
             self._control.release()
+        if self._alignment.has_released:
+            yield from self._release_held()
+
+    def _release_held(self) -> Steps[None]:
+        """Handle what was held behind barriers that have passed; not under the control lock, since it may run tasks."""
+        for origin, item in self._alignment.released():
+            if isinstance(item, tuple):
+                yield from self._offer(origin, *item)
+            else:
+                yield from self._handle_record(origin, item)
 
     def _settle(self, instructions: list[do.Instruction]) -> Steps[None]:
         """Carry out the instructions of settled work: as an event's, unless they only wake tasks and return credit."""
@@ -234,6 +295,8 @@ class ExecutorDriver:
                     self.host.flushed(token)
                 case do.EmitWatermark():
                     yield from self._emit_watermark()
+                case do.Cut(checkpoint):
+                    yield from self._cut(checkpoint)
                 case do.Finished():
                     yield from self._emit_watermark()
                     yield self.host.finished
@@ -242,6 +305,11 @@ class ExecutorDriver:
         watermark = self.executor.watermarks.take()
         if watermark is not None:
             yield partial(self.host.emit_watermark, watermark)
+
+    def _cut(self, checkpoint: int) -> Steps[None]:
+        yield partial(self.host.cut, checkpoint)
+        yield partial(self.host.emit_barrier, Barrier(self.identity, checkpoint))
+        self._alignment.passed(checkpoint)
 
     def _start_task(self, task: int, node: int, shards: tuple[int, ...]) -> Steps[None]:
         if node == self.executor.home:

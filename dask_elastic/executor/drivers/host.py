@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from dask_elastic.executor.drivers.steps import Steps
 from dask_elastic.executor.processor import Processor
+from dask_elastic.vocab.barrier import Barrier
 from dask_elastic.vocab.batch import Batch, Delivery
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.messages import ToHome, ToRemote
@@ -98,6 +99,14 @@ class ExecutorHost(TaskHost, Protocol):
 
     def emit_watermark(self, watermark: Watermark) -> Any:
         """Send a watermark to the next receivers, behind the outputs that were delivered before."""
+        ...
+
+    def cut(self, checkpoint: int) -> Any:
+        """Copy the state of the primary copy for a checkpoint; returns when tasks may change it again."""
+        ...
+
+    def emit_barrier(self, barrier: Barrier) -> Any:
+        """Send a barrier to the next receivers, behind the outputs that were delivered before."""
         ...
 
     def finished(self) -> Any:

@@ -139,7 +139,7 @@ class Job(JobInput, JobReader):
 
     @property
     def status(self) -> str:
-        """The job's status: "starting", "running", "draining", "finished", "stopped" or "failed"."""
+        """The job's status: "starting", "running", "draining", "restarting", "finished", "stopped" or "failed"."""
         return str(self._describe().status.value)
 
     @property
@@ -239,6 +239,38 @@ class Job(JobInput, JobReader):
         self.wait(timeout, progress=False)
         if lost is not None:
             raise lost
+
+    def checkpoint(self) -> int:
+        """Take a checkpoint now, and return its number when it is complete.
+
+        Returns
+        -------
+        int
+            The number.
+
+        Raises
+        ------
+        CheckpointError
+            If it was given up, or the job takes no checkpoints.
+        JobEnded
+            If the job has ended.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> import dask_elastic as de
+        >>> import pyarrow as pa
+        >>> from dask.distributed import Client
+        >>> topology = de.Topology("letters")
+        >>> letters = topology.source("letters", de.sources.Arrow(pa.table({"letter": ["a", "b"]}), rate=1))
+        >>> counted = letters.key_by("letter").compute({"seen": de.aggregate.Count()}, name="per_letter")
+        >>> with Client(n_workers=1, processes=False, dashboard_address=None) as client:
+        ...     job = de.submit(topology, client, checkpoint=tempfile.mkdtemp())
+        ...     number = job.checkpoint()
+        ...     int(job.checkpoints()["number"].max()) == number
+        True
+        """
+        return self._ask(job_calls.TakeCheckpoint(self.name)).number
 
     def stop(self) -> None:
         """End the job at once. Rows in flight are dropped; state and measurements stay readable."""

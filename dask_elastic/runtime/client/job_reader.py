@@ -141,6 +141,40 @@ class JobReader(ABC):
         table = data_frame(found, columns)
         return table.astype({"first": float, "ended": float}).sort_values("lost", ignore_index=True)
 
+    def checkpoints(self) -> pd.DataFrame:
+        """Return the newest checkpoints, at most 100, in the order in which they began.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Columns: ``number``, ``began`` (seconds since the epoch), ``seconds`` (until all parts were durable, or it
+            was given up), ``nbytes`` (written for it), ``held`` (the longest time for which the inputs of an executor
+            had to wait, in seconds), ``error`` (why it was given up; missing if it is complete).
+
+        Raises
+        ------
+        CheckpointError
+            If the job takes no checkpoints.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> import dask_elastic as de
+        >>> import pyarrow as pa
+        >>> from dask.distributed import Client
+        >>> topology = de.Topology("letters")
+        >>> letters = topology.source("letters", de.sources.Arrow(pa.table({"letter": ["a", "b"]}), rate=1))
+        >>> counted = letters.key_by("letter").compute({"seen": de.aggregate.Count()}, name="per_letter")
+        >>> with Client(n_workers=1, processes=False, dashboard_address=None) as client:
+        ...     job = de.submit(topology, client, checkpoint=tempfile.mkdtemp())
+        ...     number = job.checkpoint()
+        ...     job.checkpoints()["error"].isna().all()
+        np.True_
+        """
+        columns = ["number", "began", "seconds", "nbytes", "held", "error"]
+        found = [vars(taken) for taken in self._ask(job_calls.Checkpoints(self.name))]
+        return data_frame(found, columns).sort_values("number", ignore_index=True)
+
     def decisions(self) -> pd.DataFrame:
         """Return the newest decisions about the job's cores, at most 1,000, in the order in which they were made.
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import pickle
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import CellType
 from typing import TYPE_CHECKING, Any
 
@@ -15,18 +16,20 @@ import pyarrow as pa
 from distributed.comm.core import CommClosedError
 
 from dask_elastic._version import __version__
+from dask_elastic.checkpoint.read_state import reading_of
 from dask_elastic.runtime.client.call import call_scheduler, check_connected, checked_client, scheduler_lost
 from dask_elastic.runtime.client.job import Job
 from dask_elastic.runtime.client.senders import drop
 from dask_elastic.runtime.config.job_options import job_options
 from dask_elastic.runtime.config.tls_policy import check_exposure
 from dask_elastic.runtime.protocol.job_calls import Submit
-from dask_elastic.runtime.protocol.job_spec import STATIC, ComponentSummary
+from dask_elastic.runtime.protocol.job_spec import STATIC, ComponentSummary, JobOptions
 from dask_elastic.runtime.protocol.tables import table_bytes
 from dask_elastic.state.results import empty_state
 from dask_elastic.topology.component import Branch, Component, Exit, build_components
 from dask_elastic.topology.known_schemas import known_inputs
 from dask_elastic.topology.operators import Compute, SourceOperator
+from dask_elastic.topology.restartable import check_restartable
 from dask_elastic.topology.topology import Topology
 from dask_elastic.topology.validation import check_name
 from dask_elastic.vocab.errors import SubmitError, TopologyError
@@ -107,18 +110,48 @@ def submit(
     check_exposure([client.scheduler.address])
     checked = job_options(options)
     components = build_components(topology)
+    check_sources(components)
+    return start(described(topology, components, job_name(name, topology), checked, cores or {}), client)
+
+
+def check_sources(components: Iterable[Component]) -> None:
+    """Check that all sources can be read.
+
+    Raises
+    ------
+    SourceError
+        Naming the one that cannot.
+    """
     for component in components:
         if isinstance(component.operator, SourceOperator):
             component.operator.source.check()
+
+
+def described(
+    topology: Topology, components: tuple[Component, ...], name: str, options: JobOptions, cores: Mapping[str, int]
+) -> Submit:
+    """Return the call that submits a job, after checking what can be checked before it runs.
+
+    Raises
+    ------
+    SubmitError
+        If it cannot run.
+    """
+    if options.checkpoint is not None:
+        check_restartable(name, [component.operator for component in components])
     inputs = known_inputs(topology)
-    job = Submit(
-        name=_job_name(name, topology),
+    return Submit(
+        name=name,
         version=__version__,
-        summaries=tuple(_summary(component, inputs) for component in components),
-        options=checked,
-        cores=_checked_cores(components, cores or {}, checked.paradigm),
+        summaries=tuple(_summary(component, inputs, options.checkpoint is not None) for component in components),
+        options=options,
+        cores=_checked_cores(components, cores, options.paradigm),
         components=pickle_components(components),
     )
+
+
+def start(job: Submit, client: Client) -> Job:
+    """Have the scheduler start a job."""
     install(client)
     started = call_scheduler(client, job)
     if started.silent:
@@ -152,19 +185,26 @@ def install(client: Client) -> None:
         raise scheduler_lost(client, error) from error
 
 
-def _job_name(name: str | None, topology: Topology) -> str:
+def job_name(name: str | None, topology: Topology) -> str:
+    """Return the name of a job; raises `SubmitError` if it is no valid name."""
     try:
         return topology.name if name is None else check_name(name, "job")
     except TopologyError as error:
         raise SubmitError(str(error)) from error
 
 
-def _summary(component: Component, inputs: Mapping[str, pa.Schema | None]) -> ComponentSummary:
+def _summary(component: Component, inputs: Mapping[str, pa.Schema | None], durable: bool) -> ComponentSummary:
     operator = component.operator
     about: dict[str, Any] = {"instances": None, "shards": 1}
     if isinstance(operator, Compute):
         empty = table_bytes(empty_state(operator, inputs[operator.name])).to_pybytes()
-        about = {"instances": operator.executors, "shards": operator.shards, "empty_state": empty}
+        about = {
+            "instances": operator.executors,
+            "shards": operator.shards,
+            "empty_state": empty,
+            "keys": operator.keys,
+            "reading": pickle.dumps(reading_of(operator)) if durable else None,
+        }
     elif isinstance(operator, SourceOperator):
         source = operator.source
         sent = None if source.sent_schema is None else source.sent_schema.serialize().to_pybytes()

@@ -7,7 +7,7 @@ from typing import Any
 import dask.config
 
 from dask_elastic.planning.registry import names
-from dask_elastic.runtime.config.parsing import Amount, Choice, Duration, Flag, Option, Size, nearest
+from dask_elastic.runtime.config.parsing import Amount, Choice, Count, Duration, Flag, Folder, Option, Size, nearest
 from dask_elastic.runtime.protocol.job_spec import PARADIGMS, JobOptions
 from dask_elastic.vocab.errors import SubmitError
 
@@ -26,6 +26,10 @@ OPTIONS = (
     Option("idle_timeout", Duration(), optional=True),
     Option("channel_window", Size()),
     Option("balance_threshold", Amount(least=1)),
+    Option("checkpoint", Folder(), optional=True),
+    Option("checkpoint_interval", Duration()),
+    Option("checkpoint_keep", Count()),
+    Option("restart_attempts", Count()),
 )
 NAMES = tuple(option.name for option in OPTIONS)
 

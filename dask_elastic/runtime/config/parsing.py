@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import difflib
 import math
+import operator
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import dask.config
@@ -117,6 +120,26 @@ class Size(Amount):
     def convert(self, value: Any) -> int:
         """Return bytes."""
         return int(value if isinstance(value, int | float) else parse_bytes(value))
+
+
+class Count(Amount):
+    """A whole number above zero."""
+
+    article = "a whole number"
+
+    def convert(self, value: Any) -> int:
+        """Return an int."""
+        return operator.index(value)
+
+
+class Folder(Kind):
+    """A local path, made absolute, or a URL."""
+
+    def parse(self, value: Any) -> str:
+        """Return the path or URL."""
+        if not isinstance(value, str | os.PathLike) or not (text := os.fspath(value)):
+            raise Unfit(" is neither a path nor a URL")
+        return text if "://" in text else Path(text).expanduser().absolute().as_posix()
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,13 @@ from typing import Any, NamedTuple
 
 from dask_elastic.runtime.protocol.calls import Call
 from dask_elastic.runtime.protocol.codec import Payload
-from dask_elastic.runtime.protocol.job_description import ExecutorAssignment, JobDescription, Recovery, ShardMove
+from dask_elastic.runtime.protocol.job_description import (
+    CheckpointDescription,
+    ExecutorAssignment,
+    JobDescription,
+    Recovery,
+    ShardMove,
+)
 from dask_elastic.runtime.protocol.job_spec import ComponentSummary, JobOptions
 
 
@@ -27,6 +33,10 @@ class Submit(Call[JobDescription]):
         Cores of each executor of an operator, where the user has set them.
     components : bytes
         The pickled components, user code included; only workers unpickle them.
+    resume : int or None
+        The checkpoint from which the job continues; None for a new one.
+    run : str
+        The identifier of the run that is continued; see `JobSpec.run`.
     """
 
     name: str
@@ -35,6 +45,8 @@ class Submit(Call[JobDescription]):
     options: JobOptions
     cores: dict[str, int]
     components: bytes
+    resume: int | None = None
+    run: str = ""
 
 
 # a job's life
@@ -130,6 +142,23 @@ class Retire(Call[None]):
 
     workers: tuple[str, ...]
     timeout: float | None
+
+
+# checkpoints
+
+
+@dataclass(frozen=True)
+class TakeCheckpoint(Call[CheckpointDescription]):
+    """Take a checkpoint of a job now; answered when it is complete."""
+
+    job: str
+
+
+@dataclass(frozen=True)
+class Checkpoints(Call[tuple[CheckpointDescription, ...]]):
+    """Return the newest checkpoints of a job, oldest first."""
+
+    job: str
 
 
 # questions

@@ -31,6 +31,34 @@ class ComponentDescription(NamedTuple):
 
 
 @dataclass(frozen=True)
+class CheckpointDescription:
+    """A checkpoint of a job.
+
+    Parameters
+    ----------
+    number : int
+        Its number.
+    began : float
+        When it began, seconds since the epoch.
+    seconds : float
+        Until all of its parts were durable, or it was given up.
+    nbytes : int
+        Bytes that were written for it.
+    held : float
+        The longest time for which the inputs of an executor had to wait, in seconds.
+    error : str or None
+        Why it was given up; None if it is complete.
+    """
+
+    number: int
+    began: float
+    seconds: float
+    nbytes: int = 0
+    held: float = 0.0
+    error: str | None = None
+
+
+@dataclass(frozen=True)
 class ControlView:
     """The control loop's view of a job.
 

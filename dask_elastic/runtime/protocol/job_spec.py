@@ -65,6 +65,14 @@ class JobOptions:
         Seconds between two watermarks of a source, at least.
     idle_timeout : float or None
         Seconds without a row after which an instance of a source is idle and holds no watermark back; None is never.
+    checkpoint : str or None
+        The folder of the job's checkpoints, a local path or a URL; None for a job without checkpoints.
+    checkpoint_interval : float
+        Seconds between two checkpoints.
+    checkpoint_keep : int
+        How many complete checkpoints are kept.
+    restart_attempts : int
+        How often a job is restarted without a new checkpoint in between, before it fails.
     """
 
     on_error: str
@@ -81,6 +89,10 @@ class JobOptions:
     dry_run: bool
     watermark_interval: float = 0.1
     idle_timeout: float | None = None
+    checkpoint: str | None = None
+    checkpoint_interval: float = 10.0
+    checkpoint_keep: int = 2
+    restart_attempts: int = 5
 
 
 @dataclass(frozen=True)
@@ -107,6 +119,10 @@ class ComponentSummary:
         The schema that the source declares for the rows that clients send, as an Arrow IPC message.
     empty_state : bytes or None
         The state of a stateful component before its first row, as an Arrow IPC stream.
+    keys : tuple of str
+        The key columns of a stateful component.
+    reading : bytes or None
+        How its state is read from a checkpoint as values: a pickled `Pickled`; None in a job without checkpoints.
     """
 
     name: str
@@ -120,6 +136,27 @@ class ComponentSummary:
     accepts_resets: bool = False
     sent_schema: bytes | None = None
     empty_state: bytes | None = None
+    keys: tuple[str, ...] = ()
+    reading: bytes | None = None
+
+
+@dataclass(frozen=True)
+class CheckpointPlan:
+    """Where a job keeps its checkpoints, and from which one it starts.
+
+    Parameters
+    ----------
+    url : str
+        The folder.
+    number : int
+        The checkpoint from which this start of the job restores its state; 0 for none.
+    restarts : int
+        How often the job was restarted before this start.
+    """
+
+    url: str
+    number: int = 0
+    restarts: int = 0
 
 
 @dataclass(frozen=True)
@@ -150,8 +187,10 @@ class JobSpec:
     incarnation : int
         The number of the joining of which this part is; the scheduler refuses reports of a node's earlier parts.
     run : str
-        Random identifier of this start of the job. Unlike generations, it never repeats: these start again at 1 with
-        the scheduler.
+        Random identifier of this run of the job, which restarts from checkpoints keep. Unlike generations, it never
+        repeats: these start again at 1 with the scheduler.
+    checkpoint : CheckpointPlan or None
+        The job's checkpoints; None for a job without.
     """
 
     job: str
@@ -165,6 +204,7 @@ class JobSpec:
     guests: tuple[int, ...] = ()
     incarnation: int = 0
     run: str = ""
+    checkpoint: CheckpointPlan | None = None
 
     @property
     def generation_id(self) -> JobGeneration:

@@ -13,6 +13,7 @@ class Status(Enum):
     STARTING = "starting"
     RUNNING = "running"
     DRAINING = "draining"
+    RESTARTING = "restarting"
     FINISHED = "finished"
     STOPPED = "stopped"
     FAILED = "failed"
@@ -25,7 +26,8 @@ class JobEvent(Enum):
     DRAIN_REQUESTED = "drain requested"
     COMPLETED = "all instances ended"
     STOP_REQUESTED = "stop requested"
-    ERROR = "error or lost home"
+    HOME_LOST = "lost home of a job with checkpoints"
+    ERROR = "error, or lost home of a job without checkpoints"
 
 
 ENDED = frozenset({Status.FINISHED, Status.STOPPED, Status.FAILED})
@@ -46,6 +48,14 @@ TABLE: dict[tuple[Status, JobEvent], Status] = {
     (Status.DRAINING, JobEvent.COMPLETED): Status.FINISHED,
     (Status.DRAINING, JobEvent.STOP_REQUESTED): Status.STOPPED,
     (Status.DRAINING, JobEvent.ERROR): Status.FAILED,
+    (Status.RUNNING, JobEvent.HOME_LOST): Status.RESTARTING,
+    (Status.DRAINING, JobEvent.HOME_LOST): Status.RESTARTING,
+    (Status.RESTARTING, JobEvent.HOME_LOST): Status.RESTARTING,
+    (Status.RESTARTING, JobEvent.STARTED): Status.RUNNING,
+    # The sources are drained as soon as they are started again.
+    (Status.RESTARTING, JobEvent.DRAIN_REQUESTED): Status.RESTARTING,
+    (Status.RESTARTING, JobEvent.STOP_REQUESTED): Status.STOPPED,
+    (Status.RESTARTING, JobEvent.ERROR): Status.FAILED,
 }
 """An event that is not listed is illegal. A job that has ended takes no events: the caller drops those that are late,
 such as the report of a failure behind a stop."""

@@ -100,6 +100,30 @@ class Forget(PartCall[tuple[str, ...]]):
     incarnation: int | None = None
 
 
+# checkpoints
+
+
+@dataclass(frozen=True)
+class BeginCheckpoint(PartCall[None]):
+    """Begin a checkpoint: sources send its barrier, and receivers await it."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class AbandonCheckpoint(PartCall[None]):
+    """Give up a checkpoint; receivers no longer wait for its barriers."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class CommitCheckpoint(PartCall[None]):
+    """A checkpoint is complete: sinks commit what they have prepared for it."""
+
+    number: int
+
+
 # cores and shards
 
 

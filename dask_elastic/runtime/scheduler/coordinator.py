@@ -13,6 +13,7 @@ from dask_elastic.runtime.protocol import job_calls, part_calls
 from dask_elastic.runtime.protocol.calls import HandledCall, Handler, Version, handlers_of
 from dask_elastic.runtime.protocol.job_description import JobDescription
 from dask_elastic.runtime.protocol.job_status import JobEvent
+from dask_elastic.runtime.scheduler.checkpoints import Checkpoints
 from dask_elastic.runtime.scheduler.control_driver import ControlDriver
 from dask_elastic.runtime.scheduler.core_changes import CoreChanges
 from dask_elastic.runtime.scheduler.epoch_commits import EpochCommits
@@ -25,6 +26,7 @@ from dask_elastic.runtime.scheduler.job_table import JobTable
 from dask_elastic.runtime.scheduler.membership import Membership
 from dask_elastic.runtime.scheduler.output_queues import OutputQueues
 from dask_elastic.runtime.scheduler.pushed_sources import PushedSources
+from dask_elastic.runtime.scheduler.restarts import Restarts
 from dask_elastic.runtime.scheduler.worker_calls import WorkerCalls
 from dask_elastic.runtime.scheduler.workers import Workers
 from dask_elastic.vocab.errors import SubmitError
@@ -68,7 +70,9 @@ class Coordinator:
         self.membership = Membership(self.workers, self.jobs, self.calls, self.cores)
         self.controller = ControlDriver(scheduler, self.membership, self.cores, control)
         self.starts = JobStarts(self.workers, self.jobs, self.calls)
-        self.health = JobHealth(self.jobs, self.calls, self.membership, self.controller.look_soon)
+        self.checkpoints = Checkpoints(self.jobs, self.calls)
+        self.restarts = Restarts(self.starts, self.calls, self._runs)
+        self.health = JobHealth(self.jobs, self.calls, self.membership, self.controller.look_soon, self.restarts)
         self.heartbeats = Heartbeats(self.jobs, self.calls, worker, self.health.hung)
         self.queries = JobQueries(self.jobs, self.calls)
         self.epochs = EpochCommits(scheduler, self.jobs, self.calls, self.health.fail)
@@ -100,6 +104,7 @@ class Coordinator:
         ]
         parts = (
             self.health, self.membership, self.controller, self.queries, self.pushed, self.epochs, self.queues,
+            self.checkpoints,
         )  # fmt: skip
         return handlers_of(*own, *(handled for part in parts for handled in part.handlers()))
 
@@ -129,9 +134,15 @@ class Coordinator:
         finally:
             self._starting.discard(name)
         self._forget_old()
+        self._runs(record)
+        return self._description(record)
+
+    def _runs(self, record: JobRecord) -> None:
+        """Watch a job that has started, or was restarted, and take its checkpoints."""
         self.controller.wake()
         self.heartbeats.wake()
-        return self._description(record)
+        if record.checkpoints is not None:
+            self.health.spawn(self.checkpoints.run(record))
 
     # descriptions
 
@@ -185,8 +196,10 @@ class Coordinator:
         if not record.live:
             return
         record.change(JobEvent.DRAIN_REQUESTED)
+        record.draining = True
         self.epochs.close_all(record)
-        await self.calls.all(record, part_calls.Drain(*record.generation_id))
+        if not record.halted:
+            await self.calls.all(record, part_calls.Drain(*record.generation_id))
 
     async def stop(self, call: job_calls.Stop) -> None:
         """End a job at once; its state stays readable."""

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Any
 
 from dask_elastic.runtime.config.worker_options import WorkerOptions
-from dask_elastic.runtime.protocol.job_status import Status
 from dask_elastic.runtime.protocol.reports import report_seconds
 from dask_elastic.runtime.scheduler.job_record import JobRecord
 from dask_elastic.runtime.scheduler.job_table import JobTable
@@ -73,14 +72,14 @@ class Heartbeats:
         return {
             address
             for record in self.jobs.running
-            if record.status is not Status.STARTING
+            if not record.starting
             for node, address in record.spec.members
             if now > self._due(record, node)
         }
 
     def _due(self, record: JobRecord, node: int) -> float:
         last = record.reports.get(node)
-        at, idle = (record.began, False) if last is None else (last.at, last.idle)
+        at, idle = (record.generation_began, False) if last is None else (last.at, last.idle)
         interval = report_seconds(record.spec.options, idle)
         return at + max(self.options.heartbeat_timeout, MISSED_REPORTS * interval)
 

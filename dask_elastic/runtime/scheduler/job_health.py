@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from typing import Any
 
 from dask_elastic.runtime.protocol import part_calls
 from dask_elastic.runtime.protocol.calls import HandledCall
 from dask_elastic.runtime.protocol.job_status import JobEvent
-from dask_elastic.runtime.protocol.remote_errors import Relayed, dump_error
+from dask_elastic.runtime.protocol.remote_errors import Relayed, dump_error, load_error
 from dask_elastic.runtime.protocol.reports import Report, Suspects, report_seconds
 from dask_elastic.runtime.scheduler.job_record import JobRecord, Suspect
 from dask_elastic.runtime.scheduler.job_table import JobTable
 from dask_elastic.runtime.scheduler.load_jumps import has_jumped
 from dask_elastic.runtime.scheduler.membership import Membership
+from dask_elastic.runtime.scheduler.restarts import Restarts
 from dask_elastic.runtime.scheduler.worker_calls import WorkerCalls
 from dask_elastic.vocab.errors import ElasticError, NodeLost, PoisonBatch, SchemaMismatch
 
@@ -26,7 +27,10 @@ SILENT_SECONDS = 2.0
 SILENT_REPORTS = 3
 """A node that has not reported for so many seconds and report intervals is lost, if another node cannot reach it."""
 
-LOST_HOME = "It was home of executors, sources or sinks, which a job does not survive yet: submit it again."
+LOST_HOME = (
+    "It was home of executors, sources or sinks, which a job without checkpoints does not survive: submit it again, "
+    "with checkpoint= a folder that all workers reach."
+)
 
 
 class JobHealth:
@@ -42,13 +46,23 @@ class JobHealth:
         Removes lost workers from jobs that survive their loss.
     load_jumped : callable
         Called when the load of some executor's shards has jumped.
+    restarts : Restarts
+        Restarts jobs with checkpoints.
     """
 
-    def __init__(self, jobs: JobTable, calls: WorkerCalls, membership: Membership, load_jumped: Callable[[], None]):
+    def __init__(
+        self,
+        jobs: JobTable,
+        calls: WorkerCalls,
+        membership: Membership,
+        load_jumped: Callable[[], None],
+        restarts: Restarts,
+    ):
         self.jobs = jobs
         self.calls = calls
         self.membership = membership
         self.load_jumped = load_jumped
+        self.restarts = restarts
         self._background: set[asyncio.Task[Any]] = set()
 
     def handlers(self) -> list[HandledCall]:
@@ -83,7 +97,7 @@ class JobHealth:
         if not record.live:
             return
         if report.error is not None:
-            self.fail(record, report.error)
+            self._failed_part(record, report.error)
         elif report.unions and (before is None or report.unions != before.report.unions) and not self._agree(record):
             return
         elif record.complete:
@@ -107,7 +121,7 @@ class JobHealth:
         try:
             reports = await self.calls.by_node(record, part_calls.Report(*record.generation_id))
         except (ElasticError, Relayed) as error:
-            self.fail(record, dump_error(error))
+            self._failed_part(record, dump_error(error))
             return
         for node, report in reports.items():
             record.receive(node, report)
@@ -134,6 +148,19 @@ class JobHealth:
         record.change(JobEvent.ERROR)
         self.spawn(self.calls.tell(record, part_calls.End(*record.generation_id)))
 
+    def _failed_part(self, record: JobRecord, error: bytes) -> None:
+        """Restart a job of which a part has lost a home, if it takes checkpoints; fail it because of other errors."""
+        loss = _loss(error) if self.restarts.can(record) else None
+        if loss is None:
+            self.fail(record, error)
+        else:
+            self.spawn(self._restart(record, loss))
+
+    async def _restart(self, record: JobRecord, loss: NodeLost, lost: Collection[str] = ()) -> None:
+        error = await self.restarts.restart(record, loss, lost)
+        if error is not None:
+            self.fail(record, dump_error(error))
+
     # losses
 
     def node_lost(self, address: str) -> None:
@@ -143,7 +170,7 @@ class JobHealth:
                 logger.error("job %r lost worker %s", record.name, address)
                 if (suspect := record.suspects.get(record.spec.nodes.index(address))) is not None:
                     self.fail(record, dump_error(PoisonBatch(suspect.operator, suspect.batch)))
-                self._lose(record, f"worker {address} of job {record.name!r} has left the cluster.")
+                self._lose(record, address, "has left the cluster")
             else:
                 self.spawn(self.membership.expel(record, address))
 
@@ -151,7 +178,7 @@ class JobHealth:
         """Handle a worker that neither reports nor answers: jobs that need it fail, the others go on without it."""
         for record in self.jobs.running:
             if record.needs(address):
-                self._lose(record, f"worker {address} of job {record.name!r} does not answer.")
+                self._lose(record, address, "does not answer")
             elif address in record.spec.nodes:
                 self.spawn(self.membership.expel(record, address))
 
@@ -162,7 +189,7 @@ class JobHealth:
         if not record.needs(address):
             self.spawn(self.membership.expel(record, address))
         elif self._silent(record, address):
-            self._lose(record, f"worker {address} of job {record.name!r} does not answer.")
+            self._lose(record, address, "does not answer")
 
     @staticmethod
     def _silent(record: JobRecord, address: str) -> bool:
@@ -173,6 +200,19 @@ class JobHealth:
         timeout = max(SILENT_SECONDS, SILENT_REPORTS * report_seconds(record.spec.options, last.idle))
         return time.time() - last.at > timeout
 
-    def _lose(self, record: JobRecord, what: str) -> None:
-        """Fail a job that has lost a home."""
-        self.fail(record, dump_error(NodeLost(f"{what} {LOST_HOME}")))
+    def _lose(self, record: JobRecord, address: str, how: str) -> None:
+        """Restart a job that has lost a home, or fail it if it takes no checkpoints."""
+        what = f"worker {address} of job {record.name!r} {how}."
+        if self.restarts.can(record):
+            self.spawn(self._restart(record, NodeLost(what), [address]))
+        else:
+            self.fail(record, dump_error(NodeLost(f"{what} {LOST_HOME}")))
+
+
+def _loss(error: bytes) -> NodeLost | None:
+    """Return an error if it is the loss of a node; the scheduler may lack the classes of others."""
+    try:
+        found = load_error(error)
+    except Exception:  # loading an object of user code may raise any exception
+        return None
+    return found if isinstance(found, NodeLost) else None

@@ -9,10 +9,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from dask_elastic.runtime.protocol.job_calls import Submit
 from dask_elastic.runtime.protocol.job_description import ComponentDescription, ControlView, JobDescription
 from dask_elastic.runtime.protocol.job_spec import STATIC, JobGeneration, JobSpec
 from dask_elastic.runtime.protocol.job_status import ENDED, JobEvent, Status, next_status
 from dask_elastic.runtime.protocol.reports import PartReport
+from dask_elastic.runtime.scheduler.job_checkpoints import JobCheckpoints
 from dask_elastic.vocab.column_types import ColumnTypes
 from dask_elastic.vocab.epoch import HandoffProgress
 
@@ -90,6 +92,14 @@ class JobRecord:
         For each home, the batch of which a lost node may have died, until the home has processed it.
     refused : int
         Reports of nodes that had left.
+    halted : bool
+        Whether the job is between two generations: what its parts say is refused.
+    checkpoints : JobCheckpoints or None
+        Its checkpoints; None for a job without them.
+    submitted : Submit or None
+        The call with which it was submitted, as long as it may be restarted.
+    draining : bool
+        Whether its sources are to read no further.
     silent : frozenset of str
         Workers that were left out at the start because they did not answer.
     """
@@ -106,13 +116,15 @@ class JobRecord:
         self.status = Status.STARTING
         self.finishing = False
         self.error: bytes | None = None
-        self.began = time.time()
+        self.began = self.generation_began = time.time()
         self.ended_at: float | None = None
         self.reports: dict[int, ReceivedReport] = {}
-        self.cores: dict[ExecutorKey, dict[int, int]] = {
-            (name, index): dict(by_node) for name, parts in spec.cores.items() for index, by_node in enumerate(parts)
-        }
+        self.cores = _cores_of(spec)
         self.refused = 0
+        self.halted = False
+        self.draining = False
+        self.checkpoints: JobCheckpoints | None = None
+        self.submitted: Submit | None = None
         self.silent: frozenset[str] = frozenset()
         self.changes = 0
         self.core_changes = 0
@@ -150,6 +162,11 @@ class JobRecord:
         return self.status not in ENDED
 
     @property
+    def starting(self) -> bool:
+        """Whether its parts are being built, for the first time or again."""
+        return self.status in (Status.STARTING, Status.RESTARTING)
+
+    @property
     def elastic(self) -> bool:
         """Whether its cores may change."""
         return self.spec.options.paradigm != STATIC
@@ -168,6 +185,7 @@ class JobRecord:
             self._started.set()
         if self.status in ENDED:
             self.components = b""
+            self.submitted = None
             self.ended_at = time.time()
             self._ended.set()
 
@@ -200,15 +218,39 @@ class JobRecord:
         """Return whether the loss of a worker ends the job, because executors, sources or sinks are at home there."""
         if address not in self.spec.nodes:
             return False
-        return self.status is Status.STARTING or self.spec.nodes.index(address) in self.spec.settled
+        return self.starting or self.spec.nodes.index(address) in self.spec.settled
 
     def admits(self, generation: int, node: int, incarnation: int) -> bool:
         """Return whether the sender of a report is part of the job; counts those that are not."""
         present = any(place == node for place, _ in self.spec.members)
-        if self.spec.generation == generation and present and self.incarnations.get(node, 0) == incarnation:
+        if self.runs(generation) and present and self.incarnations.get(node, 0) == incarnation:
             return True
         self.refused += 1
         return False
+
+    def runs(self, generation: int) -> bool:
+        """Return whether a generation of the job is the one that runs."""
+        return self.spec.generation == generation and not self.halted
+
+    def halt(self) -> None:
+        """Refuse from now on what the parts of this generation say; another one follows."""
+        self.halted = True
+        for received in self.reports.values():
+            self._letters.update(received.report.dead_letters)
+            self.refused += received.report.refused
+
+    def begin_generation(self, spec: JobSpec, oversubscribed: bool) -> None:
+        """Take the next generation of the job, after `halt`."""
+        self.spec = spec
+        self.oversubscribed = oversubscribed
+        self.reports = {}
+        self.cores = _cores_of(spec)
+        self.incarnations = {}
+        self.expelling = set()
+        self.suspects = {}
+        self.finishing = False
+        self.generation_began = time.time()
+        self.halted = False
 
     def leave(self, address: str) -> None:
         """Remove a node that holds nothing any more; its counts of dead letters and refused messages stay."""
@@ -284,3 +326,7 @@ class JobRecord:
             handoffs=tuple(handoffs),
             control=control,
         )
+
+
+def _cores_of(spec: JobSpec) -> dict[ExecutorKey, dict[int, int]]:
+    return {(name, index): dict(by_node) for name, parts in spec.cores.items() for index, by_node in enumerate(parts)}

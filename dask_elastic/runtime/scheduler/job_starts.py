@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import uuid
 from dataclasses import replace
@@ -15,9 +14,10 @@ from dask_elastic.runtime.config.tls_policy import check_exposure
 from dask_elastic.runtime.protocol import part_calls
 from dask_elastic.runtime.protocol.calls import Version
 from dask_elastic.runtime.protocol.job_calls import Submit
-from dask_elastic.runtime.protocol.job_spec import JobSpec
+from dask_elastic.runtime.protocol.job_spec import CheckpointPlan, JobSpec
 from dask_elastic.runtime.protocol.job_status import JobEvent
 from dask_elastic.runtime.protocol.remote_errors import Relayed
+from dask_elastic.runtime.scheduler.checkpoint_folders import in_thread, open_checkpoints, reserve_generation
 from dask_elastic.runtime.scheduler.job_record import JobRecord
 from dask_elastic.runtime.scheduler.job_table import JobTable
 from dask_elastic.runtime.scheduler.paradigm import demands
@@ -63,7 +63,7 @@ class JobStarts:
         self.workers = workers
         self.jobs = jobs
         self.calls = calls
-        self._generations = itertools.count(1)
+        self._generation = 0
 
     async def candidates(self, version: str) -> Candidates:
         """Return the workers for a new job; those that hang are left out.
@@ -130,6 +130,9 @@ class JobStarts:
         usable = self.workers.usable()
         nodes = [address for address in candidates.nodes if address in usable] or candidates.nodes
         record = self._placed(call, nodes)
+        record.submitted = replace(call, run=record.spec.run)
+        if call.options.checkpoint is not None:
+            await self._open_checkpoints(record, call.options.checkpoint)
         record.silent = frozenset(candidates.silent)
         self.jobs[call.name] = record
         try:
@@ -147,16 +150,75 @@ class JobStarts:
         return record
 
     def _placed(self, call: Submit, nodes: list[str]) -> JobRecord:
-        placement = self._place(call, nodes)
-        generation = next(self._generations)
+        resumed = {s.name: s.instances or 1 for s in call.summaries} if call.resume is not None else None
+        placement = self._place(call, nodes, resumed)
+        generation = self.next_generation()
         spec = JobSpec(
             call.name, generation, tuple(nodes), 0, call.summaries, placement.homes, placement.cores, call.options,
-            run=uuid.uuid4().hex[:RUN_DIGITS],
+            run=call.run or uuid.uuid4().hex[:RUN_DIGITS],
         )  # fmt: skip
         pinned = [(operator, index) for operator in call.cores for index in range(len(placement.homes[operator]))]
         return JobRecord(spec, placement.oversubscribed, call.components, pinned)
 
-    def _place(self, call: Submit, nodes: list[str]) -> InitialPlacement:
+    def next_generation(self) -> int:
+        """Return the number of the next start of any job."""
+        self._generation += 1
+        return self._generation
+
+    async def _open_checkpoints(self, record: JobRecord, url: str) -> None:
+        """Open the folder of a job's checkpoints, and reserve the job's generation there.
+
+        Raises
+        ------
+        CheckpointError
+            If it cannot be written.
+        SubmitError
+            If it has the checkpoints of another run.
+        """
+        call = record.submitted
+        assert call is not None, "the call is kept before"
+        state, generation = await in_thread(open_checkpoints, url, call, self._generation)
+        self._generation = max(self._generation, generation)
+        record.checkpoints = state
+        state.restarts = 0 if call.resume is None else 1
+        plan = CheckpointPlan(url, state.newest, state.restarts)
+        record.spec = replace(record.spec, generation=generation, checkpoint=plan)
+
+    async def restart(self, record: JobRecord, nodes: list[str]) -> None:
+        """Start the next generation of a job from its newest checkpoint.
+
+        Parameters
+        ----------
+        record : JobRecord
+            The job, which is halted.
+        nodes : list of str
+            Addresses of the workers that can host it.
+
+        Raises
+        ------
+        ElasticError, Relayed
+            If it cannot start; the workers have forgotten it.
+        """
+        state, call = record.checkpoints, record.submitted
+        assert state is not None, "only jobs with checkpoints are restarted"
+        assert call is not None, "a job keeps its call until it ends"
+        generation = await in_thread(reserve_generation, state.url, self._generation)
+        self._generation = max(self._generation, generation)
+        instances = {name: len(homes) for name, homes in record.spec.homes.items()}
+        placement = self._place(call, nodes, instances)
+        plan = CheckpointPlan(state.url, state.newest, state.restarts)
+        spec = JobSpec(
+            call.name, generation, tuple(nodes), 0, call.summaries, placement.homes, placement.cores, call.options,
+            run=record.spec.run, checkpoint=plan,
+        )  # fmt: skip
+        record.begin_generation(spec, placement.oversubscribed)
+        try:
+            await self._start(record)
+        except BaseException:
+            await self.calls.tell(record, part_calls.Forget(*record.generation_id))
+            raise
+
+    def _place(self, call: Submit, nodes: list[str], instances: dict[str, int] | None = None) -> InitialPlacement:
         held = self.jobs.held()
         slots = {address: self.workers.slots(address) for address in nodes}
         for operator, cores in call.cores.items():
@@ -167,7 +229,7 @@ class JobStarts:
                 )
         free = [slots[address] - held.get(address, 0) for address in nodes]
         try:
-            return place(demands(call.options.paradigm, call.summaries, call.cores, free), free)
+            return place(demands(call.options.paradigm, call.summaries, call.cores, free, instances), free)
         except PlanningError as error:
             raise SubmitError(str(error)) from error
 

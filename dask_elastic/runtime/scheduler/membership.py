@@ -13,7 +13,6 @@ from typing import Any
 from dask_elastic.runtime.protocol import job_calls, part_calls
 from dask_elastic.runtime.protocol.calls import HandledCall, Version
 from dask_elastic.runtime.protocol.job_spec import JobSpec
-from dask_elastic.runtime.protocol.job_status import Status
 from dask_elastic.runtime.protocol.remote_errors import Relayed, load_error
 from dask_elastic.runtime.scheduler.core_changes import CoreChanges
 from dask_elastic.runtime.scheduler.job_record import ExecutorKey, JobRecord
@@ -71,7 +70,7 @@ class Membership:
         return all(address in record.spec.nodes for record in self._growing())
 
     def _growing(self) -> list[JobRecord]:
-        return [r for r in self.jobs.running if r.elastic and r.status is not Status.STARTING and not r.finishing]
+        return [r for r in self.jobs.running if r.elastic and not r.starting and not r.finishing]
 
     async def join_new(self) -> None:
         """Make new workers nodes of every running job."""

@@ -12,7 +12,11 @@ from dask_elastic.runtime.protocol.job_spec import STATIC, ComponentSummary
 
 
 def demands(
-    paradigm: str, summaries: Iterable[ComponentSummary], cores: Mapping[str, int], free_slots: Sequence[int]
+    paradigm: str,
+    summaries: Iterable[ComponentSummary],
+    cores: Mapping[str, int],
+    free_slots: Sequence[int],
+    instances: Mapping[str, int] | None = None,
 ) -> list[PlacementRequest]:
     """Return the demand of each source and stateful operator of a job.
 
@@ -26,6 +30,8 @@ def demands(
         Cores of each executor of an operator, where the user has set them.
     free_slots : sequence of int
         Free slots of each node.
+    instances : mapping of str to int, optional
+        Instances and executors that components have already, in a restart.
 
     Examples
     --------
@@ -36,6 +42,17 @@ def demands(
     PlacementRequest(name='counted', instances=8, stateful=True, cores=1)
     """
     parts = [summary for summary in summaries if summary.kind != "sink"]
+    if instances is not None:
+        single = 1 if paradigm == STATIC else None
+        return [
+            PlacementRequest(
+                s.name,
+                instances[s.name],
+                s.kind == "compute",
+                cores.get(s.name, single) if s.kind == "compute" else None,
+            )
+            for s in parts
+        ]
     if paradigm == STATIC:
         return _single_cores(parts, sum(max(slots, 0) for slots in free_slots))
     return [PlacementRequest(s.name, s.instances, s.kind == "compute", cores.get(s.name)) for s in parts]

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from dask_elastic.meters import LatencyHistogram
 from dask_elastic.runtime.protocol.job_spec import VACANT, JobSpec
-from dask_elastic.runtime.protocol.job_status import Status
 from dask_elastic.runtime.protocol.reports import ExecutorDetail, ExecutorReport, report_seconds
 from dask_elastic.runtime.scheduler.job_record import ExecutorKey, JobRecord, ReceivedReport
 from dask_elastic.runtime.scheduler.membership import Membership
@@ -259,6 +258,6 @@ class SnapshotBuilder:
 
 def _view(record: JobRecord) -> JobView:
     busy = {key for key, lock in record.changing.items() if lock.locked()}
-    pinned = set(record.cores) if record.status is Status.STARTING or record.finishing else record.pinned | busy
+    pinned = set(record.cores) if record.starting or record.finishing else record.pinned | busy
     cores = {key: dict(by_node) for key, by_node in record.cores.items()}
     return JobView(record.spec, cores, frozenset(pinned), tuple(record.reports.values()))

@@ -12,6 +12,7 @@ from dask_elastic.runtime.protocol.job_spec import JobSpec
 from dask_elastic.runtime.transport.credit import Aborted
 from dask_elastic.runtime.transport.packet import Packet
 from dask_elastic.runtime.transport.wire import UNREADABLE, Decoder, Header, decode_message, fits, messages_of, unpack
+from dask_elastic.vocab.barrier import Barrier
 from dask_elastic.vocab.batch import Batch
 from dask_elastic.vocab.errors import ProtocolError
 from dask_elastic.vocab.identity import ExecutorId
@@ -27,6 +28,7 @@ _FIELDS = {
     "credit": (*_GENERATION, *_INSTANCE, *_INSTANCE, (int,), (bool,)),
     "end": (*_GENERATION, *_INSTANCE, *_INSTANCE),
     "watermark": (*_GENERATION, *_INSTANCE, *_INSTANCE, (int, type(None)), (bool,)),
+    "barrier": (*_GENERATION, *_INSTANCE, *_INSTANCE, (int,)),
     "message": (*_GENERATION, *_INSTANCE, (int,), (list,), (list,)),
 }
 
@@ -48,6 +50,10 @@ class Inbound(Protocol):
 
     def receive_watermark(self, target: ExecutorId, watermark: Watermark) -> None:
         """Take a watermark of an upstream instance."""
+        ...
+
+    def receive_barrier(self, target: ExecutorId, barrier: Barrier) -> None:
+        """Take a barrier of an upstream instance."""
         ...
 
 
@@ -203,6 +209,10 @@ class Dispatch:
             case ["watermark", _, _, _, origin, index, at, idle]:
                 return lambda: receiver.exchange.receive_watermark(
                     instance, Watermark(ExecutorId(origin, index), at, idle)
+                )
+            case ["barrier", _, _, _, origin, index, checkpoint]:
+                return lambda: receiver.exchange.receive_barrier(
+                    instance, Barrier(ExecutorId(origin, index), checkpoint)
                 )
         raise ProtocolError(f"a message of the unknown kind {header[0]!r}")
 

@@ -17,6 +17,7 @@ from dask_elastic.runtime.transport.fence import Fence
 from dask_elastic.runtime.transport.lanes import READY, CommLane, SocketLane, is_plain
 from dask_elastic.runtime.transport.packet_queue import PacketQueue
 from dask_elastic.runtime.transport.wire import Buffers, Encoder, Header, Message, encode_message
+from dask_elastic.vocab.barrier import Barrier
 from dask_elastic.vocab.batch import Batch
 from dask_elastic.vocab.errors import ElasticError, NodeLost, ProtocolError
 from dask_elastic.vocab.identity import ExecutorId
@@ -135,6 +136,10 @@ class Peer:
     def send_watermark(self, generation_id: JobGeneration, target: ExecutorId, watermark: Watermark) -> None:
         """Send a watermark of an upstream instance."""
         self._append(["watermark", generation_id, *target, *watermark.origin, watermark.time, watermark.idle], [])
+
+    def send_barrier(self, generation_id: JobGeneration, target: ExecutorId, barrier: Barrier) -> None:
+        """Send a barrier of an upstream instance."""
+        self._append(["barrier", generation_id, *target, *barrier.origin, barrier.checkpoint], [])
 
     def send_credit(
         self, generation_id: JobGeneration, target: ExecutorId, origin: ExecutorId, nbytes: int, wanted_more: bool

@@ -16,6 +16,7 @@ from dask_elastic.runtime.worker.members import Members
 from dask_elastic.runtime.worker.turns import TURNS
 from dask_elastic.topology.component import Component
 from dask_elastic.topology.operators import SinkOperator
+from dask_elastic.vocab.barrier import Barrier
 from dask_elastic.vocab.batch import Batch, Delivery
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.messages import ToHome, ToRemote
@@ -31,6 +32,10 @@ class Instance(Protocol):
 
     def receive_watermark(self, watermark: Watermark) -> None:
         """Take a watermark, behind the batches that its origin sent before."""
+        ...
+
+    def receive_barrier(self, barrier: Barrier) -> None:
+        """Take a barrier, behind the batches that its origin sent before."""
         ...
 
     def input_ended(self, origin: ExecutorId) -> None:
@@ -221,6 +226,14 @@ class Exchange:
             else:
                 peer.send_watermark(self._spec.generation_id, target, watermark)
 
+    def emit_barrier(self, barrier: Barrier) -> None:
+        """Send a barrier to the next receivers, behind what its origin has delivered."""
+        for target, peer in self._receivers(barrier.origin):
+            if peer is None:
+                self._instance(target).receive_barrier(barrier)
+            else:
+                peer.send_barrier(self._spec.generation_id, target, barrier)
+
     def end(self, origin: ExecutorId) -> None:
         """Tell the next receivers that an instance has delivered its last batch."""
         for target, peer in self._receivers(origin):
@@ -232,6 +245,10 @@ class Exchange:
     def receive_watermark(self, target: ExecutorId, watermark: Watermark) -> None:
         """Take a watermark for an instance on this node."""
         self._instance(target).receive_watermark(watermark)
+
+    def receive_barrier(self, target: ExecutorId, barrier: Barrier) -> None:
+        """Take a barrier for an instance on this node."""
+        self._instance(target).receive_barrier(barrier)
 
     def input_ended(self, target: ExecutorId, origin: ExecutorId) -> None:
         """Take the end of an upstream instance for an instance on this node."""

@@ -22,11 +22,13 @@ from dask_elastic.executor.processor import Processor
 from dask_elastic.meters import BriefWork
 from dask_elastic.runtime.transport.doorbell import Doorbell
 from dask_elastic.runtime.transport.fence import Fence
+from dask_elastic.runtime.worker.checkpoint_keeper import CheckpointKeeper
 from dask_elastic.runtime.worker.exchange import Exchange
 from dask_elastic.runtime.worker.job_threads import JobThreads
 from dask_elastic.runtime.worker.turns import TURNS
 from dask_elastic.topology.operators import Compute
 from dask_elastic.vocab import messages as m
+from dask_elastic.vocab.barrier import Barrier
 from dask_elastic.vocab.batch import Batch, Delivery
 from dask_elastic.vocab.errors import NodeLost
 from dask_elastic.vocab.identity import ExecutorId
@@ -54,6 +56,8 @@ class ExecutorThreads:
         Carries batches, credit, watermarks and messages.
     finished : callable
         Called when the executor has delivered its last output.
+    keeper : CheckpointKeeper or None
+        Writes the state for checkpoints; None for a job without them.
     """
 
     def __init__(
@@ -64,6 +68,7 @@ class ExecutorThreads:
         threads: JobThreads,
         exchange: Exchange,
         finished: Callable[[ExecutorId], None],
+        keeper: CheckpointKeeper | None = None,
     ):
         self.executor = executor
         self.identity = executor.identity
@@ -72,6 +77,9 @@ class ExecutorThreads:
         self._operator = operator
         self._make_processor = make_processor
         self._finished = finished
+        self._keeper = keeper
+        # The checkpoint whose barriers are awaited, and since when.
+        self._awaited = 0, 0.0
         self._brief_work = BriefWork()
         self._flushes: dict[int, threading.Event] = {}
         self._tokens = iter(range(1, 2**62))
@@ -90,11 +98,29 @@ class ExecutorThreads:
 
     def receive_watermark(self, watermark: Watermark) -> None:
         """Take a watermark of an upstream instance."""
-        self.handle(events.InputWatermark(watermark))
+        run(self.driver.receive_record(watermark.origin, events.InputWatermark(watermark)))
 
     def input_ended(self, origin: ExecutorId) -> None:
         """Take the end of an upstream instance."""
-        self.handle(events.InputEnded(origin))
+        run(self.driver.receive_record(origin, events.InputEnded(origin)))
+
+    def receive_barrier(self, barrier: Barrier) -> None:
+        """Take a barrier of an upstream instance."""
+        self._note_begin(barrier.checkpoint)
+        run(self.driver.receive_record(barrier.origin, barrier))
+
+    def begin_checkpoint(self, checkpoint: int) -> None:
+        """Begin a checkpoint, whose barriers may have arrived before."""
+        self._note_begin(checkpoint)
+        run(self.driver.begin_checkpoint(checkpoint))
+
+    def _note_begin(self, checkpoint: int) -> None:
+        if checkpoint > self._awaited[0]:
+            self._awaited = checkpoint, time.monotonic()
+
+    def abandon_checkpoint(self, checkpoint: int) -> None:
+        """Give up a checkpoint."""
+        run(self.driver.abandon_checkpoint(checkpoint))
 
     def handle(self, event: events.Event) -> None:
         """Let the executor handle an event."""
@@ -199,6 +225,16 @@ class ExecutorThreads:
     def emit_watermark(self, watermark: Watermark) -> None:
         """Send a watermark to the next receivers."""
         self.exchange.emit_watermark(watermark)
+
+    def cut(self, checkpoint: int) -> None:
+        """Copy the changed state for a checkpoint."""
+        assert self._keeper is not None, "barriers are sent in jobs with checkpoints"
+        held = time.monotonic() - self._awaited[1]
+        self._keeper.cut(checkpoint, self.identity, self.executor.store, held)
+
+    def emit_barrier(self, barrier: Barrier) -> None:
+        """Send a barrier to the next receivers."""
+        self.exchange.emit_barrier(barrier)
 
     def finished(self) -> None:
         """Tell the next receivers that this executor has delivered its last output."""

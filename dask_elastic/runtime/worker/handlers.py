@@ -54,6 +54,9 @@ class Handlers:
             part_calls.Drain.handled_by(self.drain),
             part_calls.End.handled_by(self.end),
             part_calls.Forget.handled_by(self.forget),
+            part_calls.BeginCheckpoint.handled_by(self.begin_checkpoint),
+            part_calls.AbandonCheckpoint.handled_by(self.abandon_checkpoint),
+            part_calls.CommitCheckpoint.handled_by(self.commit_checkpoint),
             part_calls.SetCores.handled_by(self.set_cores),
             part_calls.MoveShard.handled_by(self.move_shard),
             part_calls.AwaitTaskEnds.handled_by(self.await_task_ends),
@@ -130,6 +133,20 @@ class Handlers:
             job_part.refused += 1
             return ()
         return tuple(await self.node.forget(call.job))
+
+    # checkpoints
+
+    async def begin_checkpoint(self, call: part_calls.BeginCheckpoint) -> None:
+        """Begin a checkpoint: sources send its barrier, and receivers await it."""
+        await self.node.in_thread(self._part(call).begin_checkpoint, call.number)
+
+    async def abandon_checkpoint(self, call: part_calls.AbandonCheckpoint) -> None:
+        """Give up a checkpoint."""
+        await self.node.in_thread(self._part(call).abandon_checkpoint, call.number)
+
+    async def commit_checkpoint(self, call: part_calls.CommitCheckpoint) -> None:
+        """Have the sinks commit what they have prepared for a checkpoint, which is complete."""
+        self._part(call).commit_checkpoint(call.number)
 
     # cores and shards
 

@@ -8,21 +8,23 @@ import time
 from collections.abc import Collection, Iterable
 
 from dask_elastic.executor import events
+from dask_elastic.executor.control_records.inputs import Inputs, timed_components
+from dask_elastic.executor.control_records.source_clock import SourceClock
 from dask_elastic.executor.emitter import Emitter
 from dask_elastic.executor.error_policy import ErrorPolicy
 from dask_elastic.executor.executor import ElasticExecutor
-from dask_elastic.executor.inputs import Inputs, timed_components
 from dask_elastic.executor.limits import ExecutorLimits
 from dask_elastic.executor.measures import ExecutorMeasure
 from dask_elastic.executor.processor import Processor
 from dask_elastic.executor.remote import RemotePart
-from dask_elastic.executor.source_clock import SourceClock
 from dask_elastic.executor.union_types import union_types
 from dask_elastic.routing.keyspace import KeySpace
+from dask_elastic.runtime.protocol.checkpoint_parts import SourcePosition
 from dask_elastic.runtime.protocol.job_spec import STATIC, JobSpec
 from dask_elastic.runtime.worker.buffers.epoch_buffer import EpochBuffer
 from dask_elastic.runtime.worker.buffers.mailbox import Mailbox
 from dask_elastic.runtime.worker.buffers.output_buffer import OutputBuffer
+from dask_elastic.runtime.worker.checkpoint_keeper import CheckpointKeeper
 from dask_elastic.runtime.worker.dead_letters import DeadLetters
 from dask_elastic.runtime.worker.exchange import Exchange
 from dask_elastic.runtime.worker.executor_threads import ExecutorThreads
@@ -32,8 +34,9 @@ from dask_elastic.runtime.worker.last_report import LastReport
 from dask_elastic.runtime.worker.members import Members
 from dask_elastic.runtime.worker.memory import HINT
 from dask_elastic.runtime.worker.node_services import NodeServices
+from dask_elastic.runtime.worker.part_checkpoints import PartCheckpoints
 from dask_elastic.runtime.worker.remote_threads import RemoteThreads
-from dask_elastic.runtime.worker.sink_thread import SinkThread
+from dask_elastic.runtime.worker.sink_thread import CheckpointEvent, SinkThread
 from dask_elastic.runtime.worker.source_thread import SourceThread
 from dask_elastic.state.store import KeyedStore
 from dask_elastic.topology.component import Component
@@ -81,6 +84,8 @@ class JobPart:
         self.members = Members(spec)
         self.threads = JobThreads(spec.job, self.fail)
         self.dead_letters = DeadLetters()
+        plan = spec.checkpoint
+        self.checkpoints = None if plan is None else PartCheckpoints(spec, plan, self.threads, node.ask)
         self.idle_watch = IdleWatch(node.wake)
         self.last_report = LastReport(self.idle_watch)
         self.sources: dict[ExecutorId, SourceThread] = {}
@@ -150,7 +155,20 @@ class JobPart:
                     self.exchange,
                     self._node.read_queue,
                     self._instance_ended,
+                    self._source_reached,
+                    self._position(identity),
                 )
+
+    @property
+    def _keeper(self) -> CheckpointKeeper | None:
+        return None if self.checkpoints is None else self.checkpoints.keeper
+
+    def _position(self, source: ExecutorId) -> SourcePosition:
+        return SourcePosition() if self.checkpoints is None else self.checkpoints.position(source)
+
+    def _source_reached(self, checkpoint: int, source: ExecutorId, position: SourcePosition) -> None:
+        assert self.checkpoints is not None, "checkpoints begin in jobs that take them"
+        self.checkpoints.keeper.reached(checkpoint, source, position)
 
     def _mailbox(self, identity: ExecutorId, source: Source) -> Mailbox | EpochBuffer:
         if not source.epochs:
@@ -163,7 +181,9 @@ class JobPart:
             return None
         options = self.spec.options
         interval, idle = options.watermark_interval, options.idle_timeout
-        return SourceClock(identity, source.event_time, source.slack, interval, idle, time.monotonic())
+        clock = SourceClock(identity, source.event_time, source.slack, interval, idle, time.monotonic())
+        clock.newest = self._position(identity).event_time
+        return clock
 
     def _build_sink(self, name: str, operator: SinkOperator) -> None:
         upstream = self.spec.sink_inputs(name, self.spec.node)
@@ -179,6 +199,8 @@ class JobPart:
                 self.exchange,
                 self.output_buffer,
                 self._discard,
+                self._keeper,
+                None if self.checkpoints is None else self.checkpoints.recovered(identity),
             )
 
     def _build_executors(self, name: str, component: Component, operator: Compute) -> None:
@@ -189,15 +211,20 @@ class JobPart:
         for identity in self.spec.instances(name):
             if self.spec.node_of(identity) == self.spec.node:
                 cores = self.spec.cores[name][identity.index]
+                # Tasks on other nodes start without state: with a restored one they get their shards by moves.
+                restores = self.checkpoints is not None and self.checkpoints.restores
+                first = {self.spec.node: max(1, cores.get(self.spec.node, 0))} if restores else cores
                 executor = ElasticExecutor(
-                    identity, space, self.spec.node, cores, inputs, threading.Lock, limits, timed
+                    identity, space, self.spec.node, first, inputs, threading.Lock, limits, timed
                 )
                 executor.store.union = union_types(component, self._components)
                 executor.store.reserve = self._node.memory.reserve
                 executor.task_ended = self._node.task_ends.note
+                if self.checkpoints is not None:
+                    self.checkpoints.restore(identity, executor.store)
                 make_processor = functools.partial(self._processor, component)
                 self.homes[identity] = ExecutorThreads(
-                    executor, operator, make_processor, self.threads, self.exchange, self._instance_ended
+                    executor, operator, make_processor, self.threads, self.exchange, self._instance_ended, self._keeper
                 )
 
     def _with_event_time(self, instances: Iterable[ExecutorId]) -> list[ExecutorId]:
@@ -213,10 +240,14 @@ class JobPart:
 
     def start_executors(self) -> None:
         """Start everything but the sources: all nodes do this before any source starts."""
+        if self.checkpoints is not None:
+            self.checkpoints.keeper.start()
         for sink in self.sinks.values():
             sink.start()
-        for home in self.homes.values():
+        for identity, home in self.homes.items():
             home.begin()
+            if self.checkpoints is not None and self.checkpoints.restores:
+                home.handle(events.SetCores(self.spec.cores[identity.component][identity.index]))
 
     def start_sources(self) -> None:
         """Start the sources, once all nodes have started everything else."""
@@ -224,6 +255,27 @@ class JobPart:
             source.start()
         if not self._remaining:
             self._node.job_part_ended(self.job)
+
+    def begin_checkpoint(self, number: int) -> None:
+        """Begin a checkpoint: sources send its barrier, and receivers await it."""
+        for sink in self.sinks.values():
+            sink.tell(CheckpointEvent.BEGUN, number)
+        for home in self.homes.values():
+            home.begin_checkpoint(number)
+        for source in self.sources.values():
+            source.begin_checkpoint(number)
+
+    def abandon_checkpoint(self, number: int) -> None:
+        """Give up a checkpoint."""
+        for home in self.homes.values():
+            home.abandon_checkpoint(number)
+        for sink in self.sinks.values():
+            sink.tell(CheckpointEvent.ABANDONED, number)
+
+    def commit_checkpoint(self, number: int) -> None:
+        """Have the sinks commit what they have prepared for a checkpoint, which is complete."""
+        for sink in self.sinks.values():
+            sink.tell(CheckpointEvent.COMPLETE, number)
 
     def drain(self) -> None:
         """Stop reading; rows that were read are processed."""
@@ -245,6 +297,8 @@ class JobPart:
         ]
         for part in parts:
             part.abort()
+        if self.checkpoints is not None:
+            self.checkpoints.keeper.abort()
 
     def fail(self, error: BaseException) -> None:
         """End the job everywhere because of an error."""

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from enum import Enum
 from typing import NamedTuple
 
 import pyarrow as pa
 
-from dask_elastic.executor.inputs import Inputs
+from dask_elastic.executor.control_records.alignment import Alignment
+from dask_elastic.executor.control_records.inputs import Inputs
 from dask_elastic.executor.task_queue import JOIN_ROWS
 from dask_elastic.meters import BatchCost, BriefWork, InlineCost
 from dask_elastic.runtime.protocol.job_spec import JobSpec
 from dask_elastic.runtime.worker.buffers.output_buffer import OutputBuffer
 from dask_elastic.runtime.worker.buffers.turn_queue import TurnQueue
+from dask_elastic.runtime.worker.checkpoint_keeper import CheckpointKeeper, Recovered
 from dask_elastic.runtime.worker.exchange import Exchange
 from dask_elastic.runtime.worker.job_threads import JobThreads
 from dask_elastic.runtime.worker.turns import TURNS
 from dask_elastic.topology.sink import Sink, SinkContext, SinkWriter
+from dask_elastic.topology.transactions import Transactions
+from dask_elastic.vocab.barrier import Barrier
 from dask_elastic.vocab.batch import Batch
 from dask_elastic.vocab.errors import ElasticError, SinkError
 from dask_elastic.vocab.identity import ExecutorId
@@ -30,12 +35,27 @@ INLINE_SECONDS = 0.0002
 """A write that is expected to take no longer is made by the thread that brings the batch."""
 
 
+class CheckpointEvent(Enum):
+    """What becomes of a checkpoint."""
+
+    BEGUN = "begun"
+    ABANDONED = "abandoned"
+    COMPLETE = "complete"
+
+
 class Waiting(NamedTuple):
-    """What waits for a sink: a batch and its credit, a watermark, or the end of an upstream instance."""
+    """What waits for a sink: a batch and its credit, a control record, or the end of an upstream instance."""
 
     origin: ExecutorId
-    item: Batch | Watermark | None = None
+    item: Batch | Watermark | Barrier | None = None
     nbytes: int = 0
+
+
+class Told(NamedTuple):
+    """What the coordinator tells a sink about a checkpoint."""
+
+    event: CheckpointEvent
+    checkpoint: int
 
 
 class SinkThread:
@@ -59,6 +79,10 @@ class SinkThread:
         Holds the rows of output queues.
     finished : callable
         Called when everything is written.
+    keeper : CheckpointKeeper or None
+        Acknowledges checkpoints; None for a job without them.
+    recovered : Recovered or None
+        What the checkpoint from which the job was restarted holds for this instance.
     """
 
     def __init__(
@@ -71,17 +95,29 @@ class SinkThread:
         exchange: Exchange,
         output_buffer: OutputBuffer,
         finished: Callable[[ExecutorId], None],
+        keeper: CheckpointKeeper | None = None,
+        recovered: Recovered | None = None,
     ):
         self.identity = identity
         self.sink = sink
         self.threads = threads
         self.exchange = exchange
         node = instance = identity.index
-        self._context = SinkContext(spec.job, identity.component, node, instance, output_buffer, spec.run)
+        self._context = SinkContext(
+            spec.job, identity.component, node, instance, output_buffer, spec.run, keeper is not None, spec.generation,
+            recovered is not None,
+        )  # fmt: skip
         self._finished = finished
+        self._keeper = keeper
+        self._recovered = recovered
+        self._alignment: Alignment[Waiting] = Alignment(inputs.open)
+        self._transactions = Transactions()
+        # The checkpoint that made the last rows durable; the sink ends when it is complete.
+        self._last_checkpoint: int | None = None
+        self._committed = 0
         self.rows = 0
         self.inputs = inputs
-        self._waiting: TurnQueue[Waiting | None] = TurnQueue()
+        self._waiting: TurnQueue[Waiting | Told | None] = TurnQueue()
         self._cost = InlineCost()
         self._batch_cost = BatchCost()
         self._brief_work = BriefWork()
@@ -96,7 +132,8 @@ class SinkThread:
     def offer(self, origin: ExecutorId, batch: Batch, nbytes: int, may_wait: bool = True) -> None:
         """Take a batch; a caller that may wait writes it itself, if the sink is idle and such writes are short."""
         is_short = may_wait and self._cost.allows(batch.rows.num_rows, INLINE_SECONDS)
-        if self._failed or not is_short or not self._waiting.begin_turn():
+        waits = self._failed or not is_short or self._alignment.checkpoint is not None
+        if waits or not self._waiting.begin_turn():
             self._waiting.put(Waiting(origin, batch, nbytes))
             return
         assert self._writer is not None, "the thread opens the writer before it waits for batches"
@@ -112,6 +149,14 @@ class SinkThread:
     def receive_watermark(self, watermark: Watermark) -> None:
         """Take a watermark of an upstream instance."""
         self._waiting.put(Waiting(watermark.origin, watermark))
+
+    def receive_barrier(self, barrier: Barrier) -> None:
+        """Take a barrier of an upstream instance."""
+        self._waiting.put(Waiting(barrier.origin, barrier))
+
+    def tell(self, event: CheckpointEvent, checkpoint: int) -> None:
+        """Take what the coordinator says about a checkpoint."""
+        self._waiting.put(Told(event, checkpoint))
 
     def input_ended(self, origin: ExecutorId) -> None:
         """Take the end of an upstream instance."""
@@ -130,6 +175,8 @@ class SinkThread:
         with self._explained():
             self._writer = self.sink.open(self._context)
             try:
+                if self._recovered is not None:
+                    self._writer.recover(self._recovered.prepared, self._recovered.checkpoint)
                 complete = self._write_all(self._writer)
             finally:
                 if not complete:
@@ -148,33 +195,84 @@ class SinkThread:
             raise SinkError(f"sink {name!r} failed: {type(error).__name__}: {error}") from error
 
     def _write_all(self, writer: SinkWriter) -> bool:
-        while self.inputs.open:
+        self._request_last()
+        while self._awaits_more:
             taken = self._waiting.take()
             if taken is None or self.threads.ended or self._failed:
                 return False
-            origin, item, nbytes = taken
-            match item:
-                case None:
-                    self.inputs.end(origin)
-                case Watermark():
-                    self.inputs.advance(item)
-                case Batch():
-                    self._write(writer, [Waiting(origin, item, nbytes), *self._more(item.rows)])
+            if isinstance(taken, Told):
+                self._hear(writer, taken)
+            elif self._alignment.admit(taken.origin, taken):
+                self._take(writer, taken)
+            for _, held in self._alignment.released():
+                self._take(writer, held)
         writer.close()
         return True
+
+    @property
+    def _awaits_more(self) -> bool:
+        """Whether inputs have not ended, or the last rows are not committed."""
+        if self.inputs.open or self._keeper is None:
+            return bool(self.inputs.open)
+        return self._last_checkpoint is None or self._committed < self._last_checkpoint
+
+    def _take(self, writer: SinkWriter, taken: Waiting) -> None:
+        origin, item, _ = taken
+        match item:
+            case None:
+                self.inputs.end(origin)
+                self._prepare_if(writer, self._alignment.ended(origin))
+                self._request_last()
+            case Watermark():
+                self.inputs.advance(item)
+            case Barrier():
+                self._alignment.begin(item.checkpoint)
+                self._prepare_if(writer, self._alignment.barrier(item))
+            case Batch():
+                self._write(writer, [taken, *self._more(item.rows)])
+
+    def _request_last(self) -> None:
+        """Ask for a checkpoint once all inputs have ended: the last rows are committed with it."""
+        if self._keeper is not None and not self.inputs.open:
+            self._keeper.request()
+
+    def _hear(self, writer: SinkWriter, told: Told) -> None:
+        match told.event:
+            case CheckpointEvent.BEGUN:
+                self._alignment.begin(told.checkpoint)
+                self._prepare_if(writer, self._alignment.completed())
+            case CheckpointEvent.ABANDONED:
+                self._alignment.passed(told.checkpoint)
+                self._request_last()
+            case CheckpointEvent.COMPLETE:
+                for prepared in self._transactions.complete(told.checkpoint):
+                    writer.commit(prepared)
+                self._committed = max(self._committed, told.checkpoint)
+
+    def _prepare_if(self, writer: SinkWriter, checkpoint: int | None) -> None:
+        """Prepare what was written, if the barriers of a checkpoint are aligned."""
+        if checkpoint is None or self._keeper is None:
+            return
+        self._transactions.add(checkpoint, writer.prepare(checkpoint))
+        self._keeper.prepared(checkpoint, self.identity, self._transactions.handles)
+        if not self.inputs.open and self._last_checkpoint is None:
+            self._last_checkpoint = checkpoint
+        self._alignment.passed(checkpoint)
 
     def _more(self, rows: pa.RecordBatch) -> list[Waiting]:
         """Return the batches behind one that are joined with it."""
         joined, most = rows.num_rows, self._limit()
 
-        def fits(waiting: Waiting | None) -> bool:
+        def fits(waiting: Waiting | Told | None) -> bool:
             nonlocal joined
-            if waiting is None or not isinstance(waiting.item, Batch):
+            if not isinstance(waiting, Waiting) or not isinstance(waiting.item, Batch):
                 return False
             joined += waiting.item.rows.num_rows
             return joined <= most and bool(waiting.item.rows.schema.equals(rows.schema))
 
-        return [waiting for waiting in self._waiting.take_while(fits) if waiting is not None]
+        if self._alignment.checkpoint is not None:
+            return []
+        return [waiting for waiting in self._waiting.take_while(fits) if isinstance(waiting, Waiting)]
 
     def _write(self, writer: SinkWriter, waiting: list[Waiting]) -> None:
         batches = [part.item.rows for part in waiting if isinstance(part.item, Batch)]

@@ -5,21 +5,25 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 
+from dask_elastic.executor.control_records.source_clock import SourceClock
 from dask_elastic.executor.emitter import Emitter
-from dask_elastic.executor.source_clock import SourceClock
 from dask_elastic.meters import BriefWork, Rate
+from dask_elastic.runtime.protocol.checkpoint_parts import SourcePosition
 from dask_elastic.runtime.transport.credit import Aborted
 from dask_elastic.runtime.worker.buffers.epoch_buffer import EpochBuffer
 from dask_elastic.runtime.worker.buffers.mailbox import Mailbox
 from dask_elastic.runtime.worker.buffers.read_ahead import JOINED_ROWS, ReadAhead
 from dask_elastic.runtime.worker.exchange import Exchange
 from dask_elastic.runtime.worker.job_threads import JobThreads
+from dask_elastic.runtime.worker.read_positions import ReadPositions, without_first
 from dask_elastic.runtime.worker.turns import TURNS
 from dask_elastic.topology.pace import SLICE_SECONDS, Pace, cut
 from dask_elastic.topology.source import Source, SourceContext
+from dask_elastic.vocab.barrier import Barrier
 from dask_elastic.vocab.batch import MAX_BATCH_ROWS, Delivery
 from dask_elastic.vocab.errors import ElasticError, SourceError
 from dask_elastic.vocab.identity import ExecutorId
@@ -66,6 +70,10 @@ class SourceThread:
         ``read_queue(name, stopping)`` reads an output queue of some job.
     finished : callable
         Called when the last row is delivered.
+    reached : callable
+        Called with the number of a checkpoint, the instance, and the position at which it has sent the barrier.
+    start : SourcePosition
+        Where to begin.
     """
 
     def __init__(
@@ -80,6 +88,8 @@ class SourceThread:
         exchange: Exchange,
         read_queue: Callable[[str, Callable[[], bool]], Iterator[pa.RecordBatch]],
         finished: Callable[[ExecutorId], None],
+        reached: Callable[[int, ExecutorId, SourcePosition], None],
+        start: SourcePosition,
     ):
         self.identity = identity
         self.source = source
@@ -92,6 +102,14 @@ class SourceThread:
         self.exchange = exchange
         self._read_queue = read_queue
         self._finished = finished
+        self._reached = reached
+        self._start = start
+        self._positions = ReadPositions(start)
+        # The checkpoint whose barrier is to be sent, and the lock with which it is set until the instance has ended.
+        self._checkpoint: int | None = None
+        self._ended = False
+        self._checkpointing = threading.Lock()
+        self._woken = threading.Event()
         self._stop = threading.Event()
         self._read_ahead = ReadAhead() if clock is None else ReadAhead(until=clock.due)
         self._recent = Rate(window=REPORTED_SECONDS)
@@ -106,6 +124,9 @@ class SourceThread:
     def start(self) -> None:
         """Start reading."""
         self._recent.add(0, time.monotonic())
+        if self._start.ended:
+            self._end()
+            return
         if self.source.blocks:
             self.threads.start(f"{self.identity}-reader", self._run_reader)
         self.threads.start(str(self.identity), self._run)
@@ -115,12 +136,44 @@ class SourceThread:
         if not self.source.pushed:
             # The source ends without waiting for a reader that blocks in user code.
             self._stop.set()
+            self._woken.set()
             self._read_ahead.close()
         self.mailbox.close()
+
+    def begin_checkpoint(self, checkpoint: int) -> None:
+        """Have the sending thread send the barrier of a checkpoint, behind what it is sending."""
+        with self._checkpointing:
+            if not self._ended:
+                # Calls may overtake each other.
+                self._checkpoint = max(checkpoint, self._checkpoint or 0)
+                self._woken.set()
+                self._read_ahead.poke()
+                return
+        self._reached(checkpoint, self.identity, SourcePosition(ended=True))
+
+    def _pass_barrier(self) -> None:
+        """Send the barrier that is due, if any; what is sent later is behind it."""
+        if self._checkpoint is None:
+            return
+        with self._checkpointing:
+            checkpoint, self._checkpoint = self._checkpoint, None
+        if checkpoint is not None:
+            self.exchange.emit_barrier(Barrier(self.identity, checkpoint))
+            newest = None if self.clock is None else self.clock.newest
+            self._reached(checkpoint, self.identity, replace(self._positions.sent(self.rows), event_time=newest))
+
+    def _end(self) -> None:
+        """Tell the next receivers that the last row is delivered; a barrier behind it is not needed."""
+        self._finished(self.identity)
+        with self._checkpointing:
+            checkpoint, self._ended = self._checkpoint, True
+        if checkpoint is not None:
+            self._reached(checkpoint, self.identity, SourcePosition(ended=True))
 
     def abort(self) -> None:
         """Wake the threads, so that they see that the job has ended."""
         self._stop.set()
+        self._woken.set()
         self._read_ahead.close()
         self.mailbox.abort()
 
@@ -167,6 +220,7 @@ class SourceThread:
     def _run(self) -> None:
         for rows, due in self._taken() if self.source.blocks else self._joined():
             for part in cut(rows, max(self._most, LEAST_ROWS)):
+                self._pass_barrier()
                 self._send(part, due)
                 self._rate.add(part.num_rows, time.monotonic())
         self.mailbox.close()
@@ -174,13 +228,14 @@ class SourceThread:
             raise Aborted
         if (clock := self.clock) is not None:
             self._emit_watermark(clock.end())
-        self._finished(self.identity)
+        self._end()
 
     def _taken(self) -> Iterator[tuple[pa.RecordBatch, float]]:
         """Yield what the reading thread has read; waiting batches are joined."""
         while (taken := self._read_ahead.take(self._joins())) is not None:
             rows, due = taken
             if rows is None:
+                self._pass_barrier()
                 self._tell_quiet()
             else:
                 yield rows, due
@@ -205,17 +260,26 @@ class SourceThread:
             yield _concatenated(waiting), first_due
 
     def _tell_quiet(self) -> None:
-        assert self.clock is not None, "only with a clock does the source wait for a limited time"
-        self._emit_watermark(self.clock.quiet(time.monotonic()))
+        if self.clock is not None:
+            self._emit_watermark(self.clock.quiet(time.monotonic()))
 
     def _wait(self, seconds: float) -> bool:
-        """Wait until rows are due, and emit the watermarks that are due meanwhile; returns whether the source ends."""
+        """Wait until rows are due, and emit the watermarks and barriers that are due meanwhile.
+
+        Returns
+        -------
+        bool
+            Whether the source ends.
+        """
         until = time.monotonic() + seconds
-        while self.clock is not None and (next_due := self.clock.due()) < until:
-            if self._stop.wait(max(0.0, next_due - time.monotonic())):
-                return True
-            self._tell_quiet()
-        return self._stop.wait(max(0.0, until - time.monotonic()))
+        while (now := time.monotonic()) < until and not self._stop.is_set():
+            next_due = until if self.clock is None else min(self.clock.due(), until)
+            if self._woken.wait(max(0.0, next_due - now)):
+                self._woken.clear()
+                self._pass_barrier()
+            elif next_due < until:
+                self._tell_quiet()
+        return self._stop.is_set()
 
     def _joins(self) -> int:
         """Return up to how many rows waiting batches are joined."""
@@ -279,12 +343,14 @@ class SourceThread:
         context = SourceContext(
             instance=self.identity.index,
             instances=self.instances,
+            offset=self._start.offset,
             mailbox=iter(self.mailbox) if self.source.pushed else None,
             stopping=self._stop.is_set,
             queue=lambda name: self._read_queue(name, self._stop.is_set),
         )
         try:
-            for rows, _ in self.source.read(context):
+            for rows, offset in without_first(self.source.read(context), self._start.skip):
+                self._positions.read(rows.num_rows, offset)
                 yield rows
         except (ElasticError, Aborted, GeneratorExit):
             raise

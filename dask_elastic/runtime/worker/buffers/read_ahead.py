@@ -32,6 +32,7 @@ class ReadAhead:
         self._closed = False
         self._sending = False
         self._taken = False
+        self._poked = False
         self._until = until
         self._waits_until = math.inf
         self._changed = threading.Condition(threading.Lock())
@@ -74,9 +75,15 @@ class ReadAhead:
         finally:
             with self._changed:
                 self._sending = False
-                if self._closed or self._until() < self._waits_until:
+                if self._closed or self._poked or self._until() < self._waits_until:
                     self._changed.notify()
         return not self._closed
+
+    def poke(self) -> None:
+        """Have `take` return soon, with None in place of a batch if none waits."""
+        with self._changed:
+            self._poked = True
+            self._changed.notify()
 
     def close(self) -> None:
         """Close the queue: `take` returns the waiting batches and then None, `put` returns False."""
@@ -87,8 +94,8 @@ class ReadAhead:
     def take(self, most: int = JOINED_ROWS) -> tuple[pa.RecordBatch | None, float] | None:
         """Return the next batch, joined with the waiting ones of its schema behind it; None at the end.
 
-        The batch of the call before counts as sent. When the call has waited as long as it may, None takes the place of
-        the batch; until the next call, the reading thread sends nothing itself, as with a batch.
+        The batch of the call before counts as sent. When the call has waited as long as it may, or was poked, None
+        takes the place of the batch; until the next call, the reading thread sends nothing itself, as with a batch.
 
         Parameters
         ----------
@@ -99,10 +106,14 @@ class ReadAhead:
             if self._taken:
                 self._taken = self._sending = False
             while self._sending or not (self._waiting or self._closed):
-                timeout = self._seconds_to_wait()
-                if not self._changed.wait(timeout) and not (self._sending or self._waiting or self._closed):
-                    self._taken = self._sending = True
+                idles = not self._sending and self._poked
+                if not idles:
+                    in_time = self._changed.wait(self._seconds_to_wait())
+                    idles = not in_time and not (self._sending or self._waiting or self._closed)
+                if idles:
+                    self._poked, self._taken, self._sending = False, True, True
                     return None, 0.0
+            self._poked = False
             if not self._waiting:
                 return None
             self._taken = self._sending = True

@@ -82,6 +82,15 @@ class SourceClock:
         self._idle = False
 
     @property
+    def newest(self) -> int | None:
+        """The newest event time of the rows that were sent, microseconds since the epoch; also where to begin."""
+        return self._newest
+
+    @newest.setter
+    def newest(self, time: int | None) -> None:
+        self._newest = time
+
+    @property
     def time(self) -> int | None:
         """Time of the last watermark, microseconds since the epoch."""
         return self._last

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-from dask_elastic.executor.inputs import Inputs
+from dask_elastic.executor.control_records.inputs import Inputs
 from dask_elastic.executor.instructions import EmitWatermark, Instruction
 from dask_elastic.vocab.lock import Lock
 from dask_elastic.vocab.watermark import Watermark

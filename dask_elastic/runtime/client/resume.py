@@ -1,0 +1,164 @@
+"""Resuming a job from its checkpoints, after the loss of the scheduler or a stop."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pickle
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
+
+from dask_elastic._version import __version__
+from dask_elastic.checkpoint.catalog import Catalog
+from dask_elastic.checkpoint.folder import CheckpointFolder
+from dask_elastic.checkpoint.manifest import Manifest, OperatorState
+from dask_elastic.runtime.client.call import checked_client
+from dask_elastic.runtime.client.job import Job
+from dask_elastic.runtime.client.submit import check_sources, described, start
+from dask_elastic.runtime.config.job_options import job_options
+from dask_elastic.runtime.protocol.job_calls import Submit
+from dask_elastic.runtime.protocol.job_spec import ComponentSummary
+from dask_elastic.topology.component import build_components
+from dask_elastic.topology.topology import Topology
+from dask_elastic.vocab.errors import CheckpointError, SubmitError
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+
+def resume(
+    url: str | os.PathLike[str],
+    client: Client | None = None,
+    *,
+    topology: Topology | None = None,
+    number: int | None = None,
+    name: str | None = None,
+    cores: Mapping[str, int] | None = None,
+    drop: Collection[str] = (),
+    **options: Any,
+) -> Job:
+    """Continue a job from a checkpoint, on the same cluster or on a new one.
+
+    Executors start with the state of the checkpoint, sources continue behind the rows that it covers, and sinks commit
+    what they had prepared for it. The earlier run must have ended: if its scheduler is lost, so are its workers.
+
+    Parameters
+    ----------
+    url : str or path
+        The folder of the job's checkpoints.
+    client : distributed.Client, optional
+        A client of the cluster; the current client if left out.
+    topology : Topology, optional
+        The topology, for example with changed functions or another number of executors; that of the checkpoint if left
+        out. Operators are found by their names. New ones start without state.
+    number : int, optional
+        The number of the checkpoint; the newest one that is not damaged if left out.
+    name : str, optional
+        The name of the job; as before if left out.
+    cores : mapping of str to int, optional
+        As for `submit`; as before if left out.
+    drop : collection of str
+        Names of stateful operators whose state is dropped, since the topology no longer has them.
+    **options
+        As for `submit`; as before if left out.
+
+    Returns
+    -------
+    Job
+        A handle on the running job.
+
+    Raises
+    ------
+    NoCheckpoint
+        If the folder has no complete checkpoint.
+    CheckpointCorrupt
+        If all of them are damaged.
+    CheckpointError
+        If the checkpoint cannot be read.
+    SubmitError
+        If the topology does not fit the checkpoint, or for the reasons of `submit`.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import dask_elastic as de
+    >>> import pyarrow as pa
+    >>> from dask.distributed import Client
+    >>> topology = de.Topology("letters")
+    >>> letters = topology.source("letters", de.sources.Arrow(pa.table({"letter": ["a", "b", "a"]}), rate=1))
+    >>> counted = letters.key_by("letter").compute({"seen": de.aggregate.Count()}, name="per_letter")
+    >>> folder = tempfile.mkdtemp()
+    >>> with Client(n_workers=1, processes=False, dashboard_address=None) as client:
+    ...     job = de.submit(topology, client, checkpoint=folder)
+    ...     number = job.checkpoint()
+    ...     job.stop()
+    ...     again = de.resume(folder, client)
+    ...     again.wait(progress=False)
+    ...     again.state("per_letter").to_arrow().sort_by("letter").to_pydict()
+    {'letter': ['a', 'b'], 'seen': [2, 1]}
+    """
+    client = checked_client(client)
+    folder = CheckpointFolder(url)
+    manifest = Catalog(folder).load(number)
+    saved = _saved(folder, manifest)
+    merged = job_options({**dataclasses.asdict(saved.options), **options, "checkpoint": folder.url})
+    job_name = saved.name if name is None else name
+    given = saved.cores if cores is None else cores
+    if topology is None:
+        job = dataclasses.replace(saved, name=job_name, options=merged, cores=dict(given), version=__version__)
+    else:
+        components = build_components(topology)
+        check_sources(components)
+        job = described(topology, components, job_name, merged, given)
+    summaries = tuple(_fitted(summary, manifest) for summary in job.summaries)
+    _check_dropped(summaries, manifest, drop)
+    return start(dataclasses.replace(job, summaries=summaries, resume=manifest.number, run=saved.run), client)
+
+
+def _saved(folder: CheckpointFolder, manifest: Manifest) -> Submit:
+    """Return the call with which the job was submitted."""
+    contents = folder.read(manifest.topology)
+    try:
+        saved = pickle.loads(contents)
+    except Exception as error:  # unpickling may raise any exception
+        raise CheckpointError(
+            f"{folder.where(manifest.topology.path)} was written by another version of dask_elastic, and cannot be "
+            f"read by {__version__}: {type(error).__name__}: {error}. Install the version with which the job ran."
+        ) from error
+    assert isinstance(saved, Submit), f"{saved!r} is no job"
+    return saved
+
+
+def _fitted(summary: ComponentSummary, manifest: Manifest) -> ComponentSummary:
+    """Return the summary of a component with the executors and shards that the state in the checkpoint needs."""
+    state = next((state for state in manifest.states if state.name == summary.name), None)
+    if state is None:
+        return summary
+    if summary.keys != state.keys:
+        raise SubmitError(
+            f"operator {summary.name!r} has the keys {', '.join(summary.keys)}, and its state in checkpoint "
+            f"{manifest.number} has {', '.join(state.keys)}. Give an operator with other keys another name."
+        )
+    executors = summary.instances or state.executors
+    return dataclasses.replace(summary, instances=executors, shards=_shards(summary.name, executors, state))
+
+
+def _shards(operator: str, executors: int, state: OperatorState) -> int:
+    if state.groups % executors:
+        fitting = [count for count in range(1, state.groups + 1) if state.groups % count == 0]
+        raise SubmitError(
+            f"operator {operator!r} cannot continue with {executors} executors: its state has {state.groups} shards, "
+            f"which are divided evenly. Choose executors= from {', '.join(map(str, fitting))}."
+        )
+    return state.groups // executors
+
+
+def _check_dropped(summaries: tuple[ComponentSummary, ...], manifest: Manifest, drop: Collection[str]) -> None:
+    names = {summary.name for summary in summaries if summary.kind == "compute"}
+    lost = [state.name for state in manifest.states if state.name not in names and state.name not in drop]
+    if lost:
+        listed = ", ".join(map(repr, lost))
+        raise SubmitError(
+            f"checkpoint {manifest.number} has state of {listed}, which the topology lacks. Name the operators as "
+            f"before, or pass drop={lost!r} to lose their state."
+        )

@@ -1,0 +1,77 @@
+"""Folders of checkpoints as the scheduler opens them; all of this may block, so it runs in threads."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from dask_elastic.checkpoint.catalog import Catalog
+from dask_elastic.checkpoint.folder import CheckpointFolder
+from dask_elastic.checkpoint.generations import next_generation
+from dask_elastic.runtime.protocol.job_calls import Submit
+from dask_elastic.runtime.scheduler.job_checkpoints import JobCheckpoints
+from dask_elastic.vocab.errors import SubmitError
+
+T = TypeVar("T")
+
+
+async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
+    """Run something that may block away from the event loop of the scheduler."""
+    return await asyncio.get_running_loop().run_in_executor(None, function, *arguments)
+
+
+def open_checkpoints(url: str, call: Submit, above: int) -> tuple[JobCheckpoints, int]:
+    """Prepare a folder for the checkpoints of a job that starts.
+
+    Parameters
+    ----------
+    url : str
+        The folder.
+    call : Submit
+        The job, which is written there; `dask_elastic.resume` reads it.
+    above : int
+        The newest generation of any job that this scheduler knows.
+
+    Returns
+    -------
+    JobCheckpoints
+        The job's checkpoints.
+    int
+        The job's first generation.
+
+    Raises
+    ------
+    CheckpointError
+        If the folder cannot be written.
+    SubmitError
+        If it has checkpoints already, and the job does not continue one.
+    """
+    folder = CheckpointFolder(url)
+    folder.check_writable()
+    catalog = Catalog(folder)
+    if call.resume is None and (numbers := catalog.numbers()):
+        raise SubmitError(
+            f"checkpoint={url!r}: the folder has checkpoints of an earlier run, up to {numbers[0]}. Continue it with "
+            "dask_elastic.resume, or give this run another folder."
+        )
+    generation = reserve_generation(url, above)
+    topology = folder.write(f"topology/{generation:06d}.pickle", [pickle.dumps(call)])
+    return JobCheckpoints(url, topology, catalog.next_number() - 1, call.resume or 0), generation
+
+
+def reserve_generation(url: str, above: int) -> int:
+    """Reserve the next generation of a job, which no restart of it uses again.
+
+    Parameters
+    ----------
+    url : str
+        The folder.
+    above : int
+        The generation is higher than this.
+    """
+    folder = CheckpointFolder(url)
+    while (generation := next_generation(folder)) <= above:
+        continue
+    return generation

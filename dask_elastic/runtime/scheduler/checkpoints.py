@@ -1,0 +1,291 @@
+"""The coordinator of checkpoints: begins them, collects what instances acknowledge, and publishes complete ones."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import pickle
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from dask_elastic.checkpoint.catalog import Catalog
+from dask_elastic.checkpoint.folder import CheckpointFolder
+from dask_elastic.checkpoint.manifest import Manifest, OperatorState
+from dask_elastic.checkpoint.pickled import Pickled
+from dask_elastic.checkpoint.sweep import sweep
+from dask_elastic.control.checkpoint_progress import CheckpointProgress
+from dask_elastic.runtime.protocol import checkpoint_calls, job_calls, part_calls
+from dask_elastic.runtime.protocol.calls import HandledCall
+from dask_elastic.runtime.protocol.checkpoint_parts import ExecutorPart
+from dask_elastic.runtime.protocol.job_description import CheckpointDescription
+from dask_elastic.runtime.protocol.job_spec import JobSpec
+from dask_elastic.runtime.protocol.remote_errors import Relayed, load_error
+from dask_elastic.runtime.scheduler.checkpoint_folders import in_thread
+from dask_elastic.runtime.scheduler.job_checkpoints import JobCheckpoints
+from dask_elastic.runtime.scheduler.job_record import JobRecord
+from dask_elastic.runtime.scheduler.job_table import JobTable
+from dask_elastic.runtime.scheduler.worker_calls import WorkerCalls
+from dask_elastic.vocab.errors import CheckpointError, ElasticError, JobEnded
+from dask_elastic.vocab.identity import ExecutorId
+
+logger = logging.getLogger("dask_elastic.scheduler")
+
+LONGEST_SECONDS = 600.0
+"""A checkpoint that is not complete after so many seconds is given up."""
+
+RETRY_SECONDS = 1.0
+"""The least time between a checkpoint that was given up and the next one."""
+
+
+class Checkpoints:
+    """Takes the checkpoints of all jobs.
+
+    Parameters
+    ----------
+    jobs : JobTable
+        The jobs.
+    calls : WorkerCalls
+        Calls the workers.
+    """
+
+    def __init__(self, jobs: JobTable, calls: WorkerCalls):
+        self.jobs = jobs
+        self.calls = calls
+
+    def handlers(self) -> list[HandledCall]:
+        """Return the calls that are answered here."""
+        return [
+            checkpoint_calls.Acknowledge.handled_by(self.acknowledge),
+            checkpoint_calls.CheckpointFailed.handled_by(self.failed),
+            checkpoint_calls.RequestCheckpoint.handled_by(self.request),
+            job_calls.TakeCheckpoint.handled_by(self.take_now),
+            job_calls.Checkpoints.handled_by(self.list),
+        ]
+
+    # what workers and clients say
+
+    def _current(self, call: checkpoint_calls.CheckpointCall) -> JobCheckpoints | None:
+        """Return the checkpoints of the job that a worker speaks of; None if its generation has ended."""
+        record = self.jobs.get(call.job)
+        if record is None or not record.live or record.halted or record.spec.generation != call.generation:
+            return None
+        return record.checkpoints
+
+    async def acknowledge(self, call: checkpoint_calls.Acknowledge) -> None:
+        """Take what an instance has contributed to the checkpoint in progress."""
+        state = self._current(call)
+        if state is None or state.progress is None or state.progress.number != call.number:
+            return
+        if state.progress.acknowledge(ExecutorId(call.component, call.instance), call.part):
+            state.settle()
+
+    async def failed(self, call: checkpoint_calls.CheckpointFailed) -> None:
+        """Give up the checkpoint in progress, because an instance could not contribute to it."""
+        state = self._current(call)
+        if state is not None and state.progress is not None and state.progress.number == call.number:
+            state.settle(call.error)
+
+    async def request(self, call: checkpoint_calls.RequestCheckpoint) -> None:
+        """Take a checkpoint soon."""
+        state = self._current(call)
+        if state is not None:
+            state.requested.set()
+
+    async def list(self, call: job_calls.Checkpoints) -> tuple[CheckpointDescription, ...]:
+        """Return the newest checkpoints of a job, oldest first."""
+        return tuple(_taken_by(self.jobs.record(call.job)).descriptions)
+
+    async def take_now(self, call: job_calls.TakeCheckpoint) -> CheckpointDescription:
+        """Take a checkpoint, and return it when it is complete.
+
+        Raises
+        ------
+        CheckpointError
+            If it is given up, or the job takes no checkpoints.
+        JobEnded
+            If the job has ended.
+        """
+        record = self.jobs.record(call.job)
+        state = _taken_by(record)
+        first = state.last + 1
+        while record.live:
+            state.requested.set()
+            taken = next((taken for taken in state.descriptions if taken.number >= first), None)
+            if taken is None:
+                await _first_of(state.next_end(), record.ended(), timeout=LONGEST_SECONDS)
+            elif taken.error is None:
+                return taken
+            else:
+                raise CheckpointError(f"job {call.job!r}: checkpoint {taken.number} was given up: {taken.error}")
+        raise JobEnded(f"job {call.job!r} has {record.status.value}: it takes no more checkpoints")
+
+    # taking them
+
+    async def run(self, record: JobRecord) -> None:
+        """Take checkpoints of one generation of a job until it ends."""
+        state = record.checkpoints
+        generation = record.spec.generation
+        interval = record.spec.options.checkpoint_interval
+        late = False
+        due = time.monotonic() + interval
+        while state is not None and record.live and record.runs(generation):
+            await _first_of(state.requested.wait(), record.ended(), timeout=max(0.0, due - time.monotonic()))
+            if state.failed:
+                # A sink that waits for its last commit requests the next one at once.
+                await _first_of(record.ended(), timeout=min(interval, RETRY_SECONDS))
+            state.requested.clear()
+            if not (record.live and record.runs(generation)):
+                return
+            began = time.monotonic()
+            await self._take(record, state, generation)
+            due = began + interval
+            if time.monotonic() > due and not late:
+                late = True
+                logger.warning(
+                    "job %r: checkpoints take longer than checkpoint_interval, %g s: the next one waits for the last",
+                    record.name, interval,
+                )  # fmt: skip
+
+    async def _take(self, record: JobRecord, state: JobCheckpoints, generation: int) -> None:
+        number = state.next_number()
+        progress: CheckpointProgress[bytes] = CheckpointProgress(number, instances(record.spec), time.time())
+        state.begin(progress)
+        began = time.monotonic()
+        try:
+            await self._begin(record, state, number)
+            async with state.publishing:
+                if not record.runs(generation):
+                    return
+                manifest, held = _manifest(record, state, progress)
+                await in_thread(Catalog(CheckpointFolder(state.url)).publish, manifest)
+                seconds = time.monotonic() - began
+                state.completed(CheckpointDescription(number, progress.started, seconds, manifest.new_bytes, held))
+        except (ElasticError, Relayed, OSError, TimeoutError) as error:
+            if record.live and record.runs(generation):
+                await self._give_up(record, state, progress, began, error)
+            return
+        if record.live and record.runs(generation):
+            await self.calls.tell(record, part_calls.CommitCheckpoint(*record.generation_id, number))
+            await self._sweep(record, state)
+
+    async def _begin(self, record: JobRecord, state: JobCheckpoints, number: int) -> None:
+        """Begin a checkpoint, and wait until all instances have acknowledged it.
+
+        Raises
+        ------
+        Relayed
+            The error of an instance.
+        TimeoutError
+            If it takes too long.
+        CheckpointError
+            If the job ends meanwhile.
+        """
+        await self.calls.all(record, part_calls.BeginCheckpoint(*record.generation_id, number))
+        settled = asyncio.ensure_future(state.settled())
+        try:
+            await _first_of(settled, record.ended(), timeout=LONGEST_SECONDS)
+            if not settled.done():
+                assert state.progress is not None, "a checkpoint is in progress"
+                missing = ", ".join(map(str, sorted(state.progress.missing)[:5]))
+                if not record.live:
+                    raise CheckpointError("the job has ended")
+                raise TimeoutError(f"no acknowledgement of {missing} within {LONGEST_SECONDS:g} s")
+            if (error := settled.result()) is not None:
+                raise Relayed(error)
+        finally:
+            settled.cancel()
+
+    async def _give_up(
+        self,
+        record: JobRecord,
+        state: JobCheckpoints,
+        progress: CheckpointProgress[bytes],
+        began: float,
+        error: Exception,
+    ) -> None:
+        cause = load_error(error.data) if isinstance(error, Relayed) else error
+        logger.warning("job %r: checkpoint %d was given up: %s", record.name, progress.number, cause)
+        text, seconds = str(cause), time.monotonic() - began
+        state.completed(CheckpointDescription(progress.number, progress.started, seconds, error=text))
+        await self.calls.tell(record, part_calls.AbandonCheckpoint(*record.generation_id, progress.number))
+
+    async def _sweep(self, record: JobRecord, state: JobCheckpoints) -> None:
+        try:
+            keep = record.spec.options.checkpoint_keep
+            await in_thread(sweep, Catalog(CheckpointFolder(state.url)), keep)
+        except (ElasticError, OSError) as error:
+            logger.warning("job %r: old checkpoints stay in %s: %s", record.name, state.url, error)
+
+
+def instances(spec: JobSpec) -> Iterable[ExecutorId]:
+    """Return all sources, executors and sinks of a job."""
+    for summary in spec.summaries:
+        if summary.kind == "sink":
+            nodes = range(len(spec.nodes))
+            yield from (ExecutorId(summary.name, node) for node in nodes if spec.sink_inputs(summary.name, node))
+        else:
+            yield from spec.instances(summary.name)
+
+
+def _manifest(record: JobRecord, state: JobCheckpoints, progress: CheckpointProgress[bytes]) -> tuple[Manifest, float]:
+    """Return the manifest of a checkpoint, and the longest time for which the inputs of an executor had to wait."""
+    spec = record.spec
+    pickled: dict[str, dict[int, Pickled]] = {}
+    for instance, part in progress.parts.items():
+        pickled.setdefault(instance.component, {})[instance.index] = pickle.loads(part)
+    states: list[OperatorState] = []
+    held = 0.0
+    placed: dict[str, dict[str, tuple[Pickled | None, ...]]] = {"source": {}, "sink": {}}
+    for summary in spec.summaries:
+        found = pickled.get(summary.name, {})
+        if summary.kind == "compute":
+            parts: list[ExecutorPart] = [found[index].load(f"the state of {summary.name!r}") for index in sorted(found)]
+            held = max(held, *(part.held for part in parts))
+            chains = tuple(part.chain for part in parts)
+            states.append(
+                OperatorState(
+                    summary.name,
+                    summary.keys,
+                    len(parts),
+                    summary.shards,
+                    chains,
+                    None if summary.reading is None else pickle.loads(summary.reading),
+                )
+            )
+        else:
+            placed[summary.kind][summary.name] = tuple(found.get(index) for index in range(max(found, default=-1) + 1))
+    return Manifest(
+        job=spec.job,
+        number=progress.number,
+        generation=spec.generation,
+        started=progress.started,
+        ended=time.time(),
+        topology=state.topology,
+        kinds={operator: summary.kind for summary in spec.summaries for operator in (summary.name,)},
+        states=tuple(states),
+        positions=placed["source"],
+        prepared=placed["sink"],
+    ), held
+
+
+def _taken_by(record: JobRecord) -> JobCheckpoints:
+    if record.checkpoints is None:
+        raise CheckpointError(
+            f"job {record.name!r} takes no checkpoints: submit it with checkpoint=, a folder for them"
+        )
+    return record.checkpoints
+
+
+async def _first_of(*waits: Any, timeout: float) -> None:
+    """Return when one of some awaitables is done, or after a time; cancels the coroutines among them."""
+    futures = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        await asyncio.wait(futures, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for future, wait in zip(futures, waits, strict=True):
+            if future is not wait:
+                future.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await future

@@ -1,0 +1,98 @@
+"""The checkpoints of one job on the scheduler: the one in progress, and the newest ones."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from dask_elastic.checkpoint.file_ref import FileRef
+from dask_elastic.control.checkpoint_progress import CheckpointProgress
+from dask_elastic.runtime.protocol.job_description import CheckpointDescription
+
+KEPT_DESCRIPTIONS = 100
+
+
+class JobCheckpoints:
+    """The checkpoints of one job.
+
+    Parameters
+    ----------
+    url : str
+        The folder.
+    topology : FileRef
+        The pickled components.
+    last : int
+        The newest number that was used in the folder.
+    newest : int
+        The newest complete checkpoint; 0 for none.
+
+    Attributes
+    ----------
+    progress : CheckpointProgress or None
+        The checkpoint in progress.
+    publishing : asyncio.Lock
+        Held while a manifest is written: a restart waits for it before it chooses the newest checkpoint.
+    requested : asyncio.Event
+        Set to have a checkpoint taken soon.
+    descriptions : deque of CheckpointDescription
+        The newest checkpoints, oldest first.
+    attempts : int
+        Restarts since the newest checkpoint became complete.
+    restarts : int
+        All restarts of this run of the job.
+    """
+
+    def __init__(self, url: str, topology: FileRef, last: int = 0, newest: int = 0):
+        self.url = url
+        self.topology = topology
+        self.newest = newest
+        self.last = last
+        self.progress: CheckpointProgress[bytes] | None = None
+        self.publishing = asyncio.Lock()
+        self.requested = asyncio.Event()
+        self.descriptions: deque[CheckpointDescription] = deque(maxlen=KEPT_DESCRIPTIONS)
+        self.attempts = 0
+        self.restarts = 0
+        self._settled = asyncio.Event()
+        self._ended = asyncio.Event()
+        self._error: bytes | None = None
+
+    def next_number(self) -> int:
+        """Return the number of the next checkpoint."""
+        self.last += 1
+        return self.last
+
+    def begin(self, progress: CheckpointProgress[bytes]) -> None:
+        """Note the checkpoint that begins."""
+        self.progress = progress
+        self._settled = asyncio.Event()
+        self._error = None
+
+    def settle(self, error: bytes | None = None) -> None:
+        """Wake who waits for the checkpoint in progress: everything is acknowledged, or it failed."""
+        self._error = error
+        self._settled.set()
+
+    async def settled(self) -> bytes | None:
+        """Return when everything is acknowledged; the error if it failed."""
+        await self._settled.wait()
+        return self._error
+
+    def completed(self, description: CheckpointDescription) -> None:
+        """Note the end of the checkpoint in progress."""
+        self.progress = None
+        self._ended.set()
+        self._ended = asyncio.Event()
+        self.descriptions.append(description)
+        if description.error is None:
+            self.newest = description.number
+            self.attempts = 0
+
+    @property
+    def failed(self) -> bool:
+        """Whether the newest checkpoint was given up."""
+        return bool(self.descriptions) and self.descriptions[-1].error is not None
+
+    async def next_end(self) -> None:
+        """Return when the next checkpoint is complete, or given up."""
+        await self._ended.wait()

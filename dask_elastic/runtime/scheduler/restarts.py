@@ -1,0 +1,168 @@
+"""Restarts of jobs that have lost a home, from their newest checkpoints."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection
+
+from dask_elastic.runtime.protocol import part_calls
+from dask_elastic.runtime.protocol.job_description import CheckpointDescription
+from dask_elastic.runtime.protocol.job_status import JobEvent
+from dask_elastic.runtime.protocol.remote_errors import Relayed, dump_error, load_error
+from dask_elastic.runtime.scheduler.job_record import JobRecord
+from dask_elastic.runtime.scheduler.job_starts import JobStarts
+from dask_elastic.runtime.scheduler.worker_calls import WorkerCalls
+from dask_elastic.vocab.errors import ElasticError, NodeLost
+
+logger = logging.getLogger("dask_elastic.scheduler")
+
+FIRST_WAIT = 0.5
+LONGEST_WAIT = 30.0
+"""Seconds before the second attempt to restart without a new checkpoint in between; they double with each attempt."""
+
+FORGET_SECONDS = 5.0
+"""Seconds that workers have to end their part of the last generation; those that take longer are left out."""
+
+
+class Restarts:
+    """Restarts jobs with checkpoints after the loss of a home, a source or a sink.
+
+    Parameters
+    ----------
+    starts : JobStarts
+        Starts generations.
+    calls : WorkerCalls
+        Calls the workers.
+    started : callable
+        Called with the record of a job that runs again.
+    """
+
+    def __init__(
+        self,
+        starts: JobStarts,
+        calls: WorkerCalls,
+        started: Callable[[JobRecord], None],
+    ):
+        self.starts = starts
+        self.calls = calls
+        self._started = started
+        self._restarting: set[str] = set()
+        # Losses that were noticed while a job restarted.
+        self._lost_again: set[str] = set()
+
+    @staticmethod
+    def can(record: JobRecord) -> bool:
+        """Return whether a job survives the loss of a home."""
+        return record.live and record.checkpoints is not None and record.submitted is not None
+
+    async def restart(self, record: JobRecord, error: NodeLost, lost: Collection[str] = ()) -> NodeLost | None:
+        """Restart a job, several times if need be.
+
+        Parameters
+        ----------
+        record : JobRecord
+            The job; see `can`.
+        error : NodeLost
+            Why.
+        lost : collection of str
+            Addresses of workers that are not to host it.
+
+        Returns
+        -------
+        NodeLost or None
+            Why the job cannot go on; None if it runs or has ended.
+        """
+        if record.name in self._restarting:
+            self._lost_again.add(record.name)
+            return None
+        self._restarting.add(record.name)
+        try:
+            return await self._restart(record, error, lost)
+        finally:
+            self._restarting.discard(record.name)
+            self._lost_again.discard(record.name)
+
+    async def _restart(
+        self, record: JobRecord, error: ElasticError | Relayed, lost: Collection[str]
+    ) -> NodeLost | None:
+        state = record.checkpoints
+        assert state is not None, "only jobs with checkpoints are restarted"
+        attempts = record.spec.options.restart_attempts
+        while record.live:
+            if state.attempts >= attempts:
+                return _given_up(record, error)
+            logger.warning("job %r restarts from checkpoint %d: %s", record.name, state.newest, _text(error))
+            record.change(JobEvent.HOME_LOST)
+            await self._end_generation(record, lost)
+            await asyncio.sleep(_wait(state.attempts))
+            state.attempts += 1
+            state.restarts += 1
+            self._lost_again.discard(record.name)
+            try:
+                await self._start(record, lost)
+            except (ElasticError, Relayed) as failure:
+                error = failure
+                record.halt()
+                continue
+            if record.name in self._lost_again or not self._complete(record):
+                error = NodeLost(f"job {record.name!r} has lost another worker while it restarted")
+                continue
+            return None
+        return None
+
+    def _complete(self, record: JobRecord) -> bool:
+        return all(self.calls.present(address) for address in record.addresses)
+
+    async def _end_generation(self, record: JobRecord, lost: Collection[str]) -> None:
+        """End the parts of the generation that lost a home; a manifest that is being written is awaited."""
+        state = record.checkpoints
+        assert state is not None, "only jobs with checkpoints are restarted"
+        record.halt()
+        async with state.publishing:
+            if (progress := state.progress) is not None:
+                gone = CheckpointDescription(progress.number, progress.started, 0.0, error="the job was restarted")
+                state.completed(gone)
+                state.settle(dump_error(NodeLost("the job is restarted")))
+        calls = [
+            asyncio.ensure_future(self.calls.one(address, part_calls.Forget(*record.generation_id)))
+            for address in record.addresses
+            if self.calls.present(address) and address not in lost
+        ]
+        if calls:
+            _, waiting = await asyncio.wait(calls, timeout=FORGET_SECONDS)
+            for call in waiting:
+                call.cancel()
+            await asyncio.gather(*calls, return_exceptions=True)
+
+    async def _start(self, record: JobRecord, lost: Collection[str]) -> None:
+        assert record.submitted is not None, "a job keeps its call until it ends"
+        candidates = await self.starts.candidates(record.submitted.version)
+        nodes = [address for address in candidates.nodes if address not in lost]
+        if not nodes:
+            raise NodeLost(f"no worker is left for job {record.name!r}")
+        await self.starts.restart(record, nodes)
+        if not record.live:
+            await self.calls.tell(record, part_calls.End(*record.generation_id))
+            return
+        if record.draining:
+            record.change(JobEvent.DRAIN_REQUESTED)
+            await self.calls.all(record, part_calls.Drain(*record.generation_id))
+        self._started(record)
+
+
+def _given_up(record: JobRecord, error: ElasticError | Relayed) -> NodeLost:
+    state = record.checkpoints
+    assert state is not None, "only jobs with checkpoints are restarted"
+    return NodeLost(
+        f"job {record.name!r} was restarted {state.attempts} times from checkpoint {state.newest} without a new "
+        f"checkpoint: {_text(error)} Restart it from there with dask_elastic.resume({state.url!r}, client)."
+    )
+
+
+def _wait(attempts: int) -> float:
+    return 0.0 if attempts == 0 else min(FIRST_WAIT * 2 ** (attempts - 1), LONGEST_WAIT)
+
+
+def _text(error: ElasticError | Relayed) -> str:
+    return str(load_error(error.data) if isinstance(error, Relayed) else error)

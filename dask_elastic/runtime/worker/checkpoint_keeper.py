@@ -1,0 +1,201 @@
+"""Makes a node's part of checkpoints durable and acknowledges it, in a thread of its own."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from dask_elastic.checkpoint.chain import Chain
+from dask_elastic.checkpoint.folder import CheckpointFolder
+from dask_elastic.checkpoint.pickled import Pickled
+from dask_elastic.checkpoint.state_file import StateHeader, path_of, write
+from dask_elastic.executor.primary_state import PrimaryState
+from dask_elastic.runtime.protocol.calls import Ask
+from dask_elastic.runtime.protocol.checkpoint_calls import (
+    Acknowledge,
+    CheckpointCall,
+    CheckpointFailed,
+    RequestCheckpoint,
+)
+from dask_elastic.runtime.protocol.checkpoint_parts import ExecutorPart, SourcePosition
+from dask_elastic.runtime.protocol.job_spec import JobGeneration
+from dask_elastic.runtime.protocol.remote_errors import dump_error
+from dask_elastic.runtime.transport.doorbell import Doorbell
+from dask_elastic.runtime.worker.job_threads import JobThreads
+from dask_elastic.state.codec import StateCut
+from dask_elastic.state.slots import Counts
+from dask_elastic.vocab.errors import ElasticError
+from dask_elastic.vocab.identity import ExecutorId
+
+logger = logging.getLogger("dask_elastic.checkpoint")
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """What the checkpoint from which a job was restarted holds for an instance of a sink.
+
+    Parameters
+    ----------
+    checkpoint : int
+        The number of the checkpoint; 0 if there was none.
+    prepared : tuple of object
+        What writers had prepared for it; see `SinkWriter.recover`.
+    """
+
+    checkpoint: int
+    prepared: tuple[object, ...] = ()
+
+
+class CheckpointKeeper:
+    """Writes the state of executors, and tells the scheduler what instances have contributed to a checkpoint.
+
+    Parameters
+    ----------
+    generation_id : JobGeneration
+        The job and its generation.
+    folder : CheckpointFolder
+        Where the files go.
+    threads : JobThreads
+        Runs the thread.
+    ask : callable
+        Calls the scheduler from a thread.
+    headers : dict of ExecutorId to StateHeader
+        What the files of each executor say about it.
+    order : dict of str to int
+        The position of each component in the topology.
+    """
+
+    def __init__(
+        self,
+        generation_id: JobGeneration,
+        folder: CheckpointFolder,
+        threads: JobThreads,
+        ask: Ask,
+        headers: dict[ExecutorId, StateHeader],
+        order: dict[str, int],
+    ):
+        self._generation_id = generation_id
+        self._folder = folder
+        self._threads = threads
+        self._ask = ask
+        self._headers = headers
+        self._order = order
+        self._chains: dict[ExecutorId, Chain] = {}
+        self._lock = threading.Lock()
+        self._work: deque[Callable[[], None]] = deque()
+        self._bell = Doorbell()
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._threads.start("checkpoints", self._run)
+
+    def abort(self) -> None:
+        """Wake the thread, so that it sees that the job has ended."""
+        self._bell.ring()
+
+    def restore(self, executor: ExecutorId, chain: Chain) -> None:
+        """Note the files from which an executor was restored; the next ones continue them."""
+        self._chains[executor] = chain
+
+    def _do(self, work: Callable[[], None]) -> None:
+        self._work.append(work)
+        self._bell.ring()
+
+    def _run(self) -> None:
+        while not self._threads.ended:
+            if not self._work:
+                self._bell.wait()
+                continue
+            self._work.popleft()()
+
+    # what instances contribute
+
+    def cut(self, checkpoint: int, executor: ExecutorId, store: PrimaryState, held: float) -> None:
+        """Copy what has changed in the state of an executor, whose tasks are idle; the thread writes the copy.
+
+        Parameters
+        ----------
+        checkpoint : int
+            The number of the checkpoint.
+        executor : ExecutorId
+            The executor.
+        store : PrimaryState
+            Its state.
+        held : float
+            Seconds for which its inputs had to wait.
+        """
+        with self._lock:
+            before = self._chains.setdefault(executor, Chain(store.shards))
+        after = before
+
+        def choose(changed: Counts, live: Counts) -> frozenset[int]:
+            nonlocal after
+            after = before.cut(checkpoint, changed, live)
+            return after.full(checkpoint)
+
+        state = store.cut(choose)
+        if after is not before:
+            with self._lock:
+                # The thread may have written the file of an earlier cut meanwhile.
+                now = self._chains[executor]
+                self._chains[executor] = replace(now, links=(*now.links, after.links[-1]))
+        schema = store.input_schema
+        self._do(lambda: self._write(checkpoint, executor, state, schema, held))
+
+    def _write(
+        self, checkpoint: int, executor: ExecutorId, state: StateCut | None, schema: pa.Schema | None, held: float
+    ) -> None:
+        chain = self._chains[executor]
+        try:
+            if state is not None and chain.is_cut(checkpoint):
+                header = replace(
+                    self._headers[executor], number=checkpoint, full=chain.full(checkpoint), input_schema=schema
+                )
+                path = path_of(self._order[executor.component], header, self._generation_id.generation)
+                file = write(self._folder, path, header, [state.full, state.changes])
+                with self._lock:
+                    self._chains[executor] = self._chains[executor].written(checkpoint, file)
+            part = self._chains[executor].at(checkpoint)
+        except ElasticError as error:
+            with self._lock:
+                self._chains[executor] = self._chains[executor].failed(checkpoint)
+            self._fail(checkpoint, error)
+            return
+        self._acknowledge(checkpoint, executor, ExecutorPart(part, held))
+
+    def reached(self, checkpoint: int, source: ExecutorId, position: SourcePosition) -> None:
+        """Take the position at which an instance of a source has sent the barrier."""
+        self._do(lambda: self._acknowledge(checkpoint, source, position))
+
+    def prepared(self, checkpoint: int, sink: ExecutorId, handles: tuple[object, ...]) -> None:
+        """Take what a writer of a sink has prepared and not committed."""
+        self._do(lambda: self._acknowledge(checkpoint, sink, handles))
+
+    def request(self) -> None:
+        """Request a checkpoint as soon as possible: a sink waits for it to commit its last rows."""
+        self._do(lambda: self._tell(RequestCheckpoint(*self._generation_id)))
+
+    def _acknowledge(self, checkpoint: int, instance: ExecutorId, part: object) -> None:
+        try:
+            pickled = Pickled.of(part)
+        except ElasticError as error:
+            self._fail(checkpoint, error)
+            return
+        self._tell(Acknowledge(*self._generation_id, checkpoint, *instance, pickle.dumps(pickled)))
+
+    def _fail(self, checkpoint: int, error: ElasticError) -> None:
+        logger.warning("job %r: checkpoint %d: %s", self._generation_id.job, checkpoint, error)
+        self._tell(CheckpointFailed(*self._generation_id, checkpoint, dump_error(error)))
+
+    def _tell(self, call: CheckpointCall) -> None:
+        try:
+            self._ask(call)
+        except (ElasticError, OSError) as error:
+            # The scheduler gives the checkpoint up when it has waited long enough.
+            logger.warning("job %r: %s was not delivered: %s", self._generation_id.job, call.operation, error)

@@ -1,0 +1,115 @@
+"""The checkpoints of a job's part on one node: what it restores from one, and what it contributes to them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+from dask_elastic.checkpoint.catalog import Catalog
+from dask_elastic.checkpoint.folder import CheckpointFolder
+from dask_elastic.checkpoint.manifest import Manifest
+from dask_elastic.checkpoint.pickled import Pickled
+from dask_elastic.checkpoint.restore import restore_executor
+from dask_elastic.checkpoint.state_file import StateHeader
+from dask_elastic.executor.primary_state import PrimaryState
+from dask_elastic.runtime.protocol.calls import Ask
+from dask_elastic.runtime.protocol.checkpoint_parts import SourcePosition
+from dask_elastic.runtime.protocol.job_spec import CheckpointPlan, JobSpec
+from dask_elastic.runtime.worker.checkpoint_keeper import CheckpointKeeper, Recovered
+from dask_elastic.runtime.worker.job_threads import JobThreads
+from dask_elastic.vocab.identity import ExecutorId
+
+
+class PartCheckpoints:
+    """The checkpoints of one job on this node.
+
+    Parameters
+    ----------
+    spec : JobSpec
+        The job, which takes checkpoints.
+    threads : JobThreads
+        Runs the thread that writes.
+    ask : callable
+        Calls the scheduler from a thread.
+
+    Attributes
+    ----------
+    keeper : CheckpointKeeper
+        Makes durable what the instances here contribute.
+    """
+
+    def __init__(self, spec: JobSpec, plan: CheckpointPlan, threads: JobThreads, ask: Ask):
+        self._spec = spec
+        self._plan = plan
+        self._folder = CheckpointFolder(plan.url)
+        order = {summary.name: position for position, summary in enumerate(spec.summaries)}
+        headers = {
+            identity: StateHeader(s.name, identity.index, len(spec.homes[s.name]), s.shards, 0, frozenset())
+            for s in spec.summaries
+            if s.kind == "compute"
+            for identity in spec.instances(s.name)
+        }
+        self.keeper = CheckpointKeeper(spec.generation_id, self._folder, threads, ask, headers, order)
+
+    @property
+    def restores(self) -> bool:
+        """Whether executors start with the state of a checkpoint."""
+        return self._plan.number > 0
+
+    @cached_property
+    def _manifest(self) -> Manifest | None:
+        # Read only by nodes that host sources, executors or sinks: it may be deleted when a worker joins the job later.
+        return Catalog(self._folder).load(self._plan.number) if self.restores else None
+
+    def restore(self, executor: ExecutorId, store: PrimaryState) -> None:
+        """Install the state that the checkpoint has of an executor, and mark what changes from now on.
+
+        Raises
+        ------
+        CheckpointError
+            If it is damaged, or its objects cannot be loaded.
+        """
+        states = () if self._manifest is None else self._manifest.states
+        # An operator that was added to the topology has no state yet.
+        for state in (state for state in states if state.name == executor.component):
+            executors = len(self._spec.homes[executor.component])
+            restored = restore_executor(self._folder, state, executor.index, executors, store)
+            store.input_schema = restored.input_schema
+            self.keeper.restore(executor, restored.chain)
+        store.track_dirty = True
+
+    def position(self, source: ExecutorId) -> SourcePosition:
+        """Return where an instance of a source begins.
+
+        Raises
+        ------
+        CheckpointError
+            If its position cannot be loaded.
+        """
+        positions = _parts(None if self._manifest is None else self._manifest.positions, source.component)
+        if source.index >= len(positions) or (pickled := positions[source.index]) is None:
+            return SourcePosition()
+        position = pickled.load(f"the position of source {source.component!r}")
+        assert isinstance(position, SourcePosition), f"{position!r} is no position of a source"
+        return position
+
+    def recovered(self, sink: ExecutorId) -> Recovered | None:
+        """Return what the checkpoint holds for an instance of a sink; None in a job that was not restarted.
+
+        What instances on other nodes had prepared goes to the same node, or to the first one if that has no instance.
+        """
+        if self._plan.restarts == 0 and not self.restores:
+            return None
+        if self._manifest is None:
+            return Recovered(0)
+        here = [node for node in range(len(self._spec.nodes)) if self._spec.sink_inputs(sink.component, node)]
+        handles: list[Any] = []
+        for node, pickled in enumerate(_parts(self._manifest.prepared, sink.component)):
+            if pickled is not None and (node if node in here else here[0]) == sink.index:
+                handles += pickled.load(f"what sink {sink.component!r} has prepared")
+        return Recovered(self._manifest.number, tuple(handles))
+
+
+def _parts(found: Mapping[str, tuple[Pickled | None, ...]] | None, component: str) -> tuple[Pickled | None, ...]:
+    return () if found is None else found.get(component, ())

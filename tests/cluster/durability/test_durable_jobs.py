@@ -1,0 +1,184 @@
+"""Jobs with checkpoints survive the loss of homes, sources, sinks and the scheduler, and show each row once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pyarrow.dataset as ds
+import pytest
+from counting_jobs import NUMBERS, RUN, SCHEMA, counting, counting_rows
+from distributed import Client
+
+import dask_elastic as de
+from dask_elastic.vocab import errors
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from oracle import STATE, following, numbered_rows
+
+sys.path.pop(0)
+
+ROWS = numbered_rows(40_000, keys=100)
+RATE = 10_000
+
+
+def followed(folder, rows=ROWS, rate=RATE, parallel=2, **compute):
+    """A topology that tracks the order of the rows of each key, and writes each row."""
+    topology = de.Topology("durable")
+    source = de.sources.Arrow(rows, rate=rate, parallel=parallel, batch_rows=700)
+    out = (
+        topology.source("rows", source)
+        .key_by("k")
+        .compute(following(), name="followed", state=STATE, **{"executors": 2, "shards": 16, **compute})
+    )
+    out.sink(de.sinks.Parquet(folder), name="out")
+    return topology
+
+
+def expected(rows=ROWS):
+    """Count, sum, least and greatest value by key."""
+    grouped = rows.group_by("k").aggregate([("v", "count"), ("v", "sum"), ("v", "min"), ("v", "max")])
+    return {row["k"]: (row["v_count"], row["v_sum"], row["v_min"], row["v_max"]) for row in grouped.to_pylist()}
+
+
+def counted(job):
+    """The same of a job's state."""
+    table = job.state("followed").to_arrow().to_pylist()
+    return {row["k"]: (row["n"], row["sum"], row["low"], row["high"]) for row in table}
+
+
+def written(folder):
+    """Key and number of all visible rows, sorted."""
+    table = ds.dataset(folder, format="parquet").to_table(columns=["k", "seq"])
+    return table.sort_by([("k", "ascending"), ("seq", "ascending")])
+
+
+def assert_each_row_once(folder, rows=ROWS):
+    """Assert that the sink shows each row once."""
+    wanted = rows.select(["k", "seq"]).sort_by([("k", "ascending"), ("seq", "ascending")])
+    assert written(folder).equals(wanted)
+
+
+def newest(job):
+    """The newest complete checkpoint of a job."""
+    taken = job.checkpoints()
+    return int(taken[taken["error"].isna()]["number"].max()) if len(taken) else 0
+
+
+def kill(client, address):
+    """End a worker's process without warning."""
+    os.kill(client.run(os.getpid, workers=[address])[address], signal.SIGKILL)
+
+
+def test_rows_appear_with_checkpoints_and_the_last_ones_with_a_final_one(client, wait_until, tmp_path):
+    out = tmp_path / "out"
+    job = de.submit(
+        followed(out, rate=20_000), client, checkpoint=tmp_path / "checkpoints", checkpoint_interval="200ms"
+    )
+    wait_until(lambda: newest(job) >= 2, "two checkpoints are complete")
+    wait_until(lambda: out.exists() and 0 < written(out).num_rows < ROWS.num_rows, "some rows are visible")
+    job.wait(**RUN)
+    assert counted(job) == expected()
+    assert_each_row_once(out)
+    table = job.checkpoints()
+    assert table["error"].isna().all()
+    assert (table["nbytes"] > 0).any()
+    with pytest.raises(errors.JobEnded, match="takes no more checkpoints"):
+        job.checkpoint()
+
+
+def test_killed_workers_restart_the_job_with_each_row_counted_and_shown_once(small_cluster, wait_until, tmp_path):
+    out = tmp_path / "out"
+    with Client(small_cluster(n_workers=3, threads_per_worker=2), set_as_default=False) as client:
+        job = de.submit(
+            followed(out, rate=5_000), client, checkpoint=tmp_path / "checkpoints", checkpoint_interval="300ms"
+        )
+        for _ in range(2):
+            before = newest(job)
+            wait_until(lambda before=before: newest(job) > before, "another checkpoint is complete")
+            homes = job.assignment()["home"]
+            generation = job._describe().generation
+            kill(client, homes[0])
+            wait_until(lambda: job._describe().generation > generation, "the job restarts")  # noqa: B023
+        job.wait(60, progress=False)
+        assert counted(job) == expected()
+        assert_each_row_once(out)
+
+
+def test_cores_on_other_workers_get_their_shards_again_after_a_restart(small_cluster, wait_until, tmp_path):
+    out = tmp_path / "out"
+    with Client(small_cluster(n_workers=3, threads_per_worker=2), set_as_default=False) as client:
+        topology = followed(out, rate=5_000, parallel=1, executors=1)
+        job = de.submit(topology, client, checkpoint=tmp_path / "checkpoints", checkpoint_interval="300ms")
+        job.set_cores("followed", dict.fromkeys(client.nthreads(), 1))
+        wait_until(lambda: job.assignment()["remote"].sum() == 2, "the executor has remote tasks")
+        before = newest(job)
+        wait_until(lambda: newest(job) > before + 1, "checkpoints are complete with remote tasks")
+        kill(client, job.assignment()["home"][0])
+        job.wait(60, progress=False)
+        assert counted(job) == expected()
+        assert_each_row_once(out)
+        assert job.state("followed").to_pandas()["faults"].sum() == 0
+
+
+def test_job_resumes_on_a_new_cluster_with_other_executors(small_cluster, wait_until, tmp_path):
+    out, folder = tmp_path / "out", tmp_path / "checkpoints"
+    with Client(small_cluster(n_workers=2, threads_per_worker=2), set_as_default=False) as client:
+        job = de.submit(followed(out), client, checkpoint=folder, checkpoint_interval="10s")
+        wait_until(lambda: job.metrics()["rows"].sum() > 2_000, "rows are processed")
+        number = job.checkpoint()
+        job.stop()
+    with Client(small_cluster(n_workers=1, threads_per_worker=2), set_as_default=False) as client:
+        with pytest.raises(errors.SubmitError, match=r"dask_elastic\.resume"):
+            de.submit(followed(out), client, checkpoint=folder)
+        with pytest.raises(errors.SubmitError, match=r"evenly\. Choose executors= from 1, 2, 4, 8, 16, 32"):
+            de.resume(folder, client, topology=followed(out, executors=3))
+        again = de.resume(folder, client, topology=followed(out, executors=4))
+        wait_until(lambda: again.metrics()["executor"].nunique() == 4, "four executors report")
+        again.wait(60, progress=False)
+        assert counted(again) == expected()
+        assert_each_row_once(out)
+        assert newest(again) > number
+    table = de.read_state(folder, "followed").to_pylist()
+    assert {row["k"]: (row["n"], row["sum"], row["low"], row["high"]) for row in table} == expected()
+
+
+def test_job_without_a_complete_checkpoint_restarts_from_the_beginning(small_cluster, wait_until, tmp_path):
+    out = tmp_path / "out"
+    with Client(small_cluster(n_workers=2, threads_per_worker=2), set_as_default=False) as client:
+        job = de.submit(followed(out), client, checkpoint=tmp_path / "checkpoints", checkpoint_interval="1h")
+        wait_until(lambda: job.metrics()["rows"].sum() > 2_000, "rows are processed")
+        kill(client, job.assignment()["home"][0])
+        job.wait(60, progress=False)
+        assert counted(job) == expected()
+        assert_each_row_once(out)
+
+
+def test_job_that_loses_its_workers_again_and_again_fails_clearly(small_cluster, wait_until, tmp_path):
+    topology = followed(tmp_path / "out", rate=100)
+    with Client(small_cluster(n_workers=1, threads_per_worker=2), set_as_default=False) as client:
+        options = {"checkpoint": tmp_path / "checkpoints", "checkpoint_interval": "1h", "restart_attempts": 1}
+        job = de.submit(topology, client, **options)
+        generation = job._describe().generation
+        kill(client, next(iter(client.nthreads())))
+        wait_until(lambda: job.status == "failed" or job._describe().generation > generation, "the job restarts")
+        if job.status != "failed":
+            wait_until(lambda: job.status in ("running", "failed"), "the job runs again")
+            kill(client, next(iter(client.nthreads())))
+        with pytest.raises(errors.JobFailed, match="restarted 1 times from checkpoint 0 without a new checkpoint"):
+            job.wait(60, progress=False)
+
+
+def test_what_cannot_take_checkpoints_is_refused_at_submit(client, tmp_path):
+    with pytest.raises(errors.SubmitError, match=r"source 'rows'.*cannot rewind"):
+        de.submit(counting(de.sources.Push(SCHEMA)), client, checkpoint=tmp_path)
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(errors.CheckpointError, match="cannot write"):
+        de.submit(counting_rows(NUMBERS), client, checkpoint=tmp_path / "file" / "folder")
+    job = de.submit(counting_rows(NUMBERS), client)
+    with pytest.raises(errors.CheckpointError, match="submit it with checkpoint="):
+        job.checkpoint()
+    with pytest.raises(errors.NoCheckpoint):
+        de.resume(tmp_path / "nothing", client)
