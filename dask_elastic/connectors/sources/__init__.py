@@ -1,10 +1,11 @@
-"""Sources: Parquet files, Arrow tables, user generators, Dask queues, rows sent by a program, Spark queries."""
+"""Sources: Parquet files, Arrow tables, Dask collections, generators, Dask queues, rows that a program sends, Spark."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from dask_elastic.connectors.sources.arrow import Arrow
+from dask_elastic.connectors.sources.dask_partitions import DaskPartitions, from_dask
 from dask_elastic.connectors.sources.dask_queue import DaskQueue
 from dask_elastic.connectors.sources.iterable import Iterable
 from dask_elastic.connectors.sources.parquet import Parquet
@@ -12,11 +13,12 @@ from dask_elastic.connectors.sources.push import Push
 from dask_elastic.connectors.sources.spark import Spark
 from dask_elastic.vocab.unknown_name import unknown_name
 
-__all__ = ["Arrow", "DaskQueue", "Iterable", "Parquet", "Push", "Spark"]
+__all__ = ["Arrow", "DaskPartitions", "DaskQueue", "Iterable", "Parquet", "Push", "Spark", "from_dask"]
 
 _SYNONYMS = {
     **dict.fromkeys(("table", "frame", "pandas", "frompandas", "fromarrow", "memory", "recordbatch"), "Arrow"),
     **dict.fromkeys(("generator", "list", "function", "fromlist", "iterator", "call", "range"), "Iterable"),
+    **dict.fromkeys(("dask", "dataframe", "dataframes", "bag", "daskdataframe", "delayed"), "from_dask"),
     **dict.fromkeys(("queue", "distributedqueue"), "DaskQueue"),
     **dict.fromkeys(("send", "http", "socket", "memorystream", "programfed"), "Push"),
     **dict.fromkeys(("pyspark", "structuredstreaming", "sparkstream"), "Spark"),
