@@ -1,4 +1,4 @@
-"""Dask at the ends of jobs: queues to clients and other jobs, and collections as sources."""
+"""Dask at the ends of jobs: queues to clients and other jobs, collections as sources, state as a collection."""
 
 from __future__ import annotations
 
@@ -12,12 +12,21 @@ from distributed import Client, Event, Queue, Variable
 
 import dask_elastic as de
 from dask_elastic import aggregate as agg
-from dask_elastic.vocab.errors import ElasticError, JobStopped, SinkError, TopologyError
+from dask_elastic.vocab.errors import (
+    ElasticError,
+    JobStopped,
+    SchemaMismatch,
+    SinkError,
+    TopologyError,
+    UnknownJob,
+    UnknownOperator,
+)
 
 ROWS = 20_000
 NUMBERS = pa.table({"n": pa.array(range(ROWS), pa.int64())})
 SIZE = 2_000
 FRAME = pd.DataFrame({"k": np.arange(SIZE) % 13, "v": np.arange(SIZE) / 4, "word": [f"w{n % 7}" for n in range(SIZE)]})
+VALUES = {"rows": agg.Count(), "least": agg.Min("v")}
 AGGREGATES = {"rows": agg.Count(), "mean": agg.Mean("v"), "last": agg.Max("word")}
 
 
@@ -193,3 +202,61 @@ def test_job_outlives_the_client_that_persisted_its_collection(cluster, client, 
         wait_until(lambda: job.metrics()["rows"].sum() > 0, "rows are processed")
     job = de.job("outlives", client)
     pd.testing.assert_frame_equal(result_of(job), expected(), check_dtype=False)
+
+
+def test_state_of_finished_job_is_a_dask_frame(client):
+    job = submitted(client, de.sources.Arrow(pa.table(FRAME)))
+    table = result_of(job)
+    frame = job.state("per_key").to_dask()
+    assert frame.npartitions == len(job.metrics()["executor"])
+    assert dict(frame.dtypes) == dict(frame.compute().dtypes)
+    assert str(frame.dtypes["rows"]) == "int64[pyarrow]"
+    found = frame.compute().sort_values("k", ignore_index=True)
+    pd.testing.assert_frame_equal(found, table, check_dtype=False)
+    assert frame["rows"].sum().compute() == SIZE
+    joined = dd.from_pandas(pd.DataFrame({"k": [3], "name": ["three"]}), npartitions=1).merge(frame, on="k")
+    assert joined["rows"].compute().tolist() == [len(FRAME[FRAME["k"] == 3])]
+
+
+def test_state_frame_of_running_job_reads_anew(client, wait_until):
+    job = submitted(client, de.sources.Push(pa.schema({"k": pa.int64(), "v": pa.float64()})), aggregates=VALUES)
+    frame = job.state("per_key").to_dask()
+    assert frame.compute().empty
+    job.send(pa.table({"k": [1, 2], "v": [0.5, None]}))
+    wait_until(lambda: frame["rows"].sum().compute() == 2, "two rows are in the state")
+    job.send(pa.table({"k": [1], "v": [0.25]}))
+    wait_until(lambda: frame["rows"].sum().compute() == 3, "the third row is in the state")
+    found = frame.compute().sort_values("k", ignore_index=True)
+    assert found[["k", "rows"]].to_dict("list") == {"k": [1, 2], "rows": [2, 1]}
+    assert found["least"].isna().tolist() == [False, True]
+    job.end_of_input()
+    job.wait(timeout="30s", progress=False)
+    assert dict(frame.dtypes) == dict(found.dtypes)
+
+
+def test_state_frame_of_forgotten_or_replaced_job_raises(client):
+    job = submitted(client, de.sources.Arrow(pa.table(FRAME)))
+    job.wait(timeout="30s", progress=False)
+    frame = job.state("per_key").to_dask()
+    with pytest.raises(UnknownOperator, match="'nothing'"):
+        job.state("nothing").to_dask()
+    job.forget()
+    with pytest.raises(UnknownJob, match="frames"):
+        frame.compute()
+    submitted(client, de.sources.Arrow(pa.table(FRAME))).wait(timeout="30s", progress=False)
+    with pytest.raises(UnknownJob, match=r"'frames' was submitted again .*call to_dask\(\)"):
+        frame.compute()
+
+
+def test_state_frame_made_before_types_are_known_says_so(client, wait_until):
+    topology = de.Topology("untyped")
+    rows = topology.source("rows", de.sources.Push(pa.schema({"k": pa.int64()}))).map(lambda batch: batch)
+    rows.key_by("k").compute({"rows": agg.Count()}, name="per_key").sink(de.sinks.Collect(), name="out")
+    job = de.submit(topology, client, cores={"per_key": 1})
+    early = job.state("per_key").to_dask()
+    job.send(pa.table({"k": [1]}))
+    job.end_of_input()
+    job.wait(timeout="30s", progress=False)
+    with pytest.raises(SchemaMismatch, match=r"column 'k': int64 instead of null.*call to_dask"):
+        early.compute()
+    assert job.state("per_key").to_dask().compute().to_dict("list") == {"k": [1], "rows": [1]}
