@@ -163,6 +163,14 @@ def test_partitions_are_computed_one_ahead_of_a_job_that_waits(client, wait_unti
         job.wait(timeout="30s", progress=False)
 
 
+def test_partitions_before_a_shuffle_are_computed_once(client):
+    frame = pd.DataFrame({"k": np.arange(6), "v": 1.0})
+    collection = dd.from_pandas(frame, npartitions=6).map_partitions(noted, "once", meta=frame.iloc[:0])
+    source = de.sources.from_dask(collection.shuffle("v", shuffle_method="tasks"))
+    assert result_of(submitted(client, source, aggregates={"rows": agg.Count()}))["rows"].tolist() == [1] * 6
+    assert sorted(computed(client, "once")) == [0, 1, 2, 3, 4, 5]
+
+
 def test_job_stops_while_a_partition_is_computed(client, wait_until):
     frame = pd.DataFrame({"k": [1], "v": [1.0]})
 
@@ -214,7 +222,9 @@ def test_state_of_finished_job_is_a_dask_frame(client):
     found = frame.compute().sort_values("k", ignore_index=True)
     pd.testing.assert_frame_equal(found, table, check_dtype=False)
     assert frame["rows"].sum().compute() == SIZE
-    joined = dd.from_pandas(pd.DataFrame({"k": [3], "name": ["three"]}), npartitions=1).merge(frame, on="k")
+    joined = dd.from_pandas(pd.DataFrame({"k": [3], "name": ["three"]}), npartitions=1).merge(
+        frame.astype({"k": "int64"}), on="k"
+    )
     assert joined["rows"].compute().tolist() == [len(FRAME[FRAME["k"] == 3])]
 
 

@@ -189,9 +189,9 @@ def from_dask(
     """Read the partitions of a Dask DataFrame or Bag in order.
 
     The cluster of the job computes the partitions, not the client: each one when the partition before it is being
-    processed, so that two partitions per instance are in memory. What several partitions need, such as a shuffle, is
-    computed once and kept until the source has ended. The computation uses the Dask threads of the workers, beside the
-    cores of the job.
+    processed. At most two partitions per instance are on the cluster, and one at the source. What several partitions
+    need, such as the input of a shuffle, is computed once and kept until the source has ended. The computation uses the
+    Dask threads of the workers, beside the cores of the job.
 
     Parameters
     ----------

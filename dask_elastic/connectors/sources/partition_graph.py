@@ -10,9 +10,6 @@ import pyarrow as pa
 
 from dask_elastic.topology.tables import as_table
 
-_BARRIER = "shuffle-barrier-"
-"""What the key of the barrier of Dask's p2p shuffle starts with."""
-
 
 class PartitionGraph:
     """The tasks of a collection's partitions; pickled as a graph without the collection.
@@ -109,14 +106,11 @@ class PartitionGraph:
         Returns
         -------
         set of key
-            The last tasks that several partitions need. A task before them may run twice: for them, and for one
-            partition. All partitions, if they come from a p2p shuffle: it places its outputs when it starts, so it has
-            to know all of them.
+            The last tasks that several partitions need, such as the barrier of a shuffle. A task before them may run
+            twice: for them, and for one partition.
         """
         from dask.core import toposort
 
-        if any(isinstance(key, str) and key.startswith(_BARRIER) for key in self.tasks):
-            return set(self.keys)
         # The first partition that needs a task, without one of the tasks to keep in between.
         owners = {key: number for number, key in enumerate(self.keys)}
         kept = set()

@@ -19,7 +19,7 @@ POLL_SECONDS = 0.2
 """How often a reader that waits for a partition looks whether the job is stopping."""
 
 AHEAD = 2
-"""How many partitions are in the memory of the cluster: one that is read, and one that is computed meanwhile."""
+"""How many partitions are on the cluster at most: one that is read next, and one that is computed meanwhile."""
 
 
 def computed_here(graph: PartitionGraph, numbers: Sequence[int]) -> Iterator[tuple[int, pa.Table]]:
@@ -96,7 +96,8 @@ class PartitionReader:
                 table = self._result(waiting[0], number)
                 if table is None:
                     return
-                waiting.pop(0).release()
+                if (read := waiting.pop(0)).key not in self._held:
+                    read.release()
                 yield number, table
 
     def _keep(self, numbers: Sequence[int]) -> None:
@@ -108,11 +109,9 @@ class PartitionReader:
         persisted = {task.key: task for task in tasks.values() if isinstance(task, Future)}
         if persisted:
             self._persisted = self._client.get(persisted, list(persisted), sync=False)
-        outputs = set(self._graph.keys)
-        own = {self._graph.keys[number] for number in numbers}
-        shared = {key for key in self._graph.shared() if key in own or key not in outputs}
-        if shared:
-            kept = list(shared)
+        needed = self._graph.needed([self._graph.keys[number] for number in numbers])
+        kept = [key for key in self._graph.shared() if key in needed]
+        if kept:
             futures = self._client.get(self._graph.needed(kept), kept, sync=False)
             self._held = dict(zip(kept, futures, strict=True))
             tasks.update(self._held)
@@ -120,7 +119,7 @@ class PartitionReader:
     def _submit(self, number: int) -> Future:
         key = self._graph.keys[number]
         if key in self._held:
-            return self._held.pop(key)
+            return self._held[key]
         future: Future = self._client.get(self._graph.needed([key]), key, sync=False)
         return future
 
