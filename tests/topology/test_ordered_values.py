@@ -12,10 +12,13 @@ from hypothesis import strategies as st
 
 from dask_elastic import aggregate as agg
 from dask_elastic.topology.aggregates.grouping import Grouping
+from dask_elastic.topology.aggregates.ordered_values import prefixes
 from dask_elastic.vocab.errors import TopologyError
 
 GROUPS = 4
-TEXT = st.sampled_from(["", "a", "ab", "b", "Z", "ß", "\uffff", "\U0001f600", "longer than others"])
+TEXT = st.sampled_from(
+    ["", "a", "ab", "b", "Z", "ß", "\uffff", "\U0001f600", "longer than others", "longer th", "longer t", "a\0", "\0"]
+)
 LONG = pa.decimal128(30, 2)
 FAST = settings(max_examples=60, deadline=None)
 
@@ -118,6 +121,20 @@ def test_merged_top_k_of_text_equals_the_whole(first, second, k, label):
     parts = updated(aggregate, first), updated(aggregate, second)
     expected = aggregate.result(updated(aggregate, [*second, *first]))
     assert aggregate.result(aggregate.merge(*parts)) == aggregate.result(aggregate.merge(*parts[::-1])) == expected
+
+
+@FAST
+@given(
+    st.lists(st.one_of(TEXT, st.text(max_size=12)), min_size=2, max_size=8),
+    st.sampled_from([pa.string(), pa.large_binary()]),
+)
+def test_prefixes_never_contradict_the_order_of_texts(texts, kind):
+    array = pa.array([None, *(text.encode() for text in texts)], kind).slice(1)
+    found, plain = prefixes(array), [text.encode() for text in texts]
+    for one, first in zip(found, plain, strict=True):
+        for other, second in zip(found, plain, strict=True):
+            assert first[:8] == second[:8] or (one < other) == (first.ljust(8, b"\0")[:8] < second.ljust(8, b"\0")[:8])
+            assert first >= second or one <= other
 
 
 @pytest.mark.parametrize("name", KINDS)

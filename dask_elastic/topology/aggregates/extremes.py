@@ -20,7 +20,7 @@ from dask_elastic.topology.aggregates.operand import (
     storage,
     validity,
 )
-from dask_elastic.topology.aggregates.ordered_values import SUPPORTED, as_arrow, kept, order_storage, ranked
+from dask_elastic.topology.aggregates.ordered_values import SUPPORTED, as_arrow, kept, order_storage, prefixes, ranked
 from dask_elastic.vocab.errors import TopologyError
 
 
@@ -169,6 +169,7 @@ class _BoundObjectExtreme(BoundAggregate):
         valid = validity(array)
         if valid is not None:
             array, grouping = array.drop_null(), grouping.restricted(valid)
+        array, grouping = self._first_alike(array, grouping)
         ranks, distinct = ranked(array)
         # Only the best value of each group becomes a Python object.
         best = np.full(grouping.count, len(distinct) if self._least else -1)
@@ -182,6 +183,16 @@ class _BoundObjectExtreme(BoundAggregate):
 
     def result(self, current: Sequence[Values]) -> pa.Array:
         return as_arrow(current[0], self.type)
+
+    def _first_alike(self, array: pa.Array, grouping: Grouping) -> tuple[pa.Array, Grouping]:
+        """Return the values that start like the best one of their group."""
+        found = prefixes(array)
+        if found is None:
+            return array, grouping
+        best = np.full(grouping.count, np.iinfo(np.uint64).max if self._least else 0, np.uint64)
+        self._best.at(best, grouping.ordinals, found)
+        alike = found == best[grouping.ordinals]
+        return array.filter(pa.array(alike)), grouping.restricted(alike)
 
     def _improved(self, current: Values, groups: npt.NDArray[np.intp], values: Values) -> Values:
         """Return the state after adding one value to each of the groups; the argument itself if none is better."""

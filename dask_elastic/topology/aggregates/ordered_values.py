@@ -77,6 +77,50 @@ def as_arrow(values: Found, type_: pa.DataType) -> pa.Array:
     return pa.array(values, type_) if values.dtype == object else restored(values, type_, None)
 
 
+def prefixes(array: pa.Array) -> npt.NDArray[np.uint64] | None:
+    """Return the first eight bytes of each text as a number: of two texts, the lesser one never has the greater number.
+
+    Comparing these numbers first leaves few values to `ranked`, which is slow.
+
+    Parameters
+    ----------
+    array : Array
+        Text or bytes, without nulls.
+
+    Returns
+    -------
+    ndarray of uint64 or None
+        One number per value, equal for values that start alike; None for decimals.
+
+    Examples
+    --------
+    >>> first, second, third = prefixes(pa.array(["Smith, Ann", "Smith, Bob", "Smythe"]))
+    >>> bool(first < second < third)
+    True
+    """
+    types = pa.types
+    if types.is_decimal(array.type):
+        return None
+    if types.is_fixed_size_binary(array.type):
+        array = array.cast(pa.binary())
+    if not len(array):
+        return np.empty(0, np.uint64)
+    wide = types.is_large_string(array.type) or types.is_large_binary(array.type)
+    _, offsets, data = array.buffers()
+    bounds = np.frombuffer(offsets, np.int64 if wide else np.int32)[array.offset : array.offset + len(array) + 1]
+    first, end = int(bounds[0]), int(bounds[-1])
+    # Eight zeros follow, so that the last texts can be read beyond their ends.
+    content = np.zeros(end - first + 8, np.uint8)
+    if data is not None:
+        content[:-8] = np.frombuffer(data, np.uint8, end - first, first)
+    starts, lengths = bounds[:-1].astype(np.int64) - first, np.diff(bounds)
+    found = np.zeros(len(array), np.uint64)
+    for place in range(8):
+        byte = np.where(lengths > place, content[starts + place], 0).astype(np.uint64)
+        found = (found << np.uint64(8)) | byte
+    return found
+
+
 def ranked(array: pa.Array) -> tuple[Ranks, pa.Array]:
     """Return ranks that compare as the values do.
 

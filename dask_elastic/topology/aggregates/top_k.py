@@ -18,6 +18,7 @@ from dask_elastic.topology.aggregates.ordered_values import (
     as_arrow,
     kept,
     order_storage,
+    prefixes,
     ranked,
     ranks_of,
 )
@@ -116,7 +117,7 @@ class _BoundTopK(BoundAggregate):
         self._k = k
 
     def update(self, current: Sequence[Values], rows: pa.RecordBatch, grouping: Grouping) -> list[Values]:
-        values, chosen = self._candidates(rows, grouping, None)
+        values, chosen = self._candidates(rows, grouping, current[0], None)
         ordinals = grouping.ordinals if chosen is None else grouping.ordinals[chosen]
         (lists,) = current
         higher = _may_enter(values, ordinals, lists, self._k, ties=False)
@@ -132,7 +133,7 @@ class _BoundTopK(BoundAggregate):
         return _list_array(lists, as_arrow(lists.values, self._value_type))
 
     def _candidates(
-        self, rows: pa.RecordBatch, grouping: Grouping, labels: pa.Array | None
+        self, rows: pa.RecordBatch, grouping: Grouping, lists: Ragged, labels: pa.Array | None
     ) -> tuple[Found, Ordinals | None]:
         """Return the values that may be in the result, and their row numbers (None if every row has one)."""
         named = None if labels is None else validity(labels)
@@ -140,14 +141,30 @@ class _BoundTopK(BoundAggregate):
             return _comparable(self._operand, rows, named)
         array = self._operand.array(rows)
         chosen = _both(validity(array), named)
+        if chosen is not None:
+            array = array.filter(pa.array(chosen))
         numbers = np.arange(len(array)) if chosen is None else np.flatnonzero(chosen)
-        ranks, distinct = ranked(array if chosen is None else array.filter(pa.array(chosen)))
         owners = grouping.ordinals[numbers]
+        entering = self._start_high(array, owners, lists)
+        numbers, owners = numbers[entering], owners[entering]
+        ranks, distinct = ranked(array.filter(pa.array(entering)))
         # Python objects are expensive: make them only of the greatest values of each group.
         best, _ = _greatest(np.lexsort((ranks, owners)), owners, grouping.count, self._k)
         if labels is not None:
             best = _reaching(ranks, owners, best, grouping.count)
         return kept(distinct.take(pa.array(ranks[best]))), numbers[best]
+
+    def _start_high(self, array: pa.Array, owners: Ordinals, lists: Ragged) -> Mask:
+        """Return which values start so that they may enter their group's list."""
+        found = prefixes(array)
+        full = np.flatnonzero(lists.lengths == self._k)
+        if found is None or not len(full):
+            return np.ones(len(array), np.bool_)
+        last = prefixes(as_arrow(lists.values[lists.offsets[full + 1] - 1], self._value_type))
+        assert last is not None, "of the same type"
+        least = np.zeros(len(lists), np.uint64)
+        least[full] = last
+        return found >= least[owners]
 
     def _merged(self, current: Sequence[Ragged], more: Sequence[Found], ordinals: Ordinals) -> list[Values]:
         """Return the lists after adding values to the groups of their ordinals; other groups are left unchanged."""
@@ -179,7 +196,7 @@ class _BoundLabelledTopK(_BoundTopK):
 
     def update(self, current: Sequence[Values], rows: pa.RecordBatch, grouping: Grouping) -> list[Values]:
         labels = self._label.array(rows)
-        values, chosen = self._candidates(rows, grouping, labels)
+        values, chosen = self._candidates(rows, grouping, current[0], labels)
         ordinals = grouping.ordinals if chosen is None else grouping.ordinals[chosen]
         higher = np.flatnonzero(_may_enter(values, ordinals, current[0], self._k, ties=True))
         if not len(higher):
