@@ -84,9 +84,12 @@ SUBJECTS: dict[str, Subject] = {
     "Sum": ({"a": agg.Sum("value")}, None),
     "Mean": ({"a": agg.Mean("value")}, None),
     "Max": ({"a": agg.Max("value")}, None),
+    "Max of 20 names": ({"a": agg.Max("name")}, None),
+    "Max of texts": ({"a": agg.Max("text")}, None),
     "TopK 3": ({"a": agg.TopK("value", 3)}, None),
     "TopK 10": ({"a": agg.TopK("value", 10)}, None),
     "TopK 3, label": ({"a": agg.TopK("value", 3, label="name")}, None),
+    "TopK 3 of texts": ({"a": agg.TopK("text", 3)}, None),
     "DistinctCount of 20 names": ({"a": agg.DistinctCount("name")}, None),
     "DistinctCount of numbers": ({"a": agg.DistinctCount("number")}, None),
     "DistinctCount of numbers, error 0.1": ({"a": agg.DistinctCount("number", error=0.1)}, None),
@@ -103,16 +106,18 @@ SUBJECTS: dict[str, Subject] = {
 
 
 def make_batches(keys: int, rows: int, count: int) -> list[tuple[pa.RecordBatch, np.ndarray]]:
-    """Return batches with their hashes: random keys, almost distinct numbers, 20 names."""
+    """Return batches with their hashes: random keys, almost distinct numbers and texts, 20 names."""
     random = np.random.default_rng(0)
     names = np.array([f"name-{number}" for number in range(20)])
     made = []
     for _ in range(count):
+        numbers = random.integers(0, 2**60, rows)
         batch = pa.record_batch(
             {
                 "key": random.integers(0, keys, rows),
                 "value": random.normal(size=rows),
-                "number": random.integers(0, 2**60, rows),
+                "number": numbers,
+                "text": numbers.astype("U20"),
                 "name": names[random.integers(0, 20, rows)],
             }
         )

@@ -73,8 +73,8 @@ def encode(state: StateRows) -> pa.RecordBatch:
     -------
     RecordBatch
         The columns `IDENTITY`, the key columns, then the fields; the fields' types are in the schema's metadata.
-        Python objects are pickled. A ragged field is a list column; lists of objects are pickled one by one, lists of
-        strings are not.
+        Python objects are pickled one by one, unless all are strings or None. A ragged field is a list column; lists
+        of objects are pickled one by one, unless all are strings.
     """
     identity = state.hashes, state.checks, state.shards, state.deleted
     columns = [*(pa.array(part) for part in identity), *state.keys.columns]
@@ -141,11 +141,26 @@ def _fields(described: bytes) -> tuple[Field, ...]:
 
 def _to_arrow(values: npt.NDArray[Any]) -> pa.Array:
     if values.dtype == object:
+        text = _text(values)
+        if text is not None:
+            return text
         return pa.array([cloudpickle.dumps(value) for value in values], pa.large_binary())
     return pa.array(values.view(np.int64) if values.dtype.kind in "Mm" else values)
 
 
+def _text(values: npt.NDArray[Any]) -> pa.Array | None:
+    """Return objects that all are strings or None as an Arrow array, which is several times as fast as pickling."""
+    if any(value is not None and type(value) is not str for value in values):
+        return None
+    try:
+        return pa.array(values, pa.large_string())
+    except UnicodeEncodeError:  # A lone surrogate; pickling supports it.
+        return None
+
+
 def _from_arrow(column: pa.Array, field: Field) -> npt.NDArray[Any]:
+    if field.is_object and pa.types.is_large_string(column.type):
+        return as_objects(column.to_pylist())
     if field.is_object:
         values = np.empty(len(column), dtype=object)
         for row, pickled in enumerate(column):
@@ -158,8 +173,9 @@ def _from_arrow(column: pa.Array, field: Field) -> npt.NDArray[Any]:
 def _lists_to_arrow(lists: Ragged) -> pa.Array:
     if lists.dtype != object:
         return pa.LargeListArray.from_arrays(pa.array(lists.offsets), _to_arrow(lists.values))
-    if all(type(value) is str for value in lists.values):
-        return pa.LargeListArray.from_arrays(pa.array(lists.offsets), pa.array(lists.values, pa.large_string()))
+    text = _text(lists.values)
+    if text is not None:
+        return pa.LargeListArray.from_arrays(pa.array(lists.offsets), text)
     return pa.array([cloudpickle.dumps(values) for values in lists.to_lists()], pa.large_binary())
 
 

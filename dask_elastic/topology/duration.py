@@ -18,7 +18,7 @@ _UNITS = {
     "d": 86400.0, "day": 86400.0,
     "w": 604800.0, "week": 604800.0,
 }  # fmt: skip
-_WRITTEN = re.compile(r"(\d+\.?\d*|\.\d+)?\s*([a-z]*)")
+_WRITTEN = re.compile(r"((?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)?\s*([a-z]*)")
 
 
 def seconds_of(duration: object, where: str) -> float:
@@ -50,13 +50,37 @@ def seconds_of(duration: object, where: str) -> float:
         ...
     dask_elastic.vocab.errors.TopologyError: List: ttl is '10 parsecs', whose unit of time is unknown; ...
     """
-    seconds = _seconds(duration, where)
+    seconds = parse_duration(duration, where)
     if not (math.isfinite(seconds) and seconds > 0):
         raise TopologyError(f"{where} is {duration!r}; give a duration above 0, such as '10 min'.")
     return seconds
 
 
-def _seconds(duration: object, where: str) -> float:
+def parse_duration(duration: object, where: str) -> float:
+    """Parse a duration that may be 0, or a negative or infinite number, such as a timeout.
+
+    Parameters
+    ----------
+    duration : str, float or timedelta
+        As for `seconds_of`.
+    where : str
+        What the duration is for, for the error text.
+
+    Returns
+    -------
+    float
+        The duration in seconds.
+
+    Raises
+    ------
+    TopologyError
+        When it is not a duration.
+
+    Examples
+    --------
+    >>> parse_duration("0s", "timeout"), parse_duration("1e-3 s", "timeout")
+    (0.0, 0.001)
+    """
     if isinstance(duration, datetime.timedelta):
         return duration.total_seconds()
     if isinstance(duration, int | float) and not isinstance(duration, bool):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import pyarrow as pa
 
@@ -36,6 +36,9 @@ class SourceContext:
         Returns True once the job asks the source to end early. Call it between batches.
     queue : callable or None
         `queue(name)` iterates over the batches of a queue that a `sinks.DaskQueue` writes. None without a cluster.
+    client : callable or None
+        `client()` connects a new `distributed.Client` to the job's cluster, which the source closes. None without a
+        cluster.
 
     Examples
     --------
@@ -50,6 +53,7 @@ class SourceContext:
     mailbox: Iterator[pa.RecordBatch] | None = None
     stopping: Callable[[], bool] = never_stopping
     queue: Callable[[str], Iterator[pa.RecordBatch]] | None = None
+    client: Callable[[], Any] | None = None
 
 
 class Source(ABC):

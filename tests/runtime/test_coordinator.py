@@ -125,6 +125,7 @@ STALE_CALLS = [
     part_calls.Assignment(*STALE),
     part_calls.AwaitTaskEnds(*STALE, nodes=(0,), wait=0.0),
     part_calls.State(*STALE, operator="op", executor=0),
+    part_calls.StateTypes(*STALE, operator="op", executor=0),
     part_calls.Send(*STALE, source="rows", instance=0, rows=memoryview(b"")),
     part_calls.CloseSource(*STALE, source="rows", instance=0),
     part_calls.Collect(*STALE, operator="out"),

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 import dask_elastic as de
+from dask_elastic import aggregate as agg
 from dask_elastic.executor import events, function_logic
 from dask_elastic.executor.keyed_state import read_state
 from dask_elastic.simulator import Placement, World, WorldOptions
@@ -105,7 +106,8 @@ def simulated(logic: Any, seed: int, batch_rows: int, state: Any = None) -> tupl
     table = make_rows(random, 160)
     topology = Topology("moved")
     rows = topology.source("rows", de.sources.Arrow(table, batch_rows=batch_rows))
-    rows.key_by("key").compute(logic, state=state or STATE, name="kept", shards=6).sink(UnopenedSink(), name="out")
+    declared = None if isinstance(logic, dict) else state or STATE
+    rows.key_by("key").compute(logic, state=declared, name="kept", shards=6).sink(UnopenedSink(), name="out")
     cores = dict(Counter(random.integers(0, NODES, 3).tolist()))
     placement = Placement(NODES, {"rows": (0,), "kept": (int(random.integers(NODES)),)}, {"kept": (cores,)})
     world = World(build_components(topology), placement, random, WorldOptions(check=True))
@@ -254,6 +256,23 @@ def test_expired_keys_that_return_start_empty_under_moves(monkeypatch):
     assert happened["across"] > 25
     assert happened["expired"] > 25
     assert happened["swept"] > 25, "the primary copy keeps expired keys"
+
+
+def test_aggregates_of_text_see_all_rows_under_moves():
+    across = 0
+    aggregates = {"least": agg.Min("bucket"), "most": agg.Max("bucket"), "top": agg.TopK("bucket", 2)}
+    for seed in range(20):
+        world, table, moved = simulated(aggregates, seed, 4)
+        across += moved["across"]
+        expected: dict[int, list[str]] = {}
+        for row in table.to_pylist():
+            expected.setdefault(row["key"], []).append(row["bucket"])
+        found = state_at(world, None)
+        assert set(found) == set(expected), f"seed {seed}"
+        for key, buckets in expected.items():
+            kept = found[key]["least"], found[key]["most"], found[key]["top"]
+            assert kept == (min(buckets), max(buckets), sorted(buckets, reverse=True)[:2]), f"seed {seed}"
+    assert across > 25
 
 
 def test_run_with_any_executors_and_seed_gives_the_same_state():

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dask_elastic.state import KeyedStore, NumpyIndex, PandasIndex, Session, decode
+from dask_elastic.state import KeyedStore, NumpyIndex, PandasIndex, Session, StateRows, decode, encode
 from dask_elastic.state.index import KeyIndex
 from dask_elastic.topology.aggregates.field import Field
 from dask_elastic.vocab.errors import SchemaMismatch, StateError
@@ -298,6 +298,21 @@ def test_extract_and_install_preserve_strings_dictionaries_and_objects() -> None
     found = dict(zip(keys["name"].to_pylist(), zip(blobs, when.astype(int), strict=True), strict=True))
     late, early = ({"batch": 1}, 1), ({"batch": 0}, 0)
     assert found == {"a": late, "b": late, "c": late, None: early}
+
+
+@pytest.mark.parametrize(
+    "values", [["a", None, ""], ["a", "\ud800", None], [None, None, None], [b"a", None, 1], ["a", 3, None]]
+)
+def test_encoded_objects_are_decoded_unchanged(values: list[object]) -> None:
+    column = np.empty(3, dtype=object)
+    column[:] = values
+    numbers = np.arange(3, dtype=np.uint64)
+    keys = pa.record_batch({"key": [0, 1, 2]})
+    field = Field("value", np.dtype(object), None)
+    shards, deleted = np.zeros(3, np.int32), np.zeros(3, np.bool_)
+    encoded = encode(StateRows(numbers, numbers, shards, keys, (field,), [column], deleted))
+    assert decode(encoded).values[0].tolist() == values
+    assert decode(encoded.slice(1, 1)).values[0].tolist() == values[1:2]
 
 
 def test_locate_or_install_with_wrong_batch_raises_with_reason() -> None:

@@ -15,14 +15,31 @@ from dask_elastic.vocab.errors import TopologyError
 
 @pytest.mark.parametrize(
     "text",
-    ["1s", "300ms", "10 minutes", "10m", "2 hours", "1.5h", "3 days", "1 week", "5 us", "7ns", "0.25", "hour", "2 H"],
+    [
+        "1s",
+        "300ms",
+        "10 minutes",
+        "10m",
+        "2 hours",
+        "1.5h",
+        "3 days",
+        "1 week",
+        "5 us",
+        "7ns",
+        "0.25",
+        "hour",
+        "2 H",
+        "1e3 s",
+        "1e-3s",
+    ],
 )
 def test_seconds_of_matches_dask(text):
     assert seconds_of(text, "ttl") == pytest.approx(dask.utils.parse_timedelta(text))
 
 
 @pytest.mark.parametrize(
-    ("duration", "seconds"), [("10 min", 600), ("30 sec", 30), (90, 90), (0.5, 0.5), (dt.timedelta(minutes=2), 120)]
+    ("duration", "seconds"),
+    [("10 min", 600), ("30 sec", 30), (".5s", 0.5), (90, 90), (0.5, 0.5), (dt.timedelta(minutes=2), 120)],
 )
 def test_seconds_of_accepts_more_durations_than_dask(duration, seconds):
     assert seconds_of(duration, "ttl") == seconds

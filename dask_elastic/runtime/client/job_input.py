@@ -5,13 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
-from dask.utils import parse_timedelta
-
 from dask_elastic.runtime.client.client_steps import ClientSteps, run_async, run_blocking
 from dask_elastic.runtime.client.senders import checked_due, senders_of
 from dask_elastic.runtime.client.sent_rows import batches_of
 from dask_elastic.runtime.protocol import job_calls
 from dask_elastic.runtime.protocol.calls import B, Call
+from dask_elastic.topology.duration import parse_duration
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -173,4 +172,4 @@ class JobInput(ABC):
 
 def seconds_of(timeout: float | str | None) -> float | None:
     """Return a timeout in seconds; None for no limit."""
-    return None if timeout is None else float(parse_timedelta(timeout, default="s"))
+    return None if timeout is None else parse_duration(timeout, "timeout")

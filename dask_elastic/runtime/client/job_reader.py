@@ -19,6 +19,7 @@ from dask_elastic.runtime.protocol.tables import read_table
 
 if TYPE_CHECKING:
     import pandas as pd
+    from distributed import Client
 
     from dask_elastic.vocab.snapshot import Snapshot
 
@@ -27,6 +28,7 @@ class JobReader(ABC):
     """The reading half of `Job`; its commands are in `Job` itself."""
 
     name: str
+    client: Client
 
     @abstractmethod
     def _ask(self, call: Call[B], /) -> B:
@@ -227,7 +229,7 @@ class JobReader(ABC):
         JobState
             Reads the state; each of its methods reads anew.
         """
-        return JobState(self._ask, self.name, operator)
+        return JobState(self.client, self.name, operator)
 
     def collect(self, sink: str) -> pa.Table:
         """Return the rows that a `sinks.Collect` holds.

@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from dask_elastic.runtime.protocol.calls import Ask
+from dask_elastic.runtime.client.call import call_scheduler
+from dask_elastic.runtime.client.state_frame import state_frame
 from dask_elastic.runtime.protocol.job_calls import State
 from dask_elastic.runtime.protocol.tables import read_table, total_rows
 
 if TYPE_CHECKING:
+    import dask.dataframe as dd
     import pandas as pd
+    from distributed import Client
 
 SHOWN = 10
 """Rows in the interpreter and in notebooks."""
@@ -26,8 +29,8 @@ class JobState:
 
     Parameters
     ----------
-    ask : Ask
-        Calls the scheduler.
+    client : distributed.Client
+        A client of the job's cluster.
     job, operator : str
         Names of the job and of the operator.
 
@@ -50,6 +53,8 @@ class JobState:
     ...     state.to_pandas()["seen"].sum()
     ...     state.get("a")
     ...     state
+    ...     frame = state.to_dask()
+    ...     int(frame["seen"].sum().compute())
     {'letter': ['a', 'b'], 'seen': [2, 1]}
     np.int64(3)
     {'letter': 'a', 'seen': 2}
@@ -57,10 +62,11 @@ class JobState:
     letter  seen
          a     2
          b     1
+    3
     """
 
-    def __init__(self, ask: Ask, job: str, operator: str):
-        self._ask = ask
+    def __init__(self, client: Client, job: str, operator: str):
+        self._client = client
         self._job = job
         self.operator = operator
 
@@ -78,7 +84,8 @@ class JobState:
 
     def _preview(self) -> tuple[str, pd.DataFrame]:
         """Return a title and the first rows; the executors send no others."""
-        parts = [read_table(part) for part in self._ask(State(self._job, self.operator, first=SHOWN))]
+        call = State(self._job, self.operator, first=SHOWN)
+        parts = [read_table(part) for part in call_scheduler(self._client, call)]
         total = sum(map(total_rows, parts))
         rows = pa.concat_tables([part.replace_schema_metadata() for part in parts]) if parts else pa.table({})
         shown = f", the first {SHOWN}" if total > SHOWN else ""
@@ -94,7 +101,7 @@ class JobState:
             One row per key: the key columns, then the results. If no row has arrived yet, columns whose type depends on
             what a function returns have the type null.
         """
-        parts = [read_table(part) for part in self._ask(State(self._job, self.operator))]
+        parts = [read_table(part) for part in call_scheduler(self._client, State(self._job, self.operator))]
         return pa.concat_tables(parts).combine_chunks() if parts else pa.table({})
 
     def to_pandas(self) -> pd.DataFrame:
@@ -106,6 +113,34 @@ class JobState:
             The same rows and columns as `to_arrow` returns.
         """
         return self.to_arrow().to_pandas()
+
+    def to_dask(self) -> dd.DataFrame:
+        """Return the state of all keys as a Dask DataFrame, which reads it when it is computed.
+
+        Returns
+        -------
+        dask.dataframe.DataFrame
+            One partition per executor, with the rows and columns of `to_arrow`. The dtypes are those of Arrow, such as
+            ``int64[pyarrow]``; a key or a missing value has the same type in every partition.
+
+        Raises
+        ------
+        UnknownOperator
+            If the job has no such stateful operator.
+
+        Notes
+        -----
+        A task on the cluster reads the state of an executor from the worker where it is; neither the client nor the
+        scheduler handles the rows. Compute the frame on the cluster of the job, before the job is forgotten.
+
+        Once the job has ended, all partitions are of the same moment. While it runs, each partition is a snapshot of
+        its executor, between two batches, at the time at which it is computed: partitions are of different moments, and
+        a further computation reads anew, unless the frame was persisted.
+
+        The types of the columns are read now. If no row has arrived yet, a column whose type depends on what a function
+        returns has the type null: call `to_dask` again after the first rows.
+        """
+        return state_frame(self._client, self._job, self.operator)
 
     def get(self, key: Any) -> dict[str, Any] | None:
         """Return the state of one key.
@@ -121,5 +156,6 @@ class JobState:
             The key columns and the results by column; None if the key was not seen.
         """
         values = key if isinstance(key, tuple) else (key,)
-        parts = [read_table(part) for part in self._ask(State(self._job, self.operator, values))]
+        call = State(self._job, self.operator, values)
+        parts = [read_table(part) for part in call_scheduler(self._client, call)]
         return parts[0].to_pylist()[0] if parts else None

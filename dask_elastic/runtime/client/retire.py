@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from dask.utils import parse_timedelta
-
 from dask_elastic.runtime.client.call import call_scheduler, checked_client
 from dask_elastic.runtime.client.submit import install
 from dask_elastic.runtime.protocol.job_calls import Retire
+from dask_elastic.topology.duration import parse_duration
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -64,7 +63,7 @@ def retire(
     """
     addresses = [workers] if isinstance(workers, str) else list(workers)
     client = checked_client(client)
-    seconds = None if timeout is None else float(parse_timedelta(timeout, default="s"))
+    seconds = None if timeout is None else parse_duration(timeout, "timeout")
     install(client)
     call_scheduler(client, Retire(tuple(addresses), seconds))
     if close:

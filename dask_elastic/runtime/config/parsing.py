@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import dask.config
-from dask.utils import parse_bytes, parse_timedelta
+from dask.utils import parse_bytes
 
-from dask_elastic.vocab.errors import SubmitError
+from dask_elastic.topology.duration import parse_duration
+from dask_elastic.vocab.errors import SubmitError, TopologyError
 
-UNPARSED = (TypeError, ValueError, KeyError, OverflowError)
-"""What Dask's parsers raise for values that they do not understand."""
+UNPARSED = (TypeError, ValueError, KeyError, OverflowError, TopologyError)
+"""What the parsers raise for values that they do not understand."""
 
 
 class Unfit(Exception):
@@ -109,7 +110,7 @@ class Duration(Amount):
 
     def convert(self, value: Any) -> float:
         """Return seconds."""
-        return float(value if isinstance(value, int | float) else parse_timedelta(value, default="s"))
+        return parse_duration(value, "the option")
 
 
 class Size(Amount):

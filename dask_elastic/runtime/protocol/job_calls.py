@@ -206,6 +206,39 @@ class State(Call[tuple[Payload, ...]]):
 
 
 @dataclass(frozen=True)
+class StatePlacesAnswer:
+    """Where the state of an operator is.
+
+    Parameters
+    ----------
+    generation : int
+        The generation of the job.
+    homes : tuple of str
+        The address of the home of each executor.
+    empty : bytes or None
+        The state before the first batch as an Arrow IPC stream.
+    """
+
+    generation: int
+    homes: tuple[str, ...]
+    empty: bytes | None
+
+
+@dataclass(frozen=True)
+class StatePlaces(Call[StatePlacesAnswer]):
+    """Return where the state of a stateful operator is.
+
+    Parameters
+    ----------
+    job, operator : str
+        The stateful operator of a job.
+    """
+
+    job: str
+    operator: str
+
+
+@dataclass(frozen=True)
 class Collect(Call[tuple[Payload, ...]]):
     """Return the rows that a sink keeps for the client as Arrow IPC streams, one for each node that has some."""
 

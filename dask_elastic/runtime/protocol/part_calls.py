@@ -209,6 +209,14 @@ class State(PartCall[tuple[Payload, ...]]):
 
 
 @dataclass(frozen=True)
+class StateTypes(PartCall[tuple[Payload, ...]]):
+    """Return the state of an executor at home there without its rows; nothing before its first batch."""
+
+    operator: str
+    executor: int
+
+
+@dataclass(frozen=True)
 class Collect(PartCall[tuple[Payload, ...]]):
     """Return the rows that a sink there keeps for the client, as an Arrow IPC stream."""
 

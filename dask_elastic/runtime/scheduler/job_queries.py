@@ -38,6 +38,7 @@ class JobQueries:
             job_calls.Recoveries.handled_by(self.recoveries),
             job_calls.Assignment.handled_by(self.assignment),
             job_calls.State.handled_by(self.state),
+            job_calls.StatePlaces.handled_by(self.state_places),
             job_calls.Collect.handled_by(self.collect),
             job_calls.DeadLetters.handled_by(self.dead_letters),
         ]
@@ -68,6 +69,13 @@ class JobQueries:
         empty = record.spec.summary(call.operator).empty_state
         # Before its first batch an executor does not know its columns.
         return (Payload(empty),) if not found and call.key is None and empty is not None else found
+
+    async def state_places(self, call: job_calls.StatePlaces) -> job_calls.StatePlacesAnswer:
+        """Return where the state of a stateful operator is."""
+        record = self.jobs.record(call.job)
+        addresses = tuple(address for _, address in homes(record, call.operator, None))
+        _, generation = record.generation_id
+        return job_calls.StatePlacesAnswer(generation, addresses, record.spec.summary(call.operator).empty_state)
 
     async def collect(self, call: job_calls.Collect) -> tuple[Payload, ...]:
         """Return the rows that a sink keeps for the client."""

@@ -151,9 +151,9 @@ class ExecutorThreads:
         finally:
             del self._flushes[token]
 
-    def read_state(self) -> pa.Table | None:
-        """Return the primary copy as users see it."""
-        return read_state(self._operator, self.executor.store, now=time.time())
+    def read_state(self, shards: Iterable[int] | None = None) -> pa.Table | None:
+        """Return the primary copy as users see it, of all or some shards."""
+        return read_state(self._operator, self.executor.store, shards, time.time())
 
     def find_key(self, key: Sequence[Any]) -> pa.Table | None:
         """Return one key's row of the primary copy."""

@@ -65,6 +65,7 @@ class Handlers:
             part_calls.Recoveries.handled_by(self.recoveries),
             part_calls.Report.handled_by(self.report),
             part_calls.State.handled_by(self.state),
+            part_calls.StateTypes.handled_by(self.state_types),
             part_calls.Collect.handled_by(self.collect),
             part_calls.DeadLetters.handled_by(self.dead_letters),
             part_calls.Send.handled_by(self.send),
@@ -219,6 +220,11 @@ class Handlers:
         """Return the state of an executor at home here, its first rows, or the row of one key, as an IPC stream."""
         home = self._part(call).homes[ExecutorId(call.operator, call.executor)]
         return await self.node.in_thread(_state, home, call.key, call.first)
+
+    async def state_types(self, call: part_calls.StateTypes) -> tuple[Payload, ...]:
+        """Return the state of an executor at home here without its rows, as an Arrow IPC stream."""
+        home = self._part(call).homes[ExecutorId(call.operator, call.executor)]
+        return _payload(await self.node.in_thread(home.read_state, ()))
 
     async def collect(self, call: part_calls.Collect) -> tuple[Payload, ...]:
         """Return the rows that a sink here keeps for the client, as an Arrow IPC stream; none without the sink."""

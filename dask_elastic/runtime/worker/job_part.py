@@ -154,6 +154,7 @@ class JobPart:
                     self.threads,
                     self.exchange,
                     self._node.read_queue,
+                    self._node.client,
                     self._instance_ended,
                     self._source_reached,
                     self._position(identity),

@@ -42,7 +42,7 @@ from dask_elastic.runtime.worker.staging_server import StagingServer
 from dask_elastic.runtime.worker.task_ends import TaskEnds
 
 if TYPE_CHECKING:
-    from distributed import Worker
+    from distributed import Client, Worker
     from distributed.comm import Comm
 
 logger = logging.getLogger("dask_elastic.node")
@@ -157,6 +157,22 @@ class NodeRuntime:
             return asyncio.run_coroutine_threadsafe(fetching, self.worker.loop.asyncio_loop).result()
 
         return batches_of(name, self.ask, fetch, stopping)
+
+    def client(self) -> Client:
+        """Connect a client to the cluster, in a thread.
+
+        It has an event loop of its own, so that its messages do not delay those of the worker, and is not the default
+        client, which tasks and user code on this worker may expect to be another one.
+        """
+        from distributed import Client
+
+        return Client(
+            self.worker.scheduler.address,
+            security=self.worker.security,
+            set_as_default=False,
+            direct_to_workers=True,
+            name="elastic-source",
+        )
 
     @property
     def spill_directory(self) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
@@ -12,6 +12,9 @@ from dask_elastic.runtime.protocol.calls import B, Call
 from dask_elastic.runtime.transport.peer import Peer
 from dask_elastic.runtime.worker.memory import Memory
 from dask_elastic.runtime.worker.task_ends import TaskEnds
+
+if TYPE_CHECKING:
+    from distributed import Client
 
 
 class NodeServices(Protocol):
@@ -51,6 +54,10 @@ class NodeServices(Protocol):
 
     def read_queue(self, name: str, stopping: Callable[[], bool]) -> Iterator[pa.RecordBatch]:
         """Read an output queue of some job, in a thread."""
+        ...
+
+    def client(self) -> Client:
+        """Connect a client to the cluster; called in a thread, which closes it."""
         ...
 
     def wake(self) -> None:

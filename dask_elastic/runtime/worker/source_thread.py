@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -28,6 +29,9 @@ from dask_elastic.vocab.batch import MAX_BATCH_ROWS, Delivery
 from dask_elastic.vocab.errors import ElasticError, SourceError
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.watermark import Watermark
+
+if TYPE_CHECKING:
+    from distributed import Client
 
 JOIN_SECONDS = 0.02
 """How often the source looks up how many rows it may join; rows of this time are always joined."""
@@ -68,6 +72,8 @@ class SourceThread:
         Carries batches and watermarks.
     read_queue : callable
         ``read_queue(name, stopping)`` reads an output queue of some job.
+    client : callable
+        ``client()`` connects a client to the cluster.
     finished : callable
         Called when the last row is delivered.
     reached : callable
@@ -87,6 +93,7 @@ class SourceThread:
         threads: JobThreads,
         exchange: Exchange,
         read_queue: Callable[[str, Callable[[], bool]], Iterator[pa.RecordBatch]],
+        client: Callable[[], Client],
         finished: Callable[[ExecutorId], None],
         reached: Callable[[int, ExecutorId, SourcePosition], None],
         start: SourcePosition,
@@ -101,6 +108,7 @@ class SourceThread:
         self.threads = threads
         self.exchange = exchange
         self._read_queue = read_queue
+        self._client = client
         self._finished = finished
         self._reached = reached
         self._start = start
@@ -347,6 +355,7 @@ class SourceThread:
             mailbox=iter(self.mailbox) if self.source.pushed else None,
             stopping=self._stop.is_set,
             queue=lambda name: self._read_queue(name, self._stop.is_set),
+            client=self._client,
         )
         try:
             for rows, offset in without_first(self.source.read(context), self._start.skip):

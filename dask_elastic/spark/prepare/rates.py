@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from dask.utils import parse_timedelta
 from numpy.typing import NDArray
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
@@ -14,6 +13,8 @@ from dask_elastic.planning.intervals.node_trace import NodeTrace, nodes_needed
 from dask_elastic.planning.placement.problem import Floats, Ints
 from dask_elastic.spark.failure import spark_errors
 from dask_elastic.spark.prepare.prepared import PreparationError
+from dask_elastic.topology.duration import parse_duration
+from dask_elastic.vocab.errors import TopologyError
 
 MICROSECOND = np.timedelta64(1, "us")
 
@@ -159,7 +160,7 @@ def whole_microseconds(interval: str | float | np.timedelta64) -> int:
     """
     try:
         length = int(interval / MICROSECOND) if isinstance(interval, np.timedelta64) else _microseconds(interval)
-    except (KeyError, TypeError, ValueError):
+    except (OverflowError, ValueError, TopologyError):
         length = 0
     if length < 1:
         raise PreparationError(f"interval is {interval!r}: give a length of at least a microsecond, such as '1h'.")
@@ -167,8 +168,7 @@ def whole_microseconds(interval: str | float | np.timedelta64) -> int:
 
 
 def _microseconds(interval: str | float) -> int:
-    seconds: float = parse_timedelta(interval)
-    return round(seconds * 1_000_000)
+    return round(parse_duration(interval, "interval") * 1_000_000)
 
 
 def check_timestamps(frame: DataFrame, time: str) -> None:

@@ -6,12 +6,21 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from dask_elastic.topology.aggregates.aggregation import Aggregate, BoundAggregate, Values, present_after
 from dask_elastic.topology.aggregates.field import Field
 from dask_elastic.topology.aggregates.grouping import Grouping
-from dask_elastic.topology.aggregates.operand import BatchFunction, BoundOperand, Operand, Restoring, storage
+from dask_elastic.topology.aggregates.operand import (
+    BatchFunction,
+    BoundOperand,
+    Operand,
+    Restoring,
+    storage,
+    validity,
+)
+from dask_elastic.topology.aggregates.ordered_values import SUPPORTED, as_arrow, kept, order_storage, prefixes, ranked
 from dask_elastic.vocab.errors import TopologyError
 
 
@@ -29,12 +38,13 @@ class _Extreme(Aggregate):
     def bind(self, schema: pa.Schema) -> BoundAggregate:
         """Bind the aggregate to the schema of its input; see `Aggregate.bind`."""
         operand = self._operand.bind(schema, repr(self))
-        if storage(operand.type) is None:
+        if order_storage(operand.type) is None:
             raise TopologyError(
-                f"{self!r}: values of type {operand.type} are not supported; use numbers, booleans, dates, times, "
-                "timestamps, durations or decimals of at most 18 digits, or write an agg.custom(...)"
+                f"{self!r}: values of type {operand.type} are not supported; use {SUPPORTED}, or write an "
+                "agg.custom(...)"
             )
-        return _BoundExtreme(operand, self._least)
+        is_number = storage(operand.type) is not None
+        return _BoundExtreme(operand, self._least) if is_number else _BoundObjectExtreme(operand, self._least)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._operand!r})"
@@ -57,8 +67,10 @@ class Min(_Extreme):
 
     Notes
     -----
-    Supports numbers, booleans, dates, times, timestamps, durations, and decimals of at most 18 digits. Nulls are
-    ignored; the minimum of no value is null. NaN is ignored too, as in pandas and Arrow, unless all values are NaN.
+    Supports numbers, booleans, dates, times, timestamps, durations, decimals, text and bytes. Nulls are ignored; the
+    minimum of no value is null. NaN is ignored too, as in pandas and Arrow, unless all values are NaN. Text is compared
+    by code points, as in pandas and Arrow. Text, bytes and decimals of more than 18 digits are kept as Python objects,
+    which is slower than numbers.
 
     Examples
     --------
@@ -135,6 +147,64 @@ class _BoundExtreme(BoundAggregate):
 
     def result(self, current: Sequence[Values]) -> pa.Array:
         return self._results.array(current[0], current[1])
+
+
+_NONE = np.array(None, dtype=object)
+
+
+class _BoundObjectExtreme(BoundAggregate):
+    """Keeps text, bytes and long decimals as Python objects; None until there is a value."""
+
+    fields = (Field("value", np.dtype(object), None),)
+
+    def __init__(self, operand: BoundOperand, least: bool) -> None:
+        self.type = operand.type
+        self._operand = operand
+        self._better: np.ufunc = np.less if least else np.greater
+        self._best: np.ufunc = np.minimum if least else np.maximum
+        self._least = least
+
+    def update(self, current: Sequence[Values], rows: pa.RecordBatch, grouping: Grouping) -> list[Values]:
+        array = self._operand.array(rows)
+        valid = validity(array)
+        if valid is not None:
+            array, grouping = array.drop_null(), grouping.restricted(valid)
+        array, grouping = self._first_alike(array, grouping)
+        ranks, distinct = ranked(array)
+        # Only the best value of each group becomes a Python object.
+        best = np.full(grouping.count, len(distinct) if self._least else -1)
+        self._best.at(best, grouping.ordinals, ranks)
+        groups = np.flatnonzero((best >= 0) & (best < len(distinct)))
+        return [self._improved(current[0], groups, kept(distinct.take(pa.array(best[groups]))))]
+
+    def merge(self, left: Sequence[Values], right: Sequence[Values]) -> list[Values]:
+        groups = np.flatnonzero(right[0] != _NONE)
+        return [self._improved(left[0], groups, right[0][groups])]
+
+    def result(self, current: Sequence[Values]) -> pa.Array:
+        return as_arrow(current[0], self.type)
+
+    def _first_alike(self, array: pa.Array, grouping: Grouping) -> tuple[pa.Array, Grouping]:
+        """Return the values that start like the best one of their group."""
+        found = prefixes(array)
+        if found is None:
+            return array, grouping
+        best = np.full(grouping.count, np.iinfo(np.uint64).max if self._least else 0, np.uint64)
+        self._best.at(best, grouping.ordinals, found)
+        alike = found == best[grouping.ordinals]
+        return array.filter(pa.array(alike)), grouping.restricted(alike)
+
+    def _improved(self, current: Values, groups: npt.NDArray[np.intp], values: Values) -> Values:
+        """Return the state after adding one value to each of the groups; the argument itself if none is better."""
+        before = current[groups]
+        better = before == _NONE
+        known = ~better
+        better[known] = self._better(values[known], before[known])
+        if not better.any():
+            return current
+        after = current.copy()
+        after[groups[better]] = values[better]
+        return after
 
 
 def _neutral(dtype: np.dtype[Any], least: bool) -> Any:

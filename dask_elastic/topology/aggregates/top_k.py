@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,20 +11,22 @@ import pyarrow as pa
 from dask_elastic.topology.aggregates.aggregation import Aggregate, BoundAggregate, Values
 from dask_elastic.topology.aggregates.field import Field
 from dask_elastic.topology.aggregates.grouping import Grouping
-from dask_elastic.topology.aggregates.operand import (
-    BatchFunction,
-    BoundOperand,
-    Operand,
-    restored,
-    storage,
-    stored,
-    validity,
+from dask_elastic.topology.aggregates.operand import BatchFunction, BoundOperand, Operand, validity
+from dask_elastic.topology.aggregates.ordered_values import (
+    SUPPORTED,
+    Found,
+    as_arrow,
+    kept,
+    order_storage,
+    prefixes,
+    ranked,
+    ranks_of,
 )
 from dask_elastic.topology.aggregates.ragged import Ragged
 from dask_elastic.vocab.errors import TopologyError
 
 Ordinals = npt.NDArray[np.intp]
-Found = npt.NDArray[Any]
+Mask = npt.NDArray[np.bool_]
 
 
 class TopK(Aggregate):
@@ -52,8 +53,8 @@ class TopK(Aggregate):
     The result is exact: a list in descending order of values or, with a label, of structs of value and label. Duplicate
     values are kept. The list is shorter if a key has fewer than k values. Nulls, NaN, and rows whose label is null are
     ignored. Among equal values, those with the least labels are kept and come first, so that the result depends neither
-    on the order of rows nor on how they are divided into batches. Supports the same types as `Max`; labels may also be
-    text and bytes.
+    on the order of rows nor on how they are divided into batches. Values and labels are of the types that `Max`
+    supports.
 
     Examples
     --------
@@ -89,19 +90,14 @@ class TopK(Aggregate):
     def bind(self, schema: pa.Schema) -> BoundAggregate:
         """Bind the aggregate to the schema of its input; see `Aggregate.bind`."""
         operand = self._operand.bind(schema, repr(self))
-        if storage(operand.type) is None:
-            raise TopologyError(
-                f"{self!r}: values of type {operand.type} are not supported; use numbers, booleans, dates, times, "
-                "timestamps, durations or decimals of at most 18 digits"
-            )
+        if order_storage(operand.type) is None:
+            raise TopologyError(f"{self!r}: values of type {operand.type} are not supported; use {SUPPORTED}")
         name = self._operand.of if isinstance(self._operand.of, str) else "value"
         if self._label is None:
             return _BoundTopK(operand, self._k)
         label = self._label.bind(schema, repr(self))
-        if not (storage(label.type) is not None or _is_text(label.type)):
-            raise TopologyError(
-                f"{self!r}: labels of type {label.type} are not supported; use numbers, booleans, times, text or bytes"
-            )
+        if order_storage(label.type) is None:
+            raise TopologyError(f"{self!r}: labels of type {label.type} are not supported; use {SUPPORTED}")
         label_name = str(self._label.of)
         return _BoundLabelledTopK(operand, label, self._k, (name, label_name))
 
@@ -114,15 +110,14 @@ class TopK(Aggregate):
 
 class _BoundTopK(BoundAggregate):
     def __init__(self, operand: BoundOperand, k: int) -> None:
-        dtype = storage(operand.type)
-        assert dtype is not None, "refused when bound"
-        self.fields: tuple[Field, ...] = (Field("values", dtype, 0, ragged=True),)
+        self.fields: tuple[Field, ...] = (_field("values", operand.type),)
         self.type = pa.list_(operand.type)
         self._operand = operand
+        self._value_type = operand.type
         self._k = k
 
     def update(self, current: Sequence[Values], rows: pa.RecordBatch, grouping: Grouping) -> list[Values]:
-        values, chosen = _comparable(self._operand, rows)
+        values, chosen = self._candidates(rows, grouping, current[0], None)
         ordinals = grouping.ordinals if chosen is None else grouping.ordinals[chosen]
         (lists,) = current
         higher = _may_enter(values, ordinals, lists, self._k, ties=False)
@@ -135,7 +130,41 @@ class _BoundTopK(BoundAggregate):
 
     def result(self, current: Sequence[Values]) -> pa.Array:
         (lists,) = current
-        return _list_array(lists, restored(lists.values, self.type.value_type, None))
+        return _list_array(lists, as_arrow(lists.values, self._value_type))
+
+    def _candidates(
+        self, rows: pa.RecordBatch, grouping: Grouping, lists: Ragged, labels: pa.Array | None
+    ) -> tuple[Found, Ordinals | None]:
+        """Return the values that may be in the result, and their row numbers (None if every row has one)."""
+        named = None if labels is None else validity(labels)
+        if not self.fields[0].is_object:
+            return _comparable(self._operand, rows, named)
+        array = self._operand.array(rows)
+        chosen = _both(validity(array), named)
+        if chosen is not None:
+            array = array.filter(pa.array(chosen))
+        numbers = np.arange(len(array)) if chosen is None else np.flatnonzero(chosen)
+        owners = grouping.ordinals[numbers]
+        entering = self._start_high(array, owners, lists)
+        numbers, owners = numbers[entering], owners[entering]
+        ranks, distinct = ranked(array.filter(pa.array(entering)))
+        # Python objects are expensive: make them only of the greatest values of each group.
+        best, _ = _greatest(np.lexsort((ranks, owners)), owners, grouping.count, self._k)
+        if labels is not None:
+            best = _reaching(ranks, owners, best, grouping.count)
+        return kept(distinct.take(pa.array(ranks[best]))), numbers[best]
+
+    def _start_high(self, array: pa.Array, owners: Ordinals, lists: Ragged) -> Mask:
+        """Return which values start so that they may enter their group's list."""
+        found = prefixes(array)
+        full = np.flatnonzero(lists.lengths == self._k)
+        if found is None or not len(full):
+            return np.ones(len(array), np.bool_)
+        last = prefixes(as_arrow(lists.values[lists.offsets[full + 1] - 1], self._value_type))
+        assert last is not None, "of the same type"
+        least = np.zeros(len(lists), np.uint64)
+        least[full] = last
+        return found >= least[owners]
 
     def _merged(self, current: Sequence[Ragged], more: Sequence[Found], ordinals: Ordinals) -> list[Values]:
         """Return the lists after adding values to the groups of their ordinals; other groups are left unchanged."""
@@ -151,77 +180,90 @@ class _BoundTopK(BoundAggregate):
         return [old.placed(groups, new) for old, new in zip(current, after, strict=True)]
 
     def _best(self, parts: Sequence[Found], owners: Ordinals, count: int) -> tuple[Ordinals, npt.NDArray[np.int64]]:
-        return _greatest(np.lexsort((parts[0], owners)), owners, count, self._k)
+        return _greatest(np.lexsort((self._sortable(parts[0]), owners)), owners, count, self._k)
+
+    def _sortable(self, values: Found) -> Found:
+        return ranks_of(values, self._value_type) if self.fields[0].is_object else values
 
 
 class _BoundLabelledTopK(_BoundTopK):
     def __init__(self, operand: BoundOperand, label: BoundOperand, k: int, names: tuple[str, str]) -> None:
         super().__init__(operand, k)
-        dtype = storage(label.type) or np.dtype(object)
-        self.fields = (*self.fields, Field("labels", dtype, None if dtype.hasobject else 0, ragged=True))
+        self.fields = (*self.fields, _field("labels", label.type))
         self.type = pa.list_(pa.struct(dict(zip(names, (operand.type, label.type), strict=True))))
         self._label = label
         self._names = names
 
     def update(self, current: Sequence[Values], rows: pa.RecordBatch, grouping: Grouping) -> list[Values]:
-        values, chosen = _comparable(self._operand, rows)
         labels = self._label.array(rows)
-        numbers = np.arange(rows.num_rows) if chosen is None else np.flatnonzero(chosen)
-        named = validity(labels)
-        if named is not None:
-            values, numbers = values[named[numbers]], numbers[named[numbers]]
-        ordinals = grouping.ordinals[numbers]
-        higher = _may_enter(values, ordinals, current[0], self._k, ties=True)
-        if not higher.any():
+        values, chosen = self._candidates(rows, grouping, current[0], labels)
+        ordinals = grouping.ordinals if chosen is None else grouping.ordinals[chosen]
+        higher = np.flatnonzero(_may_enter(values, ordinals, current[0], self._k, ties=True))
+        if not len(higher):
             return list(current)
-        return self._merged(current, [values[higher], self._stored(labels, numbers[higher])], ordinals[higher])
-
-    def _stored(self, labels: pa.Array, rows: Ordinals) -> Found:
-        taken = labels.take(pa.array(rows))
-        return _objects(taken) if self.fields[1].is_object else stored(taken)
+        numbers = higher if chosen is None else chosen[higher]
+        return self._merged(current, [values[higher], kept(labels.take(pa.array(numbers)))], ordinals[higher])
 
     def _best(self, parts: Sequence[Found], owners: Ordinals, count: int) -> tuple[Ordinals, npt.NDArray[np.int64]]:
-        values, labels = parts
+        values, labels = self._sortable(parts[0]), parts[1]
         # Comparing labels is the most expensive part: only for values not below the k-th one of their group.
-        order = np.lexsort((values, owners))
-        first, _ = _greatest(order, owners, count, self._k)
-        least = np.zeros(count, values.dtype)
-        least[owners[first]] = values[first]
-        kept = np.flatnonzero(values >= least[owners])
-        _, codes = np.unique(labels[kept], return_inverse=True)
-        order = kept[np.lexsort((-codes, values[kept], owners[kept]))]
+        first, _ = _greatest(np.lexsort((values, owners)), owners, count, self._k)
+        found = _reaching(values, owners, first, count)
+        codes = ranks_of(labels[found], self._label.type)
+        order = found[np.lexsort((-codes, values[found], owners[found]))]
         return _greatest(order, owners, count, self._k)
 
     def result(self, current: Sequence[Values]) -> pa.Array:
         values, labels = current
-        value_type, label_type = (field.type for field in self.type.value_type)
-        is_object = self.fields[1].is_object
-        named = pa.array(labels.values, label_type) if is_object else restored(labels.values, label_type, None)
-        ranked = restored(values.values, value_type, None)
-        structs = pa.StructArray.from_arrays([ranked, named], fields=list(self.type.value_type))
-        return _list_array(values, structs)
+        parts = [as_arrow(values.values, self._value_type), as_arrow(labels.values, self._label.type)]
+        return _list_array(values, pa.StructArray.from_arrays(parts, fields=list(self.type.value_type)))
 
 
-def _comparable(operand: BoundOperand, rows: pa.RecordBatch) -> tuple[Found, npt.NDArray[np.bool_] | None]:
-    """Return the values that are neither null nor NaN, and a mask of their rows (None if all rows have one)."""
+def _field(name: str, type_: pa.DataType) -> Field:
+    dtype = order_storage(type_)
+    assert dtype is not None, "refused when bound"
+    return Field(name, dtype, None if dtype.hasobject else 0, ragged=True)
+
+
+def _both(one: Mask | None, other: Mask | None) -> Mask | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return one & other
+
+
+def _comparable(operand: BoundOperand, rows: pa.RecordBatch, named: Mask | None) -> tuple[Found, Ordinals | None]:
+    """Return the named numbers that are neither null nor NaN, and their row numbers (None if all rows have one)."""
     values, chosen = operand.read(rows)
+    chosen = _both(chosen, named)
     if values.dtype.kind == "f":
         unordered = np.isnan(values)
         if unordered.any():
-            chosen = ~unordered if chosen is None else chosen & ~unordered
-    return (values, None) if chosen is None else (values[chosen], chosen)
+            chosen = _both(chosen, ~unordered)
+    return (values, None) if chosen is None else (values[chosen], np.flatnonzero(chosen))
 
 
-def _may_enter(values: Found, ordinals: Ordinals, lists: Ragged, k: int, ties: bool) -> npt.NDArray[np.bool_]:
+def _may_enter(values: Found, ordinals: Ordinals, lists: Ragged, k: int, ties: bool) -> Mask:
     """Return which values may enter their group's list: not full, or its last value is less (or equal, if `ties`)."""
     full = lists.lengths == k
     if not full.any():
         return np.ones(len(values), np.bool_)
     last = np.zeros(len(lists), values.dtype)
     last[full] = lists.values[lists.offsets[1:][full] - 1]
-    over = values >= last[ordinals] if ties else values > last[ordinals]
-    entering: npt.NDArray[np.bool_] = over | ~full[ordinals]
-    return entering
+    entering: Mask = ~full[ordinals]
+    over = np.greater_equal if ties else np.greater
+    if values.dtype == object:
+        # Groups whose list is not full have no last value to compare with.
+        compared = ~entering
+        entering[compared] = over(values[compared], last[ordinals[compared]])
+        return entering
+    return entering | over(values, last[ordinals])
+
+
+def _reaching(values: Found, owners: Ordinals, best: Ordinals, count: int) -> Ordinals:
+    """Return the rows that are not below the last of the `best` of their owner."""
+    least = np.zeros(count, values.dtype)
+    least[owners[best]] = values[best]
+    return np.flatnonzero(values >= least[owners])
 
 
 def _greatest(order: Ordinals, owners: Ordinals, count: int, k: int) -> tuple[Ordinals, npt.NDArray[np.int64]]:
@@ -238,15 +280,3 @@ def _greatest(order: Ordinals, owners: Ordinals, count: int, k: int) -> tuple[Or
 
 def _list_array(lists: Ragged, elements: pa.Array) -> pa.ListArray:
     return pa.ListArray.from_arrays(pa.array(lists.offsets.astype(np.int32)), elements)
-
-
-def _objects(labels: pa.Array) -> Found:
-    objects = np.empty(len(labels), dtype=object)
-    objects[:] = labels.to_pylist()
-    return objects
-
-
-def _is_text(type_: pa.DataType) -> bool:
-    types = pa.types
-    text = types.is_string(type_) or types.is_large_string(type_)
-    return bool(text or types.is_binary(type_) or types.is_large_binary(type_) or types.is_fixed_size_binary(type_))
