@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dask_elastic.meters.batch_cost import BatchCost
 from dask_elastic.meters.brief_work import BriefWork
+from dask_elastic.meters.counter_rate import CounterRate
+from dask_elastic.meters.edge_rows import EdgeRows
 from dask_elastic.meters.flow_window import FlowWindow
 from dask_elastic.meters.histogram import LatencyHistogram
 from dask_elastic.meters.inline_cost import InlineCost
@@ -18,10 +20,13 @@ from dask_elastic.meters.ring import MeterError, SlotRing
 from dask_elastic.meters.service import ServiceRate
 from dask_elastic.meters.shard_arrivals import ShardArrivals
 from dask_elastic.meters.shard_load import ShardLoad
+from dask_elastic.meters.wait_time import WaitTime
 
 __all__ = [
     "BatchCost",
     "BriefWork",
+    "CounterRate",
+    "EdgeRows",
     "FlowWindow",
     "InlineCost",
     "LatencyHistogram",
@@ -33,4 +38,5 @@ __all__ = [
     "ShardArrivals",
     "ShardLoad",
     "SlotRing",
+    "WaitTime",
 ]

@@ -107,6 +107,10 @@ class ComponentSummary:
         The schema that the source declares for the rows that clients send, as an Arrow IPC message.
     empty_state : bytes or None
         The state of a stateful component before its first row, as an Arrow IPC stream.
+    kinds : tuple of str
+        The kind of each of `operators`.
+    edges : tuple of (str, str)
+        Producer and consumer of each stream that begins in the component.
     """
 
     name: str
@@ -120,6 +124,8 @@ class ComponentSummary:
     accepts_resets: bool = False
     sent_schema: bytes | None = None
     empty_state: bytes | None = None
+    kinds: tuple[str, ...] = ()
+    edges: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
