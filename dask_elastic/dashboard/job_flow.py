@@ -68,6 +68,11 @@ class OperatorFlow:
     dead_letters: int = 0
 
     @property
+    def occupied(self) -> float:
+        """The share of time in which it is not idle."""
+        return (self.busy or 0.0) + (self.backpressured or 0.0)
+
+    @property
     def fused(self) -> bool:
         """Whether it runs in the thread of the operator before it."""
         return self.component != self.name
@@ -106,6 +111,9 @@ class JobFlow:
     def bottlenecks(self) -> dict[str, list[str]]:
         """Return the operators that hold others back, each with those that wait for it.
 
+        Of the consumers of an operator that waits, the one with the least idle time is to blame. If that one waits for
+        credit itself, the bottleneck is further downstream.
+
         Returns
         -------
         dict of str to list of str
@@ -118,23 +126,25 @@ class JobFlow:
         >>> job_flow(structure, {("rows", "slow"): 50.0}, loads, {}).bottlenecks()
         {'slow': ['rows']}
         """
+        by_name = {one.name: one for one in self.operators}
+        found: dict[str, list[str]] = {}
+        for name, consumers in self._downstream().items():
+            if (by_name[name].backpressured or 0.0) < BACKPRESSURED:
+                continue
+            slowest = max((by_name[one] for one in consumers), key=lambda one: one.occupied)
+            if slowest.backpressured is not None and slowest.backpressured <= HARDLY:
+                found.setdefault(slowest.name, []).append(name)
+        return found
+
+    def _downstream(self) -> dict[str, list[str]]:
+        """Return the components that each component sends rows to."""
         component = {one.name: one.component for one in self.operators}
-        share = {one.name: one.backpressured for one in self.operators if one.backpressured is not None}
         found: dict[str, list[str]] = {}
         for producer, consumer in self.rates:
             upstream, downstream = component.get(producer), component.get(consumer)
-            if upstream is None or downstream is None or upstream == downstream:
-                continue
-            if share.get(upstream, 0.0) >= BACKPRESSURED and share.get(downstream, 0.0) <= HARDLY:
-                waiting = found.setdefault(downstream, [])
-                waiting += [upstream] if upstream not in waiting else []
-        # Of two consumers that an operator feeds, only a busy one can hold it back.
-        busy = {one.name: one.busy or 0.0 for one in self.operators}
-        busiest = {
-            name: max(busy[one] for one in found if name in found[one]) for names in found.values() for name in names
-        }
-        held = {one: [name for name in names if busy[one] >= busiest[name]] for one, names in found.items()}
-        return {one: names for one, names in held.items() if names}
+            if upstream is not None and downstream is not None and upstream != downstream:
+                found.setdefault(upstream, []).append(downstream)
+        return found
 
 
 def job_flow(

@@ -99,8 +99,9 @@ def _layout(operators: tuple[tuple[str, str, bool], ...], edges: tuple[Edge, ...
 
 
 def _width(name: str, kind: str) -> float:
-    # A source has its lag beside its kind.
-    return max(132.0 if kind == "source" else 104.0, min(len(name), LONGEST_NAME) * LETTER + 22.0)
+    # A source has its lag beside its kind; stateless operators have no line for their load.
+    least = {"source": 132.0, "map": 104.0, "filter": 104.0}
+    return max(least.get(kind, 122.0), min(len(name), LONGEST_NAME) * LETTER + 22.0)
 
 
 def colored(operator: OperatorFlow) -> tuple[str, float]:
