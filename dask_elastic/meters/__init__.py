@@ -14,13 +14,13 @@ from dask_elastic.meters.flow_window import FlowWindow
 from dask_elastic.meters.histogram import LatencyHistogram
 from dask_elastic.meters.inline_cost import InlineCost
 from dask_elastic.meters.latency_window import LatencyWindow
+from dask_elastic.meters.phase_time import PhaseTime
 from dask_elastic.meters.rate import Rate
 from dask_elastic.meters.recent_mean import RecentMean
 from dask_elastic.meters.ring import MeterError, SlotRing
 from dask_elastic.meters.service import ServiceRate
 from dask_elastic.meters.shard_arrivals import ShardArrivals
 from dask_elastic.meters.shard_load import ShardLoad
-from dask_elastic.meters.wait_time import WaitTime
 
 __all__ = [
     "BatchCost",
@@ -32,11 +32,11 @@ __all__ = [
     "LatencyHistogram",
     "LatencyWindow",
     "MeterError",
+    "PhaseTime",
     "Rate",
     "RecentMean",
     "ServiceRate",
     "ShardArrivals",
     "ShardLoad",
     "SlotRing",
-    "WaitTime",
 ]

@@ -592,7 +592,9 @@ def test_page_shows_real_job_until_uninstall(get, wait_until):
             page.look()
             assert list(page.stacked("cores_executor")) == ["per_key[0]"]
             text = page.served.text
-            wait_until(lambda: re.search(">backpressured [5-9][0-9]%<", text("graph")), "the source waits for credit")
+            wait_until(
+                lambda: re.search(">backpressured (100|[5-9][0-9])%<", text("graph")), "the source waits for credit"
+            )
             wait_until(lambda: ">bottleneck<" in text("graph"), "the slow operator is named")
             wait_until(lambda: max(page.served.lines("lag")["lag"]) > 0.5, "the source lags")
             assert "Backpressure: rows waits for per_key" in text("headline")

@@ -137,7 +137,7 @@ class InstanceRows(NamedTuple):
     rate : float
         Rows per second that the instance reads or writes at the moment.
     busy : float
-        The share of time in which a source runs the operators fused with it, or a sink writes, from 0 to 1.
+        The share of time in which a source sends rows and does not wait for credit, or a sink writes, from 0 to 1.
     backpressured : float
         The share of time in which the rows of a source wait for credit.
     lag : float

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from dask_elastic.meters import CounterRate, WaitTime
+from dask_elastic.meters import CounterRate, PhaseTime
 
 
 class CreditWaits:
@@ -21,7 +21,7 @@ class CreditWaits:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic):
         self._clock = clock
-        self._waits = WaitTime()
+        self._waits = PhaseTime()
         self._recent = CounterRate()
         self._lock = threading.Lock()
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from dask_elastic.executor.emitter import Emitter
 from dask_elastic.executor.source_clock import SourceClock
-from dask_elastic.meters import BriefWork, CounterRate, Rate
+from dask_elastic.meters import BriefWork, CounterRate, PhaseTime, Rate
 from dask_elastic.runtime.transport.credit import Aborted
 from dask_elastic.runtime.worker.buffers.epoch_buffer import EpochBuffer
 from dask_elastic.runtime.worker.buffers.mailbox import Mailbox
@@ -94,8 +94,8 @@ class SourceThread:
         self._finished = finished
         self._stop = threading.Event()
         self._read_ahead = ReadAhead() if clock is None else ReadAhead(until=clock.due)
-        self._recent, self._recent_busy = CounterRate(REPORTED_SECONDS), CounterRate(REPORTED_SECONDS)
-        self._busy = 0.0
+        self._recent, self._recent_sending = CounterRate(REPORTED_SECONDS), CounterRate(REPORTED_SECONDS)
+        self._sending = PhaseTime()
         # When the last batch began to leave, its lag then, and while it leaves, the time at which it was due.
         self._left_at, self._left_lag = 0.0, 0.0
         self._leaving: float | None = None
@@ -133,8 +133,10 @@ class SourceThread:
         return self._recent.per_second(self.rows, time.monotonic())
 
     def busy(self) -> float:
-        """Return the recent share of time in which operators fused with the source ran; called for each report."""
-        return min(1.0, self._recent_busy.per_second(self._busy, time.monotonic()))
+        """Return the recent share of time in which rows left and did not wait for credit; called for each report."""
+        now = time.time()
+        sending = min(1.0, self._recent_sending.per_second(self._sending.total(now), now))
+        return max(0.0, sending - self.exchange.backpressured(self.identity))
 
     def lag(self) -> float:
         """Return by how many seconds rows leave later than they were due, or had arrived at a source without a rate.
@@ -164,6 +166,7 @@ class SourceThread:
         self.exchange.idle_watch.note()
         self._left_at = now = time.time()
         self._left_lag, self._leaving = now - due, due
+        self._sending.begin(now)
         if (clock := self.clock) is not None:
             self._emit_watermark(clock.begin())
         (nbytes, left), _ = TURNS.run(self._brief_work, rows.num_rows, lambda: self._emit(rows, due))
@@ -172,15 +175,13 @@ class SourceThread:
         self._recent_bytes = self._recent_bytes * KEPT + nbytes
         self._recent_rows = self._recent_rows * KEPT + rows.num_rows
         self._leaving = None
+        self._sending.end(time.time())
         if clock is not None:
             self._emit_watermark(clock.sent(rows, time.monotonic()))
 
     def _emit(self, rows: pa.RecordBatch, due: float) -> tuple[int, Sequence[Delivery]]:
         """Emit rows without waiting for credit; returns the bytes delivered, and the outputs that lack credit."""
-        began = time.perf_counter()
-        deliveries = self.emitter.emit([rows], due)
-        self._busy += time.perf_counter() - began
-        return self.exchange.deliver_now(self.identity, deliveries)
+        return self.exchange.deliver_now(self.identity, self.emitter.emit([rows], due))
 
     def _emit_watermark(self, watermark: Watermark | None) -> None:
         if watermark is not None:
