@@ -25,6 +25,10 @@ HOT = 0.8
 """Share of a core from which on a shard counts as hot."""
 
 
+NAMED = 3
+"""Number of operators that a sentence about dead letters names."""
+
+
 class Condition(NamedTuple):
     """A condition of a job.
 
@@ -143,8 +147,10 @@ def _bottlenecks(flow: JobFlow) -> list[Condition]:
 def _dead_letters(letters: Mapping[str, int]) -> list[Condition]:
     if not letters:
         return []
-    where = ", ".join(f"{count(rows)} in {operator}" for operator, rows in letters.items())
-    text = f'Dead letters: code raised on rows, {where}. job.dead_letters("{next(iter(letters))}") returns them.'
+    most = sorted(letters, key=lambda operator: letters[operator], reverse=True)
+    where = ", ".join(f"{count(letters[operator])} in {operator}" for operator in most[:NAMED])
+    others = f" and in {plural(len(most) - NAMED, 'other operator')}" if len(most) > NAMED else ""
+    text = f'Dead letters: code raised on rows, {where}{others}. job.dead_letters("{most[0]}") returns them.'
     return [Condition(WARNING, "dead letters", text)]
 
 

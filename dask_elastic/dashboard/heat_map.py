@@ -39,21 +39,22 @@ PALETTE = interp_palette(["#d3e8ef", "#7fc0c9", "#3d8fb5", "#2b5a94", "#1b2452"]
 """From light (few cores) to dark (many cores)."""
 
 
-LONGEST_LABEL = 12
+LONGEST_LABEL = 10
 """Letters of a label that fit beside the frame, which begins at the same place in all figures."""
 
 
 def shortened(label: str) -> str:
-    """Return a label that fits beside the frame; the ends of names differ, so the middle is left out.
+    """Return a label that fits beside the frame: the end of an address, the beginning and the end of a name.
 
     Examples
     --------
-    >>> shortened("per_route[3]"), shortened("10.11.12.13:4000")
-    ('per_route[3]', '10.11…3:4000')
+    >>> shortened("per_route"), shortened("per_route[13]"), shortened("10.11.12.13:4000")
+    ('per_route', 'per_…e[13]', '…2.13:4000')
     """
     if len(label) <= LONGEST_LABEL:
         return label
-    return f"{label[:5]}…{label[-(LONGEST_LABEL - 6) :]}"
+    head = 0 if ":" in label else 4
+    return f"{label[:head]}…{label[head + 1 - LONGEST_LABEL :]}"
 
 
 class HeatMap:

@@ -101,7 +101,7 @@ def _layout(operators: tuple[tuple[str, str, bool], ...], edges: tuple[Edge, ...
 def _width(name: str, kind: str) -> float:
     # A source has its lag beside its kind; stateless operators have no line for their load.
     least = {"source": 132.0, "map": 104.0, "filter": 104.0}
-    return max(least.get(kind, 122.0), min(len(name), LONGEST_NAME) * LETTER + 22.0)
+    return max(least.get(kind, 127.0), min(len(name), LONGEST_NAME) * LETTER + 22.0)
 
 
 def colored(operator: OperatorFlow) -> tuple[str, float]:
@@ -153,10 +153,10 @@ def _kind(operator: OperatorFlow) -> str:
 
 
 def _state(operator: OperatorFlow) -> str:
-    """Return the largest share in words, in the order in which a user needs to know it."""
+    """Return the larger of the two shares that give the box its colour, in words."""
     if operator.backpressured is None or operator.busy is None:
         return "not measured"
-    if operator.backpressured > HARDLY:
+    if operator.backpressured > max(operator.busy, HARDLY):
         return f"backpressured {operator.backpressured:.0%}"
     return f"busy {operator.busy:.0%}"
 

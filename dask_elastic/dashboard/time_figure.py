@@ -29,7 +29,7 @@ SPAN_SECONDS = 600
 
 CLOCK = "%H:%M:%S"
 
-LEFT, RIGHT = 74, 16
+LEFT, RIGHT = 84, 16
 """Pixels beside each figure's frame. They are the same for all, so that the time axes of a column of figures align."""
 
 INK = "#747d88"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from html import escape
+from itertools import zip_longest
 from typing import Any
 from urllib.parse import quote
 
@@ -12,7 +13,7 @@ from bokeh.events import Tap
 from bokeh.models import CustomJS, Div
 from bokeh.plotting import figure
 
-from dask_elastic.dashboard.colors import node_colors
+from dask_elastic.dashboard.colors import STACKED_NAMES, node_colors
 from dask_elastic.dashboard.quantities import plural
 from dask_elastic.dashboard.style_sheet import text_style
 
@@ -71,10 +72,12 @@ class WorkerLinks:
 
     def update(self, addresses: Sequence[str]) -> None:
         """Show links to the pages of these workers."""
+        # Only stacks have a colour for each worker.
+        colors = node_colors(addresses) if len(addresses) <= STACKED_NAMES else []
+        swatches = [f'<span class="swatch" style="background: {color}"></span>' for color in colors]
         links = [
-            f'<span><span class="swatch" style="background: {color}"></span>'
-            f'<a href="{worker_page(address)}">{escape(short_address(address))}</a></span>'
-            for address, color in zip(addresses[:LISTED], node_colors(addresses), strict=False)
+            f'<span>{swatch}<a href="{worker_page(address)}">{escape(short_address(address))}</a></span>'
+            for address, swatch in zip_longest(addresses[:LISTED], swatches, fillvalue="")
         ]
         more = len(addresses) - LISTED
         if more > 0:

@@ -196,7 +196,7 @@ def test_time_axes_of_all_figures_align(known, executors):
         assert figure.right == []
         assert [model for model in figure.left if model not in figure.yaxis] == []
         labels = (getattr(figure.yaxis[0], "major_label_overrides", None) or {}).values()
-        assert all(len(label) <= 12 for label in labels)
+        assert all(len(label) <= 10 for label in labels)
 
 
 @pytest.mark.parametrize("nodes", [2, 40])
