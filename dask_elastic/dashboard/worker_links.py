@@ -82,6 +82,7 @@ class WorkerLinks:
         more = len(addresses) - LISTED
         if more > 0:
             links.append(f'<span>and <a href="{ALL_WORKERS}">{plural(more, "more worker")}</a></span>')
-        text = f'<p class="workers"><b>Dask\'s pages of the workers</b> &nbsp; {"".join(links)}</p>' if links else ""
+        # Spaces let the line break between links.
+        text = f'<p class="workers"><b>Dask\'s pages of the workers</b> &nbsp; {" ".join(links)}</p>' if links else ""
         if text != self.root.text:
             self.root.text = text

@@ -60,7 +60,7 @@ def test_page_opens_on_the_job_in_trouble(three):
     assert jobs_in(page) == ["second", "third", "first"]
     assert page.select.value == "second"
     assert '<tr class="shown"><td class="job"><a href="elastic?job=second">' in page.overview.root.text
-    assert "The mean latency of the last 10 s is above the target of 50 ms." in page.headline.root.text
+    assert "The mean latency was above the target of 50 ms in most of the last 10 seconds." in page.headline.root.text
 
 
 def test_page_stays_with_its_job_when_another_one_gets_into_trouble(three):
@@ -114,7 +114,7 @@ def test_jobs_are_sorted_by_their_worst_condition(three):
 
 
 def test_one_slow_second_is_no_trouble(known):
-    for latency in (0.01, 0.01, 0.01, 0.06):
+    for latency in (0.01, 0.01, 0.01, 5.0):
         known.add(known.job({"a": [{0: 2}]}, latency=latency))
     assert labels(ElasticPage(known.view()), "flights") == []
 
