@@ -13,6 +13,7 @@ from dask_elastic.vocab.snapshot import JobSnapshot, NodeSnapshot, Snapshot
 
 SERIES = (
     "throughput",
+    "lag",
     "latency",
     "latency_p99",
     "predicted",
@@ -26,6 +27,7 @@ SERIES = (
 
 _SUMS: dict[str, Callable[[JobSnapshot], float]] = {
     "throughput": lambda job: job.source_rate,
+    "lag": lambda job: job.source_lag,
     "queue": lambda job: sum(executor.queue for executor in job.executors),
     "cores": lambda job: sum(executor.total_cores for executor in job.executors),
     "state_bytes": lambda job: sum(executor.state_bytes for executor in job.executors),
@@ -129,9 +131,9 @@ class JobHistory:
         Parameters
         ----------
         name : str
-            One of `SERIES`: ``throughput`` in rows/s that sources read; ``latency`` (mean), ``latency_p99``,
-            ``predicted`` and ``target`` in seconds; ``queue`` in tuples, ``cores``, ``state_bytes``, and ``moves`` of
-            shards since the job began, summed over all executors.
+            One of `SERIES`: ``throughput`` in rows/s that sources read; ``lag`` of the sources, ``latency`` (mean),
+            ``latency_p99``, ``predicted`` and ``target`` in seconds; ``queue`` in tuples, ``cores``, ``state_bytes``,
+            and ``moves`` of shards since the job began, summed over all executors.
 
         Returns
         -------

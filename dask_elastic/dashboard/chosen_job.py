@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from dask_elastic.dashboard.cluster_view import JobCard
 
 
 class ChosenJob:
-    """Chooses the newest running job, until the viewer picks one.
+    """Chooses the first job, and stays with it until the viewer picks another one.
 
     Parameters
     ----------
@@ -21,6 +17,17 @@ class ChosenJob:
     ----------
     name : str or None
         The job to show; None while there are no jobs.
+
+    Examples
+    --------
+    >>> chosen = ChosenJob()
+    >>> chosen.update({"in-trouble": True, "calm": True})
+    >>> chosen.update({"calm": True, "in-trouble": True})
+    >>> chosen.name
+    'in-trouble'
+    >>> chosen.update({"calm": True, "in-trouble": False})
+    >>> chosen.name
+    'calm'
     """
 
     def __init__(self, picked: str | None = None):
@@ -31,13 +38,18 @@ class ChosenJob:
         """Show this job as long as the cluster knows it."""
         self.name = self._picked = name
 
-    def update(self, cards: Mapping[str, JobCard]) -> None:
-        """Choose among the jobs known now, which are sorted by preference."""
-        if self._picked in cards:
+    def update(self, jobs: Mapping[str, bool]) -> None:
+        """Choose among the jobs known now.
+
+        Parameters
+        ----------
+        jobs : mapping of str to bool
+            The jobs, sorted by preference, and whether each needs attention: it runs, or is in trouble.
+        """
+        if self._picked in jobs:
             self.name = self._picked
             return
-        best = next(iter(cards), None)
-        shown = cards.get(self.name) if self.name is not None else None
-        # Do not switch from a running job to a newer one: the viewer may be reading its figures.
-        if shown is None or (best is not None and cards[best].live and not shown.live):
+        best = next(iter(jobs), None)
+        # Do not switch from a running job to another one: the viewer may be reading its figures.
+        if self.name is None or self.name not in jobs or (best is not None and jobs[best] and not jobs[self.name]):
             self.name = best

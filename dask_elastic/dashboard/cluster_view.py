@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from dask_elastic.dashboard.job_flow import JobFlow
 from dask_elastic.dashboard.time_series import TimeSeriesStore
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ class JobCard:
     recoveries : callable
         Returns, for each executor, how often it recovered from the loss of remote tasks, and p50 and p99 of the seconds
         from the loss to the first row processed after it; None if there was no loss.
+    flow : callable
+        Returns the flow of rows through the job.
     """
 
     name: str
@@ -50,6 +53,7 @@ class JobCard:
     cores: Callable[[], Mapping[tuple[str, int], Mapping[str, int]]] = dict
     handoffs: Callable[[], Sequence[HandoffProgress]] = tuple
     recoveries: Callable[[], Mapping[tuple[str, int], tuple[int, float | None, float | None]]] = dict
+    flow: Callable[[], JobFlow] = JobFlow
 
     @property
     def live(self) -> bool:

@@ -9,8 +9,11 @@ HUES = ("#3b82c4", "#e08e2b", "#2f9e77", "#c4609a", "#8f6fc0", "#c9513a", "#4fa8
 
 NODES = ("#34568b", "#7ca1c9", "#4f8a8b", "#a3c9a8", "#84739e", "#bfa5c9", "#6b7a8f", "#b4bdca")
 
+STACKED_NAMES = 12
+"""Largest number of names that are stacked; more colours cannot be distinguished, so more names make a heat map."""
+
 MEASURED, TAIL, PREDICTED, TARGET = "#3b82c4", "#8f6fc0", "#e08e2b", "#c9513a"
-THROUGHPUT = "#2f9e77"
+THROUGHPUT, LAG = "#2f9e77", "#e08e2b"
 QUEUE, STATE, MOVES, MARK = "#c4609a", "#4fa8b8", "#8f6fc0", "#7d8590"
 
 LIGHTEST = 0.55

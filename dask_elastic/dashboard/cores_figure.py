@@ -9,14 +9,13 @@ import numpy as np
 from bokeh.models import Column, DataRange1d
 from numpy.typing import NDArray
 
+from dask_elastic.dashboard.colors import STACKED_NAMES
 from dask_elastic.dashboard.heat_map import HeatMap
 from dask_elastic.dashboard.quantities import plural
 from dask_elastic.dashboard.stack_figure import StackFigure
 from dask_elastic.dashboard.time_figure import clock_milliseconds
 from dask_elastic.dashboard.time_series import Rows, TimeSeries
-
-STACKED_NAMES = 12
-"""Largest number of names that are stacked; more colours cannot be distinguished, so more names make a heat map."""
+from dask_elastic.dashboard.worker_links import short_address
 
 
 class CoresFigure:
@@ -51,12 +50,14 @@ class CoresFigure:
         """Draw another job, or a job whose executors or nodes changed."""
         previous = self.drawn
         self.drawn = self._draw(series, rows)
+        if self._what == "node":
+            self.drawn.link(series.nodes)
         kept = [one for one in self._x_range.renderers if previous is None or one is not previous.anchor]
         self._x_range.renderers = [*kept, self.drawn.anchor]
         self.root.children = [self.drawn.figure]
 
     def _draw(self, series: TimeSeries, rows: Rows) -> StackFigure | HeatMap:
-        names = series.executors if self._what == "executor" else [name.rpartition("://")[2] for name in series.nodes]
+        names = series.executors if self._what == "executor" else [*map(short_address, series.nodes)]
         times, cores, title = clock_milliseconds(rows.times), self._cores(rows), f"Cores by {self._what}"
         if len(names) <= STACKED_NAMES:
             return StackFigure(names, self._colors(names), times, cores, title, self._x_range, **self._options)

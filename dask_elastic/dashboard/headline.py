@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 from bokeh.models import Div
 
+from dask_elastic.dashboard.conditions import Condition
 from dask_elastic.dashboard.quantities import count, duration, plural, rate, size
 from dask_elastic.dashboard.style_sheet import text_style
 from dask_elastic.dashboard.time_figure import CLOCK
-from dask_elastic.dashboard.wording import changes_in_words, conditions
+from dask_elastic.dashboard.wording import changes_in_words
 
 if TYPE_CHECKING:
     from dask_elastic.control.history import JobHistory
@@ -42,7 +43,14 @@ class Headline:
     def __init__(self) -> None:
         self.root = Div(name="headline", sizing_mode="stretch_width", stylesheets=text_style())
 
-    def update(self, card: JobCard, job: JobHistory | None, decisions: Sequence[Decision], problem: str | None) -> None:
+    def update(
+        self,
+        card: JobCard,
+        job: JobHistory | None,
+        decisions: Sequence[Decision],
+        conditions: Sequence[Condition],
+        lag: float | None = None,
+    ) -> None:
         """Show the state of a job.
 
         Parameters
@@ -53,21 +61,20 @@ class Headline:
             The job's measures; None before the first one.
         decisions : sequence of Decision
             The decisions about the job, newest last.
-        problem : str or None
-            The error that stops the control loop, if any.
+        conditions : sequence of Condition
+            The conditions of the job.
+        lag : float or None
+            The largest lag of its sources.
         """
-        tiles = _tiles(card, job) if job is not None else ""
+        tiles = _tiles(card, job, lag) if job is not None else ""
         unmeasured = "" if job is not None else '<p class="empty">This job has no measures yet.</p>'
-        notices = [
-            f'<p class="condition {severity}">{escape(sentence)}</p>'
-            for severity, sentence in conditions(card, job, problem)
-        ]
+        notices = [f'<p class="condition {one.severity}">{escape(one.sentence)}</p>' for one in conditions]
         text = f'<div class="tiles">{tiles}</div>{unmeasured}{"".join(notices)}{_newest(decisions)}'
         if text != self.root.text:
             self.root.text = text
 
 
-def _tiles(card: JobCard, job: JobHistory) -> str:
+def _tiles(card: JobCard, job: JobHistory, lag: float | None) -> str:
     newest = {name: _last(job.series(name)) for name in ("throughput", "predicted", "cores", "queue", "moves")}
     latest = job.latest()
     nodes = len({node for executor in latest.executors for node in executor.cores})
@@ -81,6 +88,7 @@ def _tiles(card: JobCard, job: JobHistory) -> str:
             _tile("Mean latency", duration(latest.latency), latency_note, latency_look),
             _tile("Latency p99", duration(latest.latency_p99), "end to end"),
             _tile("Predicted latency", duration(newest["predicted"]), _expectation(newest["predicted"])),
+            _tile("Source lag", duration(lag), "behind due rows"),
             _tile("Waiting tuples", count(newest["queue"]), "in queues of executors"),
             _tile("State", size(_last(job.series("state_bytes"))), "in all executors"),
             _tile("Shard moves", count(newest["moves"]), "since the job started"),

@@ -24,7 +24,8 @@ from bokeh.palettes import interp_palette
 from numpy.typing import NDArray
 
 from dask_elastic.dashboard.colors import operator_of
-from dask_elastic.dashboard.time_figure import CLOCK, SPAN_SECONDS, time_figure
+from dask_elastic.dashboard.time_figure import CLOCK, INK, SPAN_SECONDS, time_figure
+from dask_elastic.dashboard.worker_links import open_on_tap
 
 Cores = NDArray[np.float64]
 
@@ -36,6 +37,24 @@ LABELS = 14
 
 PALETTE = interp_palette(["#d3e8ef", "#7fc0c9", "#3d8fb5", "#2b5a94", "#1b2452"], 128)
 """From light (few cores) to dark (many cores)."""
+
+
+LONGEST_LABEL = 10
+"""Letters of a label that fit beside the frame, which begins at the same place in all figures."""
+
+
+def shortened(label: str) -> str:
+    """Return a label that fits beside the frame: the end of an address, the beginning and the end of a name.
+
+    Examples
+    --------
+    >>> shortened("per_route"), shortened("per_route[13]"), shortened("10.11.12.13:4000")
+    ('per_route', 'per_…e[13]', '…2.13:4000')
+    """
+    if len(label) <= LONGEST_LABEL:
+        return label
+    head = 0 if ":" in label else 4
+    return f"{label[:head]}…{label[head + 1 - LONGEST_LABEL :]}"
 
 
 class HeatMap:
@@ -83,9 +102,11 @@ class HeatMap:
     def _add_picture(self, names: Sequence[str]) -> None:
         image = Image(image="image", x="left", y=value(0), dw="width", dh="lines", color_mapper=self._mapper)
         picture = self.figure.add_glyph(self.source, image)
-        bar = ColorBar(color_mapper=self._mapper, ticker=BasicTicker(desired_num_ticks=4, min_interval=1), width=8)
-        bar.update(padding=4, background_fill_alpha=0.0)
-        self.figure.add_layout(bar, "right")
+        ticker = BasicTicker(desired_num_ticks=4, min_interval=1)
+        bar = ColorBar(color_mapper=self._mapper, ticker=ticker, orientation="horizontal", width=180, height=6)
+        bar.update(padding=2, background_fill_alpha=0.0, major_label_text_color=INK, major_tick_line_color=INK)
+        # Above, as beside the frame it would shift the time axis.
+        self.figure.add_layout(bar, "above")
         name_of_line = CustomJSHover(args={"names": list(names)}, code="return names[Math.floor(value)] ?? ''")
         hover = HoverTool(
             renderers=[picture],
@@ -105,11 +126,16 @@ class HeatMap:
             labels = {(first + end) / 2: operator_of(names[first]) for first, end in zip(starts, ends, strict=True)}
         shown = [*labels][:: -(-len(labels) // LABELS)]
         self.figure.yaxis.ticker = FixedTicker(ticks=shown)
-        self.figure.yaxis.major_label_overrides = {place: labels[place] for place in shown}
+        self.figure.yaxis.major_label_overrides = {place: shortened(labels[place]) for place in shown}
         self.figure.yaxis.major_tick_line_color = None
-        self.figure.ygrid.grid_line_alpha = 0.9
+        self.figure.ygrid.grid_line_alpha = 0.5
+        self.figure.yaxis.major_label_text_font_size = "8pt"
         self.figure.xgrid.visible = False
         self.figure.ygrid.ticker = FixedTicker(ticks=starts if len(starts) <= LABELS else [])
+
+    def link(self, addresses: Sequence[str]) -> None:
+        """Open Dask's page of a worker when its line is clicked; the names are those of the workers."""
+        open_on_tap(self.figure, addresses, "place = Math.floor(cb_obj.y);")
 
     def extend(self, times: NDArray[np.float64], cores: Cores) -> None:
         """Append rows."""

@@ -41,6 +41,12 @@ def throughput(source: ColumnDataSource, x_range: DataRange1d, **options: Any) -
     return LineFigure("Throughput, rows per second", source, lines, x_range, COUNT_TICKS, **options)
 
 
+def lag(source: ColumnDataSource, x_range: DataRange1d, **options: Any) -> LineFigure:
+    """Make the figure of the lag of sources."""
+    lines = [Line("lag", "lag", colors.LAG, filled=True)]
+    return LineFigure("Lag of sources behind due rows", source, lines, x_range, DURATION_TICKS, **options)
+
+
 def queue(source: ColumnDataSource, x_range: DataRange1d, **options: Any) -> LineFigure:
     """Make the figure of waiting tuples."""
     lines = [Line("queue", "waiting", colors.QUEUE, filled=True)]

@@ -9,6 +9,7 @@ from typing import Any
 from bokeh import models
 from bokeh.core.properties import value
 from bokeh.models import (
+    BasicTicker,
     ColumnDataSource,
     CustomJSHover,
     CustomJSTickFormatter,
@@ -110,6 +111,8 @@ class LineFigure:
         kind = "log" if log else "linear"
         self.figure = time_figure(title, x_range, y_range=y_range, y_axis_type=kind, **options)
         self.figure.yaxis.formatter = CustomJSTickFormatter(code=ticks)
+        if not log:
+            self.figure.yaxis.ticker = BasicTicker(desired_num_ticks=4)
         drawn = [self._draw(line, source) for line in lines]
         y_range.renderers = drawn
         if len(lines) > 1:

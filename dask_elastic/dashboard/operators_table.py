@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from bokeh.models import Div
 
 from dask_elastic.dashboard.colors import executor_colors
+from dask_elastic.dashboard.key_skew import by_operator, key_skew
 from dask_elastic.dashboard.quantities import UNKNOWN, count, duration, rate, size
 from dask_elastic.dashboard.style_sheet import text_style
 from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot
@@ -18,7 +19,18 @@ from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot
 if TYPE_CHECKING:
     from dask_elastic.control.history import JobHistory
 
-HEAD = ("executors", "cores", "arriving", "processed", "load", "waiting", "mean time", "state", "moves")
+HEAD = (
+    "executors",
+    "cores",
+    "arriving",
+    "processed",
+    "load",
+    "waiting",
+    "mean time",
+    "state",
+    "moves",
+    "hottest shard",
+)
 
 
 class OperatorsTable:
@@ -37,14 +49,12 @@ class OperatorsTable:
 @functools.lru_cache(maxsize=8)
 def _table(job: JobSnapshot, bound: tuple[str, ...]) -> str:
     """Format the table; cached, because all viewers show the same one."""
-    by_operator: dict[str, list[ExecutorSnapshot]] = {}
-    for executor in job.executors:
-        by_operator.setdefault(executor.executor.component, []).append(executor)
-    colors = executor_colors([*by_operator])
+    operators = by_operator(job.executors)
+    colors = executor_colors([*operators])
     head = "".join(f'<th class="number">{name}</th>' for name in HEAD)
     rows = [
         _row(operator, executors, color, operator in bound)
-        for (operator, executors), color in zip(by_operator.items(), colors, strict=True)
+        for (operator, executors), color in zip(operators.items(), colors, strict=True)
     ]
     return f'<h2>Operators</h2><div class="scroll"><table><tr><th>operator</th>{head}</tr>{"".join(rows)}</table></div>'
 
@@ -64,10 +74,19 @@ def _row(operator: str, executors: Sequence[ExecutorSnapshot], color: str, bound
         duration(mean_sojourn(executors)),
         size(sum(executor.state_bytes for executor in executors)),
         count(sum(executor.moves for executor in executors)),
+        _skew(executors),
     )
     swatch = f'<span class="swatch" style="background: {color}"></span>'
     numbers = "".join(f'<td class="number">{cell}</td>' for cell in cells)
     return f"<tr><td>{swatch}{escape(operator)}{badges}</td>{numbers}</tr>"
+
+
+def _skew(executors: Sequence[ExecutorSnapshot]) -> str:
+    skew = key_skew(executors)
+    if skew is None:
+        return UNKNOWN
+    where = escape(f"shard {skew.shard} of {skew.executor}, which keeps a core {skew.load:.0%} busy")
+    return f'<span title="{where}">{skew.share:.0%}, {count(skew.ratio)}× mean</span>'
 
 
 def utilisation(executors: Sequence[ExecutorSnapshot]) -> float | None:

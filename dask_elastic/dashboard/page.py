@@ -11,20 +11,24 @@ from distributed.dashboard.components.scheduler import BOKEH_THEME, env
 
 from dask_elastic.dashboard import job_figures
 from dask_elastic.dashboard.chosen_job import ChosenJob
+from dask_elastic.dashboard.conditions import conditions
 from dask_elastic.dashboard.decisions_table import DecisionsTable
 from dask_elastic.dashboard.follower import Follower
 from dask_elastic.dashboard.handoffs_table import HandoffsTable
 from dask_elastic.dashboard.headline import WELCOME, Headline
 from dask_elastic.dashboard.line_figure import SeriesSource
+from dask_elastic.dashboard.operator_graph import OperatorGraph
 from dask_elastic.dashboard.operators_table import OperatorsTable
-from dask_elastic.dashboard.style_sheet import text_style
+from dask_elastic.dashboard.overview_table import JobOverview, OverviewTable, overview
+from dask_elastic.dashboard.style_sheet import field_style, text_style
 from dask_elastic.dashboard.time_figure import shared_time_range
 from dask_elastic.dashboard.viewer import keep_up_to_date, wanted_job
+from dask_elastic.dashboard.worker_links import WorkerLinks
 
 if TYPE_CHECKING:
     from bokeh.document import Document
 
-    from dask_elastic.dashboard.cluster_view import ClusterView, JobCard
+    from dask_elastic.dashboard.cluster_view import ClusterView
 
 TALL, LOW = 240, 160
 
@@ -37,16 +41,19 @@ class ElasticPage:
     view : ClusterView
         The cluster's jobs.
     wanted : str or None
-        The job to show first; by default the newest running job.
+        The job to show first; by default one in trouble, else the newest running job.
     """
 
     def __init__(self, view: ClusterView, wanted: str | None = None):
         self._view = view
         self._chosen = ChosenJob(wanted)
         self.welcome = Div(text=WELCOME, name="welcome", sizing_mode="stretch_width", stylesheets=text_style())
-        self.select = Select(name="job", width=320, options=[], value="")
+        self.select = Select(name="job", width=320, options=[], value="", stylesheets=field_style())
         self.select.on_change("value", self._picked)
+        self.overview = OverviewTable()
         self.headline = Headline()
+        self.graph = OperatorGraph()
+        self.workers = WorkerLinks()
         self.handoffs = HandoffsTable()
         self.operators = OperatorsTable()
         self.decisions = DecisionsTable()
@@ -63,6 +70,7 @@ class ElasticPage:
         lines = [
             job_figures.latency(series.source, x_range, name="latency", **tall),
             job_figures.throughput(series.source, x_range, name="throughput", **tall),
+            job_figures.lag(series.source, x_range, name="lag", **low),
             job_figures.queue(series.source, x_range, name="queue", **low),
             job_figures.state(series.source, x_range, name="state", **low),
             job_figures.moves(series.source, x_range, name="moves", **low),
@@ -75,43 +83,51 @@ class ElasticPage:
     @property
     def roots(self) -> list[Model]:
         """The models that the template places."""
-        texts = [self.headline.root, self.handoffs.root, self.operators.root, self.decisions.root]
-        return [self.welcome, self.select, *texts, *self.figures]
+        tables = [self.overview.root, self.handoffs.root, self.operators.root, self.decisions.root]
+        texts = [self.headline.root, self.graph.root, self.workers.root]
+        return [self.welcome, self.select, *tables, *texts, *self.figures]
 
     def update(self) -> None:
         """Show the newest values."""
-        cards = self._view.cards()
-        self._chosen.update(cards)
+        jobs = overview(self._view)
+        self._chosen.update({one.card.name: bool(one.card.live or one.severity) for one in jobs.values()})
         name = self._chosen.name
-        self._offer(cards)
-        job = None if name is None else self._view.job(name)
+        self._offer(jobs)
+        job = None if name is None else jobs[name].job
         self._show(known=name is not None, measured=job is not None)
         if name is None:
             self.handoffs.update((), live=False)
             return
         decisions = [] if job is None else self._view.decisions(job)
-        self.headline.update(cards[name], job, decisions, self._view.problem())
-        self.handoffs.update(cards[name].handoffs(), cards[name].live)
+        shown = jobs[name]
+        found = conditions(shown.card, job, shown.flow, self._view.problem())
+        self.headline.update(shown.card, job, decisions, found, shown.flow.lag)
+        self.graph.update(shown.flow)
+        self.handoffs.update(shown.card.handoffs(), shown.card.live)
         self.operators.update(job)
         self.decisions.update(decisions)
         if job is not None:
-            self._follower.update(self._view.time_series.of(job))
+            series = self._view.time_series.of(job)
+            self._follower.update(series)
+            self.workers.update(series.nodes)
 
-    def _offer(self, cards: Mapping[str, JobCard]) -> None:
-        options = [(card.name, self._label(card)) for card in cards.values()]
+    def _offer(self, jobs: Mapping[str, JobOverview]) -> None:
+        self.overview.update(list(jobs.values()), self._chosen.name)
+        options = [(one.card.name, self._label(one)) for one in jobs.values()]
         if options != self.select.options:
             self.select.options = options
         if self._chosen.name is not None and self.select.value != self._chosen.name:
             self.select.value = self._chosen.name
 
-    def _label(self, card: JobCard) -> str:
-        job = self._view.job(card.name)
-        starved = ", starved" if card.live and job is not None and job.starved else ""
-        return f"{card.name} ({card.status}{starved})"
+    def _label(self, one: JobOverview) -> str:
+        starved = ", starved" if one.card.live and one.job is not None and one.job.starved else ""
+        return f"{one.card.name} ({one.card.status}{starved})"
 
     def _show(self, known: bool, measured: bool) -> None:
-        wanted = dict.fromkeys([*self.figures, self.operators.root, self.decisions.root], measured)
-        wanted |= {self.welcome: not known, self.select: known, self.headline.root: known}
+        wanted = dict.fromkeys([*self.figures, self.workers.root, self.operators.root, self.decisions.root], measured)
+        # With one job there is nothing to select.
+        wanted |= {self.select: len(self.select.options) > 1, self.welcome: not known, self.overview.root: known}
+        wanted |= {self.headline.root: known, self.graph.root: known}
         for model, visible in wanted.items():
             if model.visible != visible:
                 model.visible = visible

@@ -70,6 +70,8 @@ class Pages:
         self._applications: list[Any] = scheduler.http_application.applications
         self._variables = template_variables(scheduler)
         self._links = [{"url": panel_path(which), "name": f"Elastic {which.title()}"} for which in PANELS]
+        # The only hook by which every page of Dask, Status too, can say something about its task stream.
+        self._links.append({"url": f"{PAGE}#task-stream", "name": "Elastic: Why Is the Task Stream Empty?"})
         prefix = next(app.prefix for app in self._applications if isinstance(app, BokehTornado))
         extra = {"prefix": f"{prefix}/", **self._variables}
         documents: dict[str, Callable[[Document], None]] = {

@@ -70,7 +70,7 @@ class Panel:
     def update(self) -> None:
         """Show the newest values."""
         cards = self._view.cards()
-        self._chosen.update(cards)
+        self._chosen.update({card.name: card.live for card in cards.values()})
         name = self._chosen.name
         job = None if name is None else self._view.job(name)
         self._figure.visible = job is not None

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("dask_elastic.scheduler")
 
 JOB = ("job",)
-EXECUTOR = ("job", "operator", "executor")
+OPERATOR = ("job", "operator")
+EXECUTOR = (*OPERATOR, "executor")
 
 GAUGES = {
     "jobs": ("Number of jobs on the cluster", ("status",)),
@@ -38,15 +39,20 @@ GAUGES = {
         "Time from the loss of remote tasks to the first row processed after it",
         (*EXECUTOR, "statistic"),
     ),
+    "source_lag_seconds": ("Seconds by which the rows of a source leave late", OPERATOR),
+    "busy_ratio": ("Share of time in which an operator processes rows", OPERATOR),
+    "backpressured_ratio": ("Share of time in which the outputs of an operator wait for credit", OPERATOR),
+    "edge_rate": ("Rows per second that an operator passes to another one", (*OPERATOR, "consumer")),
     "starved_cores": ("Cores that a job lacks to reach its target", JOB),
     "gil_bound": (
         "Whether an operator is GIL-bound: more cores on one node do not make it faster",
-        ("job", "operator"),
+        OPERATOR,
     ),
 }
 COUNTERS = {
     "moves": ("Shard moves of an executor", EXECUTOR),
     "recoveries": ("Lost workers whose remote tasks an executor has replaced", EXECUTOR),
+    "dead_letters": ("Rows on which the code of an operator raised", OPERATOR),
     "decisions": ("Decisions about a job, by whether they were carried out", (*JOB, "applied")),
 }
 
@@ -153,6 +159,7 @@ def _gather(families: Families, view: ClusterView, decisions: DecisionCounts) ->
         for executor in job.latest().executors:
             families.add("moves", _labels(name, executor), executor.moves)
         _gather_recoveries(families, card)
+        _gather_flow(families, card)
         for applied, count in decisions.of(view, job).items():
             families.add("decisions", [name, str(applied).lower()], count)
         # A job that has ended keeps its counters, but has no gauges.
@@ -172,6 +179,19 @@ def _gather_job(families: Families, name: str, job: JobHistory) -> None:
     families.add("starved_cores", [name], job.starved)
     for operator in dict.fromkeys(executor.executor.component for executor in latest.executors):
         families.add("gil_bound", [name, operator], float(operator in job.bound))
+
+
+def _gather_flow(families: Families, card: JobCard) -> None:
+    flow = card.flow()
+    for one in flow.operators:
+        labels = [card.name, one.name]
+        families.add("dead_letters", labels, one.dead_letters)
+        if card.live and not one.fused:
+            families.add("busy_ratio", labels, one.busy)
+            families.add("backpressured_ratio", labels, one.backpressured)
+            families.add("source_lag_seconds", labels, one.lag)
+    for (producer, consumer), rate in flow.rates.items() if card.live else ():
+        families.add("edge_rate", [card.name, producer, consumer], rate)
 
 
 def _gather_recoveries(families: Families, card: JobCard) -> None:

@@ -19,7 +19,8 @@ from bokeh.models import (
 )
 from numpy.typing import NDArray
 
-from dask_elastic.dashboard.time_figure import SPAN_SECONDS, legend_of, time_figure, time_hover
+from dask_elastic.dashboard.time_figure import SPAN_SECONDS, names_legend, time_figure, time_hover
+from dask_elastic.dashboard.worker_links import open_on_tap
 
 Cores = NDArray[np.float64]
 
@@ -65,10 +66,20 @@ class StackFigure:
         self.figure.add_glyph(self.source, Step(**highest, mode="after", line_color=OUTLINE, line_width=1.2))
         self.anchor = self.figure.add_glyph(self.source, Line(**highest, line_alpha=0.0))
         items = [LegendItem(label=value(name), renderers=[area]) for name, area in zip(names, areas, strict=True)]
-        # The legend lists the names from the top, as in the stack.
-        self.figure.add_layout(legend_of(location="center", items=items[::-1]), "right")
+        self.figure.add_layout(names_legend(items, names), "above")
         rows = [(name, f"@count{place}") for place, name in enumerate(names)]
         self.figure.add_tools(time_hover(self.anchor, [*rows[::-1], ("total", f"@{highest['y']}")]))
+
+    def link(self, addresses: Sequence[str]) -> None:
+        """Open Dask's page of a worker when its area is clicked; the names are those of the workers."""
+        find = """
+            const {time} = source.data;
+            let row = time.length - 1;
+            while (row > 0 && time[row] > cb_obj.x) row--;
+            for (let at = 0; cb_obj.y >= 0 && time[row] <= cb_obj.x && `top${at}` in source.data; at++)
+                if (cb_obj.y < source.data[`top${at}`][row]) { place = at; break; }
+        """
+        open_on_tap(self.figure, addresses, find, source=self.source)
 
     def _area(self, place: int, color: str) -> GlyphRenderer:
         below = f"top{place - 1}" if place else value(0)

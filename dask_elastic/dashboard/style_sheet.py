@@ -1,10 +1,12 @@
-"""The style of text on the page; it inherits colours from Dask's light or dark theme."""
+"""The style of text on the page, light or dark as the browser prefers."""
 
 from __future__ import annotations
 
 from bokeh.models import InlineStyleSheet
 
 TEXT = """
+:host { --paper: #fafafa; --link: #2a6496; --edge: #8a919c; }
+@media (prefers-color-scheme: dark) { :host { --paper: #16191d; --link: #7fb2e5; --edge: #767e88; } }
 :host { color: inherit; font-family: Helvetica, Arial, sans-serif; font-size: 13px; }
 :host > div { width: 100%; }
 .tiles { display: flex; flex-wrap: wrap; gap: 8px; }
@@ -38,7 +40,41 @@ tr.held td { opacity: 0.62; }
 .welcome pre { margin: 14px 0; background: rgba(125, 133, 144, 0.12); padding: 14px 18px; border-radius: 5px;
   font-size: 13px; line-height: 1.5; overflow: auto; }
 .empty { opacity: 0.7; padding: 8px 0; }
+a { color: var(--link); text-decoration: none; }
+a:hover { text-decoration: underline; }
+.jobs { max-height: 238px; }
+td.job { white-space: nowrap; }
+td.error { max-width: 300px; white-space: nowrap; overflow: hidden; text-overflow: ellipsis; }
+tr.shown td { background: rgba(125, 133, 144, 0.14); }
+tr.shown td:first-child { font-weight: bold; box-shadow: inset 3px 0 0 var(--link); padding-left: 9px; }
+.badge.bad { background: rgba(201, 81, 58, 0.3); }
+td .badge:first-child { margin-left: 0; }
+.workers { margin: 0; font-size: 12px; line-height: 1.7; }
+.workers > span { white-space: nowrap; margin-right: 14px; }
+svg.graph { display: block; max-width: 100%; height: auto; margin: 0 auto; font-size: 12px; }
+svg.graph text { fill: currentColor; }
+svg.graph .paper { fill: var(--paper); }
+svg.graph .name { font-weight: bold; }
+svg.graph .kind, svg.graph .state { font-size: 11px; fill-opacity: 0.85; }
+svg.graph .rate { font-size: 11px; font-variant-numeric: tabular-nums; }
+svg.graph .badge { font-size: 10.5px; fill: white; }
+svg.graph .edge path { stroke: var(--edge); }
+svg.graph .edge .head { fill: var(--edge); stroke: none; }
+.marks { margin: 6px 0 0; font-size: 11px; opacity: 0.8; text-align: center; }
+.marks .mark { margin: 0 9px; white-space: nowrap; }
 """
+
+
+FIELD = """
+@media (prefers-color-scheme: dark) {
+  .bk-input { background-color: #22272d; color: #d5dae0; border-color: #4a525c; }
+}
+"""
+
+
+def field_style() -> list[InlineStyleSheet]:
+    """Return a new style sheet for a field."""
+    return [InlineStyleSheet(css=FIELD)]
 
 
 def text_style() -> list[InlineStyleSheet]:

@@ -3,18 +3,37 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from bokeh.core.properties import value
-from bokeh.models import ColumnDataSource, DataRange1d, DatetimeTickFormatter, GlyphRenderer, HoverTool, Legend, Line
+from bokeh.models import (
+    ColumnDataSource,
+    DataRange1d,
+    DatetimeTickFormatter,
+    GlyphRenderer,
+    HoverTool,
+    Legend,
+    LegendItem,
+    Line,
+)
 from bokeh.plotting import figure
 from numpy.typing import NDArray
+
+LETTER, LINE_WIDTH = 6.0, 480
+"""Width of a letter of a legend, and of the narrowest figure on the page, in pixels."""
 
 SPAN_SECONDS = 600
 """Seconds of the past that a figure shows, unless the viewer moves it."""
 
 CLOCK = "%H:%M:%S"
+
+LEFT, RIGHT = 84, 16
+"""Pixels beside each figure's frame. They are the same for all, so that the time axes of a column of figures align."""
+
+INK = "#747d88"
+"""Colour of text and lines in figures: legible on light and on dark pages."""
 
 
 def shared_time_range() -> DataRange1d:
@@ -58,7 +77,8 @@ def time_figure(title: str, x_range: DataRange1d, **options: Any) -> figure:
         x_axis_type="datetime",
         tools="xpan,xbox_zoom,reset",
         toolbar_location="above",
-        min_border_left=56,
+        min_border_left=LEFT,
+        min_border_right=RIGHT,
         min_border_bottom=20,
         **options,
     )
@@ -66,10 +86,13 @@ def time_figure(title: str, x_range: DataRange1d, **options: Any) -> figure:
     made.toolbar.logo = None
     clock = dict.fromkeys(("microseconds", "milliseconds", "seconds", "minsec", "minutes"), CLOCK)
     made.xaxis.formatter = DatetimeTickFormatter(**clock, hourmin="%H:%M", hours="%H:%M")
-    made.xgrid.grid_line_alpha = 0.35
-    made.ygrid.grid_line_alpha = 0.6
+    made.xgrid.grid_line_alpha = 0.12
+    made.ygrid.grid_line_alpha = 0.2
     made.axis.minor_tick_line_color = None
     made.outline_line_alpha = 0.4
+    made.title.text_color = INK
+    made.axis.axis_line_color = made.axis.major_tick_line_color = made.axis.major_label_text_color = INK
+    made.grid.grid_line_color = INK
     return made
 
 
@@ -77,6 +100,7 @@ def legend_of(**options: Any) -> Legend:
     """Make a small transparent legend."""
     look: dict[str, Any] = {
         "label_text_font_size": "9pt",
+        "label_text_color": INK,
         "background_fill_alpha": 0.0,
         "border_line_alpha": 0.0,
         "padding": 2,
@@ -88,6 +112,25 @@ def legend_of(**options: Any) -> Legend:
         "label_standoff": 4,
     }
     return Legend(**{**look, **options})
+
+
+def names_legend(items: Sequence[LegendItem], names: Sequence[str], **options: Any) -> Legend:
+    """Make a legend above a figure, in as many lines as the names need.
+
+    Parameters
+    ----------
+    items : sequence of LegendItem
+        The items.
+    names : sequence of str
+        Their labels.
+    **options
+        For Bokeh's legend.
+    """
+    widest = max(map(len, names), default=1) * LETTER + 24
+    columns = max(1, int(LINE_WIDTH // widest))
+    # Bokeh ignores the number of columns of a legend that fits in one line.
+    lines = {"ncols": columns} if len(names) > columns else {}
+    return legend_of(location="left", orientation="horizontal", items=list(items), spacing=10, **lines, **options)
 
 
 def time_hover(renderer: GlyphRenderer, rows: list[tuple[str, str]]) -> HoverTool:

@@ -1,16 +1,9 @@
-"""Formats decisions, core changes and conditions of a job as text."""
+"""Formats decisions and core changes as text."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
-from dask_elastic.dashboard.quantities import duration, plural, size
+from dask_elastic.dashboard.quantities import plural, size
 from dask_elastic.vocab.plan import CoreChange, Decision
-
-if TYPE_CHECKING:
-    from dask_elastic.control.history import JobHistory
-    from dask_elastic.dashboard.cluster_view import JobCard
 
 NAMED_CHANGES = 4
 """Number of changes of a decision that are listed; further ones are counted."""
@@ -48,72 +41,3 @@ def changes_in_words(decision: Decision) -> list[str]:
     if decision.moved_bytes:
         named.append(f"{size(decision.moved_bytes)} of state move to another node")
     return named
-
-
-def conditions(card: JobCard, job: JobHistory | None, problem: str | None) -> list[tuple[str, str]]:
-    """List the conditions that the owner of a job should know.
-
-    Parameters
-    ----------
-    card : JobCard
-        The job's status.
-    job : JobHistory or None
-        The job's measures.
-    problem : str or None
-        The error that stops the control loop, if any.
-
-    Returns
-    -------
-    list of (str, str)
-        Severity (``"bad"``, ``"warning"`` or ``"hint"``) and a sentence.
-    """
-    found = []
-    if card.error:
-        found.append(("bad", f"The job failed: {card.error}"))
-    if not card.live:
-        return found
-    if problem:
-        found.append(("bad", f"The control loop has failed, so cores do not change: {problem}"))
-    if job is not None:
-        found += _starved(job.starved) + _bound(job.bound) + _infeasible(job) + _modes(job)
-    if card.oversubscribed:
-        found.append(
-            (
-                "warning",
-                "Oversubscribed: there are more executors than cores, so executors share cores.",
-            )
-        )
-    return found
-
-
-def _starved(cores: int) -> list[tuple[str, str]]:
-    if not cores:
-        return []
-    return [("bad", f"Starved: {plural(cores, 'core')} missing. Add workers, or stop another job.")]
-
-
-def _bound(operators: Sequence[str]) -> list[tuple[str, str]]:
-    advice = "more cores on one node do not make it faster, so it grows on other nodes. Use workers with one thread."
-    return [
-        ("warning", f"{name} is GIL-bound: its code holds Python's interpreter lock; {advice}") for name in operators
-    ]
-
-
-def _infeasible(job: JobHistory) -> list[tuple[str, str]]:
-    decisions = job.decisions
-    if not decisions or decisions[-1].feasible or decisions[-1].target is None:
-        return []
-    target = duration(decisions[-1].target)
-    return [("warning", f"No allocation of the available cores reaches the target of {target}; this one is the best.")]
-
-
-def _modes(job: JobHistory) -> list[tuple[str, str]]:
-    latest = job.latest()
-    found = []
-    if latest.dry_run:
-        found.append(("hint", "Dry run: decisions are logged, not carried out."))
-    if latest.paradigm == "static":
-        found.append(("hint", "Paradigm static: cores and shards never move."))
-    if latest.latency_target is None:
-        found.append(("hint", 'No latency target: submit the job with latency_target="50ms" to set one.'))
-    return found

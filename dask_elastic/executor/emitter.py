@@ -10,7 +10,7 @@ from dask_elastic.executor.error_policy import ErrorPolicy, Errors, RunRange
 from dask_elastic.routing.hashing import hash_keys
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.routing.split import split_by_executor
-from dask_elastic.topology.component import Branch, Exit
+from dask_elastic.topology.component import Branch, Exit, edges
 from dask_elastic.topology.operators import Stateless
 from dask_elastic.topology.schema import check_schema, plain_schema, plain_type
 from dask_elastic.vocab.batch import MAX_BATCH_ROWS, Batch, Delivery
@@ -28,7 +28,7 @@ class Emitter:
     Parameters
     ----------
     component : str
-        Name of the component, for error messages.
+        Name of the component.
     outputs : tuple of Branch or Exit
         What follows the component's operator.
     spaces : mapping of str to KeySpace
@@ -37,6 +37,11 @@ class Emitter:
         Runs the user code of stateless operators.
     sink_instance : int
         The instance of each sink that gets the rows: the one at the executor's home.
+
+    Attributes
+    ----------
+    edge_rows : dict of (str, str) to int
+        Rows passed on so far, by the names of producer and consumer. It has all keys from the start.
     """
 
     def __init__(
@@ -52,6 +57,7 @@ class Emitter:
         self._spaces = spaces
         self._sink_instance = sink_instance
         self._doors: dict[Exit, _Door] = {}
+        self.edge_rows = dict.fromkeys(edges(component, outputs), 0)
         self._steps = self._steps_of(outputs)
 
     def _steps_of(self, outputs: tuple[Branch | Exit, ...]) -> list[_Step]:
@@ -100,9 +106,11 @@ class Emitter:
             for part in sliced(rows):
                 for step in steps:
                     if isinstance(step, _Door):
+                        self.edge_rows[producer, step.target] += part.num_rows
                         step.pass_through(part, producer, stamp, deliveries)
                         continue
                     operator, then = step
+                    self.edge_rows[producer, operator.name] += part.num_rows
                     made = self.error_policy.run(operator.name, _on_range(operator.apply, part), part)
                     self._follow(then, made, operator.name, stamp, deliveries)
 
@@ -113,6 +121,7 @@ class _Door:
     def __init__(self, component: str, exit_: Exit, space: KeySpace | None, sink_instance: int):
         self._component = component
         self._exit = exit_
+        self.target = exit_.target
         self._space = space
         # The sink, or of the executors the first, which is mostly the only one.
         self._first = ExecutorId(exit_.target, sink_instance if space is None else 0)

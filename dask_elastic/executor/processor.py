@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import pyarrow as pa
 
@@ -33,6 +33,11 @@ class Processor:
         Runs user code.
     home : int
         The executor's home, whose sink instances get its rows.
+
+    Attributes
+    ----------
+    closed : callable
+        Called when the task has ended.
     """
 
     def __init__(
@@ -47,6 +52,7 @@ class Processor:
         operator = component.operator
         assert isinstance(operator, Compute)
         self.name = operator.name
+        self.closed: Callable[[], None] = lambda: None
         self.error_policy = error_policy
         self.emitter = Emitter(component.name, component.outputs, spaces, error_policy, home)
         self.session = store.session(task)
@@ -67,3 +73,4 @@ class Processor:
     def close(self) -> None:
         """End the task's session with the store, and its cache of keys."""
         self.session.close()
+        self.closed()

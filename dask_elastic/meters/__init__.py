@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from dask_elastic.meters.batch_cost import BatchCost
 from dask_elastic.meters.brief_work import BriefWork
+from dask_elastic.meters.counter_rate import CounterRate
+from dask_elastic.meters.edge_rows import EdgeRows
 from dask_elastic.meters.flow_window import FlowWindow
 from dask_elastic.meters.histogram import LatencyHistogram
 from dask_elastic.meters.inline_cost import InlineCost
 from dask_elastic.meters.latency_window import LatencyWindow
+from dask_elastic.meters.phase_time import PhaseTime
 from dask_elastic.meters.rate import Rate
 from dask_elastic.meters.recent_mean import RecentMean
 from dask_elastic.meters.ring import MeterError, SlotRing
@@ -22,11 +25,14 @@ from dask_elastic.meters.shard_load import ShardLoad
 __all__ = [
     "BatchCost",
     "BriefWork",
+    "CounterRate",
+    "EdgeRows",
     "FlowWindow",
     "InlineCost",
     "LatencyHistogram",
     "LatencyWindow",
     "MeterError",
+    "PhaseTime",
     "Rate",
     "RecentMean",
     "ServiceRate",

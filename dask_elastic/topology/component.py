@@ -128,6 +128,19 @@ class Component:
         return self.operator.kind
 
     @property
+    def edges(self) -> tuple[tuple[str, str], ...]:
+        """Producer and consumer of each stream that begins in the component."""
+        return edges(self.name, self.outputs)
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kind of each of `operators`: "source", "map", "filter", "compute" or "sink"."""
+        kinds = {
+            output.operator.name: output.operator.kind for output in _walk(self.outputs) if isinstance(output, Branch)
+        }
+        return tuple(kinds.get(name, self.kind) for name in self.operators)
+
+    @property
     def exits(self) -> tuple[Exit, ...]:
         """All exits, in the order in which rows reach them."""
         return tuple(_exits(self.outputs))
@@ -151,6 +164,34 @@ class Component:
             for name, outputs in consumers
             if any(isinstance(output, Exit) and output.target == target for output in outputs)
         )
+
+
+def edges(name: str, outputs: tuple[Output, ...]) -> tuple[tuple[str, str], ...]:
+    """Return producer and consumer of each stream that begins in a component, each pair once.
+
+    Parameters
+    ----------
+    name : str
+        The component.
+    outputs : tuple of Branch or Exit
+        The consumers of its first operator.
+
+    Returns
+    -------
+    tuple of (str, str)
+        In the order in which rows reach them.
+
+    Examples
+    --------
+    >>> edges("flights", (Exit("per_plane", ("plane",)), Exit("archive")))
+    (('flights', 'per_plane'), ('flights', 'archive'))
+    """
+    producers = [(name, outputs), *_branches(outputs)]
+    return tuple(dict.fromkeys((producer, _consumer(one)) for producer, consumers in producers for one in consumers))
+
+
+def _consumer(output: Output) -> str:
+    return output.target if isinstance(output, Exit) else output.operator.name
 
 
 def build_components(topology: OperatorGraph) -> tuple[Component, ...]:

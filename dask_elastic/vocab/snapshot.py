@@ -148,6 +148,8 @@ class JobSnapshot:
         The 99th percentile of that latency, in seconds.
     source_rate : float
         Rows per second that its sources read.
+    source_lag : float
+        Seconds by which rows leave its sources late, at the instance where they are latest.
     """
 
     name: str
@@ -160,6 +162,7 @@ class JobSnapshot:
     latency: float | None = None
     latency_p99: float | None = None
     source_rate: float = 0.0
+    source_lag: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)

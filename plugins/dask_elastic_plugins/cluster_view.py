@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 
 from dask_elastic.dashboard.cluster_view import ClusterView, JobCard
+from dask_elastic.dashboard.job_flow import InstanceLoad, JobFlow, job_flow
 from dask_elastic.runtime.protocol.remote_errors import load_error
 from dask_elastic.runtime.scheduler.coordinator import Coordinator
 from dask_elastic.runtime.scheduler.job_record import JobRecord
@@ -31,7 +33,26 @@ def _card(record: JobRecord, coordinator: Coordinator) -> JobCard:
         cores=lambda: _cores(record),
         handoffs=lambda: coordinator.epochs.progress(record),
         recoveries=lambda: _recoveries(record),
+        flow=lambda: _flow(record),
     )
+
+
+def _flow(record: JobRecord) -> JobFlow:
+    summaries = record.spec.summaries
+    structure = [(summary.name, summary.operators, summary.kinds) for summary in summaries]
+    flow = job_flow(structure, record.edge_rates(), _loads(record), record.dead_letters())
+    return flow if record.live else flow.at_rest()
+
+
+def _loads(record: JobRecord) -> Iterator[InstanceLoad]:
+    for received in record.reports.values():
+        report = received.report
+        for one in report.sources:
+            yield InstanceLoad(one.operator, 1, one.busy, one.backpressured, one.lag)
+        for measure in report.executors:
+            yield InstanceLoad(measure.operator, measure.cores, measure.busy, measure.backpressured)
+        for one in report.sinks:
+            yield InstanceLoad(one.operator, 1, one.busy, one.backpressured)
 
 
 def _cores(record: JobRecord) -> dict[tuple[str, int], dict[str, int]]:

@@ -19,7 +19,7 @@ METRICS = {
     "throughput", "customer_rows", "sojourn", "bytes_in", "bytes_out", "bound",
     "operator", "executor", "node", "cores", "arrival_rate", "service_rate", "queue", "latency_p50", "latency_p99",
     "state_bytes", "rows", "moves", "moves_across", "pending_bytes", "recovered", "refused",
-    "recovery_p50", "recovery_p99", "event_time",
+    "recovery_p50", "recovery_p99", "event_time", "busy", "backpressured",
 }  # fmt: skip
 
 

@@ -37,11 +37,11 @@ def add(history, now, *jobs, plan=None, nodes=NODES):
 
 def test_history_series_contain_measurements():
     plan = Plan((), (decision(),), {"job": Outlook(0.04, True, 3, ("op",))})
-    measured = job(latency_target=0.05, latency=0.03, latency_p99=0.2, source_rate=80.0)
+    measured = job(latency_target=0.05, latency=0.03, latency_p99=0.2, source_rate=80.0, source_lag=0.7)
     history = add(History(), 5.0, measured, plan=plan).job("job")
     known = {name: history.series(name) for name in SERIES}
     assert known == {
-        "throughput": [80.0], "latency": [0.03], "latency_p99": [0.2], "predicted": [0.04],
+        "throughput": [80.0], "lag": [0.7], "latency": [0.03], "latency_p99": [0.2], "predicted": [0.04],
         "target": [0.05], "queue": [6.0], "cores": [4.0], "state_bytes": [14.0], "moves": [4.0],
     }  # fmt: skip
     assert history.times == [5.0]

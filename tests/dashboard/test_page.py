@@ -6,11 +6,13 @@ import json
 import logging
 import re
 import sys
+import time
 from dataclasses import replace
 from urllib.error import HTTPError
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from bokeh.client import pull_session
 from bokeh.document import Document
@@ -258,7 +260,7 @@ def test_operators_table_sums_over_executors(flights, draw):
     assert "GIL-bound" in plane
     assert "GIL-bound" not in route
     cells = [cell.split("</td>")[0] for cell in plane.split('<td class="number">')[1:]]
-    assert cells == ["2", "3", "1,800/s", "1,500/s", "60%", "21", "4 ms", "3 KiB", "33"]
+    assert cells == ["2", "3", "1,800/s", "1,500/s", "60%", "21", "4 ms", "3 KiB", "33", "–"]
 
 
 def test_handoffs_table_shows_progress_of_spark_handoff(flights, browse, wait_until):
@@ -475,6 +477,8 @@ def test_navigation_of_all_pages_links_the_page(display, get, address):
         text = get(f"{address}/{path}")
         assert '<a href="elastic">Elastic</a>' in text, path
         assert '<a href="individual-elastic-cores">Elastic Cores</a>' in text, path
+        assert '<a href="elastic#task-stream">Elastic: Why Is the Task Stream Empty?</a>' in text, path
+    assert 'id="task-stream"' in text
 
 
 def test_panels_are_listed_for_jupyterlab(display, get, address):
@@ -557,20 +561,50 @@ def test_pages_use_the_prefix_of_the_dashboard(known, get, call_on_loop):
 # with the engine
 
 
+def raise_on_negative(batch):
+    """Pass on all rows, but raise on the key -1."""
+    if pc.any(pc.less(batch["key"], 0)).as_py():
+        raise ValueError("a negative key")
+    return pa.array([True] * batch.num_rows)
+
+
+def slowly(batch):
+    """Process 2,000 rows per second."""
+    time.sleep(batch.num_rows / 2_000)
+    return batch
+
+
 def test_page_shows_real_job_until_uninstall(get, wait_until):
     with LocalCluster(n_workers=1, threads_per_worker=2, processes=False, dashboard_address="127.0.0.1:0") as cluster:
         address = f"http://127.0.0.1:{cluster.scheduler.http_server.port}"
         with Client(cluster) as client:
             install(client)
             topology = de.Topology("counting")
-            rows = topology.source("rows", de.sources.Push(pa.schema({"key": pa.int64()})))
-            rows.key_by("key").compute({"count": agg.Count()}, name="per_key", executors=1)
-            job = de.submit(topology, client)
+            table = pa.table({"key": [-1, *range(400_000)]})
+            rows = topology.source("rows", de.sources.Arrow(table, rate=20_000))
+            valid = rows.filter(raise_on_negative, name="valid")
+            counted = valid.key_by("key").compute({"count": agg.Count()}, name="per_key", executors=1)
+            counted.map(slowly, name="slowly").sink(de.sinks.Call(len), name="out")
+            job = de.submit(topology, client, on_error="skip")
             page = Browser(cluster, "elastic")
             wait_until(lambda: page.served.model("latency").visible, "the job was measured")
-            wait_until(lambda: page.served.model("job").options == [("counting", "counting (running)")], "it runs")
+            wait_until(lambda: "counting (running" in str(page.served.model("job").options), "it runs")
             page.look()
             assert list(page.stacked("cores_executor")) == ["per_key[0]"]
+            text = page.served.text
+            wait_until(
+                lambda: re.search(">backpressured (100|[5-9][0-9])%<", text("graph")), "the source waits for credit"
+            )
+            wait_until(lambda: ">bottleneck<" in text("graph"), "the slow operator is named")
+            wait_until(lambda: max(page.served.lines("lag")["lag"]) > 0.5, "the source lags")
+            assert "Backpressure: rows waits for per_key" in text("headline")
+            assert ">1 dead<" in text("graph")
+            assert ">dead letters</span>" in text("overview")
+            edges = re.findall("<title>([^<]*) → ([^<]*): ([^,<]*)", text("graph"))
+            assert [edge[:2] for edge in edges] == [
+                ("rows", "valid"), ("valid", "per_key"), ("per_key", "slowly"), ("slowly", "out"),
+            ]  # fmt: skip
+            assert "0/s" not in [rate for _, _, rate in edges]
             assert re.search(r'dask_elastic_jobs\{[^}]*status="running"\} 1\.0', get(f"{address}/metrics"))
             job.stop()
             wait_until(lambda: page.served.model("job").options == [("counting", "counting (stopped)")], "the end")

@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from dask_elastic.dashboard.cluster_view import JobCard
 from dask_elastic.dashboard.display import Display
+from dask_elastic.dashboard.job_flow import InstanceLoad, job_flow
 from dask_elastic.vocab.plan import Outlook
 
 Labels = frozenset[tuple[str, str]]
@@ -88,6 +89,24 @@ def test_job_metrics_have_values_of_snapshot(flights, metrics):
     assert value(found, "jobs", status="failed") == 0
 
 
+def test_flow_metrics_have_values_of_reports(flights, metrics):
+    structure = [("rows", ("rows", "valid"), ("source", "filter")), ("per_plane", ("per_plane",), ("compute",))]
+    rates = {("rows", "valid"): 900.0, ("valid", "per_plane"): 800.0}
+    loads = [InstanceLoad("rows", 1, 0.25, 0.5, lag=1.5), InstanceLoad("per_plane", 2, 1.0, 0.0)]
+    flow = job_flow(structure, rates, loads, {"valid": 7})
+    flights.cards["flights"] = replace(flights.cards["flights"], flow=lambda: flow)
+    found = metrics()
+    assert value(found, "busy_ratio", job="flights", operator="per_plane") == 0.5
+    assert value(found, "backpressured_ratio", job="flights", operator="rows") == 0.5
+    assert value(found, "source_lag_seconds", job="flights", operator="rows") == 1.5
+    assert value(found, "edge_rate", job="flights", operator="valid", consumer="per_plane") == 800
+    assert value(found, "dead_letters_total", job="flights", operator="valid") == 7
+    assert len(found["busy_ratio"]) == 2
+    assert len(found["source_lag_seconds"]) == 1
+    flights.cards["flights"] = replace(flights.cards["flights"], status="finished", flow=flow.at_rest)
+    assert metrics().keys() == {"jobs", "moves_total", "decisions_total", "dead_letters_total"}
+
+
 def test_unknown_values_have_no_sample(known, metrics):
     known.add(known.job({"per_word": [{0: 1}]}, name="words", latency=None, latency_p99=None, latency_target=None))
     found = metrics()
@@ -129,11 +148,12 @@ def test_special_characters_in_job_names_are_escaped(known, metrics):
 def test_every_metric_has_help_text_and_type(flights, get, address):
     families = {family.name: family for family in text_string_to_metric_families(get(f"{address}/metrics"))}
     ours = {name: family for name, family in families.items() if name.startswith("dask_elastic_")}
-    assert len(ours) == 17
+    assert len(ours) == 22
     assert all(family.documentation for family in ours.values())
     assert {name for name, family in ours.items() if family.type == "counter"} == {
         "dask_elastic_moves",
         "dask_elastic_decisions",
+        "dask_elastic_dead_letters",
         "dask_elastic_recoveries",
     }
     assert "dask_scheduler_workers" in families

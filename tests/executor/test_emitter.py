@@ -5,16 +5,25 @@ from __future__ import annotations
 from decimal import Decimal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
+from dask_elastic.connectors import sinks
 from dask_elastic.executor.emitter import Emitter, sliced
 from dask_elastic.executor.error_policy import ErrorPolicy
 from dask_elastic.routing.keyspace import KeySpace
-from dask_elastic.topology.component import Exit
+from dask_elastic.topology import Source, Topology
+from dask_elastic.topology import aggregate as agg
+from dask_elastic.topology.component import Exit, build_components
 from dask_elastic.vocab.errors import SchemaMismatch
 from dask_elastic.vocab.row_bytes import RowBytes
 
 SPACES = {"keyed": KeySpace(2, 4)}
+
+
+class Numbers(Source):
+    def read(self, context):
+        yield from ()
 
 
 def test_schema_metadata_is_dropped_from_outputs():
@@ -81,3 +90,22 @@ def test_large_batches_are_sliced_by_rows_and_by_bytes():
     assert [part.num_rows for part in sliced(heavy)] == [14, 14, 12]
     # A slice of a large batch is not large itself.
     assert [part.num_rows for part in sliced(heavy.slice(3, 2))] == [2]
+
+
+def test_rows_are_counted_on_every_edge():
+    topology = Topology("t")
+    rows = topology.source("rows", Numbers())
+    odd = rows.filter(lambda batch: pc.equal(pc.bit_wise_and(batch["k"], 1), 1), name="odd")
+    twice = odd.map(lambda batch: pa.concat_batches([batch, batch]), name="twice")
+    twice.key_by("k").compute({"n": agg.Count()}, name="keyed")
+    twice.sink(sinks.Collect(), name="out")
+    rows.sink(sinks.Collect(), name="all")
+    component = build_components(topology)[0]
+    assert component.kinds == ("source", "filter", "map")
+    emitter = Emitter("rows", component.outputs, SPACES, ErrorPolicy("fail", print), 0)
+    assert set(emitter.edge_rows) == set(component.edges)
+    assert set(emitter.edge_rows.values()) == {0}
+    emitter.emit([pa.record_batch({"k": range(10)}), pa.record_batch({"k": [1, 2]})], 0.0)
+    assert emitter.edge_rows == {
+        ("rows", "odd"): 12, ("rows", "all"): 12, ("odd", "twice"): 6, ("twice", "keyed"): 12, ("twice", "out"): 12,
+    }  # fmt: skip

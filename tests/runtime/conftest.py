@@ -113,12 +113,13 @@ def measure(operator, index, node=0, shards=4, latency=0.01, **values):
     return ExecutorMeasure(executor=ExecutorId(operator, index), node=node, **given)
 
 
-def report_of(measures, complete=False):
+def report_of(measures, complete=False, edges=None, sources=(), sinks=()):
     """Return the report of a worker with these executors."""
     letters = SimpleNamespace(counts={})
     job_part = SimpleNamespace(
-        complete=complete, error=None, sources={}, homes={}, sinks={}, dead_letters=letters, measures=lambda: measures,
-        messages_refused=0, members=SimpleNamespace(lost=set()), suspects_cleared=0,
+        complete=complete, error=None, sources=dict(sources), homes={}, sinks=dict(sinks), dead_letters=letters,
+        measures=lambda: measures, messages_refused=0, members=SimpleNamespace(lost=set()), suspects_cleared=0,
+        edge_rates=lambda: edges or {}, exchange=SimpleNamespace(backpressured=lambda executor: 0.25),
     )  # fmt: skip
     return part_report(job_part)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -12,7 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_elastic.runtime.protocol.codec import Payload, codec, decode, encode
-from dask_elastic.runtime.protocol.reports import ExecutorDetail, ExecutorReport, InstanceTime, PartReport
+from dask_elastic.runtime.protocol.reports import (
+    EdgeRate,
+    ExecutorDetail,
+    ExecutorReport,
+    InstanceRows,
+    InstanceTime,
+    PartReport,
+)
 from dask_elastic.vocab.epoch import AttemptId, StagedPart
 
 
@@ -145,4 +152,6 @@ def test_report_round_trips():
     detail = ExecutorDetail(b"histogram", None, 0.0, b"load", b"bytes", 3)
     times = (InstanceTime("op", 1, None, 0), InstanceTime("rows", 0, 17, 2))
     report = PartReport(False, b"error", (executor,), (detail,), event_times=times, dead_letters={"op": 3}, lost=("a",))
+    instance = InstanceRows("rows", 0, 5, 2.5, busy=0.25, backpressured=0.5, lag=1.5)
+    report = replace(report, sources=(instance,), edges=(EdgeRate("rows", "op", 2.5),))
     assert decode(PartReport, through_dask(encode(PartReport, report))) == report

@@ -9,6 +9,7 @@ import pytest
 
 from dask_elastic.executor.error_policy import FailedRows
 from dask_elastic.runtime.transport.credit import Aborted, CreditGate
+from dask_elastic.runtime.transport.credit_waits import CreditWaits
 from dask_elastic.runtime.transport.doorbell import Doorbell
 from dask_elastic.runtime.worker.buffers.mailbox import Mailbox
 from dask_elastic.runtime.worker.dead_letters import DeadLetters
@@ -72,6 +73,32 @@ def test_aborted_credit_gate_raises_in_all_waiting_threads():
     assert all(isinstance(one.done().error, Aborted) for one in waiting)
     with pytest.raises(Aborted):
         gate.acquire(1)
+
+
+def test_sender_without_credit_counts_as_backpressured_while_it_waits():
+    times, began = [10.0], threading.Event()
+
+    def clock():
+        if threading.current_thread() is not threading.main_thread():
+            began.set()
+        return times[0]
+
+    waits = CreditWaits(clock)
+    gate = CreditGate(1, 1.0, waits)
+    gate.acquire(1)
+    gate.acquire(1)
+    assert waits.share() == 0.0
+    blocked = InThread(lambda: gate.acquire(1))
+    assert began.wait(10)
+    times[0] = 11.0
+    assert waits.share() == 1.0
+    times[0] = 12.0
+    gate.release(1)
+    blocked.done()
+    times[0] = 14.0
+    assert waits.share() == pytest.approx(0.5, abs=0.1)
+    times[0] = 20.0
+    assert waits.share() == 0.0
 
 
 def test_mailbox_refuses_when_full_and_accepts_after_a_read():

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from dask_elastic.runtime.protocol.job_description import ControlView
+from dask_elastic.runtime.protocol.job_spec import JobSpec
 from dask_elastic.runtime.protocol.job_status import JobEvent, Status
+from dask_elastic.runtime.protocol.reports import EdgeRate, InstanceRows
 from dask_elastic.runtime.scheduler.coordinator import Coordinator
-from dask_elastic.runtime.scheduler.job_record import ReceivedReport
+from dask_elastic.runtime.scheduler.job_record import JobRecord, ReceivedReport
 from dask_elastic.runtime.scheduler.snapshot_log import EXECUTOR_BYTES, SnapshotLog
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot, NodeSnapshot, Snapshot
@@ -60,6 +65,15 @@ def test_snapshot_of_executor_has_measures_of_its_home(fake):
     assert (second.home, second.arrival_rate) == (1, 5.0)
     assert first.entry
     assert not first.pinned
+
+
+def test_snapshot_has_rate_of_all_sources_and_lag_of_the_latest(fake):
+    coordinator, _, record = submitted(fake, {"h1:1": 2, "h1:2": 2})
+    for node, rate, lag in [(0, 30.0, 0.5), (1, 12.0, 2.5)]:
+        sources = (InstanceRows("rows", node, 9, rate, lag=lag),)
+        record.reports[node] = ReceivedReport(NOW, fake.empty_report(False, sources=sources))
+    [job] = snapshot(coordinator).jobs
+    assert (job.source_rate, job.source_lag) == (42.0, 2.5)
 
 
 def test_report_repeated_by_idle_node_is_fresh_between_two_repetitions(fake):
@@ -265,3 +279,46 @@ def test_snapshot_log_returns_snapshots_of_one_generation():
     assert [s.now for s in log.of("job", 2, last=9)] == [3.0, 4.0, 5.0]
     assert log.of("job", 2, last=0) == []
     assert log.of("job", 3) == []
+
+
+# operators and edges, from reports to the description of a job
+
+
+@pytest.fixture
+def two_nodes(fake):
+    """A job with a source, two stateful operators and a sink on two nodes."""
+    submission = fake.submission(operators=2)
+    edges = {"rows": (("rows", "op0"),), "op0": (("op0", "op1"),), "op1": (("op1", "out"),), "out": ()}
+    known = tuple(replace(one, kinds=(one.kind,), edges=edges[one.name]) for one in submission.summaries)
+    homes = {"rows": (0,), "op0": (0,), "op1": (1,)}
+    spec = JobSpec(
+        "job", 1, ("a", "b"), 0, known, homes, {"op0": ({0: 1},), "op1": ({1: 1},)}, fake.submission().options
+    )
+    return JobRecord(spec, oversubscribed=False)
+
+
+def test_description_sums_rates_of_edges_over_nodes(fake, two_nodes):
+    two_nodes.receive(0, fake.report([], edges={("rows", "op0"): 30.0, ("op0", "op1"): 10.0}))
+    two_nodes.receive(1, fake.report([], edges={("op0", "op1"): 5.0}))
+    described = two_nodes.description((), ControlView())
+    assert described.edges == (
+        EdgeRate("rows", "op0", 30.0), EdgeRate("op0", "op1", 15.0), EdgeRate("op1", "out", 0.0),
+    )  # fmt: skip
+    assert [one.kinds for one in described.components] == [("source",), ("compute",), ("compute",), ("sink",)]
+
+
+def test_report_contains_busy_time_and_backpressure_of_executors(fake):
+    [executor] = fake.report([fake.measure("op0", 0, shards=4)]).executors
+    assert (executor.busy, executor.backpressured) == (0.5, 0.25)
+
+
+def test_report_contains_loads_of_sources_and_sinks(fake):
+    exchange = SimpleNamespace(backpressured=lambda identity: 0.75)
+    shared = {"rows": 12, "rows_per_second": lambda: 6.0, "busy": lambda: 0.125}
+    source = SimpleNamespace(
+        identity=("rows", 0), exchange=exchange, lag=lambda: 1.5, mailbox=None, clock=None, **shared
+    )
+    sink = SimpleNamespace(identity=("out", 1), inputs=SimpleNamespace(timed=False), **shared)
+    report = fake.report([], sources={"rows": source}, sinks={"out": sink})
+    assert report.sources == (InstanceRows("rows", 0, 12, 6.0, busy=0.125, backpressured=0.75, lag=1.5),)
+    assert report.sinks == (InstanceRows("out", 1, 12, 6.0, busy=0.125),)

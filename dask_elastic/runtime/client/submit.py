@@ -215,6 +215,7 @@ def _summary(component: Component, inputs: Mapping[str, pa.Schema | None], durab
             "accepts_resets": source.on_reset == "accept",
             "sent_schema": sent,
         }
+    about |= {"kinds": component.kinds, "edges": component.edges}
     return ComponentSummary(component.name, component.kind, component.inputs, component.operators, **about)
 
 

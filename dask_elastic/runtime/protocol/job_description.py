@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from dask_elastic.runtime.protocol.job_status import ENDED, Status
-from dask_elastic.runtime.protocol.reports import ExecutorReport, InstanceRows, InstanceTime
+from dask_elastic.runtime.protocol.reports import EdgeRate, ExecutorReport, InstanceRows, InstanceTime
 from dask_elastic.vocab.epoch import HandoffProgress
 
 
@@ -21,6 +21,8 @@ class ComponentDescription(NamedTuple):
         The components before it, and the operators that are fused into it.
     pushed : bool
         Whether a client sends the rows of the source.
+    kinds : tuple of str
+        The kind of each of `operators`.
     """
 
     name: str
@@ -28,6 +30,7 @@ class ComponentDescription(NamedTuple):
     inputs: tuple[str, ...]
     operators: tuple[str, ...]
     pushed: bool
+    kinds: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -132,6 +135,8 @@ class JobDescription:
         The control loop's view.
     silent : tuple of str
         Workers that were left out at the start because they did not answer, and that have not joined since.
+    edges : tuple of EdgeRate
+        Rows per second that each operator passes to each consumer of it.
     """
 
     name: str
@@ -157,6 +162,7 @@ class JobDescription:
     handoffs: tuple[HandoffProgress, ...] = ()
     control: ControlView = ControlView()
     silent: tuple[str, ...] = ()
+    edges: tuple[EdgeRate, ...] = ()
 
     @property
     def live(self) -> bool:

@@ -123,6 +123,10 @@ class ComponentSummary:
         The key columns of a stateful component.
     reading : bytes or None
         How its state is read from a checkpoint as values: a pickled `Pickled`; None in a job without checkpoints.
+    kinds : tuple of str
+        The kind of each of `operators`.
+    edges : tuple of (str, str)
+        Producer and consumer of each stream that begins in the component.
     """
 
     name: str
@@ -138,6 +142,8 @@ class ComponentSummary:
     empty_state: bytes | None = None
     keys: tuple[str, ...] = ()
     reading: bytes | None = None
+    kinds: tuple[str, ...] = ()
+    edges: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)

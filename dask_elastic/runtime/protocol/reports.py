@@ -54,6 +54,10 @@ class ExecutorReport:
         Seconds from such a loss to the first row that was processed again.
     event_time : int or None
         The watermark, microseconds since the epoch.
+    busy : float
+        Busy seconds per second of all cores.
+    backpressured : float
+        The share of time, from 0 to 1, in which outputs waited for credit.
     """
 
     operator: str
@@ -80,6 +84,8 @@ class ExecutorReport:
     recovery_p50: float | None = None
     recovery_p99: float | None = None
     event_time: int | None = None
+    busy: float = 0.0
+    backpressured: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -129,13 +135,38 @@ class InstanceRows(NamedTuple):
     rows : int
         The rows so far.
     rate : float
-        Rows per second that the instance of a source reads at the moment.
+        Rows per second that the instance reads or writes at the moment.
+    busy : float
+        The share of time in which a source sends rows and does not wait for credit, or a sink writes, from 0 to 1.
+    backpressured : float
+        The share of time in which the rows of a source wait for credit.
+    lag : float
+        Seconds by which the rows of a source leave later than they are due, or than they have arrived.
     """
 
     operator: str
     instance: int
     rows: int
     rate: float = 0.0
+    busy: float = 0.0
+    backpressured: float = 0.0
+    lag: float = 0.0
+
+
+class EdgeRate(NamedTuple):
+    """Rows per second that an operator passes on.
+
+    Parameters
+    ----------
+    producer, consumer : str
+        The operators.
+    rate : float
+        Rows per second.
+    """
+
+    producer: str
+    consumer: str
+    rate: float
 
 
 class InstanceTime(NamedTuple):
@@ -210,6 +241,8 @@ class PartReport:
         Addresses of nodes to which the connection is lost.
     absolved : int
         The newest number of `Suspects` whose batches have all been processed.
+    edges : tuple of EdgeRate
+        Rows that operators on threads there pass on.
     """
 
     complete: bool
@@ -225,6 +258,7 @@ class PartReport:
     refused: int = 0
     lost: tuple[str, ...] = ()
     absolved: int = 0
+    edges: tuple[EdgeRate, ...] = ()
 
 
 class SuspectBatch(NamedTuple):

@@ -13,7 +13,7 @@ from dask_elastic.runtime.protocol.job_calls import Submit
 from dask_elastic.runtime.protocol.job_description import ComponentDescription, ControlView, JobDescription
 from dask_elastic.runtime.protocol.job_spec import STATIC, JobGeneration, JobSpec
 from dask_elastic.runtime.protocol.job_status import ENDED, JobEvent, Status, next_status
-from dask_elastic.runtime.protocol.reports import PartReport
+from dask_elastic.runtime.protocol.reports import EdgeRate, PartReport
 from dask_elastic.runtime.scheduler.job_checkpoints import JobCheckpoints
 from dask_elastic.vocab.column_types import ColumnTypes
 from dask_elastic.vocab.epoch import HandoffProgress
@@ -284,6 +284,21 @@ class JobRecord:
         held = [part for part in staged if part.source == source]
         return sum(part.memory for part in held), sum(part.spilled for part in held)
 
+    def dead_letters(self) -> dict[str, int]:
+        """Return the rows for which user code raised, by operator."""
+        dead = Counter(self._letters)
+        for received in self.reports.values():
+            dead.update(received.report.dead_letters)
+        return dict(dead)
+
+    def edge_rates(self) -> dict[tuple[str, str], float]:
+        """Return the rows per second that each operator passes to each consumer of it."""
+        rates = {edge: 0.0 for summary in self.spec.summaries for edge in summary.edges}
+        for received in self.reports.values():
+            for producer, consumer, rate in received.report.edges:
+                rates[producer, consumer] = rates.get((producer, consumer), 0.0) + rate
+        return rates
+
     def description(self, handoffs: Iterable[HandoffProgress], control: ControlView) -> JobDescription:
         """Return the description of the job for clients.
 
@@ -295,9 +310,6 @@ class JobRecord:
             The control loop's view.
         """
         reports = [self.reports[node].report for node in sorted(self.reports)]
-        dead = Counter(self._letters)
-        for report in reports:
-            dead.update(report.dead_letters)
         options = self.spec.options
         return JobDescription(
             name=self.name,
@@ -315,16 +327,18 @@ class JobRecord:
             nodes=self.spec.nodes,
             silent=tuple(sorted(self.silent.difference(self.spec.nodes))),
             components=tuple(
-                ComponentDescription(s.name, s.kind, s.inputs, s.operators, s.pushed) for s in self.spec.summaries
+                ComponentDescription(s.name, s.kind, s.inputs, s.operators, s.pushed, s.kinds)
+                for s in self.spec.summaries
             ),
             executors=tuple(measure for report in reports for measure in report.executors),
             sources=tuple(part for report in reports for part in report.sources),
             sinks=tuple(part for report in reports for part in report.sinks),
             event_times=tuple(part for report in reports for part in report.event_times),
-            dead_letters=dict(dead),
+            dead_letters=self.dead_letters(),
             refused=self.refused + sum(report.refused for report in reports),
             handoffs=tuple(handoffs),
             control=control,
+            edges=tuple(EdgeRate(*edge, rate) for edge, rate in self.edge_rates().items()),
         )
 
 

@@ -119,6 +119,7 @@ class ClusterView:
             executors.append(_executor(view, key, place_of, key[0] in entries, fresh.get(key), known.get(key)))
             pause()
         last = _last(spec)
+        sources = [part for one in view.reports if self._is_fresh(view, one) for part in one.report.sources]
         latency, p99 = _latency([fresh[key] for key in fresh if key[0] in last], pause)
         return JobSnapshot(
             name=spec.job,
@@ -130,12 +131,8 @@ class ClusterView:
             dry_run=options.dry_run,
             latency=latency,
             latency_p99=p99,
-            source_rate=sum(
-                part.rate
-                for received in view.reports
-                if self._is_fresh(view, received)
-                for part in received.report.sources
-            ),
+            source_rate=sum(part.rate for part in sources),
+            source_lag=max((part.lag for part in sources), default=0.0),
         )
 
 

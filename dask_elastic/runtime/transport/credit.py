@@ -6,6 +6,7 @@ import threading
 import time
 
 from dask_elastic.meters import FlowWindow
+from dask_elastic.runtime.transport.credit_waits import CreditWaits
 
 
 class Aborted(Exception):
@@ -25,16 +26,19 @@ class CreditGate:
         A sender passes while fewer bytes than this, or fewer batches than `PIPELINED`, are unprocessed.
     queue_time : float
         Seconds of the receiver's work that may be unprocessed; see `FlowWindow`.
+    waits : CreditWaits
+        Measures how long the upstream instance waits, at all of its gates.
 
     Notes
     -----
     A sender that passes takes all the credit its batch needs, so a batch larger than the window passes too.
     """
 
-    def __init__(self, limit: int, queue_time: float):
+    def __init__(self, limit: int, queue_time: float, waits: CreditWaits | None = None):
         self.used = 0
         self.batches = 0
         self._window = FlowWindow(limit, queue_time)
+        self._waits = waits or CreditWaits()
         self._aborted = False
         self._changed = threading.Condition(threading.Lock())
 
@@ -57,9 +61,11 @@ class CreditGate:
             If the job ends in the meantime.
         """
         with self._changed:
-            while self.full and not self._aborted:
-                self._window.held_back()
-                self._changed.wait()
+            if self.full and not self._aborted:
+                with self._waits.one():
+                    while self.full and not self._aborted:
+                        self._window.held_back()
+                        self._changed.wait()
             if self._aborted:
                 raise Aborted
             self.used += nbytes

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from dask_elastic.runtime.protocol.job_spec import JobSpec
 from dask_elastic.runtime.transport.credit import CreditGate
+from dask_elastic.runtime.transport.credit_waits import CreditWaits
 from dask_elastic.runtime.transport.fence import Fence
 from dask_elastic.runtime.transport.peer import Peer
 from dask_elastic.runtime.worker.idle_watch import IdleWatch
@@ -90,6 +91,7 @@ class Exchange:
         self._withheld: deque[tuple[ExecutorId, ExecutorId, int]] = deque()
         # By origin and target.
         self._gates: dict[ExecutorId, dict[ExecutorId, CreditGate]] = {}
+        self._waits: dict[ExecutorId, CreditWaits] = {}
         self._aborted = False
         self._lock = threading.Lock()
 
@@ -202,11 +204,21 @@ class Exchange:
         if gate is None:
             options = self._spec.options
             with self._lock:
-                gate = CreditGate(options.channel_window, options.queue_time)
+                gate = CreditGate(options.channel_window, options.queue_time, self._waits_of(origin))
                 gate = self._gates.setdefault(origin, {}).setdefault(target, gate)
                 if self._aborted:
                     gate.abort()
         return gate
+
+    def _waits_of(self, origin: ExecutorId) -> CreditWaits:
+        return self._waits.setdefault(origin, CreditWaits())
+
+    def backpressured(self, origin: ExecutorId) -> float:
+        """Return the recent share of time in which an instance here waited for credit, from 0 to 1.
+
+        Called for each report of the worker.
+        """
+        return self._waits_of(origin).share()
 
     def abort(self) -> None:
         """Let no batch pass any more: senders that wait for credit raise `Aborted`."""

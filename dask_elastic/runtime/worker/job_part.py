@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Collection, Iterable
 
 from dask_elastic.executor import events
@@ -18,6 +19,8 @@ from dask_elastic.executor.measures import ExecutorMeasure
 from dask_elastic.executor.processor import Processor
 from dask_elastic.executor.remote import RemotePart
 from dask_elastic.executor.union_types import union_types
+from dask_elastic.meters import CounterRate, EdgeRows
+from dask_elastic.meters.edge_rows import Edge
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.runtime.protocol.checkpoint_parts import SourcePosition
 from dask_elastic.runtime.protocol.job_spec import STATIC, JobSpec
@@ -71,6 +74,8 @@ class JobPart:
         The last report to the scheduler.
     threads : JobThreads
         Its threads here.
+    edge_rows : EdgeRows
+        Rows that its threads here have passed on.
     sources, homes, remotes, sinks : dict
         Its instances here, by id: `homes` are the executors whose home is here, `remotes` the remote tasks of others.
     """
@@ -86,6 +91,8 @@ class JobPart:
         self.dead_letters = DeadLetters()
         plan = spec.checkpoint
         self.checkpoints = None if plan is None else PartCheckpoints(spec, plan, self.threads, node.ask)
+        self.edge_rows = EdgeRows(threading.Lock())
+        self._edge_rates: defaultdict[Edge, CounterRate] = defaultdict(CounterRate)
         self.idle_watch = IdleWatch(node.wake)
         self.last_report = LastReport(self.idle_watch)
         self.sources: dict[ExecutorId, SourceThread] = {}
@@ -144,6 +151,7 @@ class JobPart:
         for identity in instances:
             if self.spec.node_of(identity) == self.spec.node:
                 emitter = Emitter(name, component.outputs, self._spaces, self._error_policy(), self.spec.node)
+                self.edge_rows.join(emitter.edge_rows)
                 self.sources[identity] = SourceThread(
                     identity,
                     operator.source,
@@ -235,7 +243,11 @@ class JobPart:
         return ErrorPolicy("skip" if self.spec.options.on_error == "skip" else "fail", self.dead_letters.add)
 
     def _processor(self, component: Component, task: int, store: KeyedStore, home: int) -> Processor:
-        return Processor(component, task, store, self._spaces, self._error_policy(), home)
+        processor = Processor(component, task, store, self._spaces, self._error_policy(), home)
+        rows = processor.emitter.edge_rows
+        self.edge_rows.join(rows)
+        processor.closed = functools.partial(self.edge_rows.leave, rows)
+        return processor
 
     # from start to end
 
@@ -433,6 +445,14 @@ class JobPart:
         """Return the measures of every executor at home here."""
         now = time.time()
         return [home.executor.measure(now) for home in self.homes.values()]
+
+    def edge_rates(self) -> dict[Edge, float]:
+        """Return the rows per second that threads here pass from each operator to each consumer of it.
+
+        Called for each report of the worker.
+        """
+        now = time.monotonic()
+        return {edge: self._edge_rates[edge].per_second(rows, now) for edge, rows in self.edge_rows.totals().items()}
 
     def state_bytes(self) -> int:
         """Return the memory of the job's state here, that of remote tasks included."""

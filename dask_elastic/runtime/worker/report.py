@@ -5,6 +5,7 @@ from __future__ import annotations
 from dask_elastic.executor.measures import ExecutorMeasure
 from dask_elastic.runtime.protocol.remote_errors import dump_error
 from dask_elastic.runtime.protocol.reports import (
+    EdgeRate,
     ExecutorDetail,
     ExecutorReport,
     InputTypes,
@@ -15,6 +16,7 @@ from dask_elastic.runtime.protocol.reports import (
 from dask_elastic.runtime.worker.buffers.epoch_buffer import EpochBuffer
 from dask_elastic.runtime.worker.event_times import event_times
 from dask_elastic.runtime.worker.job_part import JobPart
+from dask_elastic.runtime.worker.source_thread import SourceThread
 
 
 def part_report(job_part: JobPart) -> PartReport:
@@ -27,18 +29,18 @@ def part_report(job_part: JobPart) -> PartReport:
     return PartReport(
         complete=job_part.complete,
         error=None if job_part.error is None else dump_error(job_part.error),
-        executors=tuple(map(_executor, measures)),
+        executors=tuple(_executor(measure, job_part.exchange.backpressured(measure.executor)) for measure in measures),
         details=tuple(map(_detail, measures)),
-        sources=tuple(
-            InstanceRows(*source.identity, source.rows, source.rows_per_second())
-            for source in job_part.sources.values()
-        ),
+        sources=tuple(map(_source, job_part.sources.values())),
         staged=tuple(
             StagedBytes(source.identity.component, source.mailbox.memory, source.mailbox.spilled)
             for source in job_part.sources.values()
             if isinstance(source.mailbox, EpochBuffer)
         ),
-        sinks=tuple(InstanceRows(*sink.identity, sink.rows) for sink in job_part.sinks.values()),
+        sinks=tuple(
+            InstanceRows(*sink.identity, sink.rows, sink.rows_per_second(), sink.busy())
+            for sink in job_part.sinks.values()
+        ),
         event_times=event_times(job_part),
         unions=tuple(
             InputTypes(identity.component, union.first)
@@ -49,10 +51,22 @@ def part_report(job_part: JobPart) -> PartReport:
         refused=job_part.messages_refused,
         lost=tuple(sorted(job_part.members.lost)),
         absolved=job_part.suspects_cleared,
+        edges=tuple(EdgeRate(*edge, rate) for edge, rate in job_part.edge_rates().items()),
     )
 
 
-def _executor(measure: ExecutorMeasure) -> ExecutorReport:
+def _source(source: SourceThread) -> InstanceRows:
+    return InstanceRows(
+        *source.identity,
+        source.rows,
+        source.rows_per_second(),
+        source.busy(),
+        source.exchange.backpressured(source.identity),
+        source.lag(),
+    )
+
+
+def _executor(measure: ExecutorMeasure, backpressured: float) -> ExecutorReport:
     recovery = measure.recovery or (None, None)
     return ExecutorReport(
         operator=measure.executor.component,
@@ -79,6 +93,8 @@ def _executor(measure: ExecutorMeasure) -> ExecutorReport:
         recovery_p50=recovery[0],
         recovery_p99=recovery[1],
         event_time=measure.event_time,
+        busy=float(measure.shard_load.sum()),
+        backpressured=backpressured,
     )
 
 

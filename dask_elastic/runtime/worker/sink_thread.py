@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import Enum
@@ -12,7 +13,7 @@ import pyarrow as pa
 from dask_elastic.executor.control_records.alignment import Alignment
 from dask_elastic.executor.control_records.inputs import Inputs
 from dask_elastic.executor.task_queue import JOIN_ROWS
-from dask_elastic.meters import BatchCost, BriefWork, InlineCost
+from dask_elastic.meters import BatchCost, BriefWork, CounterRate, InlineCost
 from dask_elastic.runtime.protocol.job_spec import JobSpec
 from dask_elastic.runtime.worker.buffers.output_buffer import OutputBuffer
 from dask_elastic.runtime.worker.buffers.turn_queue import TurnQueue
@@ -121,6 +122,8 @@ class SinkThread:
         self._cost = InlineCost()
         self._batch_cost = BatchCost()
         self._brief_work = BriefWork()
+        self._recent, self._recent_busy = CounterRate(), CounterRate()
+        self._busy = 0.0
         self._writer: SinkWriter | None = None
         # Whether a write in another thread has failed.
         self._failed = False
@@ -169,6 +172,14 @@ class SinkThread:
     def collected(self) -> list[pa.RecordBatch]:
         """Return the batches that the writer keeps for the client."""
         return [] if self._writer is None else self._writer.collected()
+
+    def rows_per_second(self) -> float:
+        """Return the recent rate of writing; called for each report of the worker."""
+        return self._recent.per_second(self.rows, time.monotonic())
+
+    def busy(self) -> float:
+        """Return the recent share of time in which the sink wrote; called for each report of the worker."""
+        return min(1.0, self._recent_busy.per_second(self._busy, time.monotonic()))
 
     def _run(self) -> None:
         complete = False
@@ -279,6 +290,7 @@ class SinkThread:
         rows = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
         _, busy = TURNS.run(self._brief_work, rows.num_rows, lambda: writer.write(rows))
         self.rows += rows.num_rows
+        self._busy += busy
         most = self._limit()
         self._cost.add(rows.num_rows, busy)
         self._batch_cost.add(rows.num_rows, busy)

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from dask_elastic.executor.control_records.source_clock import SourceClock
 from dask_elastic.executor.emitter import Emitter
-from dask_elastic.meters import BriefWork, Rate
+from dask_elastic.meters import BriefWork, CounterRate, PhaseTime, Rate
 from dask_elastic.runtime.protocol.checkpoint_parts import SourcePosition
 from dask_elastic.runtime.transport.credit import Aborted
 from dask_elastic.runtime.worker.buffers.epoch_buffer import EpochBuffer
@@ -120,7 +120,11 @@ class SourceThread:
         self._woken = threading.Event()
         self._stop = threading.Event()
         self._read_ahead = ReadAhead() if clock is None else ReadAhead(until=clock.due)
-        self._recent = Rate(window=REPORTED_SECONDS)
+        self._recent, self._recent_sending = CounterRate(REPORTED_SECONDS), CounterRate(REPORTED_SECONDS)
+        self._sending = PhaseTime()
+        # When the last batch began to leave, its lag then, and while it leaves, the time at which it was due.
+        self._left_at, self._left_lag = 0.0, 0.0
+        self._leaving: float | None = None
         self._pace = Pace(source.rate and source.rate / instances, time.time())
         self._brief_work = BriefWork()
         self._load = time.monotonic(), time.process_time()
@@ -131,7 +135,7 @@ class SourceThread:
 
     def start(self) -> None:
         """Start reading."""
-        self._recent.add(0, time.monotonic())
+        self._recent.per_second(0, time.monotonic())
         if self._start.ended:
             self._end()
             return
@@ -187,9 +191,23 @@ class SourceThread:
 
     def rows_per_second(self) -> float:
         """Return the recent rate at which rows leave; called for each report of the worker."""
-        now, rows = time.monotonic(), self.rows
-        self._recent.add(rows - self._recent.count, now)
-        return self._recent.per_second(now)
+        return self._recent.per_second(self.rows, time.monotonic())
+
+    def busy(self) -> float:
+        """Return the recent share of time in which rows left and did not wait for credit; called for each report."""
+        now = time.time()
+        sending = min(1.0, self._recent_sending.per_second(self._sending.total(now), now))
+        return max(0.0, sending - self.exchange.backpressured(self.identity))
+
+    def lag(self) -> float:
+        """Return by how many seconds rows leave later than they were due, or had arrived at a source without a rate.
+
+        A batch that cannot leave for lack of credit lags more and more; without rows to send there is no lag.
+        """
+        now, due = time.time(), self._leaving
+        if due is not None:
+            return max(0.0, now - due)
+        return max(0.0, self._left_lag) if now - self._left_at < REPORTED_SECONDS else 0.0
 
     def _run_reader(self) -> None:
         # A reader that waits until rows are due sends them itself. If it lags, it reads ahead: batches are then joined.
@@ -207,6 +225,9 @@ class SourceThread:
     def _send(self, rows: pa.RecordBatch, due: float) -> None:
         self.rows += rows.num_rows
         self.exchange.idle_watch.note()
+        self._left_at = now = time.time()
+        self._left_lag, self._leaving = now - due, due
+        self._sending.begin(now)
         if (clock := self.clock) is not None:
             self._emit_watermark(clock.begin())
         (nbytes, left), _ = TURNS.run(self._brief_work, rows.num_rows, lambda: self._emit(rows, due))
@@ -214,6 +235,8 @@ class SourceThread:
             nbytes += self.exchange.deliver(self.identity, left)
         self._recent_bytes = self._recent_bytes * KEPT + nbytes
         self._recent_rows = self._recent_rows * KEPT + rows.num_rows
+        self._leaving = None
+        self._sending.end(time.time())
         if clock is not None:
             self._emit_watermark(clock.sent(rows, time.monotonic()))
 
