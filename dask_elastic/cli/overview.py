@@ -52,6 +52,7 @@ def overview(described: JobDescription) -> dict[str, Any]:
         **{name: sum(e[name] for e in executors) for name in ADDED_UP},
         "dead_letters": dict(described.dead_letters),
         "handoffs": [asdict(progress) for progress in described.handoffs],
+        "checkpoints": None if described.checkpoints is None else asdict(described.checkpoints),
         "oversubscribed": described.oversubscribed,
         **{name: getattr(described, name) for name in OPTION_VALUES},
         **{**vars(described.control), "bound": list(described.control.bound)},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from dask_elastic.cli.checkpoints_view import checkpoint_lines
 from dask_elastic.cli.terminal.console_table import Cell, ConsoleTable
 from dask_elastic.cli.terminal.quantities import clock, count, counted, duration, size
 from dask_elastic.runtime.client.job_view import handed_over
@@ -21,6 +22,7 @@ STYLES = {
     Status.STARTING: "cyan",
     Status.RUNNING: "green",
     Status.DRAINING: "cyan",
+    Status.RESTARTING: "yellow",
     Status.FAILED: "bold red",
     Status.STOPPED: "yellow",
 }
@@ -77,6 +79,8 @@ def detail(job: dict[str, Any]) -> list[Shown]:
     lines: list[Shown] = [*_control_lines(job)]
     for handoff in job["handoffs"]:
         lines.append(f"Handoff: {handed_over(HandoffProgress(**handoff), live=job['ended'] is None)}")
+    if job["checkpoints"] is not None:
+        lines += checkpoint_lines(job["checkpoints"])
     for operator, rows in job["dead_letters"].items():
         lines.append((f"Dead letters of {operator}: {counted(rows, 'row')}", "yellow"))
     if lines:

@@ -16,6 +16,7 @@ from dask_elastic.runtime.protocol.job_description import ControlView, JobDescri
 from dask_elastic.runtime.protocol.job_status import Status
 from dask_elastic.runtime.protocol.remote_errors import error_text
 from dask_elastic.runtime.protocol.reports import ExecutorReport, InstanceRows
+from dask_elastic.vocab.checkpoint import CheckpointDescription, CheckpointStatus
 from dask_elastic.vocab.epoch import HandoffProgress
 
 
@@ -215,3 +216,33 @@ def test_summary_of_many_executors_is_shortened():
     few = described(executors=tuple(replace(EXECUTOR, executor=n) for n in range(3)), began=time.time())
     assert "counts 2+2+2 cores" in one_line(few).split(" · ")
     assert "more" not in summary(few)
+
+
+COMPLETE = CheckpointDescription(7, began=60.0, seconds=0.25, nbytes=2048, held=0.01)
+GIVEN_UP = CheckpointDescription(8, began=61.0, seconds=0.5, error="the disk is full\nand more")
+CHECKPOINTS = CheckpointStatus("/checkpoints", 7, 2.5, COMPLETE, GIVEN_UP, 3, 2)
+
+
+def test_status_shows_newest_checkpoint_restarts_and_error():
+    values = overview(described(checkpoints=CHECKPOINTS))
+    assert json.loads(json.dumps(values)) == values
+    lines = text(values).splitlines()
+    newest = "checkpoint 7 of 2.50 s ago, 2.00 kiB written in 250.00 ms, 2 restarts"
+    assert f"Checkpoints in /checkpoints: {newest}" in lines
+    assert f"Checkpoints given up: 3; at {clock(61.0)}, checkpoint 8 was given up: the disk is full" in lines
+
+
+def test_one_line_has_checkpoint_restarts_and_error_until_a_newer_one_is_complete():
+    parts = one_line(described(checkpoints=CHECKPOINTS, executors=())).split(" · ")
+    assert {"checkpoint 7 of 2.50 s ago", "2 restarts", "checkpoint 8 was given up: the disk is full"} <= {*parts}
+    later = replace(CHECKPOINTS, number=9, complete=replace(COMPLETE, number=9), restarts=0)
+    shown = one_line(described(checkpoints=later, executors=()))
+    assert "given up" not in shown
+    assert "restart" not in shown
+    assert "checkpoint" not in one_line(described(executors=()))
+
+
+@pytest.mark.parametrize(("number", "said"), [(0, "no checkpoint yet"), (7, "resumed from checkpoint 7")])
+def test_status_before_the_first_checkpoint_of_the_job(number, said):
+    status = CheckpointStatus("/checkpoints", number, None, None, None, 0, 0)
+    assert text(overview(described(checkpoints=status))).count(f"Checkpoints in /checkpoints: {said}\n") == 1

@@ -15,6 +15,7 @@ from dask_elastic.runtime.client.live_card import show
 from dask_elastic.runtime.protocol.job_description import ControlView, JobDescription
 from dask_elastic.runtime.protocol.job_status import Status
 from dask_elastic.runtime.protocol.reports import ExecutorReport, InstanceRows
+from dask_elastic.vocab.checkpoint import CheckpointDescription, CheckpointStatus
 from dask_elastic.vocab.errors import SchedulerLost
 
 PAGE = "http://127.0.0.1:8787/elastic?job=flights"
@@ -78,6 +79,15 @@ def test_card_escapes_names_and_lists_conditions_and_error():
     for part in ("&lt;b&gt;flights: failed", "a delay &lt; 0", "oversubscribed", "7 dead letters of tidy", "a note"):
         assert part in shown
     assert "<b>" not in shown
+
+
+def test_card_has_newest_checkpoint_restarts_and_error():
+    failed = CheckpointDescription(8, began=61.0, seconds=0.5, error="no <space>")
+    checkpoints = CheckpointStatus("/checkpoints", 7, 2.5, CheckpointDescription(7, 60.0, 0.25), failed, 1, 1)
+    shown = card(replace(RUNNING, checkpoints=checkpoints), PAGE)
+    assert ">checkpoint 7 of 2.50 s ago, 1 restart<" in shown
+    assert "checkpoint 8 was given up: no &lt;space&gt;" in shown
+    assert "checkpoint" not in card(RUNNING, PAGE)
 
 
 class Handle:

@@ -9,7 +9,14 @@ from collections.abc import Iterable
 
 from dask.utils import format_bytes, format_time
 
-from dask_elastic.runtime.client.job_view import conditions, cores_by_operator, handed_over, in_order, measured_latency
+from dask_elastic.runtime.client.job_view import (
+    checkpoint_parts,
+    conditions,
+    cores_by_operator,
+    handed_over,
+    in_order,
+    measured_latency,
+)
 from dask_elastic.runtime.protocol.job_description import JobDescription
 from dask_elastic.runtime.protocol.job_status import Status
 from dask_elastic.runtime.protocol.remote_errors import error_text
@@ -50,6 +57,7 @@ def card(described: JobDescription, page: str | None, *, executors: bool = True,
         An HTML element.
     """
     notes = [note, *(handed_over(one, described.live) for one in described.handoffs if one.epochs)]
+    notes += [", ".join(checkpoint_parts(described))]
     notes += _warnings(described)
     lines = "".join(f"<div style='margin-top: 6px'>{html.escape(line)}</div>" for line in notes if line)
     table = _table(described) if executors and described.executors else ""

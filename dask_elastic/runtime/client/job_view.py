@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from dask.utils import format_bytes, format_time
 
+from dask_elastic.runtime.client.checkpoint_text import given_up, newest_checkpoint, restarted
 from dask_elastic.runtime.protocol.job_description import JobDescription
 from dask_elastic.runtime.protocol.reports import ExecutorReport
 from dask_elastic.vocab.epoch import HandoffProgress
@@ -36,7 +37,13 @@ def one_line(described: JobDescription) -> str:
         parts.append(f"{dead:,} dead letters")
     if late := sum(part.late for part in described.event_times):
         parts.append(f"{late:,} late rows")
-    return " · ".join(parts + conditions(described))
+    return " · ".join(parts + checkpoint_parts(described) + conditions(described))
+
+
+def checkpoint_parts(described: JobDescription) -> list[str]:
+    """Return the newest complete checkpoint and the restarts of a job; nothing for a job without checkpoints."""
+    status = described.checkpoints
+    return [] if status is None else [text for text in (newest_checkpoint(status), restarted(status)) if text]
 
 
 def measured_latency(described: JobDescription) -> tuple[float | None, float | None]:
@@ -89,6 +96,8 @@ def conditions(described: JobDescription) -> list[str]:
         found.append(f"starved: lacks {control.starved} {'core' if control.starved == 1 else 'cores'}")
     found += [f"{operator} is GIL-bound" for operator in control.bound]
     found += ["dry run"] if described.dry_run else []
+    status = described.checkpoints
+    found += [given_up(status.given_up)] if status and status.given_up and status.failing else []
     found += [f"control loop: {control.control_error}"] if control.control_error else []
     return found
 

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 from dask_elastic.runtime.protocol.calls import Call
 from dask_elastic.runtime.protocol.codec import Payload
 from dask_elastic.runtime.protocol.job_description import (
-    CheckpointDescription,
     ExecutorAssignment,
     JobDescription,
     Recovery,
     ShardMove,
 )
 from dask_elastic.runtime.protocol.job_spec import ComponentSummary, JobOptions
+from dask_elastic.vocab.checkpoint import CheckpointDescription
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from dask_elastic.runtime.protocol.job_status import ENDED, Status
 from dask_elastic.runtime.protocol.reports import EdgeRate, ExecutorReport, InstanceRows, InstanceTime
+from dask_elastic.vocab.checkpoint import CheckpointStatus
 from dask_elastic.vocab.epoch import HandoffProgress
 
 
@@ -31,34 +32,6 @@ class ComponentDescription(NamedTuple):
     operators: tuple[str, ...]
     pushed: bool
     kinds: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class CheckpointDescription:
-    """A checkpoint of a job.
-
-    Parameters
-    ----------
-    number : int
-        Its number.
-    began : float
-        When it began, seconds since the epoch.
-    seconds : float
-        Until all of its parts were durable, or it was given up.
-    nbytes : int
-        Bytes that were written for it.
-    held : float
-        The longest time for which the inputs of an executor had to wait, in seconds.
-    error : str or None
-        Why it was given up; None if it is complete.
-    """
-
-    number: int
-    began: float
-    seconds: float
-    nbytes: int = 0
-    held: float = 0.0
-    error: str | None = None
 
 
 @dataclass(frozen=True)
@@ -162,6 +135,7 @@ class JobDescription:
     handoffs: tuple[HandoffProgress, ...] = ()
     control: ControlView = ControlView()
     silent: tuple[str, ...] = ()
+    checkpoints: CheckpointStatus | None = None
     edges: tuple[EdgeRate, ...] = ()
 
     @property

@@ -19,7 +19,6 @@ from dask_elastic.control.checkpoint_progress import CheckpointProgress
 from dask_elastic.runtime.protocol import checkpoint_calls, job_calls, part_calls
 from dask_elastic.runtime.protocol.calls import HandledCall
 from dask_elastic.runtime.protocol.checkpoint_parts import ExecutorPart
-from dask_elastic.runtime.protocol.job_description import CheckpointDescription
 from dask_elastic.runtime.protocol.job_spec import JobSpec
 from dask_elastic.runtime.protocol.remote_errors import Relayed, load_error
 from dask_elastic.runtime.scheduler.checkpoint_folders import in_thread
@@ -27,6 +26,7 @@ from dask_elastic.runtime.scheduler.job_checkpoints import JobCheckpoints
 from dask_elastic.runtime.scheduler.job_record import JobRecord
 from dask_elastic.runtime.scheduler.job_table import JobTable
 from dask_elastic.runtime.scheduler.worker_calls import WorkerCalls
+from dask_elastic.vocab.checkpoint import CheckpointDescription
 from dask_elastic.vocab.errors import CheckpointError, ElasticError, JobEnded
 from dask_elastic.vocab.identity import ExecutorId
 

@@ -7,7 +7,7 @@ from collections import deque
 
 from dask_elastic.checkpoint.file_ref import FileRef
 from dask_elastic.control.checkpoint_progress import CheckpointProgress
-from dask_elastic.runtime.protocol.job_description import CheckpointDescription
+from dask_elastic.vocab.checkpoint import CheckpointDescription, CheckpointStatus
 
 KEPT_DESCRIPTIONS = 100
 
@@ -38,8 +38,10 @@ class JobCheckpoints:
         The newest checkpoints, oldest first.
     attempts : int
         Restarts since the newest checkpoint became complete.
+    resumed : bool
+        Whether the job began from a checkpoint.
     restarts : int
-        All restarts of this run of the job.
+        All restarts of this run of the job; the resumption counts as one.
     """
 
     def __init__(self, url: str, topology: FileRef, last: int = 0, newest: int = 0):
@@ -52,7 +54,11 @@ class JobCheckpoints:
         self.requested = asyncio.Event()
         self.descriptions: deque[CheckpointDescription] = deque(maxlen=KEPT_DESCRIPTIONS)
         self.attempts = 0
+        self.resumed = False
         self.restarts = 0
+        self._complete: CheckpointDescription | None = None
+        self._given_up: CheckpointDescription | None = None
+        self._given_up_count = 0
         self._settled = asyncio.Event()
         self._ended = asyncio.Event()
         self._error: bytes | None = None
@@ -87,6 +93,28 @@ class JobCheckpoints:
         if description.error is None:
             self.newest = description.number
             self.attempts = 0
+            self._complete = description
+        else:
+            self._given_up = description
+            self._given_up_count += 1
+
+    def status(self, now: float) -> CheckpointStatus:
+        """Return where the job stands with its checkpoints.
+
+        Parameters
+        ----------
+        now : float
+            The time, or when the job ended; seconds since the epoch.
+        """
+        return CheckpointStatus(
+            url=self.url,
+            number=self.newest,
+            age=None if self._complete is None else now - self._complete.began,
+            complete=self._complete,
+            given_up=self._given_up,
+            given_up_count=self._given_up_count,
+            restarts=self.restarts - self.resumed,
+        )
 
     @property
     def failed(self) -> bool:

@@ -15,6 +15,7 @@ from dask_elastic.runtime.protocol.job_spec import STATIC, JobGeneration, JobSpe
 from dask_elastic.runtime.protocol.job_status import ENDED, JobEvent, Status, next_status
 from dask_elastic.runtime.protocol.reports import EdgeRate, PartReport
 from dask_elastic.runtime.scheduler.job_checkpoints import JobCheckpoints
+from dask_elastic.vocab.checkpoint import CheckpointStatus
 from dask_elastic.vocab.column_types import ColumnTypes
 from dask_elastic.vocab.epoch import HandoffProgress
 
@@ -284,6 +285,10 @@ class JobRecord:
         held = [part for part in staged if part.source == source]
         return sum(part.memory for part in held), sum(part.spilled for part in held)
 
+    def checkpoint_status(self) -> CheckpointStatus | None:
+        """Return where the job stands with its checkpoints; None for a job without them."""
+        return None if self.checkpoints is None else self.checkpoints.status(self.ended_at or time.time())
+
     def dead_letters(self) -> dict[str, int]:
         """Return the rows for which user code raised, by operator."""
         dead = Counter(self._letters)
@@ -338,6 +343,7 @@ class JobRecord:
             refused=self.refused + sum(report.refused for report in reports),
             handoffs=tuple(handoffs),
             control=control,
+            checkpoints=self.checkpoint_status(),
             edges=tuple(EdgeRate(*edge, rate) for edge, rate in self.edge_rates().items()),
         )
 

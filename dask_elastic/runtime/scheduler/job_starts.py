@@ -180,7 +180,8 @@ class JobStarts:
         state, generation = await in_thread(open_checkpoints, url, call, self._generation)
         self._generation = max(self._generation, generation)
         record.checkpoints = state
-        state.restarts = 0 if call.resume is None else 1
+        state.resumed = call.resume is not None
+        state.restarts = int(state.resumed)
         plan = CheckpointPlan(url, state.newest, state.restarts)
         record.spec = replace(record.spec, generation=generation, checkpoint=plan)
 

@@ -7,12 +7,12 @@ import logging
 from collections.abc import Callable, Collection
 
 from dask_elastic.runtime.protocol import part_calls
-from dask_elastic.runtime.protocol.job_description import CheckpointDescription
 from dask_elastic.runtime.protocol.job_status import JobEvent
 from dask_elastic.runtime.protocol.remote_errors import Relayed, dump_error, load_error
 from dask_elastic.runtime.scheduler.job_record import JobRecord
 from dask_elastic.runtime.scheduler.job_starts import JobStarts
 from dask_elastic.runtime.scheduler.worker_calls import WorkerCalls
+from dask_elastic.vocab.checkpoint import CheckpointDescription
 from dask_elastic.vocab.errors import ElasticError, NodeLost
 
 logger = logging.getLogger("dask_elastic.scheduler")

@@ -1,0 +1,47 @@
+"""Where a job stands with its checkpoints, as the scheduler keeps it."""
+
+from __future__ import annotations
+
+import pytest
+
+from dask_elastic.checkpoint.file_ref import FileRef
+from dask_elastic.runtime.protocol import codec
+from dask_elastic.runtime.scheduler.job_checkpoints import KEPT_DESCRIPTIONS, JobCheckpoints
+from dask_elastic.vocab.checkpoint import CheckpointDescription, CheckpointStatus
+
+
+@pytest.fixture
+def checkpoints():
+    return JobCheckpoints("/checkpoints", FileRef("topology/1", 10, "ab"))
+
+
+def test_status_has_newest_complete_checkpoint_and_its_age(checkpoints):
+    assert checkpoints.status(1.0) == CheckpointStatus("/checkpoints", 0, None, None, None, 0, 0)
+    taken = CheckpointDescription(1, 100.0, 0.5, 2048, 0.01)
+    checkpoints.completed(taken)
+    assert checkpoints.status(103.0) == CheckpointStatus("/checkpoints", 1, 3.0, taken, None, 0, 0)
+
+
+def test_status_keeps_newest_complete_checkpoint_when_many_are_given_up_after_it(checkpoints):
+    taken = CheckpointDescription(1, 100.0, 0.5)
+    checkpoints.completed(taken)
+    for number in range(2, KEPT_DESCRIPTIONS + 4):
+        checkpoints.completed(CheckpointDescription(number, 100.0 + number, 0.5, error="full"))
+    status = checkpoints.status(300.0)
+    assert (status.number, status.complete, status.age) == (1, taken, 200.0)
+    assert (status.given_up.number, status.given_up_count) == (KEPT_DESCRIPTIONS + 3, KEPT_DESCRIPTIONS + 2)
+    assert status.failing
+    checkpoints.completed(CheckpointDescription(KEPT_DESCRIPTIONS + 4, 290.0, 0.5))
+    assert not checkpoints.status(300.0).failing
+
+
+def test_restarts_leave_out_the_resumption(checkpoints):
+    checkpoints.resumed, checkpoints.restarts = True, 3
+    assert checkpoints.status(0.0).restarts == 2
+
+
+def test_status_survives_the_wire(checkpoints):
+    checkpoints.completed(CheckpointDescription(1, 100.0, 0.5, 2048, 0.01))
+    checkpoints.completed(CheckpointDescription(2, 101.0, 0.5, error="full"))
+    status = checkpoints.status(103.0)
+    assert codec.decode(CheckpointStatus, codec.encode(CheckpointStatus, status)) == status
