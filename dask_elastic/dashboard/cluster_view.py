@@ -11,10 +11,11 @@ from dask_elastic.dashboard.time_series import TimeSeriesStore
 
 if TYPE_CHECKING:
     from dask_elastic.control.history import History, JobHistory
+    from dask_elastic.dashboard.taken_checkpoints import TakenCheckpoints
     from dask_elastic.vocab.epoch import HandoffProgress
     from dask_elastic.vocab.plan import Decision
 
-STATUSES = ("starting", "running", "draining", "finished", "stopped", "failed")
+STATUSES = ("starting", "running", "draining", "restarting", "finished", "stopped", "failed")
 ENDED = frozenset({"finished", "stopped", "failed"})
 
 
@@ -38,6 +39,8 @@ class JobCard:
         Returns, for each executor (operator, number), its cores by node address.
     handoffs : callable
         Returns the progress of the handoff to each source that Spark feeds.
+    checkpoints : callable
+        Returns the checkpoints of the job; None for a job without them.
     recoveries : callable
         Returns, for each executor, how often it recovered from the loss of remote tasks, and p50 and p99 of the seconds
         from the loss to the first row processed after it; None if there was no loss.
@@ -52,6 +55,7 @@ class JobCard:
     error: str | None = None
     cores: Callable[[], Mapping[tuple[str, int], Mapping[str, int]]] = dict
     handoffs: Callable[[], Sequence[HandoffProgress]] = tuple
+    checkpoints: Callable[[], TakenCheckpoints | None] = lambda: None
     recoveries: Callable[[], Mapping[tuple[str, int], tuple[int, float | None, float | None]]] = dict
     flow: Callable[[], JobFlow] = JobFlow
 

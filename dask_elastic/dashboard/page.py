@@ -10,6 +10,7 @@ from bokeh.models import Div, Model, Select
 from distributed.dashboard.components.scheduler import BOKEH_THEME, env
 
 from dask_elastic.dashboard import job_figures
+from dask_elastic.dashboard.checkpoints_table import CheckpointsTable
 from dask_elastic.dashboard.chosen_job import ChosenJob
 from dask_elastic.dashboard.conditions import conditions
 from dask_elastic.dashboard.decisions_table import DecisionsTable
@@ -57,6 +58,7 @@ class ElasticPage:
         self.handoffs = HandoffsTable()
         self.operators = OperatorsTable()
         self.decisions = DecisionsTable()
+        self.checkpoints = CheckpointsTable()
         self.figures = self._make_figures()
         self.update()
 
@@ -85,7 +87,7 @@ class ElasticPage:
         """The models that the template places."""
         tables = [self.overview.root, self.handoffs.root, self.operators.root, self.decisions.root]
         texts = [self.headline.root, self.graph.root, self.workers.root]
-        return [self.welcome, self.select, *tables, *texts, *self.figures]
+        return [self.welcome, self.select, *tables, self.checkpoints.root, *texts, *self.figures]
 
     def update(self) -> None:
         """Show the newest values."""
@@ -97,6 +99,7 @@ class ElasticPage:
         self._show(known=name is not None, measured=job is not None)
         if name is None:
             self.handoffs.update((), live=False)
+            self.checkpoints.update(None)
             return
         decisions = [] if job is None else self._view.decisions(job)
         shown = jobs[name]
@@ -106,6 +109,7 @@ class ElasticPage:
         self.handoffs.update(shown.card.handoffs(), shown.card.live)
         self.operators.update(job)
         self.decisions.update(decisions)
+        self.checkpoints.update(shown.card.checkpoints())
         if job is not None:
             series = self._view.time_series.of(job)
             self._follower.update(series)

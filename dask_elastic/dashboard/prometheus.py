@@ -10,6 +10,8 @@ import dask.config
 from prometheus_client import REGISTRY
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from dask_elastic.dashboard import checkpoint_metrics
+from dask_elastic.dashboard.checkpoint_metrics import add_checkpoints
 from dask_elastic.dashboard.cluster_view import STATUSES
 
 if TYPE_CHECKING:
@@ -48,12 +50,14 @@ GAUGES = {
         "Whether an operator is GIL-bound: more cores on one node do not make it faster",
         OPERATOR,
     ),
+    **checkpoint_metrics.GAUGES,
 }
 COUNTERS = {
     "moves": ("Shard moves of an executor", EXECUTOR),
     "recoveries": ("Lost workers whose remote tasks an executor has replaced", EXECUTOR),
     "dead_letters": ("Rows on which the code of an operator raised", OPERATOR),
     "decisions": ("Decisions about a job, by whether they were carried out", (*JOB, "applied")),
+    **checkpoint_metrics.COUNTERS,
 }
 
 
@@ -160,6 +164,8 @@ def _gather(families: Families, view: ClusterView, decisions: DecisionCounts) ->
             families.add("moves", _labels(name, executor), executor.moves)
         _gather_recoveries(families, card)
         _gather_flow(families, card)
+        if (taken := card.checkpoints()) is not None:
+            add_checkpoints(families.add, name, taken.status, card.live)
         for applied, count in decisions.of(view, job).items():
             families.add("decisions", [name, str(applied).lower()], count)
         # A job that has ended keeps its counters, but has no gauges.

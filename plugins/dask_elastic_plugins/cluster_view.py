@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from dask_elastic.dashboard.cluster_view import ClusterView, JobCard
 from dask_elastic.dashboard.job_flow import InstanceLoad, JobFlow, job_flow
+from dask_elastic.dashboard.taken_checkpoints import TakenCheckpoints
 from dask_elastic.runtime.protocol.remote_errors import load_error
 from dask_elastic.runtime.scheduler.coordinator import Coordinator
 from dask_elastic.runtime.scheduler.job_record import JobRecord
@@ -32,9 +33,15 @@ def _card(record: JobRecord, coordinator: Coordinator) -> JobCard:
         error=None if record.error is None else _text(record.error),
         cores=lambda: _cores(record),
         handoffs=lambda: coordinator.epochs.progress(record),
+        checkpoints=lambda: _checkpoints(record),
         recoveries=lambda: _recoveries(record),
         flow=lambda: _flow(record),
     )
+
+
+def _checkpoints(record: JobRecord) -> TakenCheckpoints | None:
+    status, kept = record.checkpoint_status(), record.checkpoints
+    return None if status is None or kept is None else TakenCheckpoints(status, tuple(kept.descriptions))
 
 
 def _flow(record: JobRecord) -> JobFlow:

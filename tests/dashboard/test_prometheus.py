@@ -13,6 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from dask_elastic.dashboard.cluster_view import JobCard
 from dask_elastic.dashboard.display import Display
 from dask_elastic.dashboard.job_flow import InstanceLoad, job_flow
+from dask_elastic.dashboard.taken_checkpoints import TakenCheckpoints
+from dask_elastic.vocab.checkpoint import CheckpointDescription, CheckpointStatus
 from dask_elastic.vocab.plan import Outlook
 
 Labels = frozenset[tuple[str, str]]
@@ -107,6 +109,34 @@ def test_flow_metrics_have_values_of_reports(flights, metrics):
     assert metrics().keys() == {"jobs", "moves_total", "decisions_total", "dead_letters_total"}
 
 
+def test_checkpoint_metrics_have_values_of_newest_complete_checkpoint(flights, metrics):
+    assert "checkpoint_number" not in metrics()
+    complete = CheckpointDescription(7, began=60.0, seconds=0.25, nbytes=2048, held=0.01)
+    status = CheckpointStatus("/checkpoints", 7, 2.5, complete, None, given_up_count=3, restarts=2)
+    flights.cards["flights"] = replace(flights.cards["flights"], checkpoints=lambda: TakenCheckpoints(status))
+    found = metrics()
+    assert value(found, "checkpoint_number", job="flights") == 7
+    assert value(found, "checkpoint_age_seconds", job="flights") == 2.5
+    assert value(found, "checkpoint_duration_seconds", job="flights") == 0.25
+    assert value(found, "checkpoint_bytes", job="flights") == 2048
+    assert value(found, "checkpoint_held_seconds", job="flights") == 0.01
+    assert value(found, "checkpoints_given_up_total", job="flights") == 3
+    assert value(found, "restarts_total", job="flights") == 2
+    flights.cards["flights"] = replace(flights.cards["flights"], status="finished")
+    assert {name for name in metrics() if "checkpoint" in name or "restart" in name} == {
+        "checkpoints_given_up_total",
+        "restarts_total",
+    }
+
+
+def test_job_without_complete_checkpoint_has_number_0_and_no_age(flights, metrics):
+    status = CheckpointStatus("/checkpoints", 0, None, None, None, 0, 0)
+    flights.cards["flights"] = replace(flights.cards["flights"], checkpoints=lambda: TakenCheckpoints(status))
+    found = metrics()
+    assert value(found, "checkpoint_number", job="flights") == 0
+    assert not found.keys() & {"checkpoint_age_seconds", "checkpoint_bytes"}
+
+
 def test_unknown_values_have_no_sample(known, metrics):
     known.add(known.job({"per_word": [{0: 1}]}, name="words", latency=None, latency_p99=None, latency_target=None))
     found = metrics()
@@ -148,13 +178,15 @@ def test_special_characters_in_job_names_are_escaped(known, metrics):
 def test_every_metric_has_help_text_and_type(flights, get, address):
     families = {family.name: family for family in text_string_to_metric_families(get(f"{address}/metrics"))}
     ours = {name: family for name, family in families.items() if name.startswith("dask_elastic_")}
-    assert len(ours) == 22
+    assert len(ours) == 29
     assert all(family.documentation for family in ours.values())
     assert {name for name, family in ours.items() if family.type == "counter"} == {
         "dask_elastic_moves",
         "dask_elastic_decisions",
         "dask_elastic_dead_letters",
         "dask_elastic_recoveries",
+        "dask_elastic_checkpoints_given_up",
+        "dask_elastic_restarts",
     }
     assert "dask_scheduler_workers" in families
 
