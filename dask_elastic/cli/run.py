@@ -2,39 +2,23 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
-from distributed import Client
 
 from dask_elastic.cli import script as scripts
+from dask_elastic.cli.chosen_client import chosen_client, starts_cluster
 from dask_elastic.cli.command import Command
 from dask_elastic.cli.connection import Connection, connected
-from dask_elastic.cli.local_cluster import kill_workers, local_cluster
-from dask_elastic.cli.script_client import ScriptClient
-from dask_elastic.runtime.client.call import call_scheduler
+from dask_elastic.cli.followed_jobs import interrupted, leave, wait
 from dask_elastic.runtime.client.dashboard_page import dashboard_page
-from dask_elastic.runtime.client.job import POLL_SECONDS
-from dask_elastic.runtime.client.job_view import one_line
-from dask_elastic.runtime.client.progress import Progress
-from dask_elastic.runtime.protocol.job_calls import Describe, Stop, Wait
-from dask_elastic.runtime.protocol.job_status import Status
-from dask_elastic.runtime.protocol.remote_errors import error_text
-from dask_elastic.vocab.errors import UnknownJob
-
-OWN_CLUSTER = ("workers", "threads", "dashboard_address")
 
 
 @click.command(cls=Command, context_settings={"ignore_unknown_options": True})
 @click.argument("script", type=click.Path(exists=True, path_type=Path))
 @click.argument("arguments", metavar="[ARGS]...", nargs=-1, type=click.UNPROCESSED)
-@click.option("--workers", type=click.IntRange(min=1), metavar="N", help="Start a local cluster with N processes.")
-@click.option("--threads", type=click.IntRange(min=1), metavar="N", help="Threads of each worker; each is a core.")
-@click.option("--dashboard-address", metavar="ADDRESS", help="Dashboard address of the local cluster, such as :8787.")
+@starts_cluster
 @click.option("--detach", is_flag=True, help="Do not wait for the jobs; needs a running scheduler.")
 @connected
 @click.pass_context
@@ -63,22 +47,17 @@ def run(
     """
     left: list[str] = []
     try:
-        with scripts.environment(script, arguments), _client(connection, own, detach) as client:
+        with scripts.environment(script, arguments), chosen_client(connection, own, detach) as client:
             page = dashboard_page(client)
             click.echo(f"Dashboard: {page}" if page else "This cluster serves no dashboard.", err=True)
             try:
                 code = scripts.run(script)
-                failures = [] if detach or code else [text for job in client.submitted if (text := _wait(client, job))]
+                failures = [] if detach or code else [text for job in client.submitted if (text := wait(client, job))]
             except KeyboardInterrupt:
-                if client.cluster is not None:
-                    # All that follows is quick; a further Ctrl-C would only break it off with tracebacks.
-                    signal.signal(signal.SIGINT, signal.SIG_IGN)
-                left = _leave(client)
-                if client.cluster is not None:
-                    kill_workers(client.cluster)
+                left = interrupted(client)
                 raise
             if detach or code:
-                _leave(client)
+                leave(client)
     except KeyboardInterrupt:
         if not left:
             click.echo("Interrupted.", err=True)
@@ -86,66 +65,3 @@ def run(
     for text in failures:
         click.echo(f"Error: {text}", err=True)
     ctx.exit(code or bool(failures))
-
-
-@contextmanager
-def _client(connection: Connection, own: dict[str, Any], detach: bool) -> Iterator[ScriptClient]:
-    """Connect to the given scheduler, or start a local cluster."""
-    used = [f"--{name.replace('_', '-')}" for name in OWN_CLUSTER if own[name] is not None]
-    if used and (connection.given or connection.has_tls_options):
-        raise click.UsageError(f"{used[0]} starts a local cluster: do not combine it with --scheduler or --tls-...")
-    if connection.has_tls_options or (not used and connection.known_address()):
-        with connection.client(ScriptClient) as client:
-            yield client
-        return
-    if detach:
-        raise click.UsageError("--detach needs a running scheduler: a local cluster ends with this command")
-    with (
-        local_cluster(
-            n_workers=own["workers"], threads_per_worker=own["threads"], dashboard_address=own["dashboard_address"]
-        ) as cluster,
-        ScriptClient(cluster) as client,
-    ):
-        yield client
-
-
-def _wait(client: Client, name: str) -> str | None:
-    """Wait for a job with a progress line; return the error text, None if the job did not fail."""
-    with Progress() as line:
-        try:
-            described = call_scheduler(client, Describe(name))
-            had_ended = not described.live
-            while described.live:
-                line.show(described)
-                described = call_scheduler(client, Wait(name, POLL_SECONDS))
-        except UnknownJob:
-            return None  # the script called `forget`
-        line.show(described)
-        if not line.shown:
-            line.say(one_line(described))
-    if described.error is not None:
-        return f"job {name!r} failed: {error_text(described.error)}"
-    # A script may stop its own jobs.
-    return f"job {name!r} was stopped" if described.status is Status.STOPPED and not had_ended else None
-
-
-def _leave(client: ScriptClient) -> list[str]:
-    """Stop the unfinished jobs of an own cluster; print what happens to each unfinished job, and return their names."""
-    unfinished: list[str] = []
-    for name in client.submitted:
-        try:
-            described = call_scheduler(client, Describe(name))
-        except UnknownJob:
-            continue  # the script called `forget`
-        if not described.live:
-            continue
-        unfinished.append(name)
-        if client.cluster is not None:
-            call_scheduler(client, Stop(name))
-            click.echo(f"Job {name!r} was stopped with the local cluster of this command.", err=True)
-            continue
-        address = client.scheduler.address
-        click.echo(f"Job {name!r} continues at {address}.", err=True)
-        click.echo(f"  show it:  dask elastic status {name} --scheduler {address}", err=True)
-        click.echo(f"  stop it:  dask elastic stop {name} --scheduler {address}", err=True)
-    return unfinished

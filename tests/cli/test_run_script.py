@@ -168,7 +168,7 @@ def test_ctrl_c_leaves_the_job_running_and_prints_how_to_stop_it(run, script, cl
     if where == "script":
         body += "raise KeyboardInterrupt\n"
     else:
-        monkeypatch.setattr("dask_elastic.cli.run._wait", interrupt)
+        monkeypatch.setattr("dask_elastic.cli.run.wait", interrupt)
     ended = run(script(body))
     assert ended.exit_code == 130
     assert f"Job 'long' continues at {address}" in ended.stderr
