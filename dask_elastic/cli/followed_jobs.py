@@ -19,8 +19,23 @@ from dask_elastic.runtime.protocol.remote_errors import error_text
 from dask_elastic.vocab.errors import UnknownJob
 
 
-def wait(client: Client, name: str) -> str | None:
-    """Wait for a job with a progress line; return the error text, None if the job did not fail."""
+def wait(client: Client, name: str, by_script: bool = False) -> str | None:
+    """Wait for a job with a progress line; return why it did not finish.
+
+    Parameters
+    ----------
+    client : Client
+        The client.
+    name : str
+        The job.
+    by_script : bool
+        Whether a script has run before, which may have stopped the job itself.
+
+    Returns
+    -------
+    str or None
+        The text of an error; None if the job finished, was forgotten, or was stopped by the script.
+    """
     with Progress() as line:
         try:
             described = call_scheduler(client, Describe(name))
@@ -35,8 +50,8 @@ def wait(client: Client, name: str) -> str | None:
             line.say(one_line(described))
     if described.error is not None:
         return f"job {name!r} failed: {error_text(described.error)}"
-    # A script may stop its own jobs.
-    return f"job {name!r} was stopped" if described.status is Status.STOPPED and not had_ended else None
+    by_itself = by_script and had_ended
+    return f"job {name!r} was stopped" if described.status is Status.STOPPED and not by_itself else None
 
 
 def leave(client: ScriptClient) -> list[str]:

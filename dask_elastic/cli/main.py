@@ -12,7 +12,9 @@ COMMANDS = {
     "status": LazyCommand("dask_elastic.cli.status", "status", "Show the jobs of a cluster, or one job in detail."),
     "topology": LazyCommand("dask_elastic.cli.topology", "topology", "Show the graph of a job's operators."),
     "decisions": LazyCommand("dask_elastic.cli.decisions", "decisions", "Show the decisions about a job's cores."),
-    "checkpoints": LazyCommand("dask_elastic.cli.checkpoint", "checkpoints", "Show the checkpoints of a job."),
+    "checkpoints": LazyCommand(
+        "dask_elastic.cli.checkpoints.commands", "checkpoints", "Show the checkpoints of a job."
+    ),
     "state": LazyCommand("dask_elastic.cli.state", "state", "Show or save the state of an operator."),
     "dead-letters": LazyCommand(
         "dask_elastic.cli.dead_letters", "dead_letters", "Show or save the rows on which user code raised."
@@ -20,9 +22,9 @@ COMMANDS = {
     "set-cores": LazyCommand("dask_elastic.cli.set_cores", "set_cores", "Set the cores of an operator's executors."),
     "move": LazyCommand("dask_elastic.cli.move", "move", "Move shards of an executor to another task."),
     "retire": LazyCommand("dask_elastic.cli.retire", "retire", "Drain workers, so that they can be closed."),
-    "checkpoint": LazyCommand("dask_elastic.cli.checkpoint", "checkpoint", "Take a checkpoint of a job now."),
+    "checkpoint": LazyCommand("dask_elastic.cli.checkpoints.commands", "checkpoint", "Take a checkpoint of a job now."),
     "stop": LazyCommand("dask_elastic.cli.stop", "stop", "Stop or drain jobs."),
-    "resume": LazyCommand("dask_elastic.cli.resume", "resume", "Continue a job from its checkpoints."),
+    "resume": LazyCommand("dask_elastic.cli.checkpoints.resume", "resume", "Continue a job from its checkpoints."),
     "plan": LazyCommand("dask_elastic.cli.plan", "plan", "Plan placements and migrations offline, from files."),
     "demo": LazyCommand("dask_elastic.cli.demo.command", "demo", "Compare a static and an elastic job locally."),
 }

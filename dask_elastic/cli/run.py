@@ -52,7 +52,11 @@ def run(
             click.echo(f"Dashboard: {page}" if page else "This cluster serves no dashboard.", err=True)
             try:
                 code = scripts.run(script)
-                failures = [] if detach or code else [text for job in client.submitted if (text := wait(client, job))]
+                failures = (
+                    []
+                    if detach or code
+                    else [text for job in client.submitted if (text := wait(client, job, by_script=True))]
+                )
             except KeyboardInterrupt:
                 left = interrupted(client)
                 raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dask_elastic.cli.checkpoints_view import checkpoint_lines
+from dask_elastic.cli.checkpoints.view import checkpoint_lines
 from dask_elastic.cli.terminal.console_table import Cell, ConsoleTable
 from dask_elastic.cli.terminal.quantities import clock, count, counted, duration, size
 from dask_elastic.runtime.client.job_view import handed_over

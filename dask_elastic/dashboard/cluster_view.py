@@ -11,7 +11,7 @@ from dask_elastic.dashboard.time_series import TimeSeriesStore
 
 if TYPE_CHECKING:
     from dask_elastic.control.history import History, JobHistory
-    from dask_elastic.dashboard.taken_checkpoints import TakenCheckpoints
+    from dask_elastic.dashboard.checkpoints.taken import TakenCheckpoints
     from dask_elastic.vocab.epoch import HandoffProgress
     from dask_elastic.vocab.plan import Decision
 

@@ -10,7 +10,7 @@ from bokeh.models import Div, Model, Select
 from distributed.dashboard.components.scheduler import BOKEH_THEME, env
 
 from dask_elastic.dashboard import job_figures
-from dask_elastic.dashboard.checkpoints_table import CheckpointsTable
+from dask_elastic.dashboard.checkpoints.table import CheckpointsTable
 from dask_elastic.dashboard.chosen_job import ChosenJob
 from dask_elastic.dashboard.conditions import conditions
 from dask_elastic.dashboard.decisions_table import DecisionsTable

@@ -10,8 +10,8 @@ import dask.config
 from prometheus_client import REGISTRY
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from dask_elastic.dashboard import checkpoint_metrics
-from dask_elastic.dashboard.checkpoint_metrics import add_checkpoints
+from dask_elastic.dashboard.checkpoints import metrics as checkpoint_metrics
+from dask_elastic.dashboard.checkpoints.metrics import add_checkpoints
 from dask_elastic.dashboard.cluster_view import STATUSES
 
 if TYPE_CHECKING:

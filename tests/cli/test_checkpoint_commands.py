@@ -11,9 +11,11 @@ import pytest
 
 import dask_elastic as de
 from dask_elastic import aggregate as agg
-from dask_elastic.cli.checkpoints_view import checkpoint_table
+from dask_elastic.cli.checkpoints.view import checkpoint_table
+from dask_elastic.cli.descriptions import descriptions
 from dask_elastic.cli.terminal.console import plain_text
 from dask_elastic.cli.terminal.quantities import clock
+from dask_elastic.runtime.protocol.job_status import Status
 from dask_elastic.vocab.checkpoint import CheckpointDescription
 
 
@@ -56,9 +58,14 @@ def test_checkpoint_is_taken_listed_and_resumed(invoke, address, client, folder,
     wait_until(lambda: again.metrics()["cores"].sum() == 2, "the first measures")
     again.stop()
 
+    def running():
+        return any((job.name, job.status) == ("saved", Status.RUNNING) for job in descriptions(client))
+
     def stop_once_running():
-        wait_until(lambda: saved.status == "running", "the job is resumed")
-        saved.stop()
+        try:
+            wait_until(running, "the job is resumed")
+        finally:
+            saved.stop()
 
     with ThreadPoolExecutor(1) as pool:
         stopped = pool.submit(stop_once_running)
@@ -76,7 +83,7 @@ def test_ctrl_c_leaves_the_resumed_job_running(invoke, address, client, folder, 
     def interrupt(*arguments):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("dask_elastic.cli.resume.wait", interrupt)
+    monkeypatch.setattr("dask_elastic.cli.checkpoints.resume.wait", interrupt)
     ended = invoke("resume", folder, "--scheduler", address)
     assert ended.exit_code == 130
     assert f"Job 'saved' continues at {address}" in ended.stderr

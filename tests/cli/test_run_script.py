@@ -177,7 +177,7 @@ def test_ctrl_c_leaves_the_job_running_and_prints_how_to_stop_it(run, script, cl
     assert de.job("long", client).status == "running"
 
 
-def interrupt(*arguments):
+def interrupt(*arguments, **options):
     raise KeyboardInterrupt
 
 

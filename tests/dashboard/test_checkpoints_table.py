@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from dask_elastic.dashboard.checkpoints_table import SHOWN, CheckpointsTable
+from dask_elastic.dashboard.checkpoints.table import SHOWN, CheckpointsTable
+from dask_elastic.dashboard.checkpoints.taken import TakenCheckpoints
 from dask_elastic.dashboard.page import ElasticPage
-from dask_elastic.dashboard.taken_checkpoints import TakenCheckpoints
 from dask_elastic.vocab.checkpoint import CheckpointDescription, CheckpointStatus
 
 COMPLETE = CheckpointDescription(7, began=60.0, seconds=0.25, nbytes=2048, held=0.01)

@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import click
 
-from dask_elastic.cli.checkpoints_view import checkpoint_table
+from dask_elastic.cli.checkpoints.view import checkpoint_table
 from dask_elastic.cli.command import Command
 from dask_elastic.cli.connection import Connection, connected
 from dask_elastic.cli.job_completion import job_names

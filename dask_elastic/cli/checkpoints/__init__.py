@@ -1,0 +1,1 @@
+"""The commands that take and list checkpoints, and continue jobs from them."""

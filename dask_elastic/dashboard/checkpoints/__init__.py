@@ -1,0 +1,1 @@
+"""Checkpoints on the dashboard: a table on the page, and Prometheus metrics."""
