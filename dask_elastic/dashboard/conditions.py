@@ -11,6 +11,7 @@ from dask_elastic.dashboard.quantities import count, duration, plural
 
 if TYPE_CHECKING:
     from dask_elastic.control.history import JobHistory
+    from dask_elastic.dashboard.checkpoints.taken import TakenCheckpoints
     from dask_elastic.dashboard.cluster_view import JobCard
     from dask_elastic.dashboard.job_flow import JobFlow
 
@@ -70,11 +71,21 @@ def conditions(card: JobCard, job: JobHistory | None, flow: JobFlow, problem: st
             found.append(Condition(BAD, "control failed", text))
         found += _measured(job) if job is not None else []
         found += _bottlenecks(flow)
+        found += _checkpoints(card.checkpoints())
         if card.oversubscribed:
             text = "Oversubscribed: there are more executors than cores, so executors share cores."
             found.append(Condition(WARNING, "oversubscribed", text))
     found += _dead_letters(flow.dead_letters)
     return sorted(found, key=lambda one: SEVERITIES.index(one.severity), reverse=True)
+
+
+def _checkpoints(taken: TakenCheckpoints | None) -> list[Condition]:
+    if taken is None or taken.status.given_up is None or not taken.status.failing:
+        return []
+    failed, newest = taken.status.given_up, taken.status.number
+    back = f"checkpoint {newest}" if newest else "its beginning, as none is complete"
+    text = f"Checkpoint {failed.number} was given up, so a restart would continue from {back}: {failed.error}"
+    return [Condition(WARNING, "checkpoint failed", text)]
 
 
 def misses_target(job: JobHistory) -> bool:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from concurrent.futures import ThreadPoolExecutor
+from urllib.request import urlopen
 
 import numpy as np
 import pyarrow as pa
@@ -34,7 +36,7 @@ def saved(client, folder):
     return de.submit(topology, client, checkpoint=folder, checkpoint_interval="1h")
 
 
-def test_checkpoint_is_taken_listed_and_resumed(invoke, address, client, folder, saved, wait_until):
+def test_checkpoint_is_taken_listed_and_resumed(invoke, address, cluster, client, folder, saved, wait_until):
     none = invoke("checkpoints", "saved", "--scheduler", address)
     assert none.output == "Job 'saved' has taken no checkpoint yet.\n"
     for number in (1, 2):
@@ -47,6 +49,9 @@ def test_checkpoint_is_taken_listed_and_resumed(invoke, address, client, folder,
     assert (newest["number"], newest["error"]) == (2, None)
     status = invoke("status", "saved", "--scheduler", address).stdout
     assert f"Checkpoints in {folder}: checkpoint 2 of " in status
+    url = f"http://127.0.0.1:{cluster.scheduler.http_server.port}/metrics"
+    number = re.compile(r'^dask_elastic_checkpoint_number\{[^}]*job="saved"[^}]*\} 2\.0$', re.MULTILINE)
+    wait_until(lambda: number.search(urlopen(url, timeout=20).read().decode()), "the metric of the job")
     saved.stop()
 
     options = ("--name", "again", "--number", 1, "--cores", "per_key=2", "--detach")

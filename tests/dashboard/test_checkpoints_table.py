@@ -9,12 +9,16 @@ import pytest
 
 from dask_elastic.dashboard.checkpoints.table import SHOWN, CheckpointsTable
 from dask_elastic.dashboard.checkpoints.taken import TakenCheckpoints
+from dask_elastic.dashboard.cluster_view import JobCard
+from dask_elastic.dashboard.conditions import conditions
+from dask_elastic.dashboard.job_flow import JobFlow
 from dask_elastic.dashboard.page import ElasticPage
 from dask_elastic.vocab.checkpoint import CheckpointDescription, CheckpointStatus
 
 COMPLETE = CheckpointDescription(7, began=60.0, seconds=0.25, nbytes=2048, held=0.01)
 FAILED = CheckpointDescription(8, began=61.0, seconds=0.5, error="no <space>")
 STATUS = CheckpointStatus("/<folder>", 7, 2.5, COMPLETE, FAILED, given_up_count=3, restarts=1)
+CARD = JobCard("flights", "running", began=50.0)
 
 
 @pytest.fixture
@@ -46,6 +50,18 @@ def test_table_has_the_newest_of_many_checkpoints(table):
     table.update(TakenCheckpoints(STATUS, taken))
     shown = [int(number) for number in re.findall(r"<tr><td>(\d+)</td>", table.root.text)]
     assert shown == list(range(100, 100 - SHOWN, -1))
+
+
+def test_checkpoint_given_up_after_the_newest_complete_one_is_a_notice():
+    def labels(standing, **changes):
+        card = replace(CARD, checkpoints=lambda: TakenCheckpoints(standing), **changes)
+        return {one.label: one.sentence for one in conditions(card, None, JobFlow())}
+
+    sentence = "Checkpoint 8 was given up, so a restart would continue from checkpoint 7: no <space>"
+    assert labels(STATUS) == {"checkpoint failed": sentence}
+    assert "from its beginning, as none is complete" in labels(replace(STATUS, number=0))["checkpoint failed"]
+    assert labels(replace(STATUS, number=9)) == {}
+    assert labels(STATUS, status="finished") == {}
 
 
 def test_page_shows_the_table_for_jobs_with_checkpoints_only(known):
