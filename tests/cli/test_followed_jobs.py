@@ -1,0 +1,49 @@
+"""What a command says about the jobs that it leaves, for known descriptions."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from dask_elastic.cli.followed_jobs import leave
+from dask_elastic.runtime.protocol.job_calls import Stop
+from dask_elastic.vocab.checkpoint import CheckpointStatus
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """The calls to the scheduler, and the description of the one running job, with which it answers."""
+    calls = []
+    described = SimpleNamespace(live=True, checkpoints=None)
+
+    def answer(client, call):
+        calls.append(call)
+        return described
+
+    monkeypatch.setattr("dask_elastic.cli.followed_jobs.call_scheduler", answer)
+    return SimpleNamespace(calls=calls, described=described)
+
+
+@pytest.mark.parametrize(
+    ("checkpoints", "resumes"),
+    [
+        (None, False),
+        (CheckpointStatus("/folder", 0, None, None, None, 0, 0), False),
+        (CheckpointStatus("/folder", 7, None, None, None, 0, 0), True),
+    ],
+)
+def test_job_stopped_with_own_cluster_can_be_resumed_from_its_checkpoint(asked, capsys, checkpoints, resumes):
+    asked.described.checkpoints = checkpoints
+    assert leave(SimpleNamespace(submitted=["saved"], cluster=object())) == ["saved"]
+    assert asked.calls[-1] == Stop("saved")
+    shown = capsys.readouterr().err
+    assert "Job 'saved' was stopped with the local cluster of this command.\n" in shown
+    assert ("dask elastic resume /folder\n" in shown) == resumes
+
+
+def test_job_on_another_cluster_continues(asked, capsys):
+    client = SimpleNamespace(submitted=["saved"], cluster=None, scheduler=SimpleNamespace(address="tcp://a:1"))
+    assert leave(client) == ["saved"]
+    assert Stop("saved") not in asked.calls
+    assert "Job 'saved' continues at tcp://a:1.\n" in capsys.readouterr().err
