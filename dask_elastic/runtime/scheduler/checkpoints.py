@@ -113,7 +113,9 @@ class Checkpoints:
         while record.live:
             taken = next((taken for taken in state.descriptions if taken.number >= first), None)
             if taken is None:
-                state.requested.set()
+                if state.last < first:
+                    # Once it has begun, another request would take one more.
+                    state.requested.set()
                 await _first_of(state.next_end(), record.ended(), timeout=LONGEST_SECONDS)
             elif taken.error is None:
                 return taken
