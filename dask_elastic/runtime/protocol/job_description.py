@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from dask_elastic.runtime.protocol.job_status import ENDED, Status
-from dask_elastic.runtime.protocol.reports import ExecutorReport, InstanceRows, InstanceTime
+from dask_elastic.runtime.protocol.reports import ExecutorReport, InstanceRows, InstanceTime, StalledCall
 from dask_elastic.vocab.epoch import HandoffProgress
 
 
@@ -101,6 +101,8 @@ class JobDescription:
         The control loop's view.
     silent : tuple of str
         Workers that were left out at the start because they did not answer, and that have not joined since.
+    stalled : tuple of StalledCall
+        Calls of user code that do not return, oldest first.
     """
 
     name: str
@@ -126,6 +128,7 @@ class JobDescription:
     handoffs: tuple[HandoffProgress, ...] = ()
     control: ControlView = ControlView()
     silent: tuple[str, ...] = ()
+    stalled: tuple[StalledCall, ...] = ()
 
     @property
     def live(self) -> bool:

@@ -65,6 +65,8 @@ class JobOptions:
         Seconds between two watermarks of a source, at least.
     idle_timeout : float or None
         Seconds without a row after which an instance of a source is idle and holds no watermark back; None is never.
+    stall_after : float or None
+        Seconds after which a call of user code that has not returned is reported; None is never.
     """
 
     on_error: str
@@ -81,6 +83,7 @@ class JobOptions:
     dry_run: bool
     watermark_interval: float = 0.1
     idle_timeout: float | None = None
+    stall_after: float | None = None
 
 
 @dataclass(frozen=True)

@@ -174,6 +174,33 @@ class InputTypes(NamedTuple):
     first: ColumnTypes
 
 
+class StalledCall(NamedTuple):
+    """A call of user code that does not return.
+
+    Parameters
+    ----------
+    operator : str
+        The operator whose code is called.
+    activity : str
+        What the code does: "read", "process" or "write".
+    node : int
+        The node.
+    since : float
+        When the call began, seconds since the epoch.
+    thread : str
+        The name of the thread.
+    frame : str
+        Where the code is: file, line and function of its innermost frame.
+    """
+
+    operator: str
+    activity: str
+    node: int
+    since: float
+    thread: str
+    frame: str
+
+
 class StagedBytes(NamedTuple):
     """Bytes that an instance of a source for Spark has staged in memory and on disk."""
 
@@ -210,6 +237,8 @@ class PartReport:
         Addresses of nodes to which the connection is lost.
     absolved : int
         The newest number of `Suspects` whose batches have all been processed.
+    stalled : tuple of StalledCall
+        Calls of user code that have lasted for longer than `JobOptions.stall_after`.
     """
 
     complete: bool
@@ -225,6 +254,7 @@ class PartReport:
     refused: int = 0
     lost: tuple[str, ...] = ()
     absolved: int = 0
+    stalled: tuple[StalledCall, ...] = ()
 
 
 class SuspectBatch(NamedTuple):

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from dask_elastic.runtime.protocol.job_description import ComponentDescription, ControlView, JobDescription
 from dask_elastic.runtime.protocol.job_spec import STATIC, JobGeneration, JobSpec
 from dask_elastic.runtime.protocol.job_status import ENDED, JobEvent, Status, next_status
-from dask_elastic.runtime.protocol.reports import PartReport
+from dask_elastic.runtime.protocol.reports import PartReport, StalledCall
 from dask_elastic.vocab.column_types import ColumnTypes
 from dask_elastic.vocab.epoch import HandoffProgress
 
@@ -242,6 +242,11 @@ class JobRecord:
         held = [part for part in staged if part.source == source]
         return sum(part.memory for part in held), sum(part.spilled for part in held)
 
+    def stalled(self) -> tuple[StalledCall, ...]:
+        """Return the calls of user code that do not return, oldest first; none of a job that has ended."""
+        found = [call for received in self.reports.values() for call in received.report.stalled]
+        return tuple(sorted(found, key=lambda call: call.since)) if self.live else ()
+
     def description(self, handoffs: Iterable[HandoffProgress], control: ControlView) -> JobDescription:
         """Return the description of the job for clients.
 
@@ -283,4 +288,5 @@ class JobRecord:
             refused=self.refused + sum(report.refused for report in reports),
             handoffs=tuple(handoffs),
             control=control,
+            stalled=self.stalled(),
         )

@@ -49,6 +49,7 @@ def part_report(job_part: JobPart) -> PartReport:
         refused=job_part.messages_refused,
         lost=tuple(sorted(job_part.members.lost)),
         absolved=job_part.suspects_cleared,
+        stalled=job_part.threads.user_calls.longer_than(job_part.spec.options.stall_after, job_part.spec.node),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -128,7 +128,8 @@ class SinkThread:
     def _run(self) -> None:
         complete = False
         with self._explained():
-            self._writer = self.sink.open(self._context)
+            with self._watched():
+                self._writer = self.sink.open(self._context)
             try:
                 complete = self._write_all(self._writer)
             finally:
@@ -160,7 +161,8 @@ class SinkThread:
                     self.inputs.advance(item)
                 case Batch():
                     self._write(writer, [Waiting(origin, item, nbytes), *self._more(item.rows)])
-        writer.close()
+        with self._watched():
+            writer.close()
         return True
 
     def _more(self, rows: pa.RecordBatch) -> list[Waiting]:
@@ -179,13 +181,21 @@ class SinkThread:
     def _write(self, writer: SinkWriter, waiting: list[Waiting]) -> None:
         batches = [part.item.rows for part in waiting if isinstance(part.item, Batch)]
         rows = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
-        _, busy = TURNS.run(self._brief_work, rows.num_rows, lambda: writer.write(rows))
+        _, busy = TURNS.run(self._brief_work, rows.num_rows, lambda: self._write_rows(writer, rows))
         self.rows += rows.num_rows
         most = self._limit()
         self._cost.add(rows.num_rows, busy)
         self._batch_cost.add(rows.num_rows, busy)
         for part in waiting:
             self.exchange.release(part.origin, self.identity, part.nbytes, rows.num_rows < most)
+
+    def _write_rows(self, writer: SinkWriter, rows: pa.RecordBatch) -> None:
+        with self._watched():
+            writer.write(rows)
+
+    def _watched(self) -> AbstractContextManager[None]:
+        """Note how long code of the sink runs."""
+        return self.threads.user_calls.running(self.identity.component, "write")
 
     def _limit(self) -> int:
         """Return the most rows that are written at once."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import pyarrow as pa
 
@@ -281,16 +282,28 @@ class SourceThread:
             instances=self.instances,
             mailbox=iter(self.mailbox) if self.source.pushed else None,
             stopping=self._stop.is_set,
-            queue=lambda name: self._read_queue(name, self._stop.is_set),
+            queue=lambda name: self.threads.user_calls.awaited(self._read_queue(name, self._stop.is_set)),
         )
         try:
-            for rows, _ in self.source.read(context):
+            for rows, _ in self._watched(iter(self.source.read(context))):
                 yield rows
         except (ElasticError, Aborted, GeneratorExit):
             raise
         except Exception as error:
             name = self.identity.component
             raise SourceError(f"source {name!r} could not be read: {type(error).__name__}: {error}") from error
+
+    def _watched(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """Yield what a source reads, and note how long each read takes, unless it waits for rows of ours."""
+        if self.source.pushed:
+            yield from batches
+            return
+        while True:
+            with self.threads.user_calls.running(self.identity.component, "read"):
+                item = next(batches, None)
+            if item is None:
+                return
+            yield item
 
 
 def _concatenated(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
