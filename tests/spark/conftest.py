@@ -11,7 +11,7 @@ from distributed import Client, LocalCluster
 from pyspark.sql import SparkSession
 
 import dask_elastic as de
-from dask_elastic.spark.session import session
+from dask_elastic.spark.spark_session import session
 
 SMALL = {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2", "spark.default.parallelism": "2"}
 

@@ -15,14 +15,14 @@ from pyspark.errors import PySparkException
 
 from dask_elastic.spark.dask_access import access, grant_access
 from dask_elastic.spark.failure import SparkFailed, cause, innermost, spark_errors
-from dask_elastic.spark.session import session
+from dask_elastic.spark.spark_session import session
 
 ROOT = Path(__file__).parents[2]
 
 PROGRAM = """
 import os, sys
 from dask_elastic.spark.failure import SparkFailed, spark_errors
-from dask_elastic.spark.session import session
+from dask_elastic.spark.spark_session import session
 
 names = ["JAVA_HOME", "SPARK_LOCAL_IP", "PYSPARK_PYTHON"]
 before = [os.environ.get(name) for name in names]

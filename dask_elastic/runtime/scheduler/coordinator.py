@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -14,7 +15,7 @@ from dask_elastic.runtime.protocol.calls import HandledCall, Handler, Version, h
 from dask_elastic.runtime.protocol.job_description import JobDescription
 from dask_elastic.runtime.protocol.job_status import JobEvent
 from dask_elastic.runtime.scheduler.checkpoints import Checkpoints
-from dask_elastic.runtime.scheduler.control_driver import ControlDriver
+from dask_elastic.runtime.scheduler.control_driver import TOPIC, ControlDriver
 from dask_elastic.runtime.scheduler.core_changes import CoreChanges
 from dask_elastic.runtime.scheduler.epoch_commits import EpochCommits
 from dask_elastic.runtime.scheduler.heartbeats import Heartbeats
@@ -72,7 +73,14 @@ class Coordinator:
         self.starts = JobStarts(self.workers, self.jobs, self.calls)
         self.checkpoints = Checkpoints(self.jobs, self.calls)
         self.restarts = Restarts(self.starts, self.calls, self._runs)
-        self.health = JobHealth(self.jobs, self.calls, self.membership, self.controller.look_soon, self.restarts)
+        self.health = JobHealth(
+            self.jobs,
+            self.calls,
+            self.membership,
+            self.controller.look_soon,
+            self.restarts,
+            functools.partial(scheduler.log_event, TOPIC),
+        )
         self.heartbeats = Heartbeats(self.jobs, self.calls, worker, self.health.hung)
         self.queries = JobQueries(self.jobs, self.calls)
         self.epochs = EpochCommits(scheduler, self.jobs, self.calls, self.health.fail)

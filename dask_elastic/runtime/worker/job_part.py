@@ -12,7 +12,7 @@ from dask_elastic.executor import events
 from dask_elastic.executor.control_records.inputs import Inputs, timed_components
 from dask_elastic.executor.control_records.source_clock import SourceClock
 from dask_elastic.executor.emitter import Emitter
-from dask_elastic.executor.error_policy import ErrorPolicy
+from dask_elastic.executor.error_policy import ErrorPolicy, OnError
 from dask_elastic.executor.executor import ElasticExecutor
 from dask_elastic.executor.limits import ExecutorLimits
 from dask_elastic.executor.measures import ExecutorMeasure
@@ -41,6 +41,7 @@ from dask_elastic.runtime.worker.part_checkpoints import PartCheckpoints
 from dask_elastic.runtime.worker.remote_threads import RemoteThreads
 from dask_elastic.runtime.worker.sink_thread import CheckpointEvent, SinkThread
 from dask_elastic.runtime.worker.source_thread import SourceThread
+from dask_elastic.runtime.worker.user_calls import WatchedErrorPolicy
 from dask_elastic.state.store import KeyedStore
 from dask_elastic.topology.component import Component
 from dask_elastic.topology.operators import Compute, SinkOperator, SourceOperator
@@ -240,7 +241,8 @@ class JobPart:
         return [instance for instance in instances if instance.component in self._timed]
 
     def _error_policy(self) -> ErrorPolicy:
-        return ErrorPolicy("skip" if self.spec.options.on_error == "skip" else "fail", self.dead_letters.add)
+        on_error: OnError = "skip" if self.spec.options.on_error == "skip" else "fail"
+        return WatchedErrorPolicy(on_error, self.dead_letters.add, self.threads.user_calls)
 
     def _processor(self, component: Component, task: int, store: KeyedStore, home: int) -> Processor:
         processor = Processor(component, task, store, self._spaces, self._error_policy(), home)

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -377,11 +377,12 @@ class SourceThread:
             offset=self._start.offset,
             mailbox=iter(self.mailbox) if self.source.pushed else None,
             stopping=self._stop.is_set,
-            queue=lambda name: self._read_queue(name, self._stop.is_set),
+            queue=lambda name: self.threads.user_calls.awaited(self._read_queue(name, self._stop.is_set)),
             client=self._client,
         )
         try:
-            for rows, offset in without_first(self.source.read(context), self._start.skip):
+            read = self._watched(iter(self.source.read(context)))
+            for rows, offset in without_first(read, self._start.skip):
                 self._positions.read(rows.num_rows, offset)
                 yield rows
         except (ElasticError, Aborted, GeneratorExit):
@@ -389,6 +390,18 @@ class SourceThread:
         except Exception as error:
             name = self.identity.component
             raise SourceError(f"source {name!r} could not be read: {type(error).__name__}: {error}") from error
+
+    def _watched(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """Yield what a source reads, and note how long each read takes, unless it waits for rows of ours."""
+        if self.source.pushed:
+            yield from batches
+            return
+        while True:
+            with self.threads.user_calls.running(self.identity.component, "read"):
+                item = next(batches, None)
+            if item is None:
+                return
+            yield item
 
 
 def _concatenated(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
