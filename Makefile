@@ -7,20 +7,20 @@ SOURCES := dask_elastic plugins
 CHECKED := $(wildcard dask_elastic plugins tests examples benchmarks docs)
 # The demonstration has its own target; files with a leading underscore are modules of others.
 EXAMPLES := $(sort $(filter-out examples/demo.py examples/_%,$(wildcard examples/*.py)))
-# Tests without processes run in parallel; tests with processes and timeouts run one after the other.
-PURE := $(wildcard $(addprefix tests/,control executor house meters migration model papers planning routing simulator \
-	state testing topology windows))
-PROCESSES := $(filter-out $(PURE),$(patsubst %/,%,$(wildcard tests/*/)))
+# Tests whose clusters and Spark sessions are processes. Long ones come first, so that no process waits at the end.
+PROCESSES := $(wildcard $(addprefix tests/,spark docs cluster cli dashboard))
+PURE := $(filter-out $(PROCESSES),$(patsubst %/,%,$(wildcard tests/*/)))
 BENCHMARKS := $(sort $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py)))
+
+# Tests start many processes: without compiled files, each of them would compile what it imports.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: test lint format types examples pytest soak demo bench docs clean
 .DEFAULT_GOAL := test
 
 # Pytest runs last, so that its summary is the end of the output.
 test:
-	@$(MAKE) --no-print-directory lint
-	@$(MAKE) --no-print-directory types
-	@$(MAKE) --no-print-directory examples
+	@$(MAKE) --no-print-directory --jobs 2 lint types examples
 	@$(MAKE) --no-print-directory pytest
 
 lint: $(VENV)/.test
@@ -34,8 +34,8 @@ examples: $(VENV)/.test
 	@set -e; for example in $(EXAMPLES); do echo "== $$example"; $(BIN)/python $$example; done
 
 pytest: $(VENV)/.test
-	@$(BIN)/python -m pytest --numprocesses 2 --dist worksteal $(PURE)
-	@$(BIN)/python -m pytest $(PROCESSES) dask_elastic
+	@$(BIN)/python -m pytest --numprocesses 2 --dist worksteal $(PURE) dask_elastic
+	@$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup $(PROCESSES)
 
 # Simulated jobs under faults, with other seeds than the tests: make soak SECONDS=3600
 SECONDS ?= 600

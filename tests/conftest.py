@@ -21,11 +21,26 @@ sys.path.pop(0)
 
 os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "spark" / "conf"))
 
+# On a busy machine, a worker that lives sends no heartbeat for seconds. Tests of lost workers set a shorter timeout.
+os.environ.setdefault("DASK_ELASTIC__HEARTBEAT_TIMEOUT", "60s")
+
 # A test that takes long, because the machine is slow or busy, does not fail.
 settings.register_profile("any speed", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any speed")
 
 REAL_DATA = Path(__file__).parents[2] / "shared" / "data"
+
+COSTLY = {"cluster", "spark", "built"}
+"""Fixtures that start processes and that several tests share."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let tests of a folder that share a costly fixture run in one process of pytest-xdist, and others in any."""
+    for item in items:
+        if COSTLY.intersection(getattr(item, "fixturenames", ())):
+            folder = item.path.relative_to(Path(__file__).parent).parts[0]
+            item.add_marker(pytest.mark.xdist_group(folder))
+
 
 WORK_STEPS = 1_500
 USUAL_SECONDS = 0.001

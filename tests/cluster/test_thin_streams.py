@@ -108,7 +108,7 @@ def test_backlog_of_thin_stream_is_processed_in_large_batches(small_cluster, wai
         wait_until(lambda: time.time() > due, "all rows of the backlog are due")
         before = {name: len(sizes(tmp_path / name)) for name in LOGIC}
         gate.touch()
-        job.wait(timeout=90, progress=False)
+        job.wait(timeout=100, progress=False)
         found = {name: sizes(tmp_path / name)[before[name] :] for name in LOGIC}
         assert {name: sum(rows) for name, rows in found.items()} == dict.fromkeys(LOGIC, BACKLOG_ROWS)
         assert {name: np.mean(rows) for name, rows in found.items() if np.mean(rows) < LEAST_MEAN_ROWS} == {}
