@@ -30,6 +30,8 @@ lint: $(VENV)/.test
 types: $(VENV)/.test
 	$(BIN)/mypy $(SOURCES)
 
+# As in tests: on a busy machine, a worker that lives may send no heartbeat for seconds.
+examples: export DASK_ELASTIC__HEARTBEAT_TIMEOUT := 60s
 examples: $(VENV)/.test
 	@set -e; for example in $(EXAMPLES); do echo "== $$example"; $(BIN)/python $$example; done
 
