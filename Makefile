@@ -63,9 +63,9 @@ $(VENV)/.python:
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-# Installed again only when pyproject.toml has changed.
+# Installed again only when pyproject.toml has changed. Only imported files get compiled, which are few of those of Spark.
 $(VENV)/.test: $(VENV)/.python pyproject.toml
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --editable '.[test]'
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.python pyproject.toml
