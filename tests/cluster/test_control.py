@@ -102,9 +102,11 @@ def test_cores_follow_load_and_state_stays_exact(client, data_path, wait_until, 
     orders = pq.read_table(path, columns=["stock_id", "quantity"]).slice(0, 30_000)
     keys = orders["stock_id"].cast(pa.string()).combine_chunks().dictionary_encode().indices
     rows = pa.table({"k": keys.cast(pa.int64()), "v": orders["quantity"].cast(pa.int64())})
+    # Enough rows for minutes of the peak, and a low load before and after it: other programs may keep the cores busy.
+    rows = pa.concat_tables([rows] * 10).combine_chunks()
     peak = tmp_path / "peak"
-    source = de.sources.Iterable(paced(rows, lambda: 1_000 if peak.exists() else 200))
-    job = let_loose(de.submit(summing(source, "load"), client, cores={"summed": 1}))
+    source = de.sources.Iterable(paced(rows, lambda: 1_000 if peak.exists() else 100))
+    job = let_loose(de.submit(summing(source, "load"), client, cores={"summed": 1}, latency_target="100ms"))
     wait_until(lambda: processed(job) > 100, "rows flow")
     peak.touch()
     wait_until(lambda: cores(job) >= 3, "the rising load gets cores")
@@ -117,7 +119,7 @@ def test_cores_follow_load_and_state_stays_exact(client, data_path, wait_until, 
     assert {"sojourn", "customer_rows", "throughput", "bytes_in", "bytes_out", "bound"} <= set(metrics)
     assert decisions["applied"].any()
     first = decisions[decisions["applied"]].iloc[0]
-    assert first["target"] == 0.05
+    assert first["target"] == 0.1
     assert first["reason"]
     [change] = first["changes"]
     assert change["executor"] == "summed[0]"
