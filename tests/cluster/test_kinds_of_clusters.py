@@ -76,7 +76,7 @@ def test_simultaneous_submits_to_fresh_cluster_share_channels(small_cluster):
                 pool.submit(de.submit, counting(source, executors=3), client, name=f"job-{number}")
                 for number in range(4)
             ]
-            jobs = [submit.result(30) for submit in submits]
+            jobs = [submit.result(100) for submit in submits]
         nodes = [worker.plugins["dask-elastic-worker"].runtime for worker in cluster.workers.values()]
         assert [len(node.channels._readers) for node in nodes] == [2, 2, 2]
         for job in jobs:

@@ -28,7 +28,7 @@ def spark() -> Iterator[SparkSession]:
 def wait_until() -> Callable[..., Any]:
     """Return a function that waits until a condition is true, and fails after a timeout."""
 
-    def wait(condition: Callable[[], Any], what: str, timeout: float = 60) -> Any:
+    def wait(condition: Callable[[], Any], what: str, timeout: float = 240) -> Any:
         deadline = time.monotonic() + timeout
         while not (answer := condition()):
             assert time.monotonic() < deadline, f"not within {timeout} s: {what}"

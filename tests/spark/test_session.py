@@ -63,7 +63,7 @@ def path_without_java(directory: Path) -> str:
     return str(directory)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("java", ["as it is", "not installed"])
 def test_session_starts_and_prints_only_its_versions(java, tmp_path):
     environment = {
@@ -74,7 +74,7 @@ def test_session_starts_and_prints_only_its_versions(java, tmp_path):
         environment["PATH"] = path_without_java(tmp_path / "bin")
         environment.pop("JAVA_HOME", None)
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=280
+        [sys.executable, "-c", PROGRAM], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=580
     )
     assert done.returncode == 0, done.stderr
     *failure, version = done.stdout.splitlines()
