@@ -76,8 +76,9 @@ class SourceThread:
         ``client()`` connects a client to the cluster.
     finished : callable
         Called when the last row is delivered.
-    reached : callable
-        Called with the number of a checkpoint, the instance, and the position at which it has sent the barrier.
+    reached : callable or None
+        In a job with checkpoints: called with the number of a checkpoint, the instance, and the position at which it
+        has sent the barrier.
     start : SourcePosition
         Where to begin.
     """
@@ -95,7 +96,7 @@ class SourceThread:
         read_queue: Callable[[str, Callable[[], bool]], Iterator[pa.RecordBatch]],
         client: Callable[[], Client],
         finished: Callable[[ExecutorId], None],
-        reached: Callable[[int, ExecutorId, SourcePosition], None],
+        reached: Callable[[int, ExecutorId, SourcePosition], None] | None,
         start: SourcePosition,
     ):
         self.identity = identity
@@ -161,7 +162,7 @@ class SourceThread:
                 self._woken.set()
                 self._read_ahead.poke()
                 return
-        self._reached(checkpoint, self.identity, SourcePosition(ended=True))
+        self._note_reached(checkpoint, SourcePosition(ended=True))
 
     def _pass_barrier(self) -> None:
         """Send the barrier that is due, if any; what is sent later is behind it."""
@@ -172,7 +173,11 @@ class SourceThread:
         if checkpoint is not None:
             self.exchange.emit_barrier(Barrier(self.identity, checkpoint))
             newest = None if self.clock is None else self.clock.newest
-            self._reached(checkpoint, self.identity, replace(self._positions.sent(self.rows), event_time=newest))
+            self._note_reached(checkpoint, replace(self._positions.sent(self.rows), event_time=newest))
+
+    def _note_reached(self, checkpoint: int, position: SourcePosition) -> None:
+        assert self._reached is not None, "checkpoints begin in jobs that take them"
+        self._reached(checkpoint, self.identity, position)
 
     def _end(self) -> None:
         """Tell the next receivers that the last row is delivered; a barrier behind it is not needed."""
@@ -180,7 +185,7 @@ class SourceThread:
         with self._checkpointing:
             checkpoint, self._ended = self._checkpoint, True
         if checkpoint is not None:
-            self._reached(checkpoint, self.identity, SourcePosition(ended=True))
+            self._note_reached(checkpoint, SourcePosition(ended=True))
 
     def abort(self) -> None:
         """Wake the threads, so that they see that the job has ended."""
