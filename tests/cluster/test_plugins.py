@@ -80,10 +80,10 @@ def command_line(tmp_path):
         process.send_signal(signal.SIGINT)
     for process in started:
         try:
-            process.wait(100)
+            process.wait(10)
         except subprocess.TimeoutExpired:
             process.kill()
-            process.wait(100)
+            process.wait(10)
     log.close()
 
 
