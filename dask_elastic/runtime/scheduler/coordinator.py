@@ -13,7 +13,7 @@ from dask_elastic.runtime.config.worker_options import WorkerOptions, worker_opt
 from dask_elastic.runtime.protocol import job_calls, part_calls
 from dask_elastic.runtime.protocol.calls import HandledCall, Handler, Version, handlers_of
 from dask_elastic.runtime.protocol.job_description import JobDescription
-from dask_elastic.runtime.protocol.job_status import JobEvent
+from dask_elastic.runtime.protocol.job_status import JobEvent, Status
 from dask_elastic.runtime.scheduler.checkpoints import Checkpoints
 from dask_elastic.runtime.scheduler.control_driver import TOPIC, ControlDriver
 from dask_elastic.runtime.scheduler.core_changes import CoreChanges
@@ -206,7 +206,7 @@ class Coordinator:
         record.change(JobEvent.DRAIN_REQUESTED)
         record.draining = True
         self.epochs.close_all(record)
-        if not record.halted:
+        if record.status is not Status.RESTARTING:
             await self.calls.all(record, part_calls.Drain(*record.generation_id))
 
     async def stop(self, call: job_calls.Stop) -> None:
@@ -217,6 +217,10 @@ class Coordinator:
         if record.live:
             record.change(JobEvent.STOP_REQUESTED)
             await self.calls.tell(record, part_calls.End(*record.generation_id))
+        if record.checkpoints is not None:
+            # A manifest that is being written would appear later.
+            async with record.checkpoints.publishing:
+                pass
 
     async def forget(self, call: job_calls.Forget) -> None:
         """End a job at once and free its state."""

@@ -141,10 +141,14 @@ class JobHealth:
 
     async def _finish(self, record: JobRecord) -> None:
         """Get the last reports and end the parts: a node with remote tasks only reported before these had ended."""
+        generation = record.spec.generation
         try:
             reports = await self.calls.by_node(record, part_calls.Report(*record.generation_id))
         except (ElasticError, Relayed) as error:
-            self._failed_part(record, dump_error(error))
+            if record.runs(generation):
+                self._failed_part(record, dump_error(error))
+            return
+        if not record.runs(generation):
             return
         for node, report in reports.items():
             record.receive(node, report)
@@ -180,7 +184,11 @@ class JobHealth:
             self.spawn(self._restart(record, loss))
 
     async def _restart(self, record: JobRecord, loss: NodeLost, lost: Collection[str] = ()) -> None:
-        error = await self.restarts.restart(record, loss, lost)
+        error: Exception | None
+        try:
+            error = await self.restarts.restart(record, loss, lost)
+        except Exception as failure:  # becomes the job's error: it would otherwise restart for ever
+            error = failure
         if error is not None:
             self.fail(record, dump_error(error))
 

@@ -238,6 +238,7 @@ class JobRecord:
         for received in self.reports.values():
             self._letters.update(received.report.dead_letters)
             self.refused += received.report.refused
+        self.reports = {}
 
     def begin_generation(self, spec: JobSpec, oversubscribed: bool) -> None:
         """Take the next generation of the job, after `halt`."""

@@ -128,6 +128,8 @@ class Handlers:
 
     async def forget(self, call: part_calls.Forget) -> tuple[str, ...]:
         """Stop at once and free everything; a later generation or incarnation goes on."""
+        if call.incarnation is None:
+            self.node.refuse(call.job, call.generation)
         if not self._hosts(call):
             return ()
         job_part = self.node.job_parts[call.job]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -16,12 +18,15 @@ from dask_elastic.executor.primary_state import PrimaryState
 from dask_elastic.runtime.protocol.calls import Ask
 from dask_elastic.runtime.protocol.checkpoint_parts import SourcePosition
 from dask_elastic.runtime.protocol.job_spec import CheckpointPlan, JobSpec
+from dask_elastic.runtime.transport.credit import Aborted
 from dask_elastic.runtime.worker.checkpoint_keeper import CheckpointKeeper, Recovered
 from dask_elastic.runtime.worker.executor_threads import ExecutorThreads
 from dask_elastic.runtime.worker.job_threads import JobThreads
 from dask_elastic.runtime.worker.sink_thread import CheckpointEvent, SinkThread
 from dask_elastic.runtime.worker.source_thread import SourceThread
 from dask_elastic.vocab.identity import ExecutorId
+
+logger = logging.getLogger("dask_elastic.checkpoint")
 
 
 class Instances(Protocol):
@@ -30,6 +35,10 @@ class Instances(Protocol):
     sources: dict[ExecutorId, SourceThread]
     homes: dict[ExecutorId, ExecutorThreads]
     sinks: dict[ExecutorId, SinkThread]
+
+    def fail(self, error: BaseException) -> None:
+        """End the job everywhere because of an error."""
+        ...
 
 
 class PartCheckpoints:
@@ -75,15 +84,17 @@ class PartCheckpoints:
         """Begin a checkpoint: sources send its barrier, and receivers await it."""
         for sink in self._here.sinks.values():
             sink.tell(CheckpointEvent.BEGUN, number)
-        for home in self._here.homes.values():
-            home.begin_checkpoint(number)
+        with self._guarded():
+            for home in self._here.homes.values():
+                home.begin_checkpoint(number)
         for source in self._here.sources.values():
             source.begin_checkpoint(number)
 
     def abandon(self, number: int) -> None:
         """Give up a checkpoint."""
-        for home in self._here.homes.values():
-            home.abandon_checkpoint(number)
+        with self._guarded():
+            for home in self._here.homes.values():
+                home.abandon_checkpoint(number)
         for sink in self._here.sinks.values():
             sink.tell(CheckpointEvent.ABANDONED, number)
 
@@ -91,6 +102,16 @@ class PartCheckpoints:
         """Have the sinks commit what they have prepared for a checkpoint, which is complete."""
         for sink in self._here.sinks.values():
             sink.tell(CheckpointEvent.COMPLETE, number)
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """Fail the job if handling what was held raises: the calling thread may run tasks."""
+        try:
+            yield
+        except Aborted:
+            logger.debug("job %r has ended", self._spec.job)
+        except Exception as error:  # becomes the job's error, as in the task's own thread
+            self._here.fail(error)
 
     @property
     def restores(self) -> bool:

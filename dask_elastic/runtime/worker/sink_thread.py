@@ -136,7 +136,7 @@ class SinkThread:
     def offer(self, origin: ExecutorId, batch: Batch, nbytes: int, may_wait: bool = True) -> None:
         """Take a batch; a caller that may wait writes it itself, if the sink is idle and such writes are short."""
         is_short = may_wait and self._cost.allows(batch.rows.num_rows, INLINE_SECONDS)
-        waits = self._failed or not is_short or self._alignment.checkpoint is not None
+        waits = self._failed or not is_short or self._alignment.is_active
         if waits or not self._waiting.begin_turn():
             self._waiting.put(Waiting(origin, batch, nbytes))
             return
@@ -301,7 +301,7 @@ class SinkThread:
             joined += waiting.item.rows.num_rows
             return joined <= most and bool(waiting.item.rows.schema.equals(rows.schema))
 
-        if self._alignment.checkpoint is not None:
+        if self._alignment.is_active:
             return []
         return [waiting for waiting in self._waiting.take_while(fits) if isinstance(waiting, Waiting)]
 

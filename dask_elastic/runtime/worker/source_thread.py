@@ -162,7 +162,7 @@ class SourceThread:
                 self._woken.set()
                 self._read_ahead.poke()
                 return
-        self._note_reached(checkpoint, SourcePosition(ended=True))
+        self._note_reached(checkpoint, self._last_position())
 
     def _pass_barrier(self) -> None:
         """Send the barrier that is due, if any; what is sent later is behind it."""
@@ -172,8 +172,17 @@ class SourceThread:
             checkpoint, self._checkpoint = self._checkpoint, None
         if checkpoint is not None:
             self.exchange.emit_barrier(Barrier(self.identity, checkpoint))
-            newest = None if self.clock is None else self.clock.newest
-            self._note_reached(checkpoint, replace(self._positions.sent(self.rows), event_time=newest))
+            self._note_reached(checkpoint, self._position())
+
+    def _position(self) -> SourcePosition:
+        newest = None if self.clock is None else self.clock.newest
+        position = replace(self._positions.sent(self.rows), event_time=newest)
+        # What a source that cannot rewind yields after a restart are other rows: none of them is to be skipped.
+        return position if self.source.replayable else replace(position, skip=0)
+
+    def _last_position(self) -> SourcePosition:
+        """Return the position at the end; an instance that was stopped has not read everything."""
+        return self._position() if self._stop.is_set() else SourcePosition(ended=True)
 
     def _note_reached(self, checkpoint: int, position: SourcePosition) -> None:
         assert self._reached is not None, "checkpoints begin in jobs that take them"
@@ -185,7 +194,7 @@ class SourceThread:
         with self._checkpointing:
             checkpoint, self._ended = self._checkpoint, True
         if checkpoint is not None:
-            self._note_reached(checkpoint, SourcePosition(ended=True))
+            self._note_reached(checkpoint, self._last_position())
 
     def abort(self) -> None:
         """Wake the threads, so that they see that the job has ended."""
@@ -388,7 +397,8 @@ class SourceThread:
         try:
             read = self._watched(iter(self.source.read(context)))
             for rows, offset in without_first(read, self._start.skip):
-                self._positions.read(rows.num_rows, offset)
+                if self._reached is not None:
+                    self._positions.read(rows.num_rows, offset)
                 yield rows
         except (ElasticError, Aborted, GeneratorExit):
             raise
