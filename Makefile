@@ -7,20 +7,20 @@ SOURCES := dask_elastic plugins
 CHECKED := $(wildcard dask_elastic plugins tests examples benchmarks docs)
 # The demonstration has its own target; files with a leading underscore are modules of others.
 EXAMPLES := $(sort $(filter-out examples/demo.py examples/_%,$(wildcard examples/*.py)))
-# Tests without processes run in parallel; tests with processes and timeouts run one after the other.
-PURE := $(wildcard $(addprefix tests/,checkpoint control executor house meters migration model papers planning routing \
-	simulator state testing topology windows))
-PROCESSES := $(filter-out $(PURE),$(patsubst %/,%,$(wildcard tests/*/)))
+# Tests whose clusters and Spark sessions are processes. Long ones come first, so that no process waits at the end.
+PROCESSES := $(wildcard $(addprefix tests/,spark docs cluster notebooks cli dashboard))
+PURE := $(filter-out $(PROCESSES),$(patsubst %/,%,$(wildcard tests/*/)))
 BENCHMARKS := $(sort $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py)))
+
+# Tests start many processes: without compiled files, each of them would compile what it imports.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: test lint format types examples pytest soak demo bench docs clean
 .DEFAULT_GOAL := test
 
 # Pytest runs last, so that its summary is the end of the output.
 test:
-	@$(MAKE) --no-print-directory lint
-	@$(MAKE) --no-print-directory types
-	@$(MAKE) --no-print-directory examples
+	@$(MAKE) --no-print-directory --jobs 2 lint types examples
 	@$(MAKE) --no-print-directory pytest
 
 lint: $(VENV)/.test
@@ -30,12 +30,14 @@ lint: $(VENV)/.test
 types: $(VENV)/.test
 	$(BIN)/mypy $(SOURCES)
 
+# As in tests: on a busy machine, a worker that lives may send no heartbeat for seconds.
+examples: export DASK_ELASTIC__HEARTBEAT_TIMEOUT := 60s
 examples: $(VENV)/.test
 	@set -e; for example in $(EXAMPLES); do echo "== $$example"; $(BIN)/python $$example; done
 
 pytest: $(VENV)/.test
-	@$(BIN)/python -m pytest --numprocesses 2 --dist worksteal $(PURE)
-	@$(BIN)/python -m pytest $(PROCESSES) dask_elastic
+	@$(BIN)/python -m pytest --numprocesses 2 --dist worksteal $(PURE) dask_elastic
+	@$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup $(PROCESSES)
 
 # Simulated jobs under faults, with other seeds than the tests: make soak SECONDS=3600
 SECONDS ?= 600
@@ -61,9 +63,9 @@ $(VENV)/.python:
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-# Installed again only when pyproject.toml has changed.
+# Installed again only when pyproject.toml has changed. Only imported files get compiled, which are few of those of Spark.
 $(VENV)/.test: $(VENV)/.python pyproject.toml
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --editable '.[test]'
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.python pyproject.toml

@@ -10,13 +10,15 @@ _KEPT = 16
 _ATTEMPTS = 100
 
 
-def next_generation(folder: CheckpointFolder) -> int:
+def next_generation(folder: CheckpointFolder, above: int = 0) -> int:
     """Reserve the number of a new generation, before anything of it starts.
 
     Parameters
     ----------
     folder : CheckpointFolder
         The job's folder.
+    above : int, optional
+        The generation is higher than this.
 
     Returns
     -------
@@ -35,7 +37,8 @@ def next_generation(folder: CheckpointFolder) -> int:
     (1, 2)
     """
     reserved = sorted(int(name) for name in folder.sizes(_FOLDER) if name.isdecimal())
-    for number in range(max(reserved, default=0) + 1, max(reserved, default=0) + 1 + _ATTEMPTS):
+    first = max([above, *reserved]) + 1
+    for number in range(first, first + _ATTEMPTS):
         if folder.claim(f"{_FOLDER}/{number:06d}"):
             # Only the newest number matters; the others are deleted, so that listing them stays fast.
             for old in reserved[:-_KEPT]:

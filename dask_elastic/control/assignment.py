@@ -66,7 +66,7 @@ def assign(
     cores, left, free = current, problem.capacity, ~bound
     if bound.any():
         places = spread(
-            current.take(bound).matrix,
+            current.take(bound),
             problem.granted[bound],
             _affordable(problem, keep, bound),
             per_node[bound],
@@ -75,8 +75,8 @@ def assign(
             hosts,
             occupied=current.take(free).per_node,
         )
-        cores = cores.put(bound, CoreColumns.of(places))
-        left = left - places.sum(axis=1)
+        cores = cores.put(bound, places)
+        left = left - places.per_node
     names = sorted({name for name, taken in zip(planners, bound.tolist(), strict=True) if not taken})
     numbers = {name: number for number, name in enumerate(names)}
     of = np.array([numbers.get(name, len(names)) for name in planners], dtype=np.int64)

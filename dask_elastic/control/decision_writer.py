@@ -59,8 +59,8 @@ class JobPlan:
     def wanted(self) -> dict[ExecutorId, int]:
         """The cores that the model requests, by executor."""
         return {
-            self.job.executors[index].executor: int(count)
-            for index, count in zip(self.demand.indices, self.demand.needed, strict=True)
+            self.job.executors[index].executor: count
+            for index, count in zip(self.demand.indices, self.demand.needed.tolist(), strict=True)
         }
 
 

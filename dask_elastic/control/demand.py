@@ -151,7 +151,7 @@ class JobModel:
         chosen = [job.executors[i] for i in indices]
         self.learn(job, now)
         overloads = self._overloaded
-        can_relieve = any(i in indices for i in overloads)
+        can_relieve = not set(overloads).isdisjoint(indices)
         queues = Queues.of(chosen, _entering(job))
         target = self._target(job)
         limits = np.maximum(most[list(indices)], 1)
@@ -202,10 +202,11 @@ class JobModel:
 
     def learn(self, job: JobSnapshot, now: float) -> None:
         """Update overloads and source lag; calibrate the model unless an overload or core change was recent."""
+        before = set(self._overloaded)
         self._overloaded = tuple(
             index
             for index, executor in enumerate(job.executors)
-            if overloaded(executor, self._settings, before=index in self._overloaded)
+            if overloaded(executor, self._settings, before=index in before)
         )
         sojourn = _sojourn(job)
         self._lag.add(None if job.latency is None or sojourn is None else job.latency - sojourn, now)

@@ -84,7 +84,7 @@ class GilBound:
 
     def __init__(self, settings: ControlSettings):
         self._settings = settings
-        self._experiments: dict[tuple[JobKey, ExecutorId], _Experiment] = {}
+        self._experiments: dict[JobKey, dict[ExecutorId, _Experiment]] = {}
         self._findings: dict[tuple[JobKey, str], _Finding] = {}
 
     def observe(self, snapshot: Snapshot) -> None:
@@ -96,7 +96,7 @@ class GilBound:
             The current measurements.
         """
         jobs = set(map(job_key, snapshot.jobs))
-        self._experiments = {key: experiment for key, experiment in self._experiments.items() if key[0] in jobs}
+        self._experiments = {job: known for job, known in self._experiments.items() if job in jobs}
         self._findings = {
             key: finding
             for key, finding in self._findings.items()
@@ -105,9 +105,10 @@ class GilBound:
         addresses = [node.address for node in snapshot.nodes]
         for job in snapshot.jobs:
             of = job_key(job)
+            known = self._experiments.setdefault(of, {})
             for executor in job.executors:
                 cores = {addresses[node]: count for node, count in executor.cores.items()}
-                self._watch(of, executor, cores, snapshot.now)
+                self._watch(of, known, executor, cores, snapshot.now)
 
     def operators(self, job: JobSnapshot) -> tuple[str, ...]:
         """Return the GIL-bound operators of a job, in alphabetical order.
@@ -125,26 +126,26 @@ class GilBound:
         key = job_key(job)
         return tuple(sorted(name for (of, name), finding in self._findings.items() if of == key and finding.most))
 
-    def most(self, job: JobSnapshot, executor: ExecutorId) -> int | None:
-        """Return how many cores per node speed an executor up; None if it is not known to be bound.
+    def most(self, job: JobSnapshot, operator: str) -> int | None:
+        """Return how many cores per node speed an operator up; None if it is not known to be bound.
 
         Parameters
         ----------
         job : JobSnapshot
             The job.
-        executor : ExecutorId
-            One of its executors.
+        operator : str
+            One of its operators.
 
         Returns
         -------
         int or None
             Number of cores per node.
         """
-        finding = self._findings.get((job_key(job), executor.component)) if self._findings else None
+        finding = self._findings.get((job_key(job), operator))
         return finding.most if finding else None
 
-    def in_doubt(self, job: JobSnapshot, executor: ExecutorSnapshot, now: float) -> bool:
-        """Return whether cores were added on a node of an executor recently, without a visible effect yet.
+    def in_doubt(self, job: JobSnapshot, now: float) -> set[ExecutorId]:
+        """Return executors to which cores were added recently on one of their nodes, without a visible effect yet.
 
         Such an executor should not get more cores there for now: each change of cores restarts the experiment.
 
@@ -152,19 +153,26 @@ class GilBound:
         ----------
         job : JobSnapshot
             The job.
-        executor : ExecutorSnapshot
-            One of its executors.
         now : float
             The time in seconds.
 
         Returns
         -------
-        bool
-            Whether the effect of the added cores is still unknown.
+        set of ExecutorId
+            The executors for which the effect of the added cores is still unknown.
         """
-        experiment = self._experiments.get((job_key(job), executor.executor))
-        if experiment is None or experiment.before is None:
-            return False
+        known = self._experiments.get(job_key(job), {})
+        compared = {executor for executor, experiment in known.items() if experiment.before is not None}
+        if not compared:
+            return compared
+        return {
+            executor.executor
+            for executor in job.executors
+            if executor.executor in compared and self._is_in_doubt(known[executor.executor], executor, now)
+        }
+
+    def _is_in_doubt(self, experiment: _Experiment, executor: ExecutorSnapshot, now: float) -> bool:
+        assert experiment.before is not None
         if now - experiment.since > self._settings.settle + DOUBT:
             return False
         before = experiment.before.cores
@@ -174,14 +182,20 @@ class GilBound:
         achieved = executor.throughput / _mean(experiment.before.rates) - 1
         return achieved < VISIBLE * expected
 
-    def _watch(self, job: JobKey, executor: ExecutorSnapshot, cores: CoresByAddress, now: float) -> None:
-        key = (job, executor.executor)
-        experiment = self._experiments.get(key)
+    def _watch(
+        self,
+        job: JobKey,
+        known: dict[ExecutorId, _Experiment],
+        executor: ExecutorSnapshot,
+        cores: CoresByAddress,
+        now: float,
+    ) -> None:
+        experiment = known.get(executor.executor)
         if experiment is None:
-            self._experiments[key] = experiment = _Experiment(cores, now - self._settings.settle, now)
+            known[executor.executor] = experiment = _Experiment(cores, now - self._settings.settle, now)
         elif experiment.cores != cores:
             before = experiment if experiment.rates else experiment.before
-            self._experiments[key] = experiment = _Experiment(
+            known[executor.executor] = experiment = _Experiment(
                 cores, now, experiment.overloaded_at, experiment.is_overloaded, before=before
             )
             if before is not None:
@@ -190,7 +204,8 @@ class GilBound:
             experiment.overloaded_at, experiment.is_overloaded = now, True
         elif now - experiment.overloaded_at > self._settings.settle:
             # Throughput now equals arrivals, and earlier throughput cannot be compared with that under a later load.
-            self._experiments[key] = _Experiment(cores, experiment.since, experiment.overloaded_at)
+            experiment.is_overloaded, experiment.before = False, None
+            experiment.rates.clear()
             return
         else:
             experiment.is_overloaded = False

@@ -94,7 +94,7 @@ def core_problem(
     An executor whose home retires cannot have cores at home and counts as not data-intensive.
     """
     return CoreProblem(
-        current=CoreColumns(len(nodes), [by_node(grant.executor.cores) for grant in grants]),
+        current=CoreColumns(len(nodes), [_column(grant.executor.cores) for grant in grants]),
         granted=np.array([grant.granted for grant in grants], dtype=np.int64),
         capacity=capacity,
         state_bytes=np.array([grant.executor.state_bytes for grant in grants], dtype=np.float64),
@@ -104,11 +104,17 @@ def core_problem(
     )
 
 
+def _column(cores: Mapping[int, int]) -> Mapping[int, int]:
+    # That of one node needs no order, and the mappings of a snapshot do not change.
+    return cores if len(cores) == 1 else by_node(cores)
+
+
 def _intensity(executor: ExecutorSnapshot, nodes: Sequence[NodeSnapshot]) -> float:
     if nodes[executor.home].retiring or not executor.cores:
         return 0.0
     per_core = (executor.bytes_in + executor.bytes_out) / executor.total_cores
-    return per_core * AWAY if set(executor.cores) != {executor.home} else per_core
+    at_home = len(executor.cores) == 1 and executor.home in executor.cores
+    return per_core if at_home else per_core * AWAY
 
 
 def proposed_changes(
@@ -135,7 +141,7 @@ def proposed_changes(
     retiring = {index for index, node in enumerate(nodes) if node.retiring}
     found = []
     for grant, old, new in zip(grants, before.columns.columns, after.columns, strict=True):
-        if old != new:
+        if old is not new and old != new:
             more = sum(new.values()) - sum(old.values())
             urgent = not retiring.isdisjoint(old) or (grant.urgent and more > 0)
             found.append(ProposedChange(grant.key, old, new, _moved(old, new, grant.executor.state_bytes), urgent))

@@ -31,7 +31,7 @@ from dask_elastic.control.queues import NO_LIMIT
 from dask_elastic.control.settings import ControlSettings
 from dask_elastic.control.sharing import Divider, fair_shares
 from dask_elastic.vocab.plan import Outlook, Plan
-from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot, Snapshot
+from dask_elastic.vocab.snapshot import JobSnapshot, Snapshot
 
 Cores = NDArray[np.int64]
 
@@ -129,7 +129,7 @@ class ControlLoop:
             job.name: self._static_outlook(job, snapshot.now) for job in snapshot.jobs if job.paradigm == "static"
         }
         written = [
-            self._writer.decision(job_plan, outlook[job_plan.job.name], self._limits(job_plan), snapshot)
+            self._writer.decision(job_plan, outlook[job_plan.job.name], self._limits(job_plan.job), snapshot)
             for job_plan in job_plans
         ]
         spent = self._clock() - started
@@ -221,25 +221,25 @@ class ControlLoop:
 
     def _most(self, job: JobSnapshot, snapshot: Snapshot) -> Cores:
         """Return how many cores can speed each executor up, limited by the GIL, its shards, and unconfirmed growth."""
-        slots = usable(snapshot.nodes)
-        return np.array([self._most_of(job, executor, slots, snapshot.now) for executor in job.executors], np.int64)
-
-    def _most_of(self, job: JobSnapshot, executor: ExecutorSnapshot, slots: Cores, now: float) -> int:
-        most = NO_LIMIT
-        per_node = self._bound.most(job, executor.executor)
-        if per_node is not None:
-            most = int(np.minimum(slots, per_node).sum())
-        if executor.total_cores > 1 and (part := executor.heaviest_shard) > 0:
-            most = min(most, math.ceil(1 / part) + 1)
-        if self._bound.in_doubt(job, executor, now):
-            most = min(most, executor.total_cores)
-        return max(most, 1)
+        slots, bound = usable(snapshot.nodes), self._limits(job)
+        per_node = {name: int(np.minimum(slots, most).sum()) for name, most in bound.items()}
+        doubted = self._bound.in_doubt(job, snapshot.now)
+        found = []
+        for executor in job.executors:
+            most = per_node.get(executor.executor.component, NO_LIMIT) if per_node else NO_LIMIT
+            if executor.total_cores > 1 and (part := executor.heaviest_shard) > 0:
+                most = min(most, math.ceil(1 / part) + 1)
+            if doubted and executor.executor in doubted:
+                most = min(most, executor.total_cores)
+            found.append(max(most, 1))
+        return np.array(found, np.int64)
 
     def _grants(self, job_plan: JobPlan, movable: Sequence[int], now: float) -> list[Grant]:
         self._pause()
         job, demand, portion = job_plan.job, job_plan.demand, job_plan.portion
         positions = {index: position for position, index in enumerate(demand.indices)}
         reserved = self._reserved(job, movable, now)
+        cores, kept, limits = portion.cores.tolist(), portion.keep.tolist(), self._limits(job)
         missed = job.latency_target is not None and (job.latency or 0.0) > job.latency_target
         urgent = bool(demand.overloaded) or missed or not demand.queues.is_stable(demand.current)
         grants = []
@@ -248,8 +248,8 @@ class ControlLoop:
             if position is None:
                 granted, keep = reserved[index], executor.total_cores
             else:
-                granted, keep = int(portion.cores[position]), int(portion.keep[position])
-            per_node = 0 if executor.pinned else self._bound.most(job, executor.executor) or 0
+                granted, keep = cores[position], kept[position]
+            per_node = 0 if executor.pinned or not limits else limits.get(executor.executor.component, 0)
             grants.append(Grant(job, executor, granted, keep, per_node, urgent))
         return grants
 
@@ -270,13 +270,13 @@ class ControlLoop:
         cores = np.array([executor.total_cores for executor in job.executors], dtype=np.int64)
         return Outlook(model.predicted(job, cores), bound=self._bound.operators(job))
 
-    def _limits(self, job_plan: JobPlan) -> dict[str, int]:
+    def _limits(self, job: JobSnapshot) -> dict[str, int]:
         """Return the GIL-bound operators of a job, and how many cores per node speed them up."""
-        found = {}
-        for executor in job_plan.job.executors:
-            most = self._bound.most(job_plan.job, executor.executor)
+        found: dict[str, int] = {}
+        for name in self._bound.operators(job) and dict.fromkeys(e.executor.component for e in job.executors):
+            most = self._bound.most(job, name)
             if most is not None:
-                found[executor.executor.component] = most
+                found[name] = most
         return found
 
 

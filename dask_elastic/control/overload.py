@@ -69,5 +69,7 @@ def overloaded(executor: ExecutorSnapshot, settings: ControlSettings, before: bo
     bool
         Whether it is overloaded.
     """
-    backlog = settings.backlog / 2 if before else settings.backlog
-    return utilisation(executor) >= settings.saturation and backlog_seconds(executor) >= backlog
+    capacity = (executor.service_rate or 0.0) * executor.total_cores
+    if capacity <= 0 or executor.throughput / capacity < settings.saturation:
+        return False
+    return executor.queue / capacity >= (settings.backlog / 2 if before else settings.backlog)

@@ -157,9 +157,12 @@ def _limits(job: JobSnapshot, demand: JobDemand, bound: Mapping[str, int]) -> li
         "speed it up, so it grows on other nodes only"
         for name, most in sorted(bound.items())
     ]
+    overloads = set(demand.overloaded)
     for index, most, needed in zip(demand.indices, demand.most.tolist(), demand.needed.tolist(), strict=True):
+        if index not in overloads or needed < most:
+            continue
         executor, part = job.executors[index], job.executors[index].heaviest_shard
-        if index in demand.overloaded and needed >= most and part * most > 1:
+        if part * most > 1:
             found.append(
                 f"one shard is {100 * part:.0f} % of the load of {executor.executor}, so more than {most} cores would "
                 "not speed it up"

@@ -17,7 +17,6 @@ import statistics
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from heapq import heapify, heappop, heappush
 
 import numpy as np
 
@@ -89,14 +88,22 @@ def fair_shares(needed: Sequence[int], least: Sequence[int], available: int) -> 
         raise PlanningError(f"available is {available!r}: give {MOST_CORES} at most.")
     shares = [int(count) for count in least]
     spare = available - sum(shares)
-    unmet = [(share, job) for job, share in enumerate(shares) if share < needed[job]]
-    heapify(unmet)
-    while spare > 0 and unmet:
-        share, job = heappop(unmet)
-        shares[job] = share + 1
-        spare -= 1
-        if shares[job] < needed[job]:
-            heappush(unmet, (shares[job], job))
+    most = [max(int(want), share) for want, share in zip(needed, shares, strict=True)]
+    if sum(most) - sum(shares) <= spare:
+        return most
+    # The highest level that all jobs can have, which want that much.
+    low, high = 0, max(most, default=0)
+    while low < high:
+        level = (low + high + 1) // 2
+        raised = sum(min(max(share, level), top) for share, top in zip(shares, most, strict=True))
+        low, high = (level, high) if raised - sum(shares) <= spare else (low, level - 1)
+    level, before = low, sum(shares)
+    shares = [min(max(share, level), top) for share, top in zip(shares, most, strict=True)]
+    spare -= sum(shares) - before
+    for job, (share, top) in enumerate(zip(shares, most, strict=True)):
+        if spare > 0 and share == level < top:
+            shares[job] += 1
+            spare -= 1
     return shares
 
 

@@ -87,7 +87,7 @@ class Greedy:
 
     def _steps(self, spare: int, enough: float, columns: int) -> tuple[int, bool]:
         """Add cores as far as the computed gains go; return how many, and whether there may be more."""
-        blocking, waiting = self._ahead(columns)
+        blocking, waiting = self.ahead(columns)
         change = self.weights[:, None] * (waiting[:, 1:] - waiting[:, :-1])
         # A gain that rounding lets exceed the one before is used right after that one.
         order = np.lexsort((np.repeat(np.arange(len(change)), columns), np.maximum.accumulate(change, axis=1).ravel()))
@@ -108,8 +108,19 @@ class Greedy:
         self.blocking, self.present, self.total = blocking[rows, taken], present[rows, taken], float(totals[steps])
         return steps, bool(last.size) and not reached.size
 
-    def _ahead(self, columns: int) -> tuple[Amounts, Amounts]:
-        """Return Erlang B and the mean waiting customers for the present cores and for up to `columns` more."""
+    def ahead(self, columns: int) -> tuple[Amounts, Amounts]:
+        """Return what each executor has with its present cores, and with up to `columns` more.
+
+        Parameters
+        ----------
+        columns : int
+            The most cores that are added to an executor.
+
+        Returns
+        -------
+        tuple of numpy.ndarray of float, executors × (columns + 1)
+            Erlang B, and the mean number of waiting customers.
+        """
         blocking = np.empty((len(self.loads), columns + 1))
         blocking[:, 0] = self.blocking
         for more in range(1, columns + 1):

@@ -200,12 +200,13 @@ def _add_cores(
         spare = limit - sum(cores)
         if not spare:
             return present
-    heap: list[tuple[float, int, float, float]] = []
-    for executor, (load, tuples, count, blocked) in enumerate(zip(loads, weights, cores, blocking, strict=True)):
-        after = next_erlang_b(load, count + 1, blocked)
-        waiting = waiting_customers(load, count + 1, after)
-        change = tuples * (waiting - waiting_customers(load, count, blocked))
-        heap.append((change, executor, after, waiting))
+    if state.total <= wanted * _SURELY_ABOVE and _latency(external, present) <= target:
+        return present
+    erlang, waiting_for = state.ahead(1)
+    changes = state.weights * (waiting_for[:, 1] - waiting_for[:, 0])
+    heap = list(
+        zip(changes.tolist(), range(len(loads)), erlang[:, 1].tolist(), waiting_for[:, 1].tolist(), strict=True)
+    )
     heapify(heap)
     total = state.total
     while spare and heap:

@@ -21,7 +21,6 @@ from pyspark.sql.datasource import (
 from dask_elastic.runtime.protocol.handoff_calls import AbortEpoch, CommitEpoch, HandoffPlaces
 from dask_elastic.spark.staging_connection import call_scheduler, end_source, stage
 from dask_elastic.spark.target import FORMAT, Target, checkpoint_key
-from dask_elastic.topology.variant_columns import variant_columns
 from dask_elastic.vocab.epoch import NAMED, AttemptId, EpochKind, EpochOrigin, StagedPart
 from dask_elastic.vocab.errors import ElasticError, HandoffError
 
@@ -250,6 +249,9 @@ def _refuse_overwriting(overwrite: bool) -> None:
 
 
 def _refuse_variants(schema: StructType) -> None:
+    # Spark's driver calls this, and the package takes a while to import in each Python worker.
+    from dask_elastic.topology.variant_columns import variant_columns
+
     variants = variant_columns(schema)
     if variants:
         raise HandoffError(

@@ -19,7 +19,6 @@ from dask_elastic.routing.row_digest import RowDigest
 from dask_elastic.runtime.protocol.calls import A, Call, is_reply, message_of, read_answer
 from dask_elastic.runtime.protocol.codec import encode
 from dask_elastic.runtime.protocol.handoff_calls import BeginAttempt, HandoffPlaces, StagingPlaces
-from dask_elastic.runtime.protocol.job_calls import CloseSource
 from dask_elastic.spark.background_loop import background_loop
 from dask_elastic.spark.target import Target
 from dask_elastic.vocab.epoch import AttemptId, StagedPart
@@ -146,6 +145,9 @@ def end_source(target: Target) -> None:
     target : Target
         The job, and the source if the job has several.
     """
+    # Python workers that only stage rows do without it.
+    from dask_elastic.runtime.protocol.job_calls import CloseSource
+
     try:
         places = call_scheduler(target, HandoffPlaces(target.job, target.source))
         if target.generation in (None, places.generation):

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,6 +76,11 @@ class ExecutorSnapshot:
         Busy seconds per second of each shard.
     shard_bytes : array of float, optional
         Bytes of state of each shard.
+
+    Attributes
+    ----------
+    total_cores : int
+        Cores on all nodes.
     """
 
     executor: ExecutorId
@@ -94,6 +100,8 @@ class ExecutorSnapshot:
     moves: int = 0
     shard_load: NDArray[np.float64] | None = field(default=None, repr=False)
     shard_bytes: NDArray[np.float64] | None = field(default=None, repr=False)
+    # Set on each instance; not a field, since it follows from `cores`.
+    total_cores: ClassVar[int]
 
     def __post_init__(self) -> None:
         for name in ("arrival_rate", "throughput", "customer_rows", "queue", "state_bytes", "bytes_in", "bytes_out"):
@@ -102,11 +110,8 @@ class ExecutorSnapshot:
                 raise PlanningError(f"{self.executor}: {name} is {value!r}; it must be a finite number, 0 or more.")
         if any(count < 1 for count in self.cores.values()):
             raise PlanningError(f"{self.executor}: cores are {dict(self.cores)}; omit nodes without cores.")
-
-    @cached_property
-    def total_cores(self) -> int:
-        """Cores on all nodes."""
-        return sum(self.cores.values())
+        # A decision reads this many times, and a cached property of Python 3.11 takes a lock.
+        object.__setattr__(self, "total_cores", sum(self.cores.values()))
 
     @cached_property
     def heaviest_shard(self) -> float:

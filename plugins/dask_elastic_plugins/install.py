@@ -7,8 +7,10 @@ As a preload: ``dask scheduler --preload dask_elastic_plugins.install`` and
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib
 import time
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import dask.config
@@ -29,6 +31,9 @@ PING_SECONDS = 2.0
 
 SETUP_SECONDS = 30.0
 """Seconds after which a plugin that is still being set up on some worker, while another hangs, is no longer awaited."""
+
+REMOVAL_SECONDS = 10.0
+"""Seconds after which the removal of the plugin looks for workers that hang, and waits no longer."""
 
 # When this module is a preload, nothing else has imported dask_elastic and its defaults yet.
 load_defaults()
@@ -94,21 +99,49 @@ def uninstall(client: Client) -> None:
     ------
     RuntimeError
         If the scheduler does not host dask_elastic.
+
+    Warns
+    -----
+    UserWarning
+        If workers do not answer, with their addresses. They remove the plugin when they continue.
     """
     client.sync(_uninstall_scheduler, client)
-    for option, unregister in (
-        ("scheduler-plugin", client.unregister_scheduler_plugin),
-        ("worker-plugin", client.unregister_worker_plugin),
-    ):
-        try:
-            unregister(_plugin(option).name)
-        except ValueError:
-            continue  # the plugin was not registered
+    with contextlib.suppress(ValueError):  # the plugin was not registered
+        client.unregister_scheduler_plugin(_plugin("scheduler-plugin").name)
+    silent = client.sync(_uninstall_workers, client)
+    if silent:
+        warnings.warn(
+            f"dask_elastic is removed from all workers but {', '.join(silent)}: they do not answer, and remove it when "
+            "they continue.",
+            stacklevel=2,
+        )
 
 
 async def _uninstall_scheduler(client: Client) -> None:
     if await client.scheduler.elastic_uninstall() is not None:
         raise RuntimeError("the scheduler does not host dask_elastic")
+
+
+async def _uninstall_workers(client: Client) -> list[str]:
+    """Remove the plugin from all workers; returns the addresses of those that hang."""
+    try:
+        await asyncio.wait_for(client.unregister_worker_plugin(_plugin("worker-plugin").name), REMOVAL_SECONDS)
+    except ValueError:
+        return []  # the plugin was not registered
+    except TimeoutError:
+        addresses = await client.scheduler.ncores(workers=None)
+        alive = await asyncio.gather(*(_is_alive(client, address) for address in addresses))
+        return [address for address, is_alive in zip(addresses, alive, strict=True) if not is_alive]
+    return []
+
+
+async def _is_alive(client: Client, address: str) -> bool:
+    """Return whether a worker answers, whether or not it hosts dask_elastic."""
+    asking = client.scheduler.broadcast(msg={"op": "identity"}, workers=[address], on_error="ignore")
+    try:
+        return address in await asyncio.wait_for(asking, PING_SECONDS)
+    except TimeoutError:
+        return False
 
 
 async def dask_setup(server: Scheduler | Worker) -> None:

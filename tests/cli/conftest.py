@@ -15,7 +15,7 @@ import dask_elastic as de
 from dask_elastic import aggregate as agg
 from dask_elastic.cli.main import elastic
 
-SECONDS = 30
+SECONDS = 240
 
 
 @pytest.fixture(scope="module")

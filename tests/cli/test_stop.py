@@ -28,7 +28,7 @@ def test_stop_with_drain_finishes_the_job(invoke, address, endless):
 
 
 def test_stop_of_ended_job_reports_its_status(invoke, address, endless):
-    endless("over").drain(timeout=20)
+    endless("over").drain(timeout=100)
     ended = invoke("stop", "over", "--scheduler", address)
     assert (ended.exit_code, ended.output) == (0, "Job 'over' has already ended: it is finished.\n")
 

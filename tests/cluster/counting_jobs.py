@@ -7,7 +7,7 @@ import pyarrow as pa
 
 import dask_elastic as de
 
-RUN = {"timeout": 30, "progress": False}
+RUN = {"timeout": 100, "progress": False}
 NUMBERS = pa.table({"k": np.arange(2_000) % 10, "v": np.arange(2_000)})
 SCHEMA = NUMBERS.schema
 

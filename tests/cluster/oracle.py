@@ -88,7 +88,7 @@ class Pump(threading.Thread):
     def stop(self):
         """Stop sending, and return the rows that were sent."""
         self._stop_now.set()
-        self.join(30)
+        self.join(100)
         assert not self.is_alive()
         if self.error is not None:
             raise self.error

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from queue import SimpleQueue
 
 CHUNK = 2**16
-SECONDS = 30
+SECONDS = 100
 
 
 class Network:

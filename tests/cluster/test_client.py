@@ -13,7 +13,7 @@ import dask_elastic as de
 from dask_elastic.runtime.client.job_view import one_line
 from dask_elastic.runtime.client.progress import Progress
 
-RUN = {"timeout": 30, "progress": False}
+RUN = {"timeout": 100, "progress": False}
 ROWS = pa.table({"k": np.arange(1_000) % 10, "word": [f"word-{n % 7}" for n in range(1_000)]})
 METRICS = {
     "throughput", "customer_rows", "sojourn", "bytes_in", "bytes_out", "bound",
@@ -191,9 +191,9 @@ def test_throughput_counts_a_row_of_several_operators_once(client, wait_until):
 def test_live_line_is_shown_in_terminals_only(job, capsys):
     job.send(ROWS)
     job.end_of_input()
-    job.wait(timeout=30)
+    job.wait(timeout=100)
     assert capsys.readouterr().err == ""
-    job.wait(timeout=30, progress=True)
+    job.wait(timeout=100, progress=True)
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err.startswith("\rseen: finished")

@@ -14,7 +14,7 @@ from distributed import Client, LocalCluster
 import dask_elastic as de
 from dask_elastic.vocab import errors
 
-RUN = {"timeout": 30, "progress": False}
+RUN = {"timeout": 100, "progress": False}
 QUICK = {
     "elastic.control-period": "200ms",
     "elastic.control-cooldown": "500ms",
@@ -102,29 +102,31 @@ def test_cores_follow_load_and_state_stays_exact(client, data_path, wait_until, 
     orders = pq.read_table(path, columns=["stock_id", "quantity"]).slice(0, 30_000)
     keys = orders["stock_id"].cast(pa.string()).combine_chunks().dictionary_encode().indices
     rows = pa.table({"k": keys.cast(pa.int64()), "v": orders["quantity"].cast(pa.int64())})
+    # Enough rows for minutes of the peak, and a low load before and after it: other programs may keep the cores busy.
+    rows = pa.concat_tables([rows] * 10).combine_chunks()
     peak = tmp_path / "peak"
-    source = de.sources.Iterable(paced(rows, lambda: 1_000 if peak.exists() else 200))
-    job = let_loose(de.submit(summing(source, "load"), client, cores={"summed": 1}))
+    source = de.sources.Iterable(paced(rows, lambda: 1_000 if peak.exists() else 100))
+    job = let_loose(de.submit(summing(source, "load"), client, cores={"summed": 1}, latency_target="100ms"))
     wait_until(lambda: processed(job) > 100, "rows flow")
     peak.touch()
     wait_until(lambda: cores(job) >= 3, "the rising load gets cores")
     peak.unlink()
     wait_until(lambda: cores(job) <= 2, "the falling load gives them back")
-    job.drain(timeout=30)
+    wait_until(lambda: job.decisions()["observed"].notna().any(), "the latency after a decision is measured")
+    job.drain(timeout=100)
     assert_same(job, rows)
     metrics, decisions = job.metrics(), job.decisions()
     assert metrics["moves"].sum() > 0
     assert {"sojourn", "customer_rows", "throughput", "bytes_in", "bytes_out", "bound"} <= set(metrics)
     assert decisions["applied"].any()
     first = decisions[decisions["applied"]].iloc[0]
-    assert first["target"] == 0.05
+    assert first["target"] == 0.1
     assert first["reason"]
     [change] = first["changes"]
     assert change["executor"] == "summed[0]"
     assert sum(change["before"].values()) == 1
     assert sum(change["after"].values()) > 1
     assert set(change["after"]) <= set(client.nthreads())
-    assert decisions["observed"].notna().any()
 
 
 def test_dry_run_records_decisions_without_applying_them(client, wait_until, tmp_path):
@@ -132,7 +134,7 @@ def test_dry_run_records_decisions_without_applying_them(client, wait_until, tmp
     job = let_loose(de.submit(summing(source, "dry"), client, cores={"summed": 1}, dry_run=True))
     wait_until(lambda: any(job.decisions()["changes"]), "a decision to change cores is recorded")
     wait_until(lambda: len(job.snapshots(last=3)) == 3, "three snapshots are recorded")
-    job.drain(timeout=30)
+    job.drain(timeout=100)
     decisions = job.decisions()
     assert not decisions["applied"].any()
     assert cores(job) == 1
@@ -152,7 +154,7 @@ def test_idle_job_and_pinned_cores_are_left_unchanged(client, wait_until):
     pinned = de.submit(summing(source, "pinned"), client, cores={"summed": 1})
     wait_until(lambda: processed(pinned) > 500, "rows flow")
     wait_until(lambda: len(pinned.snapshots()) > 5, "several periods have passed")
-    pinned.drain(timeout=30)
+    pinned.drain(timeout=100)
     assert cores(pinned) == cores(idle) == 1
     assert not any(idle.decisions()["changes"])
     assert not any(pinned.decisions()["changes"])
@@ -222,7 +224,7 @@ def test_joined_worker_is_used_within_two_periods(small_cluster, wait_until):
         wait_until(lambda: processed(job) > 100, "rows flow")
         cluster.scale(2)
         wait_until(lambda: job.assignment()["remote"].any(), "the new worker has a task")
-        job.drain(timeout=30)
+        job.drain(timeout=100)
         assert_same(job, rows)
         _, guest = job._describe().nodes
         seen = [snapshot.now for snapshot in job.snapshots() if len(snapshot.nodes) == 2]
@@ -269,11 +271,11 @@ def test_retired_workers_are_drained_before_they_leave(small_cluster, wait_until
             de.retire(workers, client)
         assert job.assignment()["remote"].sum() == 2
         leaving = next(address for address in workers if address != home)
-        de.retire(leaving, client, timeout="20s", close=True)
+        de.retire(leaving, client, timeout="100s", close=True)
         wait_until(lambda: leaving not in client.nthreads(), "the worker has left the cluster")
         assert leaving not in set(job.assignment()["node"])
         assert job.status == "running"
         with pytest.raises(errors.PlanningError, match="there is no worker"):
             de.retire([leaving], client)
-        job.drain(timeout=30)
+        job.drain(timeout=100)
         assert_same(job, rows)

@@ -47,7 +47,7 @@ def test_job_with_full_output_queue_waits_for_reader(client, wait_until):
     wait_until(lambda: Queue("waiting", client=client).qsize() == 2, "the queue is full")
     assert job.status == "running"
     assert sum(rows.num_rows for rows in de.read_queue("waiting", client)) == ROWS
-    job.wait(30, progress=False)
+    job.wait(100, progress=False)
 
 
 def test_unacknowledged_batches_are_reread_after_dask_queue_is_drained(client, wait_until):

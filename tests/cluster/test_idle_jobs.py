@@ -66,7 +66,7 @@ def test_idle_job_reports_rows_as_soon_as_they_arrive(coordinator_of, wait_until
     assert coordinator().jobs[job.name].reports[0].report is reported[0].report
     assert set(job.metrics()["queue"]) == {0}
     job.end_of_input()
-    job.wait(timeout=30, progress=False)
+    job.wait(timeout=100, progress=False)
     assert job.state("counted").to_pandas()["n"].sum() == 2 * NUMBERS.num_rows
 
 
@@ -146,4 +146,4 @@ def test_watermark_of_row_that_follows_at_once_is_sent_after_interval(coordinato
         job.send(pa.table({"k": [1], "at": [second]}, schema=schema))
     newest = lambda: set(job.event_times()["event_time"].dropna().astype("int64") // 10**6)  # noqa: E731
     wait_until(lambda: newest() == {19}, "the last watermark has arrived everywhere")
-    job.drain(timeout=30)
+    job.drain(timeout=100)

@@ -49,7 +49,7 @@ def test_one_thread_runs_small_batches_from_source_to_sink(small_cluster, wait_u
             job.send(pa.record_batch({"key": [number]}, schema=SCHEMA))
             wait_until(lambda sent=number + 1: len(threads()) == sent, "the row has arrived")
         job.end_of_input()
-        job.wait(30)
+        job.wait(100)
     # The first batches are measured by the threads of the task and the sink.
     for used in zip(*threads(), strict=True):
         inline = [thread for thread in used if "rows" in thread]

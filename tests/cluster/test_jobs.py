@@ -37,7 +37,7 @@ def test_worker_of_cluster_without_jobs_is_retired(small_cluster):
     cluster = small_cluster(n_workers=2, processes=False)
     with Client(cluster, set_as_default=False) as client:
         leaving, staying = client.nthreads()
-        de.retire(leaving, client, timeout="20s")
+        de.retire(leaving, client, timeout="100s")
         assert "elastic_retire" in cluster.scheduler.handlers
         job = held(client)
         assert job._describe().nodes == (staying,)
@@ -50,7 +50,7 @@ def test_wait_timeout_raises_and_leaves_job_running(client, timeout):
     began = time.monotonic()
     with pytest.raises(TimeoutError, match=r"'held' is still running after 0\.3 s"):
         job.wait(timeout=timeout)
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 100
     assert job.status == "running"
 
 
@@ -92,7 +92,7 @@ def test_drained_job_processes_all_sent_rows(client):
     job = de.submit(counting(de.sources.Push(SCHEMA, rate=50_000)), client)
     for _ in range(20):
         job.send(NUMBERS)
-    job.drain(timeout=30)
+    job.drain(timeout=100)
     assert job.status == "finished"
     assert job.state("counted").to_pandas()["n"].tolist() == [4_000] * 10
 
@@ -104,7 +104,7 @@ def test_drained_job_reads_no_more_source_batches(client, wait_until):
 
     job = de.submit(counting(de.sources.Iterable(endless)), client)
     wait_until(lambda: job.metrics()["rows"].sum() > 0, "rows are processed")
-    job.drain(timeout=30)
+    job.drain(timeout=100)
     assert job.status == "finished"
     assert job.state("counted").to_pandas()["n"].sum() % 2_000 == 0
     assert job.state("counted").to_pandas()["n"].sum() == job._describe().rows_read
@@ -169,7 +169,7 @@ def test_downscaling_keeps_only_homes_and_workers_with_tasks(small_cluster):
         assert sorted(closed(n=3)) == [guest, idle]
         job.set_cores("counted", {guest: 1})
         assert closed(n=3) == [idle]
-        de.retire([guest], client, timeout="20s")
+        de.retire([guest], client, timeout="100s")
         assert sorted(closed(n=3)) == [guest, idle]
         job.stop()
         assert len(closed(n=3)) == 3

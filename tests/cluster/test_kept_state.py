@@ -13,7 +13,7 @@ import dask_elastic as de
 sys.path.insert(0, str(Path(__file__).parent))
 from oracle import Pump
 
-RUN = {"timeout": 60, "progress": False}
+RUN = {"timeout": 100, "progress": False}
 KEPT = {
     "values": de.List(pa.int64()),
     "seen": de.Map(pa.string(), pa.int64()),

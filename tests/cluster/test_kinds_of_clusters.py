@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from counting_jobs import NUMBERS, RUN, SCHEMA, assert_runs, counting
+import psutil
+from counting_jobs import NUMBERS, RUN, SCHEMA, assert_runs, counting, held
 from distributed import Client
 from distributed.security import Security
 
@@ -26,6 +28,28 @@ def test_tls_cluster_runs_job_over_several_nodes(small_cluster, wait_until):
         job.end_of_input()
         job.wait(**RUN)
         assert job.state("counted").to_pandas()["n"].tolist() == [200] * 10
+
+
+def test_tls_ports_are_those_of_dask_which_closes_junk_at_once(small_cluster):
+    def listening():
+        connections = psutil.Process().net_connections(kind="tcp")
+        return sorted(made.laddr.port for made in connections if made.status == psutil.CONN_LISTEN)
+
+    with Client(small_cluster(security=Security.temporary()), set_as_default=False) as client:
+        before = client.run(listening)
+        job = held(client)
+        assert client.run(listening) == before
+        for address in (client.scheduler.address, *client.nthreads()):
+            host, port = address.removeprefix("tls://").rsplit(":", 1)
+            with socket.create_connection((host, int(port)), timeout=3) as junk:
+                junk.sendall(b"GET / HTTP/1.0\r\n\r\n")
+                try:
+                    while junk.recv(4096):
+                        pass
+                except ConnectionResetError:
+                    pass
+        job.end_of_input()
+        job.wait(**RUN)
 
 
 def test_thread_cluster_and_single_thread_cluster_run_jobs(small_cluster, wait_until):
@@ -52,7 +76,7 @@ def test_simultaneous_submits_to_fresh_cluster_share_channels(small_cluster):
                 pool.submit(de.submit, counting(source, executors=3), client, name=f"job-{number}")
                 for number in range(4)
             ]
-            jobs = [submit.result(30) for submit in submits]
+            jobs = [submit.result(100) for submit in submits]
         nodes = [worker.plugins["dask-elastic-worker"].runtime for worker in cluster.workers.values()]
         assert [len(node.channels._readers) for node in nodes] == [2, 2, 2]
         for job in jobs:

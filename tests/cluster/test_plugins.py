@@ -92,7 +92,7 @@ def test_preloaded_plugins_serve_several_clients_and_are_removed(command_line, w
     wait_until(lambda: file.exists() and file.stat().st_size, "the scheduler has started")
     address = json.loads(file.read_text())["address"]
     with Client(address, set_as_default=False) as client, Client(address, set_as_default=False) as other:
-        client.wait_for_workers(1, timeout=30)
+        client.wait_for_workers(1, timeout=100)
         assert de.jobs(client) == []
         assert any(client.run(elastic_handlers).values())
         job = held(client)
@@ -131,7 +131,7 @@ def test_failed_plugin_setup_leaves_worker_usable(small_cluster, monkeypatch, ca
     with Client(small_cluster(processes=False), set_as_default=False) as client:
         with pytest.raises(errors.SubmitError, match="no dask_elastic"):
             held(client)
-        assert client.submit(sum, [1, 2]).result(timeout=30) == 3
+        assert client.submit(sum, [1, 2]).result(timeout=100) == 3
     assert "could not be set up on worker" in caplog.text
 
 
@@ -143,5 +143,5 @@ def test_failed_plugin_setup_leaves_scheduler_usable(small_cluster, monkeypatch,
     with Client(small_cluster(processes=False), set_as_default=False) as client:
         with pytest.raises(errors.ElasticError, match="does not host dask_elastic"):
             held(client)
-        assert client.submit(sum, [1, 2]).result(timeout=30) == 3
+        assert client.submit(sum, [1, 2]).result(timeout=100) == 3
     assert "could not be set up on the scheduler" in caplog.text

@@ -66,9 +66,9 @@ def test_bytes_sent_before_reader_connects_arrive_in_order(connect):
     assert answered.recv(100) == b"still here"
     reading = threading.Thread(target=read, daemon=True)
     reading.start()
-    writing.join(30)
+    writing.join(100)
     dialled.close()
-    reading.join(30)
+    reading.join(100)
     assert received == sent
 
 

@@ -1,9 +1,12 @@
-"""Users' code that raises fails the job and is named, or its rows become dead letters and all others are processed."""
+"""Users' code that raises fails the job, or its rows become dead letters; code that does not return is reported."""
 
 from __future__ import annotations
 
+import builtins
 import threading
+import time
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from counting_jobs import RUN, mapped
@@ -168,3 +171,72 @@ def test_sink_that_fails_to_open_fails_job(client, numbers, tmp_path):
     job = de.submit(topology, client)
     with pytest.raises(errors.JobFailed, match=r"old\.parquet"):
         job.wait(**RUN)
+
+
+ROW = pa.table({"key": [1]})
+
+
+def make_gate():
+    """Make an event on a worker, which code of a job there waits for."""
+    builtins.stall_gate = threading.Event()
+
+
+def open_gate():
+    """Let the code go on."""
+    builtins.stall_gate.set()
+
+
+def wait_at_gate(*_):
+    """Be the code that does not return."""
+    builtins.stall_gate.wait(60)
+
+
+def job_with_gate(stage, client):
+    """Submit a job of which one stage waits at the gate, and return it."""
+
+    def read():
+        yield ROW
+        if stage == "read":
+            wait_at_gate()
+
+    def mapped(rows):
+        if stage == "mapped":
+            wait_at_gate()
+        return rows
+
+    def keyed(key, rows, state):
+        if stage == "keyed":
+            wait_at_gate()
+        return rows
+
+    topology = de.Topology("stalled")
+    rows = topology.source("read", de.sources.Iterable(read, schema=ROW.schema)).map(mapped, name="mapped")
+    done = rows.key_by("key").compute(de.per_key(output=ROW.schema)(keyed), name="keyed", executors=1)
+    done.sink(de.sinks.Call(wait_at_gate if stage == "written" else len), name="written")
+    return de.submit(topology, client, stall_after="200ms", report_interval="50ms", latency_target=None)
+
+
+@pytest.mark.parametrize("stage", ["read", "mapped", "keyed", "written"])
+def test_code_that_does_not_return_is_reported_until_it_returns(stage, client, wait_until):
+    client.run(make_gate)
+    client.log_event("dask_elastic", "a test begins")
+    seen = len(client.get_events("dask_elastic"))
+    began = time.time()
+    job = job_with_gate(stage, client)
+    try:
+        wait_until(lambda: len(job.stalled()), "the call is listed")
+        (found,) = job.stalled().to_dict("records")
+        assert found["operator"] == stage
+        assert found["activity"] == {"read": "read", "written": "write"}.get(stage, "process")
+        assert found["worker"] in client.scheduler_info()["workers"]
+        assert began - 1 < found["since"].timestamp() < time.time()
+        assert found["frame"].endswith("in wait_at_gate")
+        assert __file__ in found["frame"]
+        assert f"{stage} stalled since" in str(job)
+    finally:
+        client.run(open_gate)
+    job.wait(timeout=60, progress=False)
+    assert job.stalled().empty
+    events = [event for _, event in client.get_events("dask_elastic")[seen:] if event.get("job") == "stalled"]
+    (stalled,) = [event for event in events if event.get("event") == "stalled"]
+    assert (stalled["operator"], stalled["worker"]) == (stage, found["worker"])

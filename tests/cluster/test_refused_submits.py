@@ -150,7 +150,7 @@ def test_one_of_two_simultaneous_submits_of_a_name_is_refused(client, numbers):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(100)
     won = [outcome for outcome in outcomes if isinstance(outcome, de.Job)]
     assert len(outcomes) == 2
     for job in won:

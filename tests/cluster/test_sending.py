@@ -107,7 +107,7 @@ def test_scheduler_is_asked_once_for_many_sends(small_cluster, count_calls):
         job = listed(client)
         for number in range(100):
             job.send(one(number))
-        job.flush(timeout=30)
+        job.flush(timeout=100)
         assert counts["send"] == 0
         assert counts["find"] <= 2
         assert outlet_of(job) is not None
@@ -179,8 +179,8 @@ def test_task_on_worker_sends_rows(client):
         with worker_client() as mine:
             de.job("listed", mine).send(rows, wait=True)
 
-    client.submit(from_task, one(1)).result(timeout=30)
-    client.submit(from_long_task, one(2)).result(timeout=30)
+    client.submit(from_task, one(1)).result(timeout=100)
+    client.submit(from_long_task, one(2)).result(timeout=100)
     job.end_of_input()
     job.wait(**RUN)
     assert numbers_of(job) == [1, 2]
@@ -195,7 +195,7 @@ def test_asend_awaits_on_any_event_loop(client):
     async def main():
         for number in range(50):
             await job.asend(one(number))
-        await job.asend(one(50), wait=True, timeout="30s")
+        await job.asend(one(50), wait=True, timeout="100s")
 
     asyncio.run(main())
     assert outlet_of(job).uncertain_rows == 0
@@ -250,7 +250,7 @@ def test_send_waits_while_source_is_full_and_times_out(client):
         waiting = pool.submit(job.send, MEGABYTE)
         de.job("stuck", client).stop()
         with pytest.raises(errors.JobEnded, match="takes no more rows"):
-            waiting.result(timeout=30)
+            waiting.result(timeout=100)
 
 
 # ends and errors
@@ -296,7 +296,7 @@ def test_drain_keeps_sent_rows_and_later_send_raises(client):
     job = listed(client)
     for number in range(100):
         job.send(one(number))
-    job.drain(timeout=30)
+    job.drain(timeout=100)
     assert numbers_of(job) == list(range(100))
     with pytest.raises(errors.JobEnded, match="is finished: it takes no more rows"):
         job.send(one(100))
@@ -378,7 +378,7 @@ def test_connections_of_closed_clients_leave_no_thread(cluster, client):
     for number in range(1, 6):
         with Client(cluster, set_as_default=False) as other:
             de.job("listed", other).send(one(number))
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 100
     while sum(client.run(readers).values()) > before:
         assert time.monotonic() < deadline
     job.end_of_input()
@@ -421,7 +421,7 @@ def test_due_times_in_seconds_are_accepted(due):
 @pytest.mark.parametrize(
     ("due", "error"),
     [("now", TypeError), (True, TypeError), ([1.0, 2.0], TypeError), (float("nan"), ValueError),
-     (float("inf"), ValueError), (-1.0, ValueError), (time.time() * 1_000, ValueError)],
+     (float("inf"), ValueError), (-1.0, ValueError), (1.8e12, ValueError)],
 )  # fmt: skip
 def test_due_times_that_are_no_seconds_are_refused(client, due, error):
     with pytest.raises(error, match="seconds since the epoch"):

@@ -7,7 +7,6 @@ import time
 
 import numpy as np
 import pyarrow as pa
-import pytest
 from distributed import Client
 
 import dask_elastic as de
@@ -93,7 +92,6 @@ def thin_topology(folder, gate):
     return topology
 
 
-@pytest.mark.timeout(180)
 def test_backlog_of_thin_stream_is_processed_in_large_batches(small_cluster, wait_until, tmp_path):
     gate = tmp_path / "gate"
     with Client(small_cluster(n_workers=2, threads_per_worker=2)) as client:
@@ -103,12 +101,12 @@ def test_backlog_of_thin_stream_is_processed_in_large_batches(small_cluster, wai
             # A task at home and a remote one: even slices are then divided among four tasks.
             job.set_cores(name, dict.fromkeys(client.nthreads(), 1))
         wait_until(
-            lambda: all(sum(sizes(tmp_path / name)) == THIN_ROWS for name in LOGIC), "the thin rows are processed", 60
+            lambda: all(sum(sizes(tmp_path / name)) == THIN_ROWS for name in LOGIC), "the thin rows are processed"
         )
         wait_until(lambda: time.time() > due, "all rows of the backlog are due")
         before = {name: len(sizes(tmp_path / name)) for name in LOGIC}
         gate.touch()
-        job.wait(timeout=90, progress=False)
+        job.wait(timeout=100, progress=False)
         found = {name: sizes(tmp_path / name)[before[name] :] for name in LOGIC}
         assert {name: sum(rows) for name, rows in found.items()} == dict.fromkeys(LOGIC, BACKLOG_ROWS)
         assert {name: np.mean(rows) for name, rows in found.items() if np.mean(rows) < LEAST_MEAN_ROWS} == {}

@@ -61,7 +61,7 @@ def test_event_time_follows_slowest_source(submit, wait_until):
     wait_until(lambda: processed(job, "per_key") == 105, "late rows are processed")
     wait_until(lambda: job.event_times()["late"].sum() == 2, "late rows are counted")
     assert "2 late rows" in repr(job)
-    job.drain(timeout=30)
+    job.drain(timeout=100)
     assert set(seconds(job, "per_key") + seconds(job, "per_time") + seconds(job, "out")) == {99}
     assert job.metrics()["event_time"].eq(pd.Timestamp(99, unit="s")).all()
 
@@ -73,5 +73,5 @@ def test_idle_source_does_not_hold_back_watermark(submit, wait_until):
     job.send(rows(20), "south")
     job.send(rows(120), "north")
     wait_until(lambda: set(seconds(job, "per_time")) == {110}, "the south is idle again")
-    job.drain(timeout=30)
+    job.drain(timeout=100)
     assert job.metrics()["rows"].sum() == 6

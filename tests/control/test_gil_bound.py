@@ -40,11 +40,11 @@ class Bench:
 
     @property
     def most(self):
-        return self.bound.most(self.job, OPERATOR)
+        return self.bound.most(self.job, OPERATOR.component)
 
     @property
     def in_doubt(self):
-        return self.bound.in_doubt(self.job, self.job.executors[0], self.now)
+        return bool(self.bound.in_doubt(self.job, self.now))
 
 
 def perfect(cores):
@@ -161,7 +161,7 @@ def test_new_generation_starts_without_findings():
     bench = Bench(locked(1)).hold({0: 1}, 3).hold({0: 2}, 5)
     again = replace(bench.job, generation=2)
     bench.bound.observe(Snapshot(bench.now + 1, NODES, (again,)))
-    assert bench.bound.most(again, OPERATOR) is None
+    assert bench.bound.most(again, OPERATOR.component) is None
     assert bench.most is None, "the earlier generation has ended"
 
 

@@ -5,13 +5,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_elastic.control.spreading import spread
+from dask_elastic.planning.cores.columns import CoreColumns
 
 
 def spread_all(current, granted, capacity, home, per_node=1, keep=None, hosts=None, occupied=None):
-    current = np.array(current)
     granted = np.array(granted)
     return spread(
-        current,
+        CoreColumns.of(np.array(current)),
         granted,
         granted if keep is None else np.array(keep),
         np.full(len(granted), per_node),
@@ -19,7 +19,7 @@ def spread_all(current, granted, capacity, home, per_node=1, keep=None, hosts=No
         np.array(home),
         hosts or [f"h{i}" for i in range(len(capacity))],
         np.zeros(len(capacity), dtype=int) if occupied is None else np.array(occupied),
-    )
+    ).matrix
 
 
 def test_spread_moves_cores_above_limit_to_other_nodes():
@@ -67,7 +67,9 @@ def test_spread_keeps_invariants(seed):
     per_node = random.integers(1, 3, executors)
     home = random.integers(0, nodes, executors)
     before = current.copy()
-    cores = spread(current, granted, granted, per_node, capacity, home, ["h"] * nodes, np.zeros(nodes, dtype=int))
+    columns = CoreColumns.of(current)
+    free = np.zeros(nodes, dtype=int)
+    cores = spread(columns, granted, granted, per_node, capacity, home, ["h"] * nodes, free).matrix
     assert (current == before).all()
     assert (cores >= 0).all()
     assert (cores.sum(axis=1) <= capacity).all()

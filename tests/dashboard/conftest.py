@@ -156,7 +156,7 @@ def get() -> Callable[[str], str]:
     """Return a function that fetches a page."""
 
     def fetch(url: str) -> str:
-        with urllib.request.urlopen(url, timeout=20) as answer:
+        with urllib.request.urlopen(url, timeout=100) as answer:
             return str(answer.read().decode())
 
     return fetch

@@ -53,7 +53,7 @@ def alive(group):
 
 
 def all_ended(group):
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 100
     while alive(group) and time.monotonic() < deadline:
         time.sleep(0.1)
     return not alive(group)
@@ -80,10 +80,10 @@ def check_output(output):
     assert len(found) == 2 + 2 + 2 * 11
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_demo_with_spark_calibrates_and_is_correct(tmp_path):
     process = start(tmp_path, *SHORT, "--dashboard-address", ":0")
-    output, _ = process.communicate(timeout=280)
+    output, _ = process.communicate(timeout=580)
     assert process.returncode in (0, 1), output
     assert "against Spark's batch" in output
     assert re.search(r"Of \d+ processors, \S+ were busy before the trial", output)
@@ -95,10 +95,10 @@ def test_demo_with_spark_calibrates_and_is_correct(tmp_path):
     assert all_ended(process.pid)
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(600)
 def test_demo_without_spark_is_correct_and_shows_both_jobs(tmp_path):
     process = start(tmp_path, "--no-spark", *SHORT, *UNCALIBRATED, "--dashboard-address", ":0")
-    output, _ = process.communicate(timeout=180)
+    output, _ = process.communicate(timeout=580)
     assert process.returncode in (0, 1), output
     assert "against pandas" in output
     assert "Calibrating" not in output
@@ -109,7 +109,7 @@ def test_demo_without_spark_is_correct_and_shows_both_jobs(tmp_path):
     assert all_ended(process.pid)
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("how", ["--spark", "--no-spark"])
 def test_interrupted_demo_leaves_no_process(tmp_path, how):
     process = start(tmp_path, how, *UNCALIBRATED, "--month-seconds", "60", "--dashboard-address", ":0")
@@ -117,7 +117,7 @@ def test_interrupted_demo_leaves_no_process(tmp_path, how):
         if "no hot routes" in line:
             break
     os.killpg(process.pid, signal.SIGINT)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=100)
     assert process.returncode == 130, output
     assert "Traceback" not in output
     assert all_ended(process.pid)

@@ -32,7 +32,7 @@ def heading_anchors(text: str) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("path", [p for p in PAGES if page.blocks(p.read_text(encoding="utf-8"))], ids=name_of)
 def test_code_of_page_runs_and_prints_the_shown_output(path, tmp_path):
     here = [str(ROOT), str(ROOT / "plugins"), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -42,7 +42,7 @@ def test_code_of_page_runs_and_prints_the_shown_output(path, tmp_path):
         env={**os.environ, "PYTHONPATH": os.pathsep.join(here)},
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=580,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -24,20 +24,20 @@ def test_messages_are_received_while_state_is_installed_or_dropped(slow, monkeyp
 
     def wait(*_):
         begun.set()
-        finish.wait(10)
+        finish.wait(100)
 
     monkeypatch.setattr(part.store, "drop", lambda *_: None)
     monkeypatch.setattr(part.store, slow, wait)
     control = {"drop": m.Label(0, 1, stays=False), "install": m.Install(0, 2, "state")}[slow]
     moving = threading.Thread(target=lambda: (part.control(control), part.settle()), daemon=True)
     moving.start()
-    assert begun.wait(10)
+    assert begun.wait(100)
     receiving = threading.Thread(target=part.receive, args=(m.FlushRequest(0, 1),), daemon=True)
     receiving.start()
-    receiving.join(5)
+    receiving.join(100)
     received = not receiving.is_alive()
     finish.set()
-    moving.join(10)
+    moving.join(100)
     assert received
 
 

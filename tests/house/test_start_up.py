@@ -46,6 +46,20 @@ def test_import_for_spark_loads_no_heavy_library():
     assert imported("import dask_elastic.spark.data_source", base="pyspark.sql.datasource") & HEAVY == set()
 
 
+def test_import_for_spark_loads_only_modules_that_stage_rows():
+    done = subprocess.run(
+        [sys.executable, "-c", "import sys, dask_elastic.spark.data_source; print(*sys.modules)"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    own = {name for name in done.stdout.split() if name.startswith("dask_elastic.")}
+    # Each Python worker imports them anew: with the topology and the driver's modules there were 71.
+    assert not {"dask_elastic.topology", "dask_elastic.spark.spark_session", "dask_elastic.spark.epoch_handoff"} & own
+    assert len(own) <= 30
+
+
 def test_handoff_from_a_python_worker_of_spark_loads_no_heavy_library():
     code = """
 import pyarrow as pa

@@ -123,7 +123,7 @@ def test_figure_is_drawn_with_labels_and_legend(figure, tables, tmp_path):
     assert (tmp_path / "figure.png").stat().st_size > 10_000
 
 
-def test_generated_texts_have_schema_and_skew_of_recording(recording):
+def test_generated_texts_have_schema_and_skew_of_recording(data_path):
     texts = short_texts(0, 5_000)
     assert texts.schema.equals(SCHEMA)
     assert (np.diff(texts["arrival_ts"].to_numpy()) >= np.timedelta64(0)).all()
@@ -131,9 +131,7 @@ def test_generated_texts_have_schema_and_skew_of_recording(recording):
     counts = np.sort(pc.value_counts(words).field("counts").to_numpy())[::-1]
     assert 0.13 < counts[:5].sum() / counts.sum() < 0.21
     assert len(counts) <= WORDS
-    path = recording("commit_texts/commits.parquet")
-    if path is not None:
-        assert pq.read_schema(path).remove_metadata().equals(SCHEMA)
+    assert pq.read_schema(data_path("commit_texts/commits.parquet")).remove_metadata().equals(SCHEMA)
 
 
 def test_applications_count_every_word_and_pair():
@@ -154,9 +152,8 @@ def test_applications_count_every_word_and_pair():
     assert state.sum() == 16 * len(set(pairs))
 
 
-def test_figures_of_given_recording_are_computed(recording):
-    path = recording("commit_texts/commits.parquet")
-    texts = short_texts(3, 4_000, days=365) if path is None else pq.read_table(path)
+def test_figures_of_given_recording_are_computed(data_path):
+    texts = pq.read_table(data_path("commit_texts/commits.parquet"))
     day = np.timedelta64(1, "D")
     given = Source(texts, interval=day, history=180 * day)
     story = given.story(given.table(0, True), 2, 4, 30)

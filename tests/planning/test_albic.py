@@ -88,9 +88,10 @@ def test_rounds_share_one_time_limit(slowness):
     random = np.random.default_rng(1)
     traffic = sp.random_array((300, 300), density=0.05, rng=random)
     problem = PlacementProblem(random.pareto(1.0, 300), np.arange(300) % 12, 12, traffic=traffic, max_moves=30)
-    began = time.perf_counter()
+    # Others share the machine: what counts is the time that it had.
+    began = time.process_time()
     validate(problem, Albic(max_distance=0.0, time_limit=1.0).plan(problem))
-    assert time.perf_counter() - began < 1 + 3 * slowness()
+    assert time.process_time() - began < 1 + 3 * slowness()
 
 
 def test_group_is_never_pinned_to_a_draining_bin():

@@ -3,13 +3,11 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dask_elastic.papers.figures.short_texts import short_texts
 from dask_elastic.planning.intervals.node_trace import NodeTrace, arrivals, node_trace, nodes_needed
 from dask_elastic.vocab.errors import PlanningError
 
@@ -116,13 +114,8 @@ def test_edits_of_a_day(data_path):
         assert nodes not in row
 
 
-def texts(recording) -> pa.Table:
-    path = recording("commit_texts/commits.parquet")
-    return short_texts(0, 3_000, days=400) if path is None else pq.read_table(path, columns=["arrival_ts"])
-
-
-def test_texts_by_the_day(recording):
-    times = texts(recording)["arrival_ts"].to_numpy()
+def test_texts_by_the_day(data_path):
+    times = pq.read_table(data_path("commit_texts/commits.parquet"), columns=["arrival_ts"])["arrival_ts"].to_numpy()
     trace = node_trace(times, DAY, 2, 5, peak=0.99)
     assert trace.nodes.min() == 2
     assert trace.nodes.max() == 5

@@ -20,6 +20,7 @@ from dask_elastic.runtime.protocol.job_spec import ComponentSummary
 from dask_elastic.runtime.protocol.remote_errors import dump_error
 from dask_elastic.runtime.protocol.reports import PartReport, Report
 from dask_elastic.runtime.worker.report import part_report
+from dask_elastic.runtime.worker.user_calls import UserCalls
 from dask_elastic.vocab.identity import ExecutorId
 
 CALLS = {
@@ -119,6 +120,7 @@ def report_of(measures, complete=False, edges=None, sources=(), sinks=()):
     job_part = SimpleNamespace(
         complete=complete, error=None, sources=dict(sources), homes={}, sinks=dict(sinks), dead_letters=letters,
         measures=lambda: measures, messages_refused=0, members=SimpleNamespace(lost=set()), suspects_cleared=0,
+        threads=SimpleNamespace(user_calls=UserCalls()), spec=SimpleNamespace(options=job_options({}), node=0),
         edge_rates=lambda: edges or {}, exchange=SimpleNamespace(backpressured=lambda executor: 0.25),
     )  # fmt: skip
     return part_report(job_part)

@@ -99,7 +99,9 @@ def test_end_of_earlier_generation_does_not_end_later_one():
         ended.append(job)
         return []
 
-    commands = Handlers(SimpleNamespace(job_parts={"job": job_part}, forget=forget))
+    commands = Handlers(
+        SimpleNamespace(refuse=lambda job, generation: None, job_parts={"job": job_part}, forget=forget)
+    )
     for generation in (1, 2):
         asyncio.run(commands.end(part_calls.End("job", generation)))
         asyncio.run(commands.forget(part_calls.Forget("job", generation)))
@@ -139,7 +141,9 @@ def test_call_to_earlier_generation_is_refused_and_counted(call):
     """The job has no other part here: carrying the call out would raise another error."""
     job_part = SimpleNamespace(spec=SimpleNamespace(generation=2), refused=0)
     worker = SimpleNamespace(address="here")
-    commands = Handlers(SimpleNamespace(job_parts={"job": job_part}, worker=worker, in_thread=None))
+    commands = Handlers(
+        SimpleNamespace(refuse=lambda job, generation: None, job_parts={"job": job_part}, worker=worker, in_thread=None)
+    )
     reply = asyncio.run(commands.handlers()[call.operation](**message_of(call)))
     assert job_part.refused == 1
     if isinstance(call, part_calls.End | part_calls.Forget):
@@ -155,7 +159,11 @@ def test_cores_on_lost_worker_are_refused_by_its_name(nodes, message):
     job_part = SimpleNamespace(
         spec=spec, members=SimpleNamespace(lost={"there"}), idle_watch=watch, homes={}, refused=0
     )
-    commands = Handlers(SimpleNamespace(job_parts={"job": job_part}, worker=SimpleNamespace(address="here")))
+    commands = Handlers(
+        SimpleNamespace(
+            refuse=lambda job, generation: None, job_parts={"job": job_part}, worker=SimpleNamespace(address="here")
+        )
+    )
     call = part_calls.SetCores("job", 1, change=1, operator="op", executor=0, cores={0: 1, 1: 1})
     with pytest.raises(NodeLost, match=f"{message} of job 'job' is lost"):
         asyncio.run(commands.set_cores(call))
@@ -175,7 +183,9 @@ def test_rejoined_worker_ignores_forget_of_earlier_part():
         return []
 
     job_part = SimpleNamespace(spec=SimpleNamespace(generation=2, incarnation=5), refused=0)
-    commands = Handlers(SimpleNamespace(job_parts={"job": job_part}, forget=forget))
+    commands = Handlers(
+        SimpleNamespace(refuse=lambda job, generation: None, job_parts={"job": job_part}, forget=forget)
+    )
     asyncio.run(commands.forget(part_calls.Forget("job", 2, incarnation=4)))
     assert (forgotten, job_part.refused) == ([], 1)
     asyncio.run(commands.forget(part_calls.Forget("job", 2, incarnation=5)))

@@ -60,7 +60,7 @@ def test_caller_that_waits_for_a_flush_returns_when_the_job_ends(home):
         time.sleep(0.01)
     home.threads.end()
     home.abort()
-    waiting.join(10)
+    waiting.join(100)
     assert not waiting.is_alive()
     home.flush(60.0)
 

@@ -35,7 +35,7 @@ class InThread:
 
     def done(self):
         """Wait until the function has returned."""
-        self.thread.join(10)
+        self.thread.join(100)
         assert not self.thread.is_alive()
         return self
 

@@ -406,7 +406,7 @@ def test_retirement_ends_when_job_ends_while_homes_wait(on, fake):
         await fake.settle()
         assert not retiring.done()
         await coordinator.stop(Stop("job"))
-        await asyncio.wait_for(retiring, 10)
+        await asyncio.wait_for(retiring, 100)
 
     on({"a": 2, "b": 2}, test)
 
@@ -421,7 +421,7 @@ def test_retirement_waits_for_starting_job(on, fake):
         assert scheduler.asked(AwaitTaskEnds) == []
         gate.set()
         record = await starting
-        await asyncio.wait_for(retiring, 10)
+        await asyncio.wait_for(retiring, 100)
         assert record.spec.guests == (1,)
 
     on({"a": 2, "b": 2}, test)

@@ -20,7 +20,7 @@ from dask_elastic.runtime.worker.push_server import PushServer
 from dask_elastic.vocab.errors import JobEnded, SchemaMismatch, SourceError, UnknownJob, UnknownOperator
 from dask_elastic.vocab.identity import ExecutorId
 
-SECONDS = 20
+SECONDS = 100
 JOB = "job"
 
 

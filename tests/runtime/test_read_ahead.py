@@ -64,7 +64,7 @@ def test_taking_thread_wakes_when_a_send_in_the_reading_thread_makes_it_due(sent
         until[0] = time.monotonic() + 0.01
 
     read_ahead.pass_through(row(1), 1.0, send)
-    taker.join(10)
+    taker.join(100)
     assert (taken, sent) == ([(None, 0.0)], [1.0])
 
 
@@ -74,18 +74,18 @@ def test_taking_thread_ends_after_reading_thread_has_sent():
 
     def send(rows, due):
         begun.set()
-        assert go_on.wait(10)
+        assert go_on.wait(100)
         order.append("sent")
 
     reader = threading.Thread(target=read_ahead.pass_through, args=(row(1), 0.0, send))
     taker = threading.Thread(target=lambda: order.append(read_ahead.take()))
     reader.start()
-    assert begun.wait(10)
+    assert begun.wait(100)
     read_ahead.close()
     taker.start()
     go_on.set()
     for thread in (reader, taker):
-        thread.join(10)
+        thread.join(100)
     assert order == ["sent", None]
 
 
@@ -122,7 +122,7 @@ def test_batches_sent_by_either_thread_are_neither_lost_nor_reordered(sent):
             else:
                 read_ahead.put(row(number), 0.0)
         read_ahead.close()
-        taker.join(30)
+        taker.join(100)
     finally:
         sys.setswitchinterval(before)
     assert sent == list(range(5_000))

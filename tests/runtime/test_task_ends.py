@@ -18,7 +18,7 @@ from dask_elastic.runtime.worker.task_ends import TaskEnds
 from dask_elastic.vocab.identity import ExecutorId
 
 ME = ExecutorId("counts", 0)
-SECONDS = 20.0
+SECONDS = 100
 
 
 @pytest.fixture

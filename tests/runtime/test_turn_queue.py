@@ -26,7 +26,7 @@ class Consumer:
 
     def end(self):
         self.queue.put(None)
-        self.thread.join(10.0)
+        self.thread.join(100)
         assert not self.thread.is_alive()
         return self.handled
 
@@ -74,7 +74,7 @@ def test_no_item_is_lost_or_handled_by_two_threads_at_a_time():
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30.0)
+        thread.join(100)
     handled = consumer.end()
     assert sorted(inline + handled) == [*range(2_000), *range(10_000, 12_000)]
     assert [n for n in handled if n < 2_000] == sorted(n for n in handled if n < 2_000)

@@ -11,7 +11,7 @@ from distributed import Client, LocalCluster
 from pyspark.sql import SparkSession
 
 import dask_elastic as de
-from dask_elastic.spark.session import session
+from dask_elastic.spark.spark_session import session
 
 SMALL = {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2", "spark.default.parallelism": "2"}
 
@@ -28,7 +28,7 @@ def spark() -> Iterator[SparkSession]:
 def wait_until() -> Callable[..., Any]:
     """Return a function that waits until a condition is true, and fails after a timeout."""
 
-    def wait(condition: Callable[[], Any], what: str, timeout: float = 60) -> Any:
+    def wait(condition: Callable[[], Any], what: str, timeout: float = 240) -> Any:
         deadline = time.monotonic() + timeout
         while not (answer := condition()):
             assert time.monotonic() < deadline, f"not within {timeout} s: {what}"

@@ -72,7 +72,7 @@ def main(folder: Path) -> None:
         job = de.submit(topology, client)
         write_by_handoff(spark, job, folder)
         write_by_query(spark, job, folder)
-        job.wait(60, progress=False)
+        job.wait(100, progress=False)
         state = job.state("per_id").to_pandas()
         lost = len({mark.read_text() for mark in folder.glob("killed-*")})
         print(f"{state['times'].sum()} rows, {state['id'].nunique()} different, {lost} executors lost")

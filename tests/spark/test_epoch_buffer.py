@@ -19,7 +19,7 @@ from dask_elastic.vocab.identity import ExecutorId
 
 ROWS = pa.record_batch({"n": pa.array(range(1000), pa.int64())})
 CHUNK = memoryview(ROWS.serialize())
-SECONDS = 20
+SECONDS = 100
 
 
 class Ledger:

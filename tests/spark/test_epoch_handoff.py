@@ -97,7 +97,7 @@ def test_stream_is_counted_once_and_its_end_finishes_the_job(spark, client, file
     assert job.status == "running"
     [query] = spark.streams.active
     query.stop()
-    job.wait(60, progress=False)
+    job.wait(100, progress=False)
     check(job, 0, 400)
     drain(query, job, timeout=60)  # no effect on an ended query and job
 
@@ -123,7 +123,7 @@ def test_failed_query_leaves_job_running_and_its_restart_finishes_it(spark, clie
     spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
     assert job.status == "running"
     start(stream, job, files.parent).awaitTermination()
-    job.wait(60, progress=False)
+    job.wait(100, progress=False)
     check(job, 0, 200)
     assert not caplog.records
 
@@ -139,7 +139,7 @@ def test_query_without_rows_finishes_the_job_and_other_queries_do_not(spark, cli
     assert job.status == "running"
     options = into(job)
     start(stream, options, files.parent).awaitTermination()
-    job.wait(60, progress=False)
+    job.wait(100, progress=False)
     # A listener cannot end the source of a forgotten job; it logs that.
     job.forget()
     start(stream, options, files.parent).awaitTermination()
@@ -156,7 +156,7 @@ def test_writer_of_earlier_generation_does_not_end_the_next_one(client):
     with pytest.raises(TimeoutError):
         job.wait(1.0, progress=False)
     end_source(Target.from_options(into(job)))
-    job.wait(30, progress=False)
+    job.wait(100, progress=False)
     end_source(before)
 
 
@@ -171,7 +171,7 @@ def test_repeated_epoch_is_processed_once(spark, client, files):
         commit.unlink()
     arrive(spark, files, "part-1", 100, 200)
     start(stream, job, files.parent).awaitTermination()
-    job.wait(60, progress=False)
+    job.wait(100, progress=False)
     check(job, 0, 200)
 
 
@@ -182,7 +182,7 @@ def test_epoch_repeated_with_other_rows_fails_the_job(spark, client):
     with pytest.raises(SparkFailed, match=r"epoch 5 was committed with 1000 rows .* comes again with 999 rows"):
         handoff(numbers(spark, 1, 1000), 5, job, query="q")
     with pytest.raises(JobFailed, match="comes again"):
-        job.wait(60, progress=False)
+        job.wait(100, progress=False)
     assert isinstance(job.error, EpochConflict)
 
 
@@ -205,7 +205,7 @@ def test_query_that_skips_or_repeats_rows_is_refused_and_the_job_keeps_running(s
         start(stream, job, files.parent).awaitTermination()
     assert job.status == "running"
     job.end_of_input()
-    job.wait(60, progress=False)
+    job.wait(100, progress=False)
     check(job, 0, 100)
 
 
@@ -229,7 +229,7 @@ def test_rows_of_failed_attempts_are_dropped(spark, client, tmp_path):
         handoff(failing, 0, job, query="q")
     handoff(failing, 0, job, query="q")
     job.end_of_input()
-    job.wait(60, progress=False)
+    job.wait(100, progress=False)
     check(job, 0, 50_000)
 
 
@@ -254,7 +254,7 @@ def test_stolen_wake_ups_lose_no_rows(spark, client):
         stop.set()
         thief.join()
     job.end_of_input()
-    job.wait(60, progress=False)
+    job.wait(100, progress=False)
     check(job, 0, 4000)
 
 
@@ -288,7 +288,7 @@ def test_full_queue_blocks_commit_and_bounds_memory(spark, client, wait_until):
     assert [(each.epoch, each.epochs, each.rows) for each in described.handoffs] == [(2, 3, 120_000)]
     assert "rows ← epoch 2, 120,000 rows, " in one_line(described)
     job.end_of_input()
-    job.wait(60, progress=False)
+    job.wait(100, progress=False)
     check(job, 0, 120_000)
 
     def peak(dask_worker):
@@ -350,7 +350,7 @@ def test_foreach_batch_can_send_each_micro_batch_by_handoff(spark, client, files
     assert (epochs, job.status) == ([0, 1], "running")
     arrive(spark, files, "part-2", 200, 300)
     run()
-    job.wait(60, progress=False)
+    job.wait(100, progress=False)
     assert epochs == [0, 1, 2]
     check(job, 0, 300)
 
@@ -377,7 +377,7 @@ def test_query_stopped_within_a_handoff_finishes_the_job(spark, client, files, w
         query.stop()
     finally:
         released.touch()
-    job.wait(60, progress=False)
+    job.wait(100, progress=False)
     assert query.exception() is None
     check(job, 0, 100)
 
@@ -387,7 +387,7 @@ def wait_within_task(begun: str, released: str):
 
     def work(batches):
         Path(begun).touch()
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 100
         while not Path(released).exists() and time.monotonic() < deadline:
             time.sleep(0.05)
         yield from batches
@@ -404,5 +404,5 @@ def test_handoff_to_cluster_with_tls(spark):
         job = counting(client, frame.schema)
         assert into(job)["address"].startswith("tls://")
         handoff(frame, 0, job, query="q", end=True)
-        job.wait(60, progress=False)
+        job.wait(100, progress=False)
         check(job, 0, 1000)

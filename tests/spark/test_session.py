@@ -15,14 +15,14 @@ from pyspark.errors import PySparkException
 
 from dask_elastic.spark.dask_access import access, grant_access
 from dask_elastic.spark.failure import SparkFailed, cause, innermost, spark_errors
-from dask_elastic.spark.session import session
+from dask_elastic.spark.spark_session import session
 
 ROOT = Path(__file__).parents[2]
 
 PROGRAM = """
 import os, sys
 from dask_elastic.spark.failure import SparkFailed, spark_errors
-from dask_elastic.spark.session import session
+from dask_elastic.spark.spark_session import session
 
 names = ["JAVA_HOME", "SPARK_LOCAL_IP", "PYSPARK_PYTHON"]
 before = [os.environ.get(name) for name in names]
@@ -63,7 +63,7 @@ def path_without_java(directory: Path) -> str:
     return str(directory)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("java", ["as it is", "not installed"])
 def test_session_starts_and_prints_only_its_versions(java, tmp_path):
     environment = {
@@ -74,7 +74,7 @@ def test_session_starts_and_prints_only_its_versions(java, tmp_path):
         environment["PATH"] = path_without_java(tmp_path / "bin")
         environment.pop("JAVA_HOME", None)
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=280
+        [sys.executable, "-c", PROGRAM], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=580
     )
     assert done.returncode == 0, done.stderr
     *failure, version = done.stdout.splitlines()

@@ -49,7 +49,7 @@ def test_values_of_every_type_are_kept(spark, client, zone):
         topology.source("rows", de.sources.Spark(frame.schema)).sink(de.sinks.Collect(), name="kept")
         job = de.submit(topology, client)
         handoff(frame, 0, job, query="types", end=True)
-        job.wait(60, progress=False)
+        job.wait(100, progress=False)
     finally:
         spark.conf.set("spark.sql.session.timeZone", before)
     got = sorted(job.collect("kept").to_pylist(), key=lambda row: row["number"] is None)
@@ -68,7 +68,7 @@ def test_reordered_columns_are_accepted_and_changed_ones_refused(spark, client):
     with pytest.raises(SparkFailed, match=wrong):
         handoff(frame.selectExpr("cast(k as int) as k", "word as words"), 1, job, query="columns")
     job.end_of_input()
-    job.wait(60, progress=False)
+    job.wait(100, progress=False)
     assert job.collect("kept").sort_by("k").to_pydict() == {"k": [*range(10)], "word": [str(n) for n in range(10)]}
 
 

@@ -24,9 +24,9 @@ from dask_elastic import sinks, sources
         (agg, "First", "agg has no 'First' yet; use compute(function, state="),
         (agg, "Zebra", "it has Aggregate, BoundAggregate, Bundle, Count,"),
         (sources, "Pandas", "did you mean sources.Arrow?"),
-        (sources, "Kafka", "sources has no 'Kafka' yet; write a generator for sources.Iterable"),
+        (sources, "Kinesis", "sources has no 'Kinesis' yet; write a generator for sources.Iterable"),
         (sinks, "Print", "did you mean sinks.Call?"),
-        (sinks, "Kafka", "sinks has no 'Kafka' yet; write a function for sinks.Call"),
+        (sinks, "Kinesis", "sinks has no 'Kinesis' yet; write a function for sinks.Call"),
     ],
 )
 def test_unknown_name_error_suggests_what_exists(namespace, name, hint):

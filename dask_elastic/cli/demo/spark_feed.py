@@ -24,7 +24,7 @@ from dask_elastic.connectors import sources
 from dask_elastic.runtime.client.job import Job
 from dask_elastic.spark import into, register, session
 from dask_elastic.spark.failure import spark_errors
-from dask_elastic.spark.session import silence_python
+from dask_elastic.spark.spark_session import silence_python
 from dask_elastic.topology import Stream, Topology
 
 if TYPE_CHECKING:

@@ -139,6 +139,11 @@ class Alignment(Generic[T]):
         self._blocked.clear()
 
     @property
+    def is_active(self) -> bool:
+        """Whether a checkpoint is in progress, or something that was held is not handled yet."""
+        return self.checkpoint is not None or bool(self._held)
+
+    @property
     def has_released(self) -> bool:
         """Whether to call `released`: something that was held may be handled."""
         return bool(self._held) and not self._releasing

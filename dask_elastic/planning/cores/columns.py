@@ -168,5 +168,6 @@ def by_node(column: Mapping[int, int]) -> dict[int, int]:
     >>> by_node({3: 1, 0: 2, 1: 0})
     {0: 2, 3: 1}
     """
-    nodes = sorted(column) if len(column) > 1 else column
-    return {node: column[node] for node in nodes if column[node]}
+    if len(column) > 1:
+        return {node: column[node] for node in sorted(column) if column[node]}
+    return {node: cores for node, cores in column.items() if cores}

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from heapq import heapify, heappop, heappush
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,12 +56,14 @@ class CoreSearch:
         self._free: list[int] = (problem.capacity - held.per_node).tolist()
         self._totals: list[int] = held.totals.tolist()
         self._spare: list[int] = (held.totals - problem.needed).tolist()
-        self._columns: list[dict[int, int]] = [dict(column) for column in held.columns]
+        # Those of the problem, each replaced by a copy before its first change: most executors keep their cores.
+        self._columns = cast(list[dict[int, int]], list(held.columns))
         self._members: list[set[int]] = [set() for _ in self._free]
         for executor, column in enumerate(self._columns):
             for node in column:
                 self._members[node].add(executor)
-        self._shares = [[(node, n / self._totals[j]) for node, n in c.items()] for j, c in enumerate(self._columns)]
+        self._known_shares: list[list[tuple[int, float]] | None] = [None] * len(self._totals)
+        self._donors: list[tuple[float, int, int, int]] | None = None
         self._costs, self._version = [0.0] * len(self._totals), [0] * len(self._totals)
         self._touched: set[int] = set()
         self._vacant = [node for node in reversed(range(len(self._free))) if self._free[node] > 0]
@@ -95,16 +98,15 @@ class CoreSearch:
 
     def _fill(self) -> None:
         """Give cores to those that have too few, data-intensive ones first."""
-        self._donors = [offer for executor in range(len(self._totals)) for offer in self._offers(executor)]
-        heapify(self._donors)
         short = (executor for executor, spare in enumerate(self._spare) if spare < 0)
         for executor in sorted(short, key=lambda j: (-self._problem.intensity[j], j)):
             while self._spare[executor] < 0:
                 node, donor = self._cheapest(executor)
                 if donor != _NONE:
                     self._change(donor, node, -1)
-                    for offer in self._offers(donor):
-                        heappush(self._donors, offer)
+                    if self._donors is not None:
+                        for offer in self._offers(donor):
+                            heappush(self._donors, offer)
                 self._change(executor, node, 1)
 
     def _offers(self, executor: int) -> list[tuple[float, int, int, int]]:
@@ -117,21 +119,30 @@ class CoreSearch:
         """Return node and donor, or `_NONE`, of the core that moves the least state."""
         home, cost = self._home[executor], self._costs[executor]
         options: list[tuple[float, bool, bool, int, int]] = []
-        for node in {home, *self._columns[executor], *(node for node, _ in self._shares[executor])}:
+        for node in {home, *self._columns[executor], *(node for node, _ in self._shares(executor))}:
             loss, donor = (0.0, _NONE) if self._free[node] > 0 else min(self._losses(node), default=(math.inf, _NONE))
             moved = self._if(executor, node, _NONE) - cost + loss
             options.append((moved, donor != _NONE, node != home, node, donor))
-        while self._donors and self._donors[0][3] != self._version[self._donors[0][1]]:
-            heappop(self._donors)
         vacant = self._vacant_node()
-        loss, donor, node = (0.0, _NONE, vacant) if vacant != _NONE else self._donors[0][:3]
+        loss, donor, node = (0.0, _NONE, vacant) if vacant != _NONE else self._cheapest_donor()
         options.append((self._if(executor, _ELSEWHERE, _NONE) - cost + loss, donor != _NONE, True, node, donor))
         return min(options)[3:]
+
+    def _cheapest_donor(self) -> tuple[float, int, int]:
+        """Return the state moved by the donor that moves least, the donor, and the node of its core."""
+        if self._donors is None:
+            # Not before: while cores are free, all these offers would be unused.
+            able = (executor for executor, spare in enumerate(self._spare) if spare > 0)
+            self._donors = [offer for executor in able for offer in self._offers(executor)]
+            heapify(self._donors)
+        while self._donors[0][3] != self._version[self._donors[0][1]]:
+            heappop(self._donors)
+        return self._donors[0][:3]
 
     def _improve(self, executor: int) -> bool:
         """Add, drop or replace one core of an executor; an added core is free or another executor's."""
         column, cost, total = self._columns[executor], self._costs[executor], self._totals[executor]
-        short = [node for node, share in self._shares[executor] if column.get(node, 0) < share * total]
+        short = [node for node, share in self._shares(executor) if column.get(node, 0) < share * total]
         best, vacant = -_GAIN * self._state[executor], self._vacant_node()
         chosen: list[tuple[int, int, int]] = []
         for add in (*short, _NONE):
@@ -143,6 +154,9 @@ class CoreSearch:
                     best, chosen = own, [(executor, drop, -1), (executor, add, 1)]
                     continue
                 for other in self._members[add] - {executor}:
+                    # What the other executor moves is 0 or more.
+                    if own - self._costs[other] >= best:
+                        continue
                     for take in (_NONE,) if self._intensive[other] else {drop, vacant, _NONE}:
                         if take == _NONE and self._spare[other] <= 0:
                             continue
@@ -162,18 +176,39 @@ class CoreSearch:
 
     def _if(self, executor: int, add: int, drop: int) -> float:
         """Return the state that an executor moves when it has a core more on one node and a core less on another."""
-        shares = self._shares[executor]
-        total = self._totals[executor] + (add != _NONE) - (drop != _NONE)
+        shares = self._known_shares[executor] or self._shares(executor)
+        total = self._totals[executor]
+        if add != _NONE:
+            total += 1
+        if drop != _NONE:
+            total -= 1
         if total <= 0:
             return self._state[executor] if shares else 0.0
         column, moved = self._columns[executor], 0.0
         for node, share in shares:
-            left = share - (column.get(node, 0) + (node == add) - (node == drop)) / total
+            count = column.get(node, 0)
+            if node == add:
+                count += 1
+            if node == drop:
+                count -= 1
+            left = share - count / total
             if left > 0:
                 moved += left
         return moved * self._state[executor]
 
+    def _shares(self, executor: int) -> list[tuple[int, float]]:
+        """Return the fraction of an executor's state on each node, before any change."""
+        shares = self._known_shares[executor]
+        if shares is None:
+            held = self._problem.columns.columns[executor]
+            total = sum(held.values())
+            shares = self._known_shares[executor] = [(node, count / total) for node, count in held.items()]
+        return shares
+
     def _change(self, executor: int, node: int, by: int) -> None:
+        if executor not in self._touched:
+            self._touched.add(executor)
+            self._columns[executor] = dict(self._columns[executor])
         column = self._columns[executor]
         column[node] = column.get(node, 0) + by
         self._members[node].add(executor)
@@ -186,5 +221,4 @@ class CoreSearch:
         if by < 0:
             self._vacant.append(node)
         self._version[executor] += 1
-        self._touched.add(executor)
         self._costs[executor] = self._if(executor, _NONE, _NONE)

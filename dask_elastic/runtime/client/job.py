@@ -93,8 +93,8 @@ class Job(JobInput, JobReader):
     >>> job.moves()[["operator", "shard", "source", "target"]]
          operator  shard  source  target
     0  per_letter      0       0       1
-    >>> job.recoveries().empty, job.event_times().empty
-    (True, True)
+    >>> job.recoveries().empty, job.event_times().empty, job.stalled().empty
+    (True, True, True)
     >>> measured = job.decisions(), job.snapshots(last=10)
     >>> job.card()
     letters: finished · ... s · 3 rows · ...

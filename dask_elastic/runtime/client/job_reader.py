@@ -88,6 +88,24 @@ class JobReader(ABC):
         """
         return event_time_table(self._describe().event_times)
 
+    def stalled(self) -> pd.DataFrame:
+        """Return the calls of user code that have not returned for longer than the option ``stall_after``.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One row per thread, oldest call first. Columns: ``operator``, ``activity`` ("read", "process" or "write"),
+            ``worker`` (its address), ``since`` (when the call began, in UTC without a time zone), ``thread``,
+            ``frame`` (file, line and function of the innermost frame of user code). A source that waits that long for
+            its next rows is listed, too.
+        """
+        described = self._describe()
+        columns = ["operator", "activity", "worker", "since", "thread", "frame"]
+        rows = [{**call._asdict(), "worker": described.nodes[call.node]} for call in described.stalled]
+        table = data_frame(rows, columns)
+        table["since"] = instants(int(call.since * 1e6) for call in described.stalled)
+        return table
+
     def assignment(self) -> pd.DataFrame:
         """Return where tasks and shards are, one row per task.
 

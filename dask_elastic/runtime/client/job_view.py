@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 from dask.utils import format_bytes, format_time
 
 from dask_elastic.runtime.client.checkpoint_text import given_up, newest_checkpoint, restarted
 from dask_elastic.runtime.protocol.job_description import JobDescription
-from dask_elastic.runtime.protocol.reports import ExecutorReport
+from dask_elastic.runtime.protocol.reports import ExecutorReport, StalledCall
 from dask_elastic.vocab.epoch import HandoffProgress
 
 FEW = 8
@@ -53,6 +54,26 @@ def measured_latency(described: JobDescription) -> tuple[float | None, float | N
     return half, high
 
 
+def stalled_text(call: StalledCall, nodes: Sequence[str]) -> str:
+    """Return a call that does not return, in a few words.
+
+    Parameters
+    ----------
+    call : StalledCall
+        The call.
+    nodes : sequence of str
+        The address of each node of its job.
+
+    Examples
+    --------
+    >>> call = StalledCall("per_key", "process", 0, 0.0, "elastic-job-per_key[0]-task-0", "logic.py:7 in enrich")
+    >>> stalled_text(call, ["tcp://host:1234"])
+    'per_key stalled since 1970-01-01T00:00:00Z on tcp://host:1234, at logic.py:7 in enrich'
+    """
+    since = datetime.fromtimestamp(call.since, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    return f"{call.operator} stalled since {since} on {nodes[call.node]}, at {call.frame}"
+
+
 def cores_by_operator(executors: Sequence[ExecutorReport]) -> list[str]:
     """Return the cores of each operator: one by one for a few executors, else their sum."""
     found = []
@@ -94,6 +115,8 @@ def conditions(described: JobDescription) -> list[str]:
     found += [f"without {' and '.join(described.silent)}: no answer"] if described.silent and described.live else []
     if control.starved:
         found.append(f"starved: lacks {control.starved} {'core' if control.starved == 1 else 'cores'}")
+    found += [stalled_text(call, described.nodes) for call in described.stalled[:1]]
+    found += [f"and {len(described.stalled) - 1} more stalled"] if len(described.stalled) > 1 else []
     found += [f"{operator} is GIL-bound" for operator in control.bound]
     found += ["dry run"] if described.dry_run else []
     status = described.checkpoints

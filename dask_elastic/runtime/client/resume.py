@@ -58,7 +58,8 @@ def resume(
     cores : mapping of str to int, optional
         As for `submit`; as before if left out.
     drop : collection of str
-        Names of stateful operators whose state is dropped, since the topology no longer has them.
+        Names of stateful operators whose state is dropped, and of sources and sinks that are given up, since the
+        topology no longer has them.
     **options
         As for `submit`; as before if left out.
 
@@ -111,6 +112,7 @@ def resume(
         check_sources(components)
         job = described(topology, components, job_name, merged, given)
     summaries = tuple(_fitted(summary, manifest) for summary in job.summaries)
+    _check_sources(summaries, manifest)
     _check_dropped(summaries, manifest, drop)
     return start(dataclasses.replace(job, summaries=summaries, resume=manifest.number, run=saved.run), client)
 
@@ -153,12 +155,28 @@ def _shards(operator: str, executors: int, state: OperatorState) -> int:
     return state.groups // executors
 
 
+def _check_sources(summaries: tuple[ComponentSummary, ...], manifest: Manifest) -> None:
+    for summary in summaries:
+        positions = manifest.positions.get(summary.name)
+        if positions is not None and len(positions) != summary.instances:
+            raise SubmitError(
+                f"source {summary.name!r} has {summary.instances} instances, and {len(positions)} in checkpoint "
+                f"{manifest.number}. Give it parallel={len(positions)}: instances continue where they were."
+            )
+
+
 def _check_dropped(summaries: tuple[ComponentSummary, ...], manifest: Manifest, drop: Collection[str]) -> None:
-    names = {summary.name for summary in summaries if summary.kind == "compute"}
-    lost = [state.name for state in manifest.states if state.name not in names and state.name not in drop]
+    """Refuse to lose state, positions of sources, or what sinks have prepared, unless the user names it."""
+    kinds = {summary.name: summary.kind for summary in summaries}
+    held = {
+        "compute": [state.name for state in manifest.states],
+        "source": list(manifest.positions),
+        "sink": [name for name, prepared in manifest.prepared.items() if any(prepared)],
+    }
+    lost = [name for kind, names in held.items() for name in names if kinds.get(name) != kind and name not in drop]
     if lost:
         listed = ", ".join(map(repr, lost))
         raise SubmitError(
-            f"checkpoint {manifest.number} has state of {listed}, which the topology lacks. Name the operators as "
-            f"before, or pass drop={lost!r} to lose their state."
+            f"checkpoint {manifest.number} has {listed}, which the topology lacks. Name operators, sources and sinks "
+            f"as before, or pass drop={lost!r}: their state, their positions and rows that are not committed are lost."
         )

@@ -64,8 +64,8 @@ def submit(
     **options
         What the control loop aims at: ``latency_target``, ``planner``, ``paradigm``, ``dry_run``. How the job runs:
         ``on_error``, ``inbox_time``, ``queue_time``, ``balance_interval``, ``balance_threshold``, ``flush_interval``,
-        ``channel_window``, ``watermark_interval``, ``idle_timeout``, ``report_interval``. The configuration page
-        explains them. Defaults come from the Dask configuration under ``elastic``.
+        ``channel_window``, ``watermark_interval``, ``idle_timeout``, ``report_interval``, ``stall_after``. The
+        configuration page explains them. Defaults come from the Dask configuration under ``elastic``.
 
     Returns
     -------

@@ -24,6 +24,7 @@ OPTIONS = (
     Option("latency_target", Duration(), optional=True),
     Option("watermark_interval", Duration()),
     Option("idle_timeout", Duration(), optional=True),
+    Option("stall_after", Duration(), optional=True),
     Option("channel_window", Size()),
     Option("balance_threshold", Amount(least=1)),
     Option("checkpoint", Folder(), optional=True),

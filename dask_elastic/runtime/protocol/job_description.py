@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from dask_elastic.runtime.protocol.job_status import ENDED, Status
-from dask_elastic.runtime.protocol.reports import EdgeRate, ExecutorReport, InstanceRows, InstanceTime
+from dask_elastic.runtime.protocol.reports import EdgeRate, ExecutorReport, InstanceRows, InstanceTime, StalledCall
 from dask_elastic.vocab.checkpoint import CheckpointStatus
 from dask_elastic.vocab.epoch import HandoffProgress
 
@@ -110,6 +110,8 @@ class JobDescription:
         Workers that were left out at the start because they did not answer, and that have not joined since.
     edges : tuple of EdgeRate
         Rows per second that each operator passes to each consumer of it.
+    stalled : tuple of StalledCall
+        Calls of user code that do not return, oldest first.
     """
 
     name: str
@@ -137,6 +139,7 @@ class JobDescription:
     silent: tuple[str, ...] = ()
     checkpoints: CheckpointStatus | None = None
     edges: tuple[EdgeRate, ...] = ()
+    stalled: tuple[StalledCall, ...] = ()
 
     @property
     def live(self) -> bool:

@@ -73,6 +73,8 @@ class JobOptions:
         How many complete checkpoints are kept.
     restart_attempts : int
         How often a job is restarted without a new checkpoint in between, before it fails.
+    stall_after : float or None
+        Seconds after which a call of user code that has not returned is reported; None is never.
     """
 
     on_error: str
@@ -93,6 +95,7 @@ class JobOptions:
     checkpoint_interval: float = 10.0
     checkpoint_keep: int = 2
     restart_attempts: int = 5
+    stall_after: float | None = None
 
 
 @dataclass(frozen=True)

@@ -205,6 +205,33 @@ class InputTypes(NamedTuple):
     first: ColumnTypes
 
 
+class StalledCall(NamedTuple):
+    """A call of user code that does not return.
+
+    Parameters
+    ----------
+    operator : str
+        The operator whose code is called.
+    activity : str
+        What the code does: "read", "process" or "write".
+    node : int
+        The node.
+    since : float
+        When the call began, seconds since the epoch.
+    thread : str
+        The name of the thread.
+    frame : str
+        Where the code is: file, line and function of its innermost frame.
+    """
+
+    operator: str
+    activity: str
+    node: int
+    since: float
+    thread: str
+    frame: str
+
+
 class StagedBytes(NamedTuple):
     """Bytes that an instance of a source for Spark has staged in memory and on disk."""
 
@@ -243,6 +270,8 @@ class PartReport:
         The newest number of `Suspects` whose batches have all been processed.
     edges : tuple of EdgeRate
         Rows that operators on threads there pass on.
+    stalled : tuple of StalledCall
+        Calls of user code that have lasted for longer than `JobOptions.stall_after`.
     """
 
     complete: bool
@@ -259,6 +288,7 @@ class PartReport:
     lost: tuple[str, ...] = ()
     absolved: int = 0
     edges: tuple[EdgeRate, ...] = ()
+    stalled: tuple[StalledCall, ...] = ()
 
 
 class SuspectBatch(NamedTuple):

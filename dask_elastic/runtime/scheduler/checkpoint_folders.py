@@ -71,7 +71,4 @@ def reserve_generation(url: str, above: int) -> int:
     above : int
         The generation is higher than this.
     """
-    folder = CheckpointFolder(url)
-    while (generation := next_generation(folder)) <= above:
-        continue
-    return generation
+    return next_generation(CheckpointFolder(url), above)

@@ -20,7 +20,7 @@ from dask_elastic.runtime.protocol import checkpoint_calls, job_calls, part_call
 from dask_elastic.runtime.protocol.calls import HandledCall
 from dask_elastic.runtime.protocol.checkpoint_parts import ExecutorPart
 from dask_elastic.runtime.protocol.job_spec import JobSpec
-from dask_elastic.runtime.protocol.remote_errors import Relayed, load_error
+from dask_elastic.runtime.protocol.remote_errors import Relayed, error_text
 from dask_elastic.runtime.scheduler.checkpoint_folders import in_thread
 from dask_elastic.runtime.scheduler.job_checkpoints import JobCheckpoints
 from dask_elastic.runtime.scheduler.job_record import JobRecord
@@ -137,9 +137,9 @@ class Checkpoints:
             if state.failed:
                 # A sink that waits for its last commit requests the next one at once.
                 await _first_of(record.ended(), timeout=min(interval, RETRY_SECONDS))
-            state.requested.clear()
             if not (record.live and record.runs(generation)):
                 return
+            state.requested.clear()
             began = time.monotonic()
             await self._take(record, state, generation)
             due = began + interval
@@ -164,7 +164,7 @@ class Checkpoints:
                 await in_thread(Catalog(CheckpointFolder(state.url)).publish, manifest)
                 seconds = time.monotonic() - began
                 state.completed(CheckpointDescription(number, progress.started, seconds, manifest.new_bytes, held))
-        except (ElasticError, Relayed, OSError, TimeoutError) as error:
+        except Exception as error:  # whatever it is, the job goes on, and the next checkpoint is taken
             if record.live and record.runs(generation):
                 await self._give_up(record, state, progress, began, error)
             return
@@ -207,9 +207,8 @@ class Checkpoints:
         began: float,
         error: Exception,
     ) -> None:
-        cause = load_error(error.data) if isinstance(error, Relayed) else error
-        logger.warning("job %r: checkpoint %d was given up: %s", record.name, progress.number, cause)
-        text, seconds = str(cause), time.monotonic() - began
+        text, seconds = _text(error), time.monotonic() - began
+        logger.warning("job %r: checkpoint %d was given up: %s", record.name, progress.number, text)
         state.completed(CheckpointDescription(progress.number, progress.started, seconds, error=text))
         await self.calls.tell(record, part_calls.AbandonCheckpoint(*record.generation_id, progress.number))
 
@@ -234,7 +233,7 @@ def instances(spec: JobSpec) -> Iterable[ExecutorId]:
 def _manifest(record: JobRecord, state: JobCheckpoints, progress: CheckpointProgress[bytes]) -> tuple[Manifest, float]:
     """Return the manifest of a checkpoint, and the longest time for which the inputs of an executor had to wait."""
     spec = record.spec
-    pickled: dict[str, dict[int, Pickled]] = {}
+    pickled: dict[str, dict[int, Pickled | None]] = {}
     for instance, part in progress.parts.items():
         pickled.setdefault(instance.component, {})[instance.index] = pickle.loads(part)
     states: list[OperatorState] = []
@@ -242,22 +241,14 @@ def _manifest(record: JobRecord, state: JobCheckpoints, progress: CheckpointProg
     placed: dict[str, dict[str, tuple[Pickled | None, ...]]] = {"source": {}, "sink": {}}
     for summary in spec.summaries:
         found = pickled.get(summary.name, {})
-        if summary.kind == "compute":
-            parts: list[ExecutorPart] = [found[index].load(f"the state of {summary.name!r}") for index in sorted(found)]
-            held = max(held, *(part.held for part in parts))
-            chains = tuple(part.chain for part in parts)
-            states.append(
-                OperatorState(
-                    summary.name,
-                    summary.keys,
-                    len(parts),
-                    summary.shards,
-                    chains,
-                    None if summary.reading is None else pickle.loads(summary.reading),
-                )
-            )
-        else:
+        if summary.kind != "compute":
             placed[summary.kind][summary.name] = tuple(found.get(index) for index in range(max(found, default=-1) + 1))
+            continue
+        parts = _executor_parts(summary.name, found)
+        held = max(held, *(part.held for part in parts))
+        reading = None if summary.reading is None else pickle.loads(summary.reading)
+        chains = tuple(part.chain for part in parts)
+        states.append(OperatorState(summary.name, summary.keys, len(parts), summary.shards, chains, reading))
     return Manifest(
         job=spec.job,
         number=progress.number,
@@ -265,11 +256,21 @@ def _manifest(record: JobRecord, state: JobCheckpoints, progress: CheckpointProg
         started=progress.started,
         ended=time.time(),
         topology=state.topology,
-        kinds={operator: summary.kind for summary in spec.summaries for operator in (summary.name,)},
+        kinds={summary.name: summary.kind for summary in spec.summaries},
         states=tuple(states),
         positions=placed["source"],
         prepared=placed["sink"],
     ), held
+
+
+def _executor_parts(operator: str, found: dict[int, Pickled | None]) -> list[ExecutorPart]:
+    parts = [part.load(f"the state of {operator!r}") for _, part in sorted(found.items()) if part is not None]
+    assert all(isinstance(part, ExecutorPart) for part in parts), f"{parts!r} are no parts of executors"
+    return parts
+
+
+def _text(error: Exception) -> str:
+    return error_text(error.data) if isinstance(error, Relayed) else f"{type(error).__name__}: {error}"
 
 
 def _taken_by(record: JobRecord) -> JobCheckpoints:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -12,9 +13,9 @@ from dask_elastic.runtime.config.worker_options import WorkerOptions, worker_opt
 from dask_elastic.runtime.protocol import job_calls, part_calls
 from dask_elastic.runtime.protocol.calls import HandledCall, Handler, Version, handlers_of
 from dask_elastic.runtime.protocol.job_description import JobDescription
-from dask_elastic.runtime.protocol.job_status import JobEvent
+from dask_elastic.runtime.protocol.job_status import JobEvent, Status
 from dask_elastic.runtime.scheduler.checkpoints import Checkpoints
-from dask_elastic.runtime.scheduler.control_driver import ControlDriver
+from dask_elastic.runtime.scheduler.control_driver import TOPIC, ControlDriver
 from dask_elastic.runtime.scheduler.core_changes import CoreChanges
 from dask_elastic.runtime.scheduler.epoch_commits import EpochCommits
 from dask_elastic.runtime.scheduler.heartbeats import Heartbeats
@@ -72,7 +73,14 @@ class Coordinator:
         self.starts = JobStarts(self.workers, self.jobs, self.calls)
         self.checkpoints = Checkpoints(self.jobs, self.calls)
         self.restarts = Restarts(self.starts, self.calls, self._runs)
-        self.health = JobHealth(self.jobs, self.calls, self.membership, self.controller.look_soon, self.restarts)
+        self.health = JobHealth(
+            self.jobs,
+            self.calls,
+            self.membership,
+            self.controller.look_soon,
+            self.restarts,
+            functools.partial(scheduler.log_event, TOPIC),
+        )
         self.heartbeats = Heartbeats(self.jobs, self.calls, worker, self.health.hung)
         self.queries = JobQueries(self.jobs, self.calls)
         self.epochs = EpochCommits(scheduler, self.jobs, self.calls, self.health.fail)
@@ -198,7 +206,7 @@ class Coordinator:
         record.change(JobEvent.DRAIN_REQUESTED)
         record.draining = True
         self.epochs.close_all(record)
-        if not record.halted:
+        if record.status is not Status.RESTARTING:
             await self.calls.all(record, part_calls.Drain(*record.generation_id))
 
     async def stop(self, call: job_calls.Stop) -> None:
@@ -209,6 +217,10 @@ class Coordinator:
         if record.live:
             record.change(JobEvent.STOP_REQUESTED)
             await self.calls.tell(record, part_calls.End(*record.generation_id))
+        if record.checkpoints is not None:
+            # A manifest that is being written would appear later.
+            async with record.checkpoints.publishing:
+                pass
 
     async def forget(self, call: job_calls.Forget) -> None:
         """End a job at once and free its state."""

@@ -156,8 +156,11 @@ class CoreChanges:
         operator, index = key
         home = record.nodes[record.spec.homes[operator][index]]
         record.core_changes += 1
-        change = record.core_changes
+        change, generation = record.core_changes, record.spec.generation
         await self.calls.one(home, part_calls.SetCores(*record.generation_id, change, operator, index, dict(by_node)))
+        if not record.runs(generation):
+            # The job was restarted meanwhile: nodes have other numbers.
+            return
         record.cores[key] = {node: count for node, count in by_node.items() if count}
 
 

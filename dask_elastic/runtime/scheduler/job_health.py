@@ -12,7 +12,7 @@ from dask_elastic.runtime.protocol import part_calls
 from dask_elastic.runtime.protocol.calls import HandledCall
 from dask_elastic.runtime.protocol.job_status import JobEvent
 from dask_elastic.runtime.protocol.remote_errors import Relayed, dump_error, load_error
-from dask_elastic.runtime.protocol.reports import Report, Suspects, report_seconds
+from dask_elastic.runtime.protocol.reports import Report, StalledCall, Suspects, report_seconds
 from dask_elastic.runtime.scheduler.job_record import JobRecord, Suspect
 from dask_elastic.runtime.scheduler.job_table import JobTable
 from dask_elastic.runtime.scheduler.load_jumps import has_jumped
@@ -48,6 +48,8 @@ class JobHealth:
         Called when the load of some executor's shards has jumped.
     restarts : Restarts
         Restarts jobs with checkpoints.
+    log_event : callable
+        Takes the events of jobs.
     """
 
     def __init__(
@@ -57,12 +59,14 @@ class JobHealth:
         membership: Membership,
         load_jumped: Callable[[], None],
         restarts: Restarts,
+        log_event: Callable[[dict[str, Any]], Any],
     ):
         self.jobs = jobs
         self.calls = calls
         self.membership = membership
         self.load_jumped = load_jumped
         self.restarts = restarts
+        self.log_event = log_event
         self._background: set[asyncio.Task[Any]] = set()
 
     def handlers(self) -> list[HandledCall]:
@@ -96,6 +100,7 @@ class JobHealth:
         record.receive(call.node, report, idle=call.report is None)
         if not record.live:
             return
+        self._note_stalled(record, before.report.stalled if before else (), report.stalled)
         if report.error is not None:
             self._failed_part(record, report.error)
         elif report.unions and (before is None or report.unions != before.report.unions) and not self._agree(record):
@@ -104,6 +109,24 @@ class JobHealth:
             self._finish_once(record)
         for address in report.lost:
             self._unreachable(record, address)
+
+    def _note_stalled(self, record: JobRecord, before: tuple[StalledCall, ...], now: tuple[StalledCall, ...]) -> None:
+        """Log calls of user code that do not return, and those that have returned after all, once each."""
+        known, left = {(call.thread, call.since) for call in before}, {(call.thread, call.since) for call in now}
+        began = [(call, "stalled") for call in now if (call.thread, call.since) not in known]
+        for call, event in [*began, *((call, "resumed") for call in before if (call.thread, call.since) not in left)]:
+            worker = record.nodes[call.node]
+            if event == "stalled":
+                # A source may wait for rows that long.
+                level = logging.INFO if call.activity == "read" else logging.WARNING
+                what = "job %r: code of %s (%s) has not returned for %.0f s on worker %s, thread %s: it is at %s"
+                lasted = time.time() - call.since
+                logger.log(
+                    level, what, record.name, call.operator, call.activity, lasted, worker, call.thread, call.frame
+                )
+            else:
+                logger.info("job %r: code of %s on worker %s has returned", record.name, call.operator, worker)
+            self.log_event({"event": event, "job": record.name, **call._asdict(), "worker": worker})
 
     async def suspects(self, call: Suspects) -> None:
         """Keep the batch of which another worker may have died and that a home is about to process."""
@@ -118,10 +141,14 @@ class JobHealth:
 
     async def _finish(self, record: JobRecord) -> None:
         """Get the last reports and end the parts: a node with remote tasks only reported before these had ended."""
+        generation = record.spec.generation
         try:
             reports = await self.calls.by_node(record, part_calls.Report(*record.generation_id))
         except (ElasticError, Relayed) as error:
-            self._failed_part(record, dump_error(error))
+            if record.runs(generation):
+                self._failed_part(record, dump_error(error))
+            return
+        if not record.runs(generation):
             return
         for node, report in reports.items():
             record.receive(node, report)
@@ -157,7 +184,11 @@ class JobHealth:
             self.spawn(self._restart(record, loss))
 
     async def _restart(self, record: JobRecord, loss: NodeLost, lost: Collection[str] = ()) -> None:
-        error = await self.restarts.restart(record, loss, lost)
+        error: Exception | None
+        try:
+            error = await self.restarts.restart(record, loss, lost)
+        except Exception as failure:  # becomes the job's error: it would otherwise restart for ever
+            error = failure
         if error is not None:
             self.fail(record, dump_error(error))
 

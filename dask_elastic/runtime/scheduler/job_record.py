@@ -13,7 +13,7 @@ from dask_elastic.runtime.protocol.job_calls import Submit
 from dask_elastic.runtime.protocol.job_description import ComponentDescription, ControlView, JobDescription
 from dask_elastic.runtime.protocol.job_spec import STATIC, JobGeneration, JobSpec
 from dask_elastic.runtime.protocol.job_status import ENDED, JobEvent, Status, next_status
-from dask_elastic.runtime.protocol.reports import EdgeRate, PartReport
+from dask_elastic.runtime.protocol.reports import EdgeRate, PartReport, StalledCall
 from dask_elastic.runtime.scheduler.job_checkpoints import JobCheckpoints
 from dask_elastic.vocab.checkpoint import CheckpointStatus
 from dask_elastic.vocab.column_types import ColumnTypes
@@ -239,6 +239,7 @@ class JobRecord:
         for received in self.reports.values():
             self._letters.update(received.report.dead_letters)
             self.refused += received.report.refused
+        self.reports = {}
 
     def begin_generation(self, spec: JobSpec, oversubscribed: bool) -> None:
         """Take the next generation of the job, after `halt`."""
@@ -304,6 +305,11 @@ class JobRecord:
                 rates[producer, consumer] = rates.get((producer, consumer), 0.0) + rate
         return rates
 
+    def stalled(self) -> tuple[StalledCall, ...]:
+        """Return the calls of user code that do not return, oldest first; none of a job that has ended."""
+        found = [call for received in self.reports.values() for call in received.report.stalled]
+        return tuple(sorted(found, key=lambda call: call.since)) if self.live else ()
+
     def description(self, handoffs: Iterable[HandoffProgress], control: ControlView) -> JobDescription:
         """Return the description of the job for clients.
 
@@ -345,6 +351,7 @@ class JobRecord:
             control=control,
             checkpoints=self.checkpoint_status(),
             edges=tuple(EdgeRate(*edge, rate) for edge, rate in self.edge_rates().items()),
+            stalled=self.stalled(),
         )
 
 

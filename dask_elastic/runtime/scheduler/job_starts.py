@@ -205,6 +205,8 @@ class JobStarts:
         assert call is not None, "a job keeps its call until it ends"
         generation = await in_thread(reserve_generation, state.url, self._generation)
         self._generation = max(self._generation, generation)
+        if not record.live:
+            return
         instances = {name: len(homes) for name, homes in record.spec.homes.items()}
         placement = self._place(call, nodes, instances)
         plan = CheckpointPlan(state.url, state.newest, state.restarts)
@@ -212,7 +214,9 @@ class JobStarts:
             call.name, generation, tuple(nodes), 0, call.summaries, placement.homes, placement.cores, call.options,
             run=record.spec.run, checkpoint=plan,
         )  # fmt: skip
-        record.begin_generation(spec, placement.oversubscribed)
+        async with record.membership:
+            # No worker joins or leaves the last generation meanwhile.
+            record.begin_generation(spec, placement.oversubscribed)
         try:
             await self._start(record)
         except BaseException:

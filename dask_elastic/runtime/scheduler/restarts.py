@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 
 from dask_elastic.runtime.protocol import part_calls
 from dask_elastic.runtime.protocol.job_status import JobEvent
-from dask_elastic.runtime.protocol.remote_errors import Relayed, dump_error, load_error
+from dask_elastic.runtime.protocol.remote_errors import Relayed, dump_error, error_text
 from dask_elastic.runtime.scheduler.job_record import JobRecord
 from dask_elastic.runtime.scheduler.job_starts import JobStarts
 from dask_elastic.runtime.scheduler.worker_calls import WorkerCalls
@@ -47,9 +47,9 @@ class Restarts:
         self.starts = starts
         self.calls = calls
         self._started = started
-        self._restarting: set[str] = set()
+        self._restarting: set[JobRecord] = set()
         # Losses that were noticed while a job restarted.
-        self._lost_again: set[str] = set()
+        self._lost_again: set[JobRecord] = set()
 
     @staticmethod
     def can(record: JobRecord) -> bool:
@@ -73,15 +73,17 @@ class Restarts:
         NodeLost or None
             Why the job cannot go on; None if it runs or has ended.
         """
-        if record.name in self._restarting:
-            self._lost_again.add(record.name)
+        if record in self._restarting:
+            if not record.halted:
+                # Otherwise the workers are chosen later.
+                self._lost_again.add(record)
             return None
-        self._restarting.add(record.name)
+        self._restarting.add(record)
         try:
             return await self._restart(record, error, lost)
         finally:
-            self._restarting.discard(record.name)
-            self._lost_again.discard(record.name)
+            self._restarting.discard(record)
+            self._lost_again.discard(record)
 
     async def _restart(
         self, record: JobRecord, error: ElasticError | Relayed, lost: Collection[str]
@@ -95,17 +97,22 @@ class Restarts:
             logger.warning("job %r restarts from checkpoint %d: %s", record.name, state.newest, _text(error))
             record.change(JobEvent.HOME_LOST)
             await self._end_generation(record, lost)
-            await asyncio.sleep(_wait(state.attempts))
+            await record.ended(_wait(state.attempts))
+            if record.ended_at is not None:
+                return None
             state.attempts += 1
             state.restarts += 1
-            self._lost_again.discard(record.name)
+            self._lost_again.discard(record)
             try:
                 await self._start(record, lost)
             except (ElasticError, Relayed) as failure:
                 error = failure
                 record.halt()
                 continue
-            if record.name in self._lost_again or not self._complete(record):
+            finally:
+                # A worker that hung may answer again; the calls that find the workers leave out those that do not.
+                lost = ()
+            if record in self._lost_again or not self._complete(record):
                 error = NodeLost(f"job {record.name!r} has lost another worker while it restarted")
                 continue
             return None
@@ -143,7 +150,10 @@ class Restarts:
             raise NodeLost(f"no worker is left for job {record.name!r}")
         await self.starts.restart(record, nodes)
         if not record.live:
-            await self.calls.tell(record, part_calls.End(*record.generation_id))
+            # It was stopped or forgotten while it started.
+            here = self.starts.jobs.get(record.name) is record
+            end = part_calls.End(*record.generation_id)
+            await self.calls.tell(record, end if here else part_calls.Forget(*record.generation_id))
             return
         if record.draining:
             record.change(JobEvent.DRAIN_REQUESTED)
@@ -165,4 +175,4 @@ def _wait(attempts: int) -> float:
 
 
 def _text(error: ElasticError | Relayed) -> str:
-    return str(load_error(error.data) if isinstance(error, Relayed) else error)
+    return error_text(error.data) if isinstance(error, Relayed) else str(error)

@@ -183,7 +183,8 @@ class CheckpointKeeper:
 
     def _acknowledge(self, checkpoint: int, instance: ExecutorId, part: object) -> None:
         try:
-            pickled = Pickled.of(part)
+            # A sink that has prepared nothing has no part in the manifest.
+            pickled = None if part == () else Pickled.of(part)
         except ElasticError as error:
             self._fail(checkpoint, error)
             return

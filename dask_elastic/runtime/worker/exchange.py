@@ -256,15 +256,18 @@ class Exchange:
 
     def receive_watermark(self, target: ExecutorId, watermark: Watermark) -> None:
         """Take a watermark for an instance on this node."""
-        self._instance(target).receive_watermark(watermark)
+        with TURNS.without_waiting():
+            self._instance(target).receive_watermark(watermark)
 
     def receive_barrier(self, target: ExecutorId, barrier: Barrier) -> None:
         """Take a barrier for an instance on this node."""
-        self._instance(target).receive_barrier(barrier)
+        with TURNS.without_waiting():
+            self._instance(target).receive_barrier(barrier)
 
     def input_ended(self, target: ExecutorId, origin: ExecutorId) -> None:
         """Take the end of an upstream instance for an instance on this node."""
-        self._instance(target).input_ended(origin)
+        with TURNS.without_waiting():
+            self._instance(target).input_ended(origin)
 
     def _receivers(self, origin: ExecutorId) -> Iterator[tuple[ExecutorId, Peer | None]]:
         """Yield the receivers of an instance's outputs, each with its node's connection; None if it is on this node.

@@ -21,6 +21,7 @@ from dask_elastic.runtime.protocol.tables import first_rows, table_bytes
 from dask_elastic.runtime.worker.executor_threads import ExecutorThreads
 from dask_elastic.runtime.worker.hosting_node import HostingNode
 from dask_elastic.runtime.worker.job_part import JobPart
+from dask_elastic.runtime.worker.part_checkpoints import PartCheckpoints
 from dask_elastic.runtime.worker.report import part_report
 from dask_elastic.vocab.errors import NodeLost, UnknownJob
 from dask_elastic.vocab.identity import ExecutorId
@@ -127,6 +128,8 @@ class Handlers:
 
     async def forget(self, call: part_calls.Forget) -> tuple[str, ...]:
         """Stop at once and free everything; a later generation or incarnation goes on."""
+        if call.incarnation is None:
+            self.node.refuse(call.job, call.generation)
         if not self._hosts(call):
             return ()
         job_part = self.node.job_parts[call.job]
@@ -137,17 +140,22 @@ class Handlers:
 
     # checkpoints
 
+    def _checkpoints(self, call: PartCall[Any]) -> PartCheckpoints:
+        checkpoints = self._part(call).checkpoints
+        assert checkpoints is not None, "checkpoints begin in jobs that take them"
+        return checkpoints
+
     async def begin_checkpoint(self, call: part_calls.BeginCheckpoint) -> None:
         """Begin a checkpoint: sources send its barrier, and receivers await it."""
-        await self.node.in_thread(self._part(call).begin_checkpoint, call.number)
+        await self.node.in_thread(self._checkpoints(call).begin, call.number)
 
     async def abandon_checkpoint(self, call: part_calls.AbandonCheckpoint) -> None:
         """Give up a checkpoint."""
-        await self.node.in_thread(self._part(call).abandon_checkpoint, call.number)
+        await self.node.in_thread(self._checkpoints(call).abandon, call.number)
 
     async def commit_checkpoint(self, call: part_calls.CommitCheckpoint) -> None:
         """Have the sinks commit what they have prepared for a checkpoint, which is complete."""
-        self._part(call).commit_checkpoint(call.number)
+        self._checkpoints(call).commit(call.number)
 
     # cores and shards
 

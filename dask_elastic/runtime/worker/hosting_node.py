@@ -49,6 +49,10 @@ class HostingNode(Protocol):
         """Take the nodes that the scheduler announced for a job."""
         ...
 
+    def refuse(self, job: str, generation: int) -> None:
+        """Refuse to prepare a generation of a job from now on."""
+        ...
+
     async def forget(self, job: str) -> list[str]:
         """Stop a job's part and drop its state."""
         ...

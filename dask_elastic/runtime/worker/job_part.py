@@ -6,13 +6,13 @@ import functools
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from dask_elastic.executor import events
 from dask_elastic.executor.control_records.inputs import Inputs, timed_components
 from dask_elastic.executor.control_records.source_clock import SourceClock
 from dask_elastic.executor.emitter import Emitter
-from dask_elastic.executor.error_policy import ErrorPolicy
+from dask_elastic.executor.error_policy import ErrorPolicy, OnError
 from dask_elastic.executor.executor import ElasticExecutor
 from dask_elastic.executor.limits import ExecutorLimits
 from dask_elastic.executor.measures import ExecutorMeasure
@@ -39,8 +39,9 @@ from dask_elastic.runtime.worker.memory import HINT
 from dask_elastic.runtime.worker.node_services import NodeServices
 from dask_elastic.runtime.worker.part_checkpoints import PartCheckpoints
 from dask_elastic.runtime.worker.remote_threads import RemoteThreads
-from dask_elastic.runtime.worker.sink_thread import CheckpointEvent, SinkThread
+from dask_elastic.runtime.worker.sink_thread import SinkThread
 from dask_elastic.runtime.worker.source_thread import SourceThread
+from dask_elastic.runtime.worker.user_calls import WatchedErrorPolicy
 from dask_elastic.state.store import KeyedStore
 from dask_elastic.topology.component import Component
 from dask_elastic.topology.operators import Compute, SinkOperator, SourceOperator
@@ -89,8 +90,6 @@ class JobPart:
         self.members = Members(spec)
         self.threads = JobThreads(spec.job, self.fail)
         self.dead_letters = DeadLetters()
-        plan = spec.checkpoint
-        self.checkpoints = None if plan is None else PartCheckpoints(spec, plan, self.threads, node.ask)
         self.edge_rows = EdgeRows(threading.Lock())
         self._edge_rates: defaultdict[Edge, CounterRate] = defaultdict(CounterRate)
         self.idle_watch = IdleWatch(node.wake)
@@ -99,6 +98,7 @@ class JobPart:
         self.homes: dict[ExecutorId, ExecutorThreads] = {}
         self.sinks: dict[ExecutorId, SinkThread] = {}
         self.remotes: dict[ExecutorId, RemoteThreads] = {}
+        self.checkpoints = PartCheckpoints.of(spec, self.threads, node.ask, self)
         self._node = node
         self._components = {component.name: component for component in components}
         self._timed = timed_components(self._components.values())
@@ -164,7 +164,7 @@ class JobPart:
                     self._node.read_queue,
                     self._node.client,
                     self._instance_ended,
-                    self._source_reached,
+                    self._reached,
                     self._position(identity),
                 )
 
@@ -172,12 +172,12 @@ class JobPart:
     def _keeper(self) -> CheckpointKeeper | None:
         return None if self.checkpoints is None else self.checkpoints.keeper
 
+    @property
+    def _reached(self) -> Callable[[int, ExecutorId, SourcePosition], None] | None:
+        return None if self.checkpoints is None else self.checkpoints.keeper.reached
+
     def _position(self, source: ExecutorId) -> SourcePosition:
         return SourcePosition() if self.checkpoints is None else self.checkpoints.position(source)
-
-    def _source_reached(self, checkpoint: int, source: ExecutorId, position: SourcePosition) -> None:
-        assert self.checkpoints is not None, "checkpoints begin in jobs that take them"
-        self.checkpoints.keeper.reached(checkpoint, source, position)
 
     def _mailbox(self, identity: ExecutorId, source: Source) -> Mailbox | EpochBuffer:
         if not source.epochs:
@@ -240,7 +240,8 @@ class JobPart:
         return [instance for instance in instances if instance.component in self._timed]
 
     def _error_policy(self) -> ErrorPolicy:
-        return ErrorPolicy("skip" if self.spec.options.on_error == "skip" else "fail", self.dead_letters.add)
+        on_error: OnError = "skip" if self.spec.options.on_error == "skip" else "fail"
+        return WatchedErrorPolicy(on_error, self.dead_letters.add, self.threads.user_calls)
 
     def _processor(self, component: Component, task: int, store: KeyedStore, home: int) -> Processor:
         processor = Processor(component, task, store, self._spaces, self._error_policy(), home)
@@ -268,27 +269,6 @@ class JobPart:
             source.start()
         if not self._remaining:
             self._node.job_part_ended(self.job)
-
-    def begin_checkpoint(self, number: int) -> None:
-        """Begin a checkpoint: sources send its barrier, and receivers await it."""
-        for sink in self.sinks.values():
-            sink.tell(CheckpointEvent.BEGUN, number)
-        for home in self.homes.values():
-            home.begin_checkpoint(number)
-        for source in self.sources.values():
-            source.begin_checkpoint(number)
-
-    def abandon_checkpoint(self, number: int) -> None:
-        """Give up a checkpoint."""
-        for home in self.homes.values():
-            home.abandon_checkpoint(number)
-        for sink in self.sinks.values():
-            sink.tell(CheckpointEvent.ABANDONED, number)
-
-    def commit_checkpoint(self, number: int) -> None:
-        """Have the sinks commit what they have prepared for a checkpoint, which is complete."""
-        for sink in self.sinks.values():
-            sink.tell(CheckpointEvent.COMPLETE, number)
 
     def drain(self) -> None:
         """Stop reading; rows that were read are processed."""

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 from dask_elastic.runtime.transport.credit import Aborted
+from dask_elastic.runtime.worker.user_calls import UserCalls
 
 
 class JobThreads:
@@ -23,11 +24,14 @@ class JobThreads:
     ----------
     ended : bool
         Whether the job has ended here: loops of threads check it whenever they are woken.
+    user_calls : UserCalls
+        The calls of user code in which its threads are.
     """
 
     def __init__(self, job: str, fail: Callable[[BaseException], None]):
         self.job = job
         self.ended = False
+        self.user_calls = UserCalls()
         self._fail = fail
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []

@@ -35,6 +35,7 @@ from dask_elastic.runtime.worker.allocator import keep_pages
 from dask_elastic.runtime.worker.handlers import Handlers
 from dask_elastic.runtime.worker.job_part import JobPart
 from dask_elastic.runtime.worker.memory import Memory
+from dask_elastic.runtime.worker.newest_generations import NewestGenerations
 from dask_elastic.runtime.worker.node_failures import NodeFailures
 from dask_elastic.runtime.worker.push_server import PushServer
 from dask_elastic.runtime.worker.report import part_report
@@ -83,6 +84,7 @@ class NodeRuntime:
         )
         self.staging = StagingServer(self)
         self.pushes = PushServer(self)
+        self._generations = NewestGenerations()
         self.task_ends = TaskEnds(lambda: worker.loop.asyncio_loop)
         self._pool = ThreadPoolExecutor(8, thread_name_prefix="elastic-control")
         self._closed = False
@@ -182,17 +184,32 @@ class NodeRuntime:
     # jobs
 
     async def prepare(self, spec: JobSpec, components: bytes) -> None:
-        """Build this node's part of a job, and connect to the job's other nodes."""
+        """Build this node's part of a job, and connect to the job's other nodes.
+
+        Raises
+        ------
+        UnknownJob
+            If a later generation of the job was prepared here, or this one was forgotten, also meanwhile.
+        """
         check_exposure([self.address], self.options.require_tls)
+        self._generations.begin(*spec.generation_id)
         await self._connect_all(address for _, address in spec.members)
-        if spec.job in self.job_parts:
-            await self.forget(spec.job)
 
         def build() -> JobPart:
             return JobPart(self, spec, cloudpickle.loads(components))
 
-        self.job_parts[spec.job] = await self.in_thread(build)
+        async with self._generations.lock(spec.job):
+            self._generations.check(*spec.generation_id)
+            if spec.job in self.job_parts:
+                await self.forget(spec.job)
+            part = await self.in_thread(build)
+            self._generations.check(*spec.generation_id)
+            self.job_parts[spec.job] = part
         self._tick.set()
+
+    def refuse(self, job: str, generation: int) -> None:
+        """Refuse to prepare a generation of a job from now on, since it was forgotten."""
+        self._generations.forget(job, generation)
 
     async def members(self, job: str, change: int, nodes: Sequence[str], guests: Sequence[int]) -> None:
         """Take the nodes that the scheduler announced for a job, once those that joined are connected."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 from dask_elastic.checkpoint.catalog import Catalog
 from dask_elastic.checkpoint.folder import CheckpointFolder
@@ -16,9 +18,27 @@ from dask_elastic.executor.primary_state import PrimaryState
 from dask_elastic.runtime.protocol.calls import Ask
 from dask_elastic.runtime.protocol.checkpoint_parts import SourcePosition
 from dask_elastic.runtime.protocol.job_spec import CheckpointPlan, JobSpec
+from dask_elastic.runtime.transport.credit import Aborted
 from dask_elastic.runtime.worker.checkpoint_keeper import CheckpointKeeper, Recovered
+from dask_elastic.runtime.worker.executor_threads import ExecutorThreads
 from dask_elastic.runtime.worker.job_threads import JobThreads
+from dask_elastic.runtime.worker.sink_thread import CheckpointEvent, SinkThread
+from dask_elastic.runtime.worker.source_thread import SourceThread
 from dask_elastic.vocab.identity import ExecutorId
+
+logger = logging.getLogger("dask_elastic.checkpoint")
+
+
+class Instances(Protocol):
+    """The instances of a job on this node; see `JobPart`."""
+
+    sources: dict[ExecutorId, SourceThread]
+    homes: dict[ExecutorId, ExecutorThreads]
+    sinks: dict[ExecutorId, SinkThread]
+
+    def fail(self, error: BaseException) -> None:
+        """End the job everywhere because of an error."""
+        ...
 
 
 class PartCheckpoints:
@@ -32,6 +52,8 @@ class PartCheckpoints:
         Runs the thread that writes.
     ask : callable
         Calls the scheduler from a thread.
+    here : Instances
+        The instances here.
 
     Attributes
     ----------
@@ -39,7 +61,8 @@ class PartCheckpoints:
         Makes durable what the instances here contribute.
     """
 
-    def __init__(self, spec: JobSpec, plan: CheckpointPlan, threads: JobThreads, ask: Ask):
+    def __init__(self, spec: JobSpec, plan: CheckpointPlan, threads: JobThreads, ask: Ask, here: Instances):
+        self._here = here
         self._spec = spec
         self._plan = plan
         self._folder = CheckpointFolder(plan.url)
@@ -51,6 +74,44 @@ class PartCheckpoints:
             for identity in spec.instances(s.name)
         }
         self.keeper = CheckpointKeeper(spec.generation_id, self._folder, threads, ask, headers, order)
+
+    @classmethod
+    def of(cls, spec: JobSpec, threads: JobThreads, ask: Ask, here: Instances) -> PartCheckpoints | None:
+        """Return the checkpoints of a job, None if it takes none."""
+        return None if spec.checkpoint is None else cls(spec, spec.checkpoint, threads, ask, here)
+
+    def begin(self, number: int) -> None:
+        """Begin a checkpoint: sources send its barrier, and receivers await it."""
+        for sink in self._here.sinks.values():
+            sink.tell(CheckpointEvent.BEGUN, number)
+        with self._guarded():
+            for home in self._here.homes.values():
+                home.begin_checkpoint(number)
+        for source in self._here.sources.values():
+            source.begin_checkpoint(number)
+
+    def abandon(self, number: int) -> None:
+        """Give up a checkpoint."""
+        with self._guarded():
+            for home in self._here.homes.values():
+                home.abandon_checkpoint(number)
+        for sink in self._here.sinks.values():
+            sink.tell(CheckpointEvent.ABANDONED, number)
+
+    def commit(self, number: int) -> None:
+        """Have the sinks commit what they have prepared for a checkpoint, which is complete."""
+        for sink in self._here.sinks.values():
+            sink.tell(CheckpointEvent.COMPLETE, number)
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """Fail the job if handling what was held raises: the calling thread may run tasks."""
+        try:
+            yield
+        except Aborted:
+            logger.debug("job %r has ended", self._spec.job)
+        except Exception as error:  # becomes the job's error, as in the task's own thread
+            self._here.fail(error)
 
     @property
     def restores(self) -> bool:

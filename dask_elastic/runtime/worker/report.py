@@ -52,6 +52,7 @@ def part_report(job_part: JobPart) -> PartReport:
         lost=tuple(sorted(job_part.members.lost)),
         absolved=job_part.suspects_cleared,
         edges=tuple(EdgeRate(*edge, rate) for edge, rate in job_part.edge_rates().items()),
+        stalled=job_part.threads.user_calls.longer_than(job_part.spec.options.stall_after, job_part.spec.node),
     )
 
 

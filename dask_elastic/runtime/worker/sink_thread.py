@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from enum import Enum
 from typing import NamedTuple
 
@@ -116,6 +116,7 @@ class SinkThread:
         # The checkpoint that made the last rows durable; the sink ends when it is complete.
         self._last_checkpoint: int | None = None
         self._committed = 0
+        self._ended = False
         self.rows = 0
         self.inputs = inputs
         self._waiting: TurnQueue[Waiting | Told | None] = TurnQueue()
@@ -135,7 +136,7 @@ class SinkThread:
     def offer(self, origin: ExecutorId, batch: Batch, nbytes: int, may_wait: bool = True) -> None:
         """Take a batch; a caller that may wait writes it itself, if the sink is idle and such writes are short."""
         is_short = may_wait and self._cost.allows(batch.rows.num_rows, INLINE_SECONDS)
-        waits = self._failed or not is_short or self._alignment.checkpoint is not None
+        waits = self._failed or not is_short or self._alignment.is_active
         if waits or not self._waiting.begin_turn():
             self._waiting.put(Waiting(origin, batch, nbytes))
             return
@@ -160,6 +161,8 @@ class SinkThread:
     def tell(self, event: CheckpointEvent, checkpoint: int) -> None:
         """Take what the coordinator says about a checkpoint."""
         self._waiting.put(Told(event, checkpoint))
+        if self._ended:
+            self._acknowledge_empty()
 
     def input_ended(self, origin: ExecutorId) -> None:
         """Take the end of an upstream instance."""
@@ -184,16 +187,29 @@ class SinkThread:
     def _run(self) -> None:
         complete = False
         with self._explained():
-            self._writer = self.sink.open(self._context)
+            with self._watched():
+                self._writer = self.sink.open(self._context)
             try:
                 if self._recovered is not None:
-                    self._writer.recover(self._recovered.prepared, self._recovered.checkpoint)
+                    with self._watched():
+                        self._writer.recover(self._recovered.prepared, self._recovered.checkpoint)
                 complete = self._write_all(self._writer)
             finally:
                 if not complete:
                     self._writer.abort()
         if complete:
+            self._ended = True
+            self._acknowledge_empty()
             self._finished(self.identity)
+
+    def _acknowledge_empty(self) -> None:
+        """Acknowledge the checkpoints that have begun since the last rows were committed: they have none of this sink.
+
+        Whichever thread comes last finds them: the sink's own at its end, or the one that brings them later.
+        """
+        for told in self._waiting.take_while(lambda waiting: True):
+            if isinstance(told, Told) and told.event is CheckpointEvent.BEGUN and self._keeper is not None:
+                self._keeper.prepared(told.checkpoint, self.identity, ())
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -217,7 +233,8 @@ class SinkThread:
                 self._take(writer, taken)
             for _, held in self._alignment.released():
                 self._take(writer, held)
-        writer.close()
+        with self._watched():
+            writer.close()
         return True
 
     @property
@@ -257,14 +274,17 @@ class SinkThread:
                 self._request_last()
             case CheckpointEvent.COMPLETE:
                 for prepared in self._transactions.complete(told.checkpoint):
-                    writer.commit(prepared)
+                    with self._watched():
+                        writer.commit(prepared)
                 self._committed = max(self._committed, told.checkpoint)
 
     def _prepare_if(self, writer: SinkWriter, checkpoint: int | None) -> None:
         """Prepare what was written, if the barriers of a checkpoint are aligned."""
         if checkpoint is None or self._keeper is None:
             return
-        self._transactions.add(checkpoint, writer.prepare(checkpoint))
+        with self._watched():
+            prepared = writer.prepare(checkpoint)
+        self._transactions.add(checkpoint, prepared)
         self._keeper.prepared(checkpoint, self.identity, self._transactions.handles)
         if not self.inputs.open and self._last_checkpoint is None:
             self._last_checkpoint = checkpoint
@@ -281,14 +301,14 @@ class SinkThread:
             joined += waiting.item.rows.num_rows
             return joined <= most and bool(waiting.item.rows.schema.equals(rows.schema))
 
-        if self._alignment.checkpoint is not None:
+        if self._alignment.is_active:
             return []
         return [waiting for waiting in self._waiting.take_while(fits) if isinstance(waiting, Waiting)]
 
     def _write(self, writer: SinkWriter, waiting: list[Waiting]) -> None:
         batches = [part.item.rows for part in waiting if isinstance(part.item, Batch)]
         rows = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
-        _, busy = TURNS.run(self._brief_work, rows.num_rows, lambda: writer.write(rows))
+        _, busy = TURNS.run(self._brief_work, rows.num_rows, lambda: self._write_rows(writer, rows))
         self.rows += rows.num_rows
         self._busy += busy
         most = self._limit()
@@ -296,6 +316,14 @@ class SinkThread:
         self._batch_cost.add(rows.num_rows, busy)
         for part in waiting:
             self.exchange.release(part.origin, self.identity, part.nbytes, rows.num_rows < most)
+
+    def _write_rows(self, writer: SinkWriter, rows: pa.RecordBatch) -> None:
+        with self._watched():
+            writer.write(rows)
+
+    def _watched(self) -> AbstractContextManager[None]:
+        """Note how long code of the sink runs."""
+        return self.threads.user_calls.running(self.identity.component, "write")
 
     def _limit(self) -> int:
         """Return the most rows that are written at once."""

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -76,8 +76,9 @@ class SourceThread:
         ``client()`` connects a client to the cluster.
     finished : callable
         Called when the last row is delivered.
-    reached : callable
-        Called with the number of a checkpoint, the instance, and the position at which it has sent the barrier.
+    reached : callable or None
+        In a job with checkpoints: called with the number of a checkpoint, the instance, and the position at which it
+        has sent the barrier.
     start : SourcePosition
         Where to begin.
     """
@@ -95,7 +96,7 @@ class SourceThread:
         read_queue: Callable[[str, Callable[[], bool]], Iterator[pa.RecordBatch]],
         client: Callable[[], Client],
         finished: Callable[[ExecutorId], None],
-        reached: Callable[[int, ExecutorId, SourcePosition], None],
+        reached: Callable[[int, ExecutorId, SourcePosition], None] | None,
         start: SourcePosition,
     ):
         self.identity = identity
@@ -161,7 +162,7 @@ class SourceThread:
                 self._woken.set()
                 self._read_ahead.poke()
                 return
-        self._reached(checkpoint, self.identity, SourcePosition(ended=True))
+        self._note_reached(checkpoint, self._last_position())
 
     def _pass_barrier(self) -> None:
         """Send the barrier that is due, if any; what is sent later is behind it."""
@@ -171,8 +172,21 @@ class SourceThread:
             checkpoint, self._checkpoint = self._checkpoint, None
         if checkpoint is not None:
             self.exchange.emit_barrier(Barrier(self.identity, checkpoint))
-            newest = None if self.clock is None else self.clock.newest
-            self._reached(checkpoint, self.identity, replace(self._positions.sent(self.rows), event_time=newest))
+            self._note_reached(checkpoint, self._position())
+
+    def _position(self) -> SourcePosition:
+        newest = None if self.clock is None else self.clock.newest
+        position = replace(self._positions.sent(self.rows), event_time=newest)
+        # What a source that cannot rewind yields after a restart are other rows: none of them is to be skipped.
+        return position if self.source.replayable else replace(position, skip=0)
+
+    def _last_position(self) -> SourcePosition:
+        """Return the position at the end; an instance that was stopped has not read everything."""
+        return self._position() if self._stop.is_set() else SourcePosition(ended=True)
+
+    def _note_reached(self, checkpoint: int, position: SourcePosition) -> None:
+        assert self._reached is not None, "checkpoints begin in jobs that take them"
+        self._reached(checkpoint, self.identity, position)
 
     def _end(self) -> None:
         """Tell the next receivers that the last row is delivered; a barrier behind it is not needed."""
@@ -180,7 +194,7 @@ class SourceThread:
         with self._checkpointing:
             checkpoint, self._ended = self._checkpoint, True
         if checkpoint is not None:
-            self._reached(checkpoint, self.identity, SourcePosition(ended=True))
+            self._note_reached(checkpoint, self._last_position())
 
     def abort(self) -> None:
         """Wake the threads, so that they see that the job has ended."""
@@ -377,18 +391,32 @@ class SourceThread:
             offset=self._start.offset,
             mailbox=iter(self.mailbox) if self.source.pushed else None,
             stopping=self._stop.is_set,
-            queue=lambda name: self._read_queue(name, self._stop.is_set),
+            queue=lambda name: self.threads.user_calls.awaited(self._read_queue(name, self._stop.is_set)),
             client=self._client,
         )
         try:
-            for rows, offset in without_first(self.source.read(context), self._start.skip):
-                self._positions.read(rows.num_rows, offset)
+            read = self._watched(iter(self.source.read(context)))
+            for rows, offset in without_first(read, self._start.skip):
+                if self._reached is not None:
+                    self._positions.read(rows.num_rows, offset)
                 yield rows
         except (ElasticError, Aborted, GeneratorExit):
             raise
         except Exception as error:
             name = self.identity.component
             raise SourceError(f"source {name!r} could not be read: {type(error).__name__}: {error}") from error
+
+    def _watched(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """Yield what a source reads, and note how long each read takes, unless it waits for rows of ours."""
+        if self.source.pushed:
+            yield from batches
+            return
+        while True:
+            with self.threads.user_calls.running(self.identity.component, "read"):
+                item = next(batches, None)
+            if item is None:
+                return
+            yield item
 
 
 def _concatenated(batches: list[pa.RecordBatch]) -> pa.RecordBatch:

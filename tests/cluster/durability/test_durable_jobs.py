@@ -182,3 +182,43 @@ def test_what_cannot_take_checkpoints_is_refused_at_submit(client, tmp_path):
         job.checkpoint()
     with pytest.raises(errors.NoCheckpoint):
         de.resume(tmp_path / "nothing", client)
+
+
+def test_sinks_that_end_early_hold_up_neither_checkpoints_nor_the_end(client, wait_until, tmp_path):
+    topology = de.Topology("ends")
+    for name, count in (("short", 2_000), ("long", 20_000)):
+        rows = topology.source(name, de.sources.Arrow(ROWS.slice(0, count), rate=8_000, batch_rows=500))
+        counted = rows.key_by("k").compute({"n": de.aggregate.Count()}, name=f"per_{name}", executors=2)
+        counted.sink(de.sinks.Parquet(tmp_path / name), name=f"{name}_out")
+    job = de.submit(topology, client, checkpoint=tmp_path / "checkpoints", checkpoint_interval="300ms")
+    job.wait(60, progress=False)
+    assert job.checkpoints()["error"].isna().all()
+    assert job.state("per_short").to_pandas()["n"].sum() == 2_000
+    assert ds.dataset(tmp_path / "long", format="parquet").count_rows() > 0
+
+
+def test_job_that_is_drained_continues_where_its_sources_stopped(client, wait_until, tmp_path):
+    out, folder = tmp_path / "out", tmp_path / "checkpoints"
+    job = de.submit(followed(out), client, checkpoint=folder, checkpoint_interval="10s")
+    wait_until(lambda: job.metrics()["rows"].sum() > 2_000, "rows are processed")
+    job.drain(60)
+    before = written(out).num_rows
+    assert 2_000 < before < ROWS.num_rows
+    again = de.resume(folder, client)
+    again.wait(60, progress=False)
+    assert counted(again) == expected()
+    assert_each_row_once(out)
+
+
+def test_checkpoint_with_other_sources_is_refused(client, wait_until, tmp_path):
+    out, folder = tmp_path / "out", tmp_path / "checkpoints"
+    job = de.submit(followed(out), client, checkpoint=folder)
+    wait_until(lambda: job.metrics()["rows"].sum() > 500, "rows are processed")
+    job.checkpoint()
+    job.stop()
+    with pytest.raises(errors.SubmitError, match="Give it parallel=2"):
+        de.resume(folder, client, topology=followed(out, parallel=3))
+    other = de.Topology("durable")
+    other.source("rows", de.sources.Arrow(ROWS, parallel=2)).sink(de.sinks.Parquet(out), name="out")
+    with pytest.raises(errors.SubmitError, match="'followed', which the topology lacks"):
+        de.resume(folder, client, topology=other)

@@ -66,7 +66,7 @@ class ReadAhead:
             Whether the queue is still open.
         """
         with self._changed:
-            empty = not (self._sending or self._waiting or self._closed)
+            empty = not (self._sending or self._waiting or self._closed or self._poked)
             self._sending |= empty
         if not empty:
             return self.put(rows, due)
