@@ -118,10 +118,15 @@ class JobHealth:
 
     async def _finish(self, record: JobRecord) -> None:
         """Get the last reports and end the parts: a node with remote tasks only reported before these had ended."""
+        generation = record.spec.generation
         try:
             reports = await self.calls.by_node(record, part_calls.Report(*record.generation_id))
         except (ElasticError, Relayed) as error:
-            self._failed_part(record, dump_error(error))
+            if record.runs(generation):
+                self._failed_part(record, dump_error(error))
+            return
+        if not record.runs(generation):
+            # A worker was lost after its report: the next generation ends the job.
             return
         for node, report in reports.items():
             record.receive(node, report)
