@@ -13,7 +13,7 @@ PURE := $(wildcard $(addprefix tests/,checkpoint control executor house meters m
 PROCESSES := $(filter-out $(PURE),$(patsubst %/,%,$(wildcard tests/*/)))
 BENCHMARKS := $(sort $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py)))
 
-.PHONY: test lint format types examples pytest soak demo bench docs clean
+.PHONY: test lint format types examples pytest soak faults demo bench docs clean
 .DEFAULT_GOAL := test
 
 # Pytest runs last, so that its summary is the end of the output.
@@ -41,6 +41,12 @@ pytest: $(VENV)/.test
 SECONDS ?= 600
 soak: $(VENV)/.test
 	$(BIN)/python tests/simulator/soak.py --seconds $(SECONDS)
+
+# Real jobs with checkpoints whose workers are killed and suspended: make faults KILLS=600 SEED=1000
+KILLS ?= 60
+SEED ?= 1
+faults: $(VENV)/.test
+	$(BIN)/python tests/cluster/durability/faults.py --kills $(KILLS) --seed $(SEED)
 
 format: $(VENV)/.test
 	$(BIN)/ruff check --fix $(CHECKED)
