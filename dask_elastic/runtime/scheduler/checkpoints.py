@@ -111,9 +111,11 @@ class Checkpoints:
         state = _taken_by(record)
         first = state.last + 1
         while record.live:
-            state.requested.set()
             taken = next((taken for taken in state.descriptions if taken.number >= first), None)
             if taken is None:
+                if state.last < first:
+                    # Once it has begun, another request would take one more.
+                    state.requested.set()
                 await _first_of(state.next_end(), record.ended(), timeout=LONGEST_SECONDS)
             elif taken.error is None:
                 return taken
