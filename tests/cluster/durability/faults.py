@@ -194,7 +194,8 @@ class Round:
         wanted = grouped.agg(
             n=("v", "size"), sum=("v", "sum"), low=("v", "min"), high=("v", "max"), last=("seq", "max")
         )
-        state = self.job.state("followed").to_pandas().set_index("k").sort_index()
+        # A worker may have been killed after the end of the job, with the state that it kept in memory.
+        state = de.read_state(self.folder / "checkpoints", "followed").to_pandas().set_index("k").sort_index()
         if state["faults"].sum():
             raise Wrong(f"{state['faults'].sum()} rows came out of order")
         if not state[wanted.columns].equals(wanted.astype("int64")):
