@@ -15,8 +15,9 @@ from dask_elastic.runtime.protocol.reports import SuspectBatch, Suspects
 from dask_elastic.runtime.scheduler.coordinator import Coordinator
 from dask_elastic.runtime.transport import channels
 from dask_elastic.runtime.transport.channels import has_died
+from dask_elastic.runtime.worker.node import NodeRuntime
 from dask_elastic.runtime.worker.node_failures import NodeFailures
-from dask_elastic.vocab.errors import NodeLost, PoisonBatch
+from dask_elastic.vocab.errors import NodeLost, PoisonBatch, UnknownJob
 
 
 async def knock(answer):
@@ -241,5 +242,30 @@ def test_suspects_of_earlier_generation_are_refused_and_counted(fake):
             await coordinator.health.suspects(Suspects("job", *stale[:2], 1, batches, incarnation=stale[2]))
         assert (record.suspects, record.refused) == ({}, 3)
         await coordinator.close()
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_earlier_generation_replaces_later_one_only_after_its_end(ended):
+    async def test():
+        forgotten = []
+
+        async def forget(job):
+            forgotten.append(parts.pop(job))
+
+        def part(generation):
+            return SimpleNamespace(ended=ended, spec=SimpleNamespace(job="job", generation=generation))
+
+        parts = {"job": part(2)}
+        node = SimpleNamespace(job_parts=parts, address="a", forget=forget)
+        if ended:
+            await NodeRuntime._replace(node, part(1).spec)
+        else:
+            with pytest.raises(UnknownJob, match="hosts generation 2 of job 'job', which is later than 1"):
+                await NodeRuntime._replace(node, part(1).spec)
+            assert forgotten == []
+            await NodeRuntime._replace(node, part(3).spec)
+        assert [one.spec.generation for one in forgotten] == [2]
 
     asyncio.run(test())

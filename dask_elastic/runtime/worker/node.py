@@ -40,6 +40,7 @@ from dask_elastic.runtime.worker.push_server import PushServer
 from dask_elastic.runtime.worker.report import part_report
 from dask_elastic.runtime.worker.staging_server import StagingServer
 from dask_elastic.runtime.worker.task_ends import TaskEnds
+from dask_elastic.vocab.errors import UnknownJob
 
 if TYPE_CHECKING:
     from distributed import Worker
@@ -166,17 +167,39 @@ class NodeRuntime:
     # jobs
 
     async def prepare(self, spec: JobSpec, components: bytes) -> None:
-        """Build this node's part of a job, and connect to the job's other nodes."""
+        """Build this node's part of a job, and connect to the job's other nodes.
+
+        Raises
+        ------
+        UnknownJob
+            If a later generation is hosted here by now: a call of the one before may have waited for a lost node.
+        """
         check_exposure([self.address], self.options.require_tls)
         await self._connect_all(address for _, address in spec.members)
-        if spec.job in self.job_parts:
-            await self.forget(spec.job)
+        await self._replace(spec)
 
         def build() -> JobPart:
             return JobPart(self, spec, cloudpickle.loads(components))
 
-        self.job_parts[spec.job] = await self.in_thread(build)
+        part = await self.in_thread(build)
+        try:
+            # Another generation may have been prepared meanwhile.
+            await self._replace(spec)
+        except UnknownJob:
+            part.end()
+            raise
+        self.job_parts[spec.job] = part
         self._tick.set()
+
+    async def _replace(self, spec: JobSpec) -> None:
+        """Forget the earlier parts of a job; raise UnknownJob if a later generation is hosted here."""
+        while (hosted := self.job_parts.get(spec.job)) is not None:
+            if not hosted.ended and hosted.spec.generation > spec.generation:
+                raise UnknownJob(
+                    f"worker {self.address} hosts generation {hosted.spec.generation} of job {spec.job!r}, which is "
+                    f"later than {spec.generation}"
+                )
+            await self.forget(spec.job)
 
     async def members(self, job: str, change: int, nodes: Sequence[str], guests: Sequence[int]) -> None:
         """Take the nodes that the scheduler announced for a job, once those that joined are connected."""
