@@ -15,7 +15,7 @@ BENCHMARKS := $(sort $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py)))
 # Tests start many processes: without compiled files, each of them would compile what it imports.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: test lint format types examples pytest soak demo bench docs clean
+.PHONY: test lint format types examples pytest soak faults demo bench docs clean
 .DEFAULT_GOAL := test
 
 # Pytest runs last, so that its summary is the end of the output.
@@ -43,6 +43,12 @@ pytest: $(VENV)/.test
 SECONDS ?= 600
 soak: $(VENV)/.test
 	$(BIN)/python tests/simulator/soak.py --seconds $(SECONDS)
+
+# Real jobs with checkpoints whose workers are killed and suspended: make faults KILLS=600 SEED=1000
+KILLS ?= 60
+SEED ?= 1
+faults: $(VENV)/.test
+	$(BIN)/python tests/cluster/durability/faults.py --kills $(KILLS) --seed $(SEED)
 
 format: $(VENV)/.test
 	$(BIN)/ruff check --fix $(CHECKED)

@@ -10,9 +10,11 @@ import pytest
 from dask_elastic._version import __version__
 from dask_elastic.runtime.protocol import job_calls, part_calls
 from dask_elastic.runtime.protocol.calls import Call, Version, message_of
+from dask_elastic.runtime.protocol.job_description import CheckpointDescription
 from dask_elastic.runtime.protocol.job_status import Status
 from dask_elastic.runtime.protocol.remote_errors import Relayed, load_error
 from dask_elastic.runtime.scheduler.coordinator import Coordinator
+from dask_elastic.runtime.scheduler.job_checkpoints import JobCheckpoints
 from dask_elastic.runtime.worker.handlers import Handlers
 from dask_elastic.vocab.errors import NodeLost, SubmitError, UnknownJob, VersionMismatch
 
@@ -190,3 +192,25 @@ def test_rejoined_worker_ignores_forget_of_earlier_part():
     assert (forgotten, job_part.refused) == ([], 1)
     asyncio.run(commands.forget(part_calls.Forget("job", 2, incarnation=5)))
     assert forgotten == ["job"]
+
+
+def test_command_takes_one_checkpoint_also_while_another_is_in_progress(fake, workers):
+    async def run():
+        coordinator = Coordinator(workers)
+        await coordinator.submit(fake.submission())
+        state = coordinator.jobs["job"].checkpoints = JobCheckpoints("folder", None)
+        in_progress = state.next_number()
+        taking = asyncio.ensure_future(coordinator.checkpoints.take_now(job_calls.TakeCheckpoint("job")))
+        await fake.settle()
+        state.completed(CheckpointDescription(in_progress, 0.0, 1.0))
+        await fake.settle()
+        assert state.requested.is_set()
+        assert not taking.done()
+        state.requested.clear()
+        requested = CheckpointDescription(state.next_number(), 1.0, 1.0)
+        state.completed(requested)
+        assert await taking == requested
+        assert not state.requested.is_set()
+        await coordinator.close()
+
+    asyncio.run(run())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -423,5 +424,56 @@ def test_retirement_waits_for_starting_job(on, fake):
         record = await starting
         await asyncio.wait_for(retiring, 100)
         assert record.spec.guests == (1,)
+
+    on({"a": 2, "b": 2}, test)
+
+
+# restarts meanwhile
+
+
+def begin_next_generation(record):
+    """Restart a job whose nodes then have other places."""
+    record.halt()
+    spec = record.spec
+    record.begin_generation(replace(spec, generation=spec.generation + 1, nodes=spec.nodes[::-1]), False)
+
+
+def test_worker_that_joins_while_job_restarts_is_not_announced_to_next_generation(on, fake, caplog):
+    async def test(coordinator, scheduler):
+        record = await submit(coordinator, fake)
+        generation = record.spec.generation
+        scheduler.add("new")
+        scheduler.held["new", Prepare] = asyncio.Event()
+        joining = asyncio.ensure_future(coordinator.membership.join_new())
+        await fake.settle()
+        assert scheduler.asked(Prepare)[-1][0] == "new"
+        begin_next_generation(record)
+        scheduler.held["new", Prepare].set()
+        await joining
+        assert scheduler.asked(Members) == []
+        assert record.nodes == ["b", "a"]
+        assert record.incarnations == {}
+        assert [(address, call.generation) for address, call in scheduler.asked(Forget)] == [("new", generation)]
+        assert "new could not join: job 'job' was restarted meanwhile" in caplog.text
+
+    on({"a": 2, "b": 2}, test)
+
+
+def test_removal_of_node_ends_when_job_restarts_meanwhile(on, fake):
+    async def test(coordinator, scheduler):
+        record = await submit(coordinator, fake, executors=1)
+        await coordinator.set_cores(SetCores("job", "op0", {"a": 1, "b": 1}))
+        cores = dict(record.cores)
+        scheduler.held["a", part_calls.SetCores] = asyncio.Event()
+        removal = asyncio.ensure_future(coordinator.membership.expel(record, "b"))
+        await fake.settle()
+        assert len(scheduler.asked(part_calls.SetCores)) == 2
+        begin_next_generation(record)
+        after = dict(record.cores)
+        scheduler.held["a", part_calls.SetCores].set()
+        await removal
+        assert record.nodes == ["b", "a"]
+        assert record.cores == after != cores
+        assert scheduler.asked(Members) == []
 
     on({"a": 2, "b": 2}, test)

@@ -15,8 +15,9 @@ from dask_elastic.runtime.protocol.reports import SuspectBatch, Suspects
 from dask_elastic.runtime.scheduler.coordinator import Coordinator
 from dask_elastic.runtime.transport import channels
 from dask_elastic.runtime.transport.channels import has_died
+from dask_elastic.runtime.worker.newest_generations import NewestGenerations
 from dask_elastic.runtime.worker.node_failures import NodeFailures
-from dask_elastic.vocab.errors import NodeLost, PoisonBatch
+from dask_elastic.vocab.errors import NodeLost, PoisonBatch, UnknownJob
 
 
 async def knock(answer):
@@ -243,3 +244,17 @@ def test_suspects_of_earlier_generation_are_refused_and_counted(fake):
         await coordinator.close()
 
     asyncio.run(test())
+
+
+def test_node_refuses_to_build_generations_that_have_ended():
+    newest = NewestGenerations()
+    newest.begin("job", 2)
+    newest.begin("job", 4)
+    with pytest.raises(UnknownJob, match="generation 2 of job 'job' has ended"):
+        newest.check("job", 2)
+    newest.check("job", 4)
+    newest.forget("job", 4)
+    with pytest.raises(UnknownJob, match="generation 4"):
+        newest.begin("job", 4)
+    newest.begin("job", 5)
+    newest.begin("other", 1)

@@ -152,15 +152,21 @@ class CoreChanges:
                 await self._enact(record, key, stays)
 
     async def _enact(self, record: JobRecord, key: ExecutorKey, by_node: Mapping[int, int]) -> None:
-        """Have the home change the cores of its executor, and record them once it has."""
+        """Have the home change the cores of its executor, and record them once it has.
+
+        Raises
+        ------
+        PlanningError
+            If the job was restarted meanwhile: its next generation has cores of its own.
+        """
         operator, index = key
+        generation = record.spec.generation
         home = record.nodes[record.spec.homes[operator][index]]
         record.core_changes += 1
-        change, generation = record.core_changes, record.spec.generation
+        change = record.core_changes
         await self.calls.one(home, part_calls.SetCores(*record.generation_id, change, operator, index, dict(by_node)))
         if not record.runs(generation):
-            # The job was restarted meanwhile: nodes have other numbers.
-            return
+            raise PlanningError(f"job {record.name!r} was restarted while cores of {operator}[{index}] changed")
         record.cores[key] = {node: count for node, count in by_node.items() if count}
 
 

@@ -149,6 +149,7 @@ class JobHealth:
                 self._failed_part(record, dump_error(error))
             return
         if not record.runs(generation):
+            # A worker was lost after its report: the next generation ends the job.
             return
         for node, report in reports.items():
             record.receive(node, report)

@@ -214,9 +214,7 @@ class JobStarts:
             call.name, generation, tuple(nodes), 0, call.summaries, placement.homes, placement.cores, call.options,
             run=record.spec.run, checkpoint=plan,
         )  # fmt: skip
-        async with record.membership:
-            # No worker joins or leaves the last generation meanwhile.
-            record.begin_generation(spec, placement.oversubscribed)
+        record.begin_generation(spec, placement.oversubscribed)
         try:
             await self._start(record)
         except BaseException:

@@ -12,7 +12,7 @@ from typing import Any
 
 from dask_elastic.runtime.protocol import job_calls, part_calls
 from dask_elastic.runtime.protocol.calls import HandledCall, Version
-from dask_elastic.runtime.protocol.job_spec import JobSpec
+from dask_elastic.runtime.protocol.job_spec import JobGeneration, JobSpec
 from dask_elastic.runtime.protocol.remote_errors import Relayed, load_error
 from dask_elastic.runtime.scheduler.core_changes import CoreChanges
 from dask_elastic.runtime.scheduler.job_record import ExecutorKey, JobRecord
@@ -105,7 +105,7 @@ class Membership:
                 self._check_unchanged(record, before, addresses)
             except (ElasticError, Relayed) as error:
                 self._put_off(record, addresses, error)
-                await self._dismiss(record, addresses, record.joinings)
+                await self._dismiss(record, before.generation_id, addresses, record.joinings)
                 return
             record.spec = spec
             for address in addresses:
@@ -121,14 +121,23 @@ class Membership:
             self._soon(self.calls.one(address, part_calls.Prepare(part, record.components)), address)
             for address, part in zip(addresses, parts, strict=True)
         )
+        _require_generation(record, spec)
         record.incarnations.update(dict.fromkeys(places, record.joinings))
         await self._announce(record, spec)
-        start = part_calls.StartSources(*record.generation_id)
+        start = part_calls.StartSources(*spec.generation_id)
         await _all(self.calls.one(address, start) for address in addresses)
 
     async def _announce(self, record: JobRecord, spec: JobSpec) -> None:
+        """Announce the nodes of one generation of a job to all of them.
+
+        Raises
+        ------
+        PlanningError
+            If the job was restarted: the nodes of its next generation have other places.
+        """
+        _require_generation(record, spec)
         record.changes += 1
-        members = part_calls.Members(*record.generation_id, record.changes, spec.nodes, spec.guests)
+        members = part_calls.Members(*spec.generation_id, record.changes, spec.nodes, spec.guests)
         await _all(self._soon(self.calls.one(address, members), address) for address in record.addresses)
 
     @staticmethod
@@ -161,9 +170,11 @@ class Membership:
             wait = min(2 * wait, LONGEST_WAIT)
             self._waits[address] = wait, time.monotonic() + wait
 
-    async def _dismiss(self, record: JobRecord, addresses: list[str], incarnation: int) -> None:
+    async def _dismiss(
+        self, record: JobRecord, generation_id: JobGeneration, addresses: list[str], incarnation: int
+    ) -> None:
         """Have workers forget their part of a job; a worker that has joined again meanwhile ignores the call."""
-        forget = part_calls.Forget(*record.generation_id, incarnation)
+        forget = part_calls.Forget(*generation_id, incarnation)
         calls = (self._soon(self.calls.one(address, forget), address) for address in addresses)
         for result in await asyncio.gather(*calls, return_exceptions=True):
             if isinstance(result, BaseException):
@@ -193,12 +204,17 @@ class Membership:
             record.expelling.discard(address)
 
     async def _expel(self, record: JobRecord, address: str) -> None:
-        if not record.live or address not in record.spec.nodes or record.needs(address):
+        if not record.live or record.halted or address not in record.spec.nodes or record.needs(address):
             return
-        node = record.spec.nodes.index(address)
+        before = record.spec
+        node = before.nodes.index(address)
         logger.warning("job %r goes on without %s", record.name, address)
         for key in [key for key, by_node in record.cores.items() if node in by_node]:
             await self._replace_cores(record, key, node)
+            if not record.runs(before.generation):
+                # The next generation has its own nodes, and its own cores.
+                return
+        incarnation = record.incarnations.get(node, 0)
         record.leave(address)
         try:
             await self._announce(record, record.spec)
@@ -207,12 +223,15 @@ class Membership:
             logger.warning("job %r: not every node knows that %s has left: %s", record.name, address, error)
         if address in self.workers:
             self._waits[address] = FIRST_WAIT, time.monotonic() + FIRST_WAIT
-            await self._dismiss(record, [address], record.incarnations.get(node, 0))
+            await self._dismiss(record, before.generation_id, [address], incarnation)
 
     async def _replace_cores(self, record: JobRecord, key: ExecutorKey, node: int) -> None:
+        generation = record.spec.generation
         try:
             await self.cores.vacate(record, key, {node})
         except (ElasticError, Relayed) as error:
+            if not record.runs(generation):
+                return
             # The executor goes on with its other cores, one core at home at least.
             logger.warning("job %r: %s[%d] keeps its other cores: %s", record.name, *key, error)
             left = {other: count for other, count in record.cores[key].items() if other != node}
@@ -313,6 +332,12 @@ class Membership:
                 spec = replace(record.spec, guests=(*record.spec.guests, *sorted(new)))
                 await self._announce(record, spec)
                 record.spec = replace(record.spec, guests=(*record.spec.guests, *sorted(new)))
+
+
+def _require_generation(record: JobRecord, spec: JobSpec) -> None:
+    """Raise if the job was restarted since `spec` was made from its nodes."""
+    if not record.runs(spec.generation):
+        raise PlanningError(f"job {record.name!r} was restarted meanwhile")
 
 
 def _places(record: JobRecord, workers: Iterable[str]) -> set[int]:

@@ -41,6 +41,7 @@ from dask_elastic.runtime.worker.push_server import PushServer
 from dask_elastic.runtime.worker.report import part_report
 from dask_elastic.runtime.worker.staging_server import StagingServer
 from dask_elastic.runtime.worker.task_ends import TaskEnds
+from dask_elastic.vocab.errors import UnknownJob
 
 if TYPE_CHECKING:
     from distributed import Client, Worker
@@ -203,7 +204,11 @@ class NodeRuntime:
             if spec.job in self.job_parts:
                 await self.forget(spec.job)
             part = await self.in_thread(build)
-            self._generations.check(*spec.generation_id)
+            try:
+                self._generations.check(*spec.generation_id)
+            except UnknownJob:
+                part.end()
+                raise
             self.job_parts[spec.job] = part
         self._tick.set()
 

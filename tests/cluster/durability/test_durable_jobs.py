@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
 from pathlib import Path
 
+import dask
 import pyarrow.dataset as ds
 import pytest
 from counting_jobs import NUMBERS, RUN, SCHEMA, counting, counting_rows
 from distributed import Client
 
 import dask_elastic as de
+from dask_elastic.checkpoint.local_files import LocalFiles
 from dask_elastic.vocab import errors
+from dask_elastic_plugins import install
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from oracle import STATE, following, numbered_rows
@@ -22,6 +26,7 @@ sys.path.pop(0)
 
 ROWS = numbered_rows(40_000, keys=100)
 RATE = 10_000
+QUICK = {"elastic.heartbeat-interval": "500ms", "elastic.heartbeat-timeout": "1500ms"}
 
 
 def followed(folder, rows=ROWS, rate=RATE, parallel=2, **compute):
@@ -222,3 +227,73 @@ def test_checkpoint_with_other_sources_is_refused(client, wait_until, tmp_path):
     other.source("rows", de.sources.Arrow(ROWS, parallel=2)).sink(de.sinks.Parquet(out), name="out")
     with pytest.raises(errors.SubmitError, match="'followed', which the topology lacks"):
         de.resume(folder, client, topology=other)
+
+
+def test_suspended_home_that_wakes_after_restart_changes_neither_state_nor_files(
+    small_cluster, wait_until, monkeypatch, tmp_path
+):
+    monkeypatch.setattr(install, "PATIENCE", 1.0)
+    out, rows = tmp_path / "out", ROWS.slice(0, 20_000)
+    with (
+        dask.config.set(QUICK),
+        Client(small_cluster(n_workers=2, threads_per_worker=2), set_as_default=False) as client,
+    ):
+        processes = client.run(os.getpid)
+        job = de.submit(
+            followed(out, rows, rate=4_000), client, checkpoint=tmp_path / "checkpoints", checkpoint_interval="300ms"
+        )
+        wait_until(lambda: newest(job), "a checkpoint is complete")
+        home, generation = job.assignment()["home"][0], job._describe().generation
+        os.kill(processes[home], signal.SIGSTOP)
+        try:
+            wait_until(lambda: job._describe().generation > generation, "the job restarts")
+            before = newest(job)
+            wait_until(lambda: newest(job) > before, "a checkpoint is complete without the suspended worker")
+            assert home not in job.assignment()["home"].tolist()
+        finally:
+            os.kill(processes[home], signal.SIGCONT)
+        assert client.run(os.getpid, workers=[home])[home] == processes[home]
+        before = newest(job)
+        wait_until(lambda: newest(job) > before or not job._describe().live, "checkpoints go on")
+        job.wait(60, progress=False)
+        assert counted(job) == expected(rows)
+        assert_each_row_once(out, rows)
+
+
+def fill_disk():
+    """Let every write of a checkpoint's file in this process fail."""
+
+    def write(self, path, buffers):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+
+    LocalFiles.write, LocalFiles.write_before = write, LocalFiles.write
+
+
+def free_disk():
+    """Let writes succeed again."""
+    LocalFiles.write = LocalFiles.write_before
+    del LocalFiles.write_before
+
+
+def test_full_disk_gives_checkpoints_up_and_job_goes_on_until_there_is_space(client, wait_until, caplog, tmp_path):
+    out = tmp_path / "out"
+    job = de.submit(
+        followed(out, rate=20_000), client, checkpoint=tmp_path / "checkpoints", checkpoint_interval="200ms"
+    )
+    generation = job._describe().generation
+    wait_until(lambda: newest(job), "a checkpoint is complete")
+    client.run(fill_disk)
+    try:
+        wait_until(lambda: job.checkpoints()["error"].notna().sum() >= 2, "checkpoints are given up")
+        given_up = job.checkpoints()["error"].dropna()
+        assert given_up.str.contains("No space left on device").all()
+        assert job.status == "running"
+        before = newest(job)
+    finally:
+        client.run(free_disk)
+    wait_until(lambda: newest(job) > before, "a checkpoint is complete again")
+    job.wait(**RUN)
+    assert "was given up: cannot write" in caplog.text
+    assert job._describe().generation == generation
+    assert counted(job) == expected()
+    assert_each_row_once(out)
