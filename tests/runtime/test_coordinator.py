@@ -10,12 +10,12 @@ import pytest
 from dask_elastic._version import __version__
 from dask_elastic.runtime.protocol import job_calls, part_calls
 from dask_elastic.runtime.protocol.calls import Call, Version, message_of
-from dask_elastic.runtime.protocol.job_description import CheckpointDescription
 from dask_elastic.runtime.protocol.job_status import Status
 from dask_elastic.runtime.protocol.remote_errors import Relayed, load_error
 from dask_elastic.runtime.scheduler.coordinator import Coordinator
 from dask_elastic.runtime.scheduler.job_checkpoints import JobCheckpoints
 from dask_elastic.runtime.worker.handlers import Handlers
+from dask_elastic.vocab.checkpoint import CheckpointDescription
 from dask_elastic.vocab.errors import NodeLost, SubmitError, UnknownJob, VersionMismatch
 
 

@@ -160,7 +160,7 @@ def whole_microseconds(interval: str | float | np.timedelta64) -> int:
     """
     try:
         length = int(interval / MICROSECOND) if isinstance(interval, np.timedelta64) else _microseconds(interval)
-    except (OverflowError, ValueError, TopologyError):
+    except (OverflowError, TypeError, ValueError, TopologyError):
         length = 0
     if length < 1:
         raise PreparationError(f"interval is {interval!r}: give a length of at least a microsecond, such as '1h'.")
