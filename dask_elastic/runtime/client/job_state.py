@@ -52,16 +52,13 @@ class JobState:
     ...     state.to_arrow().sort_by("letter").to_pydict()
     ...     state.to_pandas()["seen"].sum()
     ...     state.get("a")
-    ...     state
+    ...     print(repr(state).splitlines()[0])
     ...     frame = state.to_dask()
     ...     int(frame["seen"].sum().compute())
     {'letter': ['a', 'b'], 'seen': [2, 1]}
     np.int64(3)
     {'letter': 'a', 'seen': 2}
     State of 'per_letter' in job 'letters': 2 keys
-    letter  seen
-         a     2
-         b     1
     3
     """
 
