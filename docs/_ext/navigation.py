@@ -25,6 +25,7 @@ PARTS = {
         "configuration",
         "security",
         "limits",
+        "checkpoints",
         "fault-tolerance",
         "examples",
     ],

@@ -46,7 +46,7 @@ def test_notebook_runs_without_error(path, executed):
 @pytest.mark.timeout(300)
 def test_first_hour_draws_the_topology_and_shows_state_and_card(executed):
     notebook = executed(ROOT / "examples" / "first_hour.ipynb")
-    [drawing] = outputs(notebook, "import numpy")
+    [drawing] = outputs(notebook, "import time")
     assert "<svg" in drawing["text/html"]
     [state] = outputs(notebook, "state = job.state")
     assert "<td>N" in state["text/html"]
