@@ -45,12 +45,12 @@ def test_worker_of_cluster_without_jobs_is_retired(small_cluster):
 
 
 @pytest.mark.parametrize("timeout", [0.3, "300ms"])
-def test_wait_timeout_raises_and_leaves_job_running(client, timeout):
+def test_wait_timeout_raises_and_leaves_job_running(client, timeout, slowness):
     job = held(client)
     began = time.monotonic()
     with pytest.raises(TimeoutError, match=r"'held' is still running after 0\.3 s"):
         job.wait(timeout=timeout)
-    assert time.monotonic() - began < 100
+    assert time.monotonic() - began < 20 * slowness()
     assert job.status == "running"
 
 
