@@ -21,7 +21,7 @@ read its first rows (`first`), the maximum (`peak`), and the mean of the last th
 third (`drift`; with an unbounded queue it would be as large as Spark's excess).
 
 `--partitions 4,20,200` measures instead how long the trigger of a micro-batch of 10 k rows takes by its number of
-partitions, with `noop` and with `dask_elastic`, in alternation.
+partitions, with `noop`, `bare` and `dask_elastic`, in alternation.
 
     python benchmarks/handoff.py [--batches 8] [--rows 1000000] [--rounds 2]
     python benchmarks/handoff.py --slow [--seconds 75]
@@ -271,11 +271,16 @@ def small(spark: Any, client: Client, batches: int) -> None:
 
 
 def partitioned(spark: Any, client: Client, counts: list[int], batches: int, rounds: int) -> None:
+    client.run(add_bare_handler)
+    spark.dataSource.register(BareSource)
+    addresses = ",".join(client.nthreads())
     found: dict[tuple[int, str], list[float]] = {}
     for _ in range(rounds):
         for count in counts:
             stream = source(spark, SMALL_ROWS, count)
             found.setdefault((count, "noop"), []).extend(seconds(run(stream, "noop", {}, batches)))
+            bare = run(stream, "bare", {"addresses": addresses}, batches)
+            found.setdefault((count, "bare"), []).extend(seconds(bare))
             job = dropping_job(client, stream.schema)
             found.setdefault((count, "dask_elastic"), []).extend(
                 seconds(run(stream, "dask_elastic", into(job), batches))
