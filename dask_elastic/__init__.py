@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from dask_elastic.state import List, Map, Value
     from dask_elastic.topology import Topology, aggregate
     from dask_elastic.topology.logic_level import per_key, per_row
+    from dask_elastic.topology.timer import Timer
     from dask_elastic.vocab.errors import ElasticError
 
 load_defaults()
@@ -35,6 +36,7 @@ __all__ = [
     "Job",
     "List",
     "Map",
+    "Timer",
     "Topology",
     "Value",
     "__version__",
@@ -60,6 +62,7 @@ _DEFINED_IN = {
     "Job": "runtime.client.job",
     "List": "topology.state_kind",
     "Map": "topology.state_kind",
+    "Timer": "topology.timer",
     "Topology": "topology",
     "Value": "topology.state_kind",
     "aggregate": "topology",

@@ -18,6 +18,7 @@ from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.state.results import empty_state, state_table
 from dask_elastic.state.store import KeyedStore
 from dask_elastic.topology.operators import Compute
+from dask_elastic.topology.timer import Timer
 from dask_elastic.vocab.errors import CheckpointError
 
 
@@ -132,7 +133,10 @@ def reading_of(operator: Compute) -> Pickled:
     CheckpointError
         When an aggregate cannot be pickled.
     """
-    return Pickled.of(operator if operator.aggregates is not None else replace(operator, logic=_no_function))
+    if operator.aggregates is not None:
+        return Pickled.of(operator)
+    timers = {name: Timer(_no_function, timer.clock) for name, timer in (operator.timers or {}).items()}
+    return Pickled.of(replace(operator, logic=_no_function, timers=timers or None))
 
 
 def _no_function(batch: pa.RecordBatch, state: Any) -> None:

@@ -30,6 +30,11 @@ class BalanceDue:
 
 
 @dataclass(frozen=True, slots=True)
+class ClockTicked:
+    """The home's clock has advanced: timers in processing time may be due."""
+
+
+@dataclass(frozen=True, slots=True)
 class LabelBack:
     """A shard's label has returned from its source task at home, behind the shard's last output."""
 
@@ -120,6 +125,7 @@ Event = (
     SetCores
     | MoveShard
     | BalanceDue
+    | ClockTicked
     | LabelBack
     | StateInstalled
     | TaskEnded

@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from dask_elastic.executor import events
 from dask_elastic.executor import instructions as do
-from dask_elastic.executor.control_records.cuts import Cuts
-from dask_elastic.executor.control_records.inputs import Inputs
+from dask_elastic.executor.control_records.state_records import RECORD_BYTES
 from dask_elastic.executor.control_records.watermarks import Watermarks
-from dask_elastic.executor.cores import Cores
-from dask_elastic.executor.flushes import TRIM, Flushes, trim_request
-from dask_elastic.executor.limits import ExecutorLimits
-from dask_elastic.executor.link import Links
-from dask_elastic.executor.measures import ExecutorMeasure, Measures
-from dask_elastic.executor.moves import MoveRecord, Moves
+from dask_elastic.executor.executor_parts import ExecutorParts
+from dask_elastic.executor.flushes import TRIM, trim_request
 from dask_elastic.executor.piece import Block, Receipt, Replay
-from dask_elastic.executor.primary_state import PrimaryState
-from dask_elastic.executor.recovery import Recovery, RecoveryRecord
-from dask_elastic.executor.routes import Routes
-from dask_elastic.executor.task import REMOTE_WINDOW, Task, first_tasks
+from dask_elastic.executor.task import REMOTE_WINDOW, Task
 from dask_elastic.executor.task_queue import Item, Work
 from dask_elastic.executor.task_status import TaskStatus
-from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.vocab.batch import Batch
 from dask_elastic.vocab.errors import ProtocolError
 from dask_elastic.vocab.identity import ExecutorId
-from dask_elastic.vocab.lock import MakeLock, NoLock
 from dask_elastic.vocab.messages import ALL_SHARDS, Done, Flush, LabelReturned
+from dask_elastic.vocab.state_record import StateRecord
 
 FIRST_ROWS = 64
 """Rows of a joined batch while the service rate is unknown."""
@@ -38,7 +29,7 @@ FINAL_FLUSH = -2
 """Token of an executor's last flush."""
 
 
-class ElasticExecutor:
+class ElasticExecutor(ExecutorParts):
     """One of the fixed parts of a component's key space, on as many cores as it is given.
 
     The data path is `split` and `accept` (called by any thread that delivers a batch), `take` and `done` (called by the
@@ -64,47 +55,14 @@ class ElasticExecutor:
         Bounds.
     timed : iterable of ExecutorId
         The inputs whose tuples have event time.
+    clocks : collection of str
+        The clocks of the component's timers.
 
     Notes
     -----
     Elasticutor, sections 3.1 and 3.2. The owner may set `task_ended`: it is called, without the lock, when a task has
     ended or was lost with its node.
     """
-
-    def __init__(
-        self,
-        identity: ExecutorId,
-        space: KeySpace,
-        home: int,
-        cores: Mapping[int, int],
-        inputs: Iterable[ExecutorId],
-        make_lock: MakeLock = NoLock,
-        limits: ExecutorLimits | None = None,
-        timed: Iterable[ExecutorId] = (),
-    ):
-        self.identity = identity
-        self.home = home
-        self.limits = limits or ExecutorLimits()
-        self.lock = make_lock()
-        self.store = PrimaryState(space.shards, space.shard_of, make_lock)
-        self.routes = Routes(space, first_tasks(home, cores, self.limits.pending_bytes))
-        self.moves = Moves(self.routes, self.store, self.limits.patience)
-        self.cores = Cores(self.routes, self.moves, home, self.limits.threshold, self.limits.pending_bytes)
-        self.recovery = Recovery(identity, self.routes)
-        self.measures = Measures(space.shards)
-        self.flushes = Flushes()
-        self.cuts = Cuts()
-        self.finished = False
-        self.task_ended: Callable[[], None] = lambda: None
-        self.links = Links(self.routes, self.lock)
-        self._time = 0.0
-        self.inputs = Inputs(identity, inputs, timed)
-        self.watermarks = Watermarks(self.inputs, self.lock)
-        self._pending_rows = 0
-        self._final_flush_requested = False
-        for shard, owner in enumerate(self.routes.table.owner.tolist()):
-            if self.routes.tasks[owner].at_home:
-                self.store.grant(shard, owner)
 
     def start(self) -> list[do.Instruction]:
         """Start the first tasks, each with its first shards."""
@@ -310,11 +268,6 @@ class ElasticExecutor:
             instructions += self._flush_progress(self.flushes.replayed(self.routes.tasks.values()))
         return instructions + self._proceed(now)
 
-    def recoveries(self) -> list[RecoveryRecord]:
-        """Return the newest losses of remote tasks, oldest first."""
-        with self.lock:
-            return list(self.recovery.records)
-
     # control
 
     def handle(self, event: events.Event, now: float) -> list[do.Instruction]:
@@ -361,12 +314,35 @@ class ElasticExecutor:
                 self.cuts.begin(checkpoint)
             case events.CheckpointAbandoned(checkpoint):
                 self.cuts.give_up(checkpoint)
+            case events.ClockTicked():
+                # After the barriers nothing may change the state before it is copied; and the end fires all timers.
+                idle = self.cuts.under_way or not self.inputs.open
+                return [] if idle else self._enter(self.records.ticked(now), now)
             case events.InputEnded(origin):
                 self.inputs.end(origin)
+                return self._advanced(now)
             case events.InputWatermark(watermark):
                 self.inputs.advance(watermark)
-        self.watermarks.inputs_advanced()
+                return self._advanced(now)
         return []
+
+    def _advanced(self, now: float) -> list[do.Instruction]:
+        """Let the standing of the inputs pass behind the rows that arrived before, and behind what it fires."""
+        record = self.records.reached(self.inputs.time) if self.inputs.open else self.records.ended()
+        instructions = self._enter(record, now)
+        self.watermarks.inputs_advanced()
+        return instructions
+
+    def _enter(self, record: StateRecord | None, now: float) -> list[do.Instruction]:
+        """Route a state record behind the rows that arrived before; it counts as rows do until it is settled."""
+        if record is None:
+            return []
+        block = self.records.block(record, self.routes.table)
+        receipt = Receipt(self.identity, 0, len(block.hashes), now, now)
+        receipt.row_bytes = RECORD_BYTES
+        self._pending_rows += receipt.rows
+        receipt.span = self.watermarks.arrived()
+        return [do.Wake(task) for task in self.routes.enqueue(block, receipt)]
 
     def _flush(self, token: int) -> list[do.Instruction]:
         if self.recovery.rows:
@@ -404,42 +380,3 @@ class ElasticExecutor:
             return do.Finished()
         checkpoint = self.cuts.flushed(complete.token)
         return complete if checkpoint is None else do.Cut(checkpoint)
-
-    # measures
-
-    def measure(self, now: float) -> ExecutorMeasure:
-        """Return the measures of the executor at this moment."""
-        # Measuring the state waits until the tasks finish their batches: not under the lock that every batch takes.
-        shard_bytes = self.store.shard_bytes()
-        with self.lock:
-            return self.measures.measured(
-                now,
-                executor=self.identity,
-                node=self.home,
-                cores=self.cores.by_node(),
-                queue_rows=self._pending_rows,
-                state_bytes=int(shard_bytes.sum()),
-                shard_bytes=shard_bytes,
-                moves=self.moves.finished,
-                moves_across=self.moves.finished_across,
-                pending_bytes=self.routes.pending_bytes,
-                refused=self.links.refused,
-                recovered=self.recovery.losses,
-                recovery=self.recovery.seconds_to_first(),
-                event_time=self.watermarks.now.time,
-            )
-
-    def finished_moves(self) -> list[MoveRecord]:
-        """Return the newest finished shard moves, oldest first."""
-        with self.lock:
-            return list(self.moves.recent)
-
-    def assignment(self) -> tuple[np.ndarray, dict[int, int]]:
-        """Return the task of each shard, and the node of each task."""
-        with self.lock:
-            return self.routes.table.owner.copy(), {t.number: t.node for t in self.routes.tasks.values()}
-
-    def task_nodes(self) -> set[int]:
-        """Return the nodes of all tasks, draining ones included."""
-        with self.lock:
-            return {task.node for task in self.routes.tasks.values()}

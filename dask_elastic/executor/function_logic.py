@@ -13,10 +13,11 @@ from dask_elastic.executor.error_policy import Errors, error_text
 from dask_elastic.executor.row_search import RowSearch
 from dask_elastic.routing.hashing import check_columns
 from dask_elastic.state.cells import Cells, KeyState
-from dask_elastic.state.layout import StateLayout
+from dask_elastic.state.layout import layout_of
 from dask_elastic.state.session import Session
 from dask_elastic.state.store import KeyedStore
 from dask_elastic.state.sweeper import Sweeper
+from dask_elastic.state.timer_bounds import TimerBounds
 from dask_elastic.state.undo_log import UndoLog
 from dask_elastic.state.view import StateView
 from dask_elastic.topology.logic_level import KeyLogic, RowLogic
@@ -39,15 +40,18 @@ def schema_of_keys(schema: pa.Schema, keys: Iterable[str]) -> pa.Schema:
 class FunctionLogic:
     """A user's function of a batch and the state of its keys."""
 
-    def __init__(self, operator: Compute, store: KeyedStore, session: Session):
+    def __init__(
+        self, operator: Compute, store: KeyedStore, session: Session, function: Callable[..., Any] | None = None
+    ):
         assert operator.function is not None
         self.operator = operator
         self.store = store
         self.session = session
-        self.layout = StateLayout(operator.state or {})
+        self.layout = layout_of(operator)
         self.where = f"compute {operator.name!r}"
+        self.timer_bounds = TimerBounds(self.layout, store)
         self._sweeper = Sweeper(session, self.layout)
-        self._function: Callable[..., Any] = operator.function
+        self._function: Callable[..., Any] = function or operator.function
         self._declared = False
 
     def process(
@@ -62,6 +66,8 @@ class FunctionLogic:
         view = StateView(self.session, located, rows, keys, self.layout, now)
         outputs = self.outputs(rows, view, errors)
         view.commit(_processed_keys(view, errors) if errors else None)
+        if self.layout.timers:
+            self.timer_bounds.note(view)
         self._sweeper.step(now - SWEPT_AFTER, len(view))
         return outputs
 
@@ -80,7 +86,7 @@ class CellLogic(FunctionLogic, ABC):
     def __init__(self, logic: RowLogic | KeyLogic, operator: Compute, store: KeyedStore, session: Session):
         super().__init__(operator, store, session)
         self._function = logic.function
-        self._output = DictRows(logic.output, self.where)
+        self.output = DictRows(logic.output, self.where)
         self._logged_batches = 0
 
     def outputs(self, rows: pa.RecordBatch, view: StateView, errors: Errors | None) -> list[pa.RecordBatch]:
@@ -125,7 +131,7 @@ class CellLogic(FunctionLogic, ABC):
 
     def batches(self, items: list[Any]) -> list[pa.RecordBatch]:
         """Return what `items` returned as batches."""
-        return self._output.batches(items)
+        return self.output.batches(items)
 
 
 class RowFunctionLogic(CellLogic):
@@ -140,10 +146,10 @@ class RowFunctionLogic(CellLogic):
             try:
                 returned = self._function(row, states[ordinal])
                 if returned is not None:
-                    made += [returned] if isinstance(returned, Mapping) else self._output.listed(returned)
+                    made += [returned] if isinstance(returned, Mapping) else self.output.listed(returned)
             except Exception as error:
                 if log is None or errors is None or isinstance(error, ElasticError):
-                    _note_row(error, number)
+                    note_row(error, number)
                     raise
                 log.roll_back()
                 errors[number] = error_text(error)
@@ -205,9 +211,9 @@ class KeyFunctionLogic(CellLogic):
             if isinstance(item, Mapping):
                 waiting.append(item)
                 continue
-            made += self._output.batches(waiting) + item
+            made += self.output.batches(waiting) + item
             waiting = []
-        return made + self._output.batches(waiting)
+        return made + self.output.batches(waiting)
 
     def _groups(self, rows: pa.RecordBatch, view: StateView) -> Iterator[tuple[Any, pa.RecordBatch]]:
         grouping = view.grouping
@@ -224,7 +230,7 @@ class KeyFunctionLogic(CellLogic):
             return [returned]
         if is_table(returned):
             return [as_batches(returned, self.where)]
-        listed = self._output.listed(returned)
+        listed = self.output.listed(returned)
         return [item if isinstance(item, Mapping) else as_batches(item, self.where) for item in listed]
 
 
@@ -313,7 +319,7 @@ def _text(schema: pa.Schema | None) -> str:
     return "none yet" if schema is None else ", ".join(f"{field.name}: {field.type}" for field in schema)
 
 
-def _note_row(error: Exception, number: int) -> None:
+def note_row(error: Exception, number: int) -> None:
     """Note the row in the error, for the error policy, unless the error has one."""
     if not hasattr(error, "row"):
         error.row = number  # type: ignore[attr-defined]

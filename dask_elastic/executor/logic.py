@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from dask_elastic.executor.error_policy import Errors
 from dask_elastic.executor.function_logic import FunctionLogic, KeyFunctionLogic, RowFunctionLogic, schema_of_keys
+from dask_elastic.executor.timer_logic import TimerLogic
 from dask_elastic.routing.hashing import check_keys
 from dask_elastic.state.session import Session
 from dask_elastic.state.store import KeyedStore
@@ -58,6 +59,14 @@ def make_logic(operator: Compute, store: KeyedStore, session: Session, emits: bo
     if isinstance(operator.logic, KeyLogic):
         return KeyFunctionLogic(operator.logic, operator, store, session)
     return FunctionLogic(operator, store, session)
+
+
+def make_timers(operator: Compute, logic: Logic, store: KeyedStore, session: Session) -> TimerLogic | None:
+    """Return what fires the timers of an operator for one task; None without timers."""
+    if not operator.timers:
+        return None
+    assert isinstance(logic, FunctionLogic)
+    return TimerLogic(operator, logic, store, session)
 
 
 class AggregateLogic:

@@ -161,7 +161,7 @@ class Measures:
         self.bytes_out.add(nbytes, now)
 
     def settled(self, work: Work, by_shard: NDArray[np.int64] | list[int], busy: float, now: float) -> None:
-        """Count one settled sub-batch.
+        """Count one settled sub-batch; of a state record only the busy time counts, as load of its shards.
 
         Parameters
         ----------
@@ -174,6 +174,9 @@ class Measures:
         now : float
             The time in seconds.
         """
+        if work.record is not None:
+            self.loads.add_busy(by_shard, busy, now)
+            return
         self.service.add(work.rows, busy)
         self.cost.add(work.rows, busy)
         self.inline.add(work.rows, busy)

@@ -16,6 +16,7 @@ from dask_elastic.routing.split import count_by_shard, order_by_shard, order_few
 from dask_elastic.routing.table import ShardTable
 from dask_elastic.vocab.batch import FEW_ROWS
 from dask_elastic.vocab.identity import ExecutorId
+from dask_elastic.vocab.state_record import StateRecord
 
 
 class Receipt:
@@ -76,6 +77,8 @@ class Block(NamedTuple):
         As in `ShardOrder`; None if the rows are not sorted. Shards without rows may be omitted.
     row_shards : list of int or None
         The shard of each row; None if there are more than `FEW_ROWS`.
+    record : StateRecord or None
+        The state record that the block stands for, with one row for each shard that it is addressed to; None for rows.
     """
 
     rows: pa.RecordBatch
@@ -84,6 +87,7 @@ class Block(NamedTuple):
     shards: np.ndarray | None = None
     bounds: np.ndarray | None = None
     row_shards: list[int] | None = None
+    record: StateRecord | None = None
 
     def part(self, start: int, stop: int) -> tuple[pa.RecordBatch, np.ndarray]:
         """Return rows `start` to `stop` of the sorted order, and their hashes; rows of a shard in order of arrival."""
@@ -176,7 +180,8 @@ class Piece(NamedTuple):
         if self.block.bounds is not None:
             return self
         rows, hashes = self.block.part(self.start, self.stop)
-        return self._replace(block=sorted_block(rows, hashes, space, table), start=0, stop=self.length)
+        block = sorted_block(rows, hashes, space, table)._replace(record=self.block.record)
+        return self._replace(block=block, start=0, stop=self.length)
 
     def without(self, shard: int) -> tuple[list[Piece], Piece | None]:
         """Cut one shard out of a sorted piece: the remaining pieces, and the shard's rows or None."""

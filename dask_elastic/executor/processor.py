@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from dask_elastic.executor.emitter import Emitter
 from dask_elastic.executor.error_policy import ErrorPolicy, Errors
-from dask_elastic.executor.logic import make_logic
+from dask_elastic.executor.logic import make_logic, make_timers
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.state.store import KeyedStore
 from dask_elastic.topology.component import Component
@@ -57,9 +57,13 @@ class Processor:
         self.emitter = Emitter(component.name, component.outputs, spaces, error_policy, home)
         self.session = store.session(task)
         self.logic = make_logic(operator, store, self.session, self.emitter.has_outputs)
+        self.timers = make_timers(operator, self.logic, store, self.session)
 
     def process(self, batch: Batch) -> list[Delivery]:
-        """Process one batch as a unit and route its outputs."""
+        """Process one batch, or one state record, as a unit and route its outputs."""
+        if batch.record is not None:
+            assert self.timers is not None, "only operators with timers get records that fire them"
+            return self.emitter.emit(self.timers.fire(batch, self.error_policy), batch.stamp)
         rows, hashes = batch.rows, batch.hashes
         assert hashes is not None
 

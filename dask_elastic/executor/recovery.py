@@ -158,11 +158,12 @@ class Recovery:
         assert batch.hashes is not None
         rows = batch.rows.num_rows
         receipt = Receipt.for_replay(self.executor, sent.nbytes, rows, batch.stamp, now)
-        return Piece(Block(batch.rows, batch.hashes), 0, rows, receipt)
+        return Piece(Block(batch.rows, batch.hashes, record=batch.record), 0, rows, receipt)
 
     def _by_shard(self, piece: Piece) -> Iterator[tuple[int, Piece]]:
         """Cut out of a piece the rows of each paused shard; its other shards had left the task before."""
         block = sorted_block(*piece.block.part(piece.start, piece.stop), self.routes.space, self.routes.table)
+        block = block._replace(record=piece.block.record)
         for route, shard, part in pieces_by_route(block, piece.receipt, self.routes.table):
             if route < 0:
                 yield shard, part._replace(replay=piece.replay, suspect=piece.suspect, taken=piece.taken)

@@ -190,7 +190,7 @@ class RemotePart:
     def is_short(self, message: ToRemote) -> bool:
         """Whether a message for an idle task takes so little time that the thread that brings it carries it out."""
         if isinstance(message, SubBatch):
-            return self._inline.allows(message.batch.rows.num_rows, self._inline_time)
+            return message.batch.record is None and self._inline.allows(message.batch.rows.num_rows, self._inline_time)
         return not isinstance(message, StopTask)
 
     def processed(self, message: SubBatch, deliveries: list[Delivery], busy: float) -> list[ToHome]:
@@ -216,7 +216,8 @@ class RemotePart:
         task.processed = message.number
         with self.lock:
             # Every task of this part calls this in its own thread.
-            self._inline.add(message.batch.rows.num_rows, busy)
+            if message.batch.record is None:
+                self._inline.add(message.batch.rows.num_rows, busy)
         sent: list[ToHome] = []
         if deliveries and not message.silent:
             sent.append(Outputs(message.task, message.number, tuple(deliveries)))

@@ -155,9 +155,10 @@ class Routes:
         rows = np.zeros(self.space.shards, dtype=np.int64)
         for task in self.tasks.values():
             for piece in task.queue.pieces:
-                rows += piece.rows_by_shard(self.space)
+                if piece.block.record is None:
+                    rows += piece.rows_by_shard(self.space)
         for shard, pieces in self.waiting.items():
-            rows[shard] += sum(piece.length for piece in pieces)
+            rows[shard] += sum(piece.length for piece in pieces if piece.block.record is None)
         return rows
 
     def in_flight(self) -> np.ndarray:
@@ -165,8 +166,17 @@ class Routes:
         rows = np.zeros(self.space.shards, dtype=np.int64)
         for task in self.tasks.values():
             for work in task.in_flight.values():
-                rows += work.rows_by_shard(self.space)
+                if work.record is None:
+                    rows += work.rows_by_shard(self.space)
         return rows
+
+    @property
+    def record_rows(self) -> int:
+        """The rows of state records that are not settled, one for each shard."""
+        queued = [piece for task in self.tasks.values() for piece in task.queue.pieces]
+        queued += [piece for pieces in self.waiting.values() for piece in pieces]
+        taken = sum(w.rows for task in self.tasks.values() for w in task.in_flight.values() if w.record is not None)
+        return taken + sum(piece.length for piece in queued if piece.block.record is not None)
 
     @property
     def pending_bytes(self) -> int:

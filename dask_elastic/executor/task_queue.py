@@ -12,6 +12,7 @@ from dask_elastic.executor.piece import Piece, Replay
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.routing.table import ShardTable
 from dask_elastic.vocab.batch import FEW_ROWS, MAX_BATCH_ROWS, Batch
+from dask_elastic.vocab.state_record import StateRecord
 
 JOIN_ROWS = 16_384
 """Joining small pieces beyond this many rows costs more in copies than it saves in calls."""
@@ -38,23 +39,26 @@ class Work:
     Parameters
     ----------
     pieces : list of Piece
-        At least one; all of the same kind of replay.
+        At least one; all of the same kind of replay. The piece of a state record is the only one.
 
     Attributes
     ----------
+    record : StateRecord or None
+        The state record that it stands for; None for rows.
     now : float
         The processing time that the home gave it when a task took it.
     wanted_more : bool
         Whether the task would have taken more rows, had they waited.
     """
 
-    __slots__ = ("_built", "keeps", "now", "pieces", "replay", "rows", "wanted_more")
+    __slots__ = ("_built", "keeps", "now", "pieces", "record", "replay", "rows", "wanted_more")
 
     def __init__(self, pieces: list[Piece]):
         self.now = 0.0
         self.pieces = pieces
         self.rows = pieces[0].length if len(pieces) == 1 else sum(piece.length for piece in pieces)
         self.replay = pieces[0].replay
+        self.record: StateRecord | None = pieces[0].block.record
         self.keeps = False
         self.wanted_more = False
         self._built: Batch | None = None
@@ -92,7 +96,7 @@ class Work:
     def _build(self) -> Batch:
         if len(self.pieces) == 1:
             piece = self.pieces[0]
-            return Batch(*piece.block.part(piece.start, piece.stop), piece.receipt.stamp, self.now)
+            return Batch(*piece.block.part(piece.start, piece.stop), piece.receipt.stamp, self.now, None, self.record)
         parts = [piece.block.part(piece.start, piece.stop) for piece in self.pieces]
         stamp = min(piece.receipt.stamp for piece in self.pieces)
         rows = pa.concat_batches([rows for rows, _ in parts])
@@ -174,13 +178,17 @@ class TaskQueue:
         Returns
         -------
         Work, LabelItem, StopItem or None
-            A control record, or waiting pieces joined up to `limit` rows; None if the queue is empty.
+            A control record, or waiting pieces joined up to `limit` rows; None if the queue is empty. A state record is
+            work of its own.
         """
         if not self._items:
             return None
         first = self._items.popleft()
         if not isinstance(first, Piece):
             return first
+        if first.block.record is not None:
+            self.rows -= first.length
+            return Work([first])
         limit = min(max(limit, 1), MAX_BATCH_ROWS)
         pieces = [self._cut(first, limit)]
         rows = pieces[0].length
@@ -188,7 +196,7 @@ class TaskQueue:
             following = self._items[0]
             if not isinstance(following, Piece) or following.length > LARGE_PIECE:
                 break
-            if following.replay is not first.replay or following.taken != first.taken:
+            if following.replay is not first.replay or following.taken != first.taken or following.block.record:
                 # The outputs of one batch leave all or not at all, and it has one processing time.
                 break
             self._items.popleft()

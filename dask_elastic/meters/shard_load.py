@@ -114,6 +114,22 @@ class ShardLoad:
                 slot[0, shard] += each
                 slot[1, shard] += 1
 
+    def add_busy(self, shards: Integers | Sequence[int], busy_seconds: float, now: float) -> None:
+        """Attribute processing time that no rows have caused to shards, in equal parts.
+
+        Parameters
+        ----------
+        shards : int array or sequence of int
+            The shards, as in `add_rows`; or an array with a positive number for each of them, as in `add`.
+        busy_seconds : float
+            The processing time.
+        now : float
+            The time in seconds.
+        """
+        chosen = shards if isinstance(shards, list) else np.flatnonzero(shards).tolist()
+        if chosen and busy_seconds > 0:
+            self._ring.at(now)[0][chosen] += busy_seconds / len(chosen)
+
     def loads(self, now: float) -> Floats:
         """Return the load of each shard over the window that ends at `now`.
 

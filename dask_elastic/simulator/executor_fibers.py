@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
+from functools import partial
 
 from dask_elastic.executor import events
 from dask_elastic.executor import instructions as do
@@ -21,6 +22,7 @@ from dask_elastic.vocab.barrier import Barrier
 from dask_elastic.vocab.batch import Batch, Delivery
 from dask_elastic.vocab.errors import ProtocolError
 from dask_elastic.vocab.identity import ExecutorId
+from dask_elastic.vocab.state_record import StateRecord
 from dask_elastic.vocab.watermark import Watermark
 
 MOST_TORN_STEPS = 40
@@ -28,7 +30,7 @@ MOST_TORN_STEPS = 40
 
 
 class FollowedExecutor(ElasticExecutor):
-    """An executor that enters its rows and watermarks in the ledgers of a world."""
+    """An executor that enters its rows, state records and watermarks in the ledgers of a world."""
 
     world: Surroundings
     newest_change = 0
@@ -36,6 +38,8 @@ class FollowedExecutor(ElasticExecutor):
     def accept(self, block: Block, origin: ExecutorId, batch: Batch, nbytes: int, now: float) -> list[do.Instruction]:
         """Enter the rows in the ledger, then take them in."""
         self.world.ledger.accepted(self.identity, batch)
+        if self.records.clocks:
+            self.world.record_ledger.accepted(self.identity, batch, self.routes.space)
         self.world.event_times.check(self.inputs, origin, batch.rows)
         return super().accept(block, origin, batch, nbytes, now)
 
@@ -43,8 +47,19 @@ class FollowedExecutor(ElasticExecutor):
         """Enter the rows as processed in the ledger, then settle them; rows of a lost task are not entered."""
         known = self.routes.tasks.get(task)
         if known is not None:
-            self.world.ledger.settled(self.identity, known.in_flight[number])
+            work = known.in_flight[number]
+            if self.records.clocks:
+                self.world.record_ledger.settled(self.identity, work, self.routes.space)
+            if work.record is None:
+                self.world.ledger.settled(self.identity, work)
         return super().done(task, number, busy, now, waited)
+
+    def _enter(self, record: StateRecord | None, now: float) -> list[do.Instruction]:
+        """Enter the record in the ledger, then route it."""
+        if record is not None:
+            self.world.record("state record {}", record)
+            self.world.record_ledger.entered(self.identity, record, self.routes.space)
+        return super()._enter(record, now)
 
     def handle(self, event: events.Event, now: float) -> list[do.Instruction]:
         """Note the event in the history, then handle it."""
@@ -107,6 +122,19 @@ class ExecutorFibers:
         """Start the first tasks; nothing else runs yet."""
         for _ in self.drive(self.driver.start()):
             pass
+        if "processing" in self.executor.records.clocks:
+            self.world.spawn(f"{self.identity} clock", self._tick())
+
+    def _tick(self) -> FiberSteps:
+        """Let timers in processing time fire, until the input has ended."""
+        is_open = self.executor.inputs.open
+        while is_open:
+            yield partial(self._is_over, self.world.now + self.world.options.tick)
+            if is_open:
+                yield from self.handle(events.ClockTicked())
+
+    def _is_over(self, time: float) -> bool:
+        return self.world.now >= time or not self.executor.inputs.open
 
     def offer(self, origin: ExecutorId, batch: Batch, nbytes: int) -> FiberSteps:
         """Take a batch."""

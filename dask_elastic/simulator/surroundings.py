@@ -12,6 +12,7 @@ from dask_elastic.simulator.event_times import EventTimes
 from dask_elastic.simulator.fiber import Condition, FiberSteps
 from dask_elastic.simulator.ledger import Ledger
 from dask_elastic.simulator.network import Network
+from dask_elastic.simulator.record_ledger import RecordLedger
 from dask_elastic.simulator.schedule import Schedule
 from dask_elastic.simulator.world_options import WorldOptions
 from dask_elastic.state.store import KeyedStore
@@ -31,6 +32,7 @@ class Surroundings(Protocol):
     schedule: Schedule
     network: Network
     ledger: Ledger
+    record_ledger: RecordLedger
     event_times: EventTimes
     checkpoints: SimulatedCheckpoints
 

@@ -26,6 +26,7 @@ from dask_elastic.simulator.invariants import Invariants
 from dask_elastic.simulator.ledger import Ledger
 from dask_elastic.simulator.network import BarrierPacket, Credit, End, EventTime, Message, Network, Packet, Rows
 from dask_elastic.simulator.placement import Placement
+from dask_elastic.simulator.record_ledger import RecordLedger
 from dask_elastic.simulator.remote_fibers import RemoteFibers
 from dask_elastic.simulator.schedule import Schedule
 from dask_elastic.simulator.sink import SimulatedSink
@@ -82,6 +83,7 @@ class World:
         self.schedule = Schedule(random, self.options.step_seconds, self.options.check, self.options.pauses)
         self.network = Network(self.schedule, self._receive, self.options.repeats)
         self.ledger = Ledger(self.options.order)
+        self.record_ledger = RecordLedger()
         self.event_times = EventTimes(self.options.event_time)
         self._timed = timed_components(components)
         self.dead_letters: list[FailedRows] = []
@@ -122,14 +124,17 @@ class World:
                     source = SimulatedSource(self, identity, operator, instances, emitter, standing)
                     self.sources[identity] = source
                     self.checkpoints.add(identity)
-            case Compute():
+            case Compute() as operator:
                 for identity in self.placement.instances(name):
                     self.open.add(identity)
                     node, cores = self.placement.node_of(identity), self.placement.cores[name][identity.index]
                     space, limits = self.spaces[name], self.options.limits
                     cut = self.restore.executors.get(identity)
                     first = cores if cut is None else {node: max(1, cores.get(node, 0))}
-                    executor = FollowedExecutor(identity, space, node, first, inputs, limits=limits, timed=timed)
+                    clocks = operator.clocks
+                    executor = FollowedExecutor(
+                        identity, space, node, first, inputs, limits=limits, timed=timed, clocks=clocks
+                    )
                     if cut is not None and cut.state is not None:
                         executor.store.install(cut.state)
                         executor.store.input_schema = cut.input_schema
@@ -429,6 +434,7 @@ class World:
                 f"no fiber can run, but {', '.join(map(str, sorted(self.open)))} have not ended; these wait: {waiting}"
             )
         self.ledger.check_complete()
+        self.record_ledger.check_complete()
         for (origin, target), credit in self.credits.items():
             if credit.used:
                 raise ProtocolError(f"{target} never returned {credit.used} bytes of credit to {origin}")

@@ -39,6 +39,8 @@ class WorldOptions:
         See `EventTimes`.
     rests : float
         The share of batches after which a source with event time declares itself idle for some steps.
+    tick : float
+        Seconds between two ticks of the clock by which timers in processing time fire.
     """
 
     window: int = 2**22
@@ -53,3 +55,4 @@ class WorldOptions:
     pauses: float = 0.0
     event_time: str = ""
     rests: float = 0.0
+    tick: float = 0.01

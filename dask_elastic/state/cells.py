@@ -13,6 +13,7 @@ from dask_elastic.state.list_column import ListColumn, stored_elements
 from dask_elastic.state.map_cell import MapCell
 from dask_elastic.state.map_column import MapColumn
 from dask_elastic.state.stored_values import to_python
+from dask_elastic.state.timers import KeyTimers
 from dask_elastic.state.undo_log import UndoLog
 from dask_elastic.state.value_column import ValueColumn
 from dask_elastic.state.view import StateView
@@ -124,6 +125,22 @@ class KeyState:
         ...     state["seen_at"] = state.now
         """
         return self._cells.view.now
+
+    @property
+    def timers(self) -> KeyTimers:
+        """The timers of the key.
+
+        Returns
+        -------
+        KeyTimers
+            Sets, reads and deletes them.
+
+        Examples
+        --------
+        >>> def expire_later(row, state):
+        ...     state.timers.set("expire", state.now + 60)
+        """
+        return KeyTimers(self._cells, self._position)
 
     def get(self, name: str, default: Any = None) -> Any:
         """Return a value, or the default if the key has none.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,10 +11,15 @@ import pyarrow as pa
 from dask_elastic.state.slots import Column
 from dask_elastic.state.stored_values import Known, dtype_of, to_arrow
 from dask_elastic.topology.aggregates.field import Field
+from dask_elastic.topology.operators import Compute
 from dask_elastic.topology.state_kind import Declared, List, Map, StateKind, Value, kind_of
+from dask_elastic.topology.timer import value_name
 
 KNOWN, KEYS, EXPIRIES = "?", "#", "@"
 """Suffixes of the names of additional fields: whether a key has a value; a map's keys; expiry times."""
+
+TIME = Value(pa.timestamp("us"))
+"""How the time of a timer is stored: as a value that users do not see."""
 
 
 class StateLayout:
@@ -24,11 +29,17 @@ class StateLayout:
     ----------
     declared : mapping of str to StateKind, DataType or object
         The operator's `state=` declaration.
+    timers : iterable of str
+        The names of its timers.
 
     Attributes
     ----------
+    declared : list of str
+        The names that users read.
+    timers : dict of str to str
+        The name of the value that holds the time of each timer, by the timer's name.
     kinds : dict of str to StateKind
-        The kind of each name.
+        The kind of each name, those of timers included.
     fields : tuple of Field
         For a value: the value and whether it is set. For a list: its elements. For a map: its values and its keys.
         With a time to live, one more: the expiry times, in seconds since 1970.
@@ -44,8 +55,11 @@ class StateLayout:
     (['last', 'last?', 'recent', 'recent@'], range(2, 4))
     """
 
-    def __init__(self, declared: Mapping[str, Declared]) -> None:
+    def __init__(self, declared: Mapping[str, Declared], timers: Iterable[str] = ()) -> None:
+        self.timers = {name: value_name(name) for name in timers}
+        self.declared = [*declared]
         self.kinds: dict[str, StateKind] = {name: kind_of(kind) for name, kind in declared.items()}
+        self.kinds |= dict.fromkeys(self.timers.values(), TIME)
         self.spans: dict[str, range] = {}
         fields: list[Field] = []
         for name, kind in self.kinds.items():
@@ -112,7 +126,12 @@ class StateLayout:
         dict of str to Array
             One element per key in each array; null where a key has no value.
         """
-        return {name: _result(kind, values[self.spans[name].start :]) for name, kind in self.kinds.items()}
+        return {name: _result(self.kinds[name], values[self.spans[name].start :]) for name in self.declared}
+
+
+def layout_of(operator: Compute) -> StateLayout:
+    """Return the layout of the state and the timers of an operator whose logic is a function."""
+    return StateLayout(operator.state or {}, operator.timers or ())
 
 
 def _fields_of(name: str, kind: StateKind) -> list[Field]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from dask_elastic.state.layout import StateLayout
+from dask_elastic.state.layout import StateLayout, layout_of
 from dask_elastic.state.slots import Column
 from dask_elastic.topology.aggregates.bundle import Bundle
 from dask_elastic.topology.known_schemas import result_types
@@ -48,7 +48,7 @@ def state_table(
     if operator.aggregates is not None:
         results = Bundle(operator.aggregates, input_schema).results(values)
     else:
-        layout = StateLayout(operator.state or {})
+        layout = layout_of(operator)
         if now is not None and layout.expires:
             keys, values = _unexpired(layout, keys, values, now)
         results = layout.results(values)
@@ -81,7 +81,7 @@ def empty_state(operator: Compute, schema: pa.Schema | None) -> pa.Table:
     if operator.aggregates is not None:
         types |= {name: kind or pa.null() for name, kind in result_types(operator, schema).items()}
     else:
-        layout = StateLayout(operator.state or {})
+        layout = layout_of(operator)
         results = layout.results([field.initially(0) for field in layout.fields])
         types |= {name: column.type for name, column in results.items()}
     return pa.schema(types).empty_table()

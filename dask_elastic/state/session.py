@@ -72,6 +72,10 @@ class SharedStore(Protocol):
     slots: SlotArrays
     has_checks: bool
 
+    def keys_at(self, slots: Slots, layout: int) -> pa.RecordBatch | None:
+        """Return the key columns of slots; None if the store was packed since that layout."""
+        ...
+
     def admit(
         self,
         task: int,
@@ -239,6 +243,41 @@ class Session:
                     slots = located.slots if chosen is None else located.slots[chosen]
                     self._store.slots.write(slots, values, mark)
                     return
+            self._relocate(located)
+
+    def search(self, choose: Callable[[SlotArrays, Slots], Slots]) -> tuple[pa.RecordBatch, Words, Words]:
+        """Return the keys of chosen slots with state, among those whose shards this task owns.
+
+        Parameters
+        ----------
+        choose : callable
+            Gets the store's arrays and the slots, and returns some of these slots.
+
+        Returns
+        -------
+        keys : RecordBatch
+            The key columns.
+        hashes, checks : ndarray of uint64
+            Their hashes and checks.
+        """
+        while True:
+            with self.gate:
+                self._require_open()
+                arrays, layout = self._store.slots, self._store.layout
+                live = np.flatnonzero(arrays.marks[: arrays.used] & LIVE)
+                slots = choose(arrays, live[self._store.owner.take(arrays.shards.take(live)) == self.task])
+                hashes, checks = arrays.hashes.take(slots), arrays.checks.take(slots)
+            keys = self._store.keys_at(slots, layout)
+            if keys is not None:
+                return keys, hashes, checks
+
+    def prune(self, located: Located, remaining_of: RemainingOf, now: float) -> bool:
+        """Remove located keys that have no state left; returns whether there are any. See `sweep`."""
+        while True:
+            with self.gate:
+                self._require_open()
+                if located._layout == self._store.layout:
+                    return self._swept(located.slots, remaining_of, now)
             self._relocate(located)
 
     def sweep(self, start: int, count: int, remaining_of: RemainingOf, now: float) -> tuple[int, bool]:

@@ -74,7 +74,7 @@ class KeyedStore(ShardOwners):
         super().__init__(shards)
         self.track_dirty = track_dirty
         self.make_index = make_index
-        self.reserve: Callable[[int], None] = _unlimited
+        self.reserve: Callable[[int], None] = lambda nbytes: None
         # Sessions read the next three attributes under their gates; they change under the lock and all gates.
         self.layout = 0
         self.slots = SlotArrays((), make_lock)
@@ -205,6 +205,11 @@ class KeyedStore(ShardOwners):
                 return keys.fit(rows.take(pa.array(picked[new])), key_columns)
 
             return self.layout, self._find_or_add(hashes, checks, keys_of, task)
+
+    def keys_at(self, slots: Slots, layout: int) -> pa.RecordBatch | None:
+        """Return the key columns of slots; None if the store was packed since that layout."""
+        with self._lock:
+            return self._require_declared().take(slots) if layout == self.layout else None
 
     def _find_or_add(
         self, hashes: Words, checks: Words, keys_of: Callable[[Slots], pa.RecordBatch], task: int | None
@@ -441,7 +446,3 @@ class KeyedStore(ShardOwners):
                 gate.__enter__()
                 held.callback(gate.__exit__, None, None, None)
             yield
-
-
-def _unlimited(nbytes: int) -> None:
-    """Let the state grow without a limit."""

@@ -15,6 +15,7 @@ from dask_elastic.state.map_column import MapColumn
 from dask_elastic.state.session import Located, Session
 from dask_elastic.state.slots import Column
 from dask_elastic.state.stored_values import Known, Values, filled, private
+from dask_elastic.state.timers import BatchTimers
 from dask_elastic.state.value_column import ValueColumn
 from dask_elastic.topology.aggregates.grouping import Grouping
 from dask_elastic.topology.state_kind import Declared, List, Map, Value
@@ -49,6 +50,8 @@ class StateView:
     ----------
     now : float
         The batch's time, as above.
+    layout : StateLayout
+        The declaration.
 
     Notes
     -----
@@ -85,8 +88,24 @@ class StateView:
         self._located = located
         self._rows = rows
         self._key_columns = list(key_columns)
-        self._layout = declared if isinstance(declared, StateLayout) else StateLayout(declared)
+        self.layout = declared if isinstance(declared, StateLayout) else StateLayout(declared)
         self._columns: dict[str, AnyColumn] = {}
+
+    @property
+    def timers(self) -> BatchTimers:
+        """The timers of the batch's keys.
+
+        Returns
+        -------
+        BatchTimers
+            Sets, reads and deletes them.
+
+        Examples
+        --------
+        >>> def expire_later(batch, state):
+        ...     state.timers.set("expire", np.full(len(state), state.now + 60))
+        """
+        return BatchTimers(self)
 
     @property
     def keys(self) -> pa.RecordBatch:
@@ -305,6 +324,14 @@ class StateView:
         assert isinstance(column, MapColumn)
         return column
 
+    def earliest_timer(self, name: str) -> int | None:
+        """Return the earliest time of a timer that logic has touched, in microseconds; None if no key has one."""
+        column = self._columns.get(self.layout.timers[name])
+        if not isinstance(column, ValueColumn):
+            return None
+        times, known = column.read()
+        return int(times[known].view(np.int64).min()) if known.any() else None
+
     def _value(self, name: str) -> ValueColumn:
         column = self.column(name, Value)
         assert isinstance(column, ValueColumn)
@@ -330,9 +357,9 @@ class StateView:
         StateError
             If the name is not declared, or declared as another kind.
         """
-        kind = self._layout.kinds.get(name)
+        kind = self.layout.kinds.get(name)
         if kind is None:
-            names = ", ".join(map(repr, self._layout.kinds)) or "none"
+            names = ", ".join(map(repr, self.layout.declared)) or "none"
             raise StateError(f"the state {name!r} is not declared in state={{...}}; the declared names are: {names}")
         if wanted is not None and type(kind) is not wanted:
             raise StateError(f"the state {name!r} is declared as {kind!r}; access it with state.{_METHODS[type(kind)]}")
@@ -341,7 +368,7 @@ class StateView:
         return self._columns[name]
 
     def _opened(self, name: str) -> AnyColumn:
-        kind, span = self._layout.kinds[name], list(self._layout.spans[name])
+        kind, span = self.layout.kinds[name], list(self.layout.spans[name])
 
         def load() -> Sequence[Column]:
             return self._session.gather(self._located, span)
@@ -359,12 +386,12 @@ class StateView:
         where : ndarray of bool, optional
             The keys whose state is written; all by default.
         """
-        arrays: list[Column | None] = [None] * len(self._layout.fields)
+        arrays: list[Column | None] = [None] * len(self.layout.fields)
         changed = False
         for name, column in self._columns.items():
             changes = column.changes()
             if changes is not None:
-                span = self._layout.spans[name]
+                span = self.layout.spans[name]
                 arrays[span.start : span.stop] = changes
                 changed = True
         if changed:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import chain, count
 
 from dask_elastic.topology import validation
-from dask_elastic.topology.operators import Filter, MapOperator, Operator, SourceOperator
+from dask_elastic.topology.operators import Compute, Filter, MapOperator, Operator, SourceOperator
 from dask_elastic.vocab.errors import TopologyError, UnknownOperator
 
 
@@ -166,6 +166,23 @@ class OperatorGraph:
                 raise TopologyError(
                     f"topology {self._name!r}: nothing reads {operator.kind} {operator.name!r}; add .sink(...) or "
                     ".key_by(...).compute(...) after it, or remove it."
+                )
+        self._check_event_time()
+
+    def _check_event_time(self) -> None:
+        """Check that event time reaches the operators with timers in event time."""
+        timed: set[str] = set()
+        for operator in self.in_order():
+            if isinstance(operator, SourceOperator) and operator.source.event_time is not None:
+                timed.add(operator.name)
+            if timed.intersection(self._inputs[operator.name]):
+                timed.add(operator.name)
+            elif isinstance(operator, Compute) and "event" in operator.clocks:
+                names = [name for name, timer in (operator.timers or {}).items() if timer.clock == "event"]
+                raise TopologyError(
+                    f"topology {self._name!r}: compute {operator.name!r} has timers in event time, {names}, but no "
+                    "source before it has event time; give a source event_time='column', or write "
+                    "de.Timer(function, clock='processing')."
                 )
 
     def choose_name(self, kind: str, given: object, function: object) -> str:

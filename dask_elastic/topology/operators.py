@@ -15,7 +15,9 @@ from dask_elastic.topology.sink import Sink
 from dask_elastic.topology.source import Source
 from dask_elastic.topology.state_kind import Declared
 from dask_elastic.topology.tables import TABLES_TAKEN, as_table
+from dask_elastic.topology.timer import Timer
 from dask_elastic.vocab.errors import SchemaMismatch
+from dask_elastic.vocab.state_record import Clock
 
 ROWS_WANTED = f"return {TABLES_TAKEN}, an iterable of these, or None."
 
@@ -290,6 +292,8 @@ class Compute:
         The number of executors into which the key space is divided; None lets the engine choose.
     shards : int
         The number of shards of each executor.
+    timers : mapping of str to Timer, optional
+        The timers that a function can set for each key, by name.
 
     Examples
     --------
@@ -304,6 +308,7 @@ class Compute:
     state: Mapping[str, Declared] | None = None
     executors: int | None = None
     shards: int = 256
+    timers: Mapping[str, Timer] | None = None
     kind: ClassVar[str] = "compute"
     stateful: ClassVar[bool] = True
 
@@ -316,6 +321,11 @@ class Compute:
     def function(self) -> Callable[[pa.RecordBatch, Any], Any] | None:
         """The function of a batch and its state; None if the logic is aggregates."""
         return None if isinstance(self.logic, Mapping) else self.logic
+
+    @property
+    def clocks(self) -> frozenset[Clock]:
+        """The clocks of its timers."""
+        return frozenset(timer.clock for timer in (self.timers or {}).values())
 
     @property
     def columns(self) -> tuple[str, ...] | None:

@@ -14,6 +14,7 @@ from dask_elastic.topology.graph import OperatorGraph
 from dask_elastic.topology.operators import Compute, Filter, MapOperator, SinkOperator
 from dask_elastic.topology.sink import Sink
 from dask_elastic.topology.state_kind import Declared
+from dask_elastic.topology.timer import Timer, check_timers
 from dask_elastic.vocab.errors import TopologyError
 
 
@@ -369,6 +370,7 @@ class KeyedStream:
         *,
         name: str | None = None,
         state: Mapping[str, Declared] | None = None,
+        timers: Mapping[str, Timer] | None = None,
         executors: int | None = None,
         shards: int = 256,
     ) -> Stream:
@@ -385,6 +387,8 @@ class KeyedStream:
         state : mapping of str to type, optional
             What a function keeps per key: an Arrow type for a value, `object` for any Python object, or a `Value`,
             `List` or `Map`, which may have a time to live.
+        timers : mapping of str to Timer, optional
+            The timers that a function can set for each key with ``state.timers``, by name.
         executors : int, optional
             The number of executors into which the key space is divided. Each gets as many cores as its load needs.
             Chosen from the number of nodes and cores by default.
@@ -416,12 +420,15 @@ class KeyedStream:
         where = _where("compute", name)
         checked = validation.check_logic(logic, self._keys, where)
         declared = validation.check_state(state, checked, self._keys, where)
+        checked_timers = check_timers(timers, checked, declared, self._keys, where)
         if executors is not None:
             validation.check_count(executors, where, "executors")
         validation.check_count(shards, where, "shards", validation.MOST_SHARDS)
         given = self._topology.choose_name("compute", name, logic)
         self._topology.add(
-            Compute(given, self._keys, checked, declared, executors, shards), self._producers, self._key_by
+            Compute(given, self._keys, checked, declared, executors, shards, checked_timers),
+            self._producers,
+            self._key_by,
         )
         return Stream(self._topology, (given,))
 

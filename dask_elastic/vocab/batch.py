@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from dask_elastic.vocab.identity import ExecutorId
+from dask_elastic.vocab.state_record import StateRecord
 
 MAX_BATCH_ROWS = 65_536
 """The most rows of one unit of work: group numbers within a batch then fit 16 bits, which NumPy radix-sorts."""
@@ -32,6 +33,8 @@ class Batch(NamedTuple):
         task takes the batch, so that a replay uses the same time; 0 until then.
     row_bytes : int or None
         Size of the rows in bytes, if the emitter has determined it.
+    record : StateRecord or None
+        The state record that the batch stands for, with one row for each shard that it is addressed to; None for rows.
     """
 
     rows: pa.RecordBatch
@@ -39,6 +42,7 @@ class Batch(NamedTuple):
     stamp: float
     now: float = 0.0
     row_bytes: int | None = None
+    record: StateRecord | None = None
 
     @property
     def nbytes(self) -> int:

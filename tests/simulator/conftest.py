@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 
 pytest.register_assert_rewrite(
-    "checkpointed_scenario", "followed_job", "racing", "saturated", "scenario", "timed_scenario"
+    "checkpointed_scenario",
+    "followed_job",
+    "racing",
+    "saturated",
+    "scenario",
+    "timed_scenario",
+    "timer_job",
+    "timer_scenario",
 )
 sys.path.insert(0, str(Path(__file__).parent))
 import checkpointed_scenario  # noqa: E402, F401  imported by path
@@ -16,5 +23,6 @@ import racing  # noqa: E402, F401
 import saturated  # noqa: E402, F401
 import scenario  # noqa: E402, F401
 import timed_scenario  # noqa: E402, F401
+import timer_scenario  # noqa: E402, F401
 
 sys.path.pop(0)

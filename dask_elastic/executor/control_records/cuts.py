@@ -13,6 +13,9 @@ class Cuts:
     ----------
     checkpoint : int or None
         The checkpoint whose barriers are aligned and whose cut is still to be made.
+    under_way : bool
+        Whether the barriers of a checkpoint are aligned and the state is not copied yet, so that nothing may change it
+        but the rows before the barriers.
 
     Examples
     --------
@@ -24,10 +27,11 @@ class Cuts:
     7
     """
 
-    __slots__ = ("_newest", "_requested", "checkpoint")
+    __slots__ = ("_newest", "_requested", "checkpoint", "under_way")
 
     def __init__(self) -> None:
         self.checkpoint: int | None = None
+        self.under_way = False
         self._requested = False
         self._newest = 0
 
@@ -39,12 +43,14 @@ class Cuts:
         """
         if checkpoint > self._newest:
             self.checkpoint, self._requested, self._newest = checkpoint, False, checkpoint
+            self.under_way = True
 
     def give_up(self, checkpoint: int) -> None:
         """Give up a cut, unless it has been made."""
         self._newest = max(self._newest, checkpoint)
         if self.checkpoint is not None and self.checkpoint <= checkpoint:
             self.checkpoint = None
+            self.under_way = False
 
     def flush_due(self, pending_rows: int) -> int | None:
         """Return the token of the flush that brings all rows before the barrier into the primary copy, once.
@@ -62,3 +68,7 @@ class Cuts:
             return None
         checkpoint, self.checkpoint = self.checkpoint, None
         return checkpoint
+
+    def made(self) -> None:
+        """Note that the state is copied; the driver calls this when it has carried out the cut."""
+        self.under_way = self.checkpoint is not None

@@ -308,6 +308,7 @@ class ExecutorDriver:
 
     def _cut(self, checkpoint: int) -> Steps[None]:
         yield partial(self.host.cut, checkpoint)
+        self.executor.cuts.made()
         yield partial(self.host.emit_barrier, Barrier(self.identity, checkpoint))
         self._alignment.passed(checkpoint)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Sequence
+from types import NoneType
 from typing import Any
 
 import msgpack
@@ -15,6 +16,7 @@ from dask_elastic.vocab import messages as m
 from dask_elastic.vocab.batch import Batch, Delivery
 from dask_elastic.vocab.errors import ProtocolError
 from dask_elastic.vocab.identity import ExecutorId
+from dask_elastic.vocab.state_record import TimersDue
 
 Header = list[Any]
 Buffers = list[Any]
@@ -66,7 +68,8 @@ class Encoder:
         number = self.rows(batch.rows, buffers)
         if batch.hashes is not None:
             buffers.append(np.ascontiguousarray(batch.hashes).data.cast("B"))
-        return [number, batch.stamp, batch.hashes is not None, batch.now]
+        header: Header = [number, batch.stamp, batch.hashes is not None, batch.now]
+        return header if batch.record is None else [*header, *batch.record]
 
 
 class Decoder:
@@ -109,14 +112,16 @@ class Decoder:
 
     def batch(self, header: Header, take: Callable[[], Any]) -> Batch:
         """Return the inverse of `Encoder.batch`."""
-        number, stamp, hashed, now = header
+        number, stamp, hashed, now, *fields = header
+        if fields and not fits(fields, _RECORD):
+            raise ProtocolError(f"a state record has the fields {fields!r}")
         rows = self.rows(number, take)
         if rows is None or not all(isinstance(one, float | int) for one in (stamp, now)):
             raise ProtocolError("a batch has no rows, or no time")
         hashes = np.frombuffer(take(), dtype=np.uint64) if hashed else None
         if hashes is not None and len(hashes) != rows.num_rows:
             raise ProtocolError(f"a batch of {rows.num_rows} rows has {len(hashes)} hashes")
-        return Batch(rows, hashes, stamp, now)
+        return Batch(rows, hashes, stamp, now, record=TimersDue(*fields) if fields else None)
 
 
 def _first_of_stream(body: pa.Buffer) -> pa.RecordBatch:
@@ -196,6 +201,8 @@ def encode_message(message: m.ToRemote | m.ToHome, encoder: Encoder, buffers: Bu
 
 _WHOLE = (int,)
 _REAL = (int, float)
+_TIME = (int, NoneType)
+_RECORD: tuple[tuple[type, ...], ...] = (_TIME, _TIME, (bool,))
 _FIELDS: dict[str, tuple[tuple[type, ...], ...]] = {
     "StartTask": (_WHOLE, (list,)),
     "StopTask": (_WHOLE,),

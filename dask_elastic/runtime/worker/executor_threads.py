@@ -38,6 +38,9 @@ logger = logging.getLogger("dask_elastic.node")
 
 MakeProcessor = Callable[..., Processor]
 
+TICK = 0.05
+"""Seconds between two ticks of the clock by which timers in processing time fire."""
+
 
 class ExecutorThreads:
     """One elastic executor at its home: its driver, and the threads and channels that the driver asks for.
@@ -83,6 +86,7 @@ class ExecutorThreads:
         self._brief_work = BriefWork()
         self._flushes: dict[int, threading.Event] = {}
         self._tokens = iter(range(1, 2**62))
+        self._aborted = threading.Event()
         self._fence = Fence(lambda message: executor.links.stamp(message.task))
         self.driver = ExecutorDriver(executor, self, threading.Lock)
 
@@ -91,6 +95,13 @@ class ExecutorThreads:
     def begin(self) -> None:
         """Start the first tasks."""
         run(self.driver.start())
+        if "processing" in self.executor.records.clocks:
+            self.threads.start(f"{self.identity}-clock", self._tick)
+
+    def _tick(self) -> None:
+        """Let timers in processing time fire, until the input or the job has ended."""
+        while not (self._aborted.wait(TICK) or self.ended) and self.executor.inputs.open:
+            self.handle(events.ClockTicked())
 
     def offer(self, origin: ExecutorId, batch: Batch, nbytes: int) -> None:
         """Take a batch."""
@@ -162,6 +173,7 @@ class ExecutorThreads:
 
     def abort(self) -> None:
         """Wake every thread, so that it sees that the job has ended."""
+        self._aborted.set()
         self.driver.wake_all()
         for arrived in list(self._flushes.values()):
             arrived.set()

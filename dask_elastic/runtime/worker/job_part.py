@@ -224,7 +224,7 @@ class JobPart:
                 restores = self.checkpoints is not None and self.checkpoints.restores
                 first = {self.spec.node: max(1, cores.get(self.spec.node, 0))} if restores else cores
                 executor = ElasticExecutor(
-                    identity, space, self.spec.node, first, inputs, threading.Lock, limits, timed
+                    identity, space, self.spec.node, first, inputs, threading.Lock, limits, timed, operator.clocks
                 )
                 executor.store.union = union_types(component, self._components)
                 executor.store.reserve = self._node.memory.reserve

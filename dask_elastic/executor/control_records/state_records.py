@@ -1,0 +1,76 @@
+"""The control records that change the state of one executor, as its home makes them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+import pyarrow as pa
+
+from dask_elastic.executor.piece import Block, sorted_block
+from dask_elastic.routing.keyspace import KeySpace
+from dask_elastic.routing.table import ShardTable
+from dask_elastic.vocab.state_record import END_OF_TIME, Clock, StateRecord, TimersDue
+
+RECORD_BYTES = 12
+"""Bytes that a record takes in a pending queue for each of its shards."""
+
+
+class StateRecords:
+    """Makes the state records of one executor; the caller holds the executor's lock.
+
+    A record is a block with one row for each shard, and is routed as rows are: one piece for each task that owns some
+    of its shards, which waits if a shard is paused, leaves the queue with a shard that moves, and is replayed after a
+    loss for the shards whose primary copy lacks its effect. It is never joined with rows or with other records.
+
+    Parameters
+    ----------
+    space : KeySpace
+        The component's key space.
+    clocks : collection of str
+        The clocks of the component's timers; without any, no record is made.
+
+    Examples
+    --------
+    >>> records = StateRecords(KeySpace(1, 4), {"event"})
+    >>> records.reached(5), records.reached(5), records.ticked(7.0)
+    (TimersDue(event=5, processing=None, last=False), None, None)
+    >>> records.ended()
+    TimersDue(event=9223372036854775807, processing=9223372036854775807, last=True)
+    """
+
+    __slots__ = ("_event", "_processing", "_rows", "_shards", "_space", "clocks")
+
+    def __init__(self, space: KeySpace, clocks: Collection[Clock] = ()):
+        self.clocks = frozenset(clocks)
+        self._space = space
+        self._event: int | None = None
+        self._processing = 0
+        # A hash that is the number of a shard is in this shard.
+        self._shards = np.arange(space.shards, dtype=np.uint64)
+        self._rows = pa.record_batch({"shard": pa.array(self._shards.astype(np.int32))})
+
+    def reached(self, event_time: int | None) -> StateRecord | None:
+        """Return the record for an event time that the inputs have reached; None if it fires no timer."""
+        if "event" not in self.clocks or event_time is None:
+            return None
+        if self._event is not None and event_time <= self._event:
+            return None
+        self._event = event_time
+        return TimersDue(event=event_time)
+
+    def ticked(self, now: float) -> StateRecord | None:
+        """Return the record for a time of the home's clock, in seconds; None if it fires no timer."""
+        time = int(now * 1e6)
+        if "processing" not in self.clocks or time <= self._processing:
+            return None
+        self._processing = time
+        return TimersDue(processing=time)
+
+    def ended(self) -> StateRecord | None:
+        """Return the record for the end of the input, at which all timers fire; None without timers."""
+        return TimersDue(END_OF_TIME, END_OF_TIME, last=True) if self.clocks else None
+
+    def block(self, record: StateRecord, table: ShardTable) -> Block:
+        """Return the block of a record, addressed to all shards."""
+        return sorted_block(self._rows, self._shards, self._space, table)._replace(record=record)

@@ -1,0 +1,117 @@
+"""The parts of an elastic executor, and what can be read of them at any time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+import numpy as np
+
+from dask_elastic.executor.control_records.cuts import Cuts
+from dask_elastic.executor.control_records.inputs import Inputs
+from dask_elastic.executor.control_records.state_records import StateRecords
+from dask_elastic.executor.control_records.watermarks import Watermarks
+from dask_elastic.executor.cores import Cores
+from dask_elastic.executor.flushes import Flushes
+from dask_elastic.executor.limits import ExecutorLimits
+from dask_elastic.executor.link import Links
+from dask_elastic.executor.measures import ExecutorMeasure, Measures
+from dask_elastic.executor.moves import MoveRecord, Moves
+from dask_elastic.executor.primary_state import PrimaryState
+from dask_elastic.executor.recovery import Recovery, RecoveryRecord
+from dask_elastic.executor.routes import Routes
+from dask_elastic.executor.task import first_tasks
+from dask_elastic.routing.keyspace import KeySpace
+from dask_elastic.vocab.identity import ExecutorId
+from dask_elastic.vocab.lock import MakeLock, NoLock
+from dask_elastic.vocab.state_record import Clock
+
+
+class ExecutorParts:
+    """What an elastic executor consists of; `ElasticExecutor` describes the parameters.
+
+    Attributes
+    ----------
+    finished : bool
+        Whether every row is processed and flushed, and all inputs have ended.
+    task_ended : callable
+        Called, without the lock, when a task has ended or was lost with its node.
+    """
+
+    def __init__(
+        self,
+        identity: ExecutorId,
+        space: KeySpace,
+        home: int,
+        cores: Mapping[int, int],
+        inputs: Iterable[ExecutorId],
+        make_lock: MakeLock = NoLock,
+        limits: ExecutorLimits | None = None,
+        timed: Iterable[ExecutorId] = (),
+        clocks: Collection[Clock] = (),
+    ):
+        self.identity = identity
+        self.home = home
+        self.limits = limits or ExecutorLimits()
+        self.lock = make_lock()
+        self.store = PrimaryState(space.shards, space.shard_of, make_lock)
+        self.routes = Routes(space, first_tasks(home, cores, self.limits.pending_bytes))
+        self.moves = Moves(self.routes, self.store, self.limits.patience)
+        self.cores = Cores(self.routes, self.moves, home, self.limits.threshold, self.limits.pending_bytes)
+        self.recovery = Recovery(identity, self.routes)
+        self.measures = Measures(space.shards)
+        self.flushes = Flushes()
+        self.cuts = Cuts()
+        self.records = StateRecords(space, clocks)
+        self.finished = False
+        self.task_ended: Callable[[], None] = lambda: None
+        self.links = Links(self.routes, self.lock)
+        self._time = 0.0
+        self.inputs = Inputs(identity, inputs, timed)
+        self.watermarks = Watermarks(self.inputs, self.lock)
+        self._pending_rows = 0
+        self._final_flush_requested = False
+        for shard, owner in enumerate(self.routes.table.owner.tolist()):
+            if self.routes.tasks[owner].at_home:
+                self.store.grant(shard, owner)
+
+    def recoveries(self) -> list[RecoveryRecord]:
+        """Return the newest losses of remote tasks, oldest first."""
+        with self.lock:
+            return list(self.recovery.records)
+
+    def measure(self, now: float) -> ExecutorMeasure:
+        """Return the measures of the executor at this moment."""
+        # Measuring the state waits until the tasks finish their batches: not under the lock that every batch takes.
+        shard_bytes = self.store.shard_bytes()
+        with self.lock:
+            return self.measures.measured(
+                now,
+                executor=self.identity,
+                node=self.home,
+                cores=self.cores.by_node(),
+                queue_rows=self._pending_rows - self.routes.record_rows,
+                state_bytes=int(shard_bytes.sum()),
+                shard_bytes=shard_bytes,
+                moves=self.moves.finished,
+                moves_across=self.moves.finished_across,
+                pending_bytes=self.routes.pending_bytes,
+                refused=self.links.refused,
+                recovered=self.recovery.losses,
+                recovery=self.recovery.seconds_to_first(),
+                event_time=self.watermarks.now.time,
+            )
+
+    def finished_moves(self) -> list[MoveRecord]:
+        """Return the newest finished shard moves, oldest first."""
+        with self.lock:
+            return list(self.moves.recent)
+
+    def assignment(self) -> tuple[np.ndarray, dict[int, int]]:
+        """Return the task of each shard, and the node of each task."""
+        with self.lock:
+            return self.routes.table.owner.copy(), {t.number: t.node for t in self.routes.tasks.values()}
+
+    def task_nodes(self) -> set[int]:
+        """Return the nodes of all tasks, draining ones included."""
+        with self.lock:
+            return {task.node for task in self.routes.tasks.values()}

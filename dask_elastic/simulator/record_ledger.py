@@ -1,0 +1,100 @@
+"""Checks that state records are processed once by each shard, in order with the rows."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+import numpy.typing as npt
+
+from dask_elastic.executor.task_queue import Work
+from dask_elastic.routing.keyspace import KeySpace
+from dask_elastic.vocab.batch import Batch
+from dask_elastic.vocab.errors import ProtocolError
+from dask_elastic.vocab.identity import ExecutorId
+from dask_elastic.vocab.state_record import StateRecord
+
+
+class _Shards:
+    """The rows of each shard of one executor, and the records that they wait for, each with the rows before it."""
+
+    def __init__(self, shards: int) -> None:
+        self.accepted: npt.NDArray[np.int64] = np.zeros(shards, np.int64)
+        self.settled: npt.NDArray[np.int64] = np.zeros(shards, np.int64)
+        self.records: list[deque[tuple[StateRecord, int]]] = [deque() for _ in range(shards)]
+
+
+class RecordLedger:
+    """Compares, shard by shard, the order in which rows and state records were entered and settled.
+
+    Examples
+    --------
+    >>> from dask_elastic.vocab.state_record import TimersDue
+    >>> ledger, executor, space = RecordLedger(), ExecutorId("per_key", 0), KeySpace(1, 2)
+    >>> ledger.entered(executor, TimersDue(event=5), space)
+    >>> ledger.check_complete()
+    Traceback (most recent call last):
+        ...
+    dask_elastic.vocab.errors.ProtocolError: per_key[0]: shards [0, 1] have not processed all state records
+    """
+
+    def __init__(self) -> None:
+        self.records = 0
+        self._executors: dict[ExecutorId, _Shards] = {}
+
+    def accepted(self, executor: ExecutorId, batch: Batch, space: KeySpace) -> None:
+        """Count rows that an executor received."""
+        assert batch.hashes is not None
+        self._shards(executor, space).accepted += np.bincount(space.shard_of(batch.hashes), minlength=space.shards)
+
+    def entered(self, executor: ExecutorId, record: StateRecord, space: KeySpace) -> None:
+        """Note a record, which each shard processes behind the rows that were received before."""
+        found = self._shards(executor, space)
+        self.records += 1
+        for shard, rows in enumerate(found.accepted.tolist()):
+            found.records[shard].append((record, rows))
+
+    def settled(self, executor: ExecutorId, work: Work, space: KeySpace) -> None:
+        """Compare settled work with what each shard has to process next; what is replayed counts once.
+
+        Raises
+        ------
+        ProtocolError
+            If a shard processed a record too early, too late or twice.
+        """
+        found = self._shards(executor, space)
+        for piece in work.pieces:
+            if piece.receipt.settled:
+                continue
+            counts = piece.rows_by_shard(space)
+            for shard in np.flatnonzero(counts).tolist():
+                waiting = found.records[shard]
+                if work.record is None:
+                    found.settled[shard] += counts[shard]
+                    if waiting and found.settled[shard] > waiting[0][1]:
+                        raise ProtocolError(f"{executor}: a row of shard {shard} overtook {waiting[0][0]}")
+                elif not waiting or waiting[0] != (work.record, int(found.settled[shard])):
+                    raise ProtocolError(
+                        f"{executor}: shard {shard} processed {work.record} after {found.settled[shard]} rows; next it "
+                        f"waits for {waiting[0] if waiting else 'no record'}"
+                    )
+                else:
+                    waiting.popleft()
+
+    def check_complete(self) -> None:
+        """Check that every shard has processed all records.
+
+        Raises
+        ------
+        ProtocolError
+            If one has not.
+        """
+        for executor, found in self._executors.items():
+            lacking = [shard for shard, waiting in enumerate(found.records) if waiting]
+            if lacking:
+                raise ProtocolError(f"{executor}: shards {lacking} have not processed all state records")
+
+    def _shards(self, executor: ExecutorId, space: KeySpace) -> _Shards:
+        if executor not in self._executors:
+            self._executors[executor] = _Shards(space.shards)
+        return self._executors[executor]

@@ -1,0 +1,20 @@
+"""Timers fire once and in order with the rows under moves, changes of cores, losses and checkpoints."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from timer_scenario import TimerScenario
+
+SEEDS = 30
+
+
+@pytest.mark.parametrize("outages", [0.0, 0.25])
+def test_timers_fire_once_in_order_with_rows(outages):
+    happened = Counter()
+    for seed in range(SEEDS):
+        happened += TimerScenario(seed, outages).check().happened()
+    for what in ("records", "checkpoints", "moves across nodes"):
+        assert happened[what] > SEEDS, what
+    assert not outages or happened["losses with replay"] > SEEDS // 6

@@ -1,0 +1,144 @@
+"""A job whose logic sets timers, and what it must emit, computed row by row."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+import pyarrow as pa
+from followed_job import UnopenedSink
+
+from dask_elastic.topology import Source, Topology
+from dask_elastic.topology.timer import Timer
+
+KEYS = 8
+SPAN = 40
+"""Timers are set for up to so many microseconds after the row that sets them."""
+
+STATE = {"sum": pa.int64(), "fired": pa.int64()}
+
+
+class Steps(Source):
+    """Rows of one instance whose event times increase."""
+
+    def __init__(self, batches: list[pa.RecordBatch]):
+        self.batches = batches
+        self.event_time = "at"
+
+    def read(self, context):
+        for number, rows in enumerate(self.batches[context.offset or 0 :], (context.offset or 0) + 1):
+            yield rows, number
+
+
+def make_batches(random: np.random.Generator, batches: int) -> list[pa.RecordBatch]:
+    """Return rows that add a value, and that may set one of two timers, or delete the first one."""
+    made, time, number = [], 0, 0
+    for size in random.integers(1, 9, size=batches).tolist():
+        at = time + np.cumsum(random.integers(1, 12, size))
+        time = int(at[-1])
+        made.append(
+            pa.record_batch(
+                {
+                    "key": pa.array([f"k{key}" for key in random.integers(0, KEYS, size).tolist()]),
+                    "at": pa.array(at, pa.timestamp("us")),
+                    "number": pa.array(np.arange(number, number + size)),
+                    "value": pa.array(random.integers(1, 100, size)),
+                    # 0: no timer; 1: set the first; 2: set the second; 3: delete the first.
+                    "what": pa.array(random.choice(4, size, p=[0.3, 0.4, 0.15, 0.15])),
+                    "wait": pa.array(random.integers(1, SPAN, size)),
+                }
+            )
+        )
+        number += size
+    return made
+
+
+def process(rows: pa.RecordBatch, state) -> None:
+    """Add the values of each key, and set its timers."""
+    total = state.get("sum").copy()
+    first, second = state.timers.get("first"), state.timers.get("second")
+    for key, at, value, what, wait in zip(
+        state.ordinals.tolist(),
+        rows["at"].to_numpy(),
+        *(rows[name].to_pylist() for name in ("value", "what", "wait")),
+        strict=True,
+    ):
+        total[key] += value
+        if what == 1:
+            first[key] = at + np.timedelta64(wait, "us")
+        elif what == 2:
+            second[key] = at + np.timedelta64(wait, "us")
+        elif what == 3:
+            first[key] = np.datetime64("NaT", "us")
+    state.set("sum", total)
+    state.timers.set("first", first)
+    state.timers.set("second", second)
+
+
+def fire(name: str):
+    """Return the function of a timer: it emits the sum, clears it, and the first one sets the second one sometimes."""
+
+    def fired(batch: pa.RecordBatch, state) -> pa.RecordBatch:
+        times, total, count = batch["due"].to_numpy(), state.get("sum"), state.get("fired") + 1
+        state.set("sum", np.zeros(len(state), np.int64))
+        state.set("fired", count)
+        if name == "first":
+            chained = total % 3 == 0
+            state.timers.set("second", times + np.timedelta64(5, "us"), where=chained)
+        # A key that has fired often enough is deleted with all of its state.
+        for value in ("sum", "fired"):
+            state.set(value, pa.nulls(len(state), pa.int64()), where=count % 4 == 0)
+        return batch.append_column("timer", pa.array([name] * len(state))).append_column("sum", pa.array(total))
+
+    return fired
+
+
+def make_topology(batches: list[pa.RecordBatch], shards: int) -> Topology:
+    topology = Topology("timers")
+    keyed = topology.source("steps", Steps(batches)).key_by("key")
+    timers = {name: Timer(fire(name)) for name in ("first", "second")}
+    fired = keyed.compute(process, name="per_key", state=STATE, timers=timers, shards=shards)
+    fired.sink(UnopenedSink(), name="results")
+    return topology
+
+
+def expected(batches: list[pa.RecordBatch]) -> dict[str, list[tuple[int, str, int]]]:
+    """Return what is emitted for each key, in order: the time, the timer, and the sum.
+
+    After each batch the watermark is the newest time.
+    """
+    emitted: dict[str, list[tuple[int, str, int]]] = defaultdict(list)
+    sums: dict[str, int] = defaultdict(int)
+    counts: dict[str, int] = defaultdict(int)
+    timers: dict[str, dict[str, int]] = defaultdict(dict)
+
+    def advance(watermark: float) -> None:
+        last = watermark == np.inf
+        for key, own in timers.items():
+            done: set[str] = set()
+            while due := [(at, name) for name, at in own.items() if at <= watermark and name not in done]:
+                at, name = min(due)
+                del own[name]
+                emitted[key].append((at, name, sums[key]))
+                if last:
+                    done.add(name)
+                if name == "first" and sums[key] % 3 == 0:
+                    own["second"] = at + 5
+                sums[key] = 0
+                counts[key] += 1
+                if counts[key] % 4 == 0:
+                    counts[key] = 0
+            if last:
+                own.clear()
+
+    for rows in batches:
+        for row in rows.to_pylist():
+            key, at = row["key"], int(pa.scalar(row["at"], pa.timestamp("us")).value)
+            sums[key] += row["value"]
+            if row["what"] in (1, 2):
+                timers[key]["first" if row["what"] == 1 else "second"] = at + row["wait"]
+            elif row["what"] == 3:
+                timers[key].pop("first", None)
+        advance(int(pa.compute.max(rows["at"]).value))
+    advance(np.inf)
+    return dict(emitted)

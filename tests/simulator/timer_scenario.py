@@ -1,0 +1,132 @@
+"""Seeded simulations of a job with timers under disturbances and checkpoints, each with its expected outputs."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from checkpointed_scenario import ATTEMPTS, BETWEEN, EARLIER, GIVEN_UP, HASTY, OVERTAKEN
+from scenario import Scenario
+from timer_job import expected, make_batches, make_topology
+
+from dask_elastic.executor.keyed_state import read_state
+from dask_elastic.executor.limits import ExecutorLimits
+from dask_elastic.simulator import CheckpointCommands, Disturber, Placement, SimulatedCheckpoint, World, WorldOptions
+from dask_elastic.topology import build_components
+
+
+@dataclass(frozen=True)
+class TimerScenario(Scenario):
+    """A `Scenario` of the job with timers."""
+
+    def build(self) -> TimerSimulation:
+        random = np.random.default_rng(self.seed)
+        batches = make_batches(random, int(random.integers(4, 14)))[: self.batches]
+        shards = int(random.integers(4, 17))
+        options = WorldOptions(
+            window=int(random.choice([400, 3000, 2**20])),
+            row_seconds=float(random.choice([0.0001, 0.001])),
+            limits=ExecutorLimits(
+                patience=0.01 if self.seed % 3 == 0 else 0.0, pending_bytes=int(random.choice([200, 2**20]))
+            ),
+            check=True,
+            order=("key", "number"),
+            repeats=0.1 if self.outages else 0.0,
+            event_time="at",
+        )
+        world = World(build_components(make_topology(batches, shards)), self._placement(random), random, options)
+        self._take_checkpoints(world)
+        return TimerSimulation(world, batches, Disturber(world, self.drawn().disturbances or ()), shards)
+
+    def _placement(self, random: np.random.Generator) -> Placement:
+        homes, guests = (int(random.integers(1, 3)), int(random.integers(1, 3))) if self.outages else (3, 0)
+        instances = int(random.integers(1, 3))
+        at_home = {"steps": (0,), "per_key": tuple(random.integers(0, homes, instances).tolist())}
+        cores = tuple(
+            dict(Counter(random.integers(0, homes + guests, int(random.integers(1, 4))).tolist()))
+            for _ in at_home["per_key"]
+        )
+        return Placement(homes + guests, at_home, {"per_key": cores})
+
+    def _take_checkpoints(self, world: World) -> None:
+        commands = CheckpointCommands(world)
+        random = np.random.default_rng([self.seed, 2])
+
+        def begin() -> None:
+            if world.checkpoints.progress is None or random.random() < (OVERTAKEN if self.seed % 4 else HASTY):
+                commands.begin()
+
+        for at in np.cumsum(random.integers(1, BETWEEN, ATTEMPTS)).tolist():
+            world.schedule.at(at, begin)
+            if random.random() < GIVEN_UP:
+                world.schedule.at(at + int(random.integers(1, BETWEEN)), commands.give_up)
+
+    def continued(self, first: TimerSimulation, checkpoint: SimulatedCheckpoint) -> TimerSimulation:
+        """Return a simulation that continues from a checkpoint of the first one."""
+        random = np.random.default_rng([self.seed, 3, checkpoint.number])
+        world = first.world
+        components = build_components(make_topology(first.batches, first.shards))
+        sinks = {
+            identity: tuple((step - EARLIER, rows) for step, rows in received)
+            for identity, received in checkpoint.sinks.items()
+        }
+        restore = SimulatedCheckpoint(checkpoint.number, checkpoint.sources, checkpoint.executors, sinks)
+        restored = World(components, world.placement, random, world.options, restore)
+        return TimerSimulation(restored, first.batches, Disturber(restored, ()), first.shards)
+
+    def run(self) -> TimerSimulation:
+        """Run it to the end, and continue from each complete checkpoint."""
+        first = super().run()
+        assert isinstance(first, TimerSimulation)
+        for checkpoint in first.world.checkpoints.complete:
+            try:
+                self.continued(first, checkpoint).run()
+            except Exception as error:
+                error.add_note(f"{self}, continued from checkpoint {checkpoint.number}")
+                raise
+        return first
+
+
+@dataclass
+class TimerSimulation:
+    """One simulation; timers must fire once, in order, with all rows before them and none behind."""
+
+    world: World
+    batches: list[pa.RecordBatch]
+    disturber: Disturber
+    shards: int
+
+    def run(self) -> None:
+        self.world.run()
+        self.check()
+
+    def check(self) -> None:
+        emitted: dict[str, list[tuple[int, str, int]]] = defaultdict(list)
+        received = [entry for sink in self.world.sinks.values() for entry in sink.received]
+        for _, rows in sorted(received, key=lambda entry: entry[0]):
+            times = rows["due"].cast(pa.int64()).to_pylist()
+            names = (rows[name].to_pylist() for name in ("key", "timer", "sum"))
+            for time, key, timer, total in zip(times, *names, strict=True):
+                emitted[key].append((time, timer, total))
+        assert dict(emitted) == expected(self.batches)
+        for home in self.world.homes.values():
+            store = home.executor.store
+            if store.key_schema is None:
+                continue
+            _, values = store.rows()
+            hidden = [values[number] for number, field in enumerate(store.fields) if field.name.endswith("!?")]
+            assert len(hidden) == 2
+            assert not any(known.any() for known in hidden), "timers are left behind the end"
+            table = read_state(home.component.operator, store)
+            assert table is None or all(row["fired"] != 0 for row in table.to_pylist())
+
+    def happened(self) -> Counter[str]:
+        """Return how often each relevant event occurred."""
+        happened = Counter({"records": self.world.record_ledger.records})
+        happened["checkpoints"] += len(self.world.checkpoints.complete)
+        for home in self.world.homes.values():
+            happened["losses with replay"] += sum(r.rows > 0 for r in home.executor.recoveries())
+            happened["moves across nodes"] += home.executor.moves.finished_across
+        return happened
