@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 from timer_scenario import TimerScenario
 
-SEEDS = 30
+SEEDS = 12
 
 
 @pytest.mark.parametrize("outages", [0.0, 0.25])
@@ -17,4 +17,4 @@ def test_timers_fire_once_in_order_with_rows(outages):
         happened += TimerScenario(seed, outages).check().happened()
     for what in ("records", "checkpoints", "moves across nodes"):
         assert happened[what] > SEEDS, what
-    assert not outages or happened["losses with replay"] > SEEDS // 6
+    assert not outages or happened["losses with replay"] > SEEDS // 2

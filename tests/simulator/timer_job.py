@@ -15,7 +15,9 @@ KEYS = 8
 SPAN = 40
 """Timers are set for up to so many microseconds after the row that sets them."""
 
-STATE = {"sum": pa.int64(), "fired": pa.int64()}
+STATE = {"sum": pa.int64(), "fired": pa.int64(), "set": pa.int64(), "polled": pa.int64()}
+POLLED = {"k0", "k1", "k2"}
+"""Keys that set a timer in processing time as well; the others are deleted now and then."""
 
 
 class Steps(Source):
@@ -23,7 +25,7 @@ class Steps(Source):
 
     def __init__(self, batches: list[pa.RecordBatch]):
         self.batches = batches
-        self.event_time = "at"
+        self.event_time = "due"
 
     def read(self, context):
         for number, rows in enumerate(self.batches[context.offset or 0 :], (context.offset or 0) + 1):
@@ -31,7 +33,10 @@ class Steps(Source):
 
 
 def make_batches(random: np.random.Generator, batches: int) -> list[pa.RecordBatch]:
-    """Return rows that add a value, and that may set one of two timers, or delete the first one."""
+    """Return rows that add a value, and that may set one of two timers, or delete the first one.
+
+    Their event time has the name of the time of a timer, so that watermarks are compared with outputs as well.
+    """
     made, time, number = [], 0, 0
     for size in random.integers(1, 9, size=batches).tolist():
         at = time + np.cumsum(random.integers(1, 12, size))
@@ -40,7 +45,7 @@ def make_batches(random: np.random.Generator, batches: int) -> list[pa.RecordBat
             pa.record_batch(
                 {
                     "key": pa.array([f"k{key}" for key in random.integers(0, KEYS, size).tolist()]),
-                    "at": pa.array(at, pa.timestamp("us")),
+                    "due": pa.array(at, pa.timestamp("us")),
                     "number": pa.array(np.arange(number, number + size)),
                     "value": pa.array(random.integers(1, 100, size)),
                     # 0: no timer; 1: set the first; 2: set the second; 3: delete the first.
@@ -59,7 +64,7 @@ def process(rows: pa.RecordBatch, state) -> None:
     first, second = state.timers.get("first"), state.timers.get("second")
     for key, at, value, what, wait in zip(
         state.ordinals.tolist(),
-        rows["at"].to_numpy(),
+        rows["due"].to_numpy(),
         *(rows[name].to_pylist() for name in ("value", "what", "wait")),
         strict=True,
     ):
@@ -70,6 +75,9 @@ def process(rows: pa.RecordBatch, state) -> None:
             second[key] = at + np.timedelta64(wait, "us")
         elif what == 3:
             first[key] = np.datetime64("NaT", "us")
+    polls = np.isin(state.keys["key"].to_pylist(), [*POLLED]) & np.isnat(state.timers.get("poll"))
+    state.timers.set("poll", np.full(len(state), state.now + 0.02), where=polls)
+    state.set("set", state.get("set") + 1, where=polls)
     state.set("sum", total)
     state.timers.set("first", first)
     state.timers.set("second", second)
@@ -93,10 +101,17 @@ def fire(name: str):
     return fired
 
 
+def poll(batch: pa.RecordBatch, state) -> pa.RecordBatch:
+    """Count how often the timer in processing time has fired."""
+    polled = state.get("polled") + 1
+    state.set("polled", polled)
+    return batch.append_column("timer", pa.array(["poll"] * len(state))).append_column("sum", pa.array(polled))
+
+
 def make_topology(batches: list[pa.RecordBatch], shards: int) -> Topology:
     topology = Topology("timers")
     keyed = topology.source("steps", Steps(batches)).key_by("key")
-    timers = {name: Timer(fire(name)) for name in ("first", "second")}
+    timers = {name: Timer(fire(name)) for name in ("first", "second")} | {"poll": Timer(poll, clock="processing")}
     fired = keyed.compute(process, name="per_key", state=STATE, timers=timers, shards=shards)
     fired.sink(UnopenedSink(), name="results")
     return topology
@@ -133,12 +148,12 @@ def expected(batches: list[pa.RecordBatch]) -> dict[str, list[tuple[int, str, in
 
     for rows in batches:
         for row in rows.to_pylist():
-            key, at = row["key"], int(pa.scalar(row["at"], pa.timestamp("us")).value)
+            key, at = row["key"], int(pa.scalar(row["due"], pa.timestamp("us")).value)
             sums[key] += row["value"]
             if row["what"] in (1, 2):
                 timers[key]["first" if row["what"] == 1 else "second"] = at + row["wait"]
             elif row["what"] == 3:
                 timers[key].pop("first", None)
-        advance(int(pa.compute.max(rows["at"]).value))
+        advance(int(pa.compute.max(rows["due"]).value))
     advance(np.inf)
     return dict(emitted)

@@ -34,7 +34,7 @@ class TimerScenario(Scenario):
             check=True,
             order=("key", "number"),
             repeats=0.1 if self.outages else 0.0,
-            event_time="at",
+            event_time="due",
         )
         world = World(build_components(make_topology(batches, shards)), self._placement(random), random, options)
         self._take_checkpoints(world)
@@ -74,6 +74,7 @@ class TimerScenario(Scenario):
         }
         restore = SimulatedCheckpoint(checkpoint.number, checkpoint.sources, checkpoint.executors, sinks)
         restored = World(components, world.placement, random, world.options, restore)
+        restored.schedule.now = world.now
         return TimerSimulation(restored, first.batches, Disturber(restored, ()), first.shards)
 
     def run(self) -> TimerSimulation:
@@ -110,17 +111,23 @@ class TimerSimulation:
             names = (rows[name].to_pylist() for name in ("key", "timer", "sum"))
             for time, key, timer, total in zip(times, *names, strict=True):
                 emitted[key].append((time, timer, total))
-        assert dict(emitted) == expected(self.batches)
+        polled = {key: [row for row in rows if row[1] == "poll"] for key, rows in emitted.items()}
+        others = {key: own for key, rows in emitted.items() if (own := [row for row in rows if row[1] != "poll"])}
+        assert others == expected(self.batches)
+        for key, rows in polled.items():
+            assert [total for _, _, total in rows] == [*range(1, len(rows) + 1)], f"{key} was polled twice or never"
+            assert [time for time, _, _ in rows] == sorted(time for time, _, _ in rows)
         for home in self.world.homes.values():
             store = home.executor.store
             if store.key_schema is None:
                 continue
             _, values = store.rows()
             hidden = [values[number] for number, field in enumerate(store.fields) if field.name.endswith("!?")]
-            assert len(hidden) == 2
+            assert len(hidden) == 3
             assert not any(known.any() for known in hidden), "timers are left behind the end"
             table = read_state(home.component.operator, store)
-            assert table is None or all(row["fired"] != 0 for row in table.to_pylist())
+            for row in [] if table is None else table.to_pylist():
+                assert (row["set"] or 0) == (row["polled"] or 0) == len(polled.get(row["key"], ())), row
 
     def happened(self) -> Counter[str]:
         """Return how often each relevant event occurred."""
