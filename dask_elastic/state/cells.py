@@ -140,7 +140,7 @@ class KeyState:
         >>> def expire_later(row, state):
         ...     state.timers.set("expire", state.now + 60)
         """
-        return KeyTimers(self._cells, self._position)
+        return KeyTimers(self._cells.opened, self._cells.view.layout, self._position)
 
     def get(self, name: str, default: Any = None) -> Any:
         """Return a value, or the default if the key has none.

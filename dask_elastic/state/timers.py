@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import datetime
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 
+from dask_elastic.state.layout import StateLayout
 from dask_elastic.state.stored_values import Known, Values
 from dask_elastic.vocab.errors import StateError
-
-if TYPE_CHECKING:
-    from dask_elastic.state.cells import Cells
-    from dask_elastic.state.view import StateView
 
 _EPOCH = datetime.datetime(1970, 1, 1)
 _TIMES = "a datetime, a numpy.datetime64, or seconds since 1970 as state.now"
@@ -37,10 +35,11 @@ class KeyTimers:
     ...     state.timers.set("expire", state.now + 60)
     """
 
-    __slots__ = ("_cells", "_position")
+    __slots__ = ("_layout", "_opened", "_position")
 
-    def __init__(self, cells: Cells, position: int) -> None:
-        self._cells = cells
+    def __init__(self, opened: Callable[[str], Any], layout: StateLayout, position: int) -> None:
+        self._opened = opened
+        self._layout = layout
         self._position = position
 
     def set(self, name: str, at: Any) -> None:
@@ -64,8 +63,7 @@ class KeyTimers:
         >>> def process(row, state):
         ...     state.timers.set("close", row["at"] + datetime.timedelta(minutes=5))
         """
-        value = _hidden(self._cells.view, name)
-        self._cells.opened(value).set(self._position, _moment(name, at))
+        self._opened(_hidden(self._layout, name)).set(self._position, _moment(name, at))
 
     def delete(self, name: str) -> None:
         """Delete a timer; one that is not set stays unset.
@@ -86,7 +84,7 @@ class KeyTimers:
         ...     if row["kind"] == "logout":
         ...         state.timers.delete("close")
         """
-        self._cells.opened(_hidden(self._cells.view, name)).set(self._position, None)
+        self._opened(_hidden(self._layout, name)).set(self._position, None)
 
     def get(self, name: str) -> datetime.datetime | None:
         """Return the time of a timer.
@@ -112,8 +110,28 @@ class KeyTimers:
         ...     if state.timers.get("close") is None:
         ...         state.timers.set("close", row["at"])
         """
-        found: Any = self._cells.opened(_hidden(self._cells.view, name)).get(self._position)
-        return found if isinstance(found, datetime.datetime) else None
+        found: datetime.datetime | None = self._opened(_hidden(self._layout, name)).get(self._position)
+        return found
+
+
+class KeptValues(Protocol):
+    """The declared values of the keys of a batch, as timers use them; see `StateView`."""
+
+    layout: StateLayout
+
+    def __len__(self) -> int: ...
+
+    def get(self, name: str) -> Values:
+        """Return a declared value of every key."""
+        ...
+
+    def known(self, name: str) -> Known:
+        """Return which keys have a value."""
+        ...
+
+    def set(self, name: str, values: Any, where: Known | None = None) -> None:
+        """Set a declared value of all or some keys."""
+        ...
 
 
 class BatchTimers:
@@ -131,7 +149,7 @@ class BatchTimers:
 
     __slots__ = ("_view",)
 
-    def __init__(self, view: StateView) -> None:
+    def __init__(self, view: KeptValues) -> None:
         self._view = view
 
     def set(self, name: str, at: Any, where: Known | None = None) -> None:
@@ -157,7 +175,7 @@ class BatchTimers:
         ...     newest = batch["at"].to_numpy()[state.first]
         ...     state.timers.set("close", newest + np.timedelta64(5, "m"))
         """
-        self._view.set(_hidden(self._view, name), _moments(name, at), where)
+        self._view.set(_hidden(self._view.layout, name), _moments(name, at), where)
 
     def delete(self, name: str, where: Known | None = None) -> None:
         """Delete a timer of all or some keys.
@@ -179,7 +197,7 @@ class BatchTimers:
         >>> def process(batch, state):
         ...     state.timers.delete("close", where=state.get("count") > 9)
         """
-        self._view.set(_hidden(self._view, name), np.full(len(self._view), np.datetime64("NaT", "us")), where)
+        self._view.set(_hidden(self._view.layout, name), np.full(len(self._view), np.datetime64("NaT", "us")), where)
 
     def get(self, name: str) -> Values:
         """Return the times of a timer.
@@ -205,14 +223,14 @@ class BatchTimers:
         ...     unset = np.isnat(state.timers.get("close"))
         ...     state.timers.set("close", np.full(len(state), state.now + 60), where=unset)
         """
-        value = _hidden(self._view, name)
+        value = _hidden(self._view.layout, name)
         return np.where(self._view.known(value), self._view.get(value), np.datetime64("NaT", "us"))
 
 
-def _hidden(view: StateView, timer: str) -> str:
-    found = view.layout.timers.get(timer)
+def _hidden(layout: StateLayout, timer: str) -> str:
+    found = layout.timers.get(timer)
     if found is None:
-        names = ", ".join(map(repr, view.layout.timers)) or "none"
+        names = ", ".join(map(repr, layout.timers)) or "none"
         raise StateError(f"the timer {timer!r} is not declared in timers={{...}}; the declared timers are: {names}")
     return found
 
