@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from timer_scenario import TimerScenario
 
-from dask_elastic.executor.control_records.cuts import Cuts
 from dask_elastic.executor.control_records.state_records import StateRecords
 from dask_elastic.executor.control_records.watermarks import Watermarks
 from dask_elastic.executor.executor import ElasticExecutor
@@ -19,7 +18,7 @@ from dask_elastic.state.session import Session
 from dask_elastic.state.slots import LIVE
 from dask_elastic.state.timer_bounds import TimerBounds
 
-MOST_SEEDS = 60
+MOST_SEEDS = 40
 
 
 def record_overtakes_rows_in_queue(monkeypatch):
@@ -146,17 +145,6 @@ def records_do_not_delay_a_cut(monkeypatch):
     real_finish = ElasticExecutor._finish
     monkeypatch.setattr(ElasticExecutor, "_enter", enter)
     monkeypatch.setattr(ElasticExecutor, "_finish", finish)
-
-
-def clock_ticks_during_a_cut(monkeypatch):
-    """Timers in processing time fire between the barriers and the copy of the state."""
-
-    def begin(self, checkpoint):
-        real(self, checkpoint)
-        self.under_way = False
-
-    real = Cuts.begin
-    monkeypatch.setattr(Cuts, "begin", begin)
 
 
 def timers_of_other_shards_fire_as_well(monkeypatch):

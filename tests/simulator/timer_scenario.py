@@ -35,6 +35,7 @@ class TimerScenario(Scenario):
             order=("key", "number"),
             repeats=0.1 if self.outages else 0.0,
             event_time="due",
+            tick=0.05,
         )
         world = World(build_components(make_topology(batches, shards)), self._placement(random), random, options)
         self._take_checkpoints(world)
