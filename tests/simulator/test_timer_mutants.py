@@ -18,7 +18,10 @@ from dask_elastic.state.session import Session
 from dask_elastic.state.slots import LIVE
 from dask_elastic.state.timer_bounds import TimerBounds
 
-MOST_SEEDS = 40
+MOST_SEEDS = 100
+
+TRIED_FIRST = (13, 27, 39)
+"""Seeds in which replays, moves back and forth and the end find what most others do not."""
 
 
 def record_overtakes_rows_in_queue(monkeypatch):
@@ -236,7 +239,7 @@ MUTANTS = [
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
 def test_mutant_is_found(mutant, monkeypatch):
     mutant(monkeypatch)
-    for seed in range(MOST_SEEDS):
+    for seed in [0, 1, 2, *TRIED_FIRST, *range(MOST_SEEDS)]:
         if TimerScenario(seed).failure() is not None:
             return
     pytest.fail(f"{MOST_SEEDS} seeds do not find that {mutant.__name__}")
