@@ -101,6 +101,8 @@ class ExecutorThreads:
     def _tick(self) -> None:
         """Let timers in processing time fire, until the input or the job has ended."""
         while not (self._aborted.wait(TICK) or self.ended) and self.executor.inputs.open:
+            # What timers do is to be reported, although no rows arrive.
+            self.exchange.idle_watch.note()
             self.handle(events.ClockTicked())
 
     def offer(self, origin: ExecutorId, batch: Batch, nbytes: int) -> None:
