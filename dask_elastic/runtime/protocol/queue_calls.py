@@ -93,28 +93,36 @@ class QueueItems:
         The job that writes the queue; empty when no job does.
     generation : int
         The job's generation.
+    ledger : str
+        Identifies the count of the items: a writer that has restarted counts anew.
     """
 
     items: tuple[QueueItem, ...] = ()
     ended: bool = False
     job: str = ""
     generation: int = 0
+    ledger: str = ""
 
 
 @dataclass(frozen=True)
 class NextRows(Call[QueueItems]):
-    """Return the items of a queue behind a number, after waiting up to `wait` seconds for one."""
+    """Return the items of a queue behind a number of a ledger, after waiting up to `wait` seconds for one.
+
+    Items of another ledger are new.
+    """
 
     queue: str
+    ledger: str
     after: int
     wait: float
 
 
 @dataclass(frozen=True)
 class TakeRows(Call[None]):
-    """Note that a reader has taken every item up to a number."""
+    """Note that a reader has taken every item up to a number of a ledger."""
 
     queue: str
+    ledger: str
     through: int
 
 

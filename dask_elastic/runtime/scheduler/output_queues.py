@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import uuid
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
@@ -34,22 +35,38 @@ class OutputQueue:
     ----------
     writer : JobGeneration
         The job whose sinks write.
+    run : str
+        The run of the job; it stays the same when the job is restarted.
     limit : int
         How many items may wait.
+
+    Attributes
+    ----------
+    uid : str
+        Identifies this ledger: the next generation of the writer counts its items anew, in a ledger of its own.
     """
 
-    def __init__(self, writer: JobGeneration, limit: int):
+    def __init__(self, writer: JobGeneration, run: str, limit: int):
+        self.uid = uuid.uuid4().hex
         self.writer = writer
+        self.run = run
         self.limit = limit
         self.items: deque[QueueItem] = deque()
         self.taken = asyncio.Event()
+        self.added = asyncio.Event()
         self._count = 0
 
     def add(self, address: str, item: int) -> QueueItem:
         """Append an item that a worker holds."""
         self._count += 1
         self.items.append(QueueItem(self._count, address, item))
+        self.added.set()
+        self.added = asyncio.Event()
         return self.items[-1]
+
+    def behind(self, number: int) -> tuple[QueueItem, ...]:
+        """Return the items behind a number."""
+        return tuple(item for item in self.items if item.number > number)
 
     def acknowledge(self, through: int) -> list[QueueItem]:
         """Remove the items up to a number, and return them."""
@@ -118,19 +135,21 @@ class OutputQueues:
             await asyncio.sleep(call.wait)
             return QueueItems()
         record = self.jobs.get(ledger.writer.job)
-        ended = record is None or record.generation_id != ledger.writer or not record.live
-        if not ended and not (ledger.items and ledger.items[-1].number > call.after):
+        # A writer that restarts continues in another ledger.
+        ended = record is None or record.spec.run != ledger.run or not record.live
+        after = call.after if call.ledger == ledger.uid else 0
+        if not ended and not ledger.behind(after):
             with contextlib.suppress(asyncio.TimeoutError):
-                await self._queues.get(name=call.queue, timeout=call.wait)
-        items = tuple(item for item in ledger.items if item.number > call.after)
+                await asyncio.wait_for(ledger.added.wait(), call.wait)
+        items = ledger.behind(after)
         if ended and not items and record is not None and record.error is not None:
             raise Relayed(record.error)
-        return QueueItems(items, ended, *ledger.writer)
+        return QueueItems(items, ended, *ledger.writer, ledger.uid)
 
     async def take_rows(self, call: TakeRows) -> None:
         """Remove the items up to a number, and have the workers free their rows."""
         ledger = self._ledgers.get(call.queue)
-        if ledger is None:
+        if ledger is None or ledger.uid != call.ledger:
             return
         by_worker: dict[str, list[int]] = {}
         for item in ledger.acknowledge(call.through):
@@ -161,5 +180,6 @@ class OutputQueues:
         if ledger is None:
             if queue not in self._ledgers:
                 self._queues.create(name=queue, client=None, maxsize=limit)
-            ledger = self._ledgers[queue] = OutputQueue(writer, limit)
+            record = self.jobs.record(writer.job)
+            ledger = self._ledgers[queue] = OutputQueue(writer, record.spec.run, limit)
         return ledger

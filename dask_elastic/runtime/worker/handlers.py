@@ -18,6 +18,8 @@ from dask_elastic.runtime.protocol.job_spec import VACANT
 from dask_elastic.runtime.protocol.part_calls import PartCall
 from dask_elastic.runtime.protocol.reports import PartReport
 from dask_elastic.runtime.protocol.tables import first_rows, table_bytes
+from dask_elastic.runtime.worker.buffers.mailbox import Mailbox, SentBatch
+from dask_elastic.runtime.worker.buffers.spool import Spool
 from dask_elastic.runtime.worker.executor_threads import ExecutorThreads
 from dask_elastic.runtime.worker.hosting_node import HostingNode
 from dask_elastic.runtime.worker.job_part import JobPart
@@ -248,18 +250,28 @@ class Handlers:
     # rows of a pushed source
 
     async def send(self, call: part_calls.Send) -> bool:
-        """Put rows into the mailbox of a source here; returns whether it had room."""
+        """Put rows into the mailbox of a source here; returns whether it had room, and they are durable if need be."""
         thread = self._part(call).sources[ExecutorId(call.source, call.instance)]
         with pa.ipc.open_stream(pa.py_buffer(call.rows)) as reader:
             table = reader.read_all().combine_chunks()
+        # Spark's sources have no such numbers.
+        sent = (SentBatch(call.sender, call.sequence),) if call.sender else ()
         for batch in table.to_batches():
-            if not await self.node.in_thread(thread.mailbox.offer, batch, SEND_SECONDS, call.due):
+            if not await self.node.in_thread(thread.mailbox.offer, batch, SEND_SECONDS, call.due, *sent):
                 return False
-        return True
+        return await self._durable(thread.spool)
+
+    async def _durable(self, spool: Spool | None) -> bool:
+        return spool is None or await self.node.in_thread(spool.wait_durable, SEND_SECONDS)
 
     async def close_source(self, call: part_calls.CloseSource) -> None:
         """End a pushed source after the rows that were sent."""
-        self._part(call).sources[ExecutorId(call.source, call.instance)].mailbox.close()
+        thread = self._part(call).sources[ExecutorId(call.source, call.instance)]
+        if isinstance(thread.mailbox, Mailbox):
+            thread.mailbox.end()
+        else:
+            thread.mailbox.close()
+        await self._durable(thread.spool)
 
 
 def _state(home: ExecutorThreads, key: tuple[Any, ...] | None, first: int | None) -> tuple[Payload, ...]:
