@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from dask_elastic.connectors import sinks, sources
     from dask_elastic.control.replay import replay
     from dask_elastic.runtime.client.job import Job, job, jobs
+    from dask_elastic.runtime.client.queue_rows import QueueRows
     from dask_elastic.runtime.client.read_queue import read_queue
     from dask_elastic.runtime.client.recordings import load_snapshots, save_snapshots
     from dask_elastic.runtime.client.resume import resume
@@ -35,6 +36,7 @@ __all__ = [
     "Job",
     "List",
     "Map",
+    "QueueRows",
     "Topology",
     "Value",
     "__version__",
@@ -60,6 +62,7 @@ _DEFINED_IN = {
     "Job": "runtime.client.job",
     "List": "topology.state_kind",
     "Map": "topology.state_kind",
+    "QueueRows": "runtime.client.queue_rows",
     "Topology": "topology",
     "Value": "topology.state_kind",
     "aggregate": "topology",

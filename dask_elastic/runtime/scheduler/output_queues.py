@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import uuid
 from collections import deque
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ from dask_elastic.runtime.protocol.queue_calls import (
 )
 from dask_elastic.runtime.protocol.remote_errors import Relayed
 from dask_elastic.runtime.scheduler.job_table import JobTable
+from dask_elastic.runtime.scheduler.queue_copies import QueueCopies
 from dask_elastic.runtime.scheduler.worker_calls import WorkerCalls
 from dask_elastic.vocab.errors import ElasticError, SinkError
 
@@ -42,11 +44,14 @@ class OutputQueue:
 
     Attributes
     ----------
+    copies : QueueCopies or None
+        The Dask queue with copies of the items.
     uid : str
         Identifies this ledger: the next generation of the writer counts its items anew, in a ledger of its own.
     """
 
     def __init__(self, writer: JobGeneration, run: str, limit: int):
+        self.copies: QueueCopies | None = None
         self.uid = uuid.uuid4().hex
         self.writer = writer
         self.run = run
@@ -68,13 +73,28 @@ class OutputQueue:
         """Return the items behind a number."""
         return tuple(item for item in self.items if item.number > number)
 
+    @property
+    def is_full(self) -> bool:
+        """Whether no further item may wait."""
+        return len(self.items) >= self.limit or (self.copies is not None and self.copies.lacks_room)
+
+    def remove(self, number: int) -> list[QueueItem]:
+        """Remove one item, and return it."""
+        removed = [item for item in self.items if item.number == number]
+        self.items = deque(item for item in self.items if item.number != number)
+        self._wake()
+        return removed
+
+    def _wake(self) -> None:
+        self.taken.set()
+        self.taken = asyncio.Event()
+
     def acknowledge(self, through: int) -> list[QueueItem]:
         """Remove the items up to a number, and return them."""
         removed = []
         while self.items and self.items[0].number <= through:
             removed.append(self.items.popleft())
-        self.taken.set()
-        self.taken = asyncio.Event()
+        self._wake()
         return removed
 
 
@@ -96,6 +116,7 @@ class OutputQueues:
         self.jobs = jobs
         self.calls = calls
         self._ledgers: dict[str, OutputQueue] = {}
+        self._freeing: set[asyncio.Future[None]] = set()
 
     def handlers(self) -> list[HandledCall]:
         """Return the calls that are answered here."""
@@ -108,27 +129,26 @@ class OutputQueues:
 
     async def open_queue(self, call: OpenQueue) -> None:
         """Note that a job writes a queue, so that its readers learn of the job's end."""
-        self._ledger(JobGeneration(call.job, call.generation), call.queue, call.limit)
+        self._ledger(JobGeneration(call.job, call.generation), call.queue, call.limit, call.by_get)
 
     async def offer_rows(self, call: OfferRows) -> bool:
         """Append rows that a worker holds; returns False when the queue stays full for `call.wait` seconds."""
         ledger = self._ledger(JobGeneration(call.job, call.generation), call.queue, call.limit)
-        if len(ledger.items) >= ledger.limit:
+        if ledger.is_full:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(ledger.taken.wait(), call.wait)
-        if len(ledger.items) >= ledger.limit:
+        if ledger.is_full:
             return False
         added = ledger.add(call.address, call.item)
-        bell = self._queues.queues[call.queue]
-        if not bell.full():
-            bell.put_nowait({"type": "msgpack", "value": list(added)})
+        if ledger.copies is not None:
+            ledger.copies.offer(added, call)
         return True
 
     async def next_rows(self, call: NextRows) -> QueueItems:
         """Return the items behind a number, and whether no more will come.
 
-        The Dask queue only wakes readers: an item that a reader has got from it stays in the ledger until the reader
-        has acknowledged it.
+        An item stays in the ledger until the reader has acknowledged it; what clients get from the Dask queue are
+        copies.
         """
         ledger = self._ledgers.get(call.queue)
         if ledger is None:
@@ -151,12 +171,25 @@ class OutputQueues:
         ledger = self._ledgers.get(call.queue)
         if ledger is None or ledger.uid != call.ledger:
             return
+        taken = ledger.acknowledge(call.through)
+        if ledger.copies is not None:
+            ledger.copies.drop(call.through)
+        await self._free(ledger.writer, taken)
+
+    async def _free(self, writer: JobGeneration, taken: list[QueueItem]) -> None:
+        """Have the workers free the rows of items that were taken."""
         by_worker: dict[str, list[int]] = {}
-        for item in ledger.acknowledge(call.through):
+        for item in taken:
             by_worker.setdefault(item.address, []).append(item.item)
         for address, items in by_worker.items():
             with contextlib.suppress(ElasticError, Relayed):  # a worker that has left holds nothing any more
-                await self.calls.one(address, DropRows(*ledger.writer, tuple(items)))
+                await self.calls.one(address, DropRows(*writer, tuple(items)))
+
+    def _got(self, ledger: OutputQueue, number: int) -> None:
+        """Take an item whose copy a client has got; called while the client gets it."""
+        freeing = asyncio.ensure_future(self._free(ledger.writer, ledger.remove(number)))
+        self._freeing.add(freeing)
+        freeing.add_done_callback(self._freeing.discard)
 
     def forget(self, job: str) -> None:
         """Drop the queues of a job."""
@@ -168,7 +201,7 @@ class OutputQueues:
     def _queues(self) -> Any:
         return self.scheduler.extensions["queues"]
 
-    def _ledger(self, writer: JobGeneration, queue: str, limit: int) -> OutputQueue:
+    def _ledger(self, writer: JobGeneration, queue: str, limit: int, by_get: bool = False) -> OutputQueue:
         ledger = self._ledgers.get(queue)
         if ledger is not None and ledger.writer != writer:
             owner = self.jobs.get(ledger.writer.job)
@@ -178,8 +211,10 @@ class OutputQueues:
                 )
             ledger = None
         if ledger is None:
+            record = self.jobs.record(writer.job)
             if queue not in self._ledgers:
                 self._queues.create(name=queue, client=None, maxsize=limit)
-            record = self.jobs.record(writer.job)
             ledger = self._ledgers[queue] = OutputQueue(writer, record.spec.run, limit)
+            got = functools.partial(self._got, ledger) if by_get else None
+            ledger.copies = QueueCopies(self._queues.queues[queue], ledger.uid, got)
         return ledger

@@ -76,7 +76,7 @@ class Spool:
     def admit(
         self, sender: str, sequence: int, rows: pa.RecordBatch | None, due: float | None, arrived: float
     ) -> int | None:
-        """Assign the next number to a batch and have it made durable; called in the order in which the source reads batches.
+        """Assign the next number to a batch and have it made durable; called in the order in which it is read.
 
         Parameters
         ----------
