@@ -18,7 +18,8 @@ from dask_elastic.vocab.errors import CheckpointError
 logger = logging.getLogger("dask_elastic.checkpoint")
 
 GROUP_SECONDS = 0.002
-"""The least time from the beginning of one append to the next: batches that arrive meanwhile share one."""
+"""The least time from the beginning of an append of several batches to the next: those that arrive meanwhile share
+one. A sender that waits for each batch does not wait for this."""
 
 RETRY_SECONDS = 1.0
 """Seconds after which an append that failed is repeated."""
@@ -188,7 +189,8 @@ class Spool:
                     return
                 if covered is not None:
                     self._delete(covered)
-                self._stopped.wait(max(0.0, began + GROUP_SECONDS - time.monotonic()))
+                if len(entries) > 1:
+                    self._stopped.wait(max(0.0, began + GROUP_SECONDS - time.monotonic()))
         finally:
             self._log.close()
 
