@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from dask_elastic.connectors import sinks, sources
     from dask_elastic.control.replay import replay
     from dask_elastic.runtime.client.job import Job, job, jobs
-    from dask_elastic.runtime.client.queue_rows import QueueRows
     from dask_elastic.runtime.client.read_queue import read_queue
     from dask_elastic.runtime.client.recordings import load_snapshots, save_snapshots
     from dask_elastic.runtime.client.resume import resume
     from dask_elastic.runtime.client.retire import retire
     from dask_elastic.runtime.client.submit import submit
+    from dask_elastic.runtime.transport.queue_rows import QueueRows
     from dask_elastic.state import List, Map, Value
     from dask_elastic.topology import Topology, aggregate
     from dask_elastic.topology.logic_level import per_key, per_row
@@ -62,7 +62,7 @@ _DEFINED_IN = {
     "Job": "runtime.client.job",
     "List": "topology.state_kind",
     "Map": "topology.state_kind",
-    "QueueRows": "runtime.client.queue_rows",
+    "QueueRows": "runtime.transport.queue_rows",
     "Topology": "topology",
     "Value": "topology.state_kind",
     "aggregate": "topology",

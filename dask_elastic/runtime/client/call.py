@@ -68,11 +68,6 @@ def call_worker(client: Client, address: str, call: Call[A]) -> A:
     return read_answer(call, _hosted(client.sync(_send, client.rpc(address), call)))
 
 
-async def ask_worker(client: Client, address: str, call: Call[A]) -> A:
-    """Call a worker on the event loop of the client; raises as `call_scheduler` does."""
-    return read_answer(call, _hosted(await _send(client.rpc(address), call)))
-
-
 async def ask_scheduler(client: Client, call: Call[A]) -> A:
     """Call the scheduler on the event loop of the client; raises as `call_scheduler` does."""
     return read_answer(call, _hosted(await _send_to_scheduler(client, call)))

@@ -278,6 +278,9 @@ class Sender:
                 if place.run:
                     await self._renew(place)
                     return
+                if not place.addresses:
+                    await self._await_restart()
+                    return
             except ElasticError as error:
                 if count := self.uncertain_rows:
                     error.add_note(f"{count} rows sent to source {self.source!r} may not have been taken.")
@@ -308,6 +311,14 @@ class Sender:
             raise self._lost(outlet)
         self.close()
         self._run, self._unacknowledged = "", None
+
+    async def _await_restart(self) -> None:
+        """Wait a moment for a job that restarts, and raise for rows that its source had not taken and may lose."""
+        outlet = self._outlet
+        self.close()
+        if outlet is not None and outlet.uncertain_rows:
+            raise self._lost(outlet)
+        await asyncio.sleep(RETRY_SECONDS)
 
     async def _renew(self, place: PushedSource) -> None:
         """Connect to a source that makes rows durable, and send again what it has not acknowledged.

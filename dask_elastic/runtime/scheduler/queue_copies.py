@@ -8,8 +8,8 @@ from typing import Any
 
 from distributed.protocol.serialize import ToPickle
 
-from dask_elastic.runtime.client.queue_rows import QueueRows
 from dask_elastic.runtime.protocol.queue_calls import OfferRows, QueueItem
+from dask_elastic.runtime.transport.queue_rows import QueueRows
 
 
 class QueueCopies:

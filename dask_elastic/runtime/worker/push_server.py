@@ -159,7 +159,7 @@ class Inlet:
         if self._spool is not None:
             last = self._spool.last_of(sender)
             while not self._spool.wait_durable(OFFER_SECONDS):
-                if job_part.ended:
+                if job_part.ended or self._spool.stopped:
                     raise JobEnded(f"job {job!r} has ended before rows of this client were durable")
             self._spool.watch(self._note_durable)
         self.duplex.send((["begun", last], []))

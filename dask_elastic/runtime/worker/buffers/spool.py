@@ -171,6 +171,11 @@ class Spool:
         """Start the thread that writes."""
         threads.start(name, self._run)
 
+    @property
+    def stopped(self) -> bool:
+        """Whether nothing is made durable any more: the job has ended here, or runs elsewhere."""
+        return self._stopped.is_set()
+
     def abort(self) -> None:
         """Have the thread end; what is not durable now was not acknowledged."""
         with self._changed:
@@ -193,6 +198,8 @@ class Spool:
                     self._stopped.wait(max(0.0, began + GROUP_SECONDS - time.monotonic()))
         finally:
             self._log.close()
+            # Nothing will be durable any more.
+            self.abort()
 
     def _has_work(self) -> bool:
         return bool(self._waiting) or len(self._complete) > self._keep or self._stopped.is_set()

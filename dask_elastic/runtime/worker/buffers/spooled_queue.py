@@ -50,6 +50,8 @@ def spooled_rows(reader: QueueReader, spool: Spool) -> Iterator[pa.RecordBatch]:
                 reader.take(found, item.number)
                 untaken = 0
         while untaken and not reader.stopping():
+            if spool.stopped:
+                return
             if spool.wait_durable(DURABLE_SECONDS):
                 reader.take(found, untaken)
                 untaken = 0

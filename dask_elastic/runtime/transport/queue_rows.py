@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from distributed import get_client
 
-from dask_elastic.runtime.client.call import ask_worker, checked_client
+from dask_elastic.runtime.protocol.calls import is_reply, message_of, read_answer
 from dask_elastic.runtime.protocol.codec import Payload
 from dask_elastic.runtime.protocol.queue_calls import HeldRows
 from dask_elastic.topology.duration import parse_duration
@@ -86,8 +87,21 @@ class QueueRows:
             If the worker that held the rows is lost, or no longer hosts the job.
         SinkError
             If the reader of the queue has taken them meanwhile.
+
+        Examples
+        --------
+        >>> import dask_elastic as de
+        >>> from dask.distributed import Client, Queue
+        >>> topology = de.Topology("many")
+        >>> rows = pa.table({"number": range(50_000)})
+        >>> numbers = topology.source("numbers", de.sources.Arrow(rows, batch_rows=50_000))
+        >>> numbers.sink(de.sinks.DaskQueue("many"), name="out")
+        >>> with Client(n_workers=1, processes=False, dashboard_address=None) as client:
+        ...     job = de.submit(topology, client)
+        ...     Queue("many").get().fetch().num_rows > 10_000
+        True
         """
-        client = checked_client(client)
+        client = client or get_client()
         found: pa.RecordBatch = client.sync(self._fetched, client, timeout)
         return found
 
@@ -110,8 +124,21 @@ class QueueRows:
         ------
         Exception
             As `fetch`.
+
+        Examples
+        --------
+        >>> import dask_elastic as de
+        >>> from dask.distributed import Client, Queue
+        >>> topology = de.Topology("many")
+        >>> rows = pa.table({"number": range(50_000)})
+        >>> numbers = topology.source("numbers", de.sources.Arrow(rows, batch_rows=50_000))
+        >>> numbers.sink(de.sinks.DaskQueue("many"), name="out")
+        >>> with Client(n_workers=1, processes=False, dashboard_address=None) as client:
+        ...     job = de.submit(topology, client)
+        ...     client.sync(Queue("many").get().afetch, client=client).num_rows > 10_000
+        True
         """
-        return await self._fetched(checked_client(client), timeout)
+        return await self._fetched(client or get_client(), timeout)
 
     async def _fetched(self, client: Client, timeout: float | str) -> pa.RecordBatch:
         seconds = parse_duration(timeout, "timeout")
@@ -131,9 +158,16 @@ class QueueRows:
         with pa.ipc.open_stream(pa.py_buffer(held)) as reader:
             return reader.read_next_batch()
 
+    async def _asked(self, client: Client) -> Payload:
+        call = HeldRows(self.job, self.generation, self.item)
+        reply = await getattr(client.rpc(self.address), call.operation)(**message_of(call))
+        if not is_reply(reply):
+            raise OSError("it does not host dask_elastic any more")
+        return read_answer(call, reply)
+
     async def _held(self, client: Client) -> Payload:
         """Ask the worker; raise OSError if the scheduler has lost it, to which Dask would try to connect for long."""
-        asking = asyncio.ensure_future(ask_worker(client, self.address, HeldRows(self.job, self.generation, self.item)))
+        asking = asyncio.ensure_future(self._asked(client))
         try:
             while not (await asyncio.wait({asking}, timeout=LOOK_SECONDS))[0]:
                 identity = await client.scheduler.identity()
