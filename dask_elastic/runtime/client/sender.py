@@ -30,6 +30,9 @@ logger = logging.getLogger("dask_elastic.client")
 RETRY_SECONDS = 0.1
 """Seconds between two attempts to connect to a source whose job restarts."""
 
+MOST_FAILURES = 20
+"""After so many attempts to connect to workers, a client that could connect before sends through the scheduler."""
+
 CHECK_SECONDS = 2.0
 """A caller that has waited so long asks the scheduler whether the job still runs."""
 
@@ -62,6 +65,7 @@ class Sender:
         self._run = ""
         self._unacknowledged: Unacknowledged | None = None
         self._resending = asyncio.Lock()
+        self._failures = 0
         self._through_scheduler = False
         self._doubtful = False
         self._most_bytes: int | None = None
@@ -333,8 +337,7 @@ class Sender:
         outlet = self._outlet
         if self._unacknowledged is None:
             self._run, self._unacknowledged = place.run, Unacknowledged()
-        same = outlet is not None and place.generation == outlet.place.generation
-        if place.addresses and outlet is not None and same and not outlet.ended:
+        if place.addresses and outlet is not None and not outlet.ended and place.generation == outlet.place.generation:
             self._doubtful = False
             return
         if outlet is not None:
@@ -343,8 +346,10 @@ class Sender:
         renewed = None
         try:
             renewed = await self._connect(place) if place.addresses else None
-            # A worker that could be reached before is about to be replaced.
-            self._through_scheduler = renewed is None and bool(place.addresses) and not same
+            # Where workers could be reached before, this one is probably lost, and about to be replaced.
+            self._failures = 0 if renewed is not None or not place.addresses else self._failures + 1
+            most = 0 if outlet is None else MOST_FAILURES
+            self._through_scheduler = self._failures > most
         except SourceError:
             raise
         except ElasticError as error:

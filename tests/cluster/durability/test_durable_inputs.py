@@ -55,15 +55,17 @@ def newest(job):
 
 def home_of_source(job):
     """The worker to which the client of a job sends."""
-    return senders_of(job.client)._senders[job.name, "rows"]._outlet.address
+    sender = senders_of(job.client)._senders[job.name, "rows"]
+    assert sender._outlet is not None, vars(sender)
+    return sender._outlet.address
 
 
-KILLS = int(os.environ.get("KILLS", "1"))
+KILLS = int(os.environ.get("SOURCE_KILLS", "1"))
 """How often the source is killed; `make faults` kills it more often."""
 
 
 def test_sent_rows_survive_kills_of_the_source(small_cluster, wait_until, tmp_path):
-    cluster = small_cluster(n_workers=2 + KILLS, threads_per_worker=1)
+    cluster = small_cluster(n_workers=3, threads_per_worker=1)
     with (
         Client(cluster, set_as_default=False) as client,
         Client(cluster, set_as_default=False, direct_to_workers=False) as indirect,
@@ -77,7 +79,7 @@ def test_sent_rows_survive_kills_of_the_source(small_cluster, wait_until, tmp_pa
         ends = threading.Event()
 
         def send(handle, sender):
-            while not ends.is_set():
+            while not ends.is_set() or counts[sender] < 50:
                 # Two wait for each acknowledgement, one sends ahead.
                 handle.send(table(sender, counts[sender], counts[sender] + 5), wait=sender != 1)
                 counts[sender] += 5
@@ -85,15 +87,23 @@ def test_sent_rows_survive_kills_of_the_source(small_cluster, wait_until, tmp_pa
                     handle.flush()
             handle.flush()
 
+        def going_on():
+            for sender in senders:
+                if sender.done():
+                    sender.result()
+            return True
+
         with ThreadPoolExecutor(len(handles)) as pool:
             senders = [pool.submit(send, handle, k) for k, handle in enumerate(handles)]
             try:
-                pids = client.run(os.getpid)
                 for _ in range(KILLS):
                     before = newest(job)
-                    wait_until(lambda before=before: newest(job) > before, "another checkpoint is complete")
+                    wait_until(
+                        lambda before=before: going_on() and newest(job) > before, "another checkpoint is complete"
+                    )
                     sent = dict(counts)
-                    os.kill(pids[home_of_source(job)], signal.SIGKILL)
+                    home = home_of_source(job)
+                    os.kill(client.run(os.getpid, workers=[home])[home], signal.SIGKILL)
                     wait_until(lambda sent=sent: all(counts[k] > sent[k] + 50 for k in counts), "rows are sent again")
             finally:
                 ends.set()
