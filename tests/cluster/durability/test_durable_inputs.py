@@ -55,9 +55,7 @@ def newest(job):
 
 def home_of_source(job):
     """The worker to which the client of a job sends."""
-    sender = senders_of(job.client)._senders[job.name, "rows"]
-    assert sender._outlet is not None, vars(sender)
-    return sender._outlet.address
+    return senders_of(job.client)._senders[job.name, "rows"]._outlet.address
 
 
 KILLS = int(os.environ.get("SOURCE_KILLS", "1"))
@@ -79,7 +77,7 @@ def test_sent_rows_survive_kills_of_the_source(small_cluster, wait_until, tmp_pa
         ends = threading.Event()
 
         def send(handle, sender):
-            while not ends.is_set() or counts[sender] < 50:
+            while not ends.is_set():
                 # Two wait for each acknowledgement, one sends ahead.
                 handle.send(table(sender, counts[sender], counts[sender] + 5), wait=sender != 1)
                 counts[sender] += 5
@@ -96,6 +94,7 @@ def test_sent_rows_survive_kills_of_the_source(small_cluster, wait_until, tmp_pa
         with ThreadPoolExecutor(len(handles)) as pool:
             senders = [pool.submit(send, handle, k) for k, handle in enumerate(handles)]
             try:
+                wait_until(lambda: going_on() and min(counts.values()) >= 50, "all clients send")
                 for _ in range(KILLS):
                     before = newest(job)
                     wait_until(
@@ -107,6 +106,8 @@ def test_sent_rows_survive_kills_of_the_source(small_cluster, wait_until, tmp_pa
                     wait_until(lambda sent=sent: all(counts[k] > sent[k] + 50 for k in counts), "rows are sent again")
             finally:
                 ends.set()
+                # An error of a sender explains the others.
+                going_on()
             for sender in senders:
                 sender.result(240)
         assert job._describe().generation > 1
