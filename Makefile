@@ -49,6 +49,7 @@ KILLS ?= 60
 SEED ?= 1
 faults: $(VENV)/.test
 	$(BIN)/python tests/cluster/durability/faults.py --kills $(KILLS) --seed $(SEED)
+	SOURCE_KILLS=$(KILLS) $(BIN)/python -m pytest -q -k kills tests/cluster/durability/test_durable_inputs.py
 
 format: $(VENV)/.test
 	$(BIN)/ruff check --fix $(CHECKED)

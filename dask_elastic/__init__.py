@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from dask_elastic.runtime.client.resume import resume
     from dask_elastic.runtime.client.retire import retire
     from dask_elastic.runtime.client.submit import submit
+    from dask_elastic.runtime.transport.queue_rows import QueueRows
     from dask_elastic.state import List, Map, Value
     from dask_elastic.topology import Topology, aggregate
     from dask_elastic.topology.logic_level import per_key, per_row
@@ -36,6 +37,7 @@ __all__ = [
     "Job",
     "List",
     "Map",
+    "QueueRows",
     "Timer",
     "Topology",
     "Value",
@@ -62,6 +64,7 @@ _DEFINED_IN = {
     "Job": "runtime.client.job",
     "List": "topology.state_kind",
     "Map": "topology.state_kind",
+    "QueueRows": "runtime.transport.queue_rows",
     "Timer": "topology.timer",
     "Topology": "topology",
     "Value": "topology.state_kind",

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias, TypeVar
 import pyarrow as pa
 
 from dask_elastic.checkpoint.file_ref import Contents, FileRef, Measured
+from dask_elastic.checkpoint.local_appender import LocalAppender
 from dask_elastic.checkpoint.local_files import LocalFiles
 from dask_elastic.checkpoint.remote_files import RemoteFiles
 from dask_elastic.vocab.errors import CheckpointCorrupt, CheckpointError
@@ -125,6 +126,35 @@ class CheckpointFolder:
         measured = Measured(buffers)
         self._attempt("write", path, lambda: self._files.write(path, measured))
         return FileRef(path, measured.nbytes, measured.checksum, rows)
+
+    @property
+    def appends(self) -> bool:
+        """Whether the storage can append to a file."""
+        return isinstance(self._files, LocalFiles)
+
+    def append(self, path: str, appender: LocalAppender | None, buffers: Iterable[Contents]) -> LocalAppender | None:
+        """Append to a file that only this call's process writes; the bytes are on storage when this returns.
+
+        Parameters
+        ----------
+        path : str
+            The path within this folder.
+        appender : LocalAppender or None
+            What the call before has returned for this path; None creates the file.
+        buffers : iterable of bytes-like
+            What to append.
+
+        Returns
+        -------
+        LocalAppender or None
+            For the next call; None if the storage cannot append, so that the next call needs another path.
+
+        Raises
+        ------
+        CheckpointError
+            When the file cannot be written.
+        """
+        return self._attempt("append to", path, lambda: self._files.append(path, appender, buffers))
 
     def claim(self, path: str) -> bool:
         """Create a file of no contents; return False if it exists already.

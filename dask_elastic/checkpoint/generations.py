@@ -48,3 +48,30 @@ def next_generation(folder: CheckpointFolder, above: int = 0) -> int:
         f"{folder.url}: other processes have reserved {_ATTEMPTS} generations meanwhile. Give each job a folder of its "
         "own, and stop all schedulers but one."
     )
+
+
+def newest_generation(folder: CheckpointFolder) -> int:
+    """Return the newest generation that was reserved; 0 if there is none.
+
+    Parameters
+    ----------
+    folder : CheckpointFolder
+        The job's folder.
+
+    Returns
+    -------
+    int
+        The generation, which may not have started yet.
+
+    Raises
+    ------
+    CheckpointError
+        When the folder cannot be listed.
+
+    Examples
+    --------
+    >>> folder = CheckpointFolder("memory://newest-generation")
+    >>> next_generation(folder), newest_generation(folder)
+    (1, 1)
+    """
+    return max((int(name) for name in folder.sizes(_FOLDER) if name.isdecimal()), default=0)

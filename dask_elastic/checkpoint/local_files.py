@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from dask_elastic.checkpoint.file_ref import Contents
+from dask_elastic.checkpoint.local_appender import LocalAppender
 
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
@@ -50,6 +51,24 @@ class LocalFiles:
         finally:
             partial.unlink(missing_ok=True)
         _sync(target.parent)
+
+    def append(self, path: str, appender: LocalAppender | None, buffers: Iterable[Contents]) -> LocalAppender:
+        """Append to the file of an appender, or to a new file; return the appender when all is on storage."""
+        if appender is not None:
+            appender.write(buffers)
+            appender.sync()
+            return appender
+        target = self._root / path
+        self._make_folder(target.parent)
+        appender = LocalAppender(target)
+        try:
+            appender.write(buffers)
+            appender.sync()
+            _sync(target.parent)
+        except BaseException:
+            appender.close()
+            raise
+        return appender
 
     def claim(self, path: str) -> None:
         """Create an empty file; raise FileExistsError if there is one, also if another process is faster."""

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from dask_elastic.checkpoint.file_ref import Contents
+from dask_elastic.checkpoint.local_appender import LocalAppender
 
 
 class RemoteFiles:
@@ -58,6 +59,11 @@ class RemoteFiles:
             with suppress(OSError):
                 self._filesystem.rm_file(target)
             raise
+
+    def append(self, path: str, appender: LocalAppender | None, buffers: Iterable[Contents]) -> LocalAppender | None:
+        """Write a new file, and return None: nothing can be appended to it."""
+        self.write(path, buffers)
+        return None
 
     def claim(self, path: str) -> None:
         """Create a file; raise FileExistsError if there is one."""

@@ -18,8 +18,8 @@ Promise = Literal["exactly-once", "at-least-once", "at-most-once"]
 class Outbox(Protocol):
     """Holds the rows of queues until their readers take them."""
 
-    def open(self, queue: str, limit: int) -> None:
-        """Announce this writer to the readers of the queue."""
+    def open(self, queue: str, limit: int, by_get: bool = False) -> None:
+        """Announce this writer to the readers of the queue; `by_get` if any client takes what it gets from it."""
 
     def put(self, queue: str, limit: int, rows: pa.RecordBatch) -> None:
         """Offer rows to the readers of the queue; blocks while `limit` batches wait in it."""

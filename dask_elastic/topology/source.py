@@ -39,6 +39,9 @@ class SourceContext:
     client : callable or None
         `client()` connects a new `distributed.Client` to the job's cluster, which the source closes. None without a
         cluster.
+    position : callable or None
+        For a source with `spooled = True`, in a job with checkpoints: `position()` is the offset behind the batch of
+        `mailbox` or `queue` that was read last. None elsewhere.
 
     Examples
     --------
@@ -54,6 +57,7 @@ class SourceContext:
     stopping: Callable[[], bool] = never_stopping
     queue: Callable[[str], Iterator[pa.RecordBatch]] | None = None
     client: Callable[[], Any] | None = None
+    position: Callable[[], object] | None = None
 
 
 class Source(ABC):
@@ -88,6 +92,9 @@ class Source(ABC):
     replayable : bool
         Whether reading from an earlier offset yields the rows after it again. Jobs with checkpoints refuse a source
         that cannot.
+    spooled : bool
+        Whether jobs with checkpoints write the rows of `mailbox` or `queue` to the folder of the checkpoints before
+        they acknowledge them, so that the source can rewind; it then yields `SourceContext.position()` as offset.
     replay : str or None
         For a source that is not replayable: "at-most-once" if jobs with checkpoints may read it all the same. Rows that
         it yielded after the newest checkpoint are then lost in a restart.
@@ -125,6 +132,7 @@ class Source(ABC):
     staging_bytes: int = 0
     on_reset: str = "fail"
     replayable: bool = True
+    spooled: bool = False
     replay: Replay | None = None
 
     def columns_read(self, columns: tuple[str, ...] | None) -> Source:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
+from concurrent.futures import ThreadPoolExecutor
+
 import dask.bag as db
 import dask.dataframe as dd
 import numpy as np
@@ -15,6 +19,7 @@ from dask_elastic import aggregate as agg
 from dask_elastic.vocab.errors import (
     ElasticError,
     JobStopped,
+    NodeLost,
     SchemaMismatch,
     SinkError,
     TopologyError,
@@ -40,6 +45,74 @@ def writing(name, queue, limit=4, function=lambda batch: batch):
 def test_client_reads_output_queue_of_job(client):
     de.submit(writing("out", "numbers"), client)
     assert sorted(n for rows in de.read_queue("numbers", client) for n in rows["n"].to_pylist()) == list(range(ROWS))
+
+
+def test_any_client_gets_small_batches_as_arrow_and_takes_none_from_the_reader(client, wait_until):
+    small = de.Topology("small")
+    numbers = small.source("numbers", de.sources.Arrow(NUMBERS.slice(0, 2_000), batch_rows=1000, rate=1e6))
+    numbers.sink(de.sinks.DaskQueue("small"), name="out")
+    job = de.submit(small, client)
+    entry = Queue("small", client=client).get(timeout="100s")
+    assert type(entry) is bytes
+    with pa.ipc.open_stream(entry) as reader:
+        assert reader.read_next_batch()["n"][0].as_py() == 0
+    assert sum(rows.num_rows for rows in de.read_queue("small", client)) == 2_000
+    job.wait(100, progress=False)
+    assert Queue("small", client=client).qsize() == 0, "copies of what was taken are removed"
+
+
+def test_any_client_fetches_large_batches_by_their_handles(client):
+    large = de.Topology("large")
+    # A single row is never cut.
+    text = pa.table({"text": ["long " * 20_000]})
+    rows = large.source("rows", de.sources.Push(text.schema))
+    rows.sink(de.sinks.DaskQueue("large"), name="out")
+    job = de.submit(large, client)
+    job.send(text)
+    entry = Queue("large", client=client).get(timeout="100s")
+    assert isinstance(entry, de.QueueRows)
+    assert (entry.queue, entry.number, entry.rows) == ("large", 1, 1)
+    assert entry.nbytes > 100_000
+    assert entry.fetch("100s", client).to_pylist() == text.to_pylist()
+
+    async def fetch():
+        async with Client(client.scheduler.address, asynchronous=True, set_as_default=False) as other:
+            return await entry.afetch(100, other)
+
+    assert asyncio.run(fetch()).num_rows == 1
+    with pytest.raises(TimeoutError, match=r"1 rows of queue 'large', batch 1: worker .* has not answered"):
+        entry.fetch(1e-9, client)
+    job.end_of_input()
+    assert sum(rows.num_rows for rows in de.read_queue("large", client)) == 1
+    with pytest.raises(SinkError, match=r"batch 1: .*another reader has taken it"):
+        entry.fetch(100, client)
+    job.forget()
+    with pytest.raises(NodeLost, match=r"are lost: worker .* no longer hosts"):
+        entry.fetch(100, client)
+    with pytest.raises(NodeLost, match=r"are lost: worker tcp://127\.0\.0\.1:1, which held them for job 'large'"):
+        dataclasses.replace(entry, address="tcp://127.0.0.1:1").fetch("100s", client)
+
+
+def test_clients_share_a_queue_and_make_room_by_getting_from_it(client):
+    topology = de.Topology("shared")
+    numbers = topology.source("numbers", de.sources.Arrow(NUMBERS, batch_rows=1000))
+    numbers.sink(de.sinks.DaskQueue("work", limit=2, taken_by="get"), name="out")
+    queue = Queue("work", client=client)
+    with ThreadPoolExecutor(1) as pool:
+        # A client may wait before the job exists.
+        first = pool.submit(queue.get, timeout="100s")
+        job = de.submit(topology, client)
+        entry = first.result(100)
+    count = 0
+    while True:
+        with pa.ipc.open_stream(entry) as reader:
+            count += reader.read_next_batch().num_rows
+        if count == ROWS:
+            break
+        entry = queue.get(timeout="100s")
+    job.wait(100, progress=False)
+    assert queue.qsize() == 0
+    assert list(de.read_queue("work", client)) == [], "nothing is held any more"
 
 
 def test_job_with_full_output_queue_waits_for_reader(client, wait_until):
@@ -90,7 +163,9 @@ def test_second_writer_of_a_queue_is_refused(client, wait_until):
     assert "is written by job 'one'" in str(other.error)
 
 
-@pytest.mark.parametrize("options", [{"name": ""}, {"name": "q", "limit": 0}, {"name": "q", "limit": True}])
+@pytest.mark.parametrize(
+    "options", [{"name": ""}, {"name": "q", "limit": 0}, {"name": "q", "limit": True}, {"name": "q", "taken_by": "me"}]
+)
 def test_submit_with_wrong_queue_sink_is_refused(options):
     with pytest.raises(TopologyError):
         de.sinks.DaskQueue(**options)

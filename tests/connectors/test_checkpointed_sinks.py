@@ -194,7 +194,7 @@ class Readers:
         self.waiting = []
         self.taken = []
 
-    def open(self, queue, limit):
+    def open(self, queue, limit, by_get):
         pass
 
     def put(self, queue, limit, rows):

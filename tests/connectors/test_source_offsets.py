@@ -70,11 +70,29 @@ def test_iterable_resumes_from_each_offset(sizes, options, given_schema, small):
     assert sorted(found["n"].to_pylist() if found.num_rows else []) == list(range(sum(sizes)))
 
 
+@settings(max_examples=20, deadline=None)
+@given(sizes=SIZES, kind=st.sampled_from(["Push", "DaskQueue"]), event_time=st.none() | st.just("at"))
+def test_sources_with_a_spool_resume_from_each_offset(sizes, kind, event_time):
+    whole = table(sum(sizes)).combine_chunks().to_batches()
+    starts = [sum(sizes[:index]) for index in range(len(sizes))]
+    sent = [rows.slice(start, size) for rows in whole for start, size in zip(starts, sizes, strict=True)]
+
+    def make():
+        options = {"event_time": event_time}
+        return sources.Push(SCHEMA, **options) if kind == "Push" else sources.DaskQueue("alerts", SCHEMA, **options)
+
+    assert make().replayable
+    found = check_source(make, sent=sent)
+    assert (found["n"].to_pylist() if found.num_rows else []) == list(range(sum(sizes)))
+
+
 @pytest.mark.parametrize("kind", ["Push", "Spark", "DaskQueue"])
-def test_offsets_of_a_source_that_cannot_rewind_continue_to_count(kind):
+def test_offsets_of_a_source_that_may_lose_rows_continue_to_count(kind):
     """Its mailbox or queue has only what was not read; the offset is the number of batches read."""
-    source = sources.DaskQueue("alerts", SCHEMA) if kind == "DaskQueue" else getattr(sources, kind)(SCHEMA)
+    arguments = ("alerts", SCHEMA) if kind == "DaskQueue" else (SCHEMA,)
+    source = getattr(sources, kind)(*arguments, replay="at-most-once")
     assert not source.replayable
+    assert not source.spooled
     batches = table(6).to_batches(max_chunksize=2)
     empty = batches[0].slice(0, 0)
 

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import pyarrow as pa
 
 from dask_elastic.topology.sink import Outbox, Sink, SinkContext, SinkWriter
 from dask_elastic.vocab.errors import SinkError, TopologyError
 
+TakenBy = Literal["reader", "get"]
+
 
 class DaskQueue(Sink):
     """Publish results on a queue; the batches of each writer are read in the order in which it wrote them.
 
-    The rows stay on the worker that produced them until they are read. Only descriptors go through the scheduler, and
-    a Dask `Queue` of the same name wakes the reader. Read it with `dask_elastic.read_queue` or `sources.DaskQueue`.
+    The rows stay on the worker that produced them until they are read. Read them with `dask_elastic.read_queue` or
+    `sources.DaskQueue`; only descriptors go through the scheduler then.
+
+    A Dask `Queue` of the same name has a copy of each batch that waits, for any Dask client: ``Queue(name).get()``
+    returns a batch of up to 64 KiB as the bytes of an Arrow IPC stream, which ``pyarrow.ipc.open_stream`` reads, and a
+    larger one as a handle with the methods ``fetch(timeout)`` and ``afetch(timeout)``. A client that gets a copy takes
+    nothing away from the reader. For programs that have no other reader, set ``taken_by="get"``.
 
     It promises each row at least once: a checkpoint is complete only when the readers have taken all batches before
     it, and a restart repeats the batches after it. In a job with checkpoints, the metadata of each batch's schema has
@@ -28,11 +36,15 @@ class DaskQueue(Sink):
         Name of the queue. Only one job may write to it.
     limit : int, default 64
         Number of batches that may wait to be read. A full queue blocks the sink, and so slows the job down.
+    taken_by : {"reader", "get"}, default "reader"
+        When a batch counts as taken: when the reader has acknowledged it, or as soon as any Dask client has got it from
+        the Dask queue. With "get", all batches go through the scheduler as Arrow IPC, several clients can share the
+        work, and a client that ends while it gets a batch loses it.
 
     Raises
     ------
     TopologyError
-        When the name is empty or not a string, or the limit is below 1.
+        When the name is empty or not a string, the limit is below 1, or `taken_by` is something else.
 
     Examples
     --------
@@ -42,17 +54,21 @@ class DaskQueue(Sink):
 
     promise = "at-least-once"
 
-    def __init__(self, name: str, *, limit: int = 64):
+    def __init__(self, name: str, *, limit: int = 64, taken_by: TakenBy = "reader"):
         if not isinstance(name, str) or not name:
             raise TopologyError(f"sinks.DaskQueue: name is {name!r}; give the name of a queue.")
         if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
             raise TopologyError(f"sinks.DaskQueue: limit is {limit!r}; give a number of batches, 1 or more.")
+        if taken_by not in ("reader", "get"):
+            raise TopologyError(f'sinks.DaskQueue: taken_by is {taken_by!r}; give "reader" or "get".')
         self.name = name
         self.limit = limit
+        self.taken_by = taken_by
 
     def __repr__(self) -> str:
         """Return the call that creates the sink, as text."""
-        return f"DaskQueue({self.name!r}, limit={self.limit})"
+        taken_by = "" if self.taken_by == "reader" else f", taken_by={self.taken_by!r}"
+        return f"DaskQueue({self.name!r}, limit={self.limit}{taken_by})"
 
     def open(self, context: SinkContext) -> SinkWriter:
         """Return a writer that publishes its rows on the queue.
@@ -74,7 +90,7 @@ class DaskQueue(Sink):
         """
         if context.outbox is None:
             raise SinkError(f"{self!r} can only be opened by a job on a cluster; elsewhere there are no queues.")
-        context.outbox.open(self.name, self.limit)
+        context.outbox.open(self.name, self.limit, self.taken_by == "get")
         return _Publisher(self.name, self.limit, context.outbox, context)
 
 

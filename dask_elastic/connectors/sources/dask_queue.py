@@ -19,6 +19,9 @@ class DaskQueue(ColumnSource):
     Rows go from the worker that produced them directly to the worker that reads them. The source ends when the writing
     job has ended; it may be started before that job.
 
+    In a job with checkpoints, batches flow at once, and are written to the folder of the checkpoints before the queue
+    forgets them. A restart reads them there again, each once.
+
     Parameters
     ----------
     name : str
@@ -33,8 +36,7 @@ class DaskQueue(ColumnSource):
         How far a row's event time may lie behind the newest seen so far before the row counts as late, such as
         "5 min"; 0 by default.
     replay : {"at-most-once"}, optional
-        Jobs with checkpoints refuse this source, because it cannot rewind, unless this accepts that a restart loses
-        the rows after the newest checkpoint.
+        Batches are not written to the folder of the checkpoints: a restart loses those after the newest checkpoint.
 
     Raises
     ------
@@ -43,15 +45,13 @@ class DaskQueue(ColumnSource):
 
     Notes
     -----
-    The offset is the number of batches read. A batch is acknowledged when the source has emitted it.
+    The offset is the number of batches read, counted from the first one of the job.
 
     Examples
     --------
     >>> DaskQueue("alerts", pa.schema({"plane": pa.string()}))
     DaskQueue('alerts')
     """
-
-    replayable = False
 
     def __init__(
         self,
@@ -70,6 +70,7 @@ class DaskQueue(ColumnSource):
             raise TopologyError(f"sources.DaskQueue takes a pyarrow Schema with at least one column, not {schema!r}.")
         self.name = name
         self.schema = plain_schema(schema)
+        self.replayable = self.spooled = replay is None
 
     def _what(self) -> str:
         return repr(self.name)
@@ -114,4 +115,4 @@ class DaskQueue(ColumnSource):
             taken += 1
             rows = check_schema(self.schema, batch, f"rows of queue {self.name!r}")
             if rows.num_rows:
-                yield rows.select(names), taken
+                yield rows.select(names), taken if context.position is None else context.position()

@@ -17,7 +17,9 @@ from dask_elastic.vocab.errors import SourceError, TopologyError
 class Push(ColumnSource):
     """Read the rows that a program sends with `job.send`.
 
-    The source cannot be replayed: after a failure the program must send the rows again.
+    In a job with checkpoints, rows flow at once, and are written to the folder of the checkpoints before they are
+    acknowledged (`job.flush`, ``job.send(..., wait=True)``). A restart reads them there again, and the client sends
+    again what was not acknowledged: no row is lost, none is processed twice, and the rows of one client stay in order.
 
     Parameters
     ----------
@@ -31,8 +33,7 @@ class Push(ColumnSource):
         How far a row's event time may lie behind the newest seen so far before the row counts as late, such as
         "5 min"; 0 by default.
     replay : {"at-most-once"}, optional
-        Jobs with checkpoints refuse this source, because it cannot rewind, unless this accepts that a restart loses
-        the rows after the newest checkpoint.
+        Rows are not written to the folder of the checkpoints: a restart loses those after the newest checkpoint.
 
     Raises
     ------
@@ -41,7 +42,7 @@ class Push(ColumnSource):
 
     Notes
     -----
-    The offset is the number of batches taken from the mailbox.
+    The offset is the number of sent batches, counted from the first one of the job.
 
     Examples
     --------
@@ -52,7 +53,6 @@ class Push(ColumnSource):
     """
 
     pushed = True
-    replayable = False
 
     def __init__(
         self,
@@ -70,6 +70,7 @@ class Push(ColumnSource):
             raise TopologyError(f"sources.Push: a column name occurs twice in {', '.join(schema.names)}; rename one.")
         self.schema = plain_schema(schema)
         self.sent_schema = self.schema
+        self.replayable = self.spooled = replay is None
 
     def _what(self) -> str:
         return f"<{', '.join(self.schema.names)}>"
@@ -115,7 +116,7 @@ class Push(ColumnSource):
         Yields
         ------
         tuple of RecordBatch and int
-            Rows, and the offset after them.
+            Rows, and the offset after them: without checkpoints, the number of batches taken from the mailbox.
 
         Raises
         ------
@@ -134,4 +135,4 @@ class Push(ColumnSource):
             taken += 1
             rows = self.accept(batch)
             if rows.num_rows:
-                yield rows.select(names), taken
+                yield rows.select(names), taken if context.position is None else context.position()

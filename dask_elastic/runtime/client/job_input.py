@@ -40,6 +40,10 @@ class JobInput(ABC):
         The rows go straight to the worker of the source. The method returns when they have left; use `wait`, or
         `flush`, to wait until the source has them. `end_of_input`, `drain` and `Client.close` flush first.
 
+        In a job with checkpoints, unless the source has ``replay="at-most-once"``, the source has rows when they are on
+        storage, from which no restart loses them. While the job restarts, the method waits, and then sends again what
+        the source had not acknowledged.
+
         Parameters
         ----------
         rows : table
@@ -77,7 +81,7 @@ class JobInput(ABC):
         SourceError
             If the source has ended; the message says how many rows, sent before, it has not taken.
         NodeLost
-            If the worker was lost; rows sent before may be lost with it.
+            If the worker was lost, in a job without checkpoints; rows sent before may be lost with it.
         JobEnded
             If the job has finished or was stopped. If it failed, the error that it failed with is raised.
 

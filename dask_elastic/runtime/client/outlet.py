@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 from distributed.comm import connect
 
+from dask_elastic.runtime.client.unacknowledged import Unacknowledged
 from dask_elastic.runtime.protocol.job_calls import PushedSource
 from dask_elastic.runtime.protocol.remote_errors import load_error
 from dask_elastic.runtime.transport.duplex import Duplex, read_ready
 from dask_elastic.runtime.transport.lanes import is_plain
 from dask_elastic.runtime.transport.push_protocol import OPERATION, WINDOW, cost_of
-from dask_elastic.runtime.transport.wire import Buffers, Encoder, Header, Message
+from dask_elastic.runtime.transport.wire import WHOLE_STREAM, Buffers, Encoder, Header
 from dask_elastic.vocab.errors import ProtocolError
 
 if TYPE_CHECKING:
@@ -34,15 +35,21 @@ class Encoded(NamedTuple):
 
     Parameters
     ----------
-    message : Message
-        Header and body.
+    schema : int
+        The number of its schema on the connection.
+    due : float or None
+        When the rows were due.
+    body : list of buffers
+        The body.
     rows : int
         Rows of the batch.
     cost : int
         Bytes that it counts against the window.
     """
 
-    message: Message
+    schema: int
+    due: float | None
+    body: Buffers
     rows: int
     cost: int
 
@@ -56,6 +63,9 @@ class Outlet:
     ----------
     place : PushedSource
         The source; rows go to its first instance.
+    unacknowledged : Unacknowledged, optional
+        For a source that acknowledges rows when they are durable: the batches that it has not acknowledged. `open`
+        sends them again.
 
     Attributes
     ----------
@@ -65,8 +75,9 @@ class Outlet:
         Why the connection broke; None if it did not.
     """
 
-    def __init__(self, place: PushedSource):
+    def __init__(self, place: PushedSource, unacknowledged: Unacknowledged | None = None):
         self.place = place
+        self._unacknowledged = unacknowledged
         self.ended = False
         self.broken: BaseException | None = None
         self._error: bytes | None = None
@@ -77,9 +88,11 @@ class Outlet:
         self._lock = threading.RLock()
         self._encoder = Encoder(self._schema_number)
         self._schemas: dict[bytes, int] = {}
+        self._schema_list: list[bytes] = []
         self._begun = False
         self._waiters: list[Waiter] = []
-        self._sent: list[int] = []
+        # Rows and sequence number of each batch that is not known to be taken.
+        self._sent: list[tuple[int, int]] = []
         self._batches = self._taken = 0
         self._bytes = self._taken_bytes = 0
 
@@ -106,13 +119,15 @@ class Outlet:
                 comm.abort()
                 raise
             try:
-                self._duplex.send((["begin", job, self.place.generation, self.place.name, 0], []))
+                sender = "" if self._unacknowledged is None else self._unacknowledged.sender
+                self._duplex.send((["begin", job, self.place.generation, self.place.name, 0, sender], []))
                 # The future comes first: news between the question and the wait would be missed.
                 while (news := self.news()) and not (self._begun or self.ended):
                     await asyncio.wrap_future(news)
                 self.check()
                 if self.broken is not None:
                     raise OSError(f"the connection to {self.address} broke: {self.broken}") from self.broken
+                self._send_again()
             except BaseException:  # the caller does not get the outlet
                 self.close()
                 raise
@@ -135,13 +150,14 @@ class Outlet:
         """Return a batch for `offer`; it is valid for this connection only."""
         buffers: Buffers = []
         number = self._encoder.rows(rows, buffers)
-        return Encoded((["rows", number, due], buffers), rows.num_rows, cost_of(buffers))
+        return Encoded(number, due, buffers, rows.num_rows, cost_of(buffers))
 
     def _schema_number(self, schema: bytes) -> int:
         with self._lock:
             number = self._schemas.get(schema)
             if number is None:
                 number = self._schemas[schema] = len(self._schemas)
+                self._schema_list.append(schema)
                 # Sent before the batch that needs it.
                 self._duplex.send((["schema"], [schema]))
             return number
@@ -153,12 +169,28 @@ class Outlet:
                 return _done()
             if self._bytes - self._taken_bytes >= WINDOW:
                 return self._news()
-            self._batches += 1
-            self._bytes += batch.cost
-            self._sent.append(batch.rows)
-            # Within the lock: batches leave in the order in which they are counted.
-            self._duplex.send(batch.message)
+            sequence = 0
+            if (unacknowledged := self._unacknowledged) is not None:
+                schema = None if batch.schema == WHOLE_STREAM else self._schema_list[batch.schema]
+                sequence = unacknowledged.add(schema, batch.body, batch.due, batch.rows, batch.cost).sequence
+            self._send(batch, sequence)
         return None
+
+    def _send(self, batch: Encoded, sequence: int) -> None:
+        """Send a batch; called with the lock, since batches leave in the order in which they are counted."""
+        self._batches += 1
+        self._bytes += batch.cost
+        self._sent.append((batch.rows, sequence))
+        self._duplex.send((["rows", batch.schema, batch.due, sequence], batch.body))
+
+    def _send_again(self) -> None:
+        """Send the batches that no connection before had an acknowledgement for."""
+        if self._unacknowledged is None:
+            return
+        with self._lock:
+            for kept in self._unacknowledged.all():
+                number = WHOLE_STREAM if kept.schema is None else self._schema_number(kept.schema)
+                self._send(Encoded(number, kept.due, kept.body, kept.rows, kept.cost), kept.sequence)
 
     def ask(self) -> None:
         """Have the worker say how many batches it has taken."""
@@ -181,7 +213,7 @@ class Outlet:
     def uncertain_rows(self) -> int:
         """Rows that were sent and are not known to be taken."""
         with self._lock:
-            return sum(self._sent)
+            return sum(rows for rows, _ in self._sent)
 
     def check(self) -> None:
         """Raise the error with which the job failed on the worker, if it did."""
@@ -205,7 +237,9 @@ class Outlet:
         match header:
             case ["taken", int(batches), int(taken)]:
                 self._note(batches, taken)
-            case ["begun"]:
+            case ["begun", int(last)]:
+                if self._unacknowledged is not None:
+                    self._unacknowledged.acknowledge(last)
                 self._begun = True
                 self._note(0, 0)
             case ["ended", int(batches)]:
@@ -221,7 +255,10 @@ class Outlet:
 
     def _note(self, batches: int, taken: int, ended: bool = False, error: bytes | None = None) -> None:
         with self._lock:
-            del self._sent[: max(0, batches - self._taken)]
+            done = self._sent[: max(0, batches - self._taken)]
+            del self._sent[: len(done)]
+            if done and self._unacknowledged is not None:
+                self._unacknowledged.acknowledge(done[-1][1])
             self._taken = max(self._taken, batches)
             self._taken_bytes = max(self._taken_bytes, taken)
             self.ended |= ended

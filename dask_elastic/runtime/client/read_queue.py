@@ -11,7 +11,7 @@ from dask_elastic.runtime.client.call import call_scheduler, call_worker, checke
 from dask_elastic.runtime.protocol.calls import B, Call
 from dask_elastic.runtime.protocol.codec import Payload
 from dask_elastic.runtime.protocol.queue_calls import HeldRows
-from dask_elastic.runtime.transport.queue_reader import batches_of
+from dask_elastic.runtime.transport.queue_reader import QueueReader
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -60,4 +60,4 @@ def read_queue(name: str, client: Client | None = None) -> Iterator[pa.RecordBat
     def fetch(address: str, call: HeldRows) -> Payload:
         return call_worker(client, address, call)
 
-    yield from batches_of(name, ask, fetch)
+    yield from QueueReader(name, ask, fetch).batches()

@@ -283,11 +283,14 @@ class PushedSource(NamedTuple):
     generation : int
         The generation of the job.
     addresses : tuple of str
-        The worker of each of its instances.
+        The worker of each of its instances; empty while the job restarts.
     schema : bytes or None
         The schema that it declares for sent rows, as an Arrow IPC message; None if it declares none.
     most_bytes : int or None
         Bytes of the largest batch that a client may send; None for no limit.
+    run : str
+        The run of the job if the source acknowledges rows when they are durable: what is not acknowledged is sent again
+        to the next generation of the run. Otherwise empty.
     """
 
     name: str
@@ -295,6 +298,7 @@ class PushedSource(NamedTuple):
     addresses: tuple[str, ...]
     schema: bytes | None = None
     most_bytes: int | None = None
+    run: str = ""
 
 
 @dataclass(frozen=True)
@@ -327,6 +331,10 @@ class Send(Call[bool]):
         An Arrow IPC stream.
     due : float or None
         When the rows were due, in seconds since the epoch.
+    sender : str
+        Who sends them, if the source makes rows durable; the answer then comes when they are.
+    sequence : int
+        The sender's number for them.
     """
 
     job: str
@@ -334,6 +342,8 @@ class Send(Call[bool]):
     instance: int
     rows: Payload
     due: float | None
+    sender: str = ""
+    sequence: int = 0
 
 
 @dataclass(frozen=True)

@@ -241,6 +241,8 @@ class Send(PartCall[bool]):
     instance: int
     rows: Payload
     due: float | None = None
+    sender: str = ""
+    sequence: int = 0
 
 
 @dataclass(frozen=True)

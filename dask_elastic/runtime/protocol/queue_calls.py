@@ -23,12 +23,15 @@ class OpenQueue(Call[None]):
         The job's generation.
     limit : int
         How many items may wait in the queue.
+    by_get : bool
+        Whether an item is taken as soon as a client gets it from the Dask queue of that name.
     """
 
     job: str
     generation: int
     queue: str
     limit: int
+    by_get: bool = False
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,10 @@ class OfferRows(Call[bool]):
         The worker's number for the rows.
     wait : float
         Seconds.
+    count, nbytes : int
+        The number of rows, and of the bytes that they have as an Arrow IPC stream.
+    rows : bytes or None
+        This stream, for the Dask queue; None if it is too large for the scheduler.
     """
 
     job: str
@@ -56,6 +63,9 @@ class OfferRows(Call[bool]):
     address: str
     item: int
     wait: float
+    count: int = 0
+    nbytes: int = 0
+    rows: bytes | None = None
 
 
 # a reader to the scheduler
@@ -93,28 +103,36 @@ class QueueItems:
         The job that writes the queue; empty when no job does.
     generation : int
         The job's generation.
+    ledger : str
+        Identifies the count of the items: a writer that has restarted counts anew.
     """
 
     items: tuple[QueueItem, ...] = ()
     ended: bool = False
     job: str = ""
     generation: int = 0
+    ledger: str = ""
 
 
 @dataclass(frozen=True)
 class NextRows(Call[QueueItems]):
-    """Return the items of a queue behind a number, after waiting up to `wait` seconds for one."""
+    """Return the items of a queue behind a number of a ledger, after waiting up to `wait` seconds for one.
+
+    Items of another ledger are new.
+    """
 
     queue: str
+    ledger: str
     after: int
     wait: float
 
 
 @dataclass(frozen=True)
 class TakeRows(Call[None]):
-    """Note that a reader has taken every item up to a number."""
+    """Note that a reader has taken every item up to a number of a ledger."""
 
     queue: str
+    ledger: str
     through: int
 
 

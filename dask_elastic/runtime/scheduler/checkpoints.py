@@ -131,7 +131,9 @@ class Checkpoints:
         generation = record.spec.generation
         interval = record.spec.options.checkpoint_interval
         late = False
-        due = time.monotonic() + interval
+        # Rows are acknowledged that only a checkpoint and the spool behind it bring back after the scheduler is lost.
+        at_once = state is not None and not state.newest and any(s.spooled for s in record.spec.summaries)
+        due = time.monotonic() + (0.0 if at_once else interval)
         while state is not None and record.live and record.runs(generation):
             await _first_of(state.requested.wait(), record.ended(), timeout=max(0.0, due - time.monotonic()))
             if state.failed:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import uuid
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +22,7 @@ from dask_elastic.runtime.protocol.queue_calls import (
 )
 from dask_elastic.runtime.protocol.remote_errors import Relayed
 from dask_elastic.runtime.scheduler.job_table import JobTable
+from dask_elastic.runtime.scheduler.queue_copies import QueueCopies
 from dask_elastic.runtime.scheduler.worker_calls import WorkerCalls
 from dask_elastic.vocab.errors import ElasticError, SinkError
 
@@ -34,30 +37,64 @@ class OutputQueue:
     ----------
     writer : JobGeneration
         The job whose sinks write.
+    run : str
+        The run of the job; it stays the same when the job is restarted.
     limit : int
         How many items may wait.
+
+    Attributes
+    ----------
+    copies : QueueCopies or None
+        The Dask queue with copies of the items.
+    uid : str
+        Identifies this ledger: the next generation of the writer counts its items anew, in a ledger of its own.
     """
 
-    def __init__(self, writer: JobGeneration, limit: int):
+    def __init__(self, writer: JobGeneration, run: str, limit: int):
+        self.copies: QueueCopies | None = None
+        self.uid = uuid.uuid4().hex
         self.writer = writer
+        self.run = run
         self.limit = limit
         self.items: deque[QueueItem] = deque()
         self.taken = asyncio.Event()
+        self.added = asyncio.Event()
         self._count = 0
 
     def add(self, address: str, item: int) -> QueueItem:
         """Append an item that a worker holds."""
         self._count += 1
         self.items.append(QueueItem(self._count, address, item))
+        self.added.set()
+        self.added = asyncio.Event()
         return self.items[-1]
+
+    def behind(self, number: int) -> tuple[QueueItem, ...]:
+        """Return the items behind a number."""
+        return tuple(item for item in self.items if item.number > number)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no further item may wait."""
+        return len(self.items) >= self.limit or (self.copies is not None and self.copies.lacks_room)
+
+    def remove(self, number: int) -> list[QueueItem]:
+        """Remove one item, and return it."""
+        removed = [item for item in self.items if item.number == number]
+        self.items = deque(item for item in self.items if item.number != number)
+        self._wake()
+        return removed
+
+    def _wake(self) -> None:
+        self.taken.set()
+        self.taken = asyncio.Event()
 
     def acknowledge(self, through: int) -> list[QueueItem]:
         """Remove the items up to a number, and return them."""
         removed = []
         while self.items and self.items[0].number <= through:
             removed.append(self.items.popleft())
-        self.taken.set()
-        self.taken = asyncio.Event()
+        self._wake()
         return removed
 
 
@@ -79,6 +116,7 @@ class OutputQueues:
         self.jobs = jobs
         self.calls = calls
         self._ledgers: dict[str, OutputQueue] = {}
+        self._freeing: set[asyncio.Future[None]] = set()
 
     def handlers(self) -> list[HandledCall]:
         """Return the calls that are answered here."""
@@ -91,53 +129,67 @@ class OutputQueues:
 
     async def open_queue(self, call: OpenQueue) -> None:
         """Note that a job writes a queue, so that its readers learn of the job's end."""
-        self._ledger(JobGeneration(call.job, call.generation), call.queue, call.limit)
+        self._ledger(JobGeneration(call.job, call.generation), call.queue, call.limit, call.by_get)
 
     async def offer_rows(self, call: OfferRows) -> bool:
         """Append rows that a worker holds; returns False when the queue stays full for `call.wait` seconds."""
         ledger = self._ledger(JobGeneration(call.job, call.generation), call.queue, call.limit)
-        if len(ledger.items) >= ledger.limit:
+        if ledger.is_full:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(ledger.taken.wait(), call.wait)
-        if len(ledger.items) >= ledger.limit:
+        if ledger.is_full:
             return False
         added = ledger.add(call.address, call.item)
-        bell = self._queues.queues[call.queue]
-        if not bell.full():
-            bell.put_nowait({"type": "msgpack", "value": list(added)})
+        if ledger.copies is not None:
+            ledger.copies.offer(added, call)
         return True
 
     async def next_rows(self, call: NextRows) -> QueueItems:
         """Return the items behind a number, and whether no more will come.
 
-        The Dask queue only wakes readers: an item that a reader has got from it stays in the ledger until the reader
-        has acknowledged it.
+        An item stays in the ledger until the reader has acknowledged it; what clients get from the Dask queue are
+        copies.
         """
         ledger = self._ledgers.get(call.queue)
         if ledger is None:
             await asyncio.sleep(call.wait)
             return QueueItems()
         record = self.jobs.get(ledger.writer.job)
-        ended = record is None or record.generation_id != ledger.writer or not record.live
-        if not ended and not (ledger.items and ledger.items[-1].number > call.after):
+        # A writer that restarts continues in another ledger.
+        ended = record is None or record.spec.run != ledger.run or not record.live
+        after = call.after if call.ledger == ledger.uid else 0
+        if not ended and not ledger.behind(after):
             with contextlib.suppress(asyncio.TimeoutError):
-                await self._queues.get(name=call.queue, timeout=call.wait)
-        items = tuple(item for item in ledger.items if item.number > call.after)
+                await asyncio.wait_for(ledger.added.wait(), call.wait)
+        items = ledger.behind(after)
         if ended and not items and record is not None and record.error is not None:
             raise Relayed(record.error)
-        return QueueItems(items, ended, *ledger.writer)
+        return QueueItems(items, ended, *ledger.writer, ledger.uid)
 
     async def take_rows(self, call: TakeRows) -> None:
         """Remove the items up to a number, and have the workers free their rows."""
         ledger = self._ledgers.get(call.queue)
-        if ledger is None:
+        if ledger is None or ledger.uid != call.ledger:
             return
+        taken = ledger.acknowledge(call.through)
+        if ledger.copies is not None:
+            ledger.copies.drop(call.through)
+        await self._free(ledger.writer, taken)
+
+    async def _free(self, writer: JobGeneration, taken: list[QueueItem]) -> None:
+        """Have the workers free the rows of items that were taken."""
         by_worker: dict[str, list[int]] = {}
-        for item in ledger.acknowledge(call.through):
+        for item in taken:
             by_worker.setdefault(item.address, []).append(item.item)
         for address, items in by_worker.items():
             with contextlib.suppress(ElasticError, Relayed):  # a worker that has left holds nothing any more
-                await self.calls.one(address, DropRows(*ledger.writer, tuple(items)))
+                await self.calls.one(address, DropRows(*writer, tuple(items)))
+
+    def _got(self, ledger: OutputQueue, number: int) -> None:
+        """Take an item whose copy a client has got; called while the client gets it."""
+        freeing = asyncio.ensure_future(self._free(ledger.writer, ledger.remove(number)))
+        self._freeing.add(freeing)
+        freeing.add_done_callback(self._freeing.discard)
 
     def forget(self, job: str) -> None:
         """Drop the queues of a job."""
@@ -149,7 +201,7 @@ class OutputQueues:
     def _queues(self) -> Any:
         return self.scheduler.extensions["queues"]
 
-    def _ledger(self, writer: JobGeneration, queue: str, limit: int) -> OutputQueue:
+    def _ledger(self, writer: JobGeneration, queue: str, limit: int, by_get: bool = False) -> OutputQueue:
         ledger = self._ledgers.get(queue)
         if ledger is not None and ledger.writer != writer:
             owner = self.jobs.get(ledger.writer.job)
@@ -159,7 +211,10 @@ class OutputQueues:
                 )
             ledger = None
         if ledger is None:
+            record = self.jobs.record(writer.job)
             if queue not in self._ledgers:
                 self._queues.create(name=queue, client=None, maxsize=limit)
-            ledger = self._ledgers[queue] = OutputQueue(writer, limit)
+            ledger = self._ledgers[queue] = OutputQueue(writer, record.spec.run, limit)
+            got = functools.partial(self._got, ledger) if by_get else None
+            ledger.copies = QueueCopies(self._queues.queues[queue], ledger.uid, got)
         return ledger

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dask_elastic.runtime.protocol import job_calls, part_calls
 from dask_elastic.runtime.protocol.calls import HandledCall
+from dask_elastic.runtime.protocol.job_status import Status
 from dask_elastic.runtime.protocol.remote_errors import Relayed
 from dask_elastic.runtime.scheduler.epoch_commits import EpochCommits
 from dask_elastic.runtime.scheduler.job_record import JobRecord
@@ -53,20 +54,24 @@ class PushedSources:
         record = self.jobs.record(call.job)
         source = _source_of(record, call.source)
         _check_alive(record)
+        summary = record.spec.summary(source)
+        run = record.spec.run if summary.spooled and record.checkpoints is not None else ""
+        if record.halted or record.status is Status.RESTARTING:
+            return job_calls.PushedSource(source, record.spec.generation, (), run=run)
         addresses = tuple(record.nodes[node] for node in record.spec.homes[source])
         memory = [found for address in addresses if (found := self.workers.memory(address))]
         most_bytes = min([self.max_frame, *(found // MEMORY_PARTS for found in memory)])
-        schema = record.spec.summary(source).sent_schema
-        return job_calls.PushedSource(source, record.spec.generation, addresses, schema, most_bytes)
+        return job_calls.PushedSource(source, record.spec.generation, addresses, summary.sent_schema, most_bytes, run)
 
     async def send(self, call: job_calls.Send) -> bool:
         """Forward rows to a pushed source; returns False when it has no room."""
         record = self.jobs.record(call.job)
         _check_alive(record)
         address = _address_of(record, call.source, call.instance)
-        return await self.calls.one(
-            address, part_calls.Send(*record.generation_id, call.source, call.instance, call.rows, call.due)
+        part_call = part_calls.Send(
+            *record.generation_id, call.source, call.instance, call.rows, call.due, call.sender, call.sequence
         )
+        return await self.calls.one(address, part_call)
 
     async def close_source(self, call: job_calls.CloseSource) -> None:
         """End a pushed source after the rows that were sent."""

@@ -3,13 +3,16 @@
 ==================================  ==================  ===============================================================
 message                             from                meaning
 ==================================  ==================  ===============================================================
-``begin`` job, generation, source,  client              the first message; says which mailbox the rows are for
-instance
-``begun``                           worker              the mailbox exists and is open
+``begin`` job, generation, source,  client              the first message; says which mailbox the rows are for, and who
+instance, sender                                        sends them if the source makes rows durable, else ""
+``begun`` sequence                  worker              the mailbox exists and is open; the newest number of the sender
+                                                        that is durable
 ``schema`` + schema                 client              the next schema; batches name it by its number
-``rows`` schema number, due + rows  client              a batch for the mailbox
+``rows`` schema number, due,        client              a batch for the mailbox, and the sender's number for it
+sequence + rows
 ``ask``                             client              asks for ``taken``
-``taken`` batches, bytes            worker              so much of what came on this connection is in the mailbox
+``taken`` batches, bytes            worker              so much of what came on this connection is in the mailbox, and
+                                                        durable if the source makes rows durable
 ``ended`` batches (+ error)         worker              the mailbox took so many batches and takes no more; the error of
                                                         the job if it failed on this worker
 ==================================  ==================  ===============================================================

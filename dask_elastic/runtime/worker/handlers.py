@@ -18,12 +18,13 @@ from dask_elastic.runtime.protocol.job_spec import VACANT
 from dask_elastic.runtime.protocol.part_calls import PartCall
 from dask_elastic.runtime.protocol.reports import PartReport
 from dask_elastic.runtime.protocol.tables import first_rows, table_bytes
+from dask_elastic.runtime.worker.buffers.mailbox import Mailbox, SentBatch
 from dask_elastic.runtime.worker.executor_threads import ExecutorThreads
 from dask_elastic.runtime.worker.hosting_node import HostingNode
 from dask_elastic.runtime.worker.job_part import JobPart
 from dask_elastic.runtime.worker.part_checkpoints import PartCheckpoints
 from dask_elastic.runtime.worker.report import part_report
-from dask_elastic.vocab.errors import NodeLost, UnknownJob
+from dask_elastic.vocab.errors import NodeLost, SourceError, UnknownJob
 from dask_elastic.vocab.identity import ExecutorId
 
 logger = logging.getLogger("dask_elastic.node")
@@ -248,18 +249,35 @@ class Handlers:
     # rows of a pushed source
 
     async def send(self, call: part_calls.Send) -> bool:
-        """Put rows into the mailbox of a source here; returns whether it had room."""
-        thread = self._part(call).sources[ExecutorId(call.source, call.instance)]
+        """Put rows into the mailbox of a source here; returns whether it had room, and they are durable if need be."""
+        part = self._part(call)
+        thread = part.sources[ExecutorId(call.source, call.instance)]
         with pa.ipc.open_stream(pa.py_buffer(call.rows)) as reader:
             table = reader.read_all().combine_chunks()
-        for batch in table.to_batches():
-            if not await self.node.in_thread(thread.mailbox.offer, batch, SEND_SECONDS, call.due):
-                return False
-        return True
+        # Spark's sources have no such numbers.
+        sent = (SentBatch(call.sender, call.sequence),) if call.sender else ()
+        try:
+            for batch in table.to_batches():
+                if not await self.node.in_thread(thread.mailbox.offer, batch, SEND_SECONDS, call.due, *sent):
+                    return False
+        except SourceError:
+            if part.ended and thread.spool is not None:
+                # The client asks the scheduler whether the job restarts.
+                raise UnknownJob(f"job {call.job!r} has ended on worker {self.node.worker.address}") from None
+            raise
+        return thread.spool is None or await self.node.in_thread(thread.spool.wait_durable, SEND_SECONDS)
 
     async def close_source(self, call: part_calls.CloseSource) -> None:
         """End a pushed source after the rows that were sent."""
-        self._part(call).sources[ExecutorId(call.source, call.instance)].mailbox.close()
+        part = self._part(call)
+        thread = part.sources[ExecutorId(call.source, call.instance)]
+        if isinstance(thread.mailbox, Mailbox):
+            thread.mailbox.end()
+        else:
+            thread.mailbox.close()
+        while thread.spool is not None and not await self.node.in_thread(thread.spool.wait_durable, SEND_SECONDS):
+            if part.ended or thread.spool.stopped:
+                raise UnknownJob(f"job {call.job!r} has ended on worker {self.node.worker.address}")
 
 
 def _state(home: ExecutorThreads, key: tuple[Any, ...] | None, first: int | None) -> tuple[Payload, ...]:

@@ -161,7 +161,7 @@ class JobPart:
                     self._clock(identity, operator.source),
                     self.threads,
                     self.exchange,
-                    self._node.read_queue,
+                    self._node.queue_reader,
                     self._node.client,
                     self._instance_ended,
                     self._reached,
@@ -181,7 +181,8 @@ class JobPart:
 
     def _mailbox(self, identity: ExecutorId, source: Source) -> Mailbox | EpochBuffer:
         if not source.epochs:
-            return Mailbox()
+            spool = None if self.checkpoints is None else self.checkpoints.spool(identity, source)
+            return Mailbox(spool=spool)
         node, directory = self._node, self._node.spill_directory
         return EpochBuffer(source.staging_bytes, directory, node.ask, self.spec.generation_id, identity, node.in_thread)
 

@@ -9,13 +9,12 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import cloudpickle
-import pyarrow as pa
 from distributed.comm.core import CommClosedError
 from distributed.core import Status
 
@@ -29,7 +28,7 @@ from dask_elastic.runtime.protocol.reports import Report, report_seconds
 from dask_elastic.runtime.transport.channels import Channels
 from dask_elastic.runtime.transport.dispatch import Dispatch
 from dask_elastic.runtime.transport.peer import Peer, address_of
-from dask_elastic.runtime.transport.queue_reader import batches_of
+from dask_elastic.runtime.transport.queue_reader import QueueReader
 from dask_elastic.runtime.transport.switching import INTERVAL
 from dask_elastic.runtime.worker.allocator import keep_pages
 from dask_elastic.runtime.worker.handlers import Handlers
@@ -152,14 +151,14 @@ class NodeRuntime:
         """Call the scheduler from a thread; raises the error that it answers with."""
         return asyncio.run_coroutine_threadsafe(self.call_scheduler(call), self.worker.loop.asyncio_loop).result()
 
-    def read_queue(self, name: str, stopping: Callable[[], bool]) -> Iterator[pa.RecordBatch]:
-        """Read an output queue of some job, in a thread."""
+    def queue_reader(self, name: str, stopping: Callable[[], bool]) -> QueueReader:
+        """Return a reader of an output queue of some job, for a thread."""
 
         def fetch(address: str, call: HeldRows) -> Payload:
             fetching = _called(self.worker.rpc(address), call)
             return asyncio.run_coroutine_threadsafe(fetching, self.worker.loop.asyncio_loop).result()
 
-        return batches_of(name, self.ask, fetch, stopping)
+        return QueueReader(name, self.ask, fetch, stopping)
 
     def client(self) -> Client:
         """Connect a client to the cluster, in a thread.

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-import pyarrow as pa
-
 from dask_elastic.runtime.protocol.calls import B, Call
 from dask_elastic.runtime.transport.peer import Peer
+from dask_elastic.runtime.transport.queue_reader import QueueReader
 from dask_elastic.runtime.worker.memory import Memory
 from dask_elastic.runtime.worker.task_ends import TaskEnds
 
@@ -52,8 +51,8 @@ class NodeServices(Protocol):
         """Run something that may block away from the event loop."""
         ...
 
-    def read_queue(self, name: str, stopping: Callable[[], bool]) -> Iterator[pa.RecordBatch]:
-        """Read an output queue of some job, in a thread."""
+    def queue_reader(self, name: str, stopping: Callable[[], bool]) -> QueueReader:
+        """Return a reader of an output queue of some job, for a thread."""
         ...
 
     def client(self) -> Client:

@@ -13,17 +13,20 @@ from dask_elastic.checkpoint.folder import CheckpointFolder
 from dask_elastic.checkpoint.manifest import Manifest
 from dask_elastic.checkpoint.pickled import Pickled
 from dask_elastic.checkpoint.restore import restore_executor
+from dask_elastic.checkpoint.spool.log import SpoolLog, path_of
 from dask_elastic.checkpoint.state_file import StateHeader
 from dask_elastic.executor.primary_state import PrimaryState
 from dask_elastic.runtime.protocol.calls import Ask
 from dask_elastic.runtime.protocol.checkpoint_parts import SourcePosition
 from dask_elastic.runtime.protocol.job_spec import CheckpointPlan, JobSpec
 from dask_elastic.runtime.transport.credit import Aborted
+from dask_elastic.runtime.worker.buffers.spool import Spool
 from dask_elastic.runtime.worker.checkpoint_keeper import CheckpointKeeper, Recovered
 from dask_elastic.runtime.worker.executor_threads import ExecutorThreads
 from dask_elastic.runtime.worker.job_threads import JobThreads
 from dask_elastic.runtime.worker.sink_thread import CheckpointEvent, SinkThread
 from dask_elastic.runtime.worker.source_thread import SourceThread
+from dask_elastic.topology.source import Source
 from dask_elastic.vocab.identity import ExecutorId
 
 logger = logging.getLogger("dask_elastic.checkpoint")
@@ -99,7 +102,10 @@ class PartCheckpoints:
             sink.tell(CheckpointEvent.ABANDONED, number)
 
     def commit(self, number: int) -> None:
-        """Have the sinks commit what they have prepared for a checkpoint, which is complete."""
+        """Have the sinks commit what they have prepared for a checkpoint, which is complete, and sources forget."""
+        for source in self._here.sources.values():
+            if source.spool is not None:
+                source.spool.complete(number)
         for sink in self._here.sinks.values():
             sink.tell(CheckpointEvent.COMPLETE, number)
 
@@ -154,6 +160,21 @@ class PartCheckpoints:
         position = pickled.load(f"the position of source {source.component!r}")
         assert isinstance(position, SourcePosition), f"{position!r} is no position of a source"
         return position
+
+    def spool(self, identity: ExecutorId, source: Source) -> Spool | None:
+        """Open the spool of an instance of a source; None if the source needs none.
+
+        Raises
+        ------
+        CheckpointError
+            If it is damaged, or cannot be read.
+        """
+        if not source.spooled:
+            return None
+        offset = self.position(identity).offset
+        path = path_of(self._spec.run, identity.component, identity.index)
+        log = SpoolLog(self._folder, path, self._spec.generation)
+        return Spool(log, offset if isinstance(offset, int) else 0, self._spec.options.checkpoint_keep)
 
     def recovered(self, sink: ExecutorId) -> Recovered | None:
         """Return what the checkpoint holds for an instance of a sink; None in a job that was not restarted.

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import TYPE_CHECKING, Any
+from collections import deque
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dask_elastic.runtime.protocol.remote_errors import dump_error
 from dask_elastic.runtime.transport.duplex import Duplex
 from dask_elastic.runtime.transport.lanes import is_plain
 from dask_elastic.runtime.transport.push_protocol import ACKNOWLEDGED, OPERATION, cost_of
 from dask_elastic.runtime.transport.wire import Buffers, Decoder, Header
-from dask_elastic.runtime.worker.buffers.mailbox import Mailbox
+from dask_elastic.runtime.worker.buffers.mailbox import Mailbox, SentBatch
+from dask_elastic.runtime.worker.buffers.spool import Spool
 from dask_elastic.runtime.worker.hosting_node import HostingNode
 from dask_elastic.runtime.worker.job_part import JobPart
 from dask_elastic.vocab.errors import JobEnded, ProtocolError, SourceError, UnknownJob, UnknownOperator
@@ -60,6 +62,19 @@ class PushServer:
             inlet.close()
 
 
+class Count(NamedTuple):
+    """Batches and bytes of a connection so far.
+
+    Parameters
+    ----------
+    batches, bytes : int
+        How many.
+    """
+
+    batches: int
+    bytes: int
+
+
 class Inlet:
     """One connection of a client to the mailbox of one source.
 
@@ -76,7 +91,7 @@ class Inlet:
     -----
     While the mailbox is full, the thread that reads the connection waits: the client is not told that its rows were
     taken, and stops when its window is used up. Rows that arrive after the end of the source are dropped; ``ended``
-    says how many batches were taken before.
+    says how many batches were taken before. If the source makes rows durable, they count as taken once they are.
     """
 
     def __init__(self, node: HostingNode, comm: Comm, plain: bool):
@@ -84,8 +99,16 @@ class Inlet:
         self._job_part: JobPart | None = None
         self._mailbox: Mailbox | None = None
         self._decoder = Decoder()
-        self._batches = 0
-        self._bytes = self._reported = 0
+        self._spool: Spool | None = None
+        self._sender = ""
+        # Batches and bytes in the mailbox, and those of them that count as taken.
+        self._batches = self._bytes = 0
+        self._taken = Count(0, 0)
+        self._reported = 0
+        self._asked: int | None = None
+        # What will count as taken when the spool has made an entry durable.
+        self._waiting: deque[tuple[int, Count]] = deque()
+        self._counting = threading.Lock()
         self._lock = threading.Lock()
         self._taking = False
         self._source_ended = False
@@ -105,18 +128,18 @@ class Inlet:
 
     def _handle_one(self, header: Header, parts: Buffers) -> None:
         match header:
-            case ["rows", int(number), float() | None as due]:
-                self._take(number, due, parts)
+            case ["rows", int(number), float() | None as due, int(sequence)]:
+                self._take(number, due, sequence, parts)
             case ["ask"]:
-                self._report()
+                self._ask()
             case ["schema"] if len(parts) == 1:
                 self._decoder.learn(bytes(parts[0]))
-            case ["begin", str(job), int(generation), str(source), int(instance)]:
-                self._begin(job, generation, ExecutorId(source, instance))
+            case ["begin", str(job), int(generation), str(source), int(instance), str(sender)]:
+                self._begin(job, generation, ExecutorId(source, instance), sender)
             case _:
                 raise ProtocolError(f"a client that pushes rows sent {header!r:.200}: use one version of dask_elastic")
 
-    def _begin(self, job: str, generation: int, source: ExecutorId) -> None:
+    def _begin(self, job: str, generation: int, source: ExecutorId, sender: str) -> None:
         job_part = self._node.job_parts.get(job)
         address = self._node.address
         if job_part is None or job_part.spec.generation != generation:
@@ -130,11 +153,19 @@ class Inlet:
             raise SourceError("this source takes epochs of Spark only: job.send has no place in them")
         if thread.mailbox.closed:
             raise SourceError(f"source {source.component!r} of job {job!r} has ended: it takes no more rows")
-        self._job_part, self._mailbox = job_part, thread.mailbox
-        self.duplex.send((["begun"], []))
+        self._job_part, self._mailbox, self._sender = job_part, thread.mailbox, sender
+        self._spool = thread.mailbox.spool
+        last = 0
+        if self._spool is not None:
+            last = self._spool.last_of(sender)
+            while not self._spool.wait_durable(OFFER_SECONDS):
+                if job_part.ended or self._spool.stopped:
+                    raise JobEnded(f"job {job!r} has ended before rows of this client were durable")
+            self._spool.watch(self._note_durable)
+        self.duplex.send((["begun", last], []))
         self._mailbox.watch(self._note_end)
 
-    def _take(self, number: int, due: float | None, parts: Buffers) -> None:
+    def _take(self, number: int, due: float | None, sequence: int, parts: Buffers) -> None:
         mailbox = self._mailbox
         if mailbox is None:
             raise ProtocolError("a client sent rows before it said for which source")
@@ -147,10 +178,10 @@ class Inlet:
         if not self._taking:
             return
         try:
-            while not mailbox.offer(rows, OFFER_SECONDS, due):
+            sent = SentBatch(self._sender, sequence)
+            while not mailbox.offer(rows, OFFER_SECONDS, due, sent):
                 logger.debug("a client waits: the mailbox of its source has been full for %g s", OFFER_SECONDS)
-            self._batches += 1
-            self._bytes += cost_of(parts)
+            self._count(cost_of(parts))
         except SourceError as error:
             logger.debug("%s", error)
         finally:
@@ -159,12 +190,45 @@ class Inlet:
                 ended = self._source_ended
         if ended:
             self._say_ended()
-        elif self._bytes - self._reported >= ACKNOWLEDGED:
-            self._report()
+        else:
+            self._report_if_due()
 
-    def _report(self) -> None:
-        self._reported = self._bytes
-        self.duplex.send((["taken", self._batches, self._bytes], []))
+    def _count(self, cost: int) -> None:
+        """Count a batch that is in the mailbox, and was therefore accepted by the spool."""
+        self._batches += 1
+        self._bytes += cost
+        count = Count(self._batches, self._bytes)
+        spool = self._spool
+        with self._counting:
+            # The newest entry may be one of another client: this one is durable before it.
+            if spool is None or spool.durable >= (newest := spool.newest):
+                self._taken = count
+            else:
+                self._waiting.append((newest, count))
+
+    def _note_durable(self, number: int) -> None:
+        """Count what is durable now, in the thread of the spool."""
+        with self._counting:
+            while self._waiting and self._waiting[0][0] <= number:
+                self._taken = max(self._taken, self._waiting.popleft()[1])
+        self._report_if_due()
+
+    def _ask(self) -> None:
+        """Answer when all that came before is taken."""
+        with self._counting:
+            self._asked = self._batches
+        self._report_if_due()
+
+    def _report_if_due(self) -> None:
+        with self._counting:
+            answers = self._asked is not None and self._taken.batches >= self._asked
+            if not answers and self._taken.bytes - self._reported < ACKNOWLEDGED:
+                return
+            if answers:
+                self._asked = None
+            self._reported = self._taken.bytes
+            taken = self._taken
+        self.duplex.send((["taken", *taken], []))
 
     def _note_end(self) -> None:
         """Tell the client that the source has ended; called by the thread that ends it."""
@@ -185,9 +249,11 @@ class Inlet:
             self._refusing = True
         parts = [] if error is None else [dump_error(error)]
         # The client closes the connection: closing it here could drop what the client has not read yet.
-        self.duplex.send((["ended", self._batches], parts))
+        self.duplex.send((["ended", self._taken.batches], parts))
         # A client may stay connected for long; it must not keep the state of an ended job.
-        self._job_part = self._mailbox = None
+        if self._spool is not None:
+            self._spool.unwatch(self._note_durable)
+        self._job_part = self._mailbox = self._spool = None
 
     def _unsent(self, error: BaseException) -> None:
         logger.debug("a client does not read its connection: %r", error)
@@ -197,4 +263,6 @@ class Inlet:
         mailbox = self._mailbox
         if mailbox is not None:
             mailbox.unwatch(self._note_end)
+        if (spool := self._spool) is not None:
+            spool.unwatch(self._note_durable)
         self.duplex.close()

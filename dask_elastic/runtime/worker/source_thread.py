@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,9 +16,11 @@ from dask_elastic.executor.emitter import Emitter
 from dask_elastic.meters import BriefWork, CounterRate, PhaseTime, Rate
 from dask_elastic.runtime.protocol.checkpoint_parts import SourcePosition
 from dask_elastic.runtime.transport.credit import Aborted
+from dask_elastic.runtime.transport.queue_reader import QueueReader
 from dask_elastic.runtime.worker.buffers.epoch_buffer import EpochBuffer
 from dask_elastic.runtime.worker.buffers.mailbox import Mailbox
 from dask_elastic.runtime.worker.buffers.read_ahead import JOINED_ROWS, ReadAhead
+from dask_elastic.runtime.worker.buffers.spooled_queue import spooled_rows
 from dask_elastic.runtime.worker.exchange import Exchange
 from dask_elastic.runtime.worker.job_threads import JobThreads
 from dask_elastic.runtime.worker.read_positions import ReadPositions, without_first
@@ -70,8 +73,8 @@ class SourceThread:
         Runs the threads.
     exchange : Exchange
         Carries batches and watermarks.
-    read_queue : callable
-        ``read_queue(name, stopping)`` reads an output queue of some job.
+    queue_reader : callable
+        ``queue_reader(name, stopping)`` returns a reader of an output queue of some job.
     client : callable
         ``client()`` connects a client to the cluster.
     finished : callable
@@ -93,7 +96,7 @@ class SourceThread:
         clock: SourceClock | None,
         threads: JobThreads,
         exchange: Exchange,
-        read_queue: Callable[[str, Callable[[], bool]], Iterator[pa.RecordBatch]],
+        queue_reader: Callable[[str, Callable[[], bool]], QueueReader],
         client: Callable[[], Client],
         finished: Callable[[ExecutorId], None],
         reached: Callable[[int, ExecutorId, SourcePosition], None] | None,
@@ -105,10 +108,11 @@ class SourceThread:
         self.emitter = emitter
         self.rows = 0
         self.mailbox = mailbox
+        self.spool = mailbox.spool if isinstance(mailbox, Mailbox) else None
         self.clock = clock
         self.threads = threads
         self.exchange = exchange
-        self._read_queue = read_queue
+        self._queue_reader = queue_reader
         self._client = client
         self._finished = finished
         self._reached = reached
@@ -138,8 +142,11 @@ class SourceThread:
         """Start reading."""
         self._recent.per_second(0, time.monotonic())
         if self._start.ended:
+            self.mailbox.close()
             self._end()
             return
+        if self.spool is not None:
+            self.spool.start(self.threads, f"{self.identity}-spool")
         if self.source.blocks:
             self.threads.start(f"{self.identity}-reader", self._run_reader)
         self.threads.start(str(self.identity), self._run)
@@ -182,11 +189,18 @@ class SourceThread:
 
     def _last_position(self) -> SourcePosition:
         """Return the position at the end; an instance that was stopped has not read everything."""
-        return self._position() if self._stop.is_set() else SourcePosition(ended=True)
+        stopped = self._stop.is_set() if self.spool is None else not self.spool.ended
+        return self._position() if stopped else SourcePosition(ended=True)
 
     def _note_reached(self, checkpoint: int, position: SourcePosition) -> None:
         assert self._reached is not None, "checkpoints begin in jobs that take them"
-        self._reached(checkpoint, self.identity, position)
+        reached = functools.partial(self._reached, checkpoint, self.identity, position)
+        if self.spool is None:
+            reached()
+            return
+        self.spool.reached(checkpoint, position.offset if isinstance(position.offset, int) else 0)
+        # A restart could not read the rows before the barrier otherwise.
+        self.spool.when_durable(reached)
 
     def _end(self) -> None:
         """Tell the next receivers that the last row is delivered; a barrier behind it is not needed."""
@@ -391,8 +405,9 @@ class SourceThread:
             offset=self._start.offset,
             mailbox=iter(self.mailbox) if self.source.pushed else None,
             stopping=self._stop.is_set,
-            queue=lambda name: self.threads.user_calls.awaited(self._read_queue(name, self._stop.is_set)),
+            queue=lambda name: self.threads.user_calls.awaited(self._queue(name)),
             client=self._client,
+            position=None if (spool := self.spool) is None else lambda: spool.offset,
         )
         try:
             read = self._watched(iter(self.source.read(context)))
@@ -405,6 +420,10 @@ class SourceThread:
         except Exception as error:
             name = self.identity.component
             raise SourceError(f"source {name!r} could not be read: {type(error).__name__}: {error}") from error
+
+    def _queue(self, name: str) -> Iterator[pa.RecordBatch]:
+        reader = self._queue_reader(name, self._stop.is_set)
+        return reader.batches() if self.spool is None else spooled_rows(reader, self.spool)
 
     def _watched(self, batches: Iterator[Any]) -> Iterator[Any]:
         """Yield what a source reads, and note how long each read takes, unless it waits for rows of ours."""

@@ -11,7 +11,7 @@ from pathlib import Path
 import dask
 import pyarrow.dataset as ds
 import pytest
-from counting_jobs import NUMBERS, RUN, SCHEMA, counting, counting_rows
+from counting_jobs import NUMBERS, RUN, counting, counting_rows
 from distributed import Client
 
 import dask_elastic as de
@@ -176,9 +176,19 @@ def test_job_that_loses_its_workers_again_and_again_fails_clearly(small_cluster,
             job.wait(60, progress=False)
 
 
+class Once(de.Source):
+    """A source that cannot rewind."""
+
+    replayable = False
+
+    def read(self, context):
+        """Yield the rows, which could not be read again."""
+        yield NUMBERS.to_batches()[0], None
+
+
 def test_what_cannot_take_checkpoints_is_refused_at_submit(client, tmp_path):
     with pytest.raises(errors.SubmitError, match=r"source 'rows'.*cannot rewind"):
-        de.submit(counting(de.sources.Push(SCHEMA)), client, checkpoint=tmp_path)
+        de.submit(counting(Once()), client, checkpoint=tmp_path)
     (tmp_path / "file").write_text("not a folder")
     with pytest.raises(errors.CheckpointError, match="cannot write"):
         de.submit(counting_rows(NUMBERS), client, checkpoint=tmp_path / "file" / "folder")

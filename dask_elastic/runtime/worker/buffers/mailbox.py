@@ -11,6 +11,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from dask_elastic.runtime.worker.buffers.read_ahead import JOINED_ROWS
+from dask_elastic.runtime.worker.buffers.spool import Spool
 from dask_elastic.vocab.errors import SourceError
 
 MAILBOX_BYTES = 32 * 2**20
@@ -25,6 +26,25 @@ class _Letter(NamedTuple):
     due: float | None
     arrived: float
     nbytes: int
+    number: int = 0
+
+
+class SentBatch(NamedTuple):
+    """By what a batch is recognised that is sent again.
+
+    Parameters
+    ----------
+    sender : str
+        Who sends it; empty if it is not sent again.
+    sequence : int
+        The sender's number for it.
+    """
+
+    sender: str = ""
+    sequence: int = 0
+
+
+_UNNAMED = SentBatch()
 
 
 class Mailbox:
@@ -34,6 +54,8 @@ class Mailbox:
     ----------
     limit : int
         Bytes that may wait, and one batch more.
+    spool : Spool, optional
+        Makes the batches durable; what it has of earlier generations is read first.
 
     Attributes
     ----------
@@ -43,18 +65,21 @@ class Mailbox:
         When the oldest of the rows read last arrived here, in seconds since the epoch.
     """
 
-    def __init__(self, limit: int = MAILBOX_BYTES):
+    def __init__(self, limit: int = MAILBOX_BYTES, spool: Spool | None = None):
         self.limit = limit
+        self.spool = spool
         self.due: float | None = None
         self.arrived = 0.0
         self._letters: deque[_Letter] = deque()
         self._bytes = 0
-        self._closed = False
+        self._closed = spool is not None and spool.ended
         self._changed = threading.Condition(threading.Lock())
         self._watchers: list[Callable[[], None]] = []
 
-    def offer(self, rows: pa.RecordBatch, timeout: float, due: float | None = None) -> bool:
+    def offer(self, rows: pa.RecordBatch, timeout: float, due: float | None = None, sent: SentBatch = _UNNAMED) -> bool:
         """Add a batch, waiting up to `timeout` seconds for room; returns whether there was room.
+
+        A batch that was added before, as far as the spool knows, is not added again.
 
         Parameters
         ----------
@@ -64,6 +89,8 @@ class Mailbox:
             Seconds.
         due : float, optional
             When the rows were due, in seconds since the epoch.
+        sent : SentBatch, optional
+            Sender and number.
 
         Raises
         ------
@@ -78,6 +105,11 @@ class Mailbox:
                     return False
             if self._closed:
                 raise SourceError("the source has ended: it takes no more rows")
+            if self.spool is not None:
+                number = self.spool.admit(*sent, rows, due, letter.arrived)
+                if number is None:
+                    return True
+                letter = letter._replace(number=number)
             self._letters.append(letter)
             self._bytes += letter.nbytes
             self._changed.notify_all()
@@ -97,8 +129,19 @@ class Mailbox:
         for note_end in watchers:
             note_end()
 
+    def end(self) -> None:
+        """End the source behind the batches in the mailbox, also after a restart."""
+        with self._changed:
+            # Nothing is added behind the mark.
+            self._closed = True
+            if self.spool is not None and not self.spool.ended:
+                self.spool.admit("", 0, None, None, time.time())
+        self.close()
+
     def abort(self) -> None:
         """Close the mailbox, because the job has ended."""
+        if self.spool is not None:
+            self.spool.abort()
         self.close()
 
     def watch(self, note_end: Callable[[], None]) -> None:
@@ -116,6 +159,9 @@ class Mailbox:
                 self._watchers.remove(note_end)
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
+        for entry in () if self.spool is None else self.spool.replayed():
+            self.arrived, self.due = entry.arrived, entry.due
+            yield entry.rows
         while True:
             with self._changed:
                 while not (self._letters or self._closed):
@@ -125,6 +171,8 @@ class Mailbox:
                 taken = self._take()
                 self._changed.notify_all()
             first = taken[0]
+            if self.spool is not None:
+                self.spool.offset = taken[-1].number
             self.arrived = first.arrived
             self.due = first.due if first.due is None else min(letter.due or 0.0 for letter in taken)
             yield first.rows if len(taken) == 1 else pa.concat_batches([letter.rows for letter in taken])

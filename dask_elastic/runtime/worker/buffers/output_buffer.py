@@ -16,6 +16,9 @@ from dask_elastic.vocab.errors import SinkError
 
 OFFER_SECONDS = 0.5
 
+COPIED_BYTES = 64 << 10
+"""A batch up to this size lies on the Dask queue itself, in the memory of the scheduler."""
+
 
 class OutputBuffer:
     """Holds rows until a reader has taken them; a queue's limit bounds their number.
@@ -39,18 +42,30 @@ class OutputBuffer:
         self._ended = ended
         # The queue and the rows of each item.
         self._held: dict[int, tuple[str, pa.Buffer]] = {}
+        self._whole: dict[str, bool] = {}
         self._numbers = itertools.count()
         self._lock = threading.Condition()
 
-    def open(self, queue: str, limit: int) -> None:
+    def open(self, queue: str, limit: int, by_get: bool = False) -> None:
         """Tell the scheduler that this job writes a queue.
+
+        Parameters
+        ----------
+        queue : str
+            Name of the queue.
+        limit : int
+            How many items may wait in it.
+        by_get : bool
+            Whether any client takes an item by getting it from the Dask queue: it then gets the rows themselves.
 
         Raises
         ------
         SinkError
             If another running job writes it.
         """
-        self._ask(OpenQueue(*self._generation_id, queue, limit))
+        with self._lock:
+            self._whole[queue] = by_get
+        self._ask(OpenQueue(*self._generation_id, queue, limit, by_get))
 
     def put(self, queue: str, limit: int, rows: pa.RecordBatch) -> None:
         """Hold rows and offer them to the queue; blocks while the queue is full.
@@ -63,10 +78,14 @@ class OutputBuffer:
         out = pa.BufferOutputStream()
         with pa.ipc.new_stream(out, rows.schema) as writer:
             writer.write_batch(rows)
+        held = out.getvalue()
         with self._lock:
             item = next(self._numbers)
-            self._held[item] = (queue, out.getvalue())
-        offer = OfferRows(*self._generation_id, queue, limit, self._address, item, OFFER_SECONDS)
+            self._held[item] = (queue, held)
+            is_copied = held.size <= COPIED_BYTES or self._whole.get(queue, False)
+        copy = held.to_pybytes() if is_copied else None
+        place = (queue, limit, self._address, item)
+        offer = OfferRows(*self._generation_id, *place, OFFER_SECONDS, rows.num_rows, held.size, copy)
         while not self._ended():
             if self._ask(offer):
                 return

@@ -18,7 +18,7 @@ from dask_elastic.runtime.worker.buffers.output_buffer import OutputBuffer
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.one_of(st.just("add"), st.integers(0, 30)), max_size=40))
 def test_output_queue_keeps_items_until_acknowledged_and_removes_them_once(steps):
-    ledger = OutputQueue(JobGeneration("job", 1), limit=4)
+    ledger = OutputQueue(JobGeneration("job", 1), "run", limit=4)
     model: list[tuple[int, str, int]] = []
     removed: list[int] = []
     count = 0

@@ -1,0 +1,1 @@
+"""The log of rows that a source has accepted and cannot read again."""

@@ -1,0 +1,286 @@
+"""The spool of one instance of a source: an append-only log in the folder of the job's checkpoints."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from urllib.parse import quote
+
+from dask_elastic.checkpoint.file_ref import Contents
+from dask_elastic.checkpoint.folder import CheckpointFolder
+from dask_elastic.checkpoint.generations import newest_generation
+from dask_elastic.checkpoint.local_appender import LocalAppender
+from dask_elastic.checkpoint.spool.entry import Entry, EntryEncoder
+from dask_elastic.checkpoint.spool.frames import synced_frame
+from dask_elastic.checkpoint.spool.segment import Segment, SegmentName, header
+from dask_elastic.checkpoint.spool.sender_table import SenderTable
+from dask_elastic.vocab.errors import CheckpointCorrupt, CheckpointError
+
+logger = logging.getLogger("dask_elastic.checkpoint")
+
+SEGMENT_BYTES = 16 << 20
+"""Bytes after which the next segment begins; whole segments are deleted, and read again after a restart."""
+
+
+class GenerationEnded(CheckpointError):
+    """A later generation of the job has taken over, so what this one appended may never be read."""
+
+
+class SpoolLog:
+    """The log of one instance of a source; one thread appends.
+
+    Each generation of the job writes segments of its own. A later generation reserves its number before it reads the
+    log, and an append succeeds only if no later number was reserved when it was complete. So what was appended
+    successfully is read by the next generation, and what a lost worker still appends is not: the segments of the next
+    generation replace it.
+
+    Parameters
+    ----------
+    folder : CheckpointFolder
+        The folder of the job's checkpoints.
+    path : str
+        The folder of the log there, see `path_of`.
+    generation : int
+        The generation of the job, which was reserved before.
+    segment_bytes : int, optional
+        The size from which on a new segment begins.
+
+    Attributes
+    ----------
+    first, last : int
+        The numbers of the oldest and the newest entry; entries are numbered from 1.
+    senders : SenderTable
+        The senders of all entries.
+    ended : bool
+        Whether the newest entry is the end of the input.
+
+    Raises
+    ------
+    CheckpointCorrupt
+        If entries are damaged or missing.
+    CheckpointError
+        If the storage fails.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> folder = CheckpointFolder("memory://spool-log")
+    >>> log = SpoolLog(folder, path_of("run", "rows", 0), generation=1)
+    >>> log.append([Entry(1, "sender", 1, pa.record_batch({"n": [7]}))])
+    >>> again = SpoolLog(folder, path_of("run", "rows", 0), generation=2)
+    >>> again.last, again.senders.last("sender"), [entry.rows["n"].to_pylist() for entry in again.entries(after=0)]
+    (1, 1, [[7]])
+    """
+
+    def __init__(self, folder: CheckpointFolder, path: str, generation: int, segment_bytes: int = SEGMENT_BYTES):
+        self._folder = folder
+        self._path = path
+        self._generation = generation
+        self._segment_bytes = segment_bytes
+        names = (SegmentName.of(file) for file in folder.sizes(path))
+        self._segments = sorted(name for name in names if name is not None and name.generation < generation)
+        self._attempt = 0
+        self._appender: LocalAppender | None = None
+        self._encoder = EntryEncoder()
+        self._size = 0
+        self.first = self._segments[0].first if self._segments else 1
+        self.last, self.senders, self.ended = 0, SenderTable(), False
+        self._scan()
+        # What is read again are the entries of earlier generations.
+        self._earlier = tuple(self._segments), self.last
+
+    # reading
+
+    def _scan(self) -> None:
+        """Read the newest segments until one has a header, for the number of the last entry and the senders."""
+        senders: SenderTable | None = None
+        newest = len(self._segments)
+        while senders is None and newest:
+            newest -= 1
+            name = self._segments[newest]
+            senders = self._read(name).senders
+            self.last = name.first - 1
+        self.senders = senders or SenderTable()
+        for entry in self._entries_of(tuple(self._segments[newest:]), None):
+            self.senders.admit(entry.sender, entry.sequence)
+            self.last, self.ended = entry.number, entry.rows is None
+
+    def entries(self, after: int) -> Iterator[Entry]:
+        """Yield the entries of earlier generations behind a number; segments are read one by one.
+
+        Parameters
+        ----------
+        after : int
+            The number of the last entry to leave out.
+
+        Yields
+        ------
+        Entry
+            In order, without a gap.
+
+        Raises
+        ------
+        CheckpointCorrupt
+            If entries are damaged or missing.
+        """
+        segments, last = self._earlier
+        if after > last or (after + 1 < self.first and last):
+            has = f"entries {self.first:,} to {last:,}" if last else "no entries"
+            raise CheckpointCorrupt(self._folder.where(self._path), f"the entries behind {after:,}", has)
+        begins = [name.first for name in segments[1:]]
+        begin = max((index + 1 for index, first in enumerate(begins) if first <= after + 1), default=0)
+        for entry in self._entries_of(segments[begin:], last):
+            if entry.number > after:
+                yield entry
+
+    def _entries_of(self, segments: Sequence[SegmentName], last: int | None) -> Iterator[Entry]:
+        """Yield the entries of some segments; each replaces those of the ones before it from its first on."""
+        following = segments[0].first if segments else 0
+        for index, name in enumerate(segments):
+            end = min((later.first - 1 for later in segments[index + 1 :]), default=last)
+            if end is not None and end < name.first:
+                continue
+            segment = self._read(name)
+            for entry in segment.entries():
+                if end is not None and entry.number > end:
+                    break
+                if entry.number != following:
+                    raise self._gap(name, following, f"entry {entry.number:,}")
+                yield entry
+                following += 1
+            if end is not None and following <= end:
+                raise self._gap(name, following, f"{segment.torn:,} torn bytes")
+            if end is None and segment.torn:
+                logger.warning(
+                    "%s: %d bytes at the end were never completely written, and are left out",
+                    self._where(name), segment.torn,
+                )  # fmt: skip
+
+    def _read(self, name: SegmentName) -> Segment:
+        try:
+            contents = self._folder.read_unchecked(f"{self._path}/{name}")
+        except FileNotFoundError:
+            raise CheckpointCorrupt(self._where(name), "a segment of a spool", "no such file") from None
+        return Segment(self._where(name), contents)
+
+    def _gap(self, name: SegmentName, expected: int, found: str) -> CheckpointCorrupt:
+        return CheckpointCorrupt(self._where(name), f"entry {expected:,}", found)
+
+    def _where(self, name: SegmentName) -> str:
+        return self._folder.where(f"{self._path}/{name}")
+
+    # writing
+
+    def append(self, entries: Sequence[Entry]) -> None:
+        """Append entries that continue the log; they are on storage when this returns.
+
+        Parameters
+        ----------
+        entries : sequence of Entry
+            At least one. If this raises, the same entries are appended again, with others behind them.
+
+        Raises
+        ------
+        GenerationEnded
+            If a later generation of the job has taken over.
+        CheckpointError
+            If the storage fails.
+        """
+        assert entries[0].number == self.last + 1, f"entry {entries[0].number} does not follow {self.last}"
+        buffers: list[Contents] = []
+        if self._appender is None or self._size >= self._segment_bytes:
+            self._begin(entries[0].number, buffers)
+        for entry in entries:
+            buffers += self._encoder.frames(entry)
+        # Until all has succeeded, the next append begins a new segment, which replaces what this one may have written.
+        appender, self._appender = self._appender, None
+        self._appender = self._written(appender, buffers)
+        for entry in entries:
+            self.senders.admit(entry.sender, entry.sequence)
+        self.last, self.ended = entries[-1].number, entries[-1].rows is None
+
+    def _written(self, appender: LocalAppender | None, buffers: list[Contents]) -> LocalAppender | None:
+        """Write the newest segment, or append to it, and check that the generation has not ended meanwhile."""
+        name = self._segments[-1]
+        size = self._size + _length(buffers)
+        mark = synced_frame(size)
+        if not self._folder.appends:
+            # The file appears complete or not at all.
+            buffers += mark
+        try:
+            appender = self._folder.append(f"{self._path}/{name}", appender, buffers)
+            newest = newest_generation(self._folder)
+            if newest > self._generation:
+                raise GenerationEnded(
+                    f"{self._where(name)}: generation {newest} of the job has taken over from {self._generation}"
+                )
+            if appender is not None:
+                appender.write(mark)
+        except BaseException:
+            if appender is not None:
+                appender.close()
+            raise
+        self._size = size + _length(mark)
+        return appender
+
+    def _begin(self, first: int, buffers: list[Contents]) -> None:
+        if self._appender is not None:
+            self._appender.close()
+            self._appender = None
+        self._attempt += 1
+        name = SegmentName(self._generation, first, self._attempt)
+        self._segments.append(name)
+        self._encoder = EntryEncoder()
+        self._size = 0
+        buffers += header(name, self.senders)
+
+    def delete_through(self, number: int) -> int:
+        """Delete the segments that have no entries behind a number; return how many.
+
+        Parameters
+        ----------
+        number : int
+            The newest entry that is not needed; called only when no restart begins before it.
+        """
+        deleted = 0
+        while len(self._segments) > 1 and self._segments[1].first <= number + 1:
+            self._folder.delete(f"{self._path}/{self._segments[0]}")
+            del self._segments[0]
+            self.first = self._segments[0].first
+            deleted += 1
+        return deleted
+
+    def close(self) -> None:
+        """Close the segment that is open."""
+        if self._appender is not None:
+            self._appender.close()
+            self._appender = None
+
+
+def _length(buffers: Sequence[Contents]) -> int:
+    return sum(memoryview(buffer).nbytes for buffer in buffers)
+
+
+def path_of(run: str, source: str, instance: int) -> str:
+    """Return where the log of an instance of a source is.
+
+    Parameters
+    ----------
+    run : str
+        The identifier of the job's run: a folder may have entries of a run that took no checkpoint.
+    source : str
+        The name of the source, by which a changed topology finds it.
+    instance : int
+        The instance.
+
+    Returns
+    -------
+    str
+        The path within the job's folder.
+
+    Examples
+    --------
+    >>> path_of("5f2c", "orders/eu", 0)
+    'spool/5f2c/orders%2Feu/0'
+    """
+    return f"spool/{run}/{quote(source, safe='')}/{instance}"
