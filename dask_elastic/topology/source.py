@@ -39,6 +39,9 @@ class SourceContext:
     client : callable or None
         `client()` connects a new `distributed.Client` to the job's cluster, which the source closes. None without a
         cluster.
+    epochs : callable or None
+        For a source with `epochs`: `epochs(offset)` iterates over the batches of committed epochs behind an offset,
+        each with the offset after it. None without a cluster.
 
     Examples
     --------
@@ -54,6 +57,7 @@ class SourceContext:
     stopping: Callable[[], bool] = never_stopping
     queue: Callable[[str], Iterator[pa.RecordBatch]] | None = None
     client: Callable[[], Any] | None = None
+    epochs: Callable[[object | None], Iterator[tuple[pa.RecordBatch, object]]] | None = None
 
 
 class Source(ABC):

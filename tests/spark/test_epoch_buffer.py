@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 import pytest
 
-from dask_elastic.runtime.protocol.handoff_calls import CommittedEpoch, NextEpochs, TakeEpochs
+from dask_elastic.runtime.protocol.handoff_calls import CommittedEpoch, EpochsToRead, NextEpochs, TakeEpochs
 from dask_elastic.runtime.protocol.job_spec import JobGeneration
 from dask_elastic.runtime.scheduler.epoch_ledger import EpochLedger
 from dask_elastic.runtime.worker.buffers.epoch_buffer import EpochBuffer
@@ -32,11 +32,12 @@ class Ledger:
     def ask(self, call):
         with self.changed:
             if isinstance(call, TakeEpochs):
-                self.ledger.acknowledge(0, call.through)
+                note = self.ledger.rewind if call.begins else self.ledger.acknowledge
+                note(0, call.through)
                 return None
             assert isinstance(call, NextEpochs)
             self.changed.wait_for(lambda: self.ledger.pending(0, call.after), call.wait)
-            return tuple(CommittedEpoch(r.number, r.parts) for r in self.ledger.pending(0, call.after))
+            return EpochsToRead(tuple(CommittedEpoch(r.number, r.parts) for r in self.ledger.pending(0, call.after)))
 
     def commit(self, part):
         with self.changed:
@@ -75,8 +76,12 @@ async def stage(buffer, epoch, chunks):
     buffer.begin(attempt(epoch), ROWS.schema)
     for _ in range(chunks):
         await buffer.add(attempt(epoch), CHUNK)
-    buffer.finish(attempt(epoch))
-    return StagedPart(attempt(epoch), 0, chunks * ROWS.num_rows, epoch)
+    file = await buffer.finish(attempt(epoch))
+    return StagedPart(attempt(epoch), 0, chunks * ROWS.num_rows, epoch, file)
+
+
+def read(buffer, offset=None):
+    return (batch for batch, _ in buffer.read(offset))
 
 
 def commit(buffer, ledger, part):
@@ -91,7 +96,7 @@ def test_chunks_beyond_memory_are_spilled_and_read_back_in_order(make, tmp_path)
     assert len([*(tmp_path / "spilled").iterdir()]) == 3
     commit(buffer, ledger, part)
     buffer.close()
-    assert [batch.equals(ROWS) for batch in buffer] == [True] * 5
+    assert [batch.equals(ROWS) for batch in read(buffer)] == [True] * 5
     assert (buffer.memory, buffer.spilled, [*(tmp_path / "spilled").iterdir()]) == (0, 0, [])
     assert ledger.ledger.pending(0) == []
 
@@ -105,7 +110,7 @@ def test_writer_blocks_while_committed_rows_fill_the_memory(make, pool):
         await asyncio.sleep(0.05)
         assert not second.done()
         assert buffer.spilled == 0
-        batches = iter(buffer)
+        batches = read(buffer)
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(pool, next, batches)
         await loop.run_in_executor(pool, next, batches)
@@ -127,7 +132,7 @@ def test_uncommitted_rows_are_not_read_and_dropped_by_the_next_commit(make, tmp_
 
     commit(buffer, ledger, asyncio.run(run()))
     buffer.close()
-    assert len(list(buffer)) == 1
+    assert len(list(read(buffer))) == 1
     assert (buffer.memory, buffer.spilled, [*(tmp_path / "spilled").iterdir()]) == (0, 0, [])
 
 
@@ -149,7 +154,7 @@ def test_abort_drops_all_rows_and_unblocks_writers(make, tmp_path):
             await asyncio.wait_for(waiting, SECONDS)
 
     asyncio.run(run())
-    assert list(buffer) == []
+    assert list(read(buffer)) == []
     assert (buffer.memory, buffer.spilled, (tmp_path / "spilled").exists()) == (0, 0, False)
 
 

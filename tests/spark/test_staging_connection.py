@@ -13,7 +13,8 @@ from dask_elastic import sources
 from dask_elastic.runtime.protocol.handoff_calls import StagingPlaces
 from dask_elastic.spark import data_source, staging_connection
 from dask_elastic.spark.data_source import BatchWriter, Staged
-from dask_elastic.spark.staging_connection import WINDOW, stage
+from dask_elastic.spark.staged_partition import stage
+from dask_elastic.spark.staging_connection import WINDOW
 from dask_elastic.spark.target import Target
 from dask_elastic.vocab.epoch import NAMED, AttemptId, StagedPart
 from dask_elastic.vocab.errors import HandoffError, NodeLost, TopologyError
@@ -47,7 +48,7 @@ class SlowWorker:
         await asyncio.sleep(0)
         if not self.unacknowledged:
             assert self.ended
-            return {"staged": True}
+            return {"staged": []}
         if self.taken > self.refuses_after:
             return {"error": staging_connection.pickle.dumps(HandoffError("no more"))}
         self.taken += 1
@@ -118,7 +119,7 @@ def test_abort_of_an_ended_job_does_not_hide_why_the_epoch_failed(monkeypatch):
 
     monkeypatch.setattr(data_source, "call_scheduler", ended)
     part = StagedPart(AttemptId("q", 0, 0, "a"), 0, 1, 1)
-    BatchWriter(Target("tcp://scheduler", "job")).abort([Staged("q", 0, 1, "rows", NAMED, part)])
+    BatchWriter(Target("tcp://scheduler", "job")).abort([Staged("q", 0, 1, "", "rows", NAMED, part)])
 
 
 @pytest.mark.parametrize(

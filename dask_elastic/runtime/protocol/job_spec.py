@@ -118,6 +118,8 @@ class ComponentSummary:
         Epochs that may wait at an instance of a source for Spark; 0 for all others.
     accepts_resets : bool
         Whether such a source accepts queries that skip epochs or repeat their input.
+    spooled : bool
+        Whether its epochs are written to the folder of checkpoints before they are committed.
     sent_schema : bytes or None
         The schema that the source declares for the rows that clients send, as an Arrow IPC message.
     empty_state : bytes or None
@@ -141,6 +143,7 @@ class ComponentSummary:
     pushed: bool = False
     epochs: int = 0
     accepts_resets: bool = False
+    spooled: bool = False
     sent_schema: bytes | None = None
     empty_state: bytes | None = None
     keys: tuple[str, ...] = ()

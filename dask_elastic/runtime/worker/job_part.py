@@ -182,8 +182,7 @@ class JobPart:
     def _mailbox(self, identity: ExecutorId, source: Source) -> Mailbox | EpochBuffer:
         if not source.epochs:
             return Mailbox()
-        node, directory = self._node, self._node.spill_directory
-        return EpochBuffer(source.staging_bytes, directory, node.ask, self.spec.generation_id, identity, node.in_thread)
+        return EpochBuffer.of(self._node, self.spec, identity, source.staging_bytes)
 
     def _clock(self, identity: ExecutorId, source: Source) -> SourceClock | None:
         if source.event_time is None:

@@ -120,6 +120,7 @@ class SourceThread:
         self._checkpointing = threading.Lock()
         self._woken = threading.Event()
         self._stop = threading.Event()
+        self._drained = False
         self._read_ahead = ReadAhead() if clock is None else ReadAhead(until=clock.due)
         self._recent, self._recent_sending = CounterRate(REPORTED_SECONDS), CounterRate(REPORTED_SECONDS)
         self._sending = PhaseTime()
@@ -146,6 +147,7 @@ class SourceThread:
 
     def stop(self) -> None:
         """Stop reading; rows that were read, or accepted from `Job.send`, are processed."""
+        self._drained = True
         if not self.source.pushed:
             # The source ends without waiting for a reader that blocks in user code.
             self._stop.set()
@@ -182,7 +184,7 @@ class SourceThread:
 
     def _last_position(self) -> SourcePosition:
         """Return the position at the end; an instance that was stopped has not read everything."""
-        return self._position() if self._stop.is_set() else SourcePosition(ended=True)
+        return self._position() if self._stop.is_set() or self._drained else SourcePosition(ended=True)
 
     def _note_reached(self, checkpoint: int, position: SourcePosition) -> None:
         assert self._reached is not None, "checkpoints begin in jobs that take them"
@@ -389,10 +391,11 @@ class SourceThread:
             instance=self.identity.index,
             instances=self.instances,
             offset=self._start.offset,
-            mailbox=iter(self.mailbox) if self.source.pushed else None,
+            mailbox=iter(self.mailbox) if self.source.pushed and isinstance(self.mailbox, Mailbox) else None,
             stopping=self._stop.is_set,
             queue=lambda name: self.threads.user_calls.awaited(self._read_queue(name, self._stop.is_set)),
             client=self._client,
+            epochs=self.mailbox.read if isinstance(self.mailbox, EpochBuffer) else None,
         )
         try:
             read = self._watched(iter(self.source.read(context)))
