@@ -109,14 +109,14 @@ class _Partition:
 
     def staged(self) -> StagedPart:
         """Return the staged attempt when all rows have been sent."""
-        instance, file = self._instance, None
+        file = None
         while self._sender is not None:
             try:
                 file = self._sender.end()
                 self._sender = None
             except RETRIED as error:
                 self._send_again(error)
-        return StagedPart(self._attempt, instance, self._digest.rows, self._digest.value, file)
+        return StagedPart(self._attempt, self._instance, self._digest.rows, self._digest.value, file)
 
     def close(self) -> None:
         """Close the connection, which makes the worker drop an attempt that is not complete."""

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 import pytest
 
+from dask_elastic.checkpoint.epoch_spool import EpochSpool
+from dask_elastic.checkpoint.folder import CheckpointFolder
+from dask_elastic.checkpoint.local_files import LocalFiles
 from dask_elastic.runtime.protocol.handoff_calls import CommittedEpoch, EpochsToRead, NextEpochs, TakeEpochs
 from dask_elastic.runtime.protocol.job_spec import JobGeneration
 from dask_elastic.runtime.scheduler.epoch_ledger import EpochLedger
+from dask_elastic.runtime.worker.buffers import spool_writer
 from dask_elastic.runtime.worker.buffers.epoch_buffer import EpochBuffer
 from dask_elastic.vocab.epoch import AttemptId, StagedPart
-from dask_elastic.vocab.errors import HandoffError, SourceError
+from dask_elastic.vocab.errors import CheckpointError, HandoffError, SourceError
 from dask_elastic.vocab.identity import ExecutorId
 
 ROWS = pa.record_batch({"n": pa.array(range(1000), pa.int64())})
@@ -25,8 +31,8 @@ SECONDS = 100
 class Ledger:
     """Answers calls as the scheduler does, from a local ledger."""
 
-    def __init__(self):
-        self.ledger = EpochLedger(1)
+    def __init__(self, durable=False):
+        self.ledger = EpochLedger(1, durable=durable)
         self.changed = threading.Condition()
 
     def ask(self, call):
@@ -55,14 +61,14 @@ def pool():
 def make(tmp_path, pool):
     """Return a function that makes a buffer with memory for some chunks, and its ledger."""
 
-    def made(chunks):
-        ledger = Ledger()
+    def made(chunks, spool=None, ledger=None):
+        ledger = ledger or Ledger()
 
         async def in_thread(function, *arguments):
             return await asyncio.get_running_loop().run_in_executor(pool, function, *arguments)
 
         part, source = JobGeneration("job", 1), ExecutorId("rows", 0)
-        made = EpochBuffer(chunks * CHUNK.nbytes, tmp_path / "spilled", ledger.ask, part, source, in_thread)
+        made = EpochBuffer(chunks * CHUNK.nbytes, tmp_path / "spilled", ledger.ask, part, source, in_thread, spool)
         return made, ledger
 
     return made
@@ -162,3 +168,107 @@ def test_send_to_spark_source_is_refused(make):
     buffer, _ = make(1)
     with pytest.raises(SourceError, match=r"job\.send has no place"):
         buffer.offer(ROWS, 0.0)
+
+
+@pytest.fixture
+def spool(tmp_path):
+    return EpochSpool(CheckpointFolder(tmp_path / "checkpoints"), "rows")
+
+
+def spooled(tmp_path):
+    """The names of the files of rows that are complete."""
+    return sorted(path.name for path in (tmp_path / "checkpoints").rglob("*.arrows") if path.name[0] != ".")
+
+
+def test_spooled_epochs_are_read_again_from_every_offset(make, spool):
+    buffer, ledger = make(10, spool, Ledger(durable=True))
+    parts = [asyncio.run(stage(buffer, 0, 3))]
+    commit(buffer, ledger, parts[0])
+    parts.append(asyncio.run(stage(buffer, 1, 2)))
+    commit(buffer, ledger, parts[1])
+    buffer.close()
+    first = list(buffer.read(None))
+    assert [offset for _, offset in first] == [(0, 1000), (0, 2000), (1, 0), (1, 1000), (2, 0)]
+    assert (buffer.memory, ledger.ledger.backlog()) == (0, 0)
+    # As if a restarted job continued behind each batch, or in its midst.
+    for number in range(len(first)):
+        offset = None if number == 0 else first[number - 1][1]
+        again, _ = make(10, spool, ledger)
+        again.close()
+        assert [(batch.num_rows, reached) for batch, reached in again.read(offset)] == [
+            (batch.num_rows, reached) for batch, reached in first[number:]
+        ]
+    again, _ = make(10, spool, ledger)
+    again.close()
+    assert [(batch["n"][0].as_py(), batch.num_rows, offset) for batch, offset in again.read((0, 1500))][:2] == [
+        (500, 500, (0, 2000)),
+        (0, 1000, (1, 0)),
+    ]
+
+
+def test_committed_attempt_that_is_not_sealed_here_is_read_from_storage(make, spool):
+    buffer, ledger = make(4, spool, Ledger(durable=True))
+    part = asyncio.run(stage(buffer, 0, 2))
+    ledger.commit(part)
+    buffer.close()
+    assert len(list(read(buffer))) == 2
+    assert buffer.memory == 0
+    # A late seal finds nothing, and keeps no memory.
+    buffer.seal("q", 0, [attempt(0)])
+    assert buffer._staging.attempts == frozenset()
+
+
+def test_abort_keeps_complete_files_and_drops_others(make, spool, tmp_path):
+    buffer, _ = make(4, spool, Ledger(durable=True))
+
+    async def run():
+        await stage(buffer, 0, 2)
+        buffer.begin(attempt(1), ROWS.schema)
+        await buffer.add(attempt(1), CHUNK)
+        buffer.abort()
+        with pytest.raises((HandoffError, SourceError)):
+            await buffer.finish(attempt(1))
+
+    asyncio.run(run())
+    assert len(spooled(tmp_path)) == 1
+
+
+def test_error_of_the_storage_reaches_the_writer(make, spool, monkeypatch):
+    buffer, _ = make(4, spool, Ledger(durable=True))
+
+    def full(self, path, buffers):
+        next(iter(buffers))
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+
+    monkeypatch.setattr(LocalFiles, "write", full)
+    with pytest.raises(CheckpointError, match="No space left"):
+        asyncio.run(stage(buffer, 0, 2))
+
+
+def test_slow_storage_makes_the_writer_wait(make, spool, monkeypatch):
+    monkeypatch.setattr(spool_writer, "WAITING_BYTES", 2 * CHUNK.nbytes)
+    buffer, _ = make(100, spool, Ledger(durable=True))
+    let_write, most = threading.Event(), 0
+    write = LocalFiles.write
+
+    def slow(self, path, buffers):
+        let_write.wait(SECONDS)
+        write(self, path, buffers)
+
+    monkeypatch.setattr(LocalFiles, "write", slow)
+
+    async def run():
+        nonlocal most
+        staging = asyncio.ensure_future(stage(buffer, 0, 20))
+        while not buffer._writers or buffer._writers[attempt(0)]._bytes <= 2 * CHUNK.nbytes:
+            await asyncio.sleep(0)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        most = len(buffer._writers[attempt(0)]._chunks)
+        assert not staging.done()
+        let_write.set()
+        return await asyncio.wait_for(staging, SECONDS)
+
+    part = asyncio.run(run())
+    assert most == 3
+    assert pa.Table.from_batches(spool.read_rows(part.file)).num_rows == 20 * ROWS.num_rows
