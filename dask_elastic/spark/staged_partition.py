@@ -6,6 +6,7 @@ import logging
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
+from typing import IO
 
 import pyarrow as pa
 
@@ -18,7 +19,7 @@ from dask_elastic.vocab.errors import BatchMismatch, HandoffError, SourceError, 
 
 logger = logging.getLogger("dask_elastic.spark")
 
-KEPT_BYTES = 8 * 2**20
+KEPT_BYTES = 64 * 2**20
 """Bytes of a partition that its task keeps in memory until they are durable; the rest goes to a temporary file."""
 
 RETRY_SECONDS = 120.0
@@ -187,17 +188,31 @@ class _KeptChunks:
     """The rows that a task has sent, until the worker has them on durable storage."""
 
     def __init__(self) -> None:
-        self._file = tempfile.SpooledTemporaryFile(max_size=KEPT_BYTES)  # noqa: SIM115  closed by `close`
+        self._memory: list[pa.Buffer] = []
+        self._bytes = 0
+        self._file: IO[bytes] | None = None
         self._sizes: list[int] = []
 
     def append(self, chunk: pa.Buffer) -> None:
+        """Keep a chunk."""
+        if self._file is None and self._bytes + chunk.size <= KEPT_BYTES:
+            self._memory.append(chunk)
+            self._bytes += chunk.size
+            return
+        if self._file is None:
+            self._file = tempfile.TemporaryFile(prefix="elastic-")  # noqa: SIM115  closed by `close`
         self._file.write(memoryview(chunk))
         self._sizes.append(chunk.size)
 
     def __iter__(self) -> Iterator[pa.Buffer]:
-        self._file.seek(0)
-        for size in self._sizes:
-            yield pa.py_buffer(self._file.read(size))
+        yield from self._memory
+        if self._file is not None:
+            self._file.seek(0)
+            for size in self._sizes:
+                yield pa.py_buffer(self._file.read(size))
 
     def close(self) -> None:
-        self._file.close()
+        """Forget everything."""
+        self._memory.clear()
+        if self._file is not None:
+            self._file.close()

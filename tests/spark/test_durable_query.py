@@ -65,7 +65,7 @@ def test_query_continues_over_lost_workers_and_a_lost_scheduler(spark, tmp_path,
                 wait_until(lambda before=generation: job._describe().generation > before, "the job restarts")
         wait_until(lambda: query.lastProgress and query.lastProgress["batchId"] >= 2, "Spark goes on")
         assert query.isActive, query.exception()
-    # The scheduler is gone with its workers, and the query fails at its next micro-batch.
+    # The scheduler is lost with its workers, and the query fails at its next micro-batch.
     arrive(files, 4)
     wait_until(lambda: not query.isActive, "the query fails")
     assert query.exception() is not None
