@@ -6,6 +6,8 @@ Prints one JSON line per setting. One run measures all sinks in alternation, bec
 - `bare`: a Python Data Source that sends each Arrow batch to a Dask worker, which drops it: the same connection and
   window as `dask_elastic`, without digest, staging, ledger and job.
 - `dask_elastic`: into a job that reads the rows and drops them.
+- `dask_elastic with checkpoints`: the same with checkpoints every 10 s, in a folder below $TMPDIR: every micro-batch is
+  durable before its commit returns.
 
 Micro-batches of 1 M rows of 100 bytes: rows/s of the median micro-batch, from its trigger to its commit, without the
 first ones. `ratio_to_bare` is the ratio of the medians. `staged_MiB` is the maximum that a source's instance held in
@@ -21,7 +23,7 @@ read its first rows (`first`), the maximum (`peak`), and the mean of the last th
 third (`drift`; with an unbounded queue it would be as large as Spark's excess).
 
 `--partitions 4,20,200` measures instead how long the trigger of a micro-batch of 10 k rows takes by its number of
-partitions, with `noop`, `bare` and `dask_elastic`, in alternation.
+partitions, with `noop`, `bare`, and `dask_elastic` without and with checkpoints, in alternation.
 
     python benchmarks/handoff.py [--batches 8] [--rows 1000000] [--rounds 2]
     python benchmarks/handoff.py --slow [--seconds 75]
@@ -178,12 +180,14 @@ def add_bare_handler(dask_worker: Any) -> None:
 
 # dask_elastic
 
+CHECKPOINTED = "dask_elastic with checkpoints"
 
-def dropping_job(client: Client, schema: Any) -> de.Job:
+
+def dropping_job(client: Client, schema: Any, checkpoint: str | None = None) -> de.Job:
     topology = de.Topology("dropping")
     rows = topology.source("rows", de.sources.Spark(schema, parallel=2))
     rows.sink(de.sinks.Call(lambda batch: None), name="drop")
-    return de.submit(topology, client)
+    return de.submit(topology, client, checkpoint=checkpoint)
 
 
 def staged(client: Client) -> tuple[float, float]:
@@ -203,7 +207,7 @@ def large(spark: Any, client: Client, rows: int, batches: int, rounds: int) -> N
     spark.dataSource.register(BareSource)
     stream = source(spark, rows)
     addresses = ",".join(client.nthreads())
-    found: dict[str, list[float]] = {"noop": [], "bare": [], "dask_elastic": []}
+    found: dict[str, list[float]] = {"noop": [], "bare": [], "dask_elastic": [], CHECKPOINTED: []}
     peaks = (0.0, 0.0)
     for _ in range(rounds):
         found["noop"] += seconds(run(stream, "noop", {}, batches))
@@ -212,12 +216,17 @@ def large(spark: Any, client: Client, rows: int, batches: int, rounds: int) -> N
         found["dask_elastic"] += seconds(run(stream, "dask_elastic", into(job), batches))
         peaks = max(peaks, staged(client))
         job.forget()
+        with tempfile.TemporaryDirectory() as folder:
+            job = dropping_job(client, stream.schema, folder)
+            found[CHECKPOINTED] += seconds(run(stream, "dask_elastic", into(job), batches))
+            job.forget()
     rates = {name: rows / statistics.median(each) for name, each in found.items()}
     for name, each in found.items():
         line: dict[str, Any] = {"sink": name, "rows": rows, "batches": len(each), "rows_per_second": round(rates[name])}
         line |= {"seconds": [round(value, 3) for value in sorted(each)]}
-        if name == "dask_elastic":
+        if name in ("dask_elastic", CHECKPOINTED):
             line |= {"ratio_to_bare": round(rates[name] / rates["bare"], 3)}
+        if name == "dask_elastic":
             line |= {"staged_MiB": round(peaks[0], 1), "spilled_MiB": round(peaks[1], 1)}
         print(json.dumps(line), flush=True)
 
@@ -281,11 +290,11 @@ def partitioned(spark: Any, client: Client, counts: list[int], batches: int, rou
             found.setdefault((count, "noop"), []).extend(seconds(run(stream, "noop", {}, batches)))
             bare = run(stream, "bare", {"addresses": addresses}, batches)
             found.setdefault((count, "bare"), []).extend(seconds(bare))
-            job = dropping_job(client, stream.schema)
-            found.setdefault((count, "dask_elastic"), []).extend(
-                seconds(run(stream, "dask_elastic", into(job), batches))
-            )
-            job.forget()
+            for name in ("dask_elastic", CHECKPOINTED):
+                with tempfile.TemporaryDirectory() as folder:
+                    job = dropping_job(client, stream.schema, folder if name == CHECKPOINTED else None)
+                    found.setdefault((count, name), []).extend(seconds(run(stream, "dask_elastic", into(job), batches)))
+                    job.forget()
     for (count, sink), each in found.items():
         line = {"partitions": count, "sink": sink, "rows": SMALL_ROWS, "batches": len(each)}
         print(json.dumps({**line, "trigger_p50": round(statistics.median(each), 3)}), flush=True)

@@ -19,7 +19,8 @@ from pyspark.sql.datasource import (
 )
 
 from dask_elastic.runtime.protocol.handoff_calls import AbortEpoch, CommitEpoch, HandoffPlaces
-from dask_elastic.spark.staging_connection import call_scheduler, end_source, stage
+from dask_elastic.spark.staged_partition import stage
+from dask_elastic.spark.staging_connection import call_scheduler, end_source
 from dask_elastic.spark.target import FORMAT, Target, checkpoint_key
 from dask_elastic.vocab.epoch import NAMED, AttemptId, EpochKind, EpochOrigin, StagedPart
 from dask_elastic.vocab.errors import ElasticError, HandoffError
@@ -48,6 +49,8 @@ class Staged(WriterCommitMessage):
         The number of the micro-batch.
     generation : int
         The generation of the job at which the rows are staged.
+    run : str
+        The run of the job, if the rows outlive the generation; else empty.
     source : str
         The source of the job.
     origin : EpochOrigin
@@ -59,6 +62,7 @@ class Staged(WriterCommitMessage):
     query: str
     epoch: int
     generation: int
+    run: str
     source: str
     origin: EpochOrigin
     part: StagedPart
@@ -186,7 +190,8 @@ def _staged(target: Target, query: str, epoch: int, origin: EpochOrigin, batches
     except ElasticError as error:
         # Spark prints the traceback to the user, to whom the frames of this package mean nothing.
         raise error.with_traceback(None) from None
-    return Staged(query, epoch, places.generation, places.source, origin, part)
+    run = places.run if places.spooled else ""
+    return Staged(query, epoch, places.generation, run, places.source, origin, part)
 
 
 def _origin_of_batch(target: Target) -> EpochOrigin:
@@ -202,8 +207,9 @@ def _commit(target: Target, messages: list[WriterCommitMessage | None]) -> None:
     first = staged[0]
     parts = tuple(message.part for message in staged if message.part.rows)
     commit = CommitEpoch(
-        target.job, first.generation, first.source, first.query, first.epoch, first.origin, parts, COMMIT_SECONDS
-    )
+        target.job, first.generation, first.run, first.source, first.query, first.epoch, first.origin, parts,
+        COMMIT_SECONDS,
+    )  # fmt: skip
     while not call_scheduler(target, commit):
         pass  # each call waits for room; it raises if the job has ended
 
@@ -216,19 +222,18 @@ def _abort(target: Target, messages: list[WriterCommitMessage | None]) -> None:
     """
     try:
         for message in _of_one_epoch(messages)[:1]:
-            call_scheduler(
-                target, AbortEpoch(target.job, message.generation, message.source, message.query, message.epoch)
-            )
+            named = message.generation, message.run, message.source, message.query, message.epoch
+            call_scheduler(target, AbortEpoch(target.job, *named))
     except (ElasticError, OSError) as error:
         logger.info("job %r: an epoch could not be aborted: %s", target.job, error)
 
 
 def _of_one_epoch(messages: list[WriterCommitMessage | None]) -> list[Staged]:
     staged = [message for message in messages if isinstance(message, Staged)]
-    epochs = {(message.query, message.epoch, message.generation, message.source) for message in staged}
+    epochs = {(message.query, message.epoch, message.run or message.generation, message.source) for message in staged}
     if len(epochs) > 1:
         raise HandoffError(
-            f"the tasks of one micro-batch wrote to different generations of the job, {sorted(epochs)}: the job was "
+            f"the tasks of one micro-batch wrote to different generations of the job, {[*epochs]}: the job was "
             "submitted again meanwhile. Start the query again."
         )
     return staged

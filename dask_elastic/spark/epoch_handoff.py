@@ -74,7 +74,7 @@ def into(job: Any, source: str | None = None) -> dict[str, str]:
     Returns
     -------
     dict of str to str
-        For `.options(**...)` of a writer: address of the scheduler, job, generation, source, paths of TLS credentials.
+        For `.options(**...)` of a writer: address of the scheduler, job, run, source, paths of TLS credentials.
 
     Raises
     ------
@@ -98,7 +98,7 @@ def into(job: Any, source: str | None = None) -> dict[str, str]:
     described = call_scheduler(target, Describe(target.job))
     if source is None and len(described.handoffs) == 1:
         source = described.handoffs[0].source
-    options = {"address": target.address, "job": target.job, "generation": str(described.generation)}
+    options = {"address": target.address, "job": target.job, "run": described.run}
     return {**options, **({} if source is None else {"source": source}), **tls}
 
 
@@ -160,7 +160,7 @@ def handoff(
         if streaming is not None:
             options["checkpoint"] = checkpoint_key(checkpoint_of(streaming), query)
             batch = MicroBatch(streaming, spark.sparkContext.getLocalProperty(JOB_GROUP), epoch)
-            place = Destination(target["job"], target["generation"], target.get("source", ""), name)
+            place = Destination(target["job"], target["run"], target.get("source", ""), name)
             around.enter_context(_SENDS.once(batch, place))
         if streaming is not None and end is None:
             # The frames of foreachBatch belong to a clone of the session that started the query.

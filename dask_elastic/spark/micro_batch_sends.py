@@ -34,7 +34,7 @@ class Destination(NamedTuple):
 
     Parameters
     ----------
-    job, generation : str
+    job, run : str
         The job.
     source : str
         The source.
@@ -43,7 +43,7 @@ class Destination(NamedTuple):
     """
 
     job: str
-    generation: str
+    run: str
     source: str
     query: str
 

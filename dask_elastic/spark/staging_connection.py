@@ -1,11 +1,11 @@
-"""Sends rows from a Python worker of Spark to the Dask workers that stage them, and calls the scheduler."""
+"""Connections of a Python worker of Spark: to the Dask workers that stage its rows, and to the scheduler."""
 
 from __future__ import annotations
 
 import logging
 import os
 import pickle
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -15,13 +15,12 @@ from distributed.comm.core import CommClosedError
 from distributed.core import send_recv
 from distributed.protocol import to_serialize
 
-from dask_elastic.routing.row_digest import RowDigest
 from dask_elastic.runtime.protocol.calls import A, Call, is_reply, message_of, read_answer
 from dask_elastic.runtime.protocol.codec import encode
-from dask_elastic.runtime.protocol.handoff_calls import BeginAttempt, HandoffPlaces, StagingPlaces
+from dask_elastic.runtime.protocol.handoff_calls import BeginAttempt, HandoffPlaces
 from dask_elastic.spark.background_loop import background_loop
 from dask_elastic.spark.target import Target
-from dask_elastic.vocab.epoch import AttemptId, StagedPart
+from dask_elastic.vocab.epoch import SpoolFile
 from dask_elastic.vocab.errors import ElasticError, HandoffError, JobEnded
 
 if TYPE_CHECKING:
@@ -83,62 +82,8 @@ async def _call_on(comm: Comm, target: Target, message: dict[str, Any]) -> Any:
     return reply
 
 
-def stage(target: Target, attempt: AttemptId, places: StagingPlaces, batches: Iterable[pa.RecordBatch]) -> StagedPart:
-    """Stage the rows of one partition at the instance of the source that will read them.
-
-    Parameters
-    ----------
-    target : Target
-        The job.
-    attempt : AttemptId
-        The writing attempt.
-    places : StagingPlaces
-        The scheduler's answer to `HandoffPlaces`.
-    batches : iterable of RecordBatch
-        The rows.
-
-    Returns
-    -------
-    StagedPart
-        The staged attempt, for the commit.
-
-    Raises
-    ------
-    SchemaMismatch
-        If the rows do not have the source's schema.
-    HandoffError
-        If the job accepts no more rows.
-    """
-    instance = attempt.partition % len(places.places)
-    address = places.places[instance]
-    digest = RowDigest()
-    sender: _Sender | None = None
-    loop = background_loop()
-    try:
-        for batch in batches:
-            if sender is None:
-                sender = _Sender(target, address)
-                schema = batch.schema.serialize().to_pybytes()
-                begin = BeginAttempt(attempt, target.job, places.generation, places.source, instance, schema)
-                loop.run(sender.begin(begin))
-                # The order of columns may change between two attempts; the source has one of its own.
-                names = batch.schema.names
-                by_name = sorted(range(len(names)), key=names.__getitem__)
-            digest.add(batch.select(by_name))
-            sender.wait()
-            sender.sending = loop.begin(sender.send(batch.serialize()))
-        if sender is not None:
-            sender.wait()
-            loop.run(sender.end())
-    except BaseException:
-        if sender is not None:
-            sender.abort()
-        raise
-    return StagedPart(attempt, instance, digest.rows, digest.value)
-
-
 def end_source(target: Target) -> None:
-    """End a source: no more epochs follow. Has no effect on a job that has ended, or on a later generation.
+    """End a source: no more epochs follow. Has no effect on a job that has ended, or on a later run.
 
     Parameters
     ----------
@@ -150,19 +95,27 @@ def end_source(target: Target) -> None:
 
     try:
         places = call_scheduler(target, HandoffPlaces(target.job, target.source))
-        if target.generation in (None, places.generation):
+        if target.run in (None, places.run):
             call_scheduler(target, CloseSource(target.job, places.source, 0))
     except JobEnded as error:
         logger.debug("%s", error)
 
 
-class _Sender:
-    """Sends one attempt over one connection, with at most a window of unacknowledged bytes."""
+class AttemptSender:
+    """Sends one attempt over one connection, with at most a window of unacknowledged bytes.
+
+    Parameters
+    ----------
+    target : Target
+        The job.
+    address : str
+        Address of the worker.
+    """
 
     def __init__(self, target: Target, address: str):
         self.target = target
         self.address = address
-        self.sending: Any = None
+        self._sending: Any = None
         self._comm: Comm | None = None
         self._unacknowledged = 0
 
@@ -177,7 +130,26 @@ class _Sender:
                 "It was probably killed or has left the cluster; job.wait() shows whether the job has failed."
             ) from error
 
-    async def begin(self, begin: BeginAttempt) -> None:
+    def begin(self, begin: BeginAttempt) -> None:
+        """Begin the attempt; raises the worker's error if it refuses it."""
+        background_loop().run(self._begin(begin))
+
+    def put(self, chunk: pa.Buffer) -> None:
+        """Begin to send a chunk when the one before has been sent."""
+        self._wait()
+        self._sending = background_loop().begin(self._send(chunk))
+
+    def end(self) -> SpoolFile | None:
+        """End the attempt; return the file that the worker has written, if it spools."""
+        self._wait()
+        return background_loop().run(self._end())
+
+    def _wait(self) -> None:
+        if self._sending is not None:
+            self._sending.result()
+            self._sending = None
+
+    async def _begin(self, begin: BeginAttempt) -> None:
         with self._named_loss():
             _answer(await self._first_reply({"begin": encode(BeginAttempt, begin)}), "taken")
 
@@ -196,7 +168,7 @@ class _Sender:
         await self._comm.write(message)
         return dict(await self._comm.read())
 
-    async def send(self, chunk: pa.Buffer) -> None:
+    async def _send(self, chunk: pa.Buffer) -> None:
         assert self._comm is not None
         self._unacknowledged += chunk.size
         with self._named_loss():
@@ -204,24 +176,20 @@ class _Sender:
             while self._unacknowledged > WINDOW:
                 await self._read_acknowledgement()
 
-    async def end(self) -> None:
+    async def _end(self) -> SpoolFile | None:
         assert self._comm is not None
         with self._named_loss():
             while self._unacknowledged:
                 await self._read_acknowledgement()
             await self._comm.write({"end": True})
-            _answer(await self._comm.read(), "staged")
+            written = _answer(await self._comm.read(), "staged")
         _idle(self.target, self.address).append(self._comm)
         self._comm = None
+        return SpoolFile(*written) if written else None
 
     async def _read_acknowledgement(self) -> None:
         assert self._comm is not None
         self._unacknowledged -= _answer(await self._comm.read(), "taken")
-
-    def wait(self) -> None:
-        """Wait until the previous chunk has been sent."""
-        if self.sending is not None:
-            self.sending.result()
 
     def abort(self) -> None:
         """Close the connection, which makes the worker drop the attempt."""

@@ -16,7 +16,7 @@ FORMAT = "dask_elastic"
 """The name of the Spark format."""
 
 TLS_OPTIONS = ("tls_ca_file", "tls_client_cert", "tls_client_key")
-OPTIONS = ("job", "source", "address", "query", "epoch", "end", "generation", "checkpoint", *TLS_OPTIONS)
+OPTIONS = ("job", "source", "address", "query", "epoch", "end", "run", "checkpoint", *TLS_OPTIONS)
 SPARKS_OWN = ("path", "checkpointlocation")
 
 
@@ -39,8 +39,9 @@ class Target:
     end : bool or None
         Whether the source ends: for a batch, after its commit (None: no); for a streaming query, when the query ends
         (None: yes).
-    generation : int or None
-        The generation of the job. A query that wrote to an earlier generation does not end the source of a later one.
+    run : str or None
+        The run of the job, which restarts keep. A query that wrote to an earlier run does not end the source of a
+        later one.
     checkpoint : str or None
         The checkpoint of the streaming query; `handoff` adds the name of the query, if it has one.
     tls : tuple of (str, str)
@@ -53,7 +54,7 @@ class Target:
     query: str | None = None
     epoch: int | None = None
     end: bool | None = None
-    generation: int | None = None
+    run: str | None = None
     checkpoint: str | None = None
     tls: tuple[tuple[str, str], ...] = ()
 
@@ -64,7 +65,7 @@ class Target:
         Parameters
         ----------
         options : mapping of str to str
-            ``job``, and optionally ``source``, ``address``, ``query``, ``epoch``, ``end``, ``generation``,
+            ``job``, and optionally ``source``, ``address``, ``query``, ``epoch``, ``end``, ``run``,
             ``checkpoint``, ``tls_ca_file``, ``tls_client_cert``, ``tls_client_key``. The default of ``address`` is
             ``scheduler-address`` in Dask's configuration.
 
@@ -106,7 +107,7 @@ class Target:
             query=given.get("query"),
             epoch=_number(given, "epoch", "the number of the micro-batch"),
             end=_flag(given),
-            generation=_number(given, "generation", "the job's generation, as `into` returns it"),
+            run=given.get("run"),
             checkpoint=given.get("checkpoint", given.get("checkpointlocation")),
             tls=tls,
         )

@@ -42,6 +42,9 @@ class SourceContext:
     position : callable or None
         For a source with `spooled = True`, in a job with checkpoints: `position()` is the offset behind the batch of
         `mailbox` or `queue` that was read last. None elsewhere.
+    epochs : callable or None
+        For a source with `epochs`: `epochs(offset)` iterates over the batches of committed epochs behind an offset,
+        each with the offset after it. None without a cluster.
 
     Examples
     --------
@@ -58,6 +61,7 @@ class SourceContext:
     queue: Callable[[str], Iterator[pa.RecordBatch]] | None = None
     client: Callable[[], Any] | None = None
     position: Callable[[], object] | None = None
+    epochs: Callable[[object | None], Iterator[tuple[pa.RecordBatch, object]]] | None = None
 
 
 class Source(ABC):

@@ -76,6 +76,24 @@ class AttemptId(NamedTuple):
         return f"query {self.query}, epoch {self.epoch}, partition {self.partition}, attempt {self.attempt}"
 
 
+class SpoolFile(NamedTuple):
+    """The file of a staged attempt in the folder of the job's checkpoints.
+
+    Parameters
+    ----------
+    path : str
+        The path within the folder.
+    nbytes : int
+        Its size.
+    checksum : str
+        The checksum of its contents.
+    """
+
+    path: str
+    nbytes: int
+    checksum: str
+
+
 class StagedPart(NamedTuple):
     """A finished attempt, which a writer reports when all of its rows are staged.
 
@@ -89,12 +107,50 @@ class StagedPart(NamedTuple):
         The number of rows.
     digest : int
         The sum of the hashes of the rows; see `dask_elastic.routing.row_digest`.
+    file : SpoolFile or None
+        The rows on durable storage; None in a job that does not spool them.
     """
 
     attempt: AttemptId
     instance: int
     rows: int
     digest: int
+    file: SpoolFile | None = None
+
+
+@dataclass(frozen=True)
+class EpochRecord:
+    """One committed epoch.
+
+    Parameters
+    ----------
+    number : int
+        The place in the ledger, counted from 1.
+    query : str
+        The streaming query that wrote it.
+    epoch : int
+        The micro-batch of the query.
+    rows : int
+        Number of rows.
+    digest : int
+        The digest of all its rows; independent of their order.
+    parts : tuple of StagedPart
+        The attempts that Spark has chosen, one for each partition.
+    origin : EpochOrigin
+        Who numbers the epochs.
+    """
+
+    number: int
+    query: str
+    epoch: int
+    rows: int
+    digest: int
+    parts: tuple[StagedPart, ...]
+    origin: EpochOrigin = NAMED
+
+    def of_instance(self, instance: int) -> tuple[StagedPart, ...]:
+        """Return the parts that one instance of the source reads, in the order of their partitions."""
+        return tuple(part for part in self.parts if part.instance == instance)
 
 
 @dataclass(frozen=True)

@@ -204,7 +204,7 @@ class HandoffError(ElasticError):
     """The handoff of an epoch failed: no job accepts its rows, or staged rows were lost."""
 
 
-class EpochConflict(HandoffError):
+class BatchMismatch(HandoffError):
     """An epoch was delivered again with rows that differ from those that were committed."""
 
 

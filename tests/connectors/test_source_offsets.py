@@ -86,7 +86,7 @@ def test_sources_with_a_spool_resume_from_each_offset(sizes, kind, event_time):
     assert (found["n"].to_pylist() if found.num_rows else []) == list(range(sum(sizes)))
 
 
-@pytest.mark.parametrize("kind", ["Push", "Spark", "DaskQueue"])
+@pytest.mark.parametrize("kind", ["Push", "DaskQueue"])
 def test_offsets_of_a_source_that_may_lose_rows_continue_to_count(kind):
     """Its mailbox or queue has only what was not read; the offset is the number of batches read."""
     arguments = ("alerts", SCHEMA) if kind == "DaskQueue" else (SCHEMA,)
@@ -121,6 +121,19 @@ def test_source_that_cannot_rewind_accepts_the_loss_of_rows_only_on_demand(make)
     assert "replay='at-most-once'" in repr(source)
     with pytest.raises(TopologyError, match="replay is 'sometimes'"):
         make("sometimes")
+
+
+def test_source_of_epochs_rewinds_unless_the_loss_of_rows_is_accepted():
+    batches = [(rows, (number, 0)) for number, rows in enumerate(table(6).to_batches(max_chunksize=2), 1)]
+
+    def behind(offset):
+        return (each for each in batches if offset is None or each[1] > offset)
+
+    source = sources.Spark(SCHEMA)
+    assert source.replayable
+    assert not sources.Spark(SCHEMA, replay="at-most-once").replayable
+    assert [offset for _, offset in source.read(SourceContext(epochs=behind))] == [(1, 0), (2, 0), (3, 0)]
+    assert [offset for _, offset in source.read(SourceContext(epochs=behind, offset=(2, 0)))] == [(3, 0)]
 
 
 def test_sources_over_files_tables_and_functions_rewind():

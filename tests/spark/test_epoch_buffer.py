@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 import pytest
 
-from dask_elastic.runtime.protocol.handoff_calls import CommittedEpoch, NextEpochs, TakeEpochs
+from dask_elastic.checkpoint.epoch_spool import EpochSpool
+from dask_elastic.checkpoint.folder import CheckpointFolder
+from dask_elastic.checkpoint.local_files import LocalFiles
+from dask_elastic.runtime.protocol.handoff_calls import CommittedEpoch, EpochsToRead, NextEpochs, TakeEpochs
 from dask_elastic.runtime.protocol.job_spec import JobGeneration
 from dask_elastic.runtime.scheduler.epoch_ledger import EpochLedger
+from dask_elastic.runtime.worker.buffers import spool_writer
 from dask_elastic.runtime.worker.buffers.epoch_buffer import EpochBuffer
 from dask_elastic.vocab.epoch import AttemptId, StagedPart
-from dask_elastic.vocab.errors import HandoffError, SourceError
+from dask_elastic.vocab.errors import CheckpointError, HandoffError, SourceError
 from dask_elastic.vocab.identity import ExecutorId
 
 ROWS = pa.record_batch({"n": pa.array(range(1000), pa.int64())})
@@ -25,18 +31,19 @@ SECONDS = 100
 class Ledger:
     """Answers calls as the scheduler does, from a local ledger."""
 
-    def __init__(self):
-        self.ledger = EpochLedger(1)
+    def __init__(self, durable=False):
+        self.ledger = EpochLedger(1, durable=durable)
         self.changed = threading.Condition()
 
     def ask(self, call):
         with self.changed:
             if isinstance(call, TakeEpochs):
-                self.ledger.acknowledge(0, call.through)
+                note = self.ledger.rewind if call.begins else self.ledger.acknowledge
+                note(0, call.through)
                 return None
             assert isinstance(call, NextEpochs)
             self.changed.wait_for(lambda: self.ledger.pending(0, call.after), call.wait)
-            return tuple(CommittedEpoch(r.number, r.parts) for r in self.ledger.pending(0, call.after))
+            return EpochsToRead(tuple(CommittedEpoch(r.number, r.parts) for r in self.ledger.pending(0, call.after)))
 
     def commit(self, part):
         with self.changed:
@@ -54,14 +61,14 @@ def pool():
 def make(tmp_path, pool):
     """Return a function that makes a buffer with memory for some chunks, and its ledger."""
 
-    def made(chunks):
-        ledger = Ledger()
+    def made(chunks, spool=None, ledger=None):
+        ledger = ledger or Ledger()
 
         async def in_thread(function, *arguments):
             return await asyncio.get_running_loop().run_in_executor(pool, function, *arguments)
 
         part, source = JobGeneration("job", 1), ExecutorId("rows", 0)
-        made = EpochBuffer(chunks * CHUNK.nbytes, tmp_path / "spilled", ledger.ask, part, source, in_thread)
+        made = EpochBuffer(chunks * CHUNK.nbytes, tmp_path / "spilled", ledger.ask, part, source, in_thread, spool)
         return made, ledger
 
     return made
@@ -75,8 +82,12 @@ async def stage(buffer, epoch, chunks):
     buffer.begin(attempt(epoch), ROWS.schema)
     for _ in range(chunks):
         await buffer.add(attempt(epoch), CHUNK)
-    buffer.finish(attempt(epoch))
-    return StagedPart(attempt(epoch), 0, chunks * ROWS.num_rows, epoch)
+    file = await buffer.finish(attempt(epoch))
+    return StagedPart(attempt(epoch), 0, chunks * ROWS.num_rows, epoch, file)
+
+
+def read(buffer, offset=None):
+    return (batch for batch, _ in buffer.read(offset))
 
 
 def commit(buffer, ledger, part):
@@ -91,7 +102,7 @@ def test_chunks_beyond_memory_are_spilled_and_read_back_in_order(make, tmp_path)
     assert len([*(tmp_path / "spilled").iterdir()]) == 3
     commit(buffer, ledger, part)
     buffer.close()
-    assert [batch.equals(ROWS) for batch in buffer] == [True] * 5
+    assert [batch.equals(ROWS) for batch in read(buffer)] == [True] * 5
     assert (buffer.memory, buffer.spilled, [*(tmp_path / "spilled").iterdir()]) == (0, 0, [])
     assert ledger.ledger.pending(0) == []
 
@@ -105,7 +116,7 @@ def test_writer_blocks_while_committed_rows_fill_the_memory(make, pool):
         await asyncio.sleep(0.05)
         assert not second.done()
         assert buffer.spilled == 0
-        batches = iter(buffer)
+        batches = read(buffer)
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(pool, next, batches)
         await loop.run_in_executor(pool, next, batches)
@@ -127,7 +138,7 @@ def test_uncommitted_rows_are_not_read_and_dropped_by_the_next_commit(make, tmp_
 
     commit(buffer, ledger, asyncio.run(run()))
     buffer.close()
-    assert len(list(buffer)) == 1
+    assert len(list(read(buffer))) == 1
     assert (buffer.memory, buffer.spilled, [*(tmp_path / "spilled").iterdir()]) == (0, 0, [])
 
 
@@ -149,7 +160,7 @@ def test_abort_drops_all_rows_and_unblocks_writers(make, tmp_path):
             await asyncio.wait_for(waiting, SECONDS)
 
     asyncio.run(run())
-    assert list(buffer) == []
+    assert list(read(buffer)) == []
     assert (buffer.memory, buffer.spilled, (tmp_path / "spilled").exists()) == (0, 0, False)
 
 
@@ -157,3 +168,107 @@ def test_send_to_spark_source_is_refused(make):
     buffer, _ = make(1)
     with pytest.raises(SourceError, match=r"job\.send has no place"):
         buffer.offer(ROWS, 0.0)
+
+
+@pytest.fixture
+def spool(tmp_path):
+    return EpochSpool(CheckpointFolder(tmp_path / "checkpoints"), "rows")
+
+
+def spooled(tmp_path):
+    """The names of the files of rows that are complete."""
+    return sorted(path.name for path in (tmp_path / "checkpoints").rglob("*.arrows") if path.name[0] != ".")
+
+
+def test_spooled_epochs_are_read_again_from_every_offset(make, spool):
+    buffer, ledger = make(10, spool, Ledger(durable=True))
+    parts = [asyncio.run(stage(buffer, 0, 3))]
+    commit(buffer, ledger, parts[0])
+    parts.append(asyncio.run(stage(buffer, 1, 2)))
+    commit(buffer, ledger, parts[1])
+    buffer.close()
+    first = list(buffer.read(None))
+    assert [offset for _, offset in first] == [(0, 1000), (0, 2000), (1, 0), (1, 1000), (2, 0)]
+    assert (buffer.memory, ledger.ledger.backlog()) == (0, 0)
+    # As if a restarted job continued behind each batch, or in its midst.
+    for number in range(len(first)):
+        offset = None if number == 0 else first[number - 1][1]
+        again, _ = make(10, spool, ledger)
+        again.close()
+        assert [(batch.num_rows, reached) for batch, reached in again.read(offset)] == [
+            (batch.num_rows, reached) for batch, reached in first[number:]
+        ]
+    again, _ = make(10, spool, ledger)
+    again.close()
+    assert [(batch["n"][0].as_py(), batch.num_rows, offset) for batch, offset in again.read((0, 1500))][:2] == [
+        (500, 500, (0, 2000)),
+        (0, 1000, (1, 0)),
+    ]
+
+
+def test_committed_attempt_that_is_not_sealed_here_is_read_from_storage(make, spool):
+    buffer, ledger = make(4, spool, Ledger(durable=True))
+    part = asyncio.run(stage(buffer, 0, 2))
+    ledger.commit(part)
+    buffer.close()
+    assert len(list(read(buffer))) == 2
+    assert buffer.memory == 0
+    # A late seal finds nothing, and keeps no memory.
+    buffer.seal("q", 0, [attempt(0)])
+    assert buffer._staging.attempts == frozenset()
+
+
+def test_abort_keeps_complete_files_and_drops_others(make, spool, tmp_path):
+    buffer, _ = make(4, spool, Ledger(durable=True))
+
+    async def run():
+        await stage(buffer, 0, 2)
+        buffer.begin(attempt(1), ROWS.schema)
+        await buffer.add(attempt(1), CHUNK)
+        buffer.abort()
+        with pytest.raises((HandoffError, SourceError)):
+            await buffer.finish(attempt(1))
+
+    asyncio.run(run())
+    assert len(spooled(tmp_path)) == 1
+
+
+def test_error_of_the_storage_reaches_the_writer(make, spool, monkeypatch):
+    buffer, _ = make(4, spool, Ledger(durable=True))
+
+    def full(self, path, buffers):
+        next(iter(buffers))
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+
+    monkeypatch.setattr(LocalFiles, "write", full)
+    with pytest.raises(CheckpointError, match="No space left"):
+        asyncio.run(stage(buffer, 0, 2))
+
+
+def test_slow_storage_makes_the_writer_wait(make, spool, monkeypatch):
+    monkeypatch.setattr(spool_writer, "WAITING_BYTES", 2 * CHUNK.nbytes)
+    buffer, _ = make(100, spool, Ledger(durable=True))
+    let_write, most = threading.Event(), 0
+    write = LocalFiles.write
+
+    def slow(self, path, buffers):
+        let_write.wait(SECONDS)
+        write(self, path, buffers)
+
+    monkeypatch.setattr(LocalFiles, "write", slow)
+
+    async def run():
+        nonlocal most
+        staging = asyncio.ensure_future(stage(buffer, 0, 20))
+        while not buffer._writers or buffer._writers[attempt(0)]._bytes <= 2 * CHUNK.nbytes:
+            await asyncio.sleep(0)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        most = len(buffer._writers[attempt(0)]._chunks)
+        assert not staging.done()
+        let_write.set()
+        return await asyncio.wait_for(staging, SECONDS)
+
+    part = asyncio.run(run())
+    assert most == 3
+    assert pa.Table.from_batches(spool.read_rows(part.file)).num_rows == 20 * ROWS.num_rows

@@ -24,7 +24,7 @@ from dask_elastic.spark.failure import spark_errors
 from dask_elastic.spark.staging_connection import call_scheduler as call_from_spark
 from dask_elastic.spark.staging_connection import end_source
 from dask_elastic.spark.target import Target
-from dask_elastic.vocab.errors import EpochConflict, HandoffError, JobFailed
+from dask_elastic.vocab.errors import BatchMismatch, HandoffError, JobFailed
 
 KEYS = 10
 NOW = {"availableNow": True}
@@ -183,7 +183,7 @@ def test_epoch_repeated_with_other_rows_fails_the_job(spark, client):
         handoff(numbers(spark, 1, 1000), 5, job, query="q")
     with pytest.raises(JobFailed, match="comes again"):
         job.wait(100, progress=False)
-    assert isinstance(job.error, EpochConflict)
+    assert isinstance(job.error, BatchMismatch)
 
 
 def test_query_that_skips_or_repeats_rows_is_refused_and_the_job_keeps_running(spark, client, files):

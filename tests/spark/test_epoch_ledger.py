@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from dask_elastic.runtime.scheduler.epoch_ledger import EpochLedger
 from dask_elastic.runtime.scheduler.query_positions import QueryPositions
 from dask_elastic.vocab.epoch import AttemptId, EpochKind, EpochOrigin, StagedPart
-from dask_elastic.vocab.errors import EpochConflict, HandoffError, SourceReset
+from dask_elastic.vocab.errors import BatchMismatch, HandoffError, SourceReset
 
 INSTANCES = 2
 
@@ -77,9 +77,9 @@ def test_repeat_of_forgotten_epoch_is_refused_and_pending_epochs_are_kept(kept, 
 def test_epoch_with_other_rows_is_a_conflict():
     ledger = EpochLedger(INSTANCES)
     ledger.commit("q", 7, parts("q", 7, [5, 6]))
-    with pytest.raises(EpochConflict, match=r"epoch 7 was committed with 11 rows .* comes again with 11 rows"):
+    with pytest.raises(BatchMismatch, match=r"epoch 7 was committed with 11 rows .* comes again with 11 rows"):
         ledger.commit("q", 7, parts("q", 7, [5, 6], salt=1))
-    with pytest.raises(EpochConflict, match="comes again with 5 rows"):
+    with pytest.raises(BatchMismatch, match="comes again with 5 rows"):
         ledger.known("q", 7, parts("q", 7, [5]))
     assert ledger.epochs == 1
 

@@ -28,7 +28,7 @@ def test_handoffs_to_other_sources_or_under_other_names_are_accepted():
     send(sends)
     send(sends, destination=ROWS._replace(source="others"))
     send(sends, destination=ROWS._replace(query="late"))
-    send(sends, destination=ROWS._replace(generation="2"))
+    send(sends, destination=ROWS._replace(run="2"))
 
 
 def test_later_micro_batches_and_later_runs_of_a_query_are_accepted():

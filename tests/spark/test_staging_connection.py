@@ -11,11 +11,12 @@ from pyspark.sql.types import ArrayType, MapType, StringType, StructField, Struc
 
 from dask_elastic import sources
 from dask_elastic.runtime.protocol.handoff_calls import StagingPlaces
-from dask_elastic.spark import data_source, staging_connection
+from dask_elastic.spark import data_source, staged_partition, staging_connection
 from dask_elastic.spark.data_source import BatchWriter, Staged
-from dask_elastic.spark.staging_connection import WINDOW, stage
+from dask_elastic.spark.staged_partition import stage
+from dask_elastic.spark.staging_connection import WINDOW
 from dask_elastic.spark.target import Target
-from dask_elastic.vocab.epoch import NAMED, AttemptId, StagedPart
+from dask_elastic.vocab.epoch import NAMED, AttemptId, SpoolFile, StagedPart
 from dask_elastic.vocab.errors import HandoffError, NodeLost, TopologyError
 
 ROWS = pa.record_batch({"n": pa.array(range(40_000), pa.int64())})
@@ -47,7 +48,7 @@ class SlowWorker:
         await asyncio.sleep(0)
         if not self.unacknowledged:
             assert self.ended
-            return {"staged": True}
+            return {"staged": []}
         if self.taken > self.refuses_after:
             return {"error": staging_connection.pickle.dumps(HandoffError("no more"))}
         self.taken += 1
@@ -118,7 +119,7 @@ def test_abort_of_an_ended_job_does_not_hide_why_the_epoch_failed(monkeypatch):
 
     monkeypatch.setattr(data_source, "call_scheduler", ended)
     part = StagedPart(AttemptId("q", 0, 0, "a"), 0, 1, 1)
-    BatchWriter(Target("tcp://scheduler", "job")).abort([Staged("q", 0, 1, "rows", NAMED, part)])
+    BatchWriter(Target("tcp://scheduler", "job")).abort([Staged("q", 0, 1, "", "rows", NAMED, part)])
 
 
 @pytest.mark.parametrize(
@@ -137,3 +138,73 @@ def test_variants_are_refused_by_source_and_writer(kind):
     for writer in (writing.writer, writing.streamWriter):
         with pytest.raises(HandoffError, match="columns v contain variants"):
             writer(schema, False)
+
+
+class RestartingJob:
+    """A spooled source whose worker is lost after some chunks; the scheduler answers with the next one."""
+
+    def __init__(self, monkeypatch, chunks, losses=1, run="run"):
+        self.chunks, self.losses, self.run = chunks, losses, run
+        self.asked = 0
+        self.taken: dict[str, list[int]] = {}
+        monkeypatch.setattr(staged_partition, "AttemptSender", self.sender)
+        monkeypatch.setattr(staged_partition, "call_scheduler", self.places)
+        monkeypatch.setattr(staged_partition, "FIRST_WAIT", 0.001)
+
+    def places(self, target, call):
+        self.asked += 1
+        return StagingPlaces(1 + self.asked, "rows", ("tcp://next",), self.run, True)
+
+    def sender(self, target, address):
+        job = self
+
+        class Sender:
+            def begin(self, begin):
+                self.name, self.generation = begin.attempt.attempt, begin.generation
+                job.taken[self.name] = []
+
+            def put(self, chunk):
+                self.lose()
+                rows = pa.ipc.read_record_batch(chunk, ROWS.schema)
+                job.taken[self.name].append(rows["n"][0].as_py())
+
+            def end(self):
+                self.lose()
+                return SpoolFile(f"{self.name}.arrows", 1, "crc32:0")
+
+            def lose(self):
+                if self.generation <= job.losses and len(job.taken[self.name]) == job.chunks:
+                    raise HandoffError("the connection broke")
+
+            def abort(self):
+                pass
+
+        return Sender()
+
+
+@pytest.mark.parametrize(("chunks", "losses"), [(0, 1), (3, 1), (3, 3), (6, 2)])
+def test_rows_are_sent_again_after_a_restart(monkeypatch, chunks, losses):
+    monkeypatch.setattr(staged_partition, "KEPT_BYTES", 100_000)
+    job = RestartingJob(monkeypatch, chunks, losses)
+    parts = [ROWS.slice(at, 5_000) for at in range(0, 30_000, 5_000)]
+    places = StagingPlaces(1, "rows", ("tcp://first", "tcp://second"), "run", True)
+    part = staged_partition.stage(Target("tcp://scheduler", "job"), AttemptId("q", 0, 1, "a"), places, iter(parts))
+    assert job.asked == losses
+    assert (part.rows, part.instance, part.attempt.attempt) == (30_000, 0, f"a-{losses}")
+    assert job.taken[part.attempt.attempt] == [each["n"][0].as_py() for each in parts]
+    assert part.file == SpoolFile(f"a-{losses}.arrows", 1, "crc32:0")
+
+
+def test_rows_are_not_sent_again_to_another_run_or_without_a_spool(monkeypatch):
+    job = RestartingJob(monkeypatch, 1, run="another run")
+    target, attempt = Target("tcp://scheduler", "job"), AttemptId("q", 0, 0, "a")
+    for spooled, asked in ((True, 1), (False, 1)):
+        places = StagingPlaces(1, "rows", ("tcp://first",), "run", spooled)
+        with pytest.raises(HandoffError, match="the connection broke"):
+            staged_partition.stage(target, attempt, places, iter([ROWS, ROWS]))
+        assert job.asked == asked
+    monkeypatch.setattr(staged_partition, "RETRY_SECONDS", 0.0)
+    job = RestartingJob(monkeypatch, 1, losses=10)
+    with pytest.raises(HandoffError, match="the connection broke"):
+        staged_partition.stage(target, attempt, StagingPlaces(1, "rows", ("tcp://first",), "run", True), [ROWS, ROWS])
+    assert job.asked == 1

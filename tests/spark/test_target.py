@@ -20,7 +20,6 @@ GIVEN = {"job": "flights", "address": "tcp://127.0.0.1:1"}
         ({"job": "flights"}, "needs the address of the Dask scheduler"),
         ({**GIVEN, "epoch": "-1"}, "option epoch is '-1'"),
         ({**GIVEN, "epoch": "first"}, "option epoch is 'first'"),
-        ({**GIVEN, "generation": "last"}, "option generation is 'last'"),
         ({**GIVEN, "end": "yes"}, "option end is 'yes'"),
         ({**GIVEN, "sources": "a"}, "has no option 'sources': choose from job, source"),
     ],

@@ -47,8 +47,8 @@ class Spark(ColumnSource):
         because the job was submitted again, or repeats its input, because its checkpoint was deleted. "fail" fails
         the query with `SourceReset`; "accept" takes its rows.
     replay : {"at-most-once"}, optional
-        Jobs with checkpoints refuse this source, because it cannot rewind, unless this accepts that a restart loses
-        the rows after the newest checkpoint.
+        Jobs with checkpoints write each epoch to the folder of the checkpoints before Spark's commit returns, so that
+        no crash loses it. This leaves that out: a restart loses the rows after the newest checkpoint.
 
     Raises
     ------
@@ -70,7 +70,6 @@ class Spark(ColumnSource):
     """
 
     pushed = True
-    replayable = False
 
     def __init__(
         self,
@@ -98,6 +97,7 @@ class Spark(ColumnSource):
         if on_reset not in get_args(OnReset):
             raise TopologyError(f'sources.Spark: on_reset is {on_reset!r}; give "fail" or "accept".')
         self.schema = plain_schema(found)
+        self.replayable = replay is None
         self.on_reset = on_reset
         self.epochs = epochs
         self.staging_bytes = _bytes(staging)
@@ -149,31 +149,30 @@ class Spark(ColumnSource):
         Parameters
         ----------
         context : SourceContext
-            Holds the mailbox into which commits put their rows.
+            Holds the epochs.
 
         Yields
         ------
-        tuple of RecordBatch and int
-            Rows, and the offset after them: the number of batches read.
+        tuple of RecordBatch and (int, int)
+            Rows, and the offset after them: the number of the epoch in the job's ledger up to which all rows were
+            read, and how many rows of the next one.
 
         Raises
         ------
         SourceError
-            When there is no mailbox, or as `check`.
+            When there are no epochs, or as `check`.
         SchemaMismatch
             As `accept`.
         """
-        if context.mailbox is None:
-            raise SourceError(f"{self!r} has no mailbox to read: it can only be read by a job on a cluster.")
+        if context.epochs is None:
+            raise SourceError(f"{self!r} has no epochs to read: it can only be read by a job on a cluster.")
         names = self._names(self.schema)
-        taken = context.offset if isinstance(context.offset, int) else 0
-        for batch in context.mailbox:
+        for batch, offset in context.epochs(context.offset):
             if context.stopping():
                 return
-            taken += 1
             rows = self.accept(batch)
             if rows.num_rows:
-                yield rows.select(names), taken
+                yield rows.select(names), offset
 
 
 def _arrow_schema(schema: Any) -> pa.Schema:

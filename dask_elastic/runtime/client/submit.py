@@ -213,7 +213,7 @@ def _summary(component: Component, inputs: Mapping[str, pa.Schema | None], durab
             "pushed": source.pushed,
             "epochs": source.epochs,
             "accepts_resets": source.on_reset == "accept",
-            "spooled": durable and source.spooled,
+            "spooled": durable and (source.spooled or (source.epochs > 0 and source.replayable)),
             "sent_schema": sent,
         }
     about |= {"kinds": component.kinds, "edges": component.edges}

@@ -23,16 +23,25 @@ class StagingPlaces:
         The source.
     places : tuple of str
         Address of the worker of each instance.
+    run : str
+        The job's run, which its restarts keep.
+    spooled : bool
+        Whether staged rows survive a restart of the job, which a writer then waits for.
     """
 
     generation: int
     source: str
     places: tuple[str, ...]
+    run: str = ""
+    spooled: bool = False
 
 
 @dataclass(frozen=True)
 class HandoffPlaces(Call[StagingPlaces]):
-    """Return where to stage rows for a source; without a name, for the only source that takes epochs."""
+    """Return where to stage rows for a source; without a name, for the only source that takes epochs.
+
+    The answer waits while the job restarts.
+    """
 
     job: str
     source: str | None
@@ -48,6 +57,8 @@ class CommitEpoch(Call[bool]):
         The job.
     generation : int
         The generation for which the parts were staged.
+    run : str
+        The run for which they were staged.
     source, query : str
         The source, and the streaming query that writes.
     epoch : int
@@ -62,6 +73,7 @@ class CommitEpoch(Call[bool]):
 
     job: str
     generation: int
+    run: str
     source: str
     query: str
     epoch: int
@@ -76,6 +88,7 @@ class AbortEpoch(Call[None]):
 
     job: str
     generation: int
+    run: str
     source: str
     query: str
     epoch: int
@@ -99,8 +112,23 @@ class CommittedEpoch(NamedTuple):
     parts: tuple[StagedPart, ...]
 
 
+class EpochsToRead(NamedTuple):
+    """The epochs that an instance of a source has not read.
+
+    Parameters
+    ----------
+    epochs : tuple of CommittedEpoch
+        The epochs, in the order of the commits.
+    closed : bool
+        Whether no other ones follow.
+    """
+
+    epochs: tuple[CommittedEpoch, ...]
+    closed: bool = False
+
+
 @dataclass(frozen=True)
-class NextEpochs(Call[tuple[CommittedEpoch, ...]]):
+class NextEpochs(Call[EpochsToRead]):
     """Return the committed epochs of an instance behind a number, after waiting up to `wait` seconds for one."""
 
     job: str
@@ -113,13 +141,14 @@ class NextEpochs(Call[tuple[CommittedEpoch, ...]]):
 
 @dataclass(frozen=True)
 class TakeEpochs(Call[None]):
-    """Note that an instance has read every epoch up to a number."""
+    """Note that an instance has read every epoch up to a number, or that it begins to read behind the number."""
 
     job: str
     generation: int
     source: str
     instance: int
     through: int
+    begins: bool = False
 
 
 # the scheduler to a worker

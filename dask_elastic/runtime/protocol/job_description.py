@@ -112,6 +112,8 @@ class JobDescription:
         Rows per second that each operator passes to each consumer of it.
     stalled : tuple of StalledCall
         Calls of user code that do not return, oldest first.
+    run : str
+        The random identifier of this run, which restarts keep.
     """
 
     name: str
@@ -140,6 +142,7 @@ class JobDescription:
     checkpoints: CheckpointStatus | None = None
     edges: tuple[EdgeRate, ...] = ()
     stalled: tuple[StalledCall, ...] = ()
+    run: str = ""
 
     @property
     def live(self) -> bool:

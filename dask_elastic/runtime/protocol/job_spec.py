@@ -119,7 +119,7 @@ class ComponentSummary:
     accepts_resets : bool
         Whether such a source accepts queries that skip epochs or repeat their input.
     spooled : bool
-        Whether the source makes rows durable before it acknowledges them, in a job with checkpoints.
+        Whether rows are written to the folder of checkpoints before they are acknowledged to their sender.
     sent_schema : bytes or None
         The schema that the source declares for the rows that clients send, as an Arrow IPC message.
     empty_state : bytes or None

@@ -12,6 +12,7 @@ from dask_elastic.checkpoint.folder import CheckpointFolder
 from dask_elastic.checkpoint.generations import next_generation
 from dask_elastic.runtime.protocol.job_calls import Submit
 from dask_elastic.runtime.scheduler.job_checkpoints import JobCheckpoints
+from dask_elastic.runtime.scheduler.spooled_ledger import open_ledgers
 from dask_elastic.vocab.errors import SubmitError
 
 T = TypeVar("T")
@@ -45,6 +46,8 @@ def open_checkpoints(url: str, call: Submit, above: int) -> tuple[JobCheckpoints
     ------
     CheckpointError
         If the folder cannot be written.
+    CheckpointCorrupt
+        If the record of an epoch that Spark has committed is damaged.
     SubmitError
         If it has checkpoints already, and the job does not continue one.
     """
@@ -56,9 +59,12 @@ def open_checkpoints(url: str, call: Submit, above: int) -> tuple[JobCheckpoints
             f"checkpoint={url!r}: the folder has checkpoints of an earlier run, up to {numbers[0]}. Continue it with "
             "dask_elastic.resume, or give this run another folder."
         )
+    ledgers = open_ledgers(folder, call)
     generation = reserve_generation(url, above)
     topology = folder.write(f"topology/{generation:06d}.pickle", [pickle.dumps(call)])
-    return JobCheckpoints(url, topology, catalog.next_number() - 1, call.resume or 0), generation
+    checkpoints = JobCheckpoints(url, topology, catalog.next_number() - 1, call.resume or 0)
+    checkpoints.ledgers = ledgers
+    return checkpoints, generation
 
 
 def reserve_generation(url: str, above: int) -> int:

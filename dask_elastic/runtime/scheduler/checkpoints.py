@@ -25,6 +25,7 @@ from dask_elastic.runtime.scheduler.checkpoint_folders import in_thread
 from dask_elastic.runtime.scheduler.job_checkpoints import JobCheckpoints
 from dask_elastic.runtime.scheduler.job_record import JobRecord
 from dask_elastic.runtime.scheduler.job_table import JobTable
+from dask_elastic.runtime.scheduler.spooled_ledger import ledgers_in_checkpoint
 from dask_elastic.runtime.scheduler.worker_calls import WorkerCalls
 from dask_elastic.vocab.checkpoint import CheckpointDescription
 from dask_elastic.vocab.errors import CheckpointError, ElasticError, JobEnded
@@ -166,6 +167,8 @@ class Checkpoints:
                 await in_thread(Catalog(CheckpointFolder(state.url)).publish, manifest)
                 seconds = time.monotonic() - began
                 state.completed(CheckpointDescription(number, progress.started, seconds, manifest.new_bytes, held))
+                for source, ledger in state.ledgers.items():
+                    ledger.cover(manifest, source)
         except Exception as error:  # whatever it is, the job goes on, and the next checkpoint is taken
             if record.live and record.runs(generation):
                 await self._give_up(record, state, progress, began, error)
@@ -218,6 +221,8 @@ class Checkpoints:
         try:
             keep = record.spec.options.checkpoint_keep
             await in_thread(sweep, Catalog(CheckpointFolder(state.url)), keep)
+            for ledger in state.ledgers.values():
+                await in_thread(ledger.sweep)
         except (ElasticError, OSError) as error:
             logger.warning("job %r: old checkpoints stay in %s: %s", record.name, state.url, error)
 
@@ -262,6 +267,7 @@ def _manifest(record: JobRecord, state: JobCheckpoints, progress: CheckpointProg
         states=tuple(states),
         positions=placed["source"],
         prepared=placed["sink"],
+        ledgers=ledgers_in_checkpoint(state.ledgers),
     ), held
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from dask_elastic.meters import Rate
 from dask_elastic.runtime.protocol.calls import Call, HandledCall
 from dask_elastic.runtime.protocol.handoff_calls import (
     AbortEpoch,
     CommitEpoch,
     CommittedEpoch,
+    EpochsToRead,
     HandoffPlaces,
     NextEpochs,
     Seal,
@@ -23,62 +23,23 @@ from dask_elastic.runtime.protocol.handoff_calls import (
 )
 from dask_elastic.runtime.protocol.job_status import Status
 from dask_elastic.runtime.protocol.remote_errors import Relayed, dump_error
+from dask_elastic.runtime.scheduler.checkpoint_folders import in_thread
 from dask_elastic.runtime.scheduler.epoch_ledger import EpochLedger
 from dask_elastic.runtime.scheduler.job_record import JobRecord
 from dask_elastic.runtime.scheduler.job_table import JobTable
 from dask_elastic.runtime.scheduler.query_positions import QueryPositions
+from dask_elastic.runtime.scheduler.source_commits import SourceCommits
 from dask_elastic.runtime.scheduler.worker_calls import WorkerCalls
-from dask_elastic.vocab.epoch import AttemptId, HandoffProgress, StagedPart
-from dask_elastic.vocab.errors import ElasticError, EpochConflict, HandoffError, JobEnded, SourceReset, UnknownOperator
+from dask_elastic.vocab.epoch import AttemptId, EpochRecord, HandoffProgress
+from dask_elastic.vocab.errors import BatchMismatch, ElasticError, HandoffError, JobEnded, SourceReset, UnknownOperator
 
 if TYPE_CHECKING:
     from distributed import Scheduler
 
-RATE_SECONDS = 10.0
-"""Rows come in micro-batches, so their rate is measured over several of them."""
+RESTART_POLL = 0.1
+"""Seconds between two looks whether a restarting job runs again."""
 
 Fail = Callable[[JobRecord, bytes], None]
-
-
-class SourceCommits:
-    """The epochs of one source of one generation of a job.
-
-    Parameters
-    ----------
-    source : str
-        The source.
-    ledger : EpochLedger
-        The committed epochs.
-    limit : int
-        How many epochs may wait at an instance.
-    queues : sequence of str
-        A Dask queue for each instance; a descriptor of each epoch in it wakes the reader.
-    """
-
-    def __init__(self, source: str, ledger: EpochLedger, limit: int, queues: Sequence[str]):
-        self.source = source
-        self.ledger = ledger
-        self.limit = limit
-        self.queues = tuple(queues)
-        self.committing = asyncio.Lock()
-        self.rate = Rate(RATE_SECONDS)
-        self._taken = asyncio.Event()
-
-    def taken(self) -> None:
-        """Wake the commits that wait for room."""
-        self._taken.set()
-        self._taken = asyncio.Event()
-
-    async def has_room(self, parts: Sequence[StagedPart], wait: float) -> bool:
-        """Return whether an epoch may be committed, after waiting up to `wait` seconds for room."""
-        deadline = asyncio.get_running_loop().time() + wait
-        while self.ledger.backlog(parts) >= self.limit and not self.ledger.closed:
-            left = deadline - asyncio.get_running_loop().time()
-            if left <= 0:
-                return False
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._taken.wait(), left)
-        return True
 
 
 class EpochCommits:
@@ -101,7 +62,7 @@ class EpochCommits:
         self.jobs = jobs
         self.calls = calls
         self.fail = fail
-        self._commits: dict[tuple[str, int, str], SourceCommits] = {}
+        self._commits: dict[tuple[str, str], SourceCommits] = {}
 
     def handlers(self) -> list[HandledCall]:
         """Return the calls that are answered here."""
@@ -116,12 +77,18 @@ class EpochCommits:
     # writers
 
     async def handoff_places(self, call: HandoffPlaces) -> StagingPlaces:
-        """Return where to stage rows for a source; without a name, for the only source that takes epochs."""
+        """Return where to stage rows for a source; without a name, for the only source that takes epochs.
+
+        Waits while the job restarts: its restarts are bounded, and it fails if it cannot go on.
+        """
         record = self._live(call.job)
+        while record.status is Status.RESTARTING:
+            await record.ended(RESTART_POLL)
+            record = self._live(call.job)
         source = call.source or self._only_source(record)
-        self._commits_of(record, source)
+        commits = self._commits_of(record, source)
         places = tuple(record.nodes[node] for node in record.spec.homes[source])
-        return StagingPlaces(record.spec.generation, source, places)
+        return StagingPlaces(record.spec.generation, source, places, record.spec.run, commits.spool is not None)
 
     async def commit_epoch(self, call: CommitEpoch) -> bool:
         """Commit an epoch: when this returns True, its rows are the job's.
@@ -133,38 +100,41 @@ class EpochCommits:
 
         Raises
         ------
-        EpochConflict
+        BatchMismatch
             If it was committed before with other rows; the job fails, because one of the two is wrong.
+        CheckpointError
+            If its record cannot be written to durable storage.
         HandoffError
             If the job accepts no more epochs, or a staged part is lost.
         SourceReset
             If epochs before it are missing, or its query repeats the input of another one; the job keeps running.
         """
-        record = self._of_generation(call.job, call.generation)
-        commits = self._commits_of(record, call.source)
+        record, commits = self._of_run(call.job, call.generation, call.run, call.source)
         async with commits.committing:
             if await self._known(record, commits, call):
                 await self._unstage(record, commits, call.query, call.epoch)
                 return True
             if not await commits.has_room(call.parts, call.wait):
                 return False
-            try:
-                await self._seal(record, commits, call)
-                self._check_open(record)
-                committed = commits.ledger.commit(call.query, call.epoch, call.parts, call.origin)
-                commits.rate.add(committed.rows, time.monotonic())
-            except BaseException:
-                await self._unstage(record, commits, call.query, call.epoch)
-                raise
+            self._of_run(call.job, call.generation, call.run, call.source)
+            committed = await self._commit(record, commits, call)
             for instance, queue in enumerate(commits.queues):
                 if committed.of_instance(instance):
                     self._announce(queue, [call.query, call.epoch, committed.number, committed.rows])
         return True
 
+    async def _commit(self, record: JobRecord, commits: SourceCommits, call: CommitEpoch) -> EpochRecord:
+        try:
+            await self._seal(record, commits, call)
+            self._check_open(record)
+            return await commits.commit(call)
+        except BaseException:
+            await self._unstage(record, commits, call.query, call.epoch)
+            raise
+
     async def abort_epoch(self, call: AbortEpoch) -> None:
         """Drop the rows that were staged for an epoch, unless it is committed."""
-        record = self._of_generation(call.job, call.generation)
-        commits = self._commits_of(record, call.source)
+        record, commits = self._of_run(call.job, call.generation, call.run, call.source)
         async with commits.committing:
             await self._unstage(record, commits, call.query, call.epoch)
 
@@ -174,7 +144,7 @@ class EpochCommits:
         except SourceReset:
             await self._unstage(record, commits, call.query, call.epoch)
             raise
-        except EpochConflict as error:
+        except BatchMismatch as error:
             self.fail(record, dump_error(error))
             raise
 
@@ -182,13 +152,16 @@ class EpochCommits:
         chosen: list[list[AttemptId]] = [[] for _ in commits.queues]
         for part in call.parts:
             chosen[part.instance].append(part.attempt)
-        await self._call_instances(
-            record,
-            commits,
-            lambda instance: Seal(
-                *record.generation_id, commits.source, instance, call.query, call.epoch, tuple(chosen[instance])
-            ),
-        )
+        # Spooled rows need no worker: a lost one's, or those of an earlier generation, are read from storage.
+        ignored = () if commits.spool is None else (ElasticError, Relayed)
+        with contextlib.suppress(*ignored):
+            await self._call_instances(
+                record,
+                commits,
+                lambda instance: Seal(
+                    *record.generation_id, commits.source, instance, call.query, call.epoch, tuple(chosen[instance])
+                ),
+            )
 
     async def _unstage(self, record: JobRecord, commits: SourceCommits, query: str, epoch: int) -> None:
         keep = tuple(commits.ledger.chosen(query, epoch))
@@ -209,37 +182,51 @@ class EpochCommits:
 
     # readers
 
-    async def next_epochs(self, call: NextEpochs) -> tuple[CommittedEpoch, ...]:
+    async def next_epochs(self, call: NextEpochs) -> EpochsToRead:
         """Give an instance the epochs behind a number; waits up to `call.wait` seconds for one.
 
         The queue only wakes the reader: a reader that takes a descriptor from it and dies loses no epoch.
         """
-        commits = self._commits.get((call.job, call.generation, call.source))
-        if commits is None or not self.jobs.record(call.job).live:
-            # The job has ended, and its worker is about to end the reader.
+        commits = self._read_by(call.job, call.generation, call.source)
+        if commits is None:
+            # The job has ended or restarts, and its worker is about to end the reader.
             await asyncio.sleep(call.wait)
-            return ()
+            return EpochsToRead(())
         instance, ledger = call.instance, commits.ledger
-        if call.wait and not ledger.pending(instance, call.after):
+        if call.wait and not commits.closed and not ledger.pending(instance, call.after):
             with contextlib.suppress(asyncio.TimeoutError):
                 await self._queues.get(name=commits.queues[instance], timeout=call.wait)
+        # A drain is not the end of the input: it reaches the reader at its worker.
+        closed = commits.closed and not self.jobs.record(call.job).draining
         records = ledger.pending(instance, call.after)
         await self._queues.get(name=commits.queues[instance], batch=True)
-        return tuple(CommittedEpoch(record.number, record.of_instance(instance)) for record in records)
+        epochs = tuple(CommittedEpoch(record.number, record.of_instance(instance)) for record in records)
+        return EpochsToRead(epochs, closed)
 
     async def take_epochs(self, call: TakeEpochs) -> None:
-        """Note that an instance has read every epoch up to a number."""
-        commits = self._commits.get((call.job, call.generation, call.source))
-        if commits is not None:
+        """Note that an instance has read every epoch up to a number, or begins behind it."""
+        commits = self._read_by(call.job, call.generation, call.source)
+        if commits is None:
+            return
+        if call.begins:
+            commits.ledger.rewind(call.instance, call.through)
+        else:
             commits.ledger.acknowledge(call.instance, call.through)
-            commits.taken()
+        commits.taken()
+
+    def _read_by(self, job: str, generation: int, source: str) -> SourceCommits | None:
+        """Return the commits that an instance of a generation reads; None if that generation has ended."""
+        record = self.jobs.get(job)
+        if record is None or not record.live or not record.runs(generation):
+            return None
+        return self._commits_of(record, source)
 
     def progress(self, record: JobRecord) -> list[HandoffProgress]:
         """Return how far the handoff to each source of a job is that takes epochs."""
         return [self._progress(record, each.name, each.epochs) for each in record.spec.summaries if each.epochs]
 
     def _progress(self, record: JobRecord, source: str, limit: int) -> HandoffProgress:
-        commits = self._commits.get((*record.generation_id, source))
+        commits = self._commits.get((record.name, source))
         kept, spilled = record.staged(source)
         if commits is None:
             return HandoffProgress(source, limit=limit, staged=kept, spilled=spilled)
@@ -258,8 +245,22 @@ class EpochCommits:
 
     # the end
 
+    async def end(self, record: JobRecord, source: str) -> bool:
+        """Commit no more epochs for a source, whose input has ended; return whether its readers notice by themselves.
+
+        Raises
+        ------
+        CheckpointError
+            If that cannot be written to the folder of checkpoints, where a resumed job finds it.
+        """
+        commits = self._commits_of(record, source)
+        if commits.spool is not None:
+            await in_thread(commits.spool.end)
+        self.close(record, source)
+        return commits.spool is not None
+
     def close(self, record: JobRecord, source: str) -> None:
-        """Commit no more epochs for a source."""
+        """Commit no more epochs for a source in this run of its job."""
         commits = self._commits_of(record, source)
         commits.ledger.close()
         commits.taken()
@@ -288,23 +289,33 @@ class EpochCommits:
             found.put_nowait({"type": "msgpack", "value": descriptor})
 
     def _commits_of(self, record: JobRecord, source: str) -> SourceCommits:
-        """Return the commits of a source that takes epochs."""
-        key = (*record.generation_id, source)
-        if key not in self._commits:
-            takers = {summary.name: summary for summary in record.spec.summaries if summary.epochs}
-            if source not in takers:
-                raise UnknownOperator(
-                    f"job {record.name!r} has no source {source!r} that takes epochs: choose from {[*takers]}"
-                )
-            limit = takers[source].epochs
-            instances = len(record.spec.homes[source])
-            queues = [f"{record.name}/{source}[{instance}]" for instance in range(instances)]
-            for queue in queues:
-                self._queues.create(name=queue, client=None, maxsize=limit)
-            place = f"job {record.name!r}, source {source!r}"
-            ledger = EpochLedger(instances, positions=QueryPositions(place, takers[source].accepts_resets))
-            self._commits[key] = SourceCommits(source, ledger, limit, queues)
-        return self._commits[key]
+        """Return the commits of a source that takes epochs, for the generation that runs."""
+        key, generation = (record.name, source), record.spec.generation
+        commits = self._commits.get(key)
+        if commits is None or commits.generation != generation:
+            if commits is not None and commits.spool is not None:
+                # The rows of the earlier generation are read again.
+                commits.generation = generation
+            else:
+                commits = self._commits[key] = self._new_commits(record, source)
+        return commits
+
+    def _new_commits(self, record: JobRecord, source: str) -> SourceCommits:
+        takers = {summary.name: summary for summary in record.spec.summaries if summary.epochs}
+        if source not in takers:
+            raise UnknownOperator(
+                f"job {record.name!r} has no source {source!r} that takes epochs: choose from {[*takers]}"
+            )
+        limit, instances = takers[source].epochs, len(record.spec.homes[source])
+        queues = [f"{record.name}/{source}[{instance}]" for instance in range(instances)]
+        for queue in queues:
+            self._queues.create(name=queue, client=None, maxsize=limit)
+        spooled = None if record.checkpoints is None else record.checkpoints.ledgers.get(source)
+        if spooled is not None:
+            return SourceCommits(source, record.spec.generation, spooled.ledger, spooled.spool, limit, queues)
+        place = f"job {record.name!r}, source {source!r}"
+        ledger = EpochLedger(instances, positions=QueryPositions(place, takers[source].accepts_resets))
+        return SourceCommits(source, record.spec.generation, ledger, None, limit, queues)
 
     def _only_source(self, record: JobRecord) -> str:
         takers = [summary.name for summary in record.spec.summaries if summary.epochs]
@@ -314,13 +325,16 @@ class EpochCommits:
             )
         return takers[0]
 
-    def _of_generation(self, job: str, generation: int) -> JobRecord:
+    def _of_run(self, job: str, generation: int, run: str, source: str) -> tuple[JobRecord, SourceCommits]:
+        """Return a job and the commits of a source, for which rows were staged."""
         record = self._live(job)
-        if record.spec.generation != generation:
+        commits = self._commits_of(record, source)
+        same = record.spec.run == run if commits.spool is not None else record.spec.generation == generation
+        if not same:
             raise HandoffError(
                 f"job {job!r} was submitted again: the rows staged for its generation {generation} are lost."
             )
-        return record
+        return record, commits
 
     def _live(self, job: str) -> JobRecord:
         record = self.jobs.record(job)
@@ -332,5 +346,5 @@ class EpochCommits:
 
     def _check_open(self, record: JobRecord) -> None:
         self._live(record.name)
-        if record.status is not Status.RUNNING:
+        if record.status not in (Status.RUNNING, Status.RESTARTING):
             raise HandoffError(f"job {record.name!r} is {record.status.value}: it takes no more rows.")

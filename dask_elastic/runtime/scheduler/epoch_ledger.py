@@ -3,48 +3,42 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
 from dask_elastic.routing.row_digest import MODULUS
-from dask_elastic.runtime.scheduler.query_positions import QueryPositions
-from dask_elastic.vocab.epoch import NAMED, AttemptId, EpochKind, EpochOrigin, StagedPart
-from dask_elastic.vocab.errors import EpochConflict, HandoffError
+from dask_elastic.runtime.scheduler.query_positions import QueryMarks, QueryPositions
+from dask_elastic.vocab.epoch import NAMED, AttemptId, EpochKind, EpochOrigin, EpochRecord, StagedPart
+from dask_elastic.vocab.errors import BatchMismatch, HandoffError
 
 KEPT = 1_000
 """Acknowledged epochs of a query that the ledger remembers."""
 
+KEPT_IN_CHECKPOINTS = 100
+"""Epochs of a query that checkpoints remember; Spark repeats only the newest one."""
+
 
 @dataclass(frozen=True)
-class EpochRecord:
-    """One committed epoch.
+class LedgerSnapshot:
+    """What a checkpoint keeps of a ledger, to recognise epochs that come again.
 
     Parameters
     ----------
-    number : int
-        The place in the ledger, counted from 1.
-    query : str
-        The streaming query that wrote it.
-    epoch : int
-        The micro-batch of the query.
-    rows : int
-        Number of rows.
-    digest : int
-        The digest of all its rows; independent of their order.
-    parts : tuple of StagedPart
-        The attempts that Spark has chosen, one for each partition.
+    count, rows : int
+        Committed epochs, and their rows.
+    records : tuple of EpochRecord
+        The newest epochs of each query, in the order of the commits, without their parts.
+    forgotten : dict of str to int
+        By query, the newest epoch that is not remembered.
+    positions : QueryMarks
+        How far each streaming query has come.
     """
 
-    number: int
-    query: str
-    epoch: int
-    rows: int
-    digest: int
-    parts: tuple[StagedPart, ...]
-
-    def of_instance(self, instance: int) -> tuple[StagedPart, ...]:
-        """Return the parts that one instance of the source reads, in the order of their partitions."""
-        return tuple(part for part in self.parts if part.instance == instance)
+    count: int = 0
+    rows: int = 0
+    records: tuple[EpochRecord, ...] = ()
+    forgotten: dict[str, int] = field(default_factory=dict)
+    positions: QueryMarks = field(default_factory=QueryMarks)
 
 
 class EpochLedger:
@@ -62,6 +56,8 @@ class EpochLedger:
         which only a commit repeats that is sent again over another connection.
     positions : QueryPositions, optional
         Refuses epochs that do not continue their query.
+    durable : bool
+        Whether instances may read acknowledged records again: these stay until a checkpoint covers them.
 
     Examples
     --------
@@ -80,8 +76,11 @@ class EpochLedger:
     []
     """
 
-    def __init__(self, instances: int, kept: int = KEPT, positions: QueryPositions | None = None):
+    def __init__(
+        self, instances: int, kept: int = KEPT, positions: QueryPositions | None = None, durable: bool = False
+    ):
         self.instances = instances
+        self.durable = durable
         self.positions = positions or QueryPositions()
         self.kept = kept
         self.rows = 0
@@ -91,6 +90,8 @@ class EpochLedger:
         self._queries: dict[str, OrderedDict[int, EpochRecord]] = {}
         self._forgotten: dict[str, int] = {}
         self._batches: OrderedDict[str, EpochRecord] = OrderedDict()
+        # The newest record that each instance has read, and the records that it may still read.
+        self._taken = [0] * instances
         self._pending: list[deque[EpochRecord]] = [deque() for _ in range(instances)]
 
     @property
@@ -114,7 +115,7 @@ class EpochLedger:
 
         Raises
         ------
-        EpochConflict
+        BatchMismatch
             If it was committed with other rows.
         SourceReset
             If it is not committed, and does not continue its query.
@@ -132,7 +133,7 @@ class EpochLedger:
             self.positions.check(query, epoch, origin)
             return False
         if (record.rows, record.digest) != (rows, digest):
-            raise EpochConflict(
+            raise BatchMismatch(
                 f"query {query}, epoch {epoch} was committed with {record.rows} rows of digest {record.digest:016x}, "
                 f"and comes again with {rows} rows of digest {digest:016x}: the query's source does not return the "
                 "same rows again. Submit the job again, and start the query with a new checkpoint."
@@ -167,26 +168,84 @@ class EpochLedger:
             earlier = self._record(query, epoch)
             assert earlier is not None
             return earlier
+        record = self.draft(query, epoch, parts, origin)
+        self.add(record)
+        return record
+
+    def draft(self, query: str, epoch: int, parts: Sequence[StagedPart], origin: EpochOrigin = NAMED) -> EpochRecord:
+        """Return the record of an epoch that is not known, without committing it.
+
+        Raises
+        ------
+        HandoffError
+            If the source has ended.
+        """
         if self.closed:
             raise HandoffError(
                 f"query {query}, epoch {epoch}: the source has ended, it takes no more rows. The end of a query "
                 'ends the source that it writes to; .option("end", "false") keeps it open for others.'
             )
         rows, digest = self._checked(query, epoch, parts)
-        self._count += 1
-        record = EpochRecord(self._count, query, epoch, rows, digest, tuple(sorted(parts)))
-        self.rows += rows
+        return EpochRecord(self._count + 1, query, epoch, rows, digest, tuple(sorted(parts)), origin)
+
+    def add(self, record: EpochRecord) -> None:
+        """Add a record: that of `draft`, or the next one of durable storage."""
+        self._count = record.number
+        self.rows += record.rows
+        self._remember(record)
+        self.positions.advance(record.query, record.epoch, record.origin)
+        self._await(record)
+        self._forget(record.query)
+
+    def restore(
+        self, snapshot: LedgerSnapshot, records: Iterable[EpochRecord], reached: Sequence[int | None] = ()
+    ) -> None:
+        """Load a new ledger with what a checkpoint and the records on durable storage contain.
+
+        Parameters
+        ----------
+        snapshot : LedgerSnapshot
+            What the checkpoint contains.
+        records : iterable of EpochRecord
+            The records on storage, in the order of the commits; some may be older than the snapshot.
+        reached : sequence of int or None
+            As for `cover`.
+        """
+        self._count, self.rows = snapshot.count, snapshot.rows
+        self._forgotten = dict(snapshot.forgotten)
+        self.positions.restore(snapshot.positions)
+        for record in snapshot.records:
+            self._remember(record)
+        for record in records:
+            if record.number > self._count:
+                self.add(record)
+            else:
+                self._await(record)
+        self.cover(reached)
+
+    def snapshot(self) -> LedgerSnapshot:
+        """Return what a checkpoint keeps of this ledger."""
+        kept: list[EpochRecord] = [*self._batches.values()][-KEPT_IN_CHECKPOINTS:]
+        forgotten = dict(self._forgotten)
+        for query, records in self._queries.items():
+            newest = sorted(records.values(), key=lambda record: record.number)
+            kept += newest[-KEPT_IN_CHECKPOINTS:]
+            left_out = [record.epoch for record in newest[:-KEPT_IN_CHECKPOINTS]]
+            forgotten[query] = max([*left_out, forgotten.get(query, -1)])
+        slim = tuple(replace(record, parts=()) for record in sorted(kept, key=lambda record: record.number))
+        return LedgerSnapshot(self._count, self.rows, slim, forgotten, self.positions.marks())
+
+    def _remember(self, record: EpochRecord) -> None:
         self.newest = record
-        self.positions.advance(query, epoch, origin)
-        if origin.kind is EpochKind.BATCH:
-            self._batches[query] = record
+        if record.origin.kind is EpochKind.BATCH:
+            self._batches[record.query] = record
         else:
-            self._queries.setdefault(query, OrderedDict())[epoch] = record
+            self._queries.setdefault(record.query, OrderedDict())[record.epoch] = record
+
+    def _await(self, record: EpochRecord) -> None:
         for instance, pending in enumerate(self._pending):
             if record.of_instance(instance):
                 pending.append(record)
-        self._forget(query)
-        return record
 
     def chosen(self, query: str, epoch: int) -> frozenset[AttemptId]:
         """Return the attempts of a committed epoch; none if it is not committed."""
@@ -207,15 +266,37 @@ class EpochLedger:
 
     def acknowledge(self, instance: int, number: int) -> None:
         """Note that an instance has read every record up to a number."""
+        self._taken[instance] = max(self._taken[instance], number)
+        if not self.durable:
+            self._drop(instance, number)
+
+    def rewind(self, instance: int, number: int) -> None:
+        """Note that an instance begins again behind a number."""
+        self._taken[instance] = number
+
+    def cover(self, reached: Sequence[int | None]) -> None:
+        """Drop the records that a complete checkpoint covers.
+
+        Parameters
+        ----------
+        reached : sequence of int or None
+            For each instance, the number up to which the checkpoint contains all rows of it; None for all numbers.
+        """
+        for instance, number in enumerate(reached):
+            self._drop(instance, self._count if number is None else number)
+
+    def _drop(self, instance: int, number: int) -> None:
         pending = self._pending[instance]
         while pending and pending[0].number <= number:
-            query = pending.popleft().query
-            self._forget(query)
+            self._forget(pending.popleft().query)
 
     def backlog(self, parts: Sequence[StagedPart] = ()) -> int:
         """Return the most epochs that wait at any instance, of those to which these parts go; of all without parts."""
         instances = {part.instance for part in parts} if parts else range(self.instances)
-        return max((len(self._pending[instance]) for instance in instances), default=0)
+        return max((self._waiting(instance) for instance in instances), default=0)
+
+    def _waiting(self, instance: int) -> int:
+        return sum(record.number > self._taken[instance] for record in self._pending[instance])
 
     def close(self) -> None:
         """Accept no more epochs; the committed ones are still read."""

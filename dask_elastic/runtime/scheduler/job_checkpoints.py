@@ -7,6 +7,7 @@ from collections import deque
 
 from dask_elastic.checkpoint.file_ref import FileRef
 from dask_elastic.control.checkpoint_progress import CheckpointProgress
+from dask_elastic.runtime.scheduler.spooled_ledger import SpooledLedger
 from dask_elastic.vocab.checkpoint import CheckpointDescription, CheckpointStatus
 
 KEPT_DESCRIPTIONS = 100
@@ -38,6 +39,8 @@ class JobCheckpoints:
         The newest checkpoints, oldest first.
     attempts : int
         Restarts since the newest checkpoint became complete.
+    ledgers : dict of str to SpooledLedger
+        By source, the committed epochs of Spark that survive restarts.
     resumed : bool
         Whether the job began from a checkpoint.
     restarts : int
@@ -54,6 +57,7 @@ class JobCheckpoints:
         self.requested = asyncio.Event()
         self.descriptions: deque[CheckpointDescription] = deque(maxlen=KEPT_DESCRIPTIONS)
         self.attempts = 0
+        self.ledgers: dict[str, SpooledLedger] = {}
         self.resumed = False
         self.restarts = 0
         self._complete: CheckpointDescription | None = None

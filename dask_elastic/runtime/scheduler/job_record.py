@@ -352,6 +352,7 @@ class JobRecord:
             checkpoints=self.checkpoint_status(),
             edges=tuple(EdgeRate(*edge, rate) for edge, rate in self.edge_rates().items()),
             stalled=self.stalled(),
+            run=self.spec.run,
         )
 
 

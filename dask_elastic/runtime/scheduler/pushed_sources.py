@@ -78,7 +78,8 @@ class PushedSources:
         record = self.jobs.record(call.job)
         source, instances = _source_of(record, call.source), [call.instance]
         if any(summary.name == source and summary.epochs for summary in record.spec.summaries):
-            self.epochs.close(record, source)
+            if await self.epochs.end(record, source):
+                return
             instances = [*range(len(record.spec.homes[source]))]
         for instance in instances:
             address = _address_of(record, source, instance)

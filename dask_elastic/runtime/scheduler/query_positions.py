@@ -2,10 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from dask_elastic.vocab.epoch import EpochKind, EpochOrigin
 from dask_elastic.vocab.errors import SourceReset
 
 ACCEPT = "sources.Spark(schema, on_reset='accept')"
+
+
+@dataclass(frozen=True)
+class QueryMarks:
+    """How far the streaming queries of a source have come, as a checkpoint keeps it.
+
+    Parameters
+    ----------
+    newest : dict of str to int
+        The newest epoch of each query.
+    queries : dict of str to str
+        The query that has written with each checkpoint of Spark.
+    """
+
+    newest: dict[str, int] = field(default_factory=dict)
+    queries: dict[str, str] = field(default_factory=dict)
 
 
 class QueryPositions:
@@ -71,6 +89,14 @@ class QueryPositions:
         if origin.kind.streaming:
             self._newest[query] = max(epoch, self._newest.get(query, epoch))
             self._queries[origin.checkpoint] = query
+
+    def marks(self) -> QueryMarks:
+        """Return how far the queries have come."""
+        return QueryMarks(dict(self._newest), dict(self._queries))
+
+    def restore(self, marks: QueryMarks) -> None:
+        """Continue from what `marks` has returned before."""
+        self._newest, self._queries = dict(marks.newest), dict(marks.queries)
 
     def _gap(self, query: str, epoch: int, expected: int, origin: EpochOrigin) -> str:
         missing = f"epoch {expected} is" if epoch == expected + 1 else f"epochs {expected} to {epoch - 1} are"

@@ -183,8 +183,7 @@ class JobPart:
         if not source.epochs:
             spool = None if self.checkpoints is None else self.checkpoints.spool(identity, source)
             return Mailbox(spool=spool)
-        node, directory = self._node, self._node.spill_directory
-        return EpochBuffer(source.staging_bytes, directory, node.ask, self.spec.generation_id, identity, node.in_thread)
+        return EpochBuffer.of(self._node, self.spec, identity, source.staging_bytes)
 
     def _clock(self, identity: ExecutorId, source: Source) -> SourceClock | None:
         if source.event_time is None:

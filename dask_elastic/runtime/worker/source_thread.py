@@ -124,6 +124,7 @@ class SourceThread:
         self._checkpointing = threading.Lock()
         self._woken = threading.Event()
         self._stop = threading.Event()
+        self._drained = False
         self._read_ahead = ReadAhead() if clock is None else ReadAhead(until=clock.due)
         self._recent, self._recent_sending = CounterRate(REPORTED_SECONDS), CounterRate(REPORTED_SECONDS)
         self._sending = PhaseTime()
@@ -153,6 +154,7 @@ class SourceThread:
 
     def stop(self) -> None:
         """Stop reading; rows that were read, or accepted from `Job.send`, are processed."""
+        self._drained = True
         if not self.source.pushed:
             # The source ends without waiting for a reader that blocks in user code.
             self._stop.set()
@@ -189,7 +191,7 @@ class SourceThread:
 
     def _last_position(self) -> SourcePosition:
         """Return the position at the end; an instance that was stopped has not read everything."""
-        stopped = self._stop.is_set() if self.spool is None else not self.spool.ended
+        stopped = self._stop.is_set() or self._drained if self.spool is None else not self.spool.ended
         return self._position() if stopped else SourcePosition(ended=True)
 
     def _note_reached(self, checkpoint: int, position: SourcePosition) -> None:
@@ -403,11 +405,12 @@ class SourceThread:
             instance=self.identity.index,
             instances=self.instances,
             offset=self._start.offset,
-            mailbox=iter(self.mailbox) if self.source.pushed else None,
+            mailbox=iter(self.mailbox) if self.source.pushed and isinstance(self.mailbox, Mailbox) else None,
             stopping=self._stop.is_set,
             queue=lambda name: self.threads.user_calls.awaited(self._queue(name)),
             client=self._client,
             position=None if (spool := self.spool) is None else lambda: spool.offset,
+            epochs=self.mailbox.read if isinstance(self.mailbox, EpochBuffer) else None,
         )
         try:
             read = self._watched(iter(self.source.read(context)))

@@ -75,9 +75,9 @@ class StagingServer:
                 chunk = memoryview(message["chunk"])
                 await buffer.add(attempt, chunk)
                 await comm.write({"taken": chunk.nbytes})
-            buffer.finish(attempt)
+            file = await buffer.finish(attempt)
             finished = True
-            await comm.write({"staged": True})
+            await comm.write({"staged": [] if file is None else [*file]})
         except (CommClosedError, OSError):
             raise
         except Exception as error:  # becomes the reply

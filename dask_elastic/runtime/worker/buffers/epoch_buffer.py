@@ -6,17 +6,21 @@ import asyncio
 import shutil
 import threading
 import uuid
-from collections.abc import Awaitable, Callable, Collection, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+from dask_elastic.checkpoint.epoch_spool import EpochSpool
+from dask_elastic.checkpoint.folder import CheckpointFolder
 from dask_elastic.runtime.protocol.calls import Ask
 from dask_elastic.runtime.protocol.handoff_calls import NextEpochs, TakeEpochs
-from dask_elastic.runtime.protocol.job_spec import JobGeneration
+from dask_elastic.runtime.protocol.job_spec import JobGeneration, JobSpec
+from dask_elastic.runtime.worker.buffers.spool_writer import SpoolWriter
 from dask_elastic.runtime.worker.buffers.staging import Room, Staging
-from dask_elastic.vocab.epoch import AttemptId
+from dask_elastic.runtime.worker.node_services import NodeServices
+from dask_elastic.vocab.epoch import AttemptId, SpoolFile, StagedPart
 from dask_elastic.vocab.errors import SourceError
 from dask_elastic.vocab.identity import ExecutorId
 
@@ -45,6 +49,8 @@ class EpochBuffer:
         The source and its instance.
     in_thread : callable
         Runs a blocking function in a thread.
+    spool : EpochSpool or None
+        Where rows are written before their commit, and read again after a restart; None for a source without.
 
     Attributes
     ----------
@@ -60,11 +66,14 @@ class EpochBuffer:
         generation_id: JobGeneration,
         identity: ExecutorId,
         in_thread: Callable[..., Awaitable[Any]],
+        spool: EpochSpool | None = None,
     ):
         self._directory = directory
         self._ask = ask
         self._reader = (*generation_id, *identity)
         self._in_thread = in_thread
+        self._spool = spool
+        self._writers: dict[AttemptId, SpoolWriter] = {}
         self._staging: Staging[Held] = Staging(limit)
         self._schemas: dict[AttemptId, pa.Schema] = {}
         self._lock = threading.Lock()
@@ -73,6 +82,13 @@ class EpochBuffer:
         self._aborted = threading.Event()
         self.peak = 0
         self.peak_spilled = 0
+
+    @classmethod
+    def of(cls, node: NodeServices, spec: JobSpec, identity: ExecutorId, limit: int) -> EpochBuffer:
+        """Return the buffer of an instance of a source of a job."""
+        plan = spec.checkpoint if spec.summary(identity.component).spooled else None
+        spool = None if plan is None else EpochSpool(CheckpointFolder(plan.url), identity.component)
+        return cls(limit, node.spill_directory, node.ask, spec.generation_id, identity, node.in_thread, spool)
 
     @property
     def memory(self) -> int:
@@ -91,9 +107,13 @@ class EpochBuffer:
         with self._lock:
             self._staging.begin(attempt)
             self._schemas[attempt] = schema
+            if self._spool is not None:
+                self._writers[attempt] = SpoolWriter(self._spool, attempt, schema.serialize().to_pybytes())
 
     async def add(self, attempt: AttemptId, chunk: memoryview) -> None:
         """Stage a chunk; waits for room as long as the source reads and so makes some."""
+        if (writer := self._writers.get(attempt)) is not None:
+            await writer.add(chunk)
         while True:
             freed = asyncio.Event()
             with self._lock:
@@ -123,18 +143,29 @@ class EpochBuffer:
             path.unlink()
             raise
 
-    def finish(self, attempt: AttemptId) -> None:
-        """Note that all chunks of an attempt are staged."""
+    async def finish(self, attempt: AttemptId) -> SpoolFile | None:
+        """Note that all chunks of an attempt are staged; returns the file with them, which is durable."""
+        writer = self._writers.get(attempt)
+        file = None if writer is None else await writer.finish()
         with self._lock:
             self._staging.finish(attempt)
+        return file
 
     def drop(self, attempt: AttemptId) -> None:
         """Forget an attempt."""
         self._change(lambda: self._staging.drop(attempt))
 
     def seal(self, query: str, epoch: int, chosen: Collection[AttemptId]) -> None:
-        """Keep the attempts chosen for an epoch, drop the query's others; see `Staging.seal`."""
-        self._change(lambda: self._staging.seal(query, epoch, chosen))
+        """Keep the attempts chosen for an epoch, drop the query's others; see `Staging.seal`.
+
+        Chosen attempts that are spooled may have been staged elsewhere, before a restart.
+        """
+
+        def change() -> list[Held]:
+            here = chosen if self._spool is None else self._staging.finished(chosen)
+            return self._staging.seal(query, epoch, here)
+
+        self._change(change)
 
     def unstage(self, query: str, epoch: int, keep: Collection[AttemptId]) -> None:
         """Drop the attempts of an epoch that are not committed."""
@@ -145,6 +176,8 @@ class EpochBuffer:
             dropped = change()
             for attempt in self._schemas.keys() - self._staging.attempts:
                 del self._schemas[attempt]
+                if (writer := self._writers.pop(attempt, None)) is not None:
+                    writer.drop()
             self._wake()
         for held in dropped:
             if isinstance(held, Path):
@@ -158,30 +191,64 @@ class EpochBuffer:
 
     # reading, in the thread of the source
 
-    def __iter__(self) -> Iterator[pa.RecordBatch]:
-        after = 0
+    def read(self, offset: object) -> Iterator[tuple[pa.RecordBatch, object]]:
+        """Yield the rows of committed epochs behind an offset, each batch with the offset after it.
+
+        An offset is the number of the epoch up to which all rows were read, and how many rows of the next one.
+        """
+        after, skip = 0, 0
+        # Without a spool, a restarted job has a new ledger.
+        if isinstance(offset, tuple) and self._spool is not None:
+            after, skip = offset
+        self._ask(TakeEpochs(*self._reader, after, begins=True))
         while not self._aborted.is_set():
             # The answer has every epoch that was committed before the buffer was closed, so an empty one is the last.
             closed = self._closed.is_set()
-            epochs = self._ask(NextEpochs(*self._reader, after, 0.0 if closed else WAKE_SECONDS))
-            for number, parts in epochs:
-                for part in parts:
-                    yield from self._read(part.attempt)
+            found = self._ask(NextEpochs(*self._reader, after, 0.0 if closed else WAKE_SECONDS))
+            for number, parts in found.epochs:
+                yield from self._read_epoch(number, parts, after, skip)
+                if self._aborted.is_set():
+                    return
                 self._ask(TakeEpochs(*self._reader, number))
-                after = number
-            if closed and not epochs:
+                after, skip = number, 0
+            if (closed or found.closed) and not found.epochs:
                 return
 
-    def _read(self, attempt: AttemptId) -> Iterator[pa.RecordBatch]:
-        schema = self._schemas[attempt]
+    def _read_epoch(
+        self, number: int, parts: Sequence[StagedPart], before: int, skip: int
+    ) -> Iterator[tuple[pa.RecordBatch, object]]:
+        """Yield the rows of an epoch but its first ones; the epoch before has the number `before`."""
+        rows = sum(part.rows for part in parts)
+        count = 0
+        for part in parts:
+            for batch in self._read(part):
+                unread = batch.slice(max(0, skip - count))
+                count += batch.num_rows
+                if unread.num_rows:
+                    yield unread, (number, 0) if count == rows else (before, count)
+
+    def _read(self, part: StagedPart) -> Iterator[pa.RecordBatch]:
+        attempt, file = part.attempt, part.file
+        with self._lock:
+            schema = self._schemas.get(attempt)
+            stored = file is not None and not self._staging.is_sealed(attempt)
+        if stored:
+            assert self._spool is not None, "only a spool has files"
+            assert file is not None, "it is stored"
+            yield from self._spool.read_rows(file)
+            # What is staged may have been sealed meanwhile.
+            self.drop(attempt)
+            return
         while not self._aborted.is_set():
             with self._lock:
                 chunk = self._staging.take(attempt)
                 if chunk is None:
-                    del self._schemas[attempt]
+                    self._schemas.pop(attempt, None)
+                    self._writers.pop(attempt, None)
                 self._wake()
             if chunk is None:
                 return
+            assert schema is not None, "what is staged has a schema"
             yield pa.ipc.read_record_batch(pa.py_buffer(_content(chunk.held)), schema)
 
     # the end
@@ -195,7 +262,7 @@ class EpochBuffer:
         self._closed.set()
 
     def abort(self) -> None:
-        """Drop everything, because the job has ended."""
+        """Drop everything, because the job has ended here; spooled rows that are complete stay for another start."""
         self._closed.set()
         self._aborted.set()
         self._change(self._staging.drop_all)

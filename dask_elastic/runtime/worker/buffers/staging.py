@@ -98,6 +98,14 @@ class Staging(Generic[Held]):
         """The attempts that have begun and were not dropped or read."""
         return frozenset(self._attempts)
 
+    def finished(self, attempts: Collection[AttemptId]) -> list[AttemptId]:
+        """Return those of some attempts that are staged completely."""
+        return [attempt for attempt in attempts if attempt in self._attempts and self._attempts[attempt].finished]
+
+    def is_sealed(self, attempt: AttemptId) -> bool:
+        """Return whether an attempt is staged here and was chosen."""
+        return attempt in self._attempts and self._attempts[attempt].sealed
+
     def begin(self, attempt: AttemptId) -> None:
         """Begin to stage an attempt.
 

@@ -1,0 +1,124 @@
+"""The commits of one source for Spark: the ledger, the room for epochs, and the records on durable storage."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Sequence
+
+from dask_elastic.checkpoint.epoch_spool import EpochSpool
+from dask_elastic.meters import Rate
+from dask_elastic.runtime.protocol.handoff_calls import CommitEpoch
+from dask_elastic.runtime.scheduler.checkpoint_folders import in_thread
+from dask_elastic.runtime.scheduler.epoch_ledger import EpochLedger
+from dask_elastic.vocab.epoch import EpochRecord, StagedPart
+from dask_elastic.vocab.errors import CheckpointError, HandoffError
+
+RATE_SECONDS = 10.0
+"""Rows come in micro-batches, so their rate is measured over several of them."""
+
+
+class SourceCommits:
+    """The epochs of one source of a job.
+
+    Parameters
+    ----------
+    source : str
+        The source.
+    generation : int
+        The job's generation that reads them.
+    ledger : EpochLedger
+        The committed epochs.
+    spool : EpochSpool or None
+        Where each epoch is written before its commit returns; None for a source without.
+    limit : int
+        How many epochs may wait at an instance.
+    queues : sequence of str
+        A Dask queue for each instance; a descriptor of each epoch in it wakes the reader.
+
+    Attributes
+    ----------
+    committing : asyncio.Lock
+        Held while an epoch is committed.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        generation: int,
+        ledger: EpochLedger,
+        spool: EpochSpool | None,
+        limit: int,
+        queues: Sequence[str],
+    ):
+        self.source = source
+        self.generation = generation
+        self.ledger = ledger
+        self.spool = spool
+        self.limit = limit
+        self.queues = tuple(queues)
+        self.committing = asyncio.Lock()
+        self._writing = False
+        self.rate = Rate(RATE_SECONDS)
+        self._taken = asyncio.Event()
+
+    def taken(self) -> None:
+        """Wake the commits that wait for room."""
+        self._taken.set()
+        self._taken = asyncio.Event()
+
+    async def has_room(self, parts: Sequence[StagedPart], wait: float) -> bool:
+        """Return whether an epoch may be committed, after waiting up to `wait` seconds for room."""
+        deadline = asyncio.get_running_loop().time() + wait
+        while self.ledger.backlog(parts) >= self.limit and not self.ledger.closed:
+            left = deadline - asyncio.get_running_loop().time()
+            if left <= 0:
+                return False
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._taken.wait(), left)
+        return True
+
+    @property
+    def closed(self) -> bool:
+        """Whether no epoch follows, also none whose record is being written."""
+        return self.ledger.closed and not self._writing
+
+    async def commit(self, call: CommitEpoch) -> EpochRecord:
+        """Commit an epoch that is not known, while `committing` is held.
+
+        Raises
+        ------
+        HandoffError
+            If the source has ended, or rows were lost before their commit.
+        CheckpointError
+            If the record cannot be written.
+        """
+        record = self.ledger.draft(call.query, call.epoch, call.parts, call.origin)
+        if self.spool is not None:
+            self._writing = True
+            try:
+                await in_thread(_write, self.spool, record)
+                self.ledger.add(record)
+            finally:
+                self._writing = False
+        else:
+            self.ledger.add(record)
+        self.rate.add(record.rows, time.monotonic())
+        return record
+
+
+def _write(spool: EpochSpool, record: EpochRecord) -> None:
+    """Write the record of an epoch, whose rows are on storage; may block."""
+    files = [part.file for part in record.parts if part.file is not None]
+    # Rows of an attempt that was given up, or staged before the job was resumed, are deleted.
+    if len(files) < len(record.parts) or spool.missing(files):
+        raise HandoffError(
+            f"query {record.query}, epoch {record.epoch}: its staged rows are lost; write the epoch again."
+        )
+    try:
+        spool.append(record)
+    except CheckpointError:
+        # An object store may fail after it has written.
+        if not spool.contains(record):
+            raise

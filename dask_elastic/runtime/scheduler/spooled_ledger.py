@@ -1,0 +1,156 @@
+"""The ledger of a source whose epochs survive the scheduler: in memory, in checkpoints, and by record on storage."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+
+from dask_elastic.checkpoint.catalog import Catalog
+from dask_elastic.checkpoint.epoch_spool import Covered, EpochSpool
+from dask_elastic.checkpoint.folder import CheckpointFolder
+from dask_elastic.checkpoint.manifest import Manifest
+from dask_elastic.checkpoint.pickled import Pickled
+from dask_elastic.runtime.protocol.checkpoint_parts import SourcePosition
+from dask_elastic.runtime.protocol.job_calls import Submit
+from dask_elastic.runtime.protocol.job_spec import ComponentSummary
+from dask_elastic.runtime.scheduler.epoch_ledger import EpochLedger, LedgerSnapshot
+from dask_elastic.runtime.scheduler.query_positions import QueryPositions
+from dask_elastic.vocab.errors import CheckpointCorrupt, SubmitError
+
+
+class SpooledLedger:
+    """The ledger of one source, and where its records are.
+
+    Parameters
+    ----------
+    ledger : EpochLedger
+        The ledger.
+    spool : EpochSpool
+        Its records on storage.
+    keep : int
+        How many complete checkpoints are kept.
+    """
+
+    def __init__(self, ledger: EpochLedger, spool: EpochSpool, keep: int):
+        self.ledger = ledger
+        self.spool = spool
+        self._keep = keep
+        self._covered: deque[Covered] = deque(maxlen=keep)
+
+    @classmethod
+    def load(
+        cls, folder: CheckpointFolder, job: str, summary: ComponentSummary, manifest: Manifest | None, keep: int
+    ) -> SpooledLedger:
+        """Open the ledger of a source as a checkpoint and the records behind it define it.
+
+        Parameters
+        ----------
+        folder : CheckpointFolder
+            The job's folder.
+        job : str
+            Name of the job, for messages.
+        summary : ComponentSummary
+            The source.
+        manifest : Manifest or None
+            The checkpoint; None if the job has none yet.
+        keep : int
+            How many complete checkpoints are kept.
+
+        Raises
+        ------
+        CheckpointCorrupt
+            If a record is missing or damaged.
+        """
+        spool = EpochSpool(folder, summary.name)
+        place = f"job {job!r}, source {summary.name!r}"
+        positions = QueryPositions(place, summary.accepts_resets)
+        ledger = EpochLedger(summary.instances or 1, positions=positions, durable=True)
+        snapshot, covered = _in_checkpoint(manifest, summary.name)
+        records = spool.records()
+        if records and records[0].number > snapshot.count + 1:
+            where = f"{folder.url}: the ledger of source {summary.name!r}"
+            raise CheckpointCorrupt(where, f"record {snapshot.count + 1}", f"record {records[0].number}")
+        spool.drop_uncommitted(records)
+        ledger.restore(snapshot, records, covered.reached)
+        if spool.ended:
+            ledger.close()
+        return cls(ledger, spool, keep)
+
+    def snapshot(self) -> Pickled:
+        """Return what a checkpoint keeps of the ledger."""
+        return Pickled.of(self.ledger.snapshot())
+
+    def cover(self, manifest: Manifest, source: str) -> None:
+        """Take note of a complete checkpoint: its rows need not be read again by a later generation."""
+        _, covered = _in_checkpoint(manifest, source)
+        self._covered.append(covered)
+        self.ledger.cover(covered.reached)
+
+    def sweep(self) -> None:
+        """Delete from storage what all checkpoints that are kept contain; may block."""
+        if len(self._covered) == self._keep:
+            self.spool.sweep(self._covered[0])
+
+
+def open_ledgers(folder: CheckpointFolder, call: Submit) -> dict[str, SpooledLedger]:
+    """Open the ledgers of all sources of a job that spool their epochs; may block.
+
+    Parameters
+    ----------
+    folder : CheckpointFolder
+        The job's folder.
+    call : Submit
+        The job.
+
+    Returns
+    -------
+    dict of str to SpooledLedger
+        The ledgers by source.
+
+    Raises
+    ------
+    CheckpointCorrupt
+        If a record is missing or damaged.
+    SubmitError
+        If the folder has epochs for a source that the job lacks.
+    """
+    spooled = {summary.name: summary for summary in call.summaries if summary.spooled and summary.epochs}
+    manifest = None if call.resume is None else Catalog(folder).load(call.resume)
+    lost = [name for name in EpochSpool.sources(folder) if name not in spooled] if manifest is None else []
+    if lost:
+        raise SubmitError(
+            f"checkpoint={folder.url!r}: the folder has rows of Spark for the source {lost[0]!r} of an earlier run, "
+            "which the topology lacks. Name the source so, or give this run another folder."
+        )
+    keep = call.options.checkpoint_keep
+    return {name: SpooledLedger.load(folder, call.name, summary, manifest, keep) for name, summary in spooled.items()}
+
+
+def ledgers_in_checkpoint(ledgers: Mapping[str, SpooledLedger]) -> dict[str, Pickled]:
+    """Return what a manifest keeps of all ledgers of a job."""
+    return {name: ledger.snapshot() for name, ledger in ledgers.items()}
+
+
+def _in_checkpoint(manifest: Manifest | None, source: str) -> tuple[LedgerSnapshot, Covered]:
+    """Return the ledger in a checkpoint, and how far the instances of the source had come."""
+    pickled = None if manifest is None else manifest.ledgers.get(source)
+    if manifest is None or pickled is None:
+        return LedgerSnapshot(), Covered()
+    snapshot = pickled.load(f"the ledger of source {source!r}")
+    assert isinstance(snapshot, LedgerSnapshot), f"{snapshot!r} is no ledger"
+    positions = manifest.positions.get(source, ())
+    return snapshot, Covered(snapshot.count, tuple(_reached(position, source) for position in positions))
+
+
+def _reached(pickled: Pickled | None, source: str) -> int | None:
+    """Return the record up to which the position of an instance includes all rows; None if it has read everything."""
+    if pickled is None:
+        return 0
+    position = pickled.load(f"the position of source {source!r}")
+    assert isinstance(position, SourcePosition), f"{position!r} is no position of a source"
+    if position.ended:
+        return None
+    if position.offset is None:
+        return 0
+    assert isinstance(position.offset, tuple), f"{position.offset!r} is no offset of a source for Spark"
+    return int(position.offset[0])

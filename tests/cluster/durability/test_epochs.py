@@ -1,0 +1,150 @@
+"""Epochs of Spark survive the loss of workers and of the scheduler: each committed row is counted once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+from distributed import Client
+
+import dask_elastic as de
+from dask_elastic.runtime.protocol.handoff_calls import HandoffPlaces
+from dask_elastic.spark.staging_connection import call_scheduler, end_source
+from dask_elastic.vocab import errors
+
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from epoch_writer import BATCHES, PARTITIONS, EpochWriter
+from oracle import STATE, following, numbered_rows
+
+del sys.path[:2]
+
+ROWS = numbered_rows(12_000, keys=50)
+EPOCHS = 6
+SIZE = ROWS.num_rows // EPOCHS
+
+
+def part(epoch):
+    """The rows of an epoch."""
+    return ROWS.slice(epoch * SIZE, SIZE)
+
+
+def counting(**options):
+    """A topology that tracks count, sum and the order of the rows of each key."""
+    topology = de.Topology("epochs")
+    rows = topology.source("rows", de.sources.Spark(ROWS.schema, parallel=2, **options))
+    rows.key_by("k").compute(following(), name="followed", state=STATE, executors=2, shards=16)
+    return topology
+
+
+def expected(epochs=EPOCHS):
+    rows = ROWS.slice(0, epochs * SIZE)
+    grouped = rows.group_by("k").aggregate([("v", "count"), ("v", "sum"), ("v", "min"), ("v", "max")])
+    return {row["k"]: (row["v_count"], row["v_sum"], row["v_min"], row["v_max"]) for row in grouped.to_pylist()}
+
+
+def counted(job):
+    table = job.state("followed").to_arrow().to_pylist()
+    return {row["k"]: (row["n"], row["sum"], row["low"], row["high"]) for row in table}
+
+
+def kill(client, address):
+    os.kill(client.run(os.getpid, workers=[address])[address], signal.SIGKILL)
+
+
+def test_writer_continues_into_the_next_generation_whatever_worker_is_killed(small_cluster, wait_until, tmp_path):
+    with Client(small_cluster(n_workers=3, threads_per_worker=2), set_as_default=False) as client:
+        job = de.submit(counting(), client, checkpoint=tmp_path, checkpoint_interval="300ms")
+        writer = EpochWriter(client, job.name)
+        writer.send(0, part(0))
+        wait_until(lambda: job.checkpoints()["error"].isna().any(), "a checkpoint is complete")
+        # The source's worker is lost between the last task of a micro-batch and its commit.
+        first = writer.generation()
+        places, parts = writer.staged(1, part(1))
+        kill(client, places.places[0])
+        writer.commit(1, places, parts)
+        wait_until(lambda: writer.generation() > first and job.status == "running", "the job runs again")
+        # Then the worker to which a task is sending.
+        second = writer.generation()
+
+        def kill_in_the_midst(number):
+            if number == BATCHES * (PARTITIONS - 1) + 1:
+                places = call_scheduler(writer.target, HandoffPlaces(job.name, None)).places
+                kill(client, places[(PARTITIONS - 1) % len(places)])
+
+        writer.send(2, part(2), kill_in_the_midst)
+        wait_until(lambda: writer.generation() > second, "the job restarts")
+        for epoch in range(3, EPOCHS):
+            writer.send(epoch, part(epoch))
+        writer.send(EPOCHS - 1, part(EPOCHS - 1))
+        end_source(writer.target)
+        job.wait(120, progress=False)
+        assert counted(job) == expected()
+
+
+def test_committed_epochs_are_read_again_with_and_without_a_checkpoint(client, tmp_path):
+    options = {"checkpoint": tmp_path, "checkpoint_interval": "1h"}
+    job = de.submit(counting(), client, **options)
+    for epoch in (0, 1):
+        EpochWriter(client, job.name).send(epoch, part(epoch))
+    job.stop()
+    # Without a checkpoint, the job begins again with the committed epochs.
+    job = de.submit(counting(), client, **options)
+    for epoch in (1, 2):
+        EpochWriter(client, job.name).send(epoch, part(epoch))
+    job.checkpoint()
+    EpochWriter(client, job.name).send(3, part(3))
+    job.stop()
+    job = de.resume(tmp_path, client)
+    writer = EpochWriter(client, job.name)
+    for epoch in (3, 4):
+        writer.send(epoch, part(epoch))
+    with pytest.raises(errors.SourceReset, match="same checkpoint"):
+        EpochWriter(client, job.name, query="new").send(0, part(0))
+    # A drained job does not take further epochs; the next run does.
+    job.drain(60)
+    with pytest.raises(errors.JobEnded):
+        writer.send(5, part(5))
+    job = de.resume(tmp_path, client)
+    EpochWriter(client, job.name).send(5, part(5))
+    end_source(writer.target)
+    job.wait(60, progress=False)
+    assert counted(job) == expected()
+    # The end of the input is durable, too.
+    again = de.resume(tmp_path, client)
+    again.wait(60, progress=False)
+    assert counted(again) == expected()
+
+
+def test_repeated_epoch_with_other_rows_fails_the_job_also_after_a_resumption(client, tmp_path):
+    job = de.submit(counting(), client, checkpoint=tmp_path)
+    EpochWriter(client, job.name).send(0, part(0))
+    job.checkpoint()
+    job.stop()
+    job = de.resume(tmp_path, client)
+    writer = EpochWriter(client, job.name)
+    writer.send(0, part(0))
+    with pytest.raises(errors.BatchMismatch, match="comes again"):
+        writer.send(0, part(1))
+    with pytest.raises(errors.JobFailed, match="comes again"):
+        job.wait(60, progress=False)
+
+
+def test_epochs_that_checkpoints_cover_are_swept(client, wait_until, tmp_path):
+    job = de.submit(counting(), client, checkpoint=tmp_path, checkpoint_interval="1h", checkpoint_keep=1)
+    writer = EpochWriter(client, job.name)
+    for epoch in range(3):
+        writer.send(epoch, part(epoch))
+    kept = [tmp_path / "epochs" / "rows" / folder for folder in ("rows", "ledger")]
+    assert [len([*folder.iterdir()]) for folder in kept] == [3 * PARTITIONS, 3]
+    wait_until(lambda: job.state("followed").to_pandas()["n"].sum() == 3 * SIZE, "the rows are counted")
+    job.checkpoint()
+    wait_until(lambda: [len([*folder.iterdir()]) for folder in kept] == [0, 0], "the epochs are swept")
+    writer.send(2, part(2))
+    writer.send(3, part(3))
+    end_source(writer.target)
+    job.wait(60, progress=False)
+    assert counted(job) == expected(4)
