@@ -21,6 +21,7 @@ from dask_elastic.runtime.protocol.checkpoint_calls import (
     Acknowledge,
     CheckpointCall,
     CheckpointFailed,
+    Committed,
     RequestCheckpoint,
 )
 from dask_elastic.runtime.protocol.checkpoint_parts import ExecutorPart, SourcePosition
@@ -176,6 +177,10 @@ class CheckpointKeeper:
     def prepared(self, checkpoint: int, sink: ExecutorId, handles: tuple[object, ...]) -> None:
         """Take what a writer of a sink has prepared and not committed."""
         self._do(lambda: self._acknowledge(checkpoint, sink, handles))
+
+    def committed(self, checkpoint: int, sink: ExecutorId) -> None:
+        """Note that an instance of a sink has committed what it had prepared up to a complete checkpoint."""
+        self._do(lambda: self._tell(Committed(*self._generation_id, checkpoint, *sink)))
 
     def request(self) -> None:
         """Request a checkpoint as soon as possible: a sink waits for it to commit its last rows."""
