@@ -14,6 +14,7 @@ import pyarrow as pa
 from dask_elastic.checkpoint.chain import Chain
 from dask_elastic.checkpoint.folder import CheckpointFolder
 from dask_elastic.checkpoint.pickled import Pickled
+from dask_elastic.checkpoint.staged_rows import StagedRows
 from dask_elastic.checkpoint.state_file import StateHeader, path_of, write
 from dask_elastic.executor.primary_state import PrimaryState
 from dask_elastic.runtime.protocol.calls import Ask
@@ -70,6 +71,11 @@ class CheckpointKeeper:
         What the files of each executor say about it.
     order : dict of str to int
         The position of each component in the topology.
+
+    Attributes
+    ----------
+    staging : StagedRows
+        Keeps rows of sinks until they are committed.
     """
 
     def __init__(
@@ -82,6 +88,7 @@ class CheckpointKeeper:
         order: dict[str, int],
     ):
         self._generation_id = generation_id
+        self.staging = StagedRows(folder)
         self._folder = folder
         self._threads = threads
         self._ask = ask

@@ -106,7 +106,7 @@ class SinkThread:
         node = instance = identity.index
         self._context = SinkContext(
             spec.job, identity.component, node, instance, output_buffer, spec.run, keeper is not None, spec.generation,
-            recovered is not None,
+            recovered is not None, None if keeper is None else keeper.staging,
         )  # fmt: skip
         self._finished = finished
         self._keeper = keeper
