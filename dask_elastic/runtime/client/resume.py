@@ -165,6 +165,12 @@ def _saved(folder: CheckpointFolder, manifest: Manifest) -> Submit:
     try:
         saved = pickle.loads(contents)
     except Exception as error:  # unpickling may raise any exception
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing is not None and missing.partition(".")[0] != "dask_elastic":
+            raise CheckpointError(
+                f"{folder.where(manifest.topology.path)} cannot be read: there is no module {missing!r} here. Install "
+                "it, or add its folder to PYTHONPATH, on the client, the scheduler and all workers."
+            ) from error
         raise CheckpointError(
             f"{folder.where(manifest.topology.path)} was written by another version of dask_elastic, and cannot be "
             f"read by {__version__}: {type(error).__name__}: {error}. Install the version with which the job ran."

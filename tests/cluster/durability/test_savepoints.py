@@ -93,3 +93,34 @@ def test_job_continues_if_its_savepoint_cannot_be_written(client, tmp_path):
     job.wait(100, progress=False)
     assert counted(job) == expected()
     assert_each_row_once(out)
+
+
+def test_savepoint_continues_with_changed_aggregates_and_with_operators_added_and_dropped(client, wait_until, tmp_path):
+    rows, agg = ROWS.slice(0, 10_000), de.aggregate
+
+    def topology(aggregates, other):
+        made = de.Topology("changing")
+        keyed = made.source("rows", de.sources.Arrow(rows, rate=10_000, batch_rows=500)).key_by("k")
+        keyed.compute(aggregates, name="per_key", executors=2, shards=8)
+        keyed.compute({"n": agg.Count()}, name=other, executors=1)
+        return made
+
+    before = {"mean": agg.Mean("v"), "least": agg.Min("v")}
+    savepoint = tmp_path / "savepoint"
+    job = de.submit(topology(before, "former"), client, checkpoint=tmp_path / "own")
+    wait_until(lambda: job.metrics()["rows"].sum() > 500, "rows are processed")
+    job.stop(savepoint=savepoint)
+    done = pc.sum(de.read_state(savepoint, "former")["n"]).as_py()
+    now = {"low": agg.Min("v"), "n": agg.Count("v"), "sum": agg.Sum("v"), "mean": agg.Mean("v")}
+    new = {"checkpoint": tmp_path / "new"}
+    with pytest.raises(errors.SubmitError, match=r"'per_key': most=Max\('v'\) cannot be computed from the state of"):
+        de.resume(savepoint, client, topology=topology({"most": agg.Max("v")}, "former"), **new)
+    with pytest.raises(errors.SubmitError, match="has 'former', which the topology lacks"):
+        de.resume(savepoint, client, topology=topology(now, "added"), **new)
+    again = de.resume(savepoint, client, topology=topology(now, "added"), drop=["former"], **new)
+    again.wait(100, progress=False)
+    state = again.state("per_key").to_arrow().sort_by("k")
+    wanted = rows.group_by("k").aggregate([("v", "min"), ("v", "count"), ("v", "sum"), ("v", "mean")]).sort_by("k")
+    for column, aggregated in zip(now, ("v_min", "v_count", "v_sum", "v_mean"), strict=True):
+        assert state[column].to_pylist() == wanted[aggregated].to_pylist()
+    assert pc.sum(again.state("added").to_arrow()["n"]).as_py() == rows.num_rows - done
