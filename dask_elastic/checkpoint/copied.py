@@ -31,7 +31,13 @@ def check_empty(folder: CheckpointFolder) -> None:
     folder.check_writable()
 
 
-def copy_checkpoint(source: CheckpointFolder, manifest: Manifest, target: CheckpointFolder, savepoint: bool) -> None:
+def copy_checkpoint(
+    source: CheckpointFolder,
+    manifest: Manifest,
+    target: CheckpointFolder,
+    savepoint: bool,
+    topology: FileRef | None = None,
+) -> None:
     """Copy a checkpoint, of which the sinks have committed everything, into a folder without checkpoints.
 
     Files are read one at a time and compared with their checksums; the manifest is written last. If this fails, what
@@ -47,6 +53,9 @@ def copy_checkpoint(source: CheckpointFolder, manifest: Manifest, target: Checkp
         The folder of the copy. Files that an interrupted copy has left there are used.
     savepoint : bool
         Whether the copy is a savepoint, into whose folder no job writes.
+    topology : FileRef, optional
+        The topology of the job that continues from the copy, in its folder; that of the checkpoint is copied if left
+        out.
 
     Raises
     ------
@@ -63,10 +72,10 @@ def copy_checkpoint(source: CheckpointFolder, manifest: Manifest, target: Checkp
     (7, True, b'pickled')
     """
     # What is prepared is committed, and names files and tables of the run that ends with the copy.
-    copied = replace(manifest, savepoint=savepoint, prepared={})
+    copied = replace(manifest, topology=topology or manifest.topology, savepoint=savepoint, prepared={})
     written: list[str] = []
     try:
-        for file in manifest.files:
+        for file in copied.files:
             if not _is_copied(file, target):
                 target.write(file.path, [source.read(file)], file.rows)
                 written.append(file.path)

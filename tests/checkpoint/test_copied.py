@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import errno
+import pickle
+from dataclasses import replace
 
 import pytest
 from checkpointed import Job
@@ -10,7 +12,10 @@ from dask_elastic.checkpoint.copied import check_empty, copy_checkpoint
 from dask_elastic.checkpoint.folder import CheckpointFolder
 from dask_elastic.checkpoint.generations import next_generation
 from dask_elastic.checkpoint.sweep import sweep
-from dask_elastic.vocab.errors import CheckpointCorrupt, CheckpointError
+from dask_elastic.runtime.config.job_options import job_options
+from dask_elastic.runtime.protocol.job_calls import Submit
+from dask_elastic.runtime.scheduler.checkpoint_folders import open_checkpoints
+from dask_elastic.vocab.errors import CheckpointCorrupt, CheckpointError, SubmitError
 
 DELAYS = {f"N{i}": i for i in range(50)}
 
@@ -26,7 +31,7 @@ def taken(tmp_path):
     return folder, job.checkpoint()
 
 
-def test_copy_is_complete_when_the_folder_it_was_copied_from_is_gone(taken, tmp_path):
+def test_copy_is_complete_without_the_folder_it_was_copied_from(taken, tmp_path):
     folder, manifest = taken
     target = CheckpointFolder(tmp_path / "copy")
     check_empty(target)
@@ -67,6 +72,24 @@ def test_interrupted_copy_leaves_no_checkpoint_and_can_be_repeated(taken, tmp_pa
     target.write(manifest.topology.path, [folder.read(manifest.topology)])
     copy_checkpoint(folder, manifest, target, savepoint=False)
     assert Catalog(target).load(verify=True).files == manifest.files
+
+
+def test_job_that_continues_from_a_savepoint_is_a_run_of_its_own(taken, tmp_path):
+    folder, manifest = taken
+    savepoint = CheckpointFolder(tmp_path / "savepoint")
+    manifest = replace(manifest, generation=7)
+    copy_checkpoint(folder, manifest, savepoint, savepoint=True)
+    own = tmp_path / "own"
+    call = Submit("delays", "1", (), job_options({}), {}, b"", manifest.number, "second", savepoint.url)
+    checkpoints, generation = open_checkpoints(str(own), call, above=3)
+    assert generation == 8
+    assert (checkpoints.newest, checkpoints.last) == (manifest.number, manifest.number)
+    copied = Catalog(CheckpointFolder(own)).load(verify=True)
+    assert not copied.savepoint
+    # A start that fails can be repeated from the copy: it is the same run as before.
+    assert pickle.loads(CheckpointFolder(own).read(copied.topology)).run == "second"
+    with pytest.raises(SubmitError, match="has checkpoints already, up to 2"):
+        open_checkpoints(str(own), call, above=3)
 
 
 def test_damaged_file_is_not_copied(taken, tmp_path):

@@ -97,7 +97,7 @@ def test_instance_that_halts_sends_nothing_when_its_job_ends(instance):
     assert isinstance(instance.error, Aborted)
 
 
-def test_instance_that_has_ended_halts_nobody(instance):
+def test_instance_that_has_ended_notes_its_last_position(instance):
     instance.barriers.begin(1, halts=True)
     instance.barriers.end()
     assert not instance.barriers.begin(2, halts=True)

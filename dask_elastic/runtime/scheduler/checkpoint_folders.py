@@ -11,6 +11,7 @@ from dask_elastic.checkpoint.catalog import Catalog
 from dask_elastic.checkpoint.copied import copy_checkpoint
 from dask_elastic.checkpoint.folder import CheckpointFolder
 from dask_elastic.checkpoint.generations import next_generation
+from dask_elastic.checkpoint.manifest import Manifest
 from dask_elastic.runtime.protocol.job_calls import Submit
 from dask_elastic.runtime.scheduler.job_checkpoints import JobCheckpoints
 from dask_elastic.vocab.errors import SubmitError
@@ -57,26 +58,25 @@ def open_checkpoints(url: str, call: Submit, above: int) -> tuple[JobCheckpoints
             f"checkpoint={url!r}: the folder has checkpoints of an earlier run, up to {numbers[0]}. Continue it with "
             "dask_elastic.resume, or give this run another folder."
         )
-    if call.savepoint is not None:
-        # The generations and the files of the earlier run are in the copy.
-        above = max(above, _continue_savepoint(call, folder, catalog.numbers()))
-    generation = reserve_generation(url, above)
+    source = None if call.savepoint is None else CheckpointFolder(call.savepoint)
+    saved = None if source is None else _continued(call, source, folder)
+    generation = reserve_generation(url, above if saved is None else max(above, saved.generation))
     topology = folder.write(f"topology/{generation:06d}.pickle", [pickle.dumps(call)])
+    if source is not None and saved is not None:
+        # With the topology of this job: another resumption from the copy continues this run, not that of the savepoint.
+        copy_checkpoint(source, saved, folder, savepoint=False, topology=topology)
     return JobCheckpoints(url, topology, catalog.next_number() - 1, call.resume or 0), generation
 
 
-def _continue_savepoint(call: Submit, folder: CheckpointFolder, numbers: list[int]) -> int:
-    """Copy the savepoint from which a job continues to the job's folder; returns its generation."""
-    assert call.savepoint is not None, "only a job that continues from a savepoint copies one"
+def _continued(call: Submit, source: CheckpointFolder, folder: CheckpointFolder) -> Manifest:
+    """Return the savepoint from which a job continues, whose own folder must have no checkpoint."""
+    numbers = Catalog(folder).numbers()
     if numbers:
         raise SubmitError(
             f"checkpoint={folder.url!r}: the folder has checkpoints already, up to {numbers[0]}. Continue from these "
             f"with dask_elastic.resume({folder.url!r}), or give another folder."
         )
-    source = CheckpointFolder(call.savepoint)
-    manifest = Catalog(source).load(call.resume)
-    copy_checkpoint(source, manifest, folder, savepoint=False)
-    return manifest.generation
+    return Catalog(source).load(call.resume)
 
 
 def reserve_generation(url: str, above: int) -> int:

@@ -78,7 +78,7 @@ class Savepoints:
         with state.keeping(state.last + 1):
             if call.stop:
                 return await self._stop_behind(record, state, target)
-            taken = await self._committed(record, state)
+            taken, _ = await self._committed(record, state)
             await self._copy(state, taken, target)
             return taken
 
@@ -90,11 +90,7 @@ class Savepoints:
             raise CheckpointError(f"job {record.name!r} is being stopped with another savepoint: wait for that")
         state.stopping = True
         try:
-            while True:
-                generation = record.spec.generation
-                taken = await self._committed(record, state)
-                if record.runs(generation) or not record.live:
-                    break
+            taken, generation = await self._committed(record, state)
             await self._copy(state, taken, target)
             if record.live and not record.runs(generation):
                 raise CheckpointError(
@@ -109,18 +105,23 @@ class Savepoints:
         await self._stop(record)
         return taken
 
-    async def _committed(self, record: JobRecord, state: JobCheckpoints) -> CheckpointDescription:
-        """Take a checkpoint, and return it when all sinks have committed what they had prepared for it."""
+    async def _committed(self, record: JobRecord, state: JobCheckpoints) -> tuple[CheckpointDescription, int]:
+        """Take a checkpoint that all sinks commit; returns it and the generation that took it."""
         deadline = time.monotonic() + LONGEST_SECONDS
         while time.monotonic() < deadline:
             generation = record.spec.generation
-            taken = await self.checkpoints.take(record)
+            try:
+                taken = await self.checkpoints.take(record)
+            except CheckpointError:
+                if record.runs(generation) or not record.live:
+                    raise
+                continue  # the job is restarted, and takes another one then
             while record.runs(generation) and record.live and time.monotonic() < deadline:
                 if state.committed >= taken.number:
-                    return taken
+                    return taken, generation
                 await first_of(record.ended(), timeout=LOOK_SECONDS)
             if record.status is Status.FINISHED:
-                return taken
+                return taken, generation
             if not record.live:
                 raise JobEnded(f"job {record.name!r} has {record.status.value}: its savepoint was not taken")
         raise CheckpointError(
