@@ -14,7 +14,7 @@ from dask_elastic._version import __version__
 from dask_elastic.runtime.config.defaults import load_defaults
 
 if TYPE_CHECKING:
-    from dask_elastic.checkpoint.read_state import read_state
+    from dask_elastic.checkpoint.read_state import read_state, scan_state
     from dask_elastic.connectors import sinks, sources
     from dask_elastic.control.replay import replay
     from dask_elastic.runtime.client.job import Job, job, jobs
@@ -54,6 +54,7 @@ __all__ = [
     "resume",
     "retire",
     "save_snapshots",
+    "scan_state",
     "sinks",
     "sources",
     "submit",
@@ -80,6 +81,7 @@ _DEFINED_IN = {
     "resume": "runtime.client.resume",
     "retire": "runtime.client.retire",
     "save_snapshots": "runtime.client.recordings",
+    "scan_state": "checkpoint.read_state",
     "sinks": "connectors",
     "sources": "connectors",
     "submit": "runtime.client.submit",

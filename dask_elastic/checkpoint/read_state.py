@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
-from dask_elastic.checkpoint.catalog import Catalog
-from dask_elastic.checkpoint.folder import CheckpointFolder
-from dask_elastic.checkpoint.manifest import Manifest, OperatorState
 from dask_elastic.checkpoint.pickled import Pickled
-from dask_elastic.checkpoint.restore import restore_executor
-from dask_elastic.routing.keyspace import KeySpace
-from dask_elastic.state.results import empty_state, state_table
-from dask_elastic.state.store import KeyedStore
+from dask_elastic.checkpoint.saved_state import SavedState
 from dask_elastic.topology.operators import Compute
 from dask_elastic.topology.timer import Timer
-from dask_elastic.vocab.errors import CheckpointError
 
 
 def read_state(
@@ -27,19 +20,23 @@ def read_state(
     operator: str,
     checkpoint: int | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    *,
+    columns: Sequence[str] | None = None,
 ) -> pa.Table:
     """Read the state of an operator from a checkpoint; neither the job nor a cluster need to run.
 
     Parameters
     ----------
     url : str or path
-        The job's folder of checkpoints.
+        The job's folder of checkpoints, or that of a savepoint.
     operator : str
         The name of a stateful operator.
     checkpoint : int, optional
         The number of the checkpoint; the newest one that is not damaged by default.
     storage_options : mapping, optional
         Options for fsspec, such as credentials.
+    columns : sequence of str, optional
+        Key columns and results to return, in this order; all by default.
 
     Returns
     -------
@@ -57,6 +54,8 @@ def read_state(
         When the storage fails, or classes that the state needs cannot be imported.
     UnknownOperator
         When the checkpoint has no state of the operator.
+    KeyError
+        When there is no such column.
 
     Notes
     -----
@@ -70,48 +69,54 @@ def read_state(
         ...
     dask_elastic.vocab.errors.NoCheckpoint: memory://empty has no complete checkpoint. Check the URL: ...
     """
-    folder = CheckpointFolder(url, storage_options)
-    manifest = Catalog(folder).load(checkpoint)
-    return operator_table(folder, manifest, operator)
+    saved = SavedState.open(url, operator, checkpoint, storage_options)
+    return pa.concat_tables([saved.read(part, saved.executors, columns) for part in range(saved.executors)])
 
 
-def operator_table(folder: CheckpointFolder, manifest: Manifest, operator: str) -> pa.Table:
-    """Return the state of an operator in a checkpoint, with one row per key.
+def scan_state(
+    url: str | os.PathLike[str],
+    operator: str,
+    checkpoint: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    *,
+    columns: Sequence[str] | None = None,
+    parts: int | None = None,
+) -> Iterator[pa.Table]:
+    """Read the state of an operator from a checkpoint part by part, for state that does not fit into memory.
 
     Parameters
     ----------
-    folder : CheckpointFolder
-        The job's folder.
-    manifest : Manifest
-        The checkpoint.
-    operator : str
-        The name of a stateful operator.
+    url, operator, checkpoint, storage_options, columns
+        As for `read_state`.
+    parts : int, optional
+        The number of parts, at most that of the operator's shards. By default parts have about 64 MB of files. A file
+        is read once for each part that needs it.
 
-    Returns
-    -------
+    Yields
+    ------
     Table
-        As `read_state` returns it.
+        The rows of some keys, as `read_state` returns them.
 
     Raises
     ------
-    CheckpointError
-        When a file is damaged, or classes that the state needs cannot be imported.
-    UnknownOperator
-        When the checkpoint has no state of the operator.
+    ValueError
+        When there are not so many shards.
+    CheckpointError, UnknownOperator, KeyError
+        As for `read_state`.
+
+    Examples
+    --------
+    >>> import dask_elastic as de
+    >>> for part in de.scan_state("memory://empty", "per_plane", columns=["plane"]):
+    ...     print(part.num_rows)
+    Traceback (most recent call last):
+        ...
+    dask_elastic.vocab.errors.NoCheckpoint: memory://empty has no complete checkpoint. Check the URL: ...
     """
-    state = manifest.state(operator)
-    if state.reading is None:
-        raise CheckpointError(
-            f"checkpoint {manifest.number} of job {manifest.job!r} does not say how the state of operator "
-            f"{operator!r} is read. Resume the job, and read the state with Job.state."
-        )
-    definition: Compute = state.reading.load(f"the definition of operator {operator!r}")
-    tables = [
-        table
-        for executor in range(state.executors)
-        if (table := _table(folder, state, definition, executor, manifest.started)) is not None
-    ]
-    return pa.concat_tables(tables) if tables else empty_state(definition, None)
+    saved = SavedState.open(url, operator, checkpoint, storage_options)
+    count = saved.parts if parts is None else parts
+    for part in range(count):
+        yield saved.read(part, count, columns)
 
 
 def reading_of(operator: Compute) -> Pickled:
@@ -142,15 +147,3 @@ def reading_of(operator: Compute) -> Pickled:
 def _no_function(batch: pa.RecordBatch, state: Any) -> None:
     """Stand in for the function of an operator whose state is only read."""
     raise AssertionError("an operator that was loaded to read its state processes no rows")
-
-
-def _table(
-    folder: CheckpointFolder, state: OperatorState, definition: Compute, executor: int, now: float
-) -> pa.Table | None:
-    space = KeySpace(state.executors, state.shards)
-    store = KeyedStore(state.shards, space.shard_of)
-    schema = restore_executor(folder, state, executor, state.executors, store).input_schema
-    if schema is None or store.key_schema is None:
-        return None
-    keys, values = store.rows()
-    return state_table(definition, schema, keys, values, now)

@@ -11,13 +11,14 @@ import pyarrow as pa
 
 from dask_elastic.checkpoint import state_file
 from dask_elastic.checkpoint.chain import FULL, Chain
+from dask_elastic.checkpoint.changed_aggregates import ChangedAggregates
 from dask_elastic.checkpoint.folder import CheckpointFolder
 from dask_elastic.checkpoint.manifest import OperatorState
 from dask_elastic.checkpoint.regrouping import Regrouping
 from dask_elastic.checkpoint.state_file import StateFile, StateHeader
 from dask_elastic.state.codec import IDENTITY
 from dask_elastic.state.store import KeyedStore
-from dask_elastic.vocab.errors import CheckpointCorrupt
+from dask_elastic.vocab.errors import CheckpointCorrupt, CheckpointError
 
 _SHARD = IDENTITY.index("__shard")
 
@@ -39,7 +40,12 @@ class Restored:
 
 
 def restore_executor(
-    folder: CheckpointFolder, state: OperatorState, executor: int, executors: int, store: KeyedStore
+    folder: CheckpointFolder,
+    state: OperatorState,
+    executor: int,
+    executors: int,
+    store: KeyedStore,
+    changed: ChangedAggregates | None = None,
 ) -> Restored:
     """Install the state of one executor.
 
@@ -55,6 +61,8 @@ def restore_executor(
         The number of executors that the operator has now.
     store : KeyedStore
         An empty store, whose shards no task owns yet.
+    changed : ChangedAggregates, optional
+        Converts the state, if the operator's aggregates have changed.
 
     Returns
     -------
@@ -76,13 +84,18 @@ def restore_executor(
     Chain(shards=4, links=(), most=32)
     """
     regrouping = Regrouping(state.executors, state.shards, executors)
-    restored = Restored(_next_chain(state, regrouping, executor))
+    kept = regrouping.identical and changed is None
+    # Files of other executors or other aggregates cannot be continued.
+    chain = state.chains[executor] if kept else Chain.without_files(len(regrouping.groups(executor)))
+    restored = Restored(chain)
     for header, batch in state_batches(folder, state, executor, executors):
         restored.input_schema = header.input_schema or restored.input_schema
         if batch is None:
             continue
         try:
-            store.install(batch)
+            store.install(batch if changed is None else changed.batch(header, batch))
+        except CheckpointError:
+            raise
         except Exception as error:
             # Loading a pickled object may raise any exception.
             if not header.classes:
@@ -125,12 +138,6 @@ def state_batches(
                 kept = _of_executor(batch, superseded, regrouping, executor, source)
                 if kept.num_rows:
                     yield file.header, kept
-
-
-def _next_chain(state: OperatorState, regrouping: Regrouping, executor: int) -> Chain:
-    if regrouping.identical:
-        return state.chains[executor]
-    return Chain.without_files(len(regrouping.groups(executor)))
 
 
 def _superseded(chain: Chain, position: int) -> npt.NDArray[np.bool_]:

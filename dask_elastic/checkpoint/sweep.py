@@ -30,7 +30,7 @@ class Swept:
     finished: bool
 
 
-def sweep(catalog: Catalog, keep: int = 2, most: int = MOST_DELETED) -> Swept:
+def sweep(catalog: Catalog, keep: int = 2, most: int = MOST_DELETED, kept_from: int | None = None) -> Swept:
     """Delete the checkpoints beyond the newest complete ones, and files that no checkpoint needs.
 
     Parameters
@@ -41,6 +41,8 @@ def sweep(catalog: Catalog, keep: int = 2, most: int = MOST_DELETED) -> Swept:
         How many complete checkpoints to keep; savepoints are kept in addition.
     most : int, optional
         The most files to delete, which bounds the time of a sweep.
+    kept_from : int, optional
+        The number from which on all checkpoints are kept in addition.
 
     Returns
     -------
@@ -70,7 +72,7 @@ def sweep(catalog: Catalog, keep: int = 2, most: int = MOST_DELETED) -> Swept:
     """
     if keep < 1:
         raise ValueError(f"keep={keep}: keep at least one checkpoint")
-    kept = _kept(catalog, keep)
+    kept = _kept(catalog, keep, kept_from)
     if not kept:
         return Swept(0, True)
     deleted = 0
@@ -82,11 +84,12 @@ def sweep(catalog: Catalog, keep: int = 2, most: int = MOST_DELETED) -> Swept:
     return Swept(deleted, True)
 
 
-def _kept(catalog: Catalog, keep: int) -> dict[int, Manifest]:
+def _kept(catalog: Catalog, keep: int, kept_from: int | None) -> dict[int, Manifest]:
     kept: dict[int, Manifest] = {}
     newest = 0
     for manifest in catalog.complete():
-        if manifest.savepoint or newest < keep:
+        pinned = kept_from is not None and manifest.number >= kept_from
+        if manifest.savepoint or pinned or newest < keep:
             kept[manifest.number] = manifest
         newest += not manifest.savepoint
     return kept

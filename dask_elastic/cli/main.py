@@ -23,6 +23,9 @@ COMMANDS = {
     "move": LazyCommand("dask_elastic.cli.move", "move", "Move shards of an executor to another task."),
     "retire": LazyCommand("dask_elastic.cli.retire", "retire", "Drain workers, so that they can be closed."),
     "checkpoint": LazyCommand("dask_elastic.cli.checkpoints.commands", "checkpoint", "Take a checkpoint of a job now."),
+    "savepoint": LazyCommand(
+        "dask_elastic.cli.checkpoints.commands", "savepoint", "Take a checkpoint and copy it to a folder of its own."
+    ),
     "stop": LazyCommand("dask_elastic.cli.stop", "stop", "Stop or drain jobs."),
     "resume": LazyCommand("dask_elastic.cli.checkpoints.resume", "resume", "Continue a job from its checkpoints."),
     "plan": LazyCommand("dask_elastic.cli.plan", "plan", "Plan placements and migrations offline, from files."),

@@ -88,7 +88,7 @@ def _flat(table: pa.Table) -> pa.Table:
     return table
 
 
-def output(table: pa.Table, limit: int | None, path: Path | None, as_json: bool) -> None:
+def output(table: pa.Table, limit: int | None, path: Path | None, as_json: bool, total: int | None = None) -> None:
     """Write rows to a file if one is given, else print them as a table or as JSON.
 
     Parameters
@@ -102,7 +102,10 @@ def output(table: pa.Table, limit: int | None, path: Path | None, as_json: bool)
         The file.
     as_json : bool
         Whether to print JSON, a list of objects.
+    total : int, optional
+        The number of all rows, if the table has only the first ones.
     """
+    total = table.num_rows if total is None else total
     if path is not None:
         chosen = table.slice(0, limit)
         write(chosen, path)
@@ -112,8 +115,8 @@ def output(table: pa.Table, limit: int | None, path: Path | None, as_json: bool)
     else:
         chosen = table.slice(0, limit or SHOWN)
         show(row_table(chosen))
-        if chosen.num_rows < table.num_rows:
-            click.echo(f"{chosen.num_rows:,} of {counted(table.num_rows, 'row')}; see --limit and --output.", err=True)
+        if chosen.num_rows < total:
+            click.echo(f"{chosen.num_rows:,} of {counted(total, 'row')}; see --limit and --output.", err=True)
 
 
 def row_table(table: pa.Table) -> ConsoleTable:

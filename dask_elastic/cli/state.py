@@ -16,10 +16,11 @@ import pyarrow as pa
 from dask_elastic.cli.command import Command
 from dask_elastic.cli.connection import Connection, connected
 from dask_elastic.cli.job_completion import job_names, stateful_operators
-from dask_elastic.cli.rows import RowFile, output
+from dask_elastic.cli.rows import SHOWN, RowFile, output
 from dask_elastic.cli.terminal.progress_bar import progress_bar
 from dask_elastic.runtime.client.job import job as find_job
 from dask_elastic.runtime.client.job_state import JobState
+from dask_elastic.runtime.protocol.tables import total_rows
 from dask_elastic.vocab.errors import StateError
 
 
@@ -64,8 +65,9 @@ def state(
             table = pa.Table.from_pylist([row])
         else:
             with progress_bar(f"Reading the state of {operator}"):
-                table = read.to_arrow()
-    output(table, limit, path, as_json)
+                shown = limit if limit is not None or path is not None or as_json else SHOWN
+                table = read.to_arrow() if shown is None else read.head(shown)
+    output(table, limit, path, as_json, total_rows(table))
 
 
 def _row(read: JobState, key: Sequence[str]) -> dict[str, Any] | None:

@@ -1,4 +1,4 @@
-"""Spark's format "dask_elastic": writers stage rows at a job's source, and the driver commits them by epochs."""
+"""Spark's format "dask_elastic": rows are written to a job's source by epochs, and state is read from checkpoints."""
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ from dask_elastic.vocab.errors import ElasticError, HandoffError
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
+
+    from dask_elastic.spark.state_reader import StateReader
 
 logger = logging.getLogger("dask_elastic.spark")
 
@@ -74,17 +76,38 @@ class DaskElasticSource(DataSource):
     Parameters
     ----------
     options : mapping of str to str
-        See `Target.from_options`.
+        See `Target.from_options` for writing, and `StateTarget.from_options` for reading.
     """
 
     def __init__(self, options: MutableMapping[str, str]):
         super().__init__(options)
-        self.target = Target.from_options(dict(options))
+        self._reader: StateReader | None = None
+
+    @property
+    def target(self) -> Target:
+        """The job and source to which is written."""
+        return Target.from_options(dict(self.options))
 
     @classmethod
     def name(cls) -> str:
         """Return the name of the format."""
         return FORMAT
+
+    def schema(self) -> StructType:
+        """Return the columns of the state that is read; Spark calls it on the driver."""
+        return self._state_reader().schema()
+
+    def reader(self, schema: StructType) -> StateReader:
+        """Return the reader of an operator's state; Spark calls it on the driver."""
+        return self._state_reader()
+
+    def _state_reader(self) -> StateReader:
+        # Imported when state is read: it would delay the start of each Python worker that writes.
+        from dask_elastic.spark.state_reader import StateReader, StateTarget
+
+        if self._reader is None:
+            self._reader = StateReader(StateTarget.from_options(dict(self.options)))
+        return self._reader
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the writer of a batch; Spark calls it on the driver.

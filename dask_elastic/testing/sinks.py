@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import pickle
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import pyarrow as pa
 
+from dask_elastic.checkpoint.folder import CheckpointFolder
+from dask_elastic.checkpoint.staged_rows import StagedRows
 from dask_elastic.topology.sink import Sink, SinkContext, SinkWriter
 from dask_elastic.topology.transactions import Transactions
 from dask_elastic.vocab.errors import ElasticError
@@ -91,6 +94,7 @@ class _Job:
         self.run = run
         self.when = when
         self.generation = 0
+        self.staging = StagedRows(CheckpointFolder(f"memory://check_sink/{run}-{uuid.uuid4().hex}"))
         self.writers: list[SinkWriter] = []
         self.lost: list[SinkWriter] = []
         self.transactions: list[Transactions] = []
@@ -195,6 +199,7 @@ class _Job:
                 checkpoints=True,
                 generation=self.generation,
                 restored=self.generation > 0,
+                staging=self.staging,
             )
         )
 

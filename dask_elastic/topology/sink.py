@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import pyarrow as pa
 
@@ -26,6 +26,22 @@ class Outbox(Protocol):
 
     def drain(self, queue: str) -> None:
         """Wait until the readers of the queue have taken all rows that were put."""
+
+
+class Staging(Protocol):
+    """Keeps rows in the folder of the job's checkpoints, for sinks that show them when they are committed."""
+
+    def write(self, name: str, batches: Sequence[pa.RecordBatch]) -> Any:
+        """Write rows durably under a new name, and return a small reference for the handle of the transaction."""
+
+    def read(self, file: Any) -> Iterator[pa.RecordBatch] | None:
+        """Return the rows of a reference; None if they were deleted."""
+
+    def delete(self, file: Any) -> None:
+        """Delete the rows of a reference, after they were committed."""
+
+    def sweep(self, prefix: str, below: int) -> None:
+        """Delete rows of earlier generations: names begin with `prefix`, then with a generation before `below`."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +71,8 @@ class SinkContext:
         they leave must be told apart from what this one writes.
     restored : bool
         Whether the job was restarted from a checkpoint: `SinkWriter.recover` is called before the first row.
+    staging : Staging or None
+        Keeps rows until they are committed, for sinks that have no place of their own; None without checkpoints.
 
     Examples
     --------
@@ -72,6 +90,7 @@ class SinkContext:
     checkpoints: bool = False
     generation: int = 0
     restored: bool = False
+    staging: Staging | None = None
 
 
 class SinkWriter(ABC):

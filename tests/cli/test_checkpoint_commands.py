@@ -123,3 +123,24 @@ def test_table_has_error_instead_of_sizes_for_checkpoint_that_was_given_up():
     _, first, second = plain_text(checkpoint_table([complete, failed])).splitlines()
     assert first.split() == ["7", clock(60.0), "250.00", "ms", "2.00", "kiB", "10.00", "ms"]
     assert second.split() == ["8", clock(61.0), "500.00", "ms", "the", "disk", "is", "full"]
+
+
+def test_job_is_stopped_with_a_savepoint_and_continues_from_it(invoke, address, saved, wait_until, tmp_path):
+    wait_until(lambda: saved.metrics()["rows"].sum() > 0, "rows are processed")
+    taken = invoke("savepoint", "saved", tmp_path / "first", "--scheduler", address)
+    assert (taken.exit_code, taken.stdout) == (0, "1\n")
+    refused = invoke("stop", "saved", "--savepoint", tmp_path / "first", "--scheduler", address)
+    assert refused.exit_code == 1
+    assert "Give each savepoint a new folder" in refused.stderr
+    assert saved.status == "running"
+    refused = invoke("stop", "saved", "--savepoint", tmp_path / "second", "--drain", "--scheduler", address)
+    assert refused.exit_code == 2
+    stopped = invoke("stop", "saved", "--savepoint", tmp_path / "second", "--scheduler", address)
+    assert stopped.output.splitlines()[-1] == "Job 'saved' is stopped."
+    ended = invoke("stop", "saved", "--savepoint", tmp_path / "third", "--scheduler", address)
+    assert ended.exit_code == 1
+    assert "job 'saved' is stopped: its savepoint was not taken" in ended.stderr
+    options = ("--checkpoint", tmp_path / "own", "--name", "again", "--detach")
+    resumed = invoke("resume", tmp_path / "second", *options, "--scheduler", address)
+    assert resumed.exit_code == 0, resumed.stderr
+    assert "Job 'again': resumed from checkpoint 2.\n" in resumed.stderr

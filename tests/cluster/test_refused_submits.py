@@ -50,7 +50,7 @@ def test_module_missing_on_workers_is_named(client, numbers):
     def uses(batch):
         return batch if foreign else None
 
-    with pytest.raises(Exception, match="a_module_that_is_only_on_the_client"):
+    with pytest.raises(errors.SubmitError, match=r"worker tcp.*a_module_that_is_only_on_the_client.*PYTHONPATH"):
         de.submit(mapped(uses, numbers), client)
     assert de.jobs(client) == []
 

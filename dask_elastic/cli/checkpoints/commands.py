@@ -1,4 +1,4 @@
-"""``dask elastic checkpoint`` and ``dask elastic checkpoints``: take a checkpoint, and list the newest ones."""
+"""``dask elastic checkpoint``, ``savepoint`` and ``checkpoints``: take one, copy one, and list the newest ones."""
 
 from __future__ import annotations
 
@@ -35,6 +35,27 @@ def checkpoint(connection: Connection, job: str) -> None:
         found = find_job(job, client)
         with progress_bar(f"Taking a checkpoint of {job!r}"):
             number = found.checkpoint()
+    click.echo(number)
+
+
+@click.command(cls=Command)
+@click.argument("job", shell_complete=job_names)
+@click.argument("url")
+@connected
+def savepoint(connection: Connection, job: str, url: str) -> None:
+    """Take a checkpoint of JOB, copy it to the new folder URL, and print its number.
+
+    For example:
+        dask elastic savepoint word-count s3://bucket/word-count-before-upgrade
+        dask elastic resume s3://bucket/word-count-before-upgrade --checkpoint s3://bucket/word-count-2
+
+    The copy stays until you delete it; the job continues. To stop the job behind it, use
+    dask elastic stop --savepoint URL. The job must have been submitted with checkpoint=FOLDER.
+    """
+    with connection.client() as client:
+        found = find_job(job, client)
+        with progress_bar(f"Saving {job!r}"):
+            number = found.savepoint(url)
     click.echo(number)
 
 

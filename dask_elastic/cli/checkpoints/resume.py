@@ -26,6 +26,8 @@ from dask_elastic.runtime.protocol.job_calls import Describe
               help="The checkpoint; the newest one that is not damaged if left out.")  # fmt: skip
 @click.option("--cores", multiple=True, metavar="OPERATOR=N",
               help="Cores of each executor of an operator; can be repeated. As before if left out.")  # fmt: skip
+@click.option("--checkpoint", metavar="FOLDER",
+              help="For a savepoint: the new folder of the job's own checkpoints.")  # fmt: skip
 @starts_cluster
 @click.option("--detach", is_flag=True, help="Do not wait for the job; needs a running scheduler.")
 @connected
@@ -35,15 +37,17 @@ def resume(
     name: str | None,
     number: int | None,
     cores: tuple[str, ...],
+    checkpoint: str | None,
     detach: bool,
     **own: Any,
 ) -> None:
-    """Continue a job from the checkpoints in the folder URL, and wait for it.
+    """Continue a job from the checkpoints or the savepoint in the folder URL, and wait for it.
 
     For example:
         dask elastic resume s3://bucket/delays --scheduler tcp://10.0.0.1:8786
         dask elastic resume checkpoints/delays --workers 4
         dask elastic resume checkpoints/delays --number 17 --cores per_plane=2 --detach
+        dask elastic resume savepoints/delays --checkpoint checkpoints/delays-2
 
     The job must have ended, or its cluster must be lost. Topology and options are those of the
     checkpoint; to change them, call dask_elastic.resume in a program. The folder contains pickled
@@ -56,12 +60,13 @@ def resume(
     Exit codes: 0 if the job finished; 1 if it failed or was stopped; 130 after Ctrl-C.
     """
     wanted = _cores(cores)
+    folder: dict[str, Any] = {} if checkpoint is None else {"checkpoint": checkpoint}
     failure = None
     with chosen_client(connection, own, detach) as client:
         page = dashboard_page(client)
         click.echo(f"Dashboard: {page}" if page else "This cluster serves no dashboard.", err=True)
         try:
-            job = resume_job(url, client, number=number, name=name, cores=wanted)
+            job = resume_job(url, client, number=number, name=name, cores=wanted, **folder)
             _say_from_where(client, job.name)
             if detach:
                 leave(client)

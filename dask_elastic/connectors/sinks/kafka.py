@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import datetime
-import decimal
 import importlib.util
-import json
 import logging
-import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, get_args
 
 import pyarrow as pa
 
+from dask_elastic.connectors.sinks.kafka_messages import KafkaMessages
+from dask_elastic.connectors.sinks.kafka_transactions import TransactionWriter
 from dask_elastic.topology.sink import Sink, SinkContext, SinkWriter
 from dask_elastic.vocab.errors import SinkError, TopologyError
 
+Guarantee = Literal["at-least-once", "exactly-once"]
 Headers = list[tuple[str, str | bytes | None]]
 
 WAIT_SECONDS = 0.1
@@ -25,11 +24,16 @@ WAIT_SECONDS = 0.1
 class Kafka(Sink):
     """Send rows to a topic of Kafka, one message each; needs the extra `kafka`.
 
-    It promises each row at least once. Messages are visible when they are sent, a checkpoint waits until the brokers
-    have acknowledged those before it, and a restart repeats the rows after it. In a job with checkpoints each message
-    has the headers `generation`, a number that grows with each restart, `checkpoint`, the number of the checkpoint
-    before it, and `instance`, as decimal text. When a generation begins at checkpoint n, messages of earlier
+    By default it promises each row at least once. Messages are visible when they are sent, a checkpoint waits until the
+    brokers have acknowledged those before it, and a restart repeats the rows after it. In a job with checkpoints each
+    message has the headers `generation`, a number that grows with each restart, `checkpoint`, the number of the
+    checkpoint before it, and `instance`, as decimal text. When a generation begins at checkpoint n, messages of earlier
     generations with n or more are obsolete.
+
+    With ``guarantee="exactly-once"``, consumers with ``isolation.level=read_committed`` see each row once. Messages
+    have no headers, and are sent in one transaction of Kafka per checkpoint and instance when the checkpoint is
+    complete; until then they are kept in the folder of the job's checkpoints. Without checkpoints it makes no
+    difference.
 
     Parameters
     ----------
@@ -42,6 +46,8 @@ class Kafka(Sink):
     value : str, optional
         The column of bytes or text that becomes the message's value. By default the value is a JSON object with all
         columns: times as ISO 8601, decimals as text, NaN and infinity as null.
+    guarantee : {"at-least-once", "exactly-once"}
+        How often a row is visible if the job restarts.
     options : mapping, optional
         Further options of the client, librdkafka.
 
@@ -52,17 +58,16 @@ class Kafka(Sink):
 
     Notes
     -----
-    Transactions of Kafka are not used: a producer that takes over from a lost one aborts its open transaction, and the
-    rows of a complete checkpoint would be lost. Options are stored with the topology, also in checkpoints; so are
-    passwords in them. Keys are assigned to partitions as Java's producer does it.
+    Options are stored with the topology, also in checkpoints; so are passwords in them. Keys are assigned to partitions
+    as Java's producer does it. For exactly-once, the brokers must allow transactions of the ids, and commits of the
+    groups, that begin with `dask_elastic-`. Each transaction commits the number of its checkpoint as an offset of
+    partition 0 for a group of its instance; these groups have no members and consume nothing.
 
     Examples
     --------
     >>> Kafka("late-flights", "broker:9092", key="plane")
     Kafka('late-flights', key='plane')
     """
-
-    promise = "at-least-once"
 
     def __init__(
         self,
@@ -71,6 +76,7 @@ class Kafka(Sink):
         *,
         key: str | None = None,
         value: str | None = None,
+        guarantee: Guarantee = "at-least-once",
         options: Mapping[str, Any] | None = None,
     ):
         for name, given in (("topic", topic), ("servers", servers)):
@@ -79,6 +85,10 @@ class Kafka(Sink):
         for name, column in (("key", key), ("value", value)):
             if column is not None and (not isinstance(column, str) or not column):
                 raise TopologyError(f"sinks.Kafka: {name} is {column!r}; give the name of a column.")
+        if guarantee not in get_args(Guarantee):
+            choices = " or ".join(map(repr, get_args(Guarantee)))
+            raise TopologyError(f"sinks.Kafka: guarantee is {guarantee!r}; choose {choices}.")
+        self.promise = guarantee
         self.topic = topic
         self.servers = servers
         self.key = key
@@ -88,6 +98,7 @@ class Kafka(Sink):
     def __repr__(self) -> str:
         """Return the call that creates the sink, as text."""
         options = [f"{name}={column!r}" for name, column in (("key", self.key), ("value", self.value)) if column]
+        options += ['guarantee="exactly-once"'] if self.promise == "exactly-once" else []
         return f"Kafka({', '.join([repr(self.topic), *options])})"
 
     def open(self, context: SinkContext) -> SinkWriter:
@@ -111,7 +122,18 @@ class Kafka(Sink):
         where = f"sink {context.operator!r} of job {context.job!r}, topic {self.topic!r}"
         if importlib.util.find_spec("confluent_kafka") is None:
             raise SinkError(f"{where}: the client library is missing; install dask-elastic[kafka] on all workers.")
+        if self.promise == "exactly-once" and context.checkpoints:
+            messages = KafkaMessages(self.key, self.value, where)
+            return TransactionWriter(self.topic, self._client_options(), messages, context, where)
         return _Sender(self, context, where)
+
+    def _client_options(self) -> dict[str, Any]:
+        return {
+            "enable.idempotence": True,
+            "partitioner": "murmur2_random",
+            **self.options,
+            "bootstrap.servers": self.servers,
+        }
 
 
 class _Sender(SinkWriter):
@@ -121,22 +143,19 @@ class _Sender(SinkWriter):
         self._sink = sink
         self._context = context
         self._where = where
+        self._messages = KafkaMessages(sink.key, sink.value, where)
         self._checkpoint = 0
         self._failure: str | None = None
-        options = {
-            "enable.idempotence": True,
-            "partitioner": "murmur2_random",
-            **sink.options,
-            "bootstrap.servers": sink.servers,
-        }
         try:
-            self._producer = confluent_kafka.Producer(options, logger=logging.getLogger("dask_elastic.kafka"))
+            self._producer = confluent_kafka.Producer(
+                sink._client_options(), logger=logging.getLogger("dask_elastic.kafka")
+            )
         except confluent_kafka.KafkaException as error:
             raise SinkError(f"{where}: cannot be opened: {error}") from error
 
     def write(self, rows: pa.RecordBatch) -> None:
         headers = self._headers()
-        for key, value in zip(self._keys(rows), self._values(rows), strict=True):
+        for key, value in zip(self._messages.keys(rows), self._messages.values(rows), strict=True):
             self._send(key, value, headers)
         self._producer.poll(0)
         self._raise_failure()
@@ -185,47 +204,3 @@ class _Sender(SinkWriter):
     def _raise_failure(self) -> None:
         if self._failure is not None:
             raise SinkError(f"{self._where}: a message was not delivered: {self._failure}")
-
-    def _keys(self, rows: pa.RecordBatch) -> list[bytes | None]:
-        if self._sink.key is None:
-            return [None] * rows.num_rows
-        return [_as_bytes(key) for key in self._column(rows, self._sink.key).to_pylist()]
-
-    def _values(self, rows: pa.RecordBatch) -> list[bytes | None]:
-        if self._sink.value is not None:
-            return [_as_bytes(value) for value in self._column(rows, self._sink.value).to_pylist()]
-        try:
-            return [
-                json.dumps(_finite(row), default=_as_json, separators=(",", ":")).encode() for row in rows.to_pylist()
-            ]
-        except TypeError as error:
-            raise SinkError(f"{self._where}: a row cannot become JSON: {error}. Use value= with bytes.") from error
-
-    def _column(self, rows: pa.RecordBatch, name: str) -> pa.Array:
-        if name not in rows.schema.names:
-            names = ", ".join(rows.schema.names)
-            raise SinkError(f"{self._where}: the rows have no column {name!r}; they have {names}.")
-        return rows.column(name)
-
-
-def _as_bytes(value: object) -> bytes | None:
-    if value is None or isinstance(value, bytes):
-        return value
-    return str(value).encode()
-
-
-def _finite(value: Any) -> Any:
-    """Replace floats that JSON does not know."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {name: _finite(each) for name, each in value.items()}
-    return [_finite(each) for each in value] if isinstance(value, list) else value
-
-
-def _as_json(value: object) -> object:
-    if isinstance(value, datetime.date | datetime.time):
-        return value.isoformat()
-    if isinstance(value, decimal.Decimal):
-        return str(value)
-    raise TypeError(f"a value has the type {type(value).__name__}")

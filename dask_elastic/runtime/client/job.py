@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import TYPE_CHECKING, Literal
 
 from dask.utils import parse_timedelta
 
+from dask_elastic.checkpoint.folder import CheckpointFolder
 from dask_elastic.runtime.client.call import call_scheduler, checked_client
 from dask_elastic.runtime.client.dashboard_page import dashboard_page
 from dask_elastic.runtime.client.job_card import card
@@ -272,8 +274,67 @@ class Job(JobInput, JobReader):
         """
         return self._ask(job_calls.TakeCheckpoint(self.name)).number
 
-    def stop(self) -> None:
-        """End the job at once. Rows in flight are dropped; state and measurements stay readable."""
+    def savepoint(self, url: str | os.PathLike[str]) -> int:
+        """Take a checkpoint, and copy it to a folder of its own, which stays until you delete it.
+
+        Parameters
+        ----------
+        url : str or path
+            A new folder, local or a URL, that the scheduler can write to. `resume` continues from it, also with another
+            topology, while or after this job runs.
+
+        Returns
+        -------
+        int
+            The number of the checkpoint.
+
+        Raises
+        ------
+        CheckpointError
+            If the checkpoint was given up, the folder has a checkpoint already or cannot be written, or the job takes
+            no checkpoints.
+        JobEnded
+            If the job has ended.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> import dask_elastic as de
+        >>> import pyarrow as pa
+        >>> from dask.distributed import Client
+        >>> topology = de.Topology("letters")
+        >>> letters = topology.source("letters", de.sources.Arrow(pa.table({"letter": ["a", "b"]}), rate=1))
+        >>> counted = letters.key_by("letter").compute({"seen": de.aggregate.Count()}, name="per_letter")
+        >>> folder, saved = tempfile.mkdtemp(), tempfile.mkdtemp()
+        >>> with Client(n_workers=1, processes=False, dashboard_address=None) as client:
+        ...     job = de.submit(topology, client, checkpoint=folder)
+        ...     number = job.savepoint(saved)
+        ...     job.stop()
+        ...     de.resume(saved, client, checkpoint=tempfile.mkdtemp()).status
+        'running'
+        """
+        return self._ask(job_calls.TakeSavepoint(self.name, CheckpointFolder(url).url)).number
+
+    def stop(self, *, savepoint: str | os.PathLike[str] | None = None) -> None:
+        """End the job at once. Rows in flight are dropped; state and measurements stay readable.
+
+        Parameters
+        ----------
+        savepoint : str or path, optional
+            Take a savepoint in this folder first. The job processes no row that the savepoint lacks: sources halt
+            behind it, and sinks commit all rows before it.
+
+        Raises
+        ------
+        CheckpointError
+            If the savepoint cannot be taken; see `savepoint`. The job continues.
+        JobEnded
+            If the job has ended before it could be taken.
+        """
+        if savepoint is not None:
+            self._ask(job_calls.TakeSavepoint(self.name, CheckpointFolder(savepoint).url, stop=True))
+            drop(self.client, self.name)
+            return
         drop(self.client, self.name)
         self._ask(job_calls.Stop(self.name))
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 from dask_elastic.runtime.client.call import call_scheduler
 from dask_elastic.runtime.client.state_frame import state_frame
 from dask_elastic.runtime.protocol.job_calls import State
-from dask_elastic.runtime.protocol.tables import read_table, total_rows
+from dask_elastic.runtime.protocol.tables import first_rows, read_table, total_rows
 
 if TYPE_CHECKING:
     import dask.dataframe as dd
@@ -81,13 +81,43 @@ class JobState:
 
     def _preview(self) -> tuple[str, pd.DataFrame]:
         """Return a title and the first rows; the executors send no others."""
-        call = State(self._job, self.operator, first=SHOWN)
-        parts = [read_table(part) for part in call_scheduler(self._client, call)]
-        total = sum(map(total_rows, parts))
-        rows = pa.concat_tables([part.replace_schema_metadata() for part in parts]) if parts else pa.table({})
+        rows = self.head(SHOWN)
+        total = total_rows(rows)
         shown = f", the first {SHOWN}" if total > SHOWN else ""
         title = f"State of {self.operator!r} in job {self._job!r}: {total:,} key{'' if total == 1 else 's'}{shown}"
-        return title, rows.slice(0, SHOWN).to_pandas()
+        return title, rows.to_pandas()
+
+    def head(self, rows: int = SHOWN) -> pa.Table:
+        """Return some of the keys; the executors send no others.
+
+        Parameters
+        ----------
+        rows : int
+            The largest number of rows.
+
+        Returns
+        -------
+        pyarrow.Table
+            Rows of `to_arrow`, in no particular order.
+
+        Examples
+        --------
+        >>> import dask_elastic as de
+        >>> from dask.distributed import Client
+        >>> topology = de.Topology("letters")
+        >>> letters = topology.source("letters", de.sources.Arrow(pa.table({"letter": ["a", "b", "a"]})))
+        >>> counted = letters.key_by("letter").compute({"seen": de.aggregate.Count()}, name="per_letter")
+        >>> with Client(n_workers=1, processes=False, dashboard_address=None) as client:
+        ...     job = de.submit(topology, client)
+        ...     job.wait(progress=False)
+        ...     job.state("per_letter").head(1).num_rows
+        1
+        """
+        call = State(self._job, self.operator, first=rows)
+        parts = [read_table(part) for part in call_scheduler(self._client, call)]
+        total = sum(map(total_rows, parts))
+        found = pa.concat_tables([part.replace_schema_metadata() for part in parts]) if parts else pa.table({})
+        return first_rows(found, rows, total)
 
     def to_arrow(self) -> pa.Table:
         """Return the state of all keys.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from dask_elastic._version import __version__
 from dask_elastic.checkpoint.catalog import Catalog
+from dask_elastic.checkpoint.changed_aggregates import ChangedAggregates
 from dask_elastic.checkpoint.folder import CheckpointFolder
 from dask_elastic.checkpoint.manifest import Manifest, OperatorState
 from dask_elastic.runtime.client.call import checked_client
@@ -18,7 +19,8 @@ from dask_elastic.runtime.client.submit import check_sources, described, start
 from dask_elastic.runtime.config.job_options import job_options
 from dask_elastic.runtime.protocol.job_calls import Submit
 from dask_elastic.runtime.protocol.job_spec import ComponentSummary
-from dask_elastic.topology.component import build_components
+from dask_elastic.topology.component import Component, build_components
+from dask_elastic.topology.operators import Compute
 from dask_elastic.topology.topology import Topology
 from dask_elastic.vocab.errors import CheckpointError, SubmitError
 
@@ -61,7 +63,8 @@ def resume(
         Names of stateful operators whose state is dropped, and of sources and sinks that are given up, since the
         topology no longer has them.
     **options
-        As for `submit`; as before if left out.
+        As for `submit`; as before if left out. A job that continues from a savepoint needs ``checkpoint``, a new folder
+        for its own checkpoints: the savepoint is copied there and stays as it is.
 
     Returns
     -------
@@ -102,7 +105,8 @@ def resume(
     folder = CheckpointFolder(url)
     manifest = Catalog(folder).load(number)
     saved = _saved(folder, manifest)
-    merged = job_options({**dataclasses.asdict(saved.options), **options, "checkpoint": folder.url})
+    own = _own_folder(folder, manifest, options.pop("checkpoint", None))
+    merged = job_options({**dataclasses.asdict(saved.options), **options, "checkpoint": own})
     job_name = saved.name if name is None else name
     given = saved.cores if cores is None else cores
     if topology is None:
@@ -110,11 +114,49 @@ def resume(
     else:
         components = build_components(topology)
         check_sources(components)
+        _check_states(components, manifest)
         job = described(topology, components, job_name, merged, given)
     summaries = tuple(_fitted(summary, manifest) for summary in job.summaries)
     _check_sources(summaries, manifest)
     _check_dropped(summaries, manifest, drop)
-    return start(dataclasses.replace(job, summaries=summaries, resume=manifest.number, run=saved.run), client)
+    continued = dataclasses.replace(job, summaries=summaries, resume=manifest.number, run=saved.run, savepoint=None)
+    if manifest.savepoint:
+        # The earlier run may go on: what the sinks write for this one must have other names.
+        continued = dataclasses.replace(continued, run="", savepoint=folder.url)
+    return start(continued, client)
+
+
+def _own_folder(folder: CheckpointFolder, manifest: Manifest, given: str | os.PathLike[str] | None) -> str:
+    """Return the folder of the job's own checkpoints.
+
+    Raises
+    ------
+    SubmitError
+        If it has to be another one and is not, or the other way round.
+    """
+    own = folder.url if given is None else CheckpointFolder(given).url
+    if manifest.savepoint and own == folder.url:
+        raise SubmitError(
+            f"{folder.url} is a savepoint, which stays as it is: pass checkpoint=, a new folder for the checkpoints "
+            "of the job that continues from it."
+        )
+    if not manifest.savepoint and own != folder.url:
+        raise SubmitError(
+            f"checkpoint={own!r}: a job continues in the folder of its checkpoints, {folder.url}. To continue in "
+            "another one, take a savepoint with Job.savepoint and resume that."
+        )
+    return own
+
+
+def _check_states(components: tuple[Component, ...], manifest: Manifest) -> None:
+    """Refuse operators whose state cannot be computed from that of the checkpoint."""
+    operators = {c.name: c.operator for c in components if isinstance(c.operator, Compute)}
+    for state in manifest.states:
+        if state.name in operators:
+            try:
+                ChangedAggregates.of(state, operators[state.name])
+            except CheckpointError as error:
+                raise SubmitError(f"checkpoint {manifest.number}: {error}") from error
 
 
 def _saved(folder: CheckpointFolder, manifest: Manifest) -> Submit:
@@ -123,6 +165,12 @@ def _saved(folder: CheckpointFolder, manifest: Manifest) -> Submit:
     try:
         saved = pickle.loads(contents)
     except Exception as error:  # unpickling may raise any exception
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing is not None and missing.partition(".")[0] != "dask_elastic":
+            raise CheckpointError(
+                f"{folder.where(manifest.topology.path)} cannot be read: there is no module {missing!r} here. Install "
+                "it, or add its folder to PYTHONPATH, on the client, the scheduler and all workers."
+            ) from error
         raise CheckpointError(
             f"{folder.where(manifest.topology.path)} was written by another version of dask_elastic, and cannot be "
             f"read by {__version__}: {type(error).__name__}: {error}. Install the version with which the job ran."

@@ -46,6 +46,25 @@ class Acknowledge(CheckpointCall):
 
 
 @dataclass(frozen=True)
+class Committed(CheckpointCall):
+    """An instance of a sink has committed what it had prepared up to a complete checkpoint.
+
+    Parameters
+    ----------
+    number : int
+        The checkpoint.
+    component : str
+        The sink.
+    instance : int
+        Which instance of it.
+    """
+
+    number: int
+    component: str
+    instance: int
+
+
+@dataclass(frozen=True)
 class CheckpointFailed(CheckpointCall):
     """An instance could not make its part of a checkpoint durable.
 

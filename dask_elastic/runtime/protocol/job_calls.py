@@ -37,6 +37,8 @@ class Submit(Call[JobDescription]):
         The checkpoint from which the job continues; None for a new one.
     run : str
         The identifier of the run that is continued; see `JobSpec.run`.
+    savepoint : str or None
+        The folder of the savepoint with the checkpoint `resume`, which is copied; None if that is in the job's folder.
     """
 
     name: str
@@ -47,6 +49,7 @@ class Submit(Call[JobDescription]):
     components: bytes
     resume: int | None = None
     run: str = ""
+    savepoint: str | None = None
 
 
 # a job's life
@@ -152,6 +155,25 @@ class TakeCheckpoint(Call[CheckpointDescription]):
     """Take a checkpoint of a job now; answered when it is complete."""
 
     job: str
+
+
+@dataclass(frozen=True)
+class TakeSavepoint(Call[CheckpointDescription]):
+    """Take a checkpoint of a job and copy it; answered when the copy is complete.
+
+    Parameters
+    ----------
+    job : str
+        The job.
+    url : str
+        The folder of the copy, which has no checkpoint.
+    stop : bool
+        Whether the job ends behind it: it processes no row that the savepoint lacks.
+    """
+
+    job: str
+    url: str
+    stop: bool = False
 
 
 @dataclass(frozen=True)

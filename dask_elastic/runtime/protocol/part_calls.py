@@ -105,14 +105,30 @@ class Forget(PartCall[tuple[str, ...]]):
 
 @dataclass(frozen=True)
 class BeginCheckpoint(PartCall[None]):
-    """Begin a checkpoint: sources send its barrier, and receivers await it."""
+    """Begin a checkpoint: sources send its barrier, and receivers await it.
+
+    Parameters
+    ----------
+    number : int
+        The checkpoint.
+    halts : bool
+        Whether sources send nothing behind the barrier until the checkpoint is given up, or `ContinueSources`.
+    """
 
     number: int
+    halts: bool = False
 
 
 @dataclass(frozen=True)
 class AbandonCheckpoint(PartCall[None]):
     """Give up a checkpoint; receivers no longer wait for its barriers."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class ContinueSources(PartCall[None]):
+    """Sources that halt behind the barrier of this checkpoint, or of an earlier one, continue."""
 
     number: int
 

@@ -24,7 +24,7 @@ def read_table(data: Any) -> pa.Table:
         return reader.read_all()
 
 
-def first_rows(table: pa.Table, count: int) -> pa.Table:
+def first_rows(table: pa.Table, count: int, total: int | None = None) -> pa.Table:
     """Return the first rows of a table, with the number of all of them in its metadata.
 
     Examples
@@ -32,7 +32,8 @@ def first_rows(table: pa.Table, count: int) -> pa.Table:
     >>> total_rows(first_rows(pa.table({"key": [1, 2, 3]}), 2))
     3
     """
-    return table.slice(0, count).replace_schema_metadata({TOTAL: str(table.num_rows)})
+    total = table.num_rows if total is None else total
+    return table.slice(0, count).replace_schema_metadata({TOTAL: str(total)})
 
 
 def total_rows(table: pa.Table) -> int:

@@ -8,8 +8,10 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from dask_elastic.checkpoint.catalog import Catalog
+from dask_elastic.checkpoint.copied import copy_checkpoint
 from dask_elastic.checkpoint.folder import CheckpointFolder
 from dask_elastic.checkpoint.generations import next_generation
+from dask_elastic.checkpoint.manifest import Manifest
 from dask_elastic.runtime.protocol.job_calls import Submit
 from dask_elastic.runtime.scheduler.job_checkpoints import JobCheckpoints
 from dask_elastic.runtime.scheduler.spooled_ledger import open_ledgers
@@ -59,12 +61,27 @@ def open_checkpoints(url: str, call: Submit, above: int) -> tuple[JobCheckpoints
             f"checkpoint={url!r}: the folder has checkpoints of an earlier run, up to {numbers[0]}. Continue it with "
             "dask_elastic.resume, or give this run another folder."
         )
-    ledgers = open_ledgers(folder, call)
-    generation = reserve_generation(url, above)
+    source = None if call.savepoint is None else CheckpointFolder(call.savepoint)
+    saved = None if source is None else _continued(call, source, folder)
+    generation = reserve_generation(url, above if saved is None else max(above, saved.generation))
     topology = folder.write(f"topology/{generation:06d}.pickle", [pickle.dumps(call)])
+    if source is not None and saved is not None:
+        # With the topology of this job: another resumption from the copy continues this run, not that of the savepoint.
+        copy_checkpoint(source, saved, folder, savepoint=False, topology=topology)
     checkpoints = JobCheckpoints(url, topology, catalog.next_number() - 1, call.resume or 0)
-    checkpoints.ledgers = ledgers
+    checkpoints.ledgers = open_ledgers(folder, call)
     return checkpoints, generation
+
+
+def _continued(call: Submit, source: CheckpointFolder, folder: CheckpointFolder) -> Manifest:
+    """Return the savepoint from which a job continues, whose own folder must have no checkpoint."""
+    numbers = Catalog(folder).numbers()
+    if numbers:
+        raise SubmitError(
+            f"checkpoint={folder.url!r}: the folder has checkpoints already, up to {numbers[0]}. Continue from these "
+            f"with dask_elastic.resume({folder.url!r}), or give another folder."
+        )
+    return Catalog(source).load(call.resume)
 
 
 def reserve_generation(url: str, above: int) -> int:

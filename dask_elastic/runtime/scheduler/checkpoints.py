@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import pickle
 import time
@@ -60,6 +61,7 @@ class Checkpoints:
         return [
             checkpoint_calls.Acknowledge.handled_by(self.acknowledge),
             checkpoint_calls.CheckpointFailed.handled_by(self.failed),
+            checkpoint_calls.Committed.handled_by(self.committed),
             checkpoint_calls.RequestCheckpoint.handled_by(self.request),
             job_calls.TakeCheckpoint.handled_by(self.take_now),
             job_calls.Checkpoints.handled_by(self.list),
@@ -88,6 +90,12 @@ class Checkpoints:
         if state is not None and state.progress is not None and state.progress.number == call.number:
             state.settle(call.error)
 
+    async def committed(self, call: checkpoint_calls.Committed) -> None:
+        """Note that an instance of a sink has committed a checkpoint."""
+        state = self._current(call)
+        if state is not None:
+            state.note_commit(call.number, ExecutorId(call.component, call.instance))
+
     async def request(self, call: checkpoint_calls.RequestCheckpoint) -> None:
         """Take a checkpoint soon."""
         state = self._current(call)
@@ -96,10 +104,14 @@ class Checkpoints:
 
     async def list(self, call: job_calls.Checkpoints) -> tuple[CheckpointDescription, ...]:
         """Return the newest checkpoints of a job, oldest first."""
-        return tuple(_taken_by(self.jobs.record(call.job)).descriptions)
+        return tuple(taken_by(self.jobs.record(call.job)).descriptions)
 
     async def take_now(self, call: job_calls.TakeCheckpoint) -> CheckpointDescription:
-        """Take a checkpoint, and return it when it is complete.
+        """Take a checkpoint, and return it when it is complete; see `take`."""
+        return await self.take(self.jobs.record(call.job))
+
+    async def take(self, record: JobRecord) -> CheckpointDescription:
+        """Have a checkpoint taken that begins from now on, and return it when it is complete.
 
         Raises
         ------
@@ -108,21 +120,20 @@ class Checkpoints:
         JobEnded
             If the job has ended.
         """
-        record = self.jobs.record(call.job)
-        state = _taken_by(record)
+        state = taken_by(record)
         first = state.last + 1
-        while record.live:
+        while True:
             taken = next((taken for taken in state.descriptions if taken.number >= first), None)
-            if taken is None:
-                if state.last < first:
-                    # Once it has begun, another request would take one more.
-                    state.requested.set()
-                await _first_of(state.next_end(), record.ended(), timeout=LONGEST_SECONDS)
-            elif taken.error is None:
+            if taken is not None and taken.error is None:
                 return taken
-            else:
-                raise CheckpointError(f"job {call.job!r}: checkpoint {taken.number} was given up: {taken.error}")
-        raise JobEnded(f"job {call.job!r} has {record.status.value}: it takes no more checkpoints")
+            if not record.live:
+                raise JobEnded(f"job {record.name!r} has {record.status.value}: it takes no more checkpoints")
+            if taken is not None:
+                raise CheckpointError(f"job {record.name!r}: checkpoint {taken.number} was given up: {taken.error}")
+            if state.last < first:
+                # Once it has begun, another request would take one more.
+                state.requested.set()
+            await first_of(state.next_end(), record.ended(), timeout=LONGEST_SECONDS)
 
     # taking them
 
@@ -136,10 +147,10 @@ class Checkpoints:
         at_once = state is not None and not state.newest and any(s.spooled for s in record.spec.summaries)
         due = time.monotonic() + (0.0 if at_once else interval)
         while state is not None and record.live and record.runs(generation):
-            await _first_of(state.requested.wait(), record.ended(), timeout=max(0.0, due - time.monotonic()))
+            await first_of(state.requested.wait(), record.ended(), timeout=max(0.0, due - time.monotonic()))
             if state.failed:
                 # A sink that waits for its last commit requests the next one at once.
-                await _first_of(record.ended(), timeout=min(interval, RETRY_SECONDS))
+                await first_of(record.ended(), timeout=min(interval, RETRY_SECONDS))
             if not (record.live and record.runs(generation)):
                 return
             state.requested.clear()
@@ -166,6 +177,7 @@ class Checkpoints:
                 manifest, held = _manifest(record, state, progress)
                 await in_thread(Catalog(CheckpointFolder(state.url)).publish, manifest)
                 seconds = time.monotonic() - began
+                state.begin_commits(number, (i for i in instances(record.spec) if i.component in manifest.prepared))
                 state.completed(CheckpointDescription(number, progress.started, seconds, manifest.new_bytes, held))
                 for source, ledger in state.ledgers.items():
                     ledger.cover(manifest, source)
@@ -189,10 +201,10 @@ class Checkpoints:
         CheckpointError
             If the job ends meanwhile.
         """
-        await self.calls.all(record, part_calls.BeginCheckpoint(*record.generation_id, number))
+        await self.calls.all(record, part_calls.BeginCheckpoint(*record.generation_id, number, state.stopping))
         settled = asyncio.ensure_future(state.settled())
         try:
-            await _first_of(settled, record.ended(), timeout=LONGEST_SECONDS)
+            await first_of(settled, record.ended(), timeout=LONGEST_SECONDS)
             if not settled.done():
                 assert state.progress is not None, "a checkpoint is in progress"
                 missing = ", ".join(map(str, sorted(state.progress.missing)[:5]))
@@ -220,7 +232,8 @@ class Checkpoints:
     async def _sweep(self, record: JobRecord, state: JobCheckpoints) -> None:
         try:
             keep = record.spec.options.checkpoint_keep
-            await in_thread(sweep, Catalog(CheckpointFolder(state.url)), keep)
+            catalog = Catalog(CheckpointFolder(state.url))
+            await in_thread(functools.partial(sweep, catalog, keep, kept_from=state.kept_from))
             for ledger in state.ledgers.values():
                 await in_thread(ledger.sweep)
         except (ElasticError, OSError) as error:
@@ -281,7 +294,8 @@ def _text(error: Exception) -> str:
     return error_text(error.data) if isinstance(error, Relayed) else f"{type(error).__name__}: {error}"
 
 
-def _taken_by(record: JobRecord) -> JobCheckpoints:
+def taken_by(record: JobRecord) -> JobCheckpoints:
+    """Return the checkpoints of a job; raises `CheckpointError` if it takes none."""
     if record.checkpoints is None:
         raise CheckpointError(
             f"job {record.name!r} takes no checkpoints: submit it with checkpoint=, a folder for them"
@@ -289,7 +303,7 @@ def _taken_by(record: JobRecord) -> JobCheckpoints:
     return record.checkpoints
 
 
-async def _first_of(*waits: Any, timeout: float) -> None:
+async def first_of(*waits: Any, timeout: float) -> None:
     """Return when one of some awaitables is done, or after a time; cancels the coroutines among them."""
     futures = [asyncio.ensure_future(wait) for wait in waits]
     try:

@@ -28,6 +28,7 @@ from dask_elastic.runtime.scheduler.membership import Membership
 from dask_elastic.runtime.scheduler.output_queues import OutputQueues
 from dask_elastic.runtime.scheduler.pushed_sources import PushedSources
 from dask_elastic.runtime.scheduler.restarts import Restarts
+from dask_elastic.runtime.scheduler.savepoints import Savepoints
 from dask_elastic.runtime.scheduler.worker_calls import WorkerCalls
 from dask_elastic.runtime.scheduler.workers import Workers
 from dask_elastic.vocab.errors import SubmitError
@@ -72,6 +73,7 @@ class Coordinator:
         self.controller = ControlDriver(scheduler, self.membership, self.cores, control)
         self.starts = JobStarts(self.workers, self.jobs, self.calls)
         self.checkpoints = Checkpoints(self.jobs, self.calls)
+        self.savepoints = Savepoints(self.jobs, self.calls, self.checkpoints, self._stop)
         self.restarts = Restarts(self.starts, self.calls, self._runs)
         self.health = JobHealth(
             self.jobs,
@@ -112,7 +114,7 @@ class Coordinator:
         ]
         parts = (
             self.health, self.membership, self.controller, self.queries, self.pushed, self.epochs, self.queues,
-            self.checkpoints,
+            self.checkpoints, self.savepoints,
         )  # fmt: skip
         return handlers_of(*own, *(handled for part in parts for handled in part.handlers()))
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 from dask_elastic.checkpoint.file_ref import FileRef
 from dask_elastic.control.checkpoint_progress import CheckpointProgress
 from dask_elastic.runtime.scheduler.spooled_ledger import SpooledLedger
 from dask_elastic.vocab.checkpoint import CheckpointDescription, CheckpointStatus
+from dask_elastic.vocab.identity import ExecutorId
 
 KEPT_DESCRIPTIONS = 100
 
@@ -45,6 +48,10 @@ class JobCheckpoints:
         Whether the job began from a checkpoint.
     restarts : int
         All restarts of this run of the job; the resumption counts as one.
+    stopping : bool
+        Whether sources halt behind the barriers of checkpoints, because the job is to be stopped with a savepoint.
+    committed : int
+        The newest checkpoint that all sinks have committed in this generation.
     """
 
     def __init__(self, url: str, topology: FileRef, last: int = 0, newest: int = 0):
@@ -60,6 +67,10 @@ class JobCheckpoints:
         self.ledgers: dict[str, SpooledLedger] = {}
         self.resumed = False
         self.restarts = 0
+        self.stopping = False
+        self.committed = 0
+        self._committing: tuple[int, set[ExecutorId]] = (0, set())
+        self._pins: list[int] = []
         self._complete: CheckpointDescription | None = None
         self._given_up: CheckpointDescription | None = None
         self._given_up_count = 0
@@ -101,6 +112,34 @@ class JobCheckpoints:
         else:
             self._given_up = description
             self._given_up_count += 1
+
+    def begin_commits(self, number: int, sinks: Iterable[ExecutorId]) -> None:
+        """Note that sinks are to commit a complete checkpoint."""
+        self._committing = number, set(sinks)
+        if not self._committing[1]:
+            self.committed = number
+
+    def note_commit(self, number: int, sink: ExecutorId) -> None:
+        """Note that an instance of a sink has committed a checkpoint, and with it all earlier ones."""
+        newest, missing = self._committing
+        if number == newest:
+            missing.discard(sink)
+            if not missing:
+                self.committed = number
+
+    @contextmanager
+    def keeping(self, number: int) -> Iterator[None]:
+        """Keep the files of this checkpoint and of later ones from being swept."""
+        self._pins.append(number)
+        try:
+            yield
+        finally:
+            self._pins.remove(number)
+
+    @property
+    def kept_from(self) -> int | None:
+        """The number from which on all complete checkpoints are kept; None if only the newest ones are."""
+        return min(self._pins, default=None)
 
     def status(self, now: float) -> CheckpointStatus:
         """Return where the job stands with its checkpoints.

@@ -14,6 +14,7 @@ import pyarrow as pa
 from dask_elastic.checkpoint.chain import Chain
 from dask_elastic.checkpoint.folder import CheckpointFolder
 from dask_elastic.checkpoint.pickled import Pickled
+from dask_elastic.checkpoint.staged_rows import StagedRows
 from dask_elastic.checkpoint.state_file import StateHeader, path_of, write
 from dask_elastic.executor.primary_state import PrimaryState
 from dask_elastic.runtime.protocol.calls import Ask
@@ -21,6 +22,7 @@ from dask_elastic.runtime.protocol.checkpoint_calls import (
     Acknowledge,
     CheckpointCall,
     CheckpointFailed,
+    Committed,
     RequestCheckpoint,
 )
 from dask_elastic.runtime.protocol.checkpoint_parts import ExecutorPart, SourcePosition
@@ -69,6 +71,11 @@ class CheckpointKeeper:
         What the files of each executor say about it.
     order : dict of str to int
         The position of each component in the topology.
+
+    Attributes
+    ----------
+    staging : StagedRows
+        Keeps rows of sinks until they are committed.
     """
 
     def __init__(
@@ -81,6 +88,7 @@ class CheckpointKeeper:
         order: dict[str, int],
     ):
         self._generation_id = generation_id
+        self.staging = StagedRows(folder)
         self._folder = folder
         self._threads = threads
         self._ask = ask
@@ -176,6 +184,10 @@ class CheckpointKeeper:
     def prepared(self, checkpoint: int, sink: ExecutorId, handles: tuple[object, ...]) -> None:
         """Take what a writer of a sink has prepared and not committed."""
         self._do(lambda: self._acknowledge(checkpoint, sink, handles))
+
+    def committed(self, checkpoint: int, sink: ExecutorId) -> None:
+        """Note that an instance of a sink has committed what it had prepared up to a complete checkpoint."""
+        self._do(lambda: self._tell(Committed(*self._generation_id, checkpoint, *sink)))
 
     def request(self) -> None:
         """Request a checkpoint as soon as possible: a sink waits for it to commit its last rows."""

@@ -58,6 +58,7 @@ class Handlers:
             part_calls.Forget.handled_by(self.forget),
             part_calls.BeginCheckpoint.handled_by(self.begin_checkpoint),
             part_calls.AbandonCheckpoint.handled_by(self.abandon_checkpoint),
+            part_calls.ContinueSources.handled_by(self.continue_sources),
             part_calls.CommitCheckpoint.handled_by(self.commit_checkpoint),
             part_calls.SetCores.handled_by(self.set_cores),
             part_calls.MoveShard.handled_by(self.move_shard),
@@ -148,11 +149,15 @@ class Handlers:
 
     async def begin_checkpoint(self, call: part_calls.BeginCheckpoint) -> None:
         """Begin a checkpoint: sources send its barrier, and receivers await it."""
-        await self.node.in_thread(self._checkpoints(call).begin, call.number)
+        await self.node.in_thread(self._checkpoints(call).begin, call.number, call.halts)
 
     async def abandon_checkpoint(self, call: part_calls.AbandonCheckpoint) -> None:
         """Give up a checkpoint."""
         await self.node.in_thread(self._checkpoints(call).abandon, call.number)
+
+    async def continue_sources(self, call: part_calls.ContinueSources) -> None:
+        """Have the sources continue if they halt behind the barrier of a checkpoint."""
+        self._checkpoints(call).go_on(call.number)
 
     async def commit_checkpoint(self, call: part_calls.CommitCheckpoint) -> None:
         """Have the sinks commit what they have prepared for a checkpoint, which is complete."""

@@ -230,7 +230,7 @@ class JobPart:
                 executor.store.reserve = self._node.memory.reserve
                 executor.task_ended = self._node.task_ends.note
                 if self.checkpoints is not None:
-                    self.checkpoints.restore(identity, executor.store)
+                    self.checkpoints.restore(identity, operator, executor.store)
                 make_processor = functools.partial(self._processor, component)
                 self.homes[identity] = ExecutorThreads(
                     executor, operator, make_processor, self.threads, self.exchange, self._instance_ended, self._keeper

@@ -40,7 +40,8 @@ from dask_elastic.runtime.worker.push_server import PushServer
 from dask_elastic.runtime.worker.report import part_report
 from dask_elastic.runtime.worker.staging_server import StagingServer
 from dask_elastic.runtime.worker.task_ends import TaskEnds
-from dask_elastic.vocab.errors import UnknownJob
+from dask_elastic.topology.component import Component
+from dask_elastic.vocab.errors import SubmitError, UnknownJob
 
 if TYPE_CHECKING:
     from distributed import Client, Worker
@@ -196,7 +197,7 @@ class NodeRuntime:
         await self._connect_all(address for _, address in spec.members)
 
         def build() -> JobPart:
-            return JobPart(self, spec, cloudpickle.loads(components))
+            return JobPart(self, spec, self._loaded(spec.job, components))
 
         async with self._generations.lock(spec.job):
             self._generations.check(*spec.generation_id)
@@ -210,6 +211,24 @@ class NodeRuntime:
                 raise
             self.job_parts[spec.job] = part
         self._tick.set()
+
+    def _loaded(self, job: str, components: bytes) -> tuple[Component, ...]:
+        """Load the components of a job, with the user's code.
+
+        Raises
+        ------
+        SubmitError
+            If a module is missing here, or differs from that of the client.
+        """
+        try:
+            loaded: tuple[Component, ...] = cloudpickle.loads(components)
+        except Exception as error:  # unpickling may raise any exception
+            raise SubmitError(
+                f"the code of job {job!r} cannot be loaded on worker {self.address}: {type(error).__name__}: {error}. "
+                "Install the modules that it uses on all workers, as the client had them when it submitted the job, or "
+                "add their folder to PYTHONPATH where the workers start."
+            ) from error
+        return loaded
 
     def refuse(self, job: str, generation: int) -> None:
         """Refuse to prepare a generation of a job from now on, since it was forgotten."""

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any, Protocol
 
 from dask_elastic.checkpoint.catalog import Catalog
+from dask_elastic.checkpoint.changed_aggregates import ChangedAggregates
 from dask_elastic.checkpoint.folder import CheckpointFolder
 from dask_elastic.checkpoint.manifest import Manifest
 from dask_elastic.checkpoint.pickled import Pickled
@@ -26,6 +27,7 @@ from dask_elastic.runtime.worker.executor_threads import ExecutorThreads
 from dask_elastic.runtime.worker.job_threads import JobThreads
 from dask_elastic.runtime.worker.sink_thread import CheckpointEvent, SinkThread
 from dask_elastic.runtime.worker.source_thread import SourceThread
+from dask_elastic.topology.operators import Compute
 from dask_elastic.topology.source import Source
 from dask_elastic.vocab.identity import ExecutorId
 
@@ -83,15 +85,15 @@ class PartCheckpoints:
         """Return the checkpoints of a job, None if it takes none."""
         return None if spec.checkpoint is None else cls(spec, spec.checkpoint, threads, ask, here)
 
-    def begin(self, number: int) -> None:
-        """Begin a checkpoint: sources send its barrier, and receivers await it."""
+    def begin(self, number: int, halts: bool) -> None:
+        """Begin a checkpoint: sources send its barrier, and may halt behind it; receivers await it."""
         for sink in self._here.sinks.values():
             sink.tell(CheckpointEvent.BEGUN, number)
         with self._guarded():
             for home in self._here.homes.values():
                 home.begin_checkpoint(number)
         for source in self._here.sources.values():
-            source.begin_checkpoint(number)
+            source.begin_checkpoint(number, halts)
 
     def abandon(self, number: int) -> None:
         """Give up a checkpoint."""
@@ -100,6 +102,12 @@ class PartCheckpoints:
                 home.abandon_checkpoint(number)
         for sink in self._here.sinks.values():
             sink.tell(CheckpointEvent.ABANDONED, number)
+        self.go_on(number)
+
+    def go_on(self, number: int) -> None:
+        """Have the sources continue if they halt behind the barrier of a checkpoint."""
+        for source in self._here.sources.values():
+            source.barriers.go_on(number)
 
     def commit(self, number: int) -> None:
         """Have the sinks commit what they have prepared for a checkpoint, which is complete, and sources forget."""
@@ -129,19 +137,20 @@ class PartCheckpoints:
         # Read only by nodes that host sources, executors or sinks: it may be deleted when a worker joins the job later.
         return Catalog(self._folder).load(self._plan.number) if self.restores else None
 
-    def restore(self, executor: ExecutorId, store: PrimaryState) -> None:
+    def restore(self, executor: ExecutorId, operator: Compute, store: PrimaryState) -> None:
         """Install the state that the checkpoint has of an executor, and mark what changes from now on.
 
         Raises
         ------
         CheckpointError
-            If it is damaged, or its objects cannot be loaded.
+            If it is damaged, its objects cannot be loaded, or it does not suffice for the operator.
         """
         states = () if self._manifest is None else self._manifest.states
         # An operator that was added to the topology has no state yet.
         for state in (state for state in states if state.name == executor.component):
             executors = len(self._spec.homes[executor.component])
-            restored = restore_executor(self._folder, state, executor.index, executors, store)
+            changed = ChangedAggregates.of(state, operator)
+            restored = restore_executor(self._folder, state, executor.index, executors, store, changed)
             store.input_schema = restored.input_schema
             self.keeper.restore(executor, restored.chain)
         store.track_dirty = True

@@ -106,7 +106,7 @@ class SinkThread:
         node = instance = identity.index
         self._context = SinkContext(
             spec.job, identity.component, node, instance, output_buffer, spec.run, keeper is not None, spec.generation,
-            recovered is not None,
+            recovered is not None, None if keeper is None else keeper.staging,
         )  # fmt: skip
         self._finished = finished
         self._keeper = keeper
@@ -208,8 +208,12 @@ class SinkThread:
         Whichever thread comes last finds them: the sink's own at its end, or the one that brings them later.
         """
         for told in self._waiting.take_while(lambda waiting: True):
-            if isinstance(told, Told) and told.event is CheckpointEvent.BEGUN and self._keeper is not None:
+            if not isinstance(told, Told) or self._keeper is None:
+                continue
+            if told.event is CheckpointEvent.BEGUN:
                 self._keeper.prepared(told.checkpoint, self.identity, ())
+            elif told.event is CheckpointEvent.COMPLETE:
+                self._keeper.committed(told.checkpoint, self.identity)
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -277,6 +281,8 @@ class SinkThread:
                     with self._watched():
                         writer.commit(prepared)
                 self._committed = max(self._committed, told.checkpoint)
+                if self._keeper is not None:
+                    self._keeper.committed(told.checkpoint, self.identity)
 
     def _prepare_if(self, writer: SinkWriter, checkpoint: int | None) -> None:
         """Prepare what was written, if the barriers of a checkpoint are aligned."""

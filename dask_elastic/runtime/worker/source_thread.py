@@ -24,10 +24,10 @@ from dask_elastic.runtime.worker.buffers.spooled_queue import spooled_rows
 from dask_elastic.runtime.worker.exchange import Exchange
 from dask_elastic.runtime.worker.job_threads import JobThreads
 from dask_elastic.runtime.worker.read_positions import ReadPositions, without_first
+from dask_elastic.runtime.worker.source_barriers import SourceBarriers
 from dask_elastic.runtime.worker.turns import TURNS
 from dask_elastic.topology.pace import SLICE_SECONDS, Pace, cut
 from dask_elastic.topology.source import Source, SourceContext
-from dask_elastic.vocab.barrier import Barrier
 from dask_elastic.vocab.batch import MAX_BATCH_ROWS, Delivery
 from dask_elastic.vocab.errors import ElasticError, SourceError
 from dask_elastic.vocab.identity import ExecutorId
@@ -118,10 +118,14 @@ class SourceThread:
         self._reached = reached
         self._start = start
         self._positions = ReadPositions(start)
-        # The checkpoint whose barrier is to be sent, and the lock with which it is set until the instance has ended.
-        self._checkpoint: int | None = None
-        self._ended = False
-        self._checkpointing = threading.Lock()
+        self.barriers = SourceBarriers(
+            identity,
+            exchange.emit_barrier,
+            None if reached is None else self._note_reached,
+            self._position,
+            self._last_position,
+            lambda: threads.ended,
+        )
         self._woken = threading.Event()
         self._stop = threading.Event()
         self._drained = False
@@ -162,26 +166,11 @@ class SourceThread:
             self._read_ahead.close()
         self.mailbox.close()
 
-    def begin_checkpoint(self, checkpoint: int) -> None:
-        """Have the sending thread send the barrier of a checkpoint, behind what it is sending."""
-        with self._checkpointing:
-            if not self._ended:
-                # Calls may overtake each other.
-                self._checkpoint = max(checkpoint, self._checkpoint or 0)
-                self._woken.set()
-                self._read_ahead.poke()
-                return
-        self._note_reached(checkpoint, self._last_position())
-
-    def _pass_barrier(self) -> None:
-        """Send the barrier that is due, if any; what is sent later is behind it."""
-        if self._checkpoint is None:
-            return
-        with self._checkpointing:
-            checkpoint, self._checkpoint = self._checkpoint, None
-        if checkpoint is not None:
-            self.exchange.emit_barrier(Barrier(self.identity, checkpoint))
-            self._note_reached(checkpoint, self._position())
+    def begin_checkpoint(self, checkpoint: int, halts: bool = False) -> None:
+        """Have the sending thread send the barrier of a checkpoint behind what it is sending; see `SourceBarriers`."""
+        if self.barriers.begin(checkpoint, halts):
+            self._woken.set()
+            self._read_ahead.poke()
 
     def _position(self) -> SourcePosition:
         newest = None if self.clock is None else self.clock.newest
@@ -194,9 +183,9 @@ class SourceThread:
         stopped = self._stop.is_set() or self._drained if self.spool is None else not self.spool.ended
         return self._position() if stopped else SourcePosition(ended=True)
 
-    def _note_reached(self, checkpoint: int, position: SourcePosition) -> None:
+    def _note_reached(self, checkpoint: int, source: ExecutorId, position: SourcePosition) -> None:
         assert self._reached is not None, "checkpoints begin in jobs that take them"
-        reached = functools.partial(self._reached, checkpoint, self.identity, position)
+        reached = functools.partial(self._reached, checkpoint, source, position)
         if self.spool is None:
             reached()
             return
@@ -205,17 +194,15 @@ class SourceThread:
         self.spool.when_durable(reached)
 
     def _end(self) -> None:
-        """Tell the next receivers that the last row is delivered; a barrier behind it is not needed."""
+        """Tell the next receivers that the last row is delivered."""
         self._finished(self.identity)
-        with self._checkpointing:
-            checkpoint, self._ended = self._checkpoint, True
-        if checkpoint is not None:
-            self._note_reached(checkpoint, self._last_position())
+        self.barriers.end()
 
     def abort(self) -> None:
         """Wake the threads, so that they see that the job has ended."""
         self._stop.set()
         self._woken.set()
+        self.barriers.wake()
         self._read_ahead.close()
         self.mailbox.abort()
 
@@ -281,7 +268,7 @@ class SourceThread:
     def _run(self) -> None:
         for rows, due in self._taken() if self.source.blocks else self._joined():
             for part in cut(rows, max(self._most, LEAST_ROWS)):
-                self._pass_barrier()
+                self.barriers.send_due()
                 self._send(part, due)
                 self._rate.add(part.num_rows, time.monotonic())
         self.mailbox.close()
@@ -296,7 +283,7 @@ class SourceThread:
         while (taken := self._read_ahead.take(self._joins())) is not None:
             rows, due = taken
             if rows is None:
-                self._pass_barrier()
+                self.barriers.send_due()
                 self._tell_quiet()
             else:
                 yield rows, due
@@ -337,7 +324,7 @@ class SourceThread:
             next_due = until if self.clock is None else min(self.clock.due(), until)
             if self._woken.wait(max(0.0, next_due - now)):
                 self._woken.clear()
-                self._pass_barrier()
+                self.barriers.send_due()
             elif next_due < until:
                 self._tell_quiet()
         return self._stop.is_set()

@@ -22,6 +22,11 @@ class Bundle:
     schema : Schema
         The schema of the input.
 
+    Attributes
+    ----------
+    bound : dict of str to BoundAggregate
+        The bound aggregates by output column.
+
     Raises
     ------
     SchemaMismatch, TopologyError
@@ -41,21 +46,21 @@ class Bundle:
     """
 
     def __init__(self, aggregates: Mapping[str, Aggregate], schema: pa.Schema) -> None:
-        self._bound: dict[str, BoundAggregate] = {}
+        self.bound: dict[str, BoundAggregate] = {}
         for name, aggregate in aggregates.items():
             try:
-                self._bound[name] = aggregate.bind(schema)
+                self.bound[name] = aggregate.bind(schema)
             except (SchemaMismatch, TopologyError) as error:
                 raise type(error)(f"output {name!r}: {error}") from error
         self.fields: tuple[Field, ...] = tuple(
             Field(f"{name}.{field.name}", field.dtype, field.initial, field.ragged)
-            for name, bound in self._bound.items()
+            for name, bound in self.bound.items()
             for field in bound.fields
         )
-        self.schema: pa.Schema = pa.schema({name: bound.type for name, bound in self._bound.items()})
+        self.schema: pa.Schema = pa.schema({name: bound.type for name, bound in self.bound.items()})
         self._spans: dict[str, slice] = {}
         start = 0
-        for name, bound in self._bound.items():
+        for name, bound in self.bound.items():
             self._spans[name] = slice(start, start + len(bound.fields))
             start += len(bound.fields)
 
@@ -66,16 +71,38 @@ class Bundle:
     def update(self, current: Sequence[Values], rows: pa.RecordBatch, grouping: Grouping) -> list[Values]:
         """Return the state of the groups after some rows; see `BoundAggregate.update`."""
         after: list[Values] = []
-        for name, bound in self._bound.items():
+        for name, bound in self.bound.items():
             after += bound.update(current[self._spans[name]], rows, grouping)
         return after
 
     def merge(self, left: Sequence[Values], right: Sequence[Values]) -> list[Values]:
         """Return the state of keys whose rows were aggregated in two parts; see `BoundAggregate.merge`."""
         merged: list[Values] = []
-        for name, bound in self._bound.items():
+        for name, bound in self.bound.items():
             merged += bound.merge(left[self._spans[name]], right[self._spans[name]])
         return merged
+
+    def split(self, current: Sequence[Values]) -> dict[str, Sequence[Values]]:
+        """Return the state of each aggregate by output column.
+
+        Parameters
+        ----------
+        current : sequence of ndarray or Ragged
+            The state of some keys.
+
+        Returns
+        -------
+        dict of str to sequence of (ndarray or Ragged)
+            Its parts.
+
+        Examples
+        --------
+        >>> from dask_elastic.topology.aggregate import Count, Mean
+        >>> bundle = Bundle({"n": Count(), "mean": Mean("delay")}, pa.schema({"delay": pa.int64()}))
+        >>> {name: len(parts) for name, parts in bundle.split(bundle.initial(3)).items()}
+        {'n': 1, 'mean': 2}
+        """
+        return {name: current[span] for name, span in self._spans.items()}
 
     def results(self, current: Sequence[Values]) -> dict[str, pa.Array]:
         """Return the results by output column.
@@ -90,4 +117,4 @@ class Bundle:
         dict of str to Array
             One result per key and aggregate.
         """
-        return {name: bound.result(current[self._spans[name]]) for name, bound in self._bound.items()}
+        return {name: bound.result(current[self._spans[name]]) for name, bound in self.bound.items()}

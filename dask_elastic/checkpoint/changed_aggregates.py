@@ -1,0 +1,110 @@
+"""State of an operator whose aggregates have changed since the checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pyarrow as pa
+
+from dask_elastic.checkpoint.manifest import OperatorState
+from dask_elastic.checkpoint.state_file import StateHeader
+from dask_elastic.state.codec import decode, encode
+from dask_elastic.state.declaration import difference
+from dask_elastic.state.layout import StateLayout
+from dask_elastic.topology.aggregates.aggregation import Aggregate
+from dask_elastic.topology.aggregates.bundle import Bundle
+from dask_elastic.topology.aggregates.carry_over import Origin, carry_over
+from dask_elastic.topology.operators import Compute
+from dask_elastic.vocab.errors import CheckpointError, SchemaMismatch, StateError, TopologyError
+
+
+class ChangedAggregates:
+    """Converts the state of an operator to that of its present aggregates.
+
+    Parameters
+    ----------
+    name : str
+        The operator.
+    before : mapping of str to Aggregate
+        The aggregates of the checkpoint.
+    now : mapping of str to Aggregate
+        The present ones.
+    origins : mapping of str to Origin
+        How they follow from each other.
+    """
+
+    def __init__(
+        self, name: str, before: Mapping[str, Aggregate], now: Mapping[str, Aggregate], origins: Mapping[str, Origin]
+    ):
+        self._name = name
+        self._before = before
+        self._now = now
+        self._origins = origins
+
+    @classmethod
+    def of(cls, state: OperatorState, now: Compute) -> ChangedAggregates | None:
+        """Return the conversion that the state of a checkpoint needs, None if it needs none.
+
+        Parameters
+        ----------
+        state : OperatorState
+            The operator's part of the manifest.
+        now : Compute
+            The operator as it is now.
+
+        Raises
+        ------
+        CheckpointError
+            When the state does not suffice for the present operator, or its earlier aggregates cannot be loaded.
+        """
+        if state.reading is None:
+            return None
+        before: Compute = state.reading.load(f"the definition of operator {state.name!r}")
+        fix = "Give the operator another name to begin without state, and pass drop= with the former one."
+        if before.aggregates is None or now.aggregates is None:
+            if changed := _changed_declaration(before, now):
+                raise CheckpointError(f"operator {state.name!r} has another kind of state: {changed}. {fix}")
+            return None
+        try:
+            origins = carry_over(before.aggregates, now.aggregates)
+        except TopologyError as error:
+            raise CheckpointError(f"operator {state.name!r}: {error} in the checkpoint. {fix}") from error
+        if [origin.fields for origin in origins.values()] == [*before.aggregates] == [*origins]:
+            return None
+        return cls(state.name, before.aggregates, now.aggregates, origins)
+
+    def batch(self, header: StateHeader, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return encoded state of the checkpoint as state of the present aggregates.
+
+        Parameters
+        ----------
+        header : StateHeader
+            The header of the file with the rows.
+        batch : RecordBatch
+            Its rows.
+
+        Raises
+        ------
+        CheckpointError
+            When a value cannot be converted, or the input lacked a column.
+        """
+        assert header.input_schema is not None, "state has rows only behind the first batch"
+        try:
+            before, now = Bundle(self._before, header.input_schema), Bundle(self._now, header.input_schema)
+            rows = decode(batch)
+            known = before.split(list(rows.values))
+            values = [value for name, bound in now.bound.items() for value in self._origins[name].convert(known, bound)]
+        except (SchemaMismatch, StateError, TopologyError) as error:
+            raise CheckpointError(f"the state of operator {self._name!r} cannot be converted: {error}") from error
+        return encode(replace(rows, fields=now.fields, values=values))
+
+
+def _changed_declaration(before: Compute, now: Compute) -> str:
+    """Return how the declared state of a function has changed; empty if it has not."""
+    if (before.aggregates is None) != (now.aggregates is None):
+        kinds = ["a function" if operator.aggregates is None else "aggregates" for operator in (before, now)]
+        return f"that of {kinds[0]} before, of {kinds[1]} now"
+    nothing = pa.schema([])
+    fields, others = (StateLayout(operator.state or {}).fields for operator in (before, now))
+    return difference(nothing, nothing, fields, others)

@@ -1,0 +1,94 @@
+"""Copies of a checkpoint in another folder: savepoints, and what a job that continues from one begins with."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+
+from dask_elastic.checkpoint.catalog import Catalog
+from dask_elastic.checkpoint.file_ref import FileRef
+from dask_elastic.checkpoint.folder import CheckpointFolder
+from dask_elastic.checkpoint.manifest import Manifest
+from dask_elastic.vocab.errors import CheckpointCorrupt, CheckpointError
+
+
+def check_empty(folder: CheckpointFolder) -> None:
+    """Check that a folder can be written and has no checkpoint; called before a savepoint is taken.
+
+    Parameters
+    ----------
+    folder : CheckpointFolder
+        The folder of the copy.
+
+    Raises
+    ------
+    CheckpointError
+        When it cannot be written, or has a checkpoint.
+    """
+    numbers = Catalog(folder).numbers()
+    if numbers:
+        raise CheckpointError(f"{folder.url} has checkpoint {numbers[0]} already. Give each savepoint a new folder.")
+    folder.check_writable()
+
+
+def copy_checkpoint(
+    source: CheckpointFolder,
+    manifest: Manifest,
+    target: CheckpointFolder,
+    savepoint: bool,
+    topology: FileRef | None = None,
+) -> None:
+    """Copy a checkpoint, of which the sinks have committed everything, into a folder without checkpoints.
+
+    Files are read one at a time and compared with their checksums; the manifest is written last. If this fails, what
+    was copied is deleted, as far as possible.
+
+    Parameters
+    ----------
+    source : CheckpointFolder
+        The folder with the checkpoint.
+    manifest : Manifest
+        The checkpoint.
+    target : CheckpointFolder
+        The folder of the copy. Files that an interrupted copy has left there are used.
+    savepoint : bool
+        Whether the copy is a savepoint, into whose folder no job writes.
+    topology : FileRef, optional
+        The topology of the job that continues from the copy, in its folder; that of the checkpoint is copied if left
+        out.
+
+    Raises
+    ------
+    CheckpointError
+        When a file cannot be read or written.
+
+    Examples
+    --------
+    >>> source, target = (CheckpointFolder(f"memory://copied/{name}") for name in ("job", "savepoint"))
+    >>> topology = source.write("topology/1.pickle", [b"pickled"])
+    >>> copy_checkpoint(source, Manifest("delays", 7, 1, 0.0, 0.5, topology), target, savepoint=True)
+    >>> copy = Catalog(target).load()
+    >>> copy.number, copy.savepoint, target.read(copy.topology).to_pybytes()
+    (7, True, b'pickled')
+    """
+    # What is prepared is committed, and names files and tables of the run that ends with the copy.
+    copied = replace(manifest, topology=topology or manifest.topology, savepoint=savepoint, prepared={})
+    written: list[str] = []
+    try:
+        for file in copied.files:
+            if not _is_copied(file, target):
+                target.write(file.path, [source.read(file)], file.rows)
+                written.append(file.path)
+        Catalog(target).publish(copied)
+    except BaseException:
+        for path in written:
+            with suppress(CheckpointError):
+                target.delete(path)
+        raise
+
+
+def _is_copied(file: FileRef, target: CheckpointFolder) -> bool:
+    with suppress(CheckpointCorrupt):
+        target.read(file)
+        return True
+    return False

@@ -1,0 +1,137 @@
+"""Savepoints: copies of a checkpoint in another folder, behind which a job may stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+
+from dask_elastic.checkpoint.catalog import Catalog
+from dask_elastic.checkpoint.copied import check_empty, copy_checkpoint
+from dask_elastic.checkpoint.folder import CheckpointFolder
+from dask_elastic.runtime.protocol import job_calls, part_calls
+from dask_elastic.runtime.protocol.calls import HandledCall
+from dask_elastic.runtime.protocol.job_status import Status
+from dask_elastic.runtime.scheduler.checkpoint_folders import in_thread
+from dask_elastic.runtime.scheduler.checkpoints import LONGEST_SECONDS, Checkpoints, first_of, taken_by
+from dask_elastic.runtime.scheduler.job_checkpoints import JobCheckpoints
+from dask_elastic.runtime.scheduler.job_record import JobRecord
+from dask_elastic.runtime.scheduler.job_table import JobTable
+from dask_elastic.runtime.scheduler.worker_calls import WorkerCalls
+from dask_elastic.vocab.checkpoint import CheckpointDescription
+from dask_elastic.vocab.errors import CheckpointError, JobEnded
+
+logger = logging.getLogger("dask_elastic.scheduler")
+
+LOOK_SECONDS = 0.1
+"""Seconds between two looks whether all sinks have committed."""
+
+
+class Savepoints:
+    """Takes the savepoints of all jobs.
+
+    Parameters
+    ----------
+    jobs : JobTable
+        The jobs.
+    calls : WorkerCalls
+        Calls the workers.
+    checkpoints : Checkpoints
+        Takes the checkpoints that are copied.
+    stop : callable
+        Ends a job.
+    """
+
+    def __init__(
+        self,
+        jobs: JobTable,
+        calls: WorkerCalls,
+        checkpoints: Checkpoints,
+        stop: Callable[[JobRecord], Awaitable[None]],
+    ):
+        self.jobs = jobs
+        self.calls = calls
+        self.checkpoints = checkpoints
+        self._stop = stop
+        # Two copies to one folder would use, and after a failure delete, files of each other.
+        self._copying = asyncio.Lock()
+
+    def handlers(self) -> list[HandledCall]:
+        """Return the calls that are answered here."""
+        return [job_calls.TakeSavepoint.handled_by(self.take)]
+
+    async def take(self, call: job_calls.TakeSavepoint) -> CheckpointDescription:
+        """Take a checkpoint and copy it to another folder, and return it when the copy is complete.
+
+        Raises
+        ------
+        CheckpointError
+            If the checkpoint is given up, the copy fails, or the job takes no checkpoints.
+        JobEnded
+            If the job has ended.
+        """
+        record = self.jobs.record(call.job)
+        state = taken_by(record)
+        target = CheckpointFolder(call.url)
+        await in_thread(check_empty, target)
+        with state.keeping(state.last + 1):
+            if call.stop:
+                return await self._stop_behind(record, state, target)
+            taken, _ = await self._committed(record, state)
+            await self._copy(state, taken, target)
+            return taken
+
+    async def _stop_behind(
+        self, record: JobRecord, state: JobCheckpoints, target: CheckpointFolder
+    ) -> CheckpointDescription:
+        """Stop a job behind a savepoint; if that fails, the job continues."""
+        if state.stopping:
+            raise CheckpointError(f"job {record.name!r} is being stopped with another savepoint: wait for that")
+        state.stopping = True
+        try:
+            taken, generation = await self._committed(record, state)
+            await self._copy(state, taken, target)
+            if record.live and not record.runs(generation):
+                raise CheckpointError(
+                    f"job {record.name!r} was restarted while its savepoint was copied, and continues behind it. The "
+                    f"savepoint in {target.url} is complete; to stop the job, give another folder."
+                )
+        except BaseException:
+            state.stopping = False
+            if record.live:
+                await self.calls.tell(record, part_calls.ContinueSources(*record.generation_id, state.last))
+            raise
+        await self._stop(record)
+        return taken
+
+    async def _committed(self, record: JobRecord, state: JobCheckpoints) -> tuple[CheckpointDescription, int]:
+        """Take a checkpoint that all sinks commit; returns it and the generation that took it."""
+        deadline = time.monotonic() + LONGEST_SECONDS
+        while time.monotonic() < deadline:
+            generation = record.spec.generation
+            try:
+                taken = await self.checkpoints.take(record)
+            except CheckpointError:
+                if record.runs(generation) or not record.live:
+                    raise
+                continue  # the job is restarted, and takes another one then
+            while record.runs(generation) and record.live and time.monotonic() < deadline:
+                if state.committed >= taken.number:
+                    return taken, generation
+                await first_of(record.ended(), timeout=LOOK_SECONDS)
+            if record.status is Status.FINISHED:
+                return taken, generation
+            if not record.live:
+                raise JobEnded(f"job {record.name!r} has {record.status.value}: its savepoint was not taken")
+        raise CheckpointError(
+            f"job {record.name!r}: its sinks have not committed a checkpoint within {LONGEST_SECONDS:g} s. See the "
+            "workers' logs for what they wait for, then try again."
+        )
+
+    async def _copy(self, state: JobCheckpoints, taken: CheckpointDescription, target: CheckpointFolder) -> None:
+        async with self._copying:
+            source = CheckpointFolder(state.url)
+            manifest = await in_thread(Catalog(source).load, taken.number)
+            await in_thread(check_empty, target)
+            await in_thread(copy_checkpoint, source, manifest, target, True)

@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from dask_elastic.checkpoint import state_file
+from dask_elastic.checkpoint.chain import Chain
+from dask_elastic.checkpoint.changed_aggregates import ChangedAggregates
+from dask_elastic.checkpoint.folder import CheckpointFolder
+from dask_elastic.checkpoint.manifest import OperatorState
+from dask_elastic.checkpoint.read_state import reading_of
+from dask_elastic.checkpoint.restore import restore_executor
+from dask_elastic.checkpoint.state_file import StateHeader
+from dask_elastic.state import KeyedStore, StateRows
+from dask_elastic.state.results import state_table
+from dask_elastic.topology.aggregate import Count, Max, Mean, Min, Sum, TopK
+from dask_elastic.topology.aggregates.bundle import Bundle
+from dask_elastic.topology.aggregates.grouping import Grouping
+from dask_elastic.topology.operators import Compute
+from dask_elastic.topology.state_kind import Value
+from dask_elastic.vocab.errors import CheckpointError
+
+INPUT = pa.schema({"plane": pa.string(), "delay": pa.int64(), "speed": pa.float64()})
+ROWS = pa.record_batch(
+    {"plane": ["a", "b", "a", "c"], "delay": [3, 5, None, None], "speed": [1.5, 2.5, None, 4.0]}, INPUT
+)
+GROUPS = Grouping(np.array([0, 1, 0, 2]), 3)
+
+
+def operator(aggregates):
+    return Compute("planes", ("plane",), aggregates)
+
+
+def saved(tmp_path, aggregates, rows=ROWS):
+    """Return a folder and the state of an operator that has processed the rows."""
+    bundle = Bundle(aggregates, INPUT)
+    values = bundle.update(bundle.initial(3), rows, GROUPS)
+    hashes = np.arange(3, dtype=np.uint64)
+    keys = pa.record_batch({"plane": ["a", "b", "c"]})
+    state = StateRows(
+        hashes, np.zeros(3, np.uint64), np.zeros(3, np.int32), keys, bundle.fields, values, np.zeros(3, np.bool_)
+    )
+    folder = CheckpointFolder(tmp_path)
+    chain = Chain(1).cut(1, [3], [3])
+    header = StateHeader("planes", 0, 1, 1, 1, chain.full(1), INPUT)
+    file = state_file.write(folder, "state/1/0.arrows", header, [state])
+    chains = (chain.written(1, file).at(1),)
+    return folder, OperatorState("planes", ("plane",), 1, 1, chains, reading_of(operator(aggregates)))
+
+
+def restored(folder, state, aggregates):
+    """Return the results of the present aggregates from the state, and the chain to continue with."""
+    store = KeyedStore(1, lambda hashes: np.zeros(len(hashes), np.int32))
+    changed = ChangedAggregates.of(state, operator(aggregates))
+    found = restore_executor(folder, state, 0, 1, store, changed)
+    keys, values = store.rows()
+    assert store.fields == Bundle(aggregates, INPUT).fields
+    return state_table(operator(aggregates), INPUT, keys, values).sort_by("plane"), found.chain
+
+
+BEFORE = {
+    "flights": Count(),
+    "mean": Mean("delay"),
+    "speed": Mean("speed"),
+    "sum": Sum("speed"),
+    "known": Count("speed"),
+    "worst": Max("delay"),
+    "double": Sum(lambda batch: np.asarray(batch["speed"].fill_null(0)) * 2, columns=["speed"]),
+    "top": TopK("delay", 2),
+}
+
+
+@pytest.mark.parametrize(
+    "now",
+    [
+        {"worst": Max("delay"), "flights": Count()},
+        {"renamed": Max("delay"), "all": Count(), "best": TopK("delay", 2)},
+        {"delays": Count("delay"), "total": Sum("delay")},
+        {"speeds": Sum("speed"), "count": Count("speed")},
+        {"double": Sum(lambda batch: np.asarray(batch["speed"].fill_null(0)) * 2, columns=["speed"])},
+        {"twice": Sum(lambda batch: np.asarray(batch["speed"].fill_null(0)) * 2, columns=["speed"])},
+        {**BEFORE, "again": Mean("delay")},
+    ],
+    ids=lambda now: "-".join(now),
+)
+def test_present_aggregates_have_the_values_they_would_have_had(tmp_path, now):
+    folder, state = saved(tmp_path / "before", BEFORE)
+    table, chain = restored(folder, state, now)
+    wanted, _ = restored(*saved(tmp_path / "now", now), now)
+    assert table.equals(wanted)
+    # The next file has all shards in full: those before have other fields.
+    assert not chain.files
+    assert chain.due([0], [3]) == {0}
+
+
+def test_mean_follows_from_sum_and_count(tmp_path):
+    folder, state = saved(tmp_path, {"sum": Sum("delay"), "count": Count("delay")})
+    table, _ = restored(folder, state, {"mean": Mean("delay")})
+    assert table.to_pylist() == [
+        {"plane": "a", "mean": 3.0},
+        {"plane": "b", "mean": 5.0},
+        {"plane": "c", "mean": None},
+    ]
+
+
+def test_state_of_unchanged_aggregates_is_not_written_again(tmp_path):
+    folder, state = saved(tmp_path, BEFORE)
+    assert ChangedAggregates.of(state, operator(dict(BEFORE))) is None
+    _, chain = restored(folder, state, BEFORE)
+    assert chain == state.chains[0]
+
+
+@pytest.mark.parametrize(
+    ("now", "unknown"),
+    [
+        ({"worst": Min("delay")}, "worst=Min('delay')"),
+        ({"worst": Max("speed"), "flights": Count()}, "worst=Max('speed')"),
+        ({"top": TopK("delay", 3)}, "top=TopK('delay', 3)"),
+        ({"delays": Count("plane")}, "delays=Count('plane')"),
+    ],
+)
+def test_aggregate_that_cannot_be_computed_is_named_with_its_operator(tmp_path, now, unknown):
+    _, state = saved(tmp_path, BEFORE)
+    with pytest.raises(CheckpointError) as raised:
+        ChangedAggregates.of(state, operator(now))
+    assert f"operator 'planes': {unknown} cannot be computed from the state of flights=Count(), mean=" in str(
+        raised.value
+    )
+    assert "Give the operator another name" in str(raised.value)
+
+
+def test_sum_that_a_mean_may_have_rounded_is_refused(tmp_path):
+    rows = ROWS.set_column(1, "delay", pa.array([2**53, 1, 2, 3]))
+    folder, state = saved(tmp_path, {"mean": Mean("delay")}, rows)
+    with pytest.raises(
+        CheckpointError, match=r"state of operator 'planes' cannot be converted: Sum\('delay'\) .* 2\*\*53"
+    ):
+        restored(folder, state, {"sum": Sum("delay")})
+
+
+def test_other_kinds_of_state_are_refused(tmp_path):
+    _, state = saved(tmp_path, BEFORE)
+    function = Compute("planes", ("plane",), lambda batch, state: batch, state={"last": Value(pa.int64())})
+    with pytest.raises(
+        CheckpointError, match="'planes' has another kind of state: that of aggregates before, of a function"
+    ):
+        ChangedAggregates.of(state, function)
+    state = replace(state, reading=reading_of(function))
+    assert ChangedAggregates.of(state, function) is None
+    more = replace(function, state={"last": Value(pa.int64()), "first": Value(pa.int64())})
+    with pytest.raises(CheckpointError, match=r"another kind of state: new fields: Field\('first'"):
+        ChangedAggregates.of(state, more)
