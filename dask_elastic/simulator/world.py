@@ -9,19 +9,19 @@ from typing import Any
 import numpy as np
 
 from dask_elastic.executor import events
-from dask_elastic.executor.control_records.inputs import Inputs, timed_components
+from dask_elastic.executor.control_records.inputs import timed_components
 from dask_elastic.executor.control_records.source_clock import SourceClock
 from dask_elastic.executor.drivers.steps import Steps
-from dask_elastic.executor.emitter import Emitter
 from dask_elastic.executor.error_policy import ErrorPolicy, FailedRows
 from dask_elastic.executor.processor import Processor
 from dask_elastic.executor.remote import RemotePart
 from dask_elastic.routing.keyspace import KeySpace
-from dask_elastic.simulator.checkpoints import SimulatedCheckpoint, SimulatedCheckpoints, SourceStanding
+from dask_elastic.simulator.checkpoints import CheckpointParts, SimulatedCheckpoint
 from dask_elastic.simulator.credit import Credits
 from dask_elastic.simulator.event_times import EventTimes
-from dask_elastic.simulator.executor_fibers import ExecutorFibers, FollowedExecutor
+from dask_elastic.simulator.executor_fibers import ExecutorFibers
 from dask_elastic.simulator.fiber import Condition, FiberSteps
+from dask_elastic.simulator.instances import Durability, build_instances
 from dask_elastic.simulator.invariants import Invariants
 from dask_elastic.simulator.ledger import Ledger
 from dask_elastic.simulator.network import BarrierPacket, Credit, End, EventTime, Message, Network, Packet, Rows
@@ -33,7 +33,7 @@ from dask_elastic.simulator.source import SimulatedSource
 from dask_elastic.simulator.world_options import WorldOptions
 from dask_elastic.state.store import KeyedStore
 from dask_elastic.topology.component import Component
-from dask_elastic.topology.operators import Compute, SinkOperator, SourceOperator
+from dask_elastic.topology.operators import Compute, SinkOperator
 from dask_elastic.vocab.barrier import Barrier
 from dask_elastic.vocab.batch import Batch, Delivery
 from dask_elastic.vocab.errors import ElasticError, MoveRefused, PlanningError, ProtocolError
@@ -58,6 +58,8 @@ class World:
         How it runs.
     restore : SimulatedCheckpoint, optional
         Where it begins.
+    durability : Durability, optional
+        What becomes of its checkpoints.
 
     Notes
     -----
@@ -72,9 +74,11 @@ class World:
         random: np.random.Generator,
         options: WorldOptions | None = None,
         restore: SimulatedCheckpoint | None = None,
+        durability: Durability | None = None,
     ):
         self.restore = restore or SimulatedCheckpoint(0)
-        self.checkpoints = SimulatedCheckpoints()
+        self.durability = durability or Durability()
+        self.checkpoints: CheckpointParts = self.durability.parts
         self.sources: dict[ExecutorId, SimulatedSource] = {}
         self.options = options or WorldOptions()
         self.placement = placement
@@ -83,7 +87,7 @@ class World:
         self.network = Network(self.schedule, self._receive, self.options.repeats)
         self.ledger = Ledger(self.options.order)
         self.event_times = EventTimes(self.options.event_time)
-        self._timed = timed_components(components)
+        self.timed = timed_components(components)
         self.dead_letters: list[FailedRows] = []
         self.homes: dict[ExecutorId, ExecutorFibers] = {}
         self.remotes: dict[tuple[int, ExecutorId], RemoteFibers] = {}
@@ -99,7 +103,7 @@ class World:
             if isinstance(component.operator, Compute)
         }
         for component in components:
-            self._build(component)
+            build_instances(self, component)
         for identity, home in self.homes.items():
             home.begin()
             if identity in self.restore.executors:
@@ -107,51 +111,12 @@ class World:
 
     # building
 
-    def _build(self, component: Component) -> None:
-        name = component.name
-        inputs = [i for upstream in component.inputs for i in self.placement.instances(upstream)]
-        timed = [i for i in inputs if i.component in self._timed]
-        match component.operator:
-            case SourceOperator() as operator:
-                for identity in self.placement.instances(name):
-                    self.open.add(identity)
-                    node = self.placement.node_of(identity)
-                    emitter = Emitter(name, component.outputs, self.spaces, self._error_policy(), node)
-                    standing = self.restore.sources.get(identity, SourceStanding())
-                    instances = len(self.placement.homes[name])
-                    source = SimulatedSource(self, identity, operator, instances, emitter, standing)
-                    self.sources[identity] = source
-                    self.checkpoints.add(identity)
-            case Compute():
-                for identity in self.placement.instances(name):
-                    self.open.add(identity)
-                    node, cores = self.placement.node_of(identity), self.placement.cores[name][identity.index]
-                    space, limits = self.spaces[name], self.options.limits
-                    cut = self.restore.executors.get(identity)
-                    first = cores if cut is None else {node: max(1, cores.get(node, 0))}
-                    executor = FollowedExecutor(identity, space, node, first, inputs, limits=limits, timed=timed)
-                    if cut is not None and cut.state is not None:
-                        executor.store.install(cut.state)
-                        executor.store.input_schema = cut.input_schema
-                    executor.store.track_dirty = True
-                    self.homes[identity] = ExecutorFibers(self, executor, component)
-                    self.checkpoints.add(identity)
-            case SinkOperator():
-                for node in sorted({self.placement.node_of(i) for i in inputs}):
-                    identity = ExecutorId(name, node)
-                    self.open.add(identity)
-                    here = [i for i in inputs if self.placement.node_of(i) == node]
-                    timed_here = [i for i in timed if self.placement.node_of(i) == node]
-                    sink = SimulatedSink(self, identity, Inputs(identity, here, timed_here))
-                    sink.received.extend(self.restore.sinks.get(identity, ()))
-                    self.sinks[identity] = sink
-                    self.checkpoints.add(identity)
-
     def processor(self, component: Component, task: int, store: KeyedStore, home: int) -> Processor:
         """Return the logic of a task."""
-        return Processor(component, task, store, self.spaces, self._error_policy(), home)
+        return Processor(component, task, store, self.spaces, self.error_policy(), home)
 
-    def _error_policy(self) -> ErrorPolicy:
+    def error_policy(self) -> ErrorPolicy:
+        """Return what happens to rows on which user code fails."""
         return ErrorPolicy(self.options.on_error, self.dead_letters.append)
 
     # surroundings of the parts
@@ -360,7 +325,8 @@ class World:
         refused : callable, optional
             Takes the error if the executor refuses the command; without it the error ends the run.
         """
-        self.spawn(f"{executor} command", self._command(self.homes[executor].handle(event), refused))
+        steps = self._command(self.homes[executor].handle(event), refused)
+        self.spawn(f"{executor} command", steps, self.placement.node_of(executor))
 
     def set_cores(
         self, executor: ExecutorId, cores: Mapping[int, int], refused: Callable[[ElasticError], None] | None = None
@@ -368,7 +334,7 @@ class World:
         """Change an executor's cores in a fiber of its own; a change that a newer one has overtaken is refused."""
         self._changes[executor] += 1
         steps = self.homes[executor].set_cores(self._changes[executor], cores)
-        self.spawn(f"{executor} command", self._command(steps, refused))
+        self.spawn(f"{executor} command", self._command(steps, refused), self.placement.node_of(executor))
 
     def _command(self, steps: FiberSteps, refused: Callable[[ElasticError], None] | None) -> FiberSteps:
         try:
@@ -420,9 +386,10 @@ class World:
                 disturb(self)
             if not self.step():
                 break
-        self._check_end()
+        self.check_end()
 
-    def _check_end(self) -> None:
+    def check_end(self) -> None:
+        """Check that nothing is left when no fiber can run any more; see `run`."""
         if self.open:
             waiting = ", ".join(sorted(self.schedule.waiting()))
             raise ProtocolError(

@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 
 from dask_elastic.checkpoint.catalog import Catalog
 from dask_elastic.checkpoint.folder import CheckpointFolder
-from dask_elastic.checkpoint.generations import next_generation
+from dask_elastic.checkpoint.manifest import Manifest
+from dask_elastic.checkpoint.takeover import choose_checkpoint, complete_checkpoint, requested, reserve_generation
 from dask_elastic.runtime.protocol.job_calls import Submit
 from dask_elastic.runtime.scheduler.job_checkpoints import JobCheckpoints
 from dask_elastic.vocab.errors import SubmitError
@@ -56,13 +57,14 @@ def open_checkpoints(url: str, call: Submit, above: int) -> tuple[JobCheckpoints
             f"checkpoint={url!r}: the folder has checkpoints of an earlier run, up to {numbers[0]}. Continue it with "
             "dask_elastic.resume, or give this run another folder."
         )
-    generation = reserve_generation(url, above)
+    generation = requested(reserve_generation(catalog, above))
+    requested(choose_checkpoint(catalog, generation, base=call.resume or 0))
     topology = folder.write(f"topology/{generation:06d}.pickle", [pickle.dumps(call)])
-    return JobCheckpoints(url, topology, catalog.next_number() - 1, call.resume or 0), generation
+    return JobCheckpoints(url, topology, catalog.next_number() - 1, call.resume or 0, generation), generation
 
 
-def reserve_generation(url: str, above: int) -> int:
-    """Reserve the next generation of a job, which no restart of it uses again.
+def next_generation(url: str, above: int, owned: int) -> int:
+    """Reserve the next generation of a job that restarts.
 
     Parameters
     ----------
@@ -70,5 +72,54 @@ def reserve_generation(url: str, above: int) -> int:
         The folder.
     above : int
         The generation is higher than this.
+    owned : int
+        The newest generation that this scheduler has reserved for the job.
+
+    Raises
+    ------
+    CheckpointSuperseded
+        If another scheduler has continued the job.
+    CheckpointError
+        If storage fails.
     """
-    return next_generation(CheckpointFolder(url), above)
+    return requested(reserve_generation(Catalog(CheckpointFolder(url)), above, owned))
+
+
+def next_start(url: str, generation: int, known: int) -> int:
+    """Return the checkpoint from which a reserved generation begins.
+
+    Parameters
+    ----------
+    url : str
+        The folder.
+    generation : int
+        The generation.
+    known : int
+        The newest checkpoint that is known to be complete.
+
+    Raises
+    ------
+    CheckpointSuperseded
+        If another scheduler has continued the job.
+    CheckpointError
+        If storage fails.
+    """
+    return requested(choose_checkpoint(Catalog(CheckpointFolder(url)), generation, known))
+
+
+def complete(url: str, manifest: Manifest) -> None:
+    """Publish the manifest of a checkpoint.
+
+    Parameters
+    ----------
+    url : str
+        The folder.
+    manifest : Manifest
+        The manifest.
+
+    Raises
+    ------
+    CheckpointError
+        If storage fails, or another scheduler continues the job: the checkpoint must not be committed.
+    """
+    requested(complete_checkpoint(Catalog(CheckpointFolder(url)), manifest))

@@ -25,6 +25,8 @@ class JobCheckpoints:
         The newest number that was used in the folder.
     newest : int
         The newest complete checkpoint; 0 for none.
+    reserved : int
+        The newest generation that this scheduler has reserved for the job.
 
     Attributes
     ----------
@@ -44,10 +46,11 @@ class JobCheckpoints:
         All restarts of this run of the job; the resumption counts as one.
     """
 
-    def __init__(self, url: str, topology: FileRef, last: int = 0, newest: int = 0):
+    def __init__(self, url: str, topology: FileRef, last: int = 0, newest: int = 0, reserved: int = 0):
         self.url = url
         self.topology = topology
         self.newest = newest
+        self.reserved = reserved
         self.last = last
         self.progress: CheckpointProgress[bytes] | None = None
         self.publishing = asyncio.Lock()
