@@ -65,7 +65,7 @@ class Catalog:
 
     def _has(self, path: str, contents: bytes) -> bool:
         try:
-            return self.folder.read_unchecked(path).to_pybytes() == contents
+            return bool(self.folder.read_unchecked(path).to_pybytes() == contents)
         except (FileNotFoundError, CheckpointError):
             return False
 

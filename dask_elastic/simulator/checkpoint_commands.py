@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 P = TypeVar("P")
 
 
+MOST_LATE_STEPS = 60
+"""A sink learns up to so many steps of its fiber later that a checkpoint is complete, often during the next one."""
+
+
 class CheckpointCommands:
     """Begins checkpoints of a simulated job, and gives them up; each node is told in a fiber of its own.
 
@@ -80,7 +84,8 @@ class CheckpointCommands:
             self.world.spawn(f"checkpoint {number} complete at {node}", self._complete(node, number), node)
 
     def _complete(self, node: int, number: int) -> FiberSteps:
-        yield None
+        for _ in range(1 + int(MOST_LATE_STEPS * self.world.schedule.draw())):
+            yield None
         for sink in self._at(self.world.sinks, node):
             sink.complete_checkpoint(number)
 

@@ -2,20 +2,42 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from dask_elastic.executor.control_records.inputs import Inputs
 from dask_elastic.executor.emitter import Emitter
-from dask_elastic.simulator.checkpoints import CheckpointParts, SimulatedCheckpoints, SourceStanding
+from dask_elastic.executor.error_policy import ErrorPolicy
+from dask_elastic.routing.keyspace import KeySpace
+from dask_elastic.simulator.checkpoints import (
+    CheckpointParts,
+    SimulatedCheckpoint,
+    SimulatedCheckpoints,
+    SourceStanding,
+)
 from dask_elastic.simulator.executor_fibers import ExecutorFibers, FollowedExecutor
 from dask_elastic.simulator.sink import SimulatedSink
 from dask_elastic.simulator.source import SimulatedSource
+from dask_elastic.simulator.surroundings import Surroundings
 from dask_elastic.topology.component import Component
 from dask_elastic.topology.operators import Compute, SinkOperator, SourceOperator
 from dask_elastic.vocab.identity import ExecutorId
 
-if TYPE_CHECKING:
-    from dask_elastic.simulator.world import World
+
+class JobInstances(Surroundings, Protocol):
+    """A job that instances are added to; implemented by `World`."""
+
+    restore: SimulatedCheckpoint
+    durability: Durability
+    timed: frozenset[str]
+    spaces: dict[str, KeySpace]
+    sources: dict[ExecutorId, SimulatedSource]
+    homes: dict[ExecutorId, ExecutorFibers]
+    sinks: dict[ExecutorId, SimulatedSink]
+    open: set[ExecutorId]
+
+    def error_policy(self) -> ErrorPolicy:
+        """Return what happens to rows on which user code fails."""
+        ...
 
 
 class Durability:
@@ -30,12 +52,12 @@ class Durability:
     def __init__(self, parts: CheckpointParts | None = None):
         self.parts = SimulatedCheckpoints() if parts is None else parts
 
-    def sink(self, world: World, identity: ExecutorId, inputs: Inputs) -> SimulatedSink:
+    def sink(self, world: JobInstances, identity: ExecutorId, inputs: Inputs) -> SimulatedSink:
         """Return a new instance of a sink."""
         return SimulatedSink(world, identity, inputs, world.restore.sinks.get(identity, ()))
 
 
-def build_instances(world: World, component: Component) -> None:
+def build_instances(world: JobInstances, component: Component) -> None:
     """Add the instances of a component to a world."""
     inputs = [i for upstream in component.inputs for i in world.placement.instances(upstream)]
     match component.operator:
@@ -47,7 +69,7 @@ def build_instances(world: World, component: Component) -> None:
             _build_sinks(world, component, inputs)
 
 
-def _build_sources(world: World, component: Component, operator: SourceOperator) -> None:
+def _build_sources(world: JobInstances, component: Component, operator: SourceOperator) -> None:
     identities = world.placement.instances(component.name)
     for identity in identities:
         node = world.placement.node_of(identity)
@@ -57,7 +79,7 @@ def _build_sources(world: World, component: Component, operator: SourceOperator)
         _add(world, identity)
 
 
-def _build_executors(world: World, component: Component, inputs: list[ExecutorId]) -> None:
+def _build_executors(world: JobInstances, component: Component, inputs: list[ExecutorId]) -> None:
     name = component.name
     timed = [i for i in inputs if i.component in world.timed]
     for identity in world.placement.instances(name):
@@ -74,7 +96,7 @@ def _build_executors(world: World, component: Component, inputs: list[ExecutorId
         _add(world, identity)
 
 
-def _build_sinks(world: World, component: Component, inputs: list[ExecutorId]) -> None:
+def _build_sinks(world: JobInstances, component: Component, inputs: list[ExecutorId]) -> None:
     node_of = world.placement.node_of
     for node in sorted({node_of(i) for i in inputs}):
         identity = ExecutorId(component.name, node)
@@ -84,6 +106,6 @@ def _build_sinks(world: World, component: Component, inputs: list[ExecutorId]) -
         _add(world, identity)
 
 
-def _add(world: World, identity: ExecutorId) -> None:
+def _add(world: JobInstances, identity: ExecutorId) -> None:
     world.open.add(identity)
     world.checkpoints.add(identity)

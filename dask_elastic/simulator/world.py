@@ -83,7 +83,7 @@ class World:
         self.options = options or WorldOptions()
         self.placement = placement
         self.components = {component.name: component for component in components}
-        self.schedule = Schedule(random, self.options.step_seconds, self.options.check, self.options.pauses)
+        self.schedule = Schedule(random, self.options.step_seconds, self.options.history, self.options.pauses)
         self.network = Network(self.schedule, self._receive, self.options.repeats)
         self.ledger = Ledger(self.options.order)
         self.event_times = EventTimes(self.options.event_time)
@@ -91,6 +91,7 @@ class World:
         self.dead_letters: list[FailedRows] = []
         self.homes: dict[ExecutorId, ExecutorFibers] = {}
         self.remotes: dict[tuple[int, ExecutorId], RemoteFibers] = {}
+        self._parts_of: dict[ExecutorId, dict[int, RemotePart]] = {}
         self.sinks: dict[ExecutorId, SimulatedSink] = {}
         self.credits: dict[tuple[ExecutorId, ExecutorId], Credits] = {}
         self.touched: set[ExecutorId] = set()
@@ -304,6 +305,7 @@ class World:
                 known.close()
             name, inline_time = executor.component, self.options.limits.inline_time
             part = RemotePart(executor, self.spaces[name], NoLock, packet.stamp.incarnation, inline_time)
+            self._parts_of.setdefault(executor, {})[node] = part
             known = self.remotes[node, executor] = RemoteFibers(self, part, self.components[name], node, packet.sender)
         if known is None:
             raise ProtocolError(f"{executor} has no task on node {node} yet, but {message} came")
@@ -365,8 +367,8 @@ class World:
     def _parts(self, identity: ExecutorId) -> list[RemotePart]:
         """Return an executor's remote parts, without those that either side has given up."""
         links = self.homes[identity].executor.links
-        parts = [(node, remote.part) for (node, executor), remote in self.remotes.items() if executor == identity]
-        return [part for node, part in parts if part.incarnation == links.incarnation(node) and not part.closed]
+        parts = self._parts_of.get(identity, {}).items()
+        return [part for node, part in parts if not part.closed and part.incarnation == links.incarnation(node)]
 
     def run(self, disturb: Callable[[World], None] | None = None) -> None:
         """Run to the end.

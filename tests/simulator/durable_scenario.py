@@ -8,16 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
-from followed_job import (
-    SOURCES,
-    STATE,
-    Numbers,
-    UnopenedSink,
-    expected_per_key,
-    follow,
-    make_batches,
-    state_of,
-)
+from followed_job import MODULUS, SOURCES, Numbers, UnopenedSink, state_of
 
 from dask_elastic.executor.limits import ExecutorLimits
 from dask_elastic.simulator import Disturber, Placement, World, WorldOptions, random_disturbances, shrink
@@ -29,8 +20,34 @@ from dask_elastic.topology.component import Component
 STEPS = 800
 """Crashes that do not come at a request come before this step."""
 
+STATE = {name: pa.int64() for name in ("count", "digest0", "digest1")}
 SHARDS = 4
-COMMANDS = 4
+KEYS = 5
+COMMANDS = 2
+MOST_BATCHES = 4
+MOST_ROWS = 3
+
+
+def follow(rows: pa.RecordBatch, state) -> pa.RecordBatch:
+    """Keep per key how many rows there were, and a digest of the order of each source; return the rows."""
+    values = {name: state.get(name) for name in STATE}
+    sources, numbers = (rows.column(name).to_pylist() for name in ("src", "order"))
+    for group, src, number in zip(state.ordinals.tolist(), sources, numbers, strict=True):
+        values["count"][group] += 1
+        digest = values[f"digest{src}"]
+        digest[group] = (int(digest[group]) * 31 + number) % MODULUS
+    for name in STATE:
+        state.set(name, values[name])
+    return rows
+
+
+def expected_state(batches: list[list[pa.RecordBatch]]) -> dict[object, dict[str, object]]:
+    expected: dict[object, dict[str, object]] = {}
+    for row in (row for given in batches for batch in given for row in batch.to_pylist()):
+        known = expected.setdefault(row["key"], {"key": row["key"], **dict.fromkeys(STATE, 0)})
+        known["count"] += 1
+        known[f"digest{row['src']}"] = (known[f"digest{row['src']}"] * 31 + row["order"]) % MODULUS
+    return expected
 
 
 def make_durable_topology(batches: list[list[pa.RecordBatch]]) -> Topology:
@@ -41,18 +58,20 @@ def make_durable_topology(batches: list[list[pa.RecordBatch]]) -> Topology:
     return topology
 
 
-def numbered_by_key(batches: list[list[pa.RecordBatch]]) -> list[list[pa.RecordBatch]]:
-    """Add the number of each row among those of its source and key: these become visible in order, without gaps."""
+def make_batches(random: np.random.Generator) -> list[list[pa.RecordBatch]]:
+    """Rows with the number of each among those of its source and key: they become visible in order, without gaps."""
     numbered = []
-    for given in batches:
-        seen: Counter[str] = Counter()
+    count = int(random.integers(2, MOST_BATCHES + 1))
+    for source in range(SOURCES):
+        seen: Counter[int] = Counter()
         rows = []
-        for batch in given:
+        for size in random.integers(1, MOST_ROWS + 1, count).tolist():
+            keys = random.integers(0, KEYS, size).tolist()
             order = []
-            for key in batch.column("key").to_pylist():
+            for key in keys:
                 seen[key] += 1
                 order.append(seen[key])
-            rows.append(batch.append_column("order", pa.array(order)))
+            rows.append(pa.record_batch({"key": keys, "src": [source] * size, "order": order}))
         numbered.append(rows)
     return numbered
 
@@ -82,7 +101,7 @@ class DurableScenario:
     def run(self) -> DurableJob:
         """Run it to the end and compare with the expected result."""
         random = np.random.default_rng([self.seed, 6])
-        batches = numbered_by_key(make_batches(random, most_rows=4, batches=int(random.integers(2, 7))))
+        batches = make_batches(random)
         components = build_components(make_durable_topology(batches))
         executors = int(random.integers(1, 3))
         target = SinkTarget(("key", "src"), "order")
@@ -113,7 +132,8 @@ class DurableScenario:
             window=int(random.choice([400, 2**20])),
             limits=ExecutorLimits(inbox_time=0.005, inline_time=0.0),
             check=self.keep_history,
-            order=("key", "src", "seq"),
+            history=self.keep_history,
+            order=("key", "src", "order"),
             repeats=0.1,
         )
         world = World(components, Placement(nodes, at_home, {"per_key": cores}), random, options, restored, part)
@@ -122,9 +142,9 @@ class DurableScenario:
 
     @staticmethod
     def _check(world: World, target: SinkTarget, batches: list[list[pa.RecordBatch]]) -> None:
-        rows = [row for given in batches for batch in given for row in batch.to_pylist()]
-        assert target.rows == len(rows), f"{len(rows) - target.rows} rows never became visible"
-        assert state_of(world, "per_key", "key") == expected_per_key(rows)
+        missing = sum(batch.num_rows for given in batches for batch in given) - target.rows
+        assert missing == 0, f"{missing} rows never became visible"
+        assert state_of(world, "per_key", "key") == expected_state(batches)
 
     def failure(self) -> Exception | None:
         """Run it, and return its error; None if it passes."""

@@ -7,8 +7,8 @@ from collections import Counter
 import pytest
 from durable_scenario import DurableScenario
 
-PARTS = 12
-SEEDS_OF_A_PART = 250
+PARTS = 10
+SEEDS_OF_A_PART = 200
 
 
 @pytest.mark.parametrize("part", range(PARTS))

@@ -126,29 +126,6 @@ def base_of_a_generation_is_not_written_down(monkeypatch):
     monkeypatch.setattr(takeover, "record_base", lambda folder, generation, checkpoint: None)
 
 
-def checkpoint_is_chosen_before_the_generation_is_reserved(monkeypatch):
-    chosen = {}
-
-    def reserve_generation(known_catalog, above, owned):
-        chosen[id(known_catalog)] = yield partial(known_catalog.newest_from, 0)
-        return (yield from takeover.reserve_generation(known_catalog, above, owned))
-
-    def choose_checkpoint(known_catalog, generation, known):
-        return takeover.choose_checkpoint(known_catalog, generation, base=max(known, chosen[id(known_catalog)]))
-
-    replace_in_coordinator(monkeypatch, "reserve_generation", reserve_generation)
-    replace_in_coordinator(monkeypatch, "choose_checkpoint", choose_checkpoint)
-
-
-def generation_starts_although_a_later_one_is_reserved(monkeypatch):
-    def choose_checkpoint(known_catalog, generation, known):
-        checkpoint = yield partial(known_catalog.newest_from, known)
-        yield partial(takeover.record_base, known_catalog.folder, generation, checkpoint)
-        return checkpoint
-
-    replace_in_coordinator(monkeypatch, "choose_checkpoint", choose_checkpoint)
-
-
 def scheduler_commits_although_another_one_has_continued(monkeypatch):
     def complete_checkpoint(known_catalog, manifest):
         yield partial(known_catalog.publish, manifest)
@@ -158,10 +135,6 @@ def scheduler_commits_although_another_one_has_continued(monkeypatch):
 
 def replace_in_coordinator(monkeypatch, name, function):
     monkeypatch.setattr(f"dask_elastic.simulator.durability.coordinator.{name}", function)
-
-
-def checkpoint_numbers_begin_again_with_each_scheduler(monkeypatch):
-    monkeypatch.setattr(catalog.Catalog, "next_number", lambda self: 1)
 
 
 MUTANTS = [

@@ -5,9 +5,10 @@ The order of its steps is that of `runtime.scheduler`; what it decides is decide
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator
+from collections import Counter
+from collections.abc import Callable, Collection, Generator
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from dask_elastic.checkpoint.catalog import Catalog
 from dask_elastic.checkpoint.chain import FULL, Chain, ChainLink
@@ -18,13 +19,13 @@ from dask_elastic.checkpoint.sweep import sweep
 from dask_elastic.checkpoint.takeover import choose_checkpoint, complete_checkpoint, reserve_generation
 from dask_elastic.control.checkpoint_progress import CheckpointProgress
 from dask_elastic.simulator.checkpoint_commands import CheckpointCommands
-from dask_elastic.simulator.durability.generation import GenerationStart, SimulatedGeneration, halt
+from dask_elastic.simulator.durability.generation import SimulatedGeneration, halt
+from dask_elastic.simulator.durability.storage import Moment, SimulatedStorage
+from dask_elastic.simulator.durability.transactional_sink import GenerationStart
 from dask_elastic.simulator.fiber import Condition, FiberSteps
+from dask_elastic.simulator.schedule import Schedule
 from dask_elastic.vocab.errors import CheckpointError, CheckpointSuperseded
 from dask_elastic.vocab.identity import ExecutorId
-
-if TYPE_CHECKING:
-    from dask_elastic.simulator.durability.durable_job import DurableJob
 
 BETWEEN = 150
 """The most steps between the end of a checkpoint and the next one."""
@@ -36,12 +37,47 @@ HASTY = 0.1
 """The share of checkpoints that are given up after a tenth of that."""
 
 
+class Run(Protocol):
+    """The run of a job through its crashes; implemented by `DurableJob`."""
+
+    control: Schedule
+    storage: SimulatedStorage
+    happened: Counter[str]
+    coordinator: SimulatedCoordinator
+
+    def begin(
+        self, coordinator: SimulatedCoordinator, start: GenerationStart, manifest: Manifest | None
+    ) -> SimulatedGeneration:
+        """Begin a generation from its checkpoint."""
+        ...
+
+    def told(self, generation: int, number: int) -> None:
+        """Check that a coordinator may tell sinks to commit a checkpoint."""
+        ...
+
+    def taken_over(self, coordinator: SimulatedCoordinator) -> None:
+        """Note that a scheduler has found that another one continues the job."""
+        ...
+
+    def lose_scheduler(self, coordinator: SimulatedCoordinator, survive: float) -> None:
+        """Lose a scheduler."""
+        ...
+
+    def watch(self, request: str, moment: Moment) -> None:
+        """Let happen what happens at a request."""
+        ...
+
+    def after(self, steps: int, call: Callable[[], None]) -> None:
+        """Call something after some steps of the job."""
+        ...
+
+
 class SimulatedCoordinator:
     """Begins the generations of a job on one cluster, one after the other, and takes their checkpoints.
 
     Parameters
     ----------
-    job : DurableJob
+    job : Run
         The job.
     number : int
         The number of the cluster.
@@ -56,7 +92,7 @@ class SimulatedCoordinator:
         Acknowledgements of earlier generations.
     """
 
-    def __init__(self, job: DurableJob, number: int):
+    def __init__(self, job: Run, number: int):
         self.job = job
         self.number = number
         self.part: SimulatedGeneration | None = None
@@ -78,6 +114,11 @@ class SimulatedCoordinator:
         self.job.control.spawn(f"scheduler {self.number} {name}", steps, self.number)
 
     # what nodes say
+
+    @property
+    def reached(self) -> SimulatedCoordinator:
+        """The scheduler that messages reach: if this one was lost, the next one may run at the same address."""
+        return self if self.alive else self.job.coordinator
 
     def _runs(self, generation: int) -> bool:
         return self.alive and not self._halted and generation == self._generation

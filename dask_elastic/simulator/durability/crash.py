@@ -67,4 +67,4 @@ def _crash(random: np.random.Generator, steps: int) -> Crash:
         return Crash(kind, int(random.integers(1, steps)), survive=survive)
     request = REQUESTS[int(random.integers(len(REQUESTS)))]
     moment: Moment = "before" if random.random() < 0.5 else "after"
-    return Crash(kind, int(random.integers(1, 7)), request, moment, survive)
+    return Crash(kind, int(random.integers(1, 5)), request, moment, survive)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
@@ -14,23 +14,40 @@ from dask_elastic.executor.primary_state import PrimaryState
 from dask_elastic.simulator.checkpoints import ExecutorCut, SourceStanding
 from dask_elastic.simulator.durability.sink_target import Transaction
 from dask_elastic.simulator.durability.storage import SimulatedStorage
-from dask_elastic.simulator.durability.transactional_sink import TransactionalSink
+from dask_elastic.simulator.durability.transactional_sink import GenerationStart, TransactionalSink
 from dask_elastic.simulator.fiber import FiberSteps
-from dask_elastic.simulator.instances import Durability
+from dask_elastic.simulator.instances import Durability, JobInstances
 from dask_elastic.topology.transactions import recovered_writers
 from dask_elastic.vocab.errors import CheckpointError
 from dask_elastic.vocab.identity import ExecutorId
 
 if TYPE_CHECKING:
-    from dask_elastic.simulator.durability.coordinator import SimulatedCoordinator
     from dask_elastic.simulator.world import World
 
 
-class GenerationStart(NamedTuple):
-    """The number of a generation, and the checkpoint from which it begins; 0 for none."""
+class Scheduler(Protocol):
+    """What nodes tell a scheduler; implemented by `SimulatedCoordinator`."""
 
-    generation: int
-    checkpoint: int
+    @property
+    def reached(self) -> Scheduler:
+        """The scheduler that messages reach: if this one was lost, the next one may run at the same address."""
+        ...
+
+    def acknowledge(self, generation: int, number: int, instance: ExecutorId, part: object) -> None:
+        """Take what an instance has contributed to the checkpoint in progress."""
+        ...
+
+    def part_failed(self, generation: int, number: int) -> None:
+        """Give up the checkpoint in progress, because an instance could not contribute to it."""
+        ...
+
+    def request(self, generation: int) -> None:
+        """Take a checkpoint soon."""
+        ...
+
+    def fail(self, generation: int) -> None:
+        """End the job, because a sink has failed; another scheduler resumes it."""
+        ...
 
 
 class SimulatedGeneration(Durability):
@@ -38,7 +55,7 @@ class SimulatedGeneration(Durability):
 
     Parameters
     ----------
-    coordinator : SimulatedCoordinator
+    coordinator : Scheduler
         The coordinator that has started the generation.
     storage : SimulatedStorage
         The storage.
@@ -57,7 +74,7 @@ class SimulatedGeneration(Durability):
 
     def __init__(
         self,
-        coordinator: SimulatedCoordinator,
+        coordinator: Scheduler,
         storage: SimulatedStorage,
         start: GenerationStart,
         prepared: tuple[tuple[Transaction, ...], ...],
@@ -70,7 +87,7 @@ class SimulatedGeneration(Durability):
         self._prepared = prepared
         self.world: World | None = None
 
-    def sink(self, world: World, identity: ExecutorId, inputs: Inputs) -> TransactionalSink:
+    def sink(self, world: JobInstances, identity: ExecutorId, inputs: Inputs) -> TransactionalSink:
         """Return a new instance of a sink, with what writers had prepared that are its own to commit."""
         inputs_of = (world.placement.instances(name) for name in world.components[identity.component].inputs)
         nodes = sorted({world.placement.node_of(instance) for upstream in inputs_of for instance in upstream})
@@ -122,7 +139,7 @@ class SimulatedGeneration(Durability):
         try:
             file = yield from self.storage.request("state", partial(self._store, path, copied))
         except CheckpointError:
-            self._scheduler.part_failed(self.start.generation, checkpoint)
+            self.coordinator.reached.part_failed(self.start.generation, checkpoint)
             return
         yield from self._acknowledge(checkpoint, executor, file)
 
@@ -133,20 +150,15 @@ class SimulatedGeneration(Durability):
 
     def _acknowledge(self, checkpoint: int, instance: ExecutorId, part: object) -> FiberSteps:
         yield None
-        self._scheduler.acknowledge(self.start.generation, checkpoint, instance, part)
-
-    @property
-    def _scheduler(self) -> SimulatedCoordinator:
-        """The scheduler that messages reach: if it was lost, the next one may run at the same address."""
-        return self.coordinator if self.coordinator.alive else self.coordinator.job.coordinator
+        self.coordinator.reached.acknowledge(self.start.generation, checkpoint, instance, part)
 
     def _request(self) -> FiberSteps:
         yield None
-        self._scheduler.request(self.start.generation)
+        self.coordinator.reached.request(self.start.generation)
 
     def _fail(self) -> FiberSteps:
         yield None
-        self._scheduler.fail(self.start.generation)
+        self.coordinator.reached.fail(self.start.generation)
 
 
 def halt(world: World, survivors: Collection[int]) -> None:

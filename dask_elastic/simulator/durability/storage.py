@@ -19,8 +19,8 @@ R = TypeVar("R")
 Moment = Literal["before", "after"]
 """Before the effect of a request, or after it and before its answer."""
 
-MOST_HANGING_STEPS = 300
-"""A request that hangs takes up to this many steps of the coordinators and the storage."""
+MOST_HANGING_STEPS = 800
+"""A request that hangs takes up to this many steps of the job."""
 
 
 class StorageFailure(CheckpointError):
@@ -33,6 +33,16 @@ class _Request(Generic[T]):
         self.answered = False
         self.error: CheckpointError | None = None
         self.result: T | None = None
+
+
+class _Hanging:
+    ended = False
+
+    def end(self) -> None:
+        self.ended = True
+
+    def has_ended(self) -> bool:
+        return self.ended
 
 
 class SimulatedStorage:
@@ -50,6 +60,8 @@ class SimulatedStorage:
         The share of requests that fail without effect, of those that hang, and of those whose answer is lost.
     watch : callable
         Called with what is requested and the moment, for each request.
+    after : callable
+        Calls something after some steps of the job.
 
     Attributes
     ----------
@@ -62,7 +74,12 @@ class SimulatedStorage:
     """
 
     def __init__(
-        self, schedule: Schedule, target: SinkTarget, faults: float, watch: Callable[[str, Moment], None]
+        self,
+        schedule: Schedule,
+        target: SinkTarget,
+        faults: float,
+        watch: Callable[[str, Moment], None],
+        after: Callable[[int, Callable[[], None]], None],
     ) -> None:
         self.folder = MemoryFolder()
         self.states: dict[str, ExecutorCut] = {}
@@ -71,6 +88,7 @@ class SimulatedStorage:
         self._schedule = schedule
         self._faults = faults
         self._watch = watch
+        self._after = after
 
     def request(self, what: str, effect: Callable[[], T]) -> Generator[Condition | None, None, T]:
         """Request something, and wait for the answer.
@@ -115,8 +133,9 @@ class SimulatedStorage:
         else:
             if fate < 2.0:
                 self.happened["hung"] += 1
-                for _ in range(int(MOST_HANGING_STEPS * self._schedule.draw())):
-                    yield None
+                hung = _Hanging()
+                self._after(int(MOST_HANGING_STEPS * self._schedule.draw()), hung.end)
+                yield hung.has_ended
             try:
                 request.result = request.effect()
             except CheckpointError as error:

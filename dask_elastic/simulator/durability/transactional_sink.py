@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
 from dask_elastic.executor.control_records.inputs import Inputs
 from dask_elastic.simulator.durability.sink_target import Transaction
+from dask_elastic.simulator.durability.storage import SimulatedStorage
 from dask_elastic.simulator.fiber import FiberSteps
 from dask_elastic.simulator.sink import SimulatedSink, Told, Waiting
 from dask_elastic.simulator.surroundings import Surroundings
@@ -18,8 +19,31 @@ from dask_elastic.vocab.batch import Batch
 from dask_elastic.vocab.errors import CheckpointError
 from dask_elastic.vocab.identity import ExecutorId
 
-if TYPE_CHECKING:
-    from dask_elastic.simulator.durability.generation import SimulatedGeneration
+
+class GenerationStart(NamedTuple):
+    """The number of a generation, and the checkpoint from which it begins; 0 for none."""
+
+    generation: int
+    checkpoint: int
+
+
+class Participation(Protocol):
+    """What a sink needs of its generation; implemented by `SimulatedGeneration`."""
+
+    storage: SimulatedStorage
+    start: GenerationStart
+
+    def prepared(self, checkpoint: int, sink: ExecutorId, handles: tuple[object, ...]) -> None:
+        """Take what a writer has prepared and not committed."""
+        ...
+
+    def request(self, sink: ExecutorId) -> None:
+        """Request a checkpoint soon."""
+        ...
+
+    def failed(self, sink: ExecutorId) -> None:
+        """End the job because a sink has failed."""
+        ...
 
 
 class TransactionalSink(SimulatedSink):
@@ -33,7 +57,7 @@ class TransactionalSink(SimulatedSink):
         Which instance of which sink.
     inputs : Inputs
         The upstream instances on its node.
-    generation : SimulatedGeneration
+    generation : Participation
         Takes what it has prepared.
     recovered : iterable of Transaction
         What the checkpoint from which the generation began holds for it.
@@ -44,7 +68,7 @@ class TransactionalSink(SimulatedSink):
         world: Surroundings,
         identity: ExecutorId,
         inputs: Inputs,
-        generation: SimulatedGeneration,
+        generation: Participation,
         recovered: Iterable[Transaction],
     ):
         self.generation = generation
