@@ -108,7 +108,9 @@ class World:
         for identity, home in self.homes.items():
             home.begin()
             if identity in self.restore.executors:
-                self.command(identity, events.SetCores(placement.cores[identity.component][identity.index]))
+                cores = placement.cores[identity.component][identity.index]
+                # A node may be lost before it gets its task.
+                self.command(identity, events.SetCores(cores), refused=lambda error: None)
 
     # building
 

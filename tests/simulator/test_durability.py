@@ -8,7 +8,7 @@ import pytest
 from durable_scenario import DurableScenario
 
 PARTS = 10
-SEEDS_OF_A_PART = 200
+SEEDS_OF_A_PART = 150
 
 
 @pytest.mark.parametrize("part", range(PARTS))
