@@ -17,6 +17,8 @@ from dask_elastic.simulator.durability.transactional_sink import TransactionalSi
 from dask_elastic.topology.transactions import Transactions
 
 MOST_SEEDS = 400
+FIRST_SEEDS = (504, 607)
+"""In these, two generations take checkpoints of one number at the same time, which few seeds do."""
 
 
 def manifest_is_written_before_the_state(monkeypatch):
@@ -147,7 +149,7 @@ MUTANTS = [
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
 def test_mutant_is_found(mutant, monkeypatch):
     mutant(monkeypatch)
-    for seed in range(MOST_SEEDS):
+    for seed in (*FIRST_SEEDS, *range(MOST_SEEDS)):
         if DurableScenario(seed).failure() is not None:
             return
     pytest.fail(f"{MOST_SEEDS} seeds do not find that {mutant.__name__}")
