@@ -8,8 +8,9 @@ from collections.abc import Iterable, Iterator
 from dask_elastic.checkpoint import manifest_file
 from dask_elastic.checkpoint.file_ref import FileRef
 from dask_elastic.checkpoint.folder import CheckpointFolder
+from dask_elastic.checkpoint.generations import is_superseded, recorded_bases
 from dask_elastic.checkpoint.manifest import Manifest
-from dask_elastic.vocab.errors import CheckpointCorrupt, CheckpointError, NoCheckpoint
+from dask_elastic.vocab.errors import CheckpointCorrupt, CheckpointError, CheckpointSuperseded, NoCheckpoint
 
 logger = logging.getLogger("dask_elastic.checkpoint")
 
@@ -48,9 +49,25 @@ class Catalog:
         Raises
         ------
         CheckpointError
-            When it cannot be written, or a checkpoint of that number exists.
+            When it cannot be written, or another checkpoint of that number exists.
+
+        Notes
+        -----
+        Storage may report a failure although it has written the file, for example if its answer was lost; a library
+        that repeats the request then finds that the file exists. So after an error the manifest is read back.
         """
-        self.folder.write(manifest_file.path_of(manifest.number), [manifest_file.to_bytes(manifest)])
+        path, contents = manifest_file.path_of(manifest.number), manifest_file.to_bytes(manifest)
+        try:
+            self.folder.write(path, [contents])
+        except CheckpointError:
+            if not self._has(path, contents):
+                raise
+
+    def _has(self, path: str, contents: bytes) -> bool:
+        try:
+            return bool(self.folder.read_unchecked(path).to_pybytes() == contents)
+        except (FileNotFoundError, CheckpointError):
+            return False
 
     def numbers(self) -> list[int]:
         """Return the numbers of all manifests, damaged ones included, newest first.
@@ -93,6 +110,8 @@ class Catalog:
         ------
         CheckpointCorrupt
             When the manifest or a file is missing or damaged.
+        CheckpointSuperseded
+            When a later generation of the job began from an earlier checkpoint.
         CheckpointError
             When a newer version of dask_elastic wrote it.
         """
@@ -102,6 +121,11 @@ class Catalog:
         except FileNotFoundError:
             raise CheckpointCorrupt(self.folder.where(path), "a manifest", "no such file") from None
         manifest = manifest_file.from_bytes(contents, self.folder.where(path), number)
+        if is_superseded(recorded_bases(self.folder), manifest.generation, number):
+            raise CheckpointSuperseded(
+                f"{self.folder.where(path)}: a later run of the job began from an earlier checkpoint, so sinks may "
+                "have deleted what this one needs. Use a newer checkpoint, or the one from which the later run began."
+            )
         self._check_sizes(manifest.files)
         if verify:
             for file in manifest.files:
@@ -129,8 +153,37 @@ class Catalog:
         for number in self.numbers():
             try:
                 yield self.manifest(number, verify)
-            except CheckpointCorrupt as error:
-                logger.warning("checkpoint %s of %s is skipped: %s", number, self.folder.url, error)
+            except (CheckpointCorrupt, CheckpointSuperseded) as error:
+                self._log_skipped(number, error)
+
+    def newest_from(self, known: int) -> int:
+        """Return the number of the newest checkpoint that can be restored, at least one that is known to be complete.
+
+        For a restart: the manifest of a checkpoint that counts as given up may have been written nevertheless.
+
+        Parameters
+        ----------
+        known : int
+            The newest checkpoint that is known to be complete; 0 for none. It is not checked.
+
+        Returns
+        -------
+        int
+            Its number; 0 if there is none.
+
+        Raises
+        ------
+        CheckpointError
+            When the storage fails, or a newer version of dask_elastic wrote a checkpoint.
+        """
+        for number in self.numbers():
+            if number <= known:
+                break
+            try:
+                return self.manifest(number).number
+            except (CheckpointCorrupt, CheckpointSuperseded) as error:
+                self._log_skipped(number, error)
+        return known
 
     def load(self, number: int | None = None, below: int | None = None, verify: bool = False) -> Manifest:
         """Return the newest checkpoint that is not damaged, or one by its number.
@@ -154,8 +207,8 @@ class Catalog:
         ------
         NoCheckpoint
             When the folder has no checkpoint of that number, or none at all.
-        CheckpointCorrupt
-            When all are damaged; names the newest one's first damaged file.
+        CheckpointCorrupt, CheckpointSuperseded
+            When none of them can be used; names the newest one's first damaged file.
         CheckpointError
             When a newer version of dask_elastic wrote it.
         """
@@ -166,14 +219,18 @@ class Catalog:
             wanted = [found for found in numbers if below is None or found < below]
         if not wanted:
             raise self._none(number, below, numbers)
-        damages: list[CheckpointCorrupt] = []
+        damages: list[CheckpointCorrupt | CheckpointSuperseded] = []
         for candidate in wanted:
             try:
                 return self.manifest(candidate, verify)
-            except CheckpointCorrupt as error:
-                logger.warning("checkpoint %s of %s is skipped: %s", candidate, self.folder.url, error)
+            except (CheckpointCorrupt, CheckpointSuperseded) as error:
+                self._log_skipped(candidate, error)
                 damages.append(error)
         raise damages[0]
+
+    def _log_skipped(self, number: int, error: CheckpointCorrupt | CheckpointSuperseded) -> None:
+        level = logging.WARNING if isinstance(error, CheckpointCorrupt) else logging.INFO
+        logger.log(level, "checkpoint %s of %s is skipped: %s", number, self.folder.url, error)
 
     def _none(self, number: int | None, below: int | None, numbers: list[int]) -> CheckpointError:
         url = self.folder.url

@@ -1,6 +1,16 @@
-"""Generations of a job: numbers that no restart ever uses twice, also after the scheduler is lost."""
+"""Generations of a job: numbers that no restart ever uses twice, also after the scheduler is lost.
+
+Two schedulers may run one job for a while: a lost one that still works, and the one that continues the job. Each does
+three things in this order. A new generation is reserved, then it chooses the checkpoint to begin from, writes that down
+(`record_base`), and starts only if it is still the newest one. A coordinator publishes a manifest, and has sinks commit
+only if its generation is still the newest one. So either the new generation finds the manifest, or the old one finds
+the new generation: rows that the new generation replays are never committed by the old one.
+"""
 
 from __future__ import annotations
+
+import re
+from collections.abc import Mapping
 
 from dask_elastic.checkpoint.folder import CheckpointFolder
 from dask_elastic.vocab.errors import CheckpointError
@@ -36,13 +46,16 @@ def next_generation(folder: CheckpointFolder, above: int = 0) -> int:
     >>> next_generation(folder), next_generation(folder)
     (1, 2)
     """
-    reserved = sorted(int(name) for name in folder.sizes(_FOLDER) if name.isdecimal())
+    names = folder.sizes(_FOLDER)
+    reserved = sorted(int(name) for name in names if name.isdecimal())
     first = max([above, *reserved]) + 1
     for number in range(first, first + _ATTEMPTS):
         if folder.claim(f"{_FOLDER}/{number:06d}"):
             # Only the newest number matters; the others are deleted, so that listing them stays fast.
-            for old in reserved[:-_KEPT]:
-                folder.delete(f"{_FOLDER}/{old:06d}")
+            forgotten = {f"{old:06d}" for old in reserved[:-_KEPT]}
+            for name in sorted(names):
+                if name.partition("-")[0] in forgotten:
+                    folder.delete(f"{_FOLDER}/{name}")
             return number
     raise CheckpointError(
         f"{folder.url}: other processes have reserved {_ATTEMPTS} generations meanwhile. Give each job a folder of its "
@@ -51,7 +64,7 @@ def next_generation(folder: CheckpointFolder, above: int = 0) -> int:
 
 
 def newest_generation(folder: CheckpointFolder) -> int:
-    """Return the newest generation that was reserved; 0 if there is none.
+    """Return the newest generation that was reserved.
 
     Parameters
     ----------
@@ -61,17 +74,86 @@ def newest_generation(folder: CheckpointFolder) -> int:
     Returns
     -------
     int
-        The generation, which may not have started yet.
+        Its number; 0 if there is none.
 
     Raises
     ------
     CheckpointError
-        When the folder cannot be listed.
+        When the storage fails.
+    """
+    return max((int(name) for name in folder.sizes(_FOLDER) if name.isdecimal()), default=0)
+
+
+def record_base(folder: CheckpointFolder, generation: int, checkpoint: int) -> None:
+    """Write down from which checkpoint a generation begins: later ones of earlier generations are superseded.
+
+    Parameters
+    ----------
+    folder : CheckpointFolder
+        The job's folder.
+    generation : int
+        The generation, which nothing was started of yet.
+    checkpoint : int
+        The number of the checkpoint; 0 for none.
+
+    Raises
+    ------
+    CheckpointError
+        When it cannot be written.
 
     Examples
     --------
-    >>> folder = CheckpointFolder("memory://newest-generation")
-    >>> next_generation(folder), newest_generation(folder)
-    (1, 1)
+    >>> folder = CheckpointFolder("memory://bases")
+    >>> record_base(folder, next_generation(folder), 0)
+    >>> record_base(folder, next_generation(folder), 7)
+    >>> bases = recorded_bases(folder)
+    >>> bases
+    {1: 0, 2: 7}
+    >>> is_superseded(bases, generation=1, checkpoint=7), is_superseded(bases, generation=1, checkpoint=8)
+    (False, True)
     """
-    return max((int(name) for name in folder.sizes(_FOLDER) if name.isdecimal()), default=0)
+    folder.claim(f"{_FOLDER}/{generation:06d}-from-{checkpoint:06d}")
+
+
+def recorded_bases(folder: CheckpointFolder) -> dict[int, int]:
+    """Return the checkpoints from which the newest generations began, by generation.
+
+    Parameters
+    ----------
+    folder : CheckpointFolder
+        The job's folder.
+
+    Returns
+    -------
+    dict of int to int
+        The number of the checkpoint by generation; generations that never started are left out.
+
+    Raises
+    ------
+    CheckpointError
+        When the storage fails.
+    """
+    found = (re.fullmatch(r"(\d+)-from-(\d+)", name) for name in sorted(folder.sizes(_FOLDER)))
+    return {int(match[1]): int(match[2]) for match in found if match is not None}
+
+
+def is_superseded(bases: Mapping[int, int], generation: int, checkpoint: int) -> bool:
+    """Whether a later generation has begun from an earlier checkpoint, so that this one must not be used.
+
+    The later generation replays rows that the checkpoint covers, and has deleted what sinks had prepared for it.
+
+    Parameters
+    ----------
+    bases : mapping of int to int
+        From which checkpoint each generation began; see `recorded_bases`.
+    generation : int
+        The generation that took the checkpoint.
+    checkpoint : int
+        The number of the checkpoint.
+
+    Returns
+    -------
+    bool
+        Whether it is superseded.
+    """
+    return any(later > generation and base < checkpoint for later, base in bases.items())

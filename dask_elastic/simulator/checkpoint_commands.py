@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypeVar
 
+from dask_elastic.simulator.checkpoints import SimulatedCheckpoints
 from dask_elastic.simulator.fiber import FiberSteps
 from dask_elastic.vocab.identity import ExecutorId
 
@@ -12,6 +13,10 @@ if TYPE_CHECKING:
     from dask_elastic.simulator.world import World
 
 P = TypeVar("P")
+
+
+MOST_LATE_STEPS = 60
+"""A sink learns up to so many steps of its fiber later that a checkpoint is complete, often during the next one."""
 
 
 class CheckpointCommands:
@@ -26,13 +31,22 @@ class CheckpointCommands:
     def __init__(self, world: World):
         self.world = world
 
+    @property
+    def _checkpoints(self) -> SimulatedCheckpoints:
+        found = self.world.checkpoints
+        assert isinstance(found, SimulatedCheckpoints), "another coordinator numbers the checkpoints of this job"
+        return found
+
     def begin(self) -> None:
         """Begin a checkpoint; one that is in progress is given up, and nodes may get to know that later."""
         self.give_up()
-        number = self.world.checkpoints.begin()
+        self.tell_begun(self._checkpoints.begin())
+
+    def tell_begun(self, number: int) -> None:
+        """Tell all nodes that a checkpoint begins."""
         self.world.record("checkpoint {} begins", number)
         for node in range(self.world.placement.nodes):
-            self.world.spawn(f"checkpoint {number} at {node}", self._begin(node, number))
+            self.world.spawn(f"checkpoint {number} at {node}", self._begin(node, number), node)
 
     def _begin(self, node: int, number: int) -> FiberSteps:
         yield None
@@ -46,12 +60,15 @@ class CheckpointCommands:
 
     def give_up(self) -> None:
         """Give up the checkpoint in progress, if there is one."""
-        number = self.world.checkpoints.give_up()
-        if number is None:
-            return
+        number = self._checkpoints.give_up()
+        if number is not None:
+            self.tell_given_up(number)
+
+    def tell_given_up(self, number: int) -> None:
+        """Tell all nodes that a checkpoint is given up."""
         self.world.record("checkpoint {} is given up", number)
         for node in range(self.world.placement.nodes):
-            self.world.spawn(f"checkpoint {number} given up at {node}", self._give_up(node, number))
+            self.world.spawn(f"checkpoint {number} given up at {node}", self._give_up(node, number), node)
 
     def _give_up(self, node: int, number: int) -> FiberSteps:
         yield None
@@ -59,6 +76,18 @@ class CheckpointCommands:
             yield from home.abandon_checkpoint(number)
         for sink in self._at(self.world.sinks, node):
             sink.abandon_checkpoint(number)
+
+    def tell_complete(self, number: int) -> None:
+        """Tell all nodes that a checkpoint is complete: sinks commit."""
+        self.world.record("checkpoint {} is complete", number)
+        for node in range(self.world.placement.nodes):
+            self.world.spawn(f"checkpoint {number} complete at {node}", self._complete(node, number), node)
+
+    def _complete(self, node: int, number: int) -> FiberSteps:
+        for _ in range(1 + int(MOST_LATE_STEPS * self.world.schedule.draw())):
+            yield None
+        for sink in self._at(self.world.sinks, node):
+            sink.complete_checkpoint(number)
 
     def _at(self, parts: Mapping[ExecutorId, P], node: int) -> list[P]:
         return [part for identity, part in parts.items() if self.world.placement.node_of(identity) == node]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import pyarrow as pa
 
@@ -70,6 +71,26 @@ class SimulatedCheckpoint:
     sources: dict[ExecutorId, SourceStanding] = field(default_factory=dict)
     executors: dict[ExecutorId, ExecutorCut] = field(default_factory=dict)
     sinks: dict[ExecutorId, tuple[tuple[int, pa.RecordBatch], ...]] = field(default_factory=dict)
+
+
+class CheckpointParts(Protocol):
+    """Takes what the instances of a job contribute to checkpoints."""
+
+    def add(self, instance: ExecutorId) -> None:
+        """Add an instance of the job."""
+        ...
+
+    def reached(self, checkpoint: int, source: ExecutorId, standing: SourceStanding) -> None:
+        """Take where a source has sent the barrier."""
+        ...
+
+    def cut(self, checkpoint: int, executor: ExecutorId, store: PrimaryState) -> None:
+        """Copy the state of an executor."""
+        ...
+
+    def received(self, checkpoint: int, sink: ExecutorId, batches: Iterable[tuple[int, pa.RecordBatch]]) -> None:
+        """Take what a sink has received."""
+        ...
 
 
 class SimulatedCheckpoints:

@@ -190,7 +190,7 @@ class ExecutorFibers:
 
     def start(self, name: str, steps: Steps[None]) -> None:
         """Run steps in a fiber of their own."""
-        self.world.spawn(f"{self.identity} {name}", self.drive(steps))
+        self.world.spawn(f"{self.identity} {name}", self.drive(steps), self.executor.home)
 
     def processor(self, task: int) -> AbstractContextManager[Processor]:
         """Return the logic of a task."""

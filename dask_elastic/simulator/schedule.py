@@ -92,12 +92,26 @@ class Schedule:
 
     def kill(self, node: int) -> None:
         """End all fibers of a node."""
-        self._fibers = [fiber for fiber in self._fibers if fiber.node != node]
+        self._end([fiber for fiber in self._fibers if fiber.node == node])
+
+    def close(self) -> None:
+        """End all fibers."""
+        self._end(self._fibers)
+
+    def _end(self, fibers: list[Fiber]) -> None:
+        self._fibers = [fiber for fiber in self._fibers if fiber not in fibers]
+        for fiber in fibers:
+            if fiber is not self._fiber:
+                fiber.steps.close()
 
     def at(self, step: int, call: Callable[[], None]) -> None:
         """Call something before a step; earlier if all fibers wait. Calls for one step run in the order of `at`."""
         heapq.heappush(self._agenda, (step, self._calls, call))
         self._calls += 1
+
+    def forget_calls(self) -> None:
+        """Call nothing any more of what `at` was given."""
+        self._agenda.clear()
 
     def _call_next(self) -> None:
         _, _, call = heapq.heappop(self._agenda)
@@ -116,7 +130,11 @@ class Schedule:
         self.steps += 1
         self._running, self._fiber = fiber.name, fiber
         fiber.step()
-        if fiber.ended:
+        self._fiber = None
+        if fiber not in self._fibers:
+            # It has ended all fibers of its node, itself included.
+            fiber.steps.close()
+        elif fiber.ended:
             self._fibers.remove(fiber)
         elif fiber.pauses and self.draw() < fiber.pauses:
             fiber.paused_until = self.steps + int(MOST_PAUSED_STEPS * self.draw())

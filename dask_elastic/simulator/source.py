@@ -58,7 +58,7 @@ class SimulatedSource:
         self.clock = self._clock(start)
         self._standing = start
         self._requested: int | None = None
-        world.spawn(str(identity), self._run())
+        world.spawn(str(identity), self._run(), world.placement.node_of(identity))
 
     def begin_checkpoint(self, checkpoint: int) -> None:
         """Have the barrier of a checkpoint sent before the next batch."""

@@ -7,11 +7,12 @@ from typing import Protocol
 
 from dask_elastic.executor.drivers.steps import Steps
 from dask_elastic.executor.processor import Processor
-from dask_elastic.simulator.checkpoints import SimulatedCheckpoints
+from dask_elastic.simulator.checkpoints import CheckpointParts
 from dask_elastic.simulator.event_times import EventTimes
 from dask_elastic.simulator.fiber import Condition, FiberSteps
 from dask_elastic.simulator.ledger import Ledger
 from dask_elastic.simulator.network import Network
+from dask_elastic.simulator.placement import Placement
 from dask_elastic.simulator.record_ledger import RecordLedger
 from dask_elastic.simulator.schedule import Schedule
 from dask_elastic.simulator.world_options import WorldOptions
@@ -34,7 +35,8 @@ class Surroundings(Protocol):
     ledger: Ledger
     record_ledger: RecordLedger
     event_times: EventTimes
-    checkpoints: SimulatedCheckpoints
+    checkpoints: CheckpointParts
+    placement: Placement
 
     @property
     def now(self) -> float:

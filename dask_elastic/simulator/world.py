@@ -9,19 +9,19 @@ from typing import Any
 import numpy as np
 
 from dask_elastic.executor import events
-from dask_elastic.executor.control_records.inputs import Inputs, timed_components
+from dask_elastic.executor.control_records.inputs import timed_components
 from dask_elastic.executor.control_records.source_clock import SourceClock
 from dask_elastic.executor.drivers.steps import Steps
-from dask_elastic.executor.emitter import Emitter
 from dask_elastic.executor.error_policy import ErrorPolicy, FailedRows
 from dask_elastic.executor.processor import Processor
 from dask_elastic.executor.remote import RemotePart
 from dask_elastic.routing.keyspace import KeySpace
-from dask_elastic.simulator.checkpoints import SimulatedCheckpoint, SimulatedCheckpoints, SourceStanding
+from dask_elastic.simulator.checkpoints import CheckpointParts, SimulatedCheckpoint
 from dask_elastic.simulator.credit import Credits
 from dask_elastic.simulator.event_times import EventTimes
-from dask_elastic.simulator.executor_fibers import ExecutorFibers, FollowedExecutor
+from dask_elastic.simulator.executor_fibers import ExecutorFibers
 from dask_elastic.simulator.fiber import Condition, FiberSteps
+from dask_elastic.simulator.instances import Durability, build_instances
 from dask_elastic.simulator.invariants import Invariants
 from dask_elastic.simulator.ledger import Ledger
 from dask_elastic.simulator.network import BarrierPacket, Credit, End, EventTime, Message, Network, Packet, Rows
@@ -34,7 +34,7 @@ from dask_elastic.simulator.source import SimulatedSource
 from dask_elastic.simulator.world_options import WorldOptions
 from dask_elastic.state.store import KeyedStore
 from dask_elastic.topology.component import Component
-from dask_elastic.topology.operators import Compute, SinkOperator, SourceOperator
+from dask_elastic.topology.operators import Compute, SinkOperator
 from dask_elastic.vocab.barrier import Barrier
 from dask_elastic.vocab.batch import Batch, Delivery
 from dask_elastic.vocab.errors import ElasticError, MoveRefused, PlanningError, ProtocolError
@@ -59,6 +59,8 @@ class World:
         How it runs.
     restore : SimulatedCheckpoint, optional
         Where it begins.
+    durability : Durability, optional
+        What becomes of its checkpoints.
 
     Notes
     -----
@@ -73,22 +75,25 @@ class World:
         random: np.random.Generator,
         options: WorldOptions | None = None,
         restore: SimulatedCheckpoint | None = None,
+        durability: Durability | None = None,
     ):
         self.restore = restore or SimulatedCheckpoint(0)
-        self.checkpoints = SimulatedCheckpoints()
+        self.durability = durability or Durability()
+        self.checkpoints: CheckpointParts = self.durability.parts
         self.sources: dict[ExecutorId, SimulatedSource] = {}
         self.options = options or WorldOptions()
         self.placement = placement
         self.components = {component.name: component for component in components}
-        self.schedule = Schedule(random, self.options.step_seconds, self.options.check, self.options.pauses)
+        self.schedule = Schedule(random, self.options.step_seconds, self.options.history, self.options.pauses)
         self.network = Network(self.schedule, self._receive, self.options.repeats)
         self.ledger = Ledger(self.options.order)
         self.record_ledger = RecordLedger()
         self.event_times = EventTimes(self.options.event_time)
-        self._timed = timed_components(components)
+        self.timed = timed_components(components)
         self.dead_letters: list[FailedRows] = []
         self.homes: dict[ExecutorId, ExecutorFibers] = {}
         self.remotes: dict[tuple[int, ExecutorId], RemoteFibers] = {}
+        self._parts_of: dict[ExecutorId, dict[int, RemotePart]] = {}
         self.sinks: dict[ExecutorId, SimulatedSink] = {}
         self.credits: dict[tuple[ExecutorId, ExecutorId], Credits] = {}
         self.touched: set[ExecutorId] = set()
@@ -101,62 +106,22 @@ class World:
             if isinstance(component.operator, Compute)
         }
         for component in components:
-            self._build(component)
+            build_instances(self, component)
         for identity, home in self.homes.items():
             home.begin()
             if identity in self.restore.executors:
-                self.command(identity, events.SetCores(placement.cores[identity.component][identity.index]))
+                cores = placement.cores[identity.component][identity.index]
+                # A node may be lost before it gets its task.
+                self.command(identity, events.SetCores(cores), refused=lambda error: None)
 
     # building
 
-    def _build(self, component: Component) -> None:
-        name = component.name
-        inputs = [i for upstream in component.inputs for i in self.placement.instances(upstream)]
-        timed = [i for i in inputs if i.component in self._timed]
-        match component.operator:
-            case SourceOperator() as operator:
-                for identity in self.placement.instances(name):
-                    self.open.add(identity)
-                    node = self.placement.node_of(identity)
-                    emitter = Emitter(name, component.outputs, self.spaces, self._error_policy(), node)
-                    standing = self.restore.sources.get(identity, SourceStanding())
-                    instances = len(self.placement.homes[name])
-                    source = SimulatedSource(self, identity, operator, instances, emitter, standing)
-                    self.sources[identity] = source
-                    self.checkpoints.add(identity)
-            case Compute() as operator:
-                for identity in self.placement.instances(name):
-                    self.open.add(identity)
-                    node, cores = self.placement.node_of(identity), self.placement.cores[name][identity.index]
-                    space, limits = self.spaces[name], self.options.limits
-                    cut = self.restore.executors.get(identity)
-                    first = cores if cut is None else {node: max(1, cores.get(node, 0))}
-                    clocks = operator.clocks
-                    executor = FollowedExecutor(
-                        identity, space, node, first, inputs, limits=limits, timed=timed, clocks=clocks
-                    )
-                    if cut is not None and cut.state is not None:
-                        executor.store.install(cut.state)
-                        executor.store.input_schema = cut.input_schema
-                    executor.store.track_dirty = True
-                    self.homes[identity] = ExecutorFibers(self, executor, component)
-                    self.checkpoints.add(identity)
-            case SinkOperator():
-                for node in sorted({self.placement.node_of(i) for i in inputs}):
-                    identity = ExecutorId(name, node)
-                    self.open.add(identity)
-                    here = [i for i in inputs if self.placement.node_of(i) == node]
-                    timed_here = [i for i in timed if self.placement.node_of(i) == node]
-                    sink = SimulatedSink(self, identity, Inputs(identity, here, timed_here))
-                    sink.received.extend(self.restore.sinks.get(identity, ()))
-                    self.sinks[identity] = sink
-                    self.checkpoints.add(identity)
-
     def processor(self, component: Component, task: int, store: KeyedStore, home: int) -> Processor:
         """Return the logic of a task."""
-        return Processor(component, task, store, self.spaces, self._error_policy(), home)
+        return Processor(component, task, store, self.spaces, self.error_policy(), home)
 
-    def _error_policy(self) -> ErrorPolicy:
+    def error_policy(self) -> ErrorPolicy:
+        """Return what happens to rows on which user code fails."""
         return ErrorPolicy(self.options.on_error, self.dead_letters.append)
 
     # surroundings of the parts
@@ -344,6 +309,7 @@ class World:
                 known.close()
             name, inline_time = executor.component, self.options.limits.inline_time
             part = RemotePart(executor, self.spaces[name], NoLock, packet.stamp.incarnation, inline_time)
+            self._parts_of.setdefault(executor, {})[node] = part
             known = self.remotes[node, executor] = RemoteFibers(self, part, self.components[name], node, packet.sender)
         if known is None:
             raise ProtocolError(f"{executor} has no task on node {node} yet, but {message} came")
@@ -365,7 +331,8 @@ class World:
         refused : callable, optional
             Takes the error if the executor refuses the command; without it the error ends the run.
         """
-        self.spawn(f"{executor} command", self._command(self.homes[executor].handle(event), refused))
+        steps = self._command(self.homes[executor].handle(event), refused)
+        self.spawn(f"{executor} command", steps, self.placement.node_of(executor))
 
     def set_cores(
         self, executor: ExecutorId, cores: Mapping[int, int], refused: Callable[[ElasticError], None] | None = None
@@ -373,7 +340,7 @@ class World:
         """Change an executor's cores in a fiber of its own; a change that a newer one has overtaken is refused."""
         self._changes[executor] += 1
         steps = self.homes[executor].set_cores(self._changes[executor], cores)
-        self.spawn(f"{executor} command", self._command(steps, refused))
+        self.spawn(f"{executor} command", self._command(steps, refused), self.placement.node_of(executor))
 
     def _command(self, steps: FiberSteps, refused: Callable[[ElasticError], None] | None) -> FiberSteps:
         try:
@@ -404,8 +371,8 @@ class World:
     def _parts(self, identity: ExecutorId) -> list[RemotePart]:
         """Return an executor's remote parts, without those that either side has given up."""
         links = self.homes[identity].executor.links
-        parts = [(node, remote.part) for (node, executor), remote in self.remotes.items() if executor == identity]
-        return [part for node, part in parts if part.incarnation == links.incarnation(node) and not part.closed]
+        parts = self._parts_of.get(identity, {}).items()
+        return [part for node, part in parts if not part.closed and part.incarnation == links.incarnation(node)]
 
     def run(self, disturb: Callable[[World], None] | None = None) -> None:
         """Run to the end.
@@ -425,9 +392,10 @@ class World:
                 disturb(self)
             if not self.step():
                 break
-        self._check_end()
+        self.check_end()
 
-    def _check_end(self) -> None:
+    def check_end(self) -> None:
+        """Check that nothing is left when no fiber can run any more; see `run`."""
         if self.open:
             waiting = ", ".join(sorted(self.schedule.waiting()))
             raise ProtocolError(

@@ -26,6 +26,8 @@ class WorldOptions:
         What bounds an executor.
     check : bool
         Whether to check the invariants after every step.
+    history : bool
+        Whether to remember every step.
     torn : bool
         Whether drivers run without their control lock, so that the instructions of different events interleave, which
         the executor does not allow. Tests use it to show that the checks find this.
@@ -49,6 +51,7 @@ class WorldOptions:
     on_error: OnError = "fail"
     limits: ExecutorLimits = field(default_factory=ExecutorLimits)
     check: bool = False
+    history: bool = False
     torn: bool = False
     order: tuple[str, ...] = ()
     repeats: float = 0.0

@@ -248,5 +248,9 @@ class CheckpointCorrupt(CheckpointError):
         return CheckpointCorrupt, (self.path, self.wanted, self.got)
 
 
+class CheckpointSuperseded(CheckpointError):
+    """A later run of the job has begun, so that this checkpoint, or this run of the job, must not be used."""
+
+
 class NoCheckpoint(CheckpointError):
     """The folder contains no complete checkpoint."""

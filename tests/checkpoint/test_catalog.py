@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 import pytest
 from checkpointed import Job
@@ -133,7 +134,7 @@ def test_number_of_a_given_up_checkpoint_is_not_used_again(folder):
     job.write(*next((executor, cut) for executor in (0, 1) if (cut := job.cut(executor, 2)) is not None))
     assert job.catalog.next_number() == 3
     with pytest.raises(CheckpointError, match="exists already"):
-        job.catalog.publish(job.catalog.manifest(1))
+        job.catalog.publish(replace(job.catalog.manifest(1), ended=9.0))
 
 
 def test_sweep_keeps_what_the_newest_checkpoints_need(folder):

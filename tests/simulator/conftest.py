@@ -9,6 +9,7 @@ import pytest
 
 pytest.register_assert_rewrite(
     "checkpointed_scenario",
+    "durable_scenario",
     "followed_job",
     "racing",
     "saturated",
@@ -19,6 +20,7 @@ pytest.register_assert_rewrite(
 )
 sys.path.insert(0, str(Path(__file__).parent))
 import checkpointed_scenario  # noqa: E402, F401  imported by path
+import durable_scenario  # noqa: E402, F401
 import racing  # noqa: E402, F401
 import saturated  # noqa: E402, F401
 import scenario  # noqa: E402, F401

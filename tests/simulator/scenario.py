@@ -55,6 +55,8 @@ class Scenario:
         See `WorldOptions`.
     pauses : float
         See `WorldOptions`.
+    history : bool
+        Whether to remember every step; a seed that fails is run again with it.
     """
 
     seed: int
@@ -63,6 +65,7 @@ class Scenario:
     batches: int | None = None
     torn: bool = False
     pauses: float = 0.0
+    history: bool = field(default=False, compare=False, repr=False)
 
     def drawn(self) -> Scenario:
         """Return the same scenario with its disturbances drawn."""
@@ -87,6 +90,7 @@ class Scenario:
                 pending_bytes=int(random.choice([200, 1500, 2**20])),
             ),
             check=True,
+            history=self.history,
             order=("key", "src", "seq"),
             torn=self.torn,
             pauses=self.pauses,
@@ -133,6 +137,8 @@ class Scenario:
         try:
             simulation.run()
         except Exception as error:
+            if not self.history:
+                replace(self, history=True).run()
             error.add_note(f"{self}; the end of its history:\n{simulation.world.schedule.history()}")
             raise
         return simulation

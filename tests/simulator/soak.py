@@ -9,6 +9,7 @@ import argparse
 import time
 from collections import Counter
 
+from durable_scenario import DurableScenario
 from scenario import Scenario
 
 BEYOND_THE_SUITE = 1_000_000
@@ -26,6 +27,7 @@ def main() -> None:
     while time.monotonic() < deadline:
         # Every fourth seed has no outages: then every node may be a home, and more moves complete.
         happened += Scenario(seed, outages=0.0 if seed % 4 == 0 else 0.25).check().happened()
+        happened += DurableScenario(seed).check().happened
         seed += 1
         if seed % 500 == 0:
             print(f"{seed - given.first} seeds: {dict(happened)}", flush=True)

@@ -17,6 +17,8 @@ from dask_elastic.state.store import KeyedStore
 from dask_elastic.vocab.barrier import Barrier
 
 MOST_SEEDS = 150
+FIRST_SEEDS = (568, 872)
+"""These find a thread that is overtaken by a newer checkpoint, which few seeds do."""
 
 
 def rows_behind_the_barrier_pass(monkeypatch):
@@ -143,7 +145,7 @@ MUTANTS = [
 def test_mutant_is_found(mutant, monkeypatch):
     mutant(monkeypatch)
     # Checkpoints overtake each other mainly in every fourth seed.
-    for seed in [*range(0, MOST_SEEDS, 4), *range(MOST_SEEDS)]:
+    for seed in [*FIRST_SEEDS, *range(0, MOST_SEEDS, 4), *range(MOST_SEEDS)]:
         if CheckpointedScenario(seed).failure() is not None:
             return
     pytest.fail(f"{MOST_SEEDS} seeds do not find that {mutant.__name__}")

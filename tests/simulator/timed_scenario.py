@@ -97,6 +97,7 @@ class TimedScenario(Scenario):
                 patience=0.01 if self.seed % 3 == 0 else 0.0, pending_bytes=int(random.choice([200, 2**20]))
             ),
             check=True,
+            history=self.history,
             repeats=0.1 if self.outages else 0.0,
             event_time="at",
             rests=0.2 if self.seed % 2 else 0.0,

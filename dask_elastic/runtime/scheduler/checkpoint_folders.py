@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 from dask_elastic.checkpoint.catalog import Catalog
 from dask_elastic.checkpoint.copied import copy_checkpoint
 from dask_elastic.checkpoint.folder import CheckpointFolder
-from dask_elastic.checkpoint.generations import next_generation
 from dask_elastic.checkpoint.manifest import Manifest
+from dask_elastic.checkpoint.takeover import choose_checkpoint, complete_checkpoint, requested, reserve_generation
 from dask_elastic.runtime.protocol.job_calls import Submit
 from dask_elastic.runtime.scheduler.job_checkpoints import JobCheckpoints
 from dask_elastic.runtime.scheduler.spooled_ledger import open_ledgers
@@ -63,12 +63,13 @@ def open_checkpoints(url: str, call: Submit, above: int) -> tuple[JobCheckpoints
         )
     source = None if call.savepoint is None else CheckpointFolder(call.savepoint)
     saved = None if source is None else _continued(call, source, folder)
-    generation = reserve_generation(url, above if saved is None else max(above, saved.generation))
+    generation = requested(reserve_generation(catalog, above if saved is None else max(above, saved.generation)))
+    requested(choose_checkpoint(catalog, generation, base=call.resume or 0))
     topology = folder.write(f"topology/{generation:06d}.pickle", [pickle.dumps(call)])
     if source is not None and saved is not None:
         # With the topology of this job: another resumption from the copy continues this run, not that of the savepoint.
         copy_checkpoint(source, saved, folder, savepoint=False, topology=topology)
-    checkpoints = JobCheckpoints(url, topology, catalog.next_number() - 1, call.resume or 0)
+    checkpoints = JobCheckpoints(url, topology, catalog.next_number() - 1, call.resume or 0, generation)
     checkpoints.ledgers = open_ledgers(folder, call)
     return checkpoints, generation
 
@@ -84,8 +85,8 @@ def _continued(call: Submit, source: CheckpointFolder, folder: CheckpointFolder)
     return Catalog(source).load(call.resume)
 
 
-def reserve_generation(url: str, above: int) -> int:
-    """Reserve the next generation of a job, which no restart of it uses again.
+def next_generation(url: str, above: int, owned: int) -> int:
+    """Reserve the next generation of a job that restarts.
 
     Parameters
     ----------
@@ -93,5 +94,54 @@ def reserve_generation(url: str, above: int) -> int:
         The folder.
     above : int
         The generation is higher than this.
+    owned : int
+        The newest generation that this scheduler has reserved for the job.
+
+    Raises
+    ------
+    CheckpointSuperseded
+        If another scheduler has continued the job.
+    CheckpointError
+        If storage fails.
     """
-    return next_generation(CheckpointFolder(url), above)
+    return requested(reserve_generation(Catalog(CheckpointFolder(url)), above, owned))
+
+
+def next_start(url: str, generation: int, known: int) -> int:
+    """Return the checkpoint from which a reserved generation begins.
+
+    Parameters
+    ----------
+    url : str
+        The folder.
+    generation : int
+        The generation.
+    known : int
+        The newest checkpoint that is known to be complete.
+
+    Raises
+    ------
+    CheckpointSuperseded
+        If another scheduler has continued the job.
+    CheckpointError
+        If storage fails.
+    """
+    return requested(choose_checkpoint(Catalog(CheckpointFolder(url)), generation, known))
+
+
+def complete(url: str, manifest: Manifest) -> None:
+    """Publish the manifest of a checkpoint.
+
+    Parameters
+    ----------
+    url : str
+        The folder.
+    manifest : Manifest
+        The manifest.
+
+    Raises
+    ------
+    CheckpointError
+        If storage fails, or another scheduler continues the job: the checkpoint must not be committed.
+    """
+    requested(complete_checkpoint(Catalog(CheckpointFolder(url)), manifest))

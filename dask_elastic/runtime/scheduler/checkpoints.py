@@ -22,14 +22,14 @@ from dask_elastic.runtime.protocol.calls import HandledCall
 from dask_elastic.runtime.protocol.checkpoint_parts import ExecutorPart
 from dask_elastic.runtime.protocol.job_spec import JobSpec
 from dask_elastic.runtime.protocol.remote_errors import Relayed, error_text
-from dask_elastic.runtime.scheduler.checkpoint_folders import in_thread
+from dask_elastic.runtime.scheduler.checkpoint_folders import complete, in_thread
 from dask_elastic.runtime.scheduler.job_checkpoints import JobCheckpoints
 from dask_elastic.runtime.scheduler.job_record import JobRecord
 from dask_elastic.runtime.scheduler.job_table import JobTable
 from dask_elastic.runtime.scheduler.spooled_ledger import ledgers_in_checkpoint
 from dask_elastic.runtime.scheduler.worker_calls import WorkerCalls
 from dask_elastic.vocab.checkpoint import CheckpointDescription
-from dask_elastic.vocab.errors import CheckpointError, ElasticError, JobEnded
+from dask_elastic.vocab.errors import CheckpointError, CheckpointSuperseded, ElasticError, JobEnded
 from dask_elastic.vocab.identity import ExecutorId
 
 logger = logging.getLogger("dask_elastic.scheduler")
@@ -138,7 +138,13 @@ class Checkpoints:
     # taking them
 
     async def run(self, record: JobRecord) -> None:
-        """Take checkpoints of one generation of a job until it ends."""
+        """Take checkpoints of one generation of a job until it ends.
+
+        Raises
+        ------
+        CheckpointSuperseded
+            If another scheduler has continued the job.
+        """
         state = record.checkpoints
         generation = record.spec.generation
         interval = record.spec.options.checkpoint_interval
@@ -175,7 +181,7 @@ class Checkpoints:
                 if not record.runs(generation):
                     return
                 manifest, held = _manifest(record, state, progress)
-                await in_thread(Catalog(CheckpointFolder(state.url)).publish, manifest)
+                await in_thread(complete, state.url, manifest)
                 seconds = time.monotonic() - began
                 state.begin_commits(number, (i for i in instances(record.spec) if i.component in manifest.prepared))
                 state.completed(CheckpointDescription(number, progress.started, seconds, manifest.new_bytes, held))
@@ -184,6 +190,8 @@ class Checkpoints:
         except Exception as error:  # whatever it is, the job goes on, and the next checkpoint is taken
             if record.live and record.runs(generation):
                 await self._give_up(record, state, progress, began, error)
+                if isinstance(error, CheckpointSuperseded):
+                    raise
             return
         if record.live and record.runs(generation):
             await self.calls.tell(record, part_calls.CommitCheckpoint(*record.generation_id, number))

@@ -14,6 +14,7 @@ from dask_elastic.runtime.protocol import job_calls, part_calls
 from dask_elastic.runtime.protocol.calls import HandledCall, Handler, Version, handlers_of
 from dask_elastic.runtime.protocol.job_description import JobDescription
 from dask_elastic.runtime.protocol.job_status import JobEvent, Status
+from dask_elastic.runtime.protocol.remote_errors import dump_error
 from dask_elastic.runtime.scheduler.checkpoints import Checkpoints
 from dask_elastic.runtime.scheduler.control_driver import TOPIC, ControlDriver
 from dask_elastic.runtime.scheduler.core_changes import CoreChanges
@@ -31,7 +32,7 @@ from dask_elastic.runtime.scheduler.restarts import Restarts
 from dask_elastic.runtime.scheduler.savepoints import Savepoints
 from dask_elastic.runtime.scheduler.worker_calls import WorkerCalls
 from dask_elastic.runtime.scheduler.workers import Workers
-from dask_elastic.vocab.errors import SubmitError
+from dask_elastic.vocab.errors import CheckpointSuperseded, SubmitError
 
 if TYPE_CHECKING:
     from distributed import Scheduler
@@ -152,7 +153,14 @@ class Coordinator:
         self.controller.wake()
         self.heartbeats.wake()
         if record.checkpoints is not None:
-            self.health.spawn(self.checkpoints.run(record))
+            self.health.spawn(self._take_checkpoints(record))
+
+    async def _take_checkpoints(self, record: JobRecord) -> None:
+        try:
+            await self.checkpoints.run(record)
+        except CheckpointSuperseded as error:
+            # Sinks would never commit again.
+            self.health.fail(record, dump_error(error))
 
     # descriptions
 

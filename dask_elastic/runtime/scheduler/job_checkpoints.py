@@ -29,6 +29,8 @@ class JobCheckpoints:
         The newest number that was used in the folder.
     newest : int
         The newest complete checkpoint; 0 for none.
+    reserved : int
+        The newest generation that this scheduler has reserved for the job.
 
     Attributes
     ----------
@@ -54,10 +56,11 @@ class JobCheckpoints:
         The newest checkpoint that all sinks have committed in this generation.
     """
 
-    def __init__(self, url: str, topology: FileRef, last: int = 0, newest: int = 0):
+    def __init__(self, url: str, topology: FileRef, last: int = 0, newest: int = 0, reserved: int = 0):
         self.url = url
         self.topology = topology
         self.newest = newest
+        self.reserved = reserved
         self.last = last
         self.progress: CheckpointProgress[bytes] | None = None
         self.publishing = asyncio.Lock()

@@ -17,7 +17,7 @@ from dask_elastic.runtime.protocol.job_calls import Submit
 from dask_elastic.runtime.protocol.job_spec import CheckpointPlan, JobSpec
 from dask_elastic.runtime.protocol.job_status import JobEvent
 from dask_elastic.runtime.protocol.remote_errors import Relayed
-from dask_elastic.runtime.scheduler.checkpoint_folders import in_thread, open_checkpoints, reserve_generation
+from dask_elastic.runtime.scheduler.checkpoint_folders import in_thread, next_generation, next_start, open_checkpoints
 from dask_elastic.runtime.scheduler.job_record import JobRecord
 from dask_elastic.runtime.scheduler.job_table import JobTable
 from dask_elastic.runtime.scheduler.paradigm import demands
@@ -203,8 +203,10 @@ class JobStarts:
         state, call = record.checkpoints, record.submitted
         assert state is not None, "only jobs with checkpoints are restarted"
         assert call is not None, "a job keeps its call until it ends"
-        generation = await in_thread(reserve_generation, state.url, self._generation)
+        generation = await in_thread(next_generation, state.url, self._generation, state.reserved)
         self._generation = max(self._generation, generation)
+        state.reserved = generation
+        state.newest = await in_thread(next_start, state.url, generation, state.newest)
         if not record.live:
             return
         instances = {name: len(homes) for name, homes in record.spec.homes.items()}

@@ -13,7 +13,7 @@ from dask_elastic.runtime.scheduler.job_record import JobRecord
 from dask_elastic.runtime.scheduler.job_starts import JobStarts
 from dask_elastic.runtime.scheduler.worker_calls import WorkerCalls
 from dask_elastic.vocab.checkpoint import CheckpointDescription
-from dask_elastic.vocab.errors import ElasticError, NodeLost
+from dask_elastic.vocab.errors import CheckpointSuperseded, ElasticError, NodeLost
 
 logger = logging.getLogger("dask_elastic.scheduler")
 
@@ -105,6 +105,8 @@ class Restarts:
             self._lost_again.discard(record)
             try:
                 await self._start(record, lost)
+            except CheckpointSuperseded as failure:
+                return NodeLost(f"job {record.name!r} is not restarted here: {failure}")
             except (ElasticError, Relayed) as failure:
                 error = failure
                 record.halt()

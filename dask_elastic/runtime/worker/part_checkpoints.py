@@ -29,6 +29,7 @@ from dask_elastic.runtime.worker.sink_thread import CheckpointEvent, SinkThread
 from dask_elastic.runtime.worker.source_thread import SourceThread
 from dask_elastic.topology.operators import Compute
 from dask_elastic.topology.source import Source
+from dask_elastic.topology.transactions import recovered_writers
 from dask_elastic.vocab.identity import ExecutorId
 
 logger = logging.getLogger("dask_elastic.checkpoint")
@@ -195,9 +196,10 @@ class PartCheckpoints:
         if self._manifest is None:
             return Recovered(0)
         here = [node for node in range(len(self._spec.nodes)) if self._spec.sink_inputs(sink.component, node)]
+        prepared = _parts(self._manifest.prepared, sink.component)
         handles: list[Any] = []
-        for node, pickled in enumerate(_parts(self._manifest.prepared, sink.component)):
-            if pickled is not None and (node if node in here else here[0]) == sink.index:
+        for writer in recovered_writers(len(prepared), here, sink.index):
+            if (pickled := prepared[writer]) is not None:
                 handles += pickled.load(f"what sink {sink.component!r} has prepared")
         return Recovered(self._manifest.number, tuple(handles))
 

@@ -113,9 +113,6 @@ class SinkThread:
         self._recovered = recovered
         self._alignment: Alignment[Waiting] = Alignment(inputs.open)
         self._transactions = Transactions()
-        # The checkpoint that made the last rows durable; the sink ends when it is complete.
-        self._last_checkpoint: int | None = None
-        self._committed = 0
         self._ended = False
         self.rows = 0
         self.inputs = inputs
@@ -246,7 +243,7 @@ class SinkThread:
         """Whether inputs have not ended, or the last rows are not committed."""
         if self.inputs.open or self._keeper is None:
             return bool(self.inputs.open)
-        return self._last_checkpoint is None or self._committed < self._last_checkpoint
+        return not self._transactions.is_finished
 
     def _take(self, writer: SinkWriter, taken: Waiting) -> None:
         origin, item, _ = taken
@@ -280,7 +277,7 @@ class SinkThread:
                 for prepared in self._transactions.complete(told.checkpoint):
                     with self._watched():
                         writer.commit(prepared)
-                self._committed = max(self._committed, told.checkpoint)
+                self._transactions.committed(told.checkpoint)
                 if self._keeper is not None:
                     self._keeper.committed(told.checkpoint, self.identity)
 
@@ -290,10 +287,8 @@ class SinkThread:
             return
         with self._watched():
             prepared = writer.prepare(checkpoint)
-        self._transactions.add(checkpoint, prepared)
+        self._transactions.add(checkpoint, prepared, last=not self.inputs.open)
         self._keeper.prepared(checkpoint, self.identity, self._transactions.handles)
-        if not self.inputs.open and self._last_checkpoint is None:
-            self._last_checkpoint = checkpoint
         self._alignment.passed(checkpoint)
 
     def _more(self, rows: pa.RecordBatch) -> list[Waiting]:

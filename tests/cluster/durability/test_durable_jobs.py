@@ -15,7 +15,10 @@ from counting_jobs import NUMBERS, RUN, counting, counting_rows
 from distributed import Client
 
 import dask_elastic as de
+from dask_elastic.checkpoint.catalog import Catalog
+from dask_elastic.checkpoint.folder import CheckpointFolder
 from dask_elastic.checkpoint.local_files import LocalFiles
+from dask_elastic.checkpoint.takeover import requested, reserve_generation
 from dask_elastic.vocab import errors
 from dask_elastic_plugins import install
 
@@ -114,6 +117,20 @@ def test_job_without_a_complete_checkpoint_restarts_from_the_beginning(small_clu
         job.wait(60, progress=False)
         assert counted(job) == expected()
         assert_each_row_once(out)
+
+
+def test_job_that_another_scheduler_has_continued_fails_and_commits_nothing_more(client, tmp_path):
+    out, folder = tmp_path / "out", tmp_path / "checkpoints"
+    job = de.submit(followed(out, rate=1_000), client, checkpoint=folder, checkpoint_interval="1h")
+    # As the other scheduler does first.
+    catalog = Catalog(CheckpointFolder(folder))
+    requested(reserve_generation(catalog))
+    with pytest.raises(errors.ElasticError, match="another scheduler has continued the job"):
+        job.checkpoint()
+    with pytest.raises(errors.ElasticError, match="another scheduler has continued the job"):
+        job.wait(**RUN)
+    assert job.status == "failed"
+    assert not [*out.glob("*.parquet")]
 
 
 def test_job_that_loses_its_workers_again_and_again_fails_clearly(small_cluster, wait_until, tmp_path):

@@ -1,0 +1,113 @@
+"""Builds the sources, executors and sinks of a simulated job."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from dask_elastic.executor.control_records.inputs import Inputs
+from dask_elastic.executor.emitter import Emitter
+from dask_elastic.executor.error_policy import ErrorPolicy
+from dask_elastic.routing.keyspace import KeySpace
+from dask_elastic.simulator.checkpoints import (
+    CheckpointParts,
+    SimulatedCheckpoint,
+    SimulatedCheckpoints,
+    SourceStanding,
+)
+from dask_elastic.simulator.executor_fibers import ExecutorFibers, FollowedExecutor
+from dask_elastic.simulator.sink import SimulatedSink
+from dask_elastic.simulator.source import SimulatedSource
+from dask_elastic.simulator.surroundings import Surroundings
+from dask_elastic.topology.component import Component
+from dask_elastic.topology.operators import Compute, SinkOperator, SourceOperator
+from dask_elastic.vocab.identity import ExecutorId
+
+
+class JobInstances(Surroundings, Protocol):
+    """A job that instances are added to; implemented by `World`."""
+
+    restore: SimulatedCheckpoint
+    durability: Durability
+    timed: frozenset[str]
+    spaces: dict[str, KeySpace]
+    sources: dict[ExecutorId, SimulatedSource]
+    homes: dict[ExecutorId, ExecutorFibers]
+    sinks: dict[ExecutorId, SimulatedSink]
+    open: set[ExecutorId]
+
+    def error_policy(self) -> ErrorPolicy:
+        """Return what happens to rows on which user code fails."""
+        ...
+
+
+class Durability:
+    """What becomes of the checkpoints of a simulated job; as it is, tests read them, and sinks keep their rows.
+
+    Parameters
+    ----------
+    parts : CheckpointParts, optional
+        Takes what the instances contribute.
+    """
+
+    def __init__(self, parts: CheckpointParts | None = None):
+        self.parts = SimulatedCheckpoints() if parts is None else parts
+
+    def sink(self, world: JobInstances, identity: ExecutorId, inputs: Inputs) -> SimulatedSink:
+        """Return a new instance of a sink."""
+        return SimulatedSink(world, identity, inputs, world.restore.sinks.get(identity, ()))
+
+
+def build_instances(world: JobInstances, component: Component) -> None:
+    """Add the instances of a component to a world."""
+    inputs = [i for upstream in component.inputs for i in world.placement.instances(upstream)]
+    match component.operator:
+        case SourceOperator() as operator:
+            _build_sources(world, component, operator)
+        case Compute() as operator:
+            _build_executors(world, component, operator, inputs)
+        case SinkOperator():
+            _build_sinks(world, component, inputs)
+
+
+def _build_sources(world: JobInstances, component: Component, operator: SourceOperator) -> None:
+    identities = world.placement.instances(component.name)
+    for identity in identities:
+        node = world.placement.node_of(identity)
+        emitter = Emitter(component.name, component.outputs, world.spaces, world.error_policy(), node)
+        standing = world.restore.sources.get(identity, SourceStanding())
+        world.sources[identity] = SimulatedSource(world, identity, operator, len(identities), emitter, standing)
+        _add(world, identity)
+
+
+def _build_executors(world: JobInstances, component: Component, operator: Compute, inputs: list[ExecutorId]) -> None:
+    name = component.name
+    timed = [i for i in inputs if i.component in world.timed]
+    for identity in world.placement.instances(name):
+        node, cores = world.placement.node_of(identity), world.placement.cores[name][identity.index]
+        cut = world.restore.executors.get(identity)
+        first = cores if cut is None else {node: max(1, cores.get(node, 0))}
+        limits = world.options.limits
+        executor = FollowedExecutor(
+            identity, world.spaces[name], node, first, inputs, limits=limits, timed=timed, clocks=operator.clocks
+        )
+        if cut is not None and cut.state is not None:
+            executor.store.install(cut.state)
+            executor.store.input_schema = cut.input_schema
+        executor.store.track_dirty = True
+        world.homes[identity] = ExecutorFibers(world, executor, component)
+        _add(world, identity)
+
+
+def _build_sinks(world: JobInstances, component: Component, inputs: list[ExecutorId]) -> None:
+    node_of = world.placement.node_of
+    for node in sorted({node_of(i) for i in inputs}):
+        identity = ExecutorId(component.name, node)
+        here = [i for i in inputs if node_of(i) == node]
+        timed_here = [i for i in here if i.component in world.timed]
+        world.sinks[identity] = world.durability.sink(world, identity, Inputs(identity, here, timed_here))
+        _add(world, identity)
+
+
+def _add(world: JobInstances, identity: ExecutorId) -> None:
+    world.open.add(identity)
+    world.checkpoints.add(identity)
