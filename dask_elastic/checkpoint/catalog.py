@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from dask_elastic.checkpoint import manifest_file
 from dask_elastic.checkpoint.file_ref import FileRef
 from dask_elastic.checkpoint.folder import CheckpointFolder
+from dask_elastic.checkpoint.generations import newest_start
 from dask_elastic.checkpoint.manifest import Manifest
 from dask_elastic.vocab.errors import CheckpointCorrupt, CheckpointError, NoCheckpoint
 
@@ -48,8 +49,13 @@ class Catalog:
         Raises
         ------
         CheckpointError
-            When it cannot be written, or a checkpoint of that number exists.
+            When it cannot be written, a checkpoint of that number exists, or a later generation has taken over.
         """
+        if (newest := newest_start(self.folder).generation) > manifest.generation:
+            raise CheckpointError(
+                f"{self.folder.url}: generation {newest} of job {manifest.job!r} has taken over from generation "
+                f"{manifest.generation}, perhaps with another scheduler. Stop the job here."
+            )
         self.folder.write(manifest_file.path_of(manifest.number), [manifest_file.to_bytes(manifest)])
 
     def numbers(self) -> list[int]:
@@ -128,7 +134,7 @@ class Catalog:
         """
         for number in self.numbers():
             try:
-                yield self.manifest(number, verify)
+                yield self._valid(number, verify)
             except CheckpointCorrupt as error:
                 logger.warning("checkpoint %s of %s is skipped: %s", number, self.folder.url, error)
 
@@ -169,11 +175,23 @@ class Catalog:
         damages: list[CheckpointCorrupt] = []
         for candidate in wanted:
             try:
-                return self.manifest(candidate, verify)
+                return self._valid(candidate, verify) if number is None else self.manifest(candidate, verify)
             except CheckpointCorrupt as error:
                 logger.warning("checkpoint %s of %s is skipped: %s", candidate, self.folder.url, error)
                 damages.append(error)
         raise damages[0]
+
+    def _valid(self, number: int, verify: bool) -> Manifest:
+        """Return a manifest, unless a later generation continues from a checkpoint before it."""
+        manifest = self.manifest(number, verify)
+        start = newest_start(self.folder)
+        if not manifest.savepoint and start.replaces(manifest.generation, number):
+            raise CheckpointCorrupt(
+                self.folder.where(manifest_file.path_of(number)),
+                f"a checkpoint of generation {start.generation} or later",
+                f"one of generation {manifest.generation}; the job continued from checkpoint {start.checkpoint}",
+            )
+        return manifest
 
     def _none(self, number: int | None, below: int | None, numbers: list[int]) -> CheckpointError:
         url = self.folder.url

@@ -8,6 +8,14 @@ from checkpointed import Job
 from dask_elastic.checkpoint import manifest_file
 from dask_elastic.checkpoint.catalog import Catalog
 from dask_elastic.checkpoint.folder import CheckpointFolder
+from dask_elastic.checkpoint.generations import (
+    GenerationStart,
+    may_run,
+    newest_start,
+    next_generation,
+    note_ended,
+    note_start,
+)
 from dask_elastic.checkpoint.manifest import Manifest
 from dask_elastic.checkpoint.pickled import Pickled
 from dask_elastic.checkpoint.sweep import Swept, sweep
@@ -230,3 +238,40 @@ def test_topologies_of_earlier_generations_are_swept(folder):
 def test_sweep_needs_a_checkpoint_to_keep(folder):
     with pytest.raises(ValueError, match="keep=0"):
         sweep(Catalog(folder), keep=0)
+
+
+def test_manifest_that_appears_after_the_job_has_continued_is_void(tmp_path):
+    folder = CheckpointFolder(tmp_path)
+    topology = folder.write("topology/1.pickle", [b"pickled"])
+    catalog = Catalog(folder)
+    for number in (1, 2, 3):
+        catalog.publish(Manifest("delays", number, 4, 0.0, 0.5, topology))
+    note_start(folder, GenerationStart(5, 2))
+    assert catalog.load().number == 2
+    assert [manifest.number for manifest in catalog.complete()] == [2, 1]
+    assert catalog.next_number() == 4
+    # A user may go back to it.
+    assert catalog.load(3).number == 3
+    note_start(folder, GenerationStart(6, 3))
+    assert catalog.load().number == 3
+
+
+def test_generation_that_was_replaced_publishes_nothing(tmp_path):
+    folder = CheckpointFolder(tmp_path)
+    topology = folder.write("topology/1.pickle", [b"pickled"])
+    note_start(folder, GenerationStart(2, 0))
+    with pytest.raises(CheckpointError, match="generation 2 of job 'delays' has taken over from generation 1"):
+        Catalog(folder).publish(Manifest("delays", 1, 1, 0.0, 0.5, topology))
+    assert Catalog(folder).numbers() == []
+
+
+def test_end_and_start_of_generations_are_forgotten_with_them(tmp_path):
+    folder = CheckpointFolder(tmp_path)
+    for _ in range(40):
+        generation = next_generation(folder)
+        note_start(folder, GenerationStart(generation, 7))
+        assert may_run(folder)
+        note_ended(folder, generation)
+        assert not may_run(folder)
+    assert newest_start(folder) == (40, 7)
+    assert len(folder.sizes("generations")) < 60
