@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 pytest.register_assert_rewrite(
-    "checkpointed_scenario", "followed_job", "racing", "saturated", "scenario", "timed_scenario"
+    "checkpointed_scenario", "followed_job", "leased_job", "racing", "saturated", "scenario", "timed_scenario"
 )
 sys.path.insert(0, str(Path(__file__).parent))
 import checkpointed_scenario  # noqa: E402, F401  imported by path
+import leased_job  # noqa: E402, F401
 import racing  # noqa: E402, F401
 import saturated  # noqa: E402, F401
 import scenario  # noqa: E402, F401

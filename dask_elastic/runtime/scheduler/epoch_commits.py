@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from dask_elastic.meters import Rate
 from dask_elastic.runtime.protocol.calls import Call, HandledCall
+from dask_elastic.runtime.protocol.concurrent_calls import all_of
 from dask_elastic.runtime.protocol.handoff_calls import (
     AbortEpoch,
     CommitEpoch,
@@ -205,7 +206,7 @@ class EpochCommits:
         """Call the worker of each instance of a source."""
         homes = record.spec.homes[commits.source]
         calls = (self.calls.one(record.nodes[node], call_for(instance)) for instance, node in enumerate(homes))
-        await asyncio.gather(*calls)
+        await all_of(calls)
 
     # readers
 

@@ -10,14 +10,11 @@ from typing import Any
 
 from dask_elastic.runtime.config.worker_options import WorkerOptions
 from dask_elastic.runtime.protocol.reports import report_seconds
-from dask_elastic.runtime.scheduler.job_record import JobRecord
+from dask_elastic.runtime.scheduler.job_record import MISSED_REPORTS, JobRecord
 from dask_elastic.runtime.scheduler.job_table import JobTable
 from dask_elastic.runtime.scheduler.worker_calls import WorkerCalls
 
 logger = logging.getLogger("dask_elastic.scheduler")
-
-MISSED_REPORTS = 3
-"""Reports that have to be missing before a worker is pinged."""
 
 
 class Heartbeats:

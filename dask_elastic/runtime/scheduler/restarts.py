@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
+import time
 from collections.abc import Callable, Collection
 
 from dask_elastic.runtime.protocol import part_calls
@@ -11,6 +11,7 @@ from dask_elastic.runtime.protocol.job_status import JobEvent
 from dask_elastic.runtime.protocol.remote_errors import Relayed, dump_error, error_text
 from dask_elastic.runtime.scheduler.job_record import JobRecord
 from dask_elastic.runtime.scheduler.job_starts import JobStarts
+from dask_elastic.runtime.scheduler.part_ends import PartEnds
 from dask_elastic.runtime.scheduler.worker_calls import WorkerCalls
 from dask_elastic.vocab.checkpoint import CheckpointDescription
 from dask_elastic.vocab.errors import ElasticError, NodeLost
@@ -21,8 +22,9 @@ FIRST_WAIT = 0.5
 LONGEST_WAIT = 30.0
 """Seconds before the second attempt to restart without a new checkpoint in between; they double with each attempt."""
 
-FORGET_SECONDS = 5.0
-"""Seconds that workers have to end their part of the last generation; those that take longer are left out."""
+WORKER_SECONDS = 60.0
+LOOK_SECONDS = 0.1
+"""Seconds for which an attempt waits for a worker if there is none, and between two looks: Dask has no event for it."""
 
 
 class Restarts:
@@ -34,6 +36,8 @@ class Restarts:
         Starts generations.
     calls : WorkerCalls
         Calls the workers.
+    ends : PartEnds
+        Ends the parts of the generation that lost a worker.
     started : callable
         Called with the record of a job that runs again.
     """
@@ -42,10 +46,12 @@ class Restarts:
         self,
         starts: JobStarts,
         calls: WorkerCalls,
+        ends: PartEnds,
         started: Callable[[JobRecord], None],
     ):
         self.starts = starts
         self.calls = calls
+        self.ends = ends
         self._started = started
         self._restarting: set[JobRecord] = set()
         # Losses that were noticed while a job restarted.
@@ -131,19 +137,19 @@ class Restarts:
                 gone = CheckpointDescription(progress.number, progress.started, 0.0, error="the job was restarted")
                 state.completed(gone)
                 state.settle(dump_error(NodeLost("the job is restarted")))
-        calls = [
-            asyncio.ensure_future(self.calls.one(address, part_calls.Forget(*record.generation_id)))
-            for address in record.addresses
-            if self.calls.present(address) and address not in lost
-        ]
-        if calls:
-            _, waiting = await asyncio.wait(calls, timeout=FORGET_SECONDS)
-            for call in waiting:
-                call.cancel()
-            await asyncio.gather(*calls, return_exceptions=True)
+        await self.ends.before_restart(record, lost)
+
+    async def _await_worker(self, record: JobRecord, lost: Collection[str]) -> None:
+        """Wait for a worker: without one, all attempts would fail before lost workers are replaced."""
+        deadline = time.monotonic() + WORKER_SECONDS
+        while time.monotonic() < deadline and not set(self.starts.workers.usable()).difference(lost):
+            await record.ended(LOOK_SECONDS)
+            if not record.live:
+                return
 
     async def _start(self, record: JobRecord, lost: Collection[str]) -> None:
         assert record.submitted is not None, "a job keeps its call until it ends"
+        await self._await_worker(record, lost)
         candidates = await self.starts.candidates(record.submitted.version)
         nodes = [address for address in candidates.nodes if address not in lost]
         if not nodes:

@@ -7,6 +7,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from dask_elastic.runtime.protocol.calls import A, Call, Version, is_reply, message_of, read_answer
+from dask_elastic.runtime.protocol.concurrent_calls import all_of
 from dask_elastic.runtime.protocol.part_calls import PartCall
 from dask_elastic.runtime.protocol.remote_errors import Relayed, load_error
 from dask_elastic.vocab.errors import NodeLost, UnknownJob
@@ -121,7 +122,7 @@ class WorkerCalls:
         async def ask(node: int, address: str) -> None:
             await self._of_member(record, node, address, call, found)
 
-        await asyncio.gather(*(ask(node, address) for node, address in record.spec.members))
+        await all_of(ask(node, address) for node, address in record.spec.members)
         return {node: found[node] for node in sorted(found)}
 
     async def _of_member(

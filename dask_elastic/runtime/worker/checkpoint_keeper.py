@@ -152,6 +152,7 @@ class CheckpointKeeper:
         self, checkpoint: int, executor: ExecutorId, state: StateCut | None, schema: pa.Schema | None, held: float
     ) -> None:
         chain = self._chains[executor]
+        self._threads.lease.wait()
         try:
             if state is not None and chain.is_cut(checkpoint):
                 header = replace(
