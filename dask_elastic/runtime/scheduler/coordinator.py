@@ -71,7 +71,7 @@ class Coordinator:
         self._misconfigured: SubmitError | None = None
         control = self._configured(control_options, ControlOptions)
         worker = self._configured(worker_options, WorkerOptions)
-        self.calls = WorkerCalls(scheduler, worker.heartbeat_timeout)
+        self.calls = WorkerCalls(scheduler, worker.heartbeat_timeout, lambda *lost: self.health.part_lost(*lost))
         self.cores = CoreChanges(self.workers, self.jobs, self.calls)
         self.membership = Membership(self.workers, self.jobs, self.calls, self.cores)
         self.controller = ControlDriver(scheduler, self.membership, self.cores, control)

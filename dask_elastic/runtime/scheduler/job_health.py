@@ -232,6 +232,10 @@ class JobHealth:
             elif address in record.spec.nodes:
                 self.spawn(self.membership.expel(record, address))
 
+    def part_lost(self, record: JobRecord, address: str) -> None:
+        """Handle a worker that answers, but hosts no part of a job that needs it."""
+        self._lose(record, address, "hosts no part of it any more")
+
     def _unreachable(self, record: JobRecord, address: str) -> None:
         """Handle a node of a job to which another node has lost the connection."""
         if address not in record.spec.nodes:

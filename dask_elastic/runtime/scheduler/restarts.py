@@ -6,15 +6,18 @@ import logging
 import time
 from collections.abc import Callable, Collection
 
+from dask_elastic.checkpoint.catalog import Catalog
+from dask_elastic.checkpoint.folder import CheckpointFolder
 from dask_elastic.runtime.protocol import part_calls
 from dask_elastic.runtime.protocol.job_status import JobEvent
-from dask_elastic.runtime.protocol.remote_errors import Relayed, dump_error, error_text
+from dask_elastic.runtime.protocol.remote_errors import Relayed, dump_error, error_text, load_error
+from dask_elastic.runtime.scheduler.checkpoint_folders import in_thread
 from dask_elastic.runtime.scheduler.job_record import JobRecord
 from dask_elastic.runtime.scheduler.job_starts import JobStarts
 from dask_elastic.runtime.scheduler.part_ends import PartEnds
 from dask_elastic.runtime.scheduler.worker_calls import WorkerCalls
 from dask_elastic.vocab.checkpoint import CheckpointDescription
-from dask_elastic.vocab.errors import ElasticError, NodeLost
+from dask_elastic.vocab.errors import CheckpointCorrupt, CheckpointError, ElasticError, NodeLost
 
 logger = logging.getLogger("dask_elastic.scheduler")
 
@@ -62,7 +65,7 @@ class Restarts:
         """Return whether a job survives the loss of a home."""
         return record.live and record.checkpoints is not None and record.submitted is not None
 
-    async def restart(self, record: JobRecord, error: NodeLost, lost: Collection[str] = ()) -> NodeLost | None:
+    async def restart(self, record: JobRecord, error: NodeLost, lost: Collection[str] = ()) -> ElasticError | None:
         """Restart a job, several times if need be.
 
         Parameters
@@ -76,7 +79,7 @@ class Restarts:
 
         Returns
         -------
-        NodeLost or None
+        ElasticError or None
             Why the job cannot go on; None if it runs or has ended.
         """
         if record in self._restarting:
@@ -93,7 +96,7 @@ class Restarts:
 
     async def _restart(
         self, record: JobRecord, error: ElasticError | Relayed, lost: Collection[str]
-    ) -> NodeLost | None:
+    ) -> ElasticError | None:
         state = record.checkpoints
         assert state is not None, "only jobs with checkpoints are restarted"
         attempts = record.spec.options.restart_attempts
@@ -114,6 +117,8 @@ class Restarts:
             except (ElasticError, Relayed) as failure:
                 error = failure
                 record.halt()
+                if _is_damage(error):
+                    return await self._damaged(record, error)
                 continue
             finally:
                 # A worker that hung may answer again; the calls that find the workers leave out those that do not.
@@ -123,6 +128,30 @@ class Restarts:
                 continue
             return None
         return None
+
+    @staticmethod
+    async def _damaged(record: JobRecord, error: ElasticError | Relayed) -> CheckpointError:
+        """Return why a job cannot go on whose newest checkpoint is damaged.
+
+        An earlier checkpoint is the user's decision: rows that sinks have committed since would be shown again.
+        """
+        state = record.checkpoints
+        assert state is not None, "only jobs with checkpoints are restarted"
+        try:
+            catalog = Catalog(CheckpointFolder(state.url))
+            earlier = [number for number in await in_thread(catalog.numbers) if number < state.newest]
+        except ElasticError as failure:
+            logger.warning("job %r: the checkpoints in %s cannot be listed: %s", record.name, state.url, failure)
+            earlier = []
+        given = f"dask_elastic.resume({state.url!r}, client, number={earlier[0]})" if earlier else ""
+        advice = (
+            f"Continue from the one before with {given}: sinks show the rows since then again."
+            if earlier
+            else "There is no earlier one: submit the job again with another folder."
+        )
+        return CheckpointError(
+            f"job {record.name!r} cannot restart, because checkpoint {state.newest} is damaged: {_text(error)} {advice}"
+        )
 
     def _complete(self, record: JobRecord) -> bool:
         return all(self.calls.present(address) for address in record.addresses)
@@ -174,6 +203,16 @@ def _given_up(record: JobRecord, error: ElasticError | Relayed) -> NodeLost:
         f"job {record.name!r} was restarted {state.attempts} times from checkpoint {state.newest} without a new "
         f"checkpoint: {_text(error)} Restart it from there with dask_elastic.resume({state.url!r}, client)."
     )
+
+
+def _is_damage(error: ElasticError | Relayed) -> bool:
+    """Return whether an error says that a file of a checkpoint is damaged, which does not pass."""
+    if not isinstance(error, Relayed):
+        return isinstance(error, CheckpointCorrupt)
+    try:
+        return isinstance(load_error(error.data), CheckpointCorrupt)
+    except Exception:  # loading an object of user code may raise any exception
+        return False
 
 
 def _wait(attempts: int) -> float:
