@@ -35,6 +35,9 @@ logger = logging.getLogger("dask_elastic.scheduler")
 LOOK_SECONDS = 0.2
 """Seconds between two looks whether an earlier run of a job has ended."""
 
+ROUNDS = 4
+"""Rounds of calls if no worker answers: all of a new cluster may be busy with importing code."""
+
 RUN_DIGITS = 12
 """Hexadecimal digits of the random identifier of a run."""
 
@@ -94,7 +97,7 @@ class JobStarts:
         if not nodes:
             raise NoWorkers("the cluster has no workers that stay: add some, then submit again")
         check_exposure(nodes)
-        found = dict(zip(nodes, await all_of(map(self._version, nodes)), strict=True))
+        found = await self._versions(nodes)
         silent = [address for address, answer in found.items() if answer is None]
         if len(silent) == len(nodes):
             raise NoWorkers(f"no worker answers, neither {' nor '.join(nodes)}: restart them, then submit again")
@@ -105,6 +108,15 @@ class JobStarts:
         if silent:
             logger.warning("a job starts without %s: no answer within %g s", ", ".join(silent), self.calls.timeout)
         return Candidates([address for address in nodes if address not in silent], silent)
+
+    async def _versions(self, nodes: list[str]) -> dict[str, str | None]:
+        """Return the version of each worker, None for those that do not answer."""
+        found: dict[str, str | None] = {}
+        for _ in range(ROUNDS):
+            found = dict(zip(nodes, await all_of(map(self._version, nodes)), strict=True))
+            if any(version is not None for version in found.values()):
+                break
+        return found
 
     async def _version(self, address: str) -> str | None:
         """Return the version that runs on a worker, or why it has none; None if it does not answer."""

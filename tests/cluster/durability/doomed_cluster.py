@@ -13,9 +13,11 @@ from pathlib import Path
 
 import dask
 from distributed import Client, LocalCluster
-from oracle import STATE, following, numbered_rows
 
 import dask_elastic as de
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from oracle import STATE, following, numbered_rows
 
 ROWS = numbered_rows(24_000, keys=100)
 QUICK = {"elastic.heartbeat-interval": "500ms", "elastic.heartbeat-timeout": "1500ms"}

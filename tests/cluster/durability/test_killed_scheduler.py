@@ -20,7 +20,6 @@ import dask_elastic as de
 from dask_elastic.checkpoint.catalog import Catalog
 from dask_elastic.checkpoint.folder import CheckpointFolder
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
 import doomed_cluster
 from doomed_cluster import QUICK, ROWS
@@ -44,11 +43,7 @@ def expected():
 
 def test_killed_scheduler_and_a_worker_of_it_that_wakes_later(small_cluster, wait_until, slowness, tmp_path):
     out, checkpoints = tmp_path / "out", tmp_path / "checkpoints"
-    paths = [str(Path(__file__).parents[1]), *filter(None, sys.path)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-    doomed = subprocess.Popen(
-        [sys.executable, doomed_cluster.__file__, tmp_path], stdout=subprocess.PIPE, text=True, env=environment
-    )
+    doomed = subprocess.Popen([sys.executable, doomed_cluster.__file__, tmp_path], stdout=subprocess.PIPE, text=True)
     workers = []
     try:
         workers = json.loads(doomed.stdout.readline())
