@@ -86,7 +86,7 @@ class Heartbeats:
         for record in self.jobs.running:
             if not record.starting and record.needs(address) and address in self.silent(time.time()):
                 with contextlib.suppress(ElasticError, Relayed):
-                    await self.calls.by_node(record, part_calls.Report(*record.generation_id))
+                    await self.calls.of_home(record, address, part_calls.Report(*record.generation_id))
 
     def _due(self, record: JobRecord, node: int) -> float:
         last = record.reports.get(node)

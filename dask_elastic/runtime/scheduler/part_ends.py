@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import socket
 import time
@@ -85,11 +84,10 @@ class PartEnds:
         if record.checkpoints is None:
             return
         await self._silence(record, until_ended=False)
-        with contextlib.suppress(asyncio.CancelledError):
-            try:
-                await in_thread(note_ended, CheckpointFolder(record.checkpoints.url), record.spec.generation)
-            except CheckpointError as error:
-                logger.warning("job %r: the next resume will wait for its leases: %s", record.name, error)
+        try:
+            await in_thread(note_ended, CheckpointFolder(record.checkpoints.url), record.spec.generation)
+        except CheckpointError as error:
+            logger.warning("job %r: the next resume will wait for its leases: %s", record.name, error)
 
     async def _end(self, record: JobRecord, node: int, call: PartCall[Any]) -> None:
         leases, address = record.leases, record.spec.nodes[node]

@@ -139,7 +139,7 @@ class WorkerCalls:
     ) -> None:
         """Call a node and put its answer into `found`, unless the job goes on without it and it does not answer."""
         if record.needs(address):
-            found[node] = await self._of_home(record, address, call)
+            found[node] = await self.of_home(record, address, call)
             return
         try:
             found[node] = await asyncio.wait_for(self.one(address, call), DISPENSABLE_SECONDS)
@@ -149,7 +149,7 @@ class WorkerCalls:
         except (NodeLost, TimeoutError) as error:
             logger.info("job %r: %s has not answered %s: %r", record.name, address, call.operation, error)
 
-    async def _of_home(self, record: JobRecord, address: str, call: PartCall[A]) -> A:
+    async def of_home(self, record: JobRecord, address: str, call: PartCall[A]) -> A:
         """Call a node that the job needs.
 
         Raises
