@@ -11,6 +11,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 
+from dask_elastic.checkpoint.deadline import seconds_for, within
 from dask_elastic.checkpoint.file_ref import Contents, FileRef, Measured
 from dask_elastic.checkpoint.local_appender import LocalAppender
 from dask_elastic.checkpoint.local_files import LocalFiles
@@ -90,11 +91,11 @@ class CheckpointFolder:
         found = b""
         step = "write"
         try:
-            self._files.write(path, [contents])
+            self._within(0, lambda: self._files.write(path, [contents]))
             step = "read"
-            found = self._files.read(path).to_pybytes()
+            found = self._within(0, lambda: self._files.read(path).to_pybytes())
             step = "delete"
-            self._files.delete(path)
+            self._within(0, lambda: self._files.delete(path))
         except Exception as error:
             # The libraries of object stores raise errors of their own.
             raise self._failure(step, path, error) from error
@@ -124,7 +125,12 @@ class CheckpointFolder:
             When it cannot be written, or exists already.
         """
         measured = Measured(buffers)
-        self._attempt("write", path, lambda: self._files.write(path, measured))
+        try:
+            within(lambda: seconds_for(measured.nbytes), lambda: self._files.write(path, measured))
+        except CheckpointError:
+            raise
+        except Exception as error:
+            raise self._failure("write", path, error) from error
         return FileRef(path, measured.nbytes, measured.checksum, rows)
 
     @property
@@ -175,7 +181,7 @@ class CheckpointFolder:
             When it cannot be written.
         """
         try:
-            self._files.claim(path)
+            self._within(0, lambda: self._files.claim(path))
         except FileExistsError:
             return False
         except Exception as error:
@@ -203,16 +209,24 @@ class CheckpointFolder:
             When the storage fails.
         """
         try:
-            contents = self.read_unchecked(ref.path)
+            contents = self.read_unchecked(ref.path, ref.nbytes)
         except FileNotFoundError:
             raise CheckpointCorrupt(self.where(ref.path), f"{ref.nbytes:,} bytes", "no such file") from None
         ref.check(self.where(ref.path), contents)
         return contents
 
-    def read_unchecked(self, path: str) -> pa.Buffer:
-        """Read a file that carries its own checksum; raise FileNotFoundError if there is none."""
+    def read_unchecked(self, path: str, nbytes: int = 0) -> pa.Buffer:
+        """Read a file that carries its own checksum; raise FileNotFoundError if there is none.
+
+        Parameters
+        ----------
+        path : str
+            The path within this folder.
+        nbytes : int, optional
+            Its size, for the deadline; a small file if left out.
+        """
         try:
-            return self._files.read(path)
+            return self._within(nbytes, lambda: self._files.read(path))
         except FileNotFoundError:
             raise
         except Exception as error:
@@ -236,11 +250,15 @@ class CheckpointFolder:
 
     def _attempt(self, step: str, path: str, action: Callable[[], _Result]) -> _Result:
         try:
-            return action()
+            return self._within(0, action)
         except CheckpointError:
             raise
         except Exception as error:
             raise self._failure(step, path, error) from error
+
+    @staticmethod
+    def _within(nbytes: int, action: Callable[[], _Result]) -> _Result:
+        return within(lambda: seconds_for(nbytes), action)
 
     def _failure(self, step: str, path: str, error: Exception) -> CheckpointError:
         where = self.where(path)

@@ -18,6 +18,51 @@ from dask_elastic.vocab.errors import CheckpointError
 _FOLDER = "generations"
 _KEPT = 16
 _ATTEMPTS = 100
+_END = ".ended"
+
+
+def note_ended(folder: CheckpointFolder, generation: int) -> None:
+    """Note that no part of a generation, nor of those before it, emits any more.
+
+    Raises
+    ------
+    CheckpointError
+        When that cannot be written.
+    """
+    folder.claim(f"{_FOLDER}/{generation:06d}{_END}")
+
+
+def may_run(folder: CheckpointFolder, before: int | None = None) -> bool:
+    """Return whether parts of the newest generation may still emit.
+
+    Parameters
+    ----------
+    folder : CheckpointFolder
+        The job's folder.
+    before : int, optional
+        The newest generation below this one; of all generations if left out.
+
+    Returns
+    -------
+    bool
+        False if there is no generation, or `note_ended` has noted its end.
+
+    Examples
+    --------
+    >>> folder = CheckpointFolder("memory://may-run")
+    >>> may_run(folder)
+    False
+    >>> generation = next_generation(folder)
+    >>> may_run(folder)
+    True
+    >>> note_ended(folder, generation)
+    >>> may_run(folder)
+    False
+    """
+    names = folder.sizes(_FOLDER)
+    reserved = (int(name) for name in names if name.isdecimal())
+    newest = max((number for number in reserved if before is None or number < before), default=0)
+    return newest > 0 and f"{newest:06d}{_END}" not in names
 
 
 def next_generation(folder: CheckpointFolder, above: int = 0) -> int:
@@ -54,7 +99,7 @@ def next_generation(folder: CheckpointFolder, above: int = 0) -> int:
             # Only the newest number matters; the others are deleted, so that listing them stays fast.
             forgotten = {f"{old:06d}" for old in reserved[:-_KEPT]}
             for name in sorted(names):
-                if name.partition("-")[0] in forgotten:
+                if re.split("[-.]", name)[0] in forgotten:
                     folder.delete(f"{_FOLDER}/{name}")
             return number
     raise CheckpointError(

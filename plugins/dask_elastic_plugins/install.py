@@ -69,6 +69,10 @@ async def _register(client: Client, plugins: list[Any]) -> None:
         await registering
     finally:
         registering.cancel()
+        await asyncio.wait({registering})
+        if not registering.cancelled():
+            # Otherwise asyncio logs that no code has retrieved it.
+            registering.exception()
 
 
 async def _pings(client: Client) -> list[tuple[Any] | None]:

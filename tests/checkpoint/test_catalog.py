@@ -9,6 +9,7 @@ from checkpointed import Job
 from dask_elastic.checkpoint import manifest_file
 from dask_elastic.checkpoint.catalog import Catalog
 from dask_elastic.checkpoint.folder import CheckpointFolder
+from dask_elastic.checkpoint.generations import may_run, next_generation, note_ended, record_base, recorded_bases
 from dask_elastic.checkpoint.manifest import Manifest
 from dask_elastic.checkpoint.pickled import Pickled
 from dask_elastic.checkpoint.sweep import Swept, sweep
@@ -231,3 +232,15 @@ def test_topologies_of_earlier_generations_are_swept(folder):
 def test_sweep_needs_a_checkpoint_to_keep(folder):
     with pytest.raises(ValueError, match="keep=0"):
         sweep(Catalog(folder), keep=0)
+
+
+def test_end_and_start_of_generations_are_forgotten_with_them(tmp_path):
+    folder = CheckpointFolder(tmp_path)
+    for _ in range(40):
+        generation = next_generation(folder)
+        record_base(folder, generation, 7)
+        assert may_run(folder)
+        note_ended(folder, generation)
+        assert not may_run(folder)
+    assert max(recorded_bases(folder).items()) == (40, 7)
+    assert len(folder.sizes("generations")) < 60

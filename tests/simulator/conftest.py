@@ -11,6 +11,7 @@ pytest.register_assert_rewrite(
     "checkpointed_scenario",
     "durable_scenario",
     "followed_job",
+    "leased_job",
     "racing",
     "saturated",
     "scenario",
@@ -21,6 +22,7 @@ pytest.register_assert_rewrite(
 sys.path.insert(0, str(Path(__file__).parent))
 import checkpointed_scenario  # noqa: E402, F401  imported by path
 import durable_scenario  # noqa: E402, F401
+import leased_job  # noqa: E402, F401
 import racing  # noqa: E402, F401
 import saturated  # noqa: E402, F401
 import scenario  # noqa: E402, F401

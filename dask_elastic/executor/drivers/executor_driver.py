@@ -133,10 +133,12 @@ class ExecutorDriver:
         before = self._alignment.begin(checkpoint)
         if before is not None:
             yield from self.handle(events.CheckpointAbandoned(before))
+            self._start_release()
 
     def abandon_checkpoint(self, checkpoint: int) -> Steps[None]:
         """Give up a checkpoint; what is held for it may pass."""
         yield from self._exclusively(lambda: self._abandoned(checkpoint))
+        self._start_release()
 
     def _abandoned(self, checkpoint: int) -> list[do.Instruction]:
         instructions = self.executor.handle(events.CheckpointAbandoned(checkpoint), self.host.now())
@@ -157,14 +159,7 @@ class ExecutorDriver:
         yield from self._exclusively(lambda: self.executor.handle(event, self.host.now()))
 
     def set_cores(self, change: int, cores: dict[int, int]) -> Steps[None]:
-        """Change the executor's cores.
-
-        Parameters
-        ----------
-        change : int
-            The number of the change; newer changes have higher numbers.
-        cores : dict of int to int
-            Cores by node.
+        """Change the executor's cores, given by node; newer changes have higher numbers.
 
         Raises
         ------
@@ -200,13 +195,8 @@ class ExecutorDriver:
     def node_left(self, node: int, died: bool) -> None:
         """Let other tasks replay the pending sub-batches of the tasks on a node; messages admitted before still count.
 
-        Parameters
-        ----------
-        node : int
-            The node, lost or removed from the job.
-        died : bool
-            Whether its process is known to have ended, perhaps because of the rows that it was processing. Sub-batches
-            that were never sent to it are not suspect.
+        If its process is known to have ended, perhaps because of the rows that it was processing, these are suspect.
+        Sub-batches that were never sent to it are not.
         """
         self._leaving.add(node)
         self.executor.links.cut(node)
@@ -256,8 +246,11 @@ class ExecutorDriver:
             yield from self._carry_out(decide())
         finally:
             self._control.release()
+
+    def _start_release(self) -> None:
+        """Handle what a checkpoint held, in a thread of its own: the calling one may read a connection."""
         if self._alignment.has_released:
-            yield from self._release_held()
+            self.host.start("release", self._release_held())
 
     def _release_held(self) -> Steps[None]:
         """Handle what was held behind barriers that have passed; not under the control lock, since it may run tasks."""
@@ -296,7 +289,7 @@ class ExecutorDriver:
                 case do.EmitWatermark():
                     yield from self._emit_watermark()
                 case do.Cut(checkpoint):
-                    yield from self._cut(checkpoint)
+                    self.host.start(f"cut-{checkpoint}", self._run_cut(checkpoint))
                 case do.Finished():
                     yield from self._emit_watermark()
                     yield self.host.finished
@@ -305,6 +298,16 @@ class ExecutorDriver:
         watermark = self.executor.watermarks.take()
         if watermark is not None:
             yield partial(self.host.emit_watermark, watermark)
+
+    def _run_cut(self, checkpoint: int) -> Steps[None]:
+        """Cut the state, unless the checkpoint was given up; in a thread of its own, since copies take long."""
+        yield self._control.acquire
+        try:
+            if self._alignment.checkpoint == checkpoint:
+                yield from self._cut(checkpoint)
+        finally:
+            self._control.release()
+        yield from self._release_held()
 
     def _cut(self, checkpoint: int) -> Steps[None]:
         yield partial(self.host.cut, checkpoint)

@@ -54,7 +54,8 @@ def resume(
         The topology, for example with changed functions or another number of executors; that of the checkpoint if left
         out. Operators are found by their names. New ones start without state.
     number : int, optional
-        The number of the checkpoint; the newest one that is not damaged if left out.
+        The number of the checkpoint; the newest one that is not damaged if left out. Later checkpoints are void then:
+        another call finds them by their numbers only.
     name : str, optional
         The name of the job; as before if left out.
     cores : mapping of str to int, optional

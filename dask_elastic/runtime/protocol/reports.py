@@ -299,8 +299,10 @@ class SuspectBatch(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Report(Call[None]):
-    """Report on a job's part.
+class Report(Call[float]):
+    """Report on a job's part; the answer is the length of the part's lease from the call on, seconds.
+
+    The lease is 0 if the part must not emit any more, and for jobs without checkpoints, which need none.
 
     Parameters
     ----------

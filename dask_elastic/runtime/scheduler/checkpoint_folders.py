@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import pickle
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from dask_elastic.checkpoint.catalog import Catalog
 from dask_elastic.checkpoint.copied import copy_checkpoint
 from dask_elastic.checkpoint.folder import CheckpointFolder
+from dask_elastic.checkpoint.generations import may_run
 from dask_elastic.checkpoint.manifest import Manifest
 from dask_elastic.checkpoint.takeover import choose_checkpoint, complete_checkpoint, requested, reserve_generation
 from dask_elastic.runtime.protocol.job_calls import Submit
@@ -25,7 +26,25 @@ async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
     return await asyncio.get_running_loop().run_in_executor(None, function, *arguments)
 
 
-def open_checkpoints(url: str, call: Submit, above: int) -> tuple[JobCheckpoints, int]:
+class OpenedFolder(NamedTuple):
+    """A folder for the checkpoints of a job that starts.
+
+    Parameters
+    ----------
+    checkpoints : JobCheckpoints
+        The job's checkpoints.
+    generation : int
+        The job's first generation.
+    awaits_leases : bool
+        Whether parts of an earlier generation may still emit: their leases may not be over.
+    """
+
+    checkpoints: JobCheckpoints
+    generation: int
+    awaits_leases: bool
+
+
+def open_checkpoints(url: str, call: Submit, above: int) -> OpenedFolder:
     """Prepare a folder for the checkpoints of a job that starts.
 
     Parameters
@@ -39,10 +58,8 @@ def open_checkpoints(url: str, call: Submit, above: int) -> tuple[JobCheckpoints
 
     Returns
     -------
-    JobCheckpoints
-        The job's checkpoints.
-    int
-        The job's first generation.
+    OpenedFolder
+        The job's checkpoints, and its generation.
 
     Raises
     ------
@@ -61,6 +78,7 @@ def open_checkpoints(url: str, call: Submit, above: int) -> tuple[JobCheckpoints
             f"checkpoint={url!r}: the folder has checkpoints of an earlier run, up to {numbers[0]}. Continue it with "
             "dask_elastic.resume, or give this run another folder."
         )
+    awaits_leases = may_run(folder)
     source = None if call.savepoint is None else CheckpointFolder(call.savepoint)
     saved = None if source is None else _continued(call, source, folder)
     generation = requested(reserve_generation(catalog, above if saved is None else max(above, saved.generation)))
@@ -71,7 +89,7 @@ def open_checkpoints(url: str, call: Submit, above: int) -> tuple[JobCheckpoints
         copy_checkpoint(source, saved, folder, savepoint=False, topology=topology)
     checkpoints = JobCheckpoints(url, topology, catalog.next_number() - 1, call.resume or 0, generation)
     checkpoints.ledgers = open_ledgers(folder, call)
-    return checkpoints, generation
+    return OpenedFolder(checkpoints, generation, awaits_leases)
 
 
 def _continued(call: Submit, source: CheckpointFolder, folder: CheckpointFolder) -> Manifest:

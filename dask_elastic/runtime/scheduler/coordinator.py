@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import logging
 from collections.abc import Callable
@@ -23,10 +24,11 @@ from dask_elastic.runtime.scheduler.heartbeats import Heartbeats
 from dask_elastic.runtime.scheduler.job_health import JobHealth
 from dask_elastic.runtime.scheduler.job_queries import JobQueries
 from dask_elastic.runtime.scheduler.job_record import JobRecord
-from dask_elastic.runtime.scheduler.job_starts import JobStarts
+from dask_elastic.runtime.scheduler.job_starts import Candidates, JobStarts
 from dask_elastic.runtime.scheduler.job_table import JobTable
 from dask_elastic.runtime.scheduler.membership import Membership
 from dask_elastic.runtime.scheduler.output_queues import OutputQueues
+from dask_elastic.runtime.scheduler.part_ends import PartEnds
 from dask_elastic.runtime.scheduler.pushed_sources import PushedSources
 from dask_elastic.runtime.scheduler.restarts import Restarts
 from dask_elastic.runtime.scheduler.savepoints import Savepoints
@@ -40,6 +42,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger("dask_elastic.scheduler")
 
 T = TypeVar("T")
+
+NOTED_SECONDS = 1.0
+"""Seconds for which a stop waits until it is written down that the job's parts have ended; then that goes on."""
 
 KEPT_JOBS = 16
 """Ended jobs that are kept; the oldest beyond them are forgotten."""
@@ -68,20 +73,22 @@ class Coordinator:
         self._misconfigured: SubmitError | None = None
         control = self._configured(control_options, ControlOptions)
         worker = self._configured(worker_options, WorkerOptions)
-        self.calls = WorkerCalls(scheduler, worker.heartbeat_timeout)
+        self.calls = WorkerCalls(scheduler, worker.heartbeat_timeout, lambda *lost: self.health.part_lost(*lost))
         self.cores = CoreChanges(self.workers, self.jobs, self.calls)
         self.membership = Membership(self.workers, self.jobs, self.calls, self.cores)
         self.controller = ControlDriver(scheduler, self.membership, self.cores, control)
         self.starts = JobStarts(self.workers, self.jobs, self.calls)
         self.checkpoints = Checkpoints(self.jobs, self.calls)
         self.savepoints = Savepoints(self.jobs, self.calls, self.checkpoints, self._stop)
-        self.restarts = Restarts(self.starts, self.calls, self._runs)
+        self.ends = PartEnds(self.calls)
+        self.restarts = Restarts(self.starts, self.calls, self.ends, self._runs)
         self.health = JobHealth(
             self.jobs,
             self.calls,
             self.membership,
             self.controller.look_soon,
             self.restarts,
+            self.ends,
             functools.partial(scheduler.log_event, TOPIC),
         )
         self.heartbeats = Heartbeats(self.jobs, self.calls, worker, self.health.hung)
@@ -139,14 +146,25 @@ class Coordinator:
         self._starting.add(name)
         try:
             candidates = await self.starts.candidates(call.version)
-            if name in self.jobs:
-                await self._forget(name)
-            record = await self.starts.start(call, candidates)
+            record = await self._start(call, candidates)
         finally:
             self._starting.discard(name)
         self._forget_old()
         self._runs(record)
         return self._description(record)
+
+    async def _start(self, call: job_calls.Submit, candidates: Candidates) -> JobRecord:
+        """Start a job in place of the ended one of its name, which stays known until then: others may ask for it."""
+        replaced = self.jobs.get(call.name)
+        if replaced is not None:
+            await self._free(replaced)
+            self._clear(call.name)
+        try:
+            return await self.starts.start(call, candidates)
+        except BaseException:
+            if replaced is not None and self.jobs.get(call.name) is replaced:
+                del self.jobs[call.name]
+            raise
 
     def _runs(self, record: JobRecord) -> None:
         """Watch a job that has started, or was restarted, and take its checkpoints."""
@@ -226,7 +244,10 @@ class Coordinator:
     async def _stop(self, record: JobRecord) -> None:
         if record.live:
             record.change(JobEvent.STOP_REQUESTED)
-            await self.calls.tell(record, part_calls.End(*record.generation_id))
+            await self.ends.end(record)
+            ended = asyncio.ensure_future(self.ends.note_end(record))
+            self.health.keep(ended)
+            await asyncio.wait([ended], timeout=NOTED_SECONDS)
         if record.checkpoints is not None:
             # A manifest that is being written would appear later.
             async with record.checkpoints.publishing:
@@ -238,14 +259,20 @@ class Coordinator:
 
     async def _forget(self, job: str) -> None:
         record = self.jobs.record(job)
+        await self._free(record)
+        # A job of this name may have been submitted meanwhile.
+        if self.jobs.get(job) is record and job not in self._starting:
+            del self.jobs[job]
+            self._clear(job)
+
+    async def _free(self, record: JobRecord) -> None:
         await self._stop(record)
         await self.calls.tell(record, part_calls.Forget(*record.generation_id))
-        # A job of this name may have been submitted meanwhile.
-        if self.jobs.get(job) is record:
-            del self.jobs[job]
-            self.controller.history.forget(job)
-            self.epochs.forget(job)
-            self.queues.forget(job)
+
+    def _clear(self, job: str) -> None:
+        self.controller.history.forget(job)
+        self.epochs.forget(job)
+        self.queues.forget(job)
 
     def _forget_old(self) -> None:
         ended = [record.name for record in self.jobs.values() if not record.live]

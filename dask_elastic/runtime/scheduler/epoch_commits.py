@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from dask_elastic.runtime.protocol.calls import Call, HandledCall
+from dask_elastic.runtime.protocol.concurrent_calls import all_of
 from dask_elastic.runtime.protocol.handoff_calls import (
     AbortEpoch,
     CommitEpoch,
@@ -178,7 +179,7 @@ class EpochCommits:
         """Call the worker of each instance of a source."""
         homes = record.spec.homes[commits.source]
         calls = (self.calls.one(record.nodes[node], call_for(instance)) for instance, node in enumerate(homes))
-        await asyncio.gather(*calls)
+        await all_of(calls)
 
     # readers
 

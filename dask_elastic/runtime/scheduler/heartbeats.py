@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable
 from typing import Any
 
 from dask_elastic.runtime.config.worker_options import WorkerOptions
+from dask_elastic.runtime.protocol import part_calls
+from dask_elastic.runtime.protocol.remote_errors import Relayed
 from dask_elastic.runtime.protocol.reports import report_seconds
-from dask_elastic.runtime.scheduler.job_record import JobRecord
+from dask_elastic.runtime.scheduler.job_record import MISSED_REPORTS, JobRecord
 from dask_elastic.runtime.scheduler.job_table import JobTable
 from dask_elastic.runtime.scheduler.worker_calls import WorkerCalls
+from dask_elastic.vocab.errors import ElasticError
 
 logger = logging.getLogger("dask_elastic.scheduler")
-
-MISSED_REPORTS = 3
-"""Reports that have to be missing before a worker is pinged."""
 
 
 class Heartbeats:
@@ -77,6 +78,16 @@ class Heartbeats:
             if now > self._due(record, node)
         }
 
+    async def _look_for_parts(self, address: str) -> None:
+        """Ask a worker that answers, but does not report, for the parts of jobs that need it.
+
+        `WorkerCalls` reports those that it does not host.
+        """
+        for record in self.jobs.running:
+            if not record.starting and record.needs(address) and address in self.silent(time.time()):
+                with contextlib.suppress(ElasticError, Relayed):
+                    await self.calls.of_home(record, address, part_calls.Report(*record.generation_id))
+
     def _due(self, record: JobRecord, node: int) -> float:
         last = record.reports.get(node)
         at, idle = (record.generation_began, False) if last is None else (last.at, last.idle)
@@ -88,6 +99,8 @@ class Heartbeats:
             if self.calls.present(address) and not await self.calls.answers(address):
                 logger.warning("worker %s neither reports nor answers", address)
                 self.on_hung(address)
+            elif self.calls.present(address):
+                await self._look_for_parts(address)
         except Exception:  # the next look pings again
             logger.exception("ping of worker %s", address)
         finally:

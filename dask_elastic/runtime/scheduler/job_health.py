@@ -13,10 +13,11 @@ from dask_elastic.runtime.protocol.calls import HandledCall
 from dask_elastic.runtime.protocol.job_status import JobEvent
 from dask_elastic.runtime.protocol.remote_errors import Relayed, dump_error, load_error
 from dask_elastic.runtime.protocol.reports import Report, StalledCall, Suspects, report_seconds
-from dask_elastic.runtime.scheduler.job_record import JobRecord, Suspect
+from dask_elastic.runtime.scheduler.job_record import JobRecord, Suspect, lease_seconds
 from dask_elastic.runtime.scheduler.job_table import JobTable
 from dask_elastic.runtime.scheduler.load_jumps import has_jumped
 from dask_elastic.runtime.scheduler.membership import Membership
+from dask_elastic.runtime.scheduler.part_ends import PartEnds
 from dask_elastic.runtime.scheduler.restarts import Restarts
 from dask_elastic.runtime.scheduler.worker_calls import WorkerCalls
 from dask_elastic.vocab.errors import ElasticError, NodeLost, PoisonBatch, SchemaMismatch
@@ -48,6 +49,8 @@ class JobHealth:
         Called when the load of some executor's shards has jumped.
     restarts : Restarts
         Restarts jobs with checkpoints.
+    ends : PartEnds
+        Ends the parts of jobs.
     log_event : callable
         Takes the events of jobs.
     """
@@ -59,6 +62,7 @@ class JobHealth:
         membership: Membership,
         load_jumped: Callable[[], None],
         restarts: Restarts,
+        ends: PartEnds,
         log_event: Callable[[dict[str, Any]], Any],
     ):
         self.jobs = jobs
@@ -66,6 +70,7 @@ class JobHealth:
         self.membership = membership
         self.load_jumped = load_jumped
         self.restarts = restarts
+        self.ends = ends
         self.log_event = log_event
         self._background: set[asyncio.Task[Any]] = set()
 
@@ -75,7 +80,10 @@ class JobHealth:
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
         """Run a coroutine in the background."""
-        task = asyncio.ensure_future(work)
+        self.keep(asyncio.ensure_future(work))
+
+    def keep(self, task: asyncio.Task[Any]) -> None:
+        """Keep a task in the background until it ends."""
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 
@@ -86,11 +94,17 @@ class JobHealth:
 
     # reports
 
-    async def report(self, call: Report) -> None:
-        """Receive a worker's report; a stale one changes nothing."""
+    async def report(self, call: Report) -> float:
+        """Receive a worker's report, and renew the lease of its part; a stale one changes nothing."""
         record = self.jobs.get(call.job)
         if record is None or not record.admits(call.generation, call.node, call.incarnation):
-            return
+            return 0.0
+        self._take(record, call)
+        if record.checkpoints is None or not record.live or call.node not in record.spec.settled:
+            return 0.0
+        return record.leases.grant(call.node, time.monotonic(), lease_seconds(record, self.calls.timeout))
+
+    def _take(self, record: JobRecord, call: Report) -> None:
         before = record.reports.get(call.node)
         report = call.report or (before.report if before else None)
         if report is None:
@@ -157,7 +171,11 @@ class JobHealth:
             return
         record.change(JobEvent.COMPLETED)
         # Threads end; state and measures stay readable.
-        await self.calls.tell(record, part_calls.End(*record.generation_id))
+        await self._end(record)
+
+    async def _end(self, record: JobRecord) -> None:
+        await self.ends.end(record)
+        await self.ends.note_end(record)
 
     def _agree(self, record: JobRecord) -> bool:
         """Fail a job whose executors get different types from the operators of a union; returns False then."""
@@ -174,7 +192,7 @@ class JobHealth:
             return
         record.error = error
         record.change(JobEvent.ERROR)
-        self.spawn(self.calls.tell(record, part_calls.End(*record.generation_id)))
+        self.spawn(self._end(record))
 
     def _failed_part(self, record: JobRecord, error: bytes) -> None:
         """Restart a job of which a part has lost a home, if it takes checkpoints; fail it because of other errors."""
@@ -213,6 +231,10 @@ class JobHealth:
                 self._lose(record, address, "does not answer")
             elif address in record.spec.nodes:
                 self.spawn(self.membership.expel(record, address))
+
+    def part_lost(self, record: JobRecord, address: str) -> None:
+        """Handle a worker that answers, but hosts no part of a job that needs it."""
+        self._lose(record, address, "hosts no part of it any more")
 
     def _unreachable(self, record: JobRecord, address: str) -> None:
         """Handle a node of a job to which another node has lost the connection."""

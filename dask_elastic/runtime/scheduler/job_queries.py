@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from dask_elastic.runtime.protocol import job_calls, part_calls
 from dask_elastic.runtime.protocol.calls import A, HandledCall
 from dask_elastic.runtime.protocol.codec import Payload
+from dask_elastic.runtime.protocol.concurrent_calls import all_of
 from dask_elastic.runtime.protocol.job_description import ExecutorAssignment, Recovery, ShardMove
 from dask_elastic.runtime.protocol.part_calls import PartCall
 from dask_elastic.runtime.scheduler.core_changes import homes
@@ -65,7 +64,7 @@ class JobQueries:
             self.calls.one(address, part_calls.State(*record.generation_id, call.operator, index, call.key, call.first))
             for index, address in homes(record, call.operator, None)
         )
-        found = tuple(part for parts in await asyncio.gather(*calls) for part in parts)
+        found = tuple(part for parts in await all_of(calls) for part in parts)
         empty = record.spec.summary(call.operator).empty_state
         # Before its first batch an executor does not know its columns.
         return (Payload(empty),) if not found and call.key is None and empty is not None else found

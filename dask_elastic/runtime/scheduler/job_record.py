@@ -9,15 +9,19 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from dask_elastic.control.lease import GrantedLeases
 from dask_elastic.runtime.protocol.job_calls import Submit
 from dask_elastic.runtime.protocol.job_description import ComponentDescription, ControlView, JobDescription
 from dask_elastic.runtime.protocol.job_spec import STATIC, JobGeneration, JobSpec
 from dask_elastic.runtime.protocol.job_status import ENDED, JobEvent, Status, next_status
-from dask_elastic.runtime.protocol.reports import EdgeRate, PartReport, StalledCall
+from dask_elastic.runtime.protocol.reports import EdgeRate, PartReport, StalledCall, report_seconds
 from dask_elastic.runtime.scheduler.job_checkpoints import JobCheckpoints
 from dask_elastic.vocab.checkpoint import CheckpointStatus
 from dask_elastic.vocab.column_types import ColumnTypes
 from dask_elastic.vocab.epoch import HandoffProgress
+
+MISSED_REPORTS = 3
+"""Reports that have to be missing before a worker is pinged, and before its leases are over."""
 
 ExecutorKey = tuple[str, int]
 """Operator and number of an executor."""
@@ -101,6 +105,8 @@ class JobRecord:
         The call with which it was submitted, as long as it may be restarted.
     draining : bool
         Whether its sources are to read no further.
+    leases : GrantedLeases
+        Until when the parts of this generation may emit.
     silent : frozenset of str
         Workers that were left out at the start because they did not answer.
     """
@@ -133,6 +139,7 @@ class JobRecord:
         self.incarnations: dict[int, int] = {}
         self.expelling: set[str] = set()
         self.suspects: dict[int, Suspect] = {}
+        self.leases = GrantedLeases()
         self._letters: Counter[str] = Counter()
         self._started = asyncio.Event()
         self._ended = asyncio.Event()
@@ -236,6 +243,7 @@ class JobRecord:
     def halt(self) -> None:
         """Refuse from now on what the parts of this generation say; another one follows."""
         self.halted = True
+        self.leases.close()
         for received in self.reports.values():
             self._letters.update(received.report.dead_letters)
             self.refused += received.report.refused
@@ -250,6 +258,7 @@ class JobRecord:
         self.incarnations = {}
         self.expelling = set()
         self.suspects = {}
+        self.leases = GrantedLeases()
         self.finishing = False
         self.generation_began = time.time()
         self.halted = False
@@ -354,6 +363,19 @@ class JobRecord:
             stalled=self.stalled(),
             run=self.spec.run,
         )
+
+
+def lease_seconds(record: JobRecord, timeout: float) -> float:
+    """Return the length of the leases of a job's parts: those of workers that hang are over when this is noticed.
+
+    Parameters
+    ----------
+    record : JobRecord
+        The job.
+    timeout : float
+        The timeout of heartbeats, seconds.
+    """
+    return max(timeout, MISSED_REPORTS * report_seconds(record.spec.options, idle=True))
 
 
 def _cores_of(spec: JobSpec) -> dict[ExecutorKey, dict[int, int]]:

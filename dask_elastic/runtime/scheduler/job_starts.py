@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 import uuid
 from dataclasses import replace
 from typing import NamedTuple
 
 from dask_elastic._version import __version__
+from dask_elastic.checkpoint.folder import CheckpointFolder
+from dask_elastic.checkpoint.generations import may_run
+from dask_elastic.control.lease import CLOCK_ERROR
 from dask_elastic.planning.initial import InitialPlacement, place
 from dask_elastic.runtime.config.tls_policy import check_exposure
 from dask_elastic.runtime.protocol import part_calls
 from dask_elastic.runtime.protocol.calls import Version
+from dask_elastic.runtime.protocol.concurrent_calls import all_of
 from dask_elastic.runtime.protocol.job_calls import Submit
 from dask_elastic.runtime.protocol.job_spec import CheckpointPlan, JobSpec
 from dask_elastic.runtime.protocol.job_status import JobEvent
 from dask_elastic.runtime.protocol.remote_errors import Relayed
 from dask_elastic.runtime.scheduler.checkpoint_folders import in_thread, next_generation, next_start, open_checkpoints
-from dask_elastic.runtime.scheduler.job_record import JobRecord
+from dask_elastic.runtime.scheduler.job_record import JobRecord, lease_seconds
 from dask_elastic.runtime.scheduler.job_table import JobTable
 from dask_elastic.runtime.scheduler.paradigm import demands
 from dask_elastic.runtime.scheduler.worker_calls import NotHosting, WorkerCalls
@@ -26,6 +31,12 @@ from dask_elastic.runtime.scheduler.workers import Workers
 from dask_elastic.vocab.errors import ElasticError, NodeLost, NoWorkers, PlanningError, SubmitError, VersionMismatch
 
 logger = logging.getLogger("dask_elastic.scheduler")
+
+LOOK_SECONDS = 0.2
+"""Seconds between two looks whether an earlier run of a job has ended."""
+
+ROUNDS = 4
+"""Rounds of calls if no worker answers: all of a new cluster may be busy with importing code."""
 
 RUN_DIGITS = 12
 """Hexadecimal digits of the random identifier of a run."""
@@ -86,7 +97,7 @@ class JobStarts:
         if not nodes:
             raise NoWorkers("the cluster has no workers that stay: add some, then submit again")
         check_exposure(nodes)
-        found = dict(zip(nodes, await asyncio.gather(*map(self._version, nodes)), strict=True))
+        found = await self._versions(nodes)
         silent = [address for address, answer in found.items() if answer is None]
         if len(silent) == len(nodes):
             raise NoWorkers(f"no worker answers, neither {' nor '.join(nodes)}: restart them, then submit again")
@@ -97,6 +108,15 @@ class JobStarts:
         if silent:
             logger.warning("a job starts without %s: no answer within %g s", ", ".join(silent), self.calls.timeout)
         return Candidates([address for address in nodes if address not in silent], silent)
+
+    async def _versions(self, nodes: list[str]) -> dict[str, str | None]:
+        """Return the version of each worker, None for those that do not answer."""
+        found: dict[str, str | None] = {}
+        for _ in range(ROUNDS):
+            found = dict(zip(nodes, await all_of(map(self._version, nodes)), strict=True))
+            if any(version is not None for version in found.values()):
+                break
+        return found
 
     async def _version(self, address: str) -> str | None:
         """Return the version that runs on a worker, or why it has none; None if it does not answer."""
@@ -134,13 +154,16 @@ class JobStarts:
         if call.options.checkpoint is not None:
             await self._open_checkpoints(record, call.options.checkpoint)
         record.silent = frozenset(candidates.silent)
+        # The newest job is the last one.
+        self.jobs.pop(call.name, None)
         self.jobs[call.name] = record
         try:
             await self._start(record)
         except BaseException:
             await self.calls.tell(record, part_calls.Forget(*record.generation_id))
             record.change(JobEvent.ERROR)
-            self.jobs.pop(call.name, None)
+            if self.jobs.get(call.name) is record:
+                del self.jobs[call.name]
             raise
         if not record.live:
             # The job was ended while it started, when some nodes did not host it yet.
@@ -177,13 +200,32 @@ class JobStarts:
         """
         call = record.submitted
         assert call is not None, "the call is kept before"
-        state, generation = await in_thread(open_checkpoints, url, call, self._generation)
+        opened = await in_thread(open_checkpoints, url, call, self._generation)
+        state, generation = opened.checkpoints, opened.generation
         self._generation = max(self._generation, generation)
+        if opened.awaits_leases:
+            await self._await_leases(record, url, generation)
         record.checkpoints = state
         state.resumed = call.resume is not None
         state.restarts = int(state.resumed)
         plan = CheckpointPlan(url, state.newest, state.restarts)
         record.spec = replace(record.spec, generation=generation, checkpoint=plan)
+
+    async def _await_leases(self, record: JobRecord, url: str, generation: int) -> None:
+        """Wait until no part of an earlier run of a job can emit, perhaps on another cluster whose scheduler is lost.
+
+        The earlier run writes it down when this is certain; otherwise its last leases began before now.
+        """
+        seconds = (1 + CLOCK_ERROR) * lease_seconds(record, self.calls.timeout)
+        logger.warning(
+            "job %r: parts of an earlier run may still emit: waiting up to %.1f s until their leases are over",
+            record.name, seconds,
+        )  # fmt: skip
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            await asyncio.sleep(min(LOOK_SECONDS, seconds))
+            if not await in_thread(may_run, CheckpointFolder(url), generation):
+                return
 
     async def restart(self, record: JobRecord, nodes: list[str]) -> None:
         """Start the next generation of a job from its newest checkpoint.

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
+import time
 from collections.abc import Callable, Collection
 
+from dask_elastic.checkpoint.catalog import Catalog
+from dask_elastic.checkpoint.folder import CheckpointFolder
 from dask_elastic.runtime.protocol import part_calls
 from dask_elastic.runtime.protocol.job_status import JobEvent
-from dask_elastic.runtime.protocol.remote_errors import Relayed, dump_error, error_text
+from dask_elastic.runtime.protocol.remote_errors import Relayed, dump_error, error_text, load_error
+from dask_elastic.runtime.scheduler.checkpoint_folders import in_thread
 from dask_elastic.runtime.scheduler.job_record import JobRecord
 from dask_elastic.runtime.scheduler.job_starts import JobStarts
+from dask_elastic.runtime.scheduler.part_ends import PartEnds
 from dask_elastic.runtime.scheduler.worker_calls import WorkerCalls
 from dask_elastic.vocab.checkpoint import CheckpointDescription
-from dask_elastic.vocab.errors import CheckpointSuperseded, ElasticError, NodeLost
+from dask_elastic.vocab.errors import (
+    CheckpointCorrupt,
+    CheckpointError,
+    CheckpointSuperseded,
+    ElasticError,
+    NodeLost,
+)
 
 logger = logging.getLogger("dask_elastic.scheduler")
 
@@ -21,8 +31,9 @@ FIRST_WAIT = 0.5
 LONGEST_WAIT = 30.0
 """Seconds before the second attempt to restart without a new checkpoint in between; they double with each attempt."""
 
-FORGET_SECONDS = 5.0
-"""Seconds that workers have to end their part of the last generation; those that take longer are left out."""
+WORKER_SECONDS = 60.0
+LOOK_SECONDS = 0.1
+"""Seconds for which an attempt waits for a worker if there is none, and between two looks: Dask has no event for it."""
 
 
 class Restarts:
@@ -34,6 +45,8 @@ class Restarts:
         Starts generations.
     calls : WorkerCalls
         Calls the workers.
+    ends : PartEnds
+        Ends the parts of the generation that lost a worker.
     started : callable
         Called with the record of a job that runs again.
     """
@@ -42,10 +55,12 @@ class Restarts:
         self,
         starts: JobStarts,
         calls: WorkerCalls,
+        ends: PartEnds,
         started: Callable[[JobRecord], None],
     ):
         self.starts = starts
         self.calls = calls
+        self.ends = ends
         self._started = started
         self._restarting: set[JobRecord] = set()
         # Losses that were noticed while a job restarted.
@@ -56,7 +71,7 @@ class Restarts:
         """Return whether a job survives the loss of a home."""
         return record.live and record.checkpoints is not None and record.submitted is not None
 
-    async def restart(self, record: JobRecord, error: NodeLost, lost: Collection[str] = ()) -> NodeLost | None:
+    async def restart(self, record: JobRecord, error: NodeLost, lost: Collection[str] = ()) -> ElasticError | None:
         """Restart a job, several times if need be.
 
         Parameters
@@ -70,7 +85,7 @@ class Restarts:
 
         Returns
         -------
-        NodeLost or None
+        ElasticError or None
             Why the job cannot go on; None if it runs or has ended.
         """
         if record in self._restarting:
@@ -87,7 +102,7 @@ class Restarts:
 
     async def _restart(
         self, record: JobRecord, error: ElasticError | Relayed, lost: Collection[str]
-    ) -> NodeLost | None:
+    ) -> ElasticError | None:
         state = record.checkpoints
         assert state is not None, "only jobs with checkpoints are restarted"
         attempts = record.spec.options.restart_attempts
@@ -110,6 +125,8 @@ class Restarts:
             except (ElasticError, Relayed) as failure:
                 error = failure
                 record.halt()
+                if _is_damage(error):
+                    return await self._damaged(record, error)
                 continue
             finally:
                 # A worker that hung may answer again; the calls that find the workers leave out those that do not.
@@ -119,6 +136,30 @@ class Restarts:
                 continue
             return None
         return None
+
+    @staticmethod
+    async def _damaged(record: JobRecord, error: ElasticError | Relayed) -> CheckpointError:
+        """Return why a job cannot go on whose newest checkpoint is damaged.
+
+        An earlier checkpoint is the user's decision: rows that sinks have committed since would be shown again.
+        """
+        state = record.checkpoints
+        assert state is not None, "only jobs with checkpoints are restarted"
+        try:
+            catalog = Catalog(CheckpointFolder(state.url))
+            earlier = [number for number in await in_thread(catalog.numbers) if number < state.newest]
+        except ElasticError as failure:
+            logger.warning("job %r: the checkpoints in %s cannot be listed: %s", record.name, state.url, failure)
+            earlier = []
+        given = f"dask_elastic.resume({state.url!r}, client, number={earlier[0]})" if earlier else ""
+        advice = (
+            f"Continue from the one before with {given}: sinks show the rows since then again."
+            if earlier
+            else "There is no earlier one: submit the job again with another folder."
+        )
+        return CheckpointError(
+            f"job {record.name!r} cannot restart, because checkpoint {state.newest} is damaged: {_text(error)} {advice}"
+        )
 
     def _complete(self, record: JobRecord) -> bool:
         return all(self.calls.present(address) for address in record.addresses)
@@ -133,19 +174,19 @@ class Restarts:
                 gone = CheckpointDescription(progress.number, progress.started, 0.0, error="the job was restarted")
                 state.completed(gone)
                 state.settle(dump_error(NodeLost("the job is restarted")))
-        calls = [
-            asyncio.ensure_future(self.calls.one(address, part_calls.Forget(*record.generation_id)))
-            for address in record.addresses
-            if self.calls.present(address) and address not in lost
-        ]
-        if calls:
-            _, waiting = await asyncio.wait(calls, timeout=FORGET_SECONDS)
-            for call in waiting:
-                call.cancel()
-            await asyncio.gather(*calls, return_exceptions=True)
+        await self.ends.before_restart(record, lost)
+
+    async def _await_worker(self, record: JobRecord, lost: Collection[str]) -> None:
+        """Wait for a worker: without one, all attempts would fail before lost workers are replaced."""
+        deadline = time.monotonic() + WORKER_SECONDS
+        while time.monotonic() < deadline and not set(self.starts.workers.usable()).difference(lost):
+            await record.ended(LOOK_SECONDS)
+            if not record.live:
+                return
 
     async def _start(self, record: JobRecord, lost: Collection[str]) -> None:
         assert record.submitted is not None, "a job keeps its call until it ends"
+        await self._await_worker(record, lost)
         candidates = await self.starts.candidates(record.submitted.version)
         nodes = [address for address in candidates.nodes if address not in lost]
         if not nodes:
@@ -170,6 +211,16 @@ def _given_up(record: JobRecord, error: ElasticError | Relayed) -> NodeLost:
         f"job {record.name!r} was restarted {state.attempts} times from checkpoint {state.newest} without a new "
         f"checkpoint: {_text(error)} Restart it from there with dask_elastic.resume({state.url!r}, client)."
     )
+
+
+def _is_damage(error: ElasticError | Relayed) -> bool:
+    """Return whether an error says that a file of a checkpoint is damaged, which does not pass."""
+    if not isinstance(error, Relayed):
+        return isinstance(error, CheckpointCorrupt)
+    try:
+        return isinstance(load_error(error.data), CheckpointCorrupt)
+    except Exception:  # loading an object of user code may raise any exception
+        return False
 
 
 def _wait(attempts: int) -> float:

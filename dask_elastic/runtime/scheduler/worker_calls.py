@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from dask_elastic.runtime.protocol.calls import A, Call, Version, is_reply, message_of, read_answer
+from dask_elastic.runtime.protocol.concurrent_calls import all_of
 from dask_elastic.runtime.protocol.part_calls import PartCall
 from dask_elastic.runtime.protocol.remote_errors import Relayed, load_error
 from dask_elastic.vocab.errors import NodeLost, UnknownJob
@@ -39,6 +41,8 @@ class WorkerCalls:
     timeout : float
         Seconds without an answer after which a worker is pinged, and after which it counts as hung if it does not
         answer the pings either.
+    on_part_lost : callable
+        Called with a job and the address of a worker that the job needs, and that answers that it hosts no part of it.
 
     Notes
     -----
@@ -46,9 +50,15 @@ class WorkerCalls:
     worker answers pings.
     """
 
-    def __init__(self, scheduler: Scheduler, timeout: float):
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        timeout: float,
+        on_part_lost: Callable[[JobRecord, str], None] = lambda record, address: None,
+    ):
         self.scheduler = scheduler
         self.timeout = timeout
+        self.on_part_lost = on_part_lost
 
     def present(self, address: str) -> bool:
         """Return whether a worker is registered."""
@@ -121,7 +131,7 @@ class WorkerCalls:
         async def ask(node: int, address: str) -> None:
             await self._of_member(record, node, address, call, found)
 
-        await asyncio.gather(*(ask(node, address) for node, address in record.spec.members))
+        await all_of(ask(node, address) for node, address in record.spec.members)
         return {node: found[node] for node in sorted(found)}
 
     async def _of_member(
@@ -129,7 +139,7 @@ class WorkerCalls:
     ) -> None:
         """Call a node and put its answer into `found`, unless the job goes on without it and it does not answer."""
         if record.needs(address):
-            found[node] = await self.one(address, call)
+            found[node] = await self.of_home(record, address, call)
             return
         try:
             found[node] = await asyncio.wait_for(self.one(address, call), DISPENSABLE_SECONDS)
@@ -138,6 +148,25 @@ class WorkerCalls:
                 raise
         except (NodeLost, TimeoutError) as error:
             logger.info("job %r: %s has not answered %s: %r", record.name, address, call.operation, error)
+
+    async def of_home(self, record: JobRecord, address: str, call: PartCall[A]) -> A:
+        """Call a node that the job needs.
+
+        Raises
+        ------
+        NodeLost
+            If it answers, but hosts no part of the job: its process was replaced, for example.
+        """
+        running = record.live and not record.starting and record.runs(call.generation)
+        try:
+            return await self.one(address, call)
+        except Relayed as error:
+            if not isinstance(load_error(error.data), UnknownJob):
+                raise
+            if not (running and record.live and not record.starting and record.runs(call.generation)):
+                raise
+            self.on_part_lost(record, address)
+            raise NodeLost(f"worker {address} hosts no part of job {record.name!r} any more") from error
 
     async def tell(self, record: JobRecord, call: PartCall[Any]) -> None:
         """Call every node of a job that is still registered; errors are logged."""

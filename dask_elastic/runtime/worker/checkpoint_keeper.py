@@ -8,6 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -36,6 +37,14 @@ from dask_elastic.vocab.errors import ElasticError
 from dask_elastic.vocab.identity import ExecutorId
 
 logger = logging.getLogger("dask_elastic.checkpoint")
+
+
+class _Work(NamedTuple):
+    """What the thread has to do: for which checkpoint, and the executor whose copied state it writes, if any."""
+
+    run: Callable[[], None]
+    checkpoint: int | None = None
+    executor: ExecutorId | None = None
 
 
 @dataclass(frozen=True)
@@ -96,7 +105,8 @@ class CheckpointKeeper:
         self._order = order
         self._chains: dict[ExecutorId, Chain] = {}
         self._lock = threading.Lock()
-        self._work: deque[Callable[[], None]] = deque()
+        self._work: deque[_Work] = deque()
+        self._given_up = 0
         self._bell = Doorbell()
 
     def start(self) -> None:
@@ -111,16 +121,35 @@ class CheckpointKeeper:
         """Note the files from which an executor was restored; the next ones continue them."""
         self._chains[executor] = chain
 
-    def _do(self, work: Callable[[], None]) -> None:
-        self._work.append(work)
+    def _do(self, run: Callable[[], None], checkpoint: int | None = None, executor: ExecutorId | None = None) -> None:
+        with self._lock:
+            self._work.append(_Work(run, checkpoint, executor))
         self._bell.ring()
 
     def _run(self) -> None:
         while not self._threads.ended:
-            if not self._work:
+            with self._lock:
+                work = self._work.popleft() if self._work else None
+            if work is None:
                 self._bell.wait()
-                continue
-            self._work.popleft()()
+            else:
+                work.run()
+
+    def give_up(self, checkpoint: int) -> None:
+        """Drop what is to be done for a checkpoint that was given up, and for earlier ones.
+
+        While the storage does not answer, copied state would otherwise fill the memory.
+        """
+        with self._lock:
+            self._given_up = max(self._given_up, checkpoint)
+            self._drop(lambda work: work.checkpoint is not None and work.checkpoint <= checkpoint)
+
+    def _drop(self, is_dropped: Callable[[_Work], bool]) -> None:
+        """Drop work; the next file of an executor contains its part in full. The caller holds the lock."""
+        for work in filter(is_dropped, self._work):
+            if work.executor is not None and work.checkpoint is not None:
+                self._chains[work.executor] = self._chains[work.executor].failed(work.checkpoint)
+        self._work = deque(work for work in self._work if not is_dropped(work))
 
     # what instances contribute
 
@@ -139,6 +168,8 @@ class CheckpointKeeper:
             Seconds for which its inputs had to wait.
         """
         with self._lock:
+            # An earlier checkpoint whose file is not written was given up.
+            self._drop(lambda work: work.executor == executor)
             before = self._chains.setdefault(executor, Chain(store.shards))
         after = before
 
@@ -154,12 +185,17 @@ class CheckpointKeeper:
                 now = self._chains[executor]
                 self._chains[executor] = replace(now, links=(*now.links, after.links[-1]))
         schema = store.input_schema
-        self._do(lambda: self._write(checkpoint, executor, state, schema, held))
+        self._do(lambda: self._write(checkpoint, executor, state, schema, held), checkpoint, executor)
 
     def _write(
         self, checkpoint: int, executor: ExecutorId, state: StateCut | None, schema: pa.Schema | None, held: float
     ) -> None:
-        chain = self._chains[executor]
+        self._threads.lease.wait()
+        with self._lock:
+            if checkpoint <= self._given_up:
+                self._chains[executor] = self._chains[executor].failed(checkpoint)
+                return
+            chain = self._chains[executor]
         try:
             if state is not None and chain.is_cut(checkpoint):
                 header = replace(
@@ -179,11 +215,11 @@ class CheckpointKeeper:
 
     def reached(self, checkpoint: int, source: ExecutorId, position: SourcePosition) -> None:
         """Take the position at which an instance of a source has sent the barrier."""
-        self._do(lambda: self._acknowledge(checkpoint, source, position))
+        self._do(lambda: self._acknowledge(checkpoint, source, position), checkpoint)
 
     def prepared(self, checkpoint: int, sink: ExecutorId, handles: tuple[object, ...]) -> None:
         """Take what a writer of a sink has prepared and not committed."""
-        self._do(lambda: self._acknowledge(checkpoint, sink, handles))
+        self._do(lambda: self._acknowledge(checkpoint, sink, handles), checkpoint)
 
     def committed(self, checkpoint: int, sink: ExecutorId) -> None:
         """Note that an instance of a sink has committed what it had prepared up to a complete checkpoint."""

@@ -11,6 +11,7 @@ from dask_elastic.runtime.protocol.job_spec import JobSpec
 from dask_elastic.runtime.transport.credit import CreditGate
 from dask_elastic.runtime.transport.credit_waits import CreditWaits
 from dask_elastic.runtime.transport.fence import Fence
+from dask_elastic.runtime.transport.lease_gate import LeaseGate
 from dask_elastic.runtime.transport.peer import Peer
 from dask_elastic.runtime.worker.idle_watch import IdleWatch
 from dask_elastic.runtime.worker.members import Members
@@ -69,6 +70,8 @@ class Exchange:
         Whether memory is short: credit of executors is then held back.
     idle_watch : IdleWatch
         Notes rows from sources here and from other nodes.
+    lease : LeaseGate
+        Without the coordinator's lease, no batch leaves an instance.
     """
 
     def __init__(
@@ -80,6 +83,7 @@ class Exchange:
         peer: Callable[[str], Peer],
         is_tight: Callable[[], bool],
         idle_watch: IdleWatch,
+        lease: LeaseGate,
     ):
         self.members = members
         self._components = components
@@ -88,6 +92,7 @@ class Exchange:
         self._peer = peer
         self._is_tight = is_tight
         self.idle_watch = idle_watch
+        self._lease = lease
         self._withheld: deque[tuple[ExecutorId, ExecutorId, int]] = deque()
         # By origin and target.
         self._gates: dict[ExecutorId, dict[ExecutorId, CreditGate]] = {}
@@ -116,11 +121,15 @@ class Exchange:
             nbytes = batch.nbytes
             total += nbytes
             self._gate(origin, target).acquire(nbytes)
+            # After the credit, for which it may have waited long.
+            self._lease.wait()
             self._hand_over(target, origin, batch, nbytes)
         return total
 
     def deliver_now(self, origin: ExecutorId, outputs: Sequence[Delivery]) -> tuple[int, Sequence[Delivery]]:
         """Hand batches to the next receivers until one lacks credit; returns the bytes delivered, and the others.
+
+        Without the lease nothing is delivered, as without credit: the caller need not wait.
 
         Raises
         ------
@@ -132,7 +141,7 @@ class Exchange:
         total = 0
         for position, (target, batch) in enumerate(outputs):
             nbytes = batch.nbytes
-            if not self._gate(origin, target).try_acquire(nbytes):
+            if not (self._lease.is_open and self._gate(origin, target).try_acquire(nbytes)):
                 return total, outputs[position:]
             total += nbytes
             self._hand_over(target, origin, batch, nbytes)

@@ -88,7 +88,7 @@ class JobPart:
         self.reported_end = False
         self.suspects_reported = self.suspects_cleared = 0
         self.members = Members(spec)
-        self.threads = JobThreads(spec.job, self.fail)
+        self.threads = JobThreads(spec.job, self.fail, leased=spec.checkpoint is not None)
         self.dead_letters = DeadLetters()
         self.edge_rows = EdgeRows(threading.Lock())
         self._edge_rates: defaultdict[Edge, CounterRate] = defaultdict(CounterRate)
@@ -113,6 +113,7 @@ class JobPart:
             node.peer,
             lambda: node.memory.tight,
             self.idle_watch,
+            self.threads.lease,
         )
         self.output_buffer = OutputBuffer(node.ask, spec.generation_id, node.address, lambda: self.ended)
         self._lock = threading.Lock()

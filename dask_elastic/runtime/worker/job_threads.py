@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 from dask_elastic.runtime.transport.credit import Aborted
+from dask_elastic.runtime.transport.lease_gate import LeaseGate
 from dask_elastic.runtime.worker.user_calls import UserCalls
 
 
@@ -19,18 +20,23 @@ class JobThreads:
         Name of the job, part of the threads' names.
     fail : callable
         Called with the error of a thread that raised; it ends the job.
+    leased : bool
+        Whether the job needs the coordinator's lease to emit.
 
     Attributes
     ----------
+    lease : LeaseGate
+        Where threads wait before they emit, unless the lease holds.
     ended : bool
         Whether the job has ended here: loops of threads check it whenever they are woken.
     user_calls : UserCalls
         The calls of user code in which its threads are.
     """
 
-    def __init__(self, job: str, fail: Callable[[BaseException], None]):
+    def __init__(self, job: str, fail: Callable[[BaseException], None], leased: bool = False):
         self.job = job
         self.ended = False
+        self.lease = LeaseGate(leased)
         self.user_calls = UserCalls()
         self._fail = fail
         self._lock = threading.Lock()
@@ -57,7 +63,8 @@ class JobThreads:
         """Note that the job has ended; returns False if it had ended before."""
         with self._lock:
             first, self.ended = not self.ended, True
-            return first
+        self.lease.end()
+        return first
 
     def join(self, timeout: float) -> list[str]:
         """Wait up to `timeout` seconds for the threads to end; returns the names of those that have not."""

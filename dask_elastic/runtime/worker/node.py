@@ -22,6 +22,7 @@ from dask_elastic.runtime.config.tls_policy import check_exposure
 from dask_elastic.runtime.config.worker_options import worker_options
 from dask_elastic.runtime.protocol.calls import B, Call, is_reply, message_of, read_answer
 from dask_elastic.runtime.protocol.codec import Payload
+from dask_elastic.runtime.protocol.concurrent_calls import all_of
 from dask_elastic.runtime.protocol.job_spec import VACANT, JobSpec
 from dask_elastic.runtime.protocol.queue_calls import HeldRows
 from dask_elastic.runtime.protocol.reports import Report, report_seconds
@@ -210,6 +211,9 @@ class NodeRuntime:
                 part.end()
                 raise
             self.job_parts[spec.job] = part
+        if part.threads.lease.needed and spec.node in spec.settled:
+            # The answer to the first report is the lease, without which sinks do not open.
+            self.report_soon()
         self._tick.set()
 
     def _loaded(self, job: str, components: bytes) -> tuple[Component, ...]:
@@ -242,7 +246,7 @@ class NodeRuntime:
         await self.failures.members(job_part, change, nodes, guests)
 
     async def _connect_all(self, addresses: Iterable[str]) -> None:
-        await asyncio.gather(*(self.channels.connect(address) for address in addresses if address != self.address))
+        await all_of(self.channels.connect(address) for address in addresses if address != self.address)
 
     async def forget(self, job: str) -> list[str]:
         """Stop a job's part and drop its state; returns the names of threads in which user code still runs."""
@@ -364,13 +368,14 @@ class NodeRuntime:
             job_part.idle_watch.note()
         report = last.changed(await self.in_thread(part_report, job_part)) if last.is_due() else None
         try:
-            spec = job_part.spec
-            await self.call_scheduler(Report(*spec.generation_id, spec.node, report, spec.incarnation))
+            spec, requested = job_part.spec, time.monotonic()
+            seconds = await self.call_scheduler(Report(*spec.generation_id, spec.node, report, spec.incarnation))
         except (CommClosedError, OSError, AttributeError) as error:
             # The next report replaces this one; a worker whose scheduler stays unreachable is closed by Dask.
             logger.debug("report of job %r was not delivered: %r", job_part.job, error)
             last.lost()
             return
+        job_part.threads.lease.renew(requested, seconds)
         job_part.reported_end = ended
 
 

@@ -98,6 +98,7 @@ class PartCheckpoints:
 
     def abandon(self, number: int) -> None:
         """Give up a checkpoint."""
+        self.keeper.give_up(number)
         with self._guarded():
             for home in self._here.homes.values():
                 home.abandon_checkpoint(number)

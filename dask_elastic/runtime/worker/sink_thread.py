@@ -15,6 +15,7 @@ from dask_elastic.executor.control_records.inputs import Inputs
 from dask_elastic.executor.task_queue import JOIN_ROWS
 from dask_elastic.meters import BatchCost, BriefWork, CounterRate, InlineCost
 from dask_elastic.runtime.protocol.job_spec import JobSpec
+from dask_elastic.runtime.transport.credit import Aborted
 from dask_elastic.runtime.worker.buffers.output_buffer import OutputBuffer
 from dask_elastic.runtime.worker.buffers.turn_queue import TurnQueue
 from dask_elastic.runtime.worker.checkpoint_keeper import CheckpointKeeper, Recovered
@@ -133,7 +134,7 @@ class SinkThread:
     def offer(self, origin: ExecutorId, batch: Batch, nbytes: int, may_wait: bool = True) -> None:
         """Take a batch; a caller that may wait writes it itself, if the sink is idle and such writes are short."""
         is_short = may_wait and self._cost.allows(batch.rows.num_rows, INLINE_SECONDS)
-        waits = self._failed or not is_short or self._alignment.is_active
+        waits = self._failed or not is_short or self._alignment.is_active or not self.threads.lease.is_open
         if waits or not self._waiting.begin_turn():
             self._waiting.put(Waiting(origin, batch, nbytes))
             return
@@ -184,11 +185,11 @@ class SinkThread:
     def _run(self) -> None:
         complete = False
         with self._explained():
-            with self._watched():
+            with self._permitted():
                 self._writer = self.sink.open(self._context)
             try:
                 if self._recovered is not None:
-                    with self._watched():
+                    with self._permitted():
                         self._writer.recover(self._recovered.prepared, self._recovered.checkpoint)
                 complete = self._write_all(self._writer)
             finally:
@@ -216,7 +217,7 @@ class SinkThread:
     def _explained(self) -> Iterator[None]:
         try:
             yield
-        except ElasticError:
+        except (ElasticError, Aborted):
             raise
         except Exception as error:
             name = self.identity.component
@@ -234,7 +235,7 @@ class SinkThread:
                 self._take(writer, taken)
             for _, held in self._alignment.released():
                 self._take(writer, held)
-        with self._watched():
+        with self._permitted():
             writer.close()
         return True
 
@@ -275,7 +276,7 @@ class SinkThread:
                 self._request_last()
             case CheckpointEvent.COMPLETE:
                 for prepared in self._transactions.complete(told.checkpoint):
-                    with self._watched():
+                    with self._permitted():
                         writer.commit(prepared)
                 self._transactions.committed(told.checkpoint)
                 if self._keeper is not None:
@@ -285,7 +286,7 @@ class SinkThread:
         """Prepare what was written, if the barriers of a checkpoint are aligned."""
         if checkpoint is None or self._keeper is None:
             return
-        with self._watched():
+        with self._permitted():
             prepared = writer.prepare(checkpoint)
         self._transactions.add(checkpoint, prepared, last=not self.inputs.open)
         self._keeper.prepared(checkpoint, self.identity, self._transactions.handles)
@@ -309,6 +310,8 @@ class SinkThread:
     def _write(self, writer: SinkWriter, waiting: list[Waiting]) -> None:
         batches = [part.item.rows for part in waiting if isinstance(part.item, Batch)]
         rows = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+        # Not while this thread has a turn, for which others wait.
+        self.threads.lease.wait()
         _, busy = TURNS.run(self._brief_work, rows.num_rows, lambda: self._write_rows(writer, rows))
         self.rows += rows.num_rows
         self._busy += busy
@@ -321,6 +324,11 @@ class SinkThread:
     def _write_rows(self, writer: SinkWriter, rows: pa.RecordBatch) -> None:
         with self._watched():
             writer.write(rows)
+
+    def _permitted(self) -> AbstractContextManager[None]:
+        """Wait for the coordinator's lease, and note how long code of the sink runs."""
+        self.threads.lease.wait()
+        return self._watched()
 
     def _watched(self) -> AbstractContextManager[None]:
         """Note how long code of the sink runs."""

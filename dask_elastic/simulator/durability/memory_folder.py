@@ -42,7 +42,7 @@ class MemoryFolder(CheckpointFolder):
         files = self._contents.setdefault(parent, {})
         return files.setdefault(name, b"") is not None if name not in files else False
 
-    def read_unchecked(self, path: str) -> pa.Buffer:
+    def read_unchecked(self, path: str, nbytes: int = 0) -> pa.Buffer:
         """Return the contents of a file."""
         parent, _, name = path.rpartition("/")
         try:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import shutil
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -257,14 +260,58 @@ def free_disk():
     del LocalFiles.write_before
 
 
-def test_full_disk_gives_checkpoints_up_and_job_goes_on_until_there_is_space(client, wait_until, caplog, tmp_path):
+class SmallDisk:
+    """A file system of a few megabytes in memory, which can be filled."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.ballast = folder / "ballast"
+
+    def fill(self):
+        with self.ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+            while file.write(bytes(4096)):
+                pass
+
+    def free(self):
+        self.ballast.unlink()
+
+
+class PretendedDisk:
+    """The same on machines where a test may not mount file systems: writes fail in the processes of the workers."""
+
+    def __init__(self, folder, client):
+        self.folder, self.client = folder, client
+
+    def fill(self):
+        self.client.run(fill_disk)
+
+    def free(self):
+        self.client.run(free_disk)
+
+
+@pytest.fixture
+def disk(client, tmp_path):
+    """A disk that can be filled: a small tmpfs where mounting is permitted."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(folder)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True, check=False).returncode:
+        yield PretendedDisk(folder, client)
+        return
+    yield SmallDisk(folder)
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def test_full_disk_gives_checkpoints_up_and_job_goes_on_until_there_is_space(
+    client, disk, wait_until, caplog, tmp_path
+):
     out = tmp_path / "out"
     job = de.submit(
-        followed(out, rate=20_000), client, checkpoint=tmp_path / "checkpoints", checkpoint_interval="200ms"
+        followed(out, rate=20_000), client, checkpoint=disk.folder / "checkpoints", checkpoint_interval="200ms"
     )
     generation = job._describe().generation
     wait_until(lambda: newest(job), "a checkpoint is complete")
-    client.run(fill_disk)
+    disk.fill()
     try:
         wait_until(lambda: job.checkpoints()["error"].notna().sum() >= 2, "checkpoints are given up")
         given_up = job.checkpoints()["error"].dropna()
@@ -272,7 +319,7 @@ def test_full_disk_gives_checkpoints_up_and_job_goes_on_until_there_is_space(cli
         assert job.status == "running"
         before = newest(job)
     finally:
-        client.run(free_disk)
+        disk.free()
     wait_until(lambda: newest(job) > before, "a checkpoint is complete again")
     job.wait(**RUN)
     assert "was given up: cannot write" in caplog.text

@@ -1,0 +1,148 @@
+"""Ends of the parts of a generation of a job: no later generation starts while a part may still emit."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import time
+from collections.abc import Collection
+from typing import Any
+
+from distributed.comm.addressing import get_address_host
+
+from dask_elastic.checkpoint.folder import CheckpointFolder
+from dask_elastic.checkpoint.generations import note_ended
+from dask_elastic.runtime.protocol import part_calls
+from dask_elastic.runtime.protocol.part_calls import PartCall
+from dask_elastic.runtime.scheduler.checkpoint_folders import in_thread
+from dask_elastic.runtime.scheduler.job_record import JobRecord
+from dask_elastic.runtime.scheduler.worker_calls import WorkerCalls
+from dask_elastic.runtime.transport.channels import has_died
+from dask_elastic.vocab.errors import CheckpointError
+
+logger = logging.getLogger("dask_elastic.scheduler")
+
+LOOK_SECONDS = 0.1
+"""Seconds between two looks whether the process of a lost worker has ended."""
+
+ANSWER_SECONDS = 5.0
+"""Seconds that workers have to end their part before the next generation starts without them."""
+
+
+class PartEnds:
+    """Ends the parts of jobs, and knows when none of a generation can emit any more.
+
+    That is certain of a part once its worker has confirmed the end, its process has died, or its lease is over.
+
+    Parameters
+    ----------
+    calls : WorkerCalls
+        Calls the workers.
+    """
+
+    def __init__(self, calls: WorkerCalls):
+        self.calls = calls
+
+    async def before_restart(self, record: JobRecord, lost: Collection[str]) -> None:
+        """End the parts of a generation that is halted; returns when they cannot emit, or the job has ended.
+
+        Parameters
+        ----------
+        record : JobRecord
+            The job.
+        lost : collection of str
+            Addresses of workers that need not be called.
+        """
+        ending = [
+            asyncio.ensure_future(self._end(record, node, part_calls.Forget(*record.generation_id)))
+            for node, address in record.spec.members
+            if self.calls.present(address) and address not in lost
+        ]
+        if ending:
+            _, waiting = await asyncio.wait(ending, timeout=ANSWER_SECONDS)
+            for call in waiting:
+                call.cancel()
+            await asyncio.gather(*ending, return_exceptions=True)
+        await self._silence(record)
+
+    async def end(self, record: JobRecord) -> None:
+        """End the parts of a job that has ended; errors are logged."""
+        record.leases.close()
+        calls = [
+            self._end(record, node, part_calls.End(*record.generation_id))
+            for node, address in record.spec.members
+            if self.calls.present(address)
+        ]
+        await asyncio.gather(*calls)
+
+    async def note_end(self, record: JobRecord) -> None:
+        """Write down that a job that has ended cannot emit any more, once this is certain; `resume` need not wait then.
+
+        The caller has called `end`.
+        """
+        if record.checkpoints is None:
+            return
+        await self._silence(record, until_ended=False)
+        try:
+            await in_thread(note_ended, CheckpointFolder(record.checkpoints.url), record.spec.generation)
+        except CheckpointError as error:
+            logger.warning("job %r: the next resume will wait for its leases: %s", record.name, error)
+
+    async def _end(self, record: JobRecord, node: int, call: PartCall[Any]) -> None:
+        leases, address = record.leases, record.spec.nodes[node]
+        try:
+            await self.calls.one(address, call)
+        except Exception as error:  # whatever it is, the part counts as running
+            logger.warning("job %r: %s of %s: %s", record.name, call.operation, address, error)
+            return
+        leases.end(node)
+
+    async def _silence(self, record: JobRecord, until_ended: bool = True) -> None:
+        """Return when no part of a generation holds a lease."""
+        leases, spec = record.leases, record.spec
+        said = False
+        while (held := leases.held(time.monotonic())) and not (until_ended and record.ended_at is not None):
+            for node in held:
+                if await self._has_died(spec.nodes[node]):
+                    leases.end(node)
+            if not (held := leases.held(time.monotonic())):
+                return
+            if not said:
+                said = True
+                listed = ", ".join(spec.nodes[node] for node in sorted(held))
+                logger.warning(
+                    "job %r: %s may still run: waiting up to %.1f s until its lease is over",
+                    record.name, listed, max(held.values()),
+                )  # fmt: skip
+            await asyncio.sleep(min(LOOK_SECONDS, *held.values()))
+
+    async def _has_died(self, address: str) -> bool:
+        """Return whether the process of a worker has certainly ended.
+
+        Notes
+        -----
+        Only the kernel of the machine where a process ran knows that. On another machine, a firewall or a proxy may
+        refuse connections to a process that lives.
+        """
+        scheme = address.partition("://")[0]
+        if scheme == "inproc":
+            return not self.calls.present(address)
+        return is_local(get_address_host(address)) and await has_died(address)
+
+
+def is_local(host: str) -> bool:
+    """Return whether an IP address is one of this machine.
+
+    Examples
+    --------
+    >>> is_local("127.0.0.1"), is_local("192.0.2.1"), is_local("worker.example")
+    (True, False, False)
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with socket.socket(family) as probe:
+            probe.bind((socket.inet_ntop(family, socket.inet_pton(family, host)), 0))
+    except OSError:
+        return False
+    return True

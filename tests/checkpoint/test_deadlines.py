@@ -1,0 +1,142 @@
+"""Storage that does not answer: every call ends, and what was copied for given-up checkpoints is dropped."""
+
+from __future__ import annotations
+
+import threading
+import time
+from types import SimpleNamespace
+
+import pyarrow as pa
+import pytest
+
+from dask_elastic.checkpoint import deadline
+from dask_elastic.checkpoint.catalog import Catalog
+from dask_elastic.checkpoint.chain import Chain
+from dask_elastic.checkpoint.file_ref import FileRef
+from dask_elastic.checkpoint.folder import CheckpointFolder
+from dask_elastic.checkpoint.generations import next_generation
+from dask_elastic.checkpoint.manifest import Manifest
+from dask_elastic.checkpoint.state_file import StateHeader
+from dask_elastic.runtime.protocol.checkpoint_calls import Acknowledge, CheckpointFailed
+from dask_elastic.runtime.protocol.job_spec import JobGeneration
+from dask_elastic.runtime.worker.checkpoint_keeper import CheckpointKeeper
+from dask_elastic.runtime.worker.job_threads import JobThreads
+from dask_elastic.vocab.errors import CheckpointError
+from dask_elastic.vocab.identity import ExecutorId
+
+FOLLOWED = ExecutorId("followed", 0)
+
+
+@pytest.fixture
+def hanging(tmp_path, monkeypatch):
+    """A folder whose storage does not answer until the test ends."""
+    monkeypatch.setattr(deadline, "SECONDS", 0.05)
+    folder, gate = CheckpointFolder(tmp_path), threading.Event()
+    folder._files = SimpleNamespace(
+        **dict.fromkeys(("write", "claim", "read", "sizes", "folders", "delete"), lambda *given: gate.wait())
+    )
+    yield folder
+    gate.set()
+
+
+CALLS = {
+    "write": lambda folder: Catalog(folder).folder.write("a", [b"rows"]),
+    "publish": lambda folder: Catalog(folder).publish(Manifest("delays", 1, 1, 0.0, 0.5, FileRef("t", 1, "crc32:0"))),
+    "read": lambda folder: folder.read(FileRef("a", 4, "crc32:0")),
+    "list": lambda folder: Catalog(folder).load(),
+    "reserve": next_generation,
+    "check": CheckpointFolder.check_writable,
+    "delete": lambda folder: folder.delete("a"),
+}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_storage_that_does_not_answer_is_an_error(hanging, call):
+    with pytest.raises(CheckpointError, match="the storage has not answered within 0 s"):
+        call(hanging)
+
+
+def test_large_file_has_more_time(monkeypatch):
+    monkeypatch.setattr(deadline, "SECONDS", 0.05)
+    monkeypatch.setattr(deadline, "SLOWEST", 100)
+    gate = threading.Event()
+    threading.Timer(0.2, gate.set).start()
+    assert deadline.within(lambda: deadline.seconds_for(2_000), gate.wait)
+
+
+class Store:
+    """Four shards, all of which change between any two cuts."""
+
+    shards = 4
+    input_schema = None
+
+    def __init__(self):
+        self.full = []
+
+    def cut(self, choose):
+        counts = pa.array([1] * self.shards).to_numpy()
+        self.full.append(choose(counts, 100 * counts))
+        return SimpleNamespace(full=None, changes=None)
+
+
+@pytest.fixture
+def keeper(tmp_path, monkeypatch):
+    """A keeper, the calls that it made, and a gate without which no file is written."""
+    gate, calls = threading.Event(), []
+
+    def write(folder, path, header, parts):
+        gate.wait(20)
+        return FileRef(path, 1, "crc32:0", 1)
+
+    monkeypatch.setattr("dask_elastic.runtime.worker.checkpoint_keeper.write", write)
+    threads = JobThreads("delays", calls.append)
+    header = StateHeader("followed", 0, 1, Store.shards, 0, frozenset())
+    made = CheckpointKeeper(
+        JobGeneration("delays", 1), CheckpointFolder(tmp_path), threads, calls.append, {FOLLOWED: header},
+        {"followed": 0},
+    )  # fmt: skip
+    made.start()
+    yield made, calls, gate
+    gate.set()
+    threads.end()
+    made.abort()
+    assert threads.join(20) == []
+
+
+def wait_for(condition):
+    until = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.005)
+
+
+def test_given_up_checkpoints_leave_no_copies_while_the_storage_hangs(keeper):
+    made, calls, gate = keeper
+    store = Store()
+    made.cut(1, FOLLOWED, store, 0.0)
+    wait_for(lambda: not made._work)
+    for checkpoint in range(2, 30):
+        made.cut(checkpoint, FOLLOWED, store, 0.0)
+        made.prepared(checkpoint, ExecutorId("out", 0), ())
+        assert sum(work.executor == FOLLOWED for work in made._work) == 1
+        made.give_up(checkpoint)
+        assert not made._work
+    made.cut(30, FOLLOWED, store, 0.0)
+    # What was dropped is contained in full.
+    assert store.full[-1] == frozenset(range(Store.shards))
+    gate.set()
+    wait_for(lambda: any(call.number == 30 for call in calls))
+    assert all(isinstance(call, Acknowledge | CheckpointFailed) for call in calls)
+    assert [call.number for call in calls if isinstance(call, Acknowledge)] == [30]
+
+
+def test_later_cut_drops_the_earlier_one_that_was_not_written(keeper):
+    made, calls, gate = keeper
+    store = Store()
+    for checkpoint in (1, 2, 3):
+        made.cut(checkpoint, FOLLOWED, store, 0.0)
+    assert sum(work.executor == FOLLOWED for work in made._work) <= 1
+    gate.set()
+    wait_for(lambda: any(call.number == 3 for call in calls))
+    assert isinstance(calls[-1], Acknowledge)
+    assert isinstance(made._chains[FOLLOWED].at(3), Chain)

@@ -1,0 +1,86 @@
+"""A scheduler is killed, and the job resumes on a new cluster while a worker of the old one still exists."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import dask
+import psutil
+import pyarrow.dataset as ds
+from distributed import Client
+
+import dask_elastic as de
+from dask_elastic.checkpoint.catalog import Catalog
+from dask_elastic.checkpoint.folder import CheckpointFolder
+
+sys.path.insert(0, str(Path(__file__).parent))
+import doomed_cluster
+from doomed_cluster import QUICK, ROWS
+
+del sys.path[:2]
+
+RESUMED_SECONDS = 30
+
+
+def has_ended(process):
+    """Whether a process has ended, or is a zombie."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(process).status() == psutil.STATUS_ZOMBIE
+    return True
+
+
+def expected():
+    grouped = ROWS.group_by("k").aggregate([("v", "count"), ("v", "sum"), ("v", "min"), ("v", "max")])
+    return {row["k"]: (row["v_count"], row["v_sum"], row["v_min"], row["v_max"]) for row in grouped.to_pylist()}
+
+
+def test_killed_scheduler_and_a_worker_of_it_that_wakes_later(small_cluster, wait_until, slowness, tmp_path):
+    out, checkpoints = tmp_path / "out", tmp_path / "checkpoints"
+    doomed = subprocess.Popen([sys.executable, doomed_cluster.__file__, tmp_path], stdout=subprocess.PIPE, text=True)
+    workers = []
+    try:
+        workers = json.loads(doomed.stdout.readline())
+        catalog = Catalog(CheckpointFolder(checkpoints))
+        wait_until(lambda: len(catalog.numbers()) == 2, "two checkpoints are complete")
+        sleeping = workers[0]
+        os.kill(sleeping, signal.SIGSTOP)
+        doomed.kill()
+        doomed.wait()
+        noted = tmp_path / "calls" / str(sleeping)
+        with (
+            dask.config.set(QUICK),
+            Client(small_cluster(n_workers=1, threads_per_worker=2), set_as_default=False) as client,
+        ):
+            began = time.monotonic()
+            job = de.resume(checkpoints, client)
+            wait_until(lambda: job.status == "running", "the job runs")
+            assert time.monotonic() - began < RESUMED_SECONDS * slowness()
+            newest = catalog.numbers()[0]
+            wait_until(lambda: catalog.numbers()[0] > newest, "a new checkpoint is complete")
+            before = noted.stat().st_size
+            os.kill(sleeping, signal.SIGCONT)
+            wait_until(lambda: has_ended(sleeping), "the worker sees that its scheduler is lost")
+            assert noted.stat().st_size == before
+            job.wait(120, progress=False)
+            table = job.state("followed").to_arrow().to_pylist()
+    finally:
+        for process in workers:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        doomed.kill()
+        doomed.stdout.close()
+        doomed.wait()
+    assert {row["k"]: (row["n"], row["sum"], row["low"], row["high"]) for row in table} == expected()
+    assert sum(row["faults"] for row in table) == 0
+    order = [("k", "ascending"), ("seq", "ascending")]
+    found = ds.dataset(out, format="parquet").to_table(columns=["k", "seq"]).sort_by(order)
+    assert found.equals(ROWS.select(["k", "seq"]).sort_by(order))
+    calls = {int(line) for file in (tmp_path / "calls").iterdir() for line in file.read_text().splitlines()}
+    assert calls == set(ROWS["seq"].to_pylist())

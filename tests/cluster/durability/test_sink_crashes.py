@@ -1,0 +1,152 @@
+"""Processes die in the midst of the two phases of a sink's commit; readers still see each row as often as promised.
+
+The short form kills one sink per kind once. ``make faults`` kills each of them at every point.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from pathlib import Path
+
+import cloudpickle
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pytest
+from distributed import Client
+
+import dask_elastic as de
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "connectors"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parent))
+import crashing_sinks
+from crashing_sinks import POINTS, Crashing
+from oracle import numbered_rows
+from postgres_server import PostgresServer
+
+del sys.path[:3]
+# Workers cannot import it.
+cloudpickle.register_pickle_by_value(crashing_sinks)
+
+ROWS = numbered_rows(12_000, keys=50)
+RATE = 6_000
+EVERY_POINT = bool(os.environ.get("DASK_ELASTIC_EVERY_CRASH"))
+"""Whether to kill each sink at every point, not at one of them only."""
+
+
+class Kind:
+    """A kind of sink: makes one with an empty destination, and reads it back."""
+
+    promise = "exactly-once"
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def close(self):
+        """Free what it uses."""
+
+
+class Parquet(Kind):
+    def sink(self):
+        return de.sinks.Parquet(self.folder)
+
+    def read(self):
+        return ds.dataset(self.folder, format="parquet").to_table(columns=["k", "seq"])
+
+
+class Delta(Kind):
+    def sink(self):
+        return de.sinks.Delta(self.folder)
+
+    def read(self):
+        from deltalake import DeltaTable
+
+        return DeltaTable(self.folder).to_pyarrow_table(columns=["k", "seq"])
+
+
+class Postgres(Kind):
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.server = PostgresServer()
+
+    def sink(self):
+        return de.sinks.Postgres(self.server.uri, "rows")
+
+    def read(self):
+        import adbc_driver_postgresql.dbapi as driver
+
+        with driver.connect(self.server.uri) as connection, connection.cursor() as cursor:
+            cursor.execute("SELECT k, seq FROM rows")
+            return cursor.fetch_arrow_table()
+
+    def close(self):
+        self.server.close()
+
+
+class Call(Kind):
+    promise = "at-least-once"
+
+    def sink(self):
+        folder = self.folder
+        folder.mkdir()
+
+        def append(batch):
+            # One write call, which a kill between two calls cannot divide.
+            with (folder / str(os.getpid())).open("ab", buffering=0) as file:
+                lines = "".join(f"{row['k']} {row['seq']}\n" for row in batch.select(["k", "seq"]).to_pylist())
+                file.write(lines.encode())
+
+        return de.sinks.Call(append)
+
+    def read(self):
+        lines = [line.split() for file in self.folder.iterdir() for line in file.read_text().splitlines()]
+        return pa.table({"k": [int(line[0]) for line in lines], "seq": [int(line[1]) for line in lines]})
+
+
+KINDS = (Parquet, Delta, Postgres, Call)
+ONE_POINT = {Parquet: POINTS[2], Delta: POINTS[3], Postgres: POINTS[1], Call: POINTS[1]}
+"""After the manifest and before the commit; after the commit; between the last row and the acknowledgement."""
+# A sink that writes at once has nothing to commit.
+CASES = [
+    (kind, point)
+    for kind in KINDS
+    for point in (POINTS if EVERY_POINT else [ONE_POINT[kind]])
+    if kind is not Call or point[0] == "prepare"
+]
+
+
+def read_rows(kind):
+    """How often a reader sees each row."""
+    rows = kind.read()
+    return Counter(zip(rows["k"].to_pylist(), rows["seq"].to_pylist(), strict=True))
+
+
+@pytest.mark.parametrize("cases", [CASES], ids=["every point" if EVERY_POINT else "one point per kind"])
+def test_process_dies_in_the_midst_of_a_commit(small_cluster, wait_until, tmp_path, cases):
+    wanted = set(zip(ROWS["k"].to_pylist(), ROWS["seq"].to_pylist(), strict=True))
+    with Client(small_cluster(n_workers=2, threads_per_worker=2), set_as_default=False) as client:
+        jobs = []
+        for number, (kind, (step, when)) in enumerate(cases):
+            place = tmp_path / str(number)
+            place.mkdir()
+            made = kind(place / "out")
+            mark = place / "crashed"
+            topology = de.Topology(f"crash-{number}")
+            rows = topology.source("rows", de.sources.Arrow(ROWS, rate=RATE, batch_rows=500))
+            rows.sink(Crashing(made.sink(), mark, step, when), name="out")
+            options = {"checkpoint": place / "checkpoints", "checkpoint_interval": "300ms", "restart_attempts": 50}
+            jobs.append((made, mark, f"{kind.__name__} {when} {step}", de.submit(topology, client, **options)))
+        try:
+            for made, mark, what, job in jobs:
+                job.wait(180, progress=False)
+                assert mark.exists(), f"{what}: no process died"
+                assert job._describe().checkpoints.restarts > 0, what
+                found = read_rows(made)
+                assert found.keys() == wanted, what
+                if made.promise == "exactly-once":
+                    assert found.total() == len(wanted), what
+        finally:
+            for made, *_ in jobs:
+                made.close()

@@ -1,0 +1,190 @@
+"""Restarts against workers that answer when the test tells them to: leases, missing parts, damaged checkpoints."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from dask_elastic.checkpoint.catalog import Catalog
+from dask_elastic.checkpoint.folder import CheckpointFolder
+from dask_elastic.checkpoint.generations import may_run
+from dask_elastic.checkpoint.manifest import Manifest
+from dask_elastic.runtime.protocol import job_calls, part_calls
+from dask_elastic.runtime.protocol.job_status import Status
+from dask_elastic.runtime.protocol.remote_errors import error_text
+from dask_elastic.runtime.scheduler.coordinator import Coordinator
+from dask_elastic.vocab.errors import CheckpointCorrupt, NodeLost, UnknownJob
+
+A, B, C = (f"tcp://192.0.2.{number}:8000" for number in (1, 2, 3))
+"""Addresses of another machine: only their leases tell whether processes there have ended."""
+
+LEASE = 0.4
+LOST = NodeLost("worker a hangs")
+FIRST = 2
+"""The generation of a job that has just started; the next one is higher by one."""
+
+
+@pytest.fixture
+def workers(fake):
+    return fake.Scheduler({A: 2, B: 2})
+
+
+async def started(fake, workers, folder, **options):
+    """Return a coordinator with one job that takes checkpoints, and the job's record."""
+    coordinator = Coordinator(workers)
+    await coordinator.submit(
+        fake.submission(executors=2, checkpoint=str(folder), checkpoint_interval=3600.0, **options)
+    )
+    return coordinator, coordinator.jobs["job"]
+
+
+async def until(condition):
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+def prepared(workers, generation):
+    return [address for address, call in workers.asked(part_calls.Prepare) if call.spec.generation == generation]
+
+
+def test_job_restarts_only_after_the_lease_of_a_worker_that_hangs(fake, workers, tmp_path):
+    async def run():
+        coordinator, record = await started(fake, workers, tmp_path)
+        granted = time.monotonic()
+        for node in (0, 1):
+            record.leases.grant(node, granted, LEASE)
+        restarting = asyncio.ensure_future(coordinator.restarts.restart(record, LOST, [A]))
+        await until(lambda: workers.asked(part_calls.Forget))
+        report = fake.report_call(record, 0, fake.empty_report(complete=False))
+        assert await coordinator.health.report(report) == 0.0
+        await until(lambda: record.spec.generation == FIRST + 1)
+        assert time.monotonic() > granted + LEASE
+        assert await restarting is None
+        assert prepared(workers, FIRST + 1) == [B]
+
+    asyncio.run(run())
+
+
+def test_job_restarts_at_once_if_all_workers_confirm_the_end(fake, workers, tmp_path):
+    async def run():
+        coordinator, record = await started(fake, workers, tmp_path)
+        for node in (0, 1):
+            record.leases.grant(node, time.monotonic(), 3600.0)
+        async with asyncio.timeout(20):
+            assert await coordinator.restarts.restart(record, LOST) is None
+        assert record.spec.generation == FIRST + 1
+
+    asyncio.run(run())
+
+
+def test_reports_of_a_job_with_checkpoints_renew_its_leases(fake, workers, tmp_path):
+    async def run():
+        coordinator, record = await started(fake, workers, tmp_path)
+        reports = [fake.report_call(record, node, fake.empty_report(complete=False)) for node in (0, 1)]
+        assert await coordinator.health.report(reports[0]) > 0.0
+        assert [*record.leases.held(time.monotonic())] == [0]
+        stale = fake.report_call(record, 1, fake.empty_report(complete=False), generation=7)
+        assert await coordinator.health.report(stale) == 0.0
+        await coordinator.stop(job_calls.Stop("job"))
+        assert await coordinator.health.report(reports[1]) == 0.0
+        assert not may_run(CheckpointFolder(tmp_path))
+
+    asyncio.run(run())
+
+
+def test_next_run_waits_while_parts_of_the_last_one_may_emit(fake, workers, tmp_path, monkeypatch):
+    monkeypatch.setattr("dask_elastic.runtime.scheduler.job_starts.lease_seconds", lambda record, timeout: LEASE)
+
+    async def run():
+        await started(fake, workers, tmp_path)
+        # Its scheduler is lost.
+        again = fake.Scheduler({C: 2})
+        began = time.monotonic()
+        await started(fake, again, tmp_path)
+        assert time.monotonic() > began + LEASE
+        assert prepared(again, FIRST + 1) == [C]
+
+    asyncio.run(run())
+
+
+def test_worker_without_its_part_of_the_job_counts_as_lost(fake, workers, tmp_path):
+    async def run():
+        coordinator, record = await started(fake, workers, tmp_path)
+        workers.answers[A, part_calls.BeginCheckpoint] = UnknownJob("worker a hosts no job 'job'")
+        record.checkpoints.requested.set()
+        await until(lambda: record.spec.generation == FIRST + 1 and record.status is Status.RUNNING)
+        assert "worker a of job 'job' hosts no part of it any more" not in error_text(record.error or b"")
+        assert prepared(workers, FIRST + 1) == [B]
+        await coordinator.stop(job_calls.Stop("job"))
+
+    asyncio.run(run())
+
+
+def test_worker_that_answers_without_its_part_is_found_without_checkpoints_in_between(fake, workers, tmp_path):
+    async def run():
+        coordinator, record = await started(fake, workers, tmp_path)
+        record.generation_began -= 3600.0
+        workers.answers[A, part_calls.Report] = UnknownJob("worker a hosts no job 'job'")
+        await until(lambda: record.spec.generation == FIRST + 1)
+        coordinator.heartbeats.stop()
+        await coordinator.stop(job_calls.Stop("job"))
+
+    asyncio.run(run())
+
+
+def test_damaged_checkpoint_fails_the_restart_and_names_the_one_before(fake, workers, tmp_path):
+    async def run():
+        coordinator, record = await started(fake, workers, tmp_path)
+        catalog = Catalog(CheckpointFolder(tmp_path))
+        for number in (6, 7):
+            catalog.publish(Manifest("job", number, FIRST, 0.0, 0.5, record.checkpoints.topology))
+        record.checkpoints.newest = 7
+        workers.answers[B, part_calls.Prepare] = CheckpointCorrupt("state/7/op0-0.arrows", "40 bytes", "no such file")
+        error = await coordinator.restarts.restart(record, LOST, [A])
+        assert f"checkpoint 7 is damaged: checkpoint file {'state/7/op0-0.arrows'} is damaged" in str(error)
+        assert f"dask_elastic.resume({str(tmp_path)!r}, client, number=6): sinks show the rows" in str(error)
+        assert len(prepared(workers, FIRST + 1)) == 1
+
+    asyncio.run(run())
+
+
+def test_restart_waits_for_a_worker_if_none_is_left(fake, workers, tmp_path):
+    async def run():
+        coordinator, record = await started(fake, workers, tmp_path)
+        workers.workers.clear()
+        restarting = asyncio.ensure_future(coordinator.restarts.restart(record, LOST))
+        await until(lambda: record.checkpoints.attempts == 1)
+        await asyncio.sleep(0)
+        workers.add(C)
+        assert await restarting is None
+        assert (prepared(workers, FIRST + 1), record.checkpoints.attempts) == ([C], 1)
+
+    asyncio.run(run())
+
+
+def test_job_stays_known_while_another_of_its_name_starts(fake, workers, tmp_path):
+    async def run():
+        coordinator, _ = await started(fake, workers, tmp_path / "first")
+        await coordinator.stop(job_calls.Stop("job"))
+        seen = []
+        kinds = (part_calls.Forget, part_calls.Prepare)
+        before = {kind: len(workers.asked(kind)) for kind in kinds}
+        for kind in kinds:
+            workers.held[A, kind] = asyncio.Event()
+        submitted = asyncio.ensure_future(
+            coordinator.submit(fake.submission(executors=2, checkpoint=str(tmp_path / "second")))
+        )
+        while not submitted.done():
+            seen.append((await coordinator.describe(job_calls.Describe("job"))).status)
+            for kind in kinds:
+                if len(workers.asked(kind)) >= before[kind] + 2:
+                    workers.held[A, kind].set()
+            await asyncio.sleep(0.001)
+        assert (await submitted).status is Status.RUNNING
+        assert {Status.STOPPED, Status.STARTING} <= {*seen}
+        await coordinator.stop(job_calls.Stop("job"))
+
+    asyncio.run(run())
