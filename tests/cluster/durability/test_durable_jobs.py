@@ -22,6 +22,7 @@ from dask_elastic.checkpoint.catalog import Catalog
 from dask_elastic.checkpoint.folder import CheckpointFolder
 from dask_elastic.checkpoint.local_files import LocalFiles
 from dask_elastic.checkpoint.takeover import requested, reserve_generation
+from dask_elastic.topology.source import Source
 from dask_elastic.vocab import errors
 from dask_elastic_plugins import install
 
@@ -151,7 +152,7 @@ def test_job_that_loses_its_workers_again_and_again_fails_clearly(small_cluster,
             job.wait(60, progress=False)
 
 
-class Once(de.Source):
+class Once(Source):
     """A source that cannot rewind."""
 
     replayable = False
