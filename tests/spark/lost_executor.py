@@ -69,7 +69,7 @@ def main(folder: Path) -> None:
         topology = de.Topology("lost")
         ids = topology.source("ids", de.sources.Spark(spark.range(1).schema, parallel=2))
         ids.key_by("id").compute({"times": de.aggregate.Count()}, name="per_id")
-        job = de.submit(topology, client, checkpoint=folder / "checkpoints", checkpoint_interval="1s")
+        job = de.submit(topology, client)
         write_by_handoff(spark, job, folder)
         write_by_query(spark, job, folder)
         job.wait(100, progress=False)

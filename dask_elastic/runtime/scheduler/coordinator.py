@@ -252,6 +252,7 @@ class Coordinator:
             # A manifest that is being written would appear later.
             async with record.checkpoints.publishing:
                 pass
+            await self.epochs.settled(record.name)
 
     async def forget(self, call: job_calls.Forget) -> None:
         """End a job at once and free its state."""

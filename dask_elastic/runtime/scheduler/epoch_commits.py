@@ -255,7 +255,7 @@ class EpochCommits:
             If that cannot be written to the folder of checkpoints, where a resumed job finds it.
         """
         commits = self._commits_of(record, source)
-        if commits.spool is not None:
+        if commits.spool is not None and record.live:
             await in_thread(commits.spool.end)
         self.close(record, source)
         return commits.spool is not None
@@ -271,6 +271,12 @@ class EpochCommits:
         for summary in record.spec.summaries:
             if summary.epochs:
                 self.close(record, summary.name)
+
+    async def settled(self, job: str) -> None:
+        """Return when no commit for a job that has ended is in progress: its record would appear later."""
+        for commits in [commits for key, commits in self._commits.items() if key[0] == job]:
+            async with commits.committing:
+                pass
 
     def forget(self, job: str) -> None:
         """Drop the ledgers and queues of a job."""
@@ -294,8 +300,9 @@ class EpochCommits:
         key, generation = (record.name, source), record.spec.generation
         commits = self._commits.get(key)
         if commits is None or commits.generation != generation:
-            if commits is not None and commits.spool is not None:
-                # The rows of the earlier generation are read again.
+            spooled = None if record.checkpoints is None else record.checkpoints.ledgers.get(source)
+            if commits is not None and spooled is not None and commits.ledger is spooled.ledger:
+                # The job was restarted: the rows of the earlier generation are read again.
                 commits.generation = generation
             else:
                 commits = self._commits[key] = self._new_commits(record, source)

@@ -32,6 +32,8 @@ class LedgerSnapshot:
         By query, the newest epoch that is not remembered.
     positions : QueryMarks
         How far each streaming query has come.
+    waiting : tuple of tuple of int
+        For each instance, the numbers of the records that it may still read.
     """
 
     count: int = 0
@@ -39,6 +41,7 @@ class LedgerSnapshot:
     records: tuple[EpochRecord, ...] = ()
     forgotten: dict[str, int] = field(default_factory=dict)
     positions: QueryMarks = field(default_factory=QueryMarks)
+    waiting: tuple[tuple[int, ...], ...] = ()
 
 
 class EpochLedger:
@@ -233,7 +236,8 @@ class EpochLedger:
             left_out = [record.epoch for record in newest[:-KEPT_IN_CHECKPOINTS]]
             forgotten[query] = max([*left_out, forgotten.get(query, -1)])
         slim = tuple(replace(record, parts=()) for record in sorted(kept, key=lambda record: record.number))
-        return LedgerSnapshot(self._count, self.rows, slim, forgotten, self.positions.marks())
+        waiting = tuple(tuple(record.number for record in pending) for pending in self._pending)
+        return LedgerSnapshot(self._count, self.rows, slim, forgotten, self.positions.marks(), waiting)
 
     def _remember(self, record: EpochRecord) -> None:
         self.newest = record

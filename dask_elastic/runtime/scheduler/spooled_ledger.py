@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from dask_elastic.checkpoint.catalog import Catalog
 from dask_elastic.checkpoint.epoch_spool import Covered, EpochSpool
@@ -67,9 +67,12 @@ class SpooledLedger:
         ledger = EpochLedger(summary.instances or 1, positions=positions, durable=True)
         snapshot, covered = _in_checkpoint(manifest, summary.name)
         records = spool.records()
+        needed = {*_needed(snapshot, covered)}
         if records and records[0].number > snapshot.count + 1:
+            needed.add(snapshot.count + 1)
+        if lost := needed - {record.number for record in records}:
             where = f"{folder.url}: the ledger of source {summary.name!r}"
-            raise CheckpointCorrupt(where, f"record {snapshot.count + 1}", f"record {records[0].number}")
+            raise CheckpointCorrupt(where, f"record {min(lost)}", "no such record")
         spool.drop_uncommitted(records)
         ledger.restore(snapshot, records, covered.reached)
         if spool.ended:
@@ -140,6 +143,13 @@ def _in_checkpoint(manifest: Manifest | None, source: str) -> tuple[LedgerSnapsh
     assert isinstance(snapshot, LedgerSnapshot), f"{snapshot!r} is no ledger"
     positions = manifest.positions.get(source, ())
     return snapshot, Covered(snapshot.count, tuple(_reached(position, source) for position in positions))
+
+
+def _needed(snapshot: LedgerSnapshot, covered: Covered) -> Iterator[int]:
+    """Yield the numbers of the records in a checkpoint's ledger that its instances had not read."""
+    for reached, numbers in zip(covered.reached, snapshot.waiting, strict=False):
+        if reached is not None:
+            yield from (number for number in numbers if number > reached)
 
 
 def _reached(pickled: Pickled | None, source: str) -> int | None:
