@@ -419,6 +419,7 @@ class ElasticExecutor:
                 cores=self.cores.by_node(),
                 queue_rows=self._pending_rows,
                 state_bytes=int(shard_bytes.sum()),
+                state_on_disk=int(shard_bytes.sum()) if self.store.storage.on_disk else 0,
                 shard_bytes=shard_bytes,
                 moves=self.moves.finished,
                 moves_across=self.moves.finished_across,

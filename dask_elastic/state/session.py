@@ -61,6 +61,13 @@ class Located:
         return len(self.slots)
 
 
+class Caching(Protocol):
+    """How sessions of a store find keys."""
+
+    on_disk: bool
+    cached_keys: int | None
+
+
 class SharedStore(Protocol):
     """The store that sessions share, as they use it; see `KeyedStore`."""
 
@@ -71,6 +78,11 @@ class SharedStore(Protocol):
     layout: int
     slots: SlotArrays
     has_checks: bool
+
+    @property
+    def storage(self) -> Caching:
+        """Where the state is."""
+        ...
 
     def admit(
         self,
@@ -152,6 +164,9 @@ class Session:
             what = f"hashes of {len(hashes)} rows" + ("" if check is None else f" and check of {len(check)} rows")
             raise StateError(f"a batch of {rows.num_rows} rows was passed with {what}; hash the same batch")
         batch = (rows, key_columns, hashes, check)
+        most = self._store.storage.cached_keys
+        if most is not None and len(self._cache) > most:
+            self._cache = KeyTable(self._store.make_index)
         while True:
             with self.gate:
                 slots = self._cached(hashes, check)
@@ -306,7 +321,11 @@ class Session:
         return Located(distinct, Grouping(ordinals, len(distinct)), first, batch, self._layout)
 
     def _group(self, slots: Slots) -> tuple[Slots, Slots, Slots]:
-        """Return the distinct slots, each row's position among them, and one row of each; needs no sort."""
+        """Return the distinct slots, each row's position among them, and one row of each."""
+        if self._store.storage.on_disk:
+            # An array over all slots may not fit in memory.
+            distinct, first, ordinals = np.unique(slots, return_index=True, return_inverse=True)
+            return distinct, ordinals, first
         capacity = self._store.slots.capacity
         if len(self._scratch) < capacity:
             self._scratch = np.empty(capacity, np.intp)

@@ -290,6 +290,8 @@ class Compute:
         The number of executors into which the key space is divided; None lets the engine choose.
     shards : int
         The number of shards of each executor.
+    store : str, optional
+        Where the state is kept: one of `STORES`; None for the job's option `state_store`.
 
     Examples
     --------
@@ -304,6 +306,7 @@ class Compute:
     state: Mapping[str, Declared] | None = None
     executors: int | None = None
     shards: int = 256
+    store: str | None = None
     kind: ClassVar[str] = "compute"
     stateful: ClassVar[bool] = True
 

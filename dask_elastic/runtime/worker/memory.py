@@ -150,7 +150,8 @@ class Memory:
 
 
 HINT = (
-    "Give workers more memory (memory_limit), spread the state over more workers (executors=), or keep fewer keys. "
+    "Keep the state on disk (state_store='disk' or 'auto'), give workers more memory (memory_limit), spread the state "
+    "over more workers (executors=), or keep fewer keys. "
     "elastic.memory-limit is the fraction of a worker's memory above which a job ends."
 )
 

@@ -178,9 +178,14 @@ class NodeRuntime:
         )
 
     @property
+    def local_directory(self) -> Path:
+        """The worker's directory for temporary files."""
+        return Path(self.worker.local_directory)
+
+    @property
     def spill_directory(self) -> Path:
         """A new directory for what does not fit in memory."""
-        return Path(self.worker.local_directory) / f"elastic-{uuid.uuid4().hex}"
+        return self.local_directory / f"elastic-{uuid.uuid4().hex}"
 
     # jobs
 
@@ -297,9 +302,17 @@ class NodeRuntime:
         for job_part in () if self.memory.tight else list(self.job_parts.values()):
             self.guarded(job_part, job_part.exchange.release_withheld)
         running = [job_part for job_part in self.job_parts.values() if not job_part.ended]
+        if self.memory.tight and any(self._relieved(job_part) for job_part in running):
+            return
         if exhausted and running:
-            largest = max(running, key=lambda job_part: job_part.state_bytes())
-            largest.fail(largest.out_of_memory(self.memory.account()))
+            largest = max(running, key=lambda job_part: job_part.stores.nbytes())
+            largest.fail(largest.stores.exceeded(self.address, largest.job, self.memory.account()))
+
+    def _relieved(self, job_part: JobPart) -> bool:
+        """Move state of a job to disk, if it may; returns whether memory was freed."""
+        moved: list[bool] = []
+        self.guarded(job_part, lambda: moved.append(job_part.stores.relieve()))
+        return any(moved)
 
     @staticmethod
     def guarded(job_part: JobPart, act: Callable[[], None]) -> None:

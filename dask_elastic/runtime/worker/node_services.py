@@ -31,6 +31,11 @@ class NodeServices(Protocol):
         ...
 
     @property
+    def local_directory(self) -> Path:
+        """The worker's directory for temporary files."""
+        ...
+
+    @property
     def spill_directory(self) -> Path:
         """A new directory for what does not fit in memory."""
         ...
