@@ -33,6 +33,7 @@ _FIRST_CAPACITY = 1024
 _SAMPLE = 32
 _INDEX_BYTES = 16
 _WINDOW = 1 << 16
+_PORTION_BYTES = 4 << 20
 
 
 class SlotArrays:
@@ -72,10 +73,16 @@ class SlotArrays:
         self.marks: npt.NDArray[np.uint8] = np.zeros(capacity, np.uint8)
         self.values: list[Any] = [self._fresh(field, capacity) for field in self.fields]
 
-    def windows(self) -> Iterator[slice]:
+    def windows(self, size: int | None = None) -> Iterator[slice]:
         """Yield all used slots in ranges, so that what is computed for each range needs little memory."""
-        for start in range(0, self.used, _WINDOW):
-            yield slice(start, min(self.used, start + _WINDOW))
+        size = size or _WINDOW
+        for start in range(0, self.used, size):
+            yield slice(start, min(self.used, start + size))
+
+    def portions(self, slots: Slots) -> list[Slots]:
+        """Return slots in parts whose state has a few MiB at most, or is that of one slot."""
+        part = np.cumsum(self.list_bytes(slots) + self.slot_bytes()) // _PORTION_BYTES
+        return [some for some in np.split(slots, np.flatnonzero(np.diff(part)) + 1) if len(some)]
 
     def _fresh(self, field: Field, capacity: int) -> Any:
         return RaggedColumn(field.dtype, capacity, self._make_lock) if field.ragged else field.fresh(capacity)

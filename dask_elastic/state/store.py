@@ -225,7 +225,7 @@ class KeyedStore(StoredKeys):
             chosen.append(window.start + np.flatnonzero(self.slots.marks[window] & wanted))
         none = np.empty(0, np.intp)
         if self.storage.on_disk:
-            return [slots for slots in chosen if len(slots)] or [none]
+            return [portion for slots in chosen for portion in self.slots.portions(slots)] or [none]
         return [np.concatenate([none, *chosen])]
 
     def _rows_of(self, chosen: Slots) -> StateRows:

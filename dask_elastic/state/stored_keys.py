@@ -21,6 +21,9 @@ from dask_elastic.topology.aggregates.field import Field
 from dask_elastic.vocab.errors import SchemaMismatch, StateError
 from dask_elastic.vocab.lock import MakeLock, NoLock
 
+_MOVED_AT_ONCE = 1 << 12
+"""Slots whose objects are pickled at a time."""
+
 
 class StoredKeys(ShardOwners):
     """The declared keys and fields, a slot for each key, and the sessions; see `KeyedStore`.
@@ -168,7 +171,7 @@ class StoredKeys(ShardOwners):
                 self.slots, self._table, self.storage = slots, table, storage
                 return
             keys = storage.keys(keys_before.schema)
-            for window in before.windows():
+            for window in before.windows(_MOVED_AT_ONCE):
                 kept = window.start + np.flatnonzero(before.marks[window])
                 first = slots.used
                 if first + len(kept) > slots.capacity:

@@ -24,15 +24,15 @@ def read_table(data: Any) -> pa.Table:
         return reader.read_all()
 
 
-def first_rows(table: pa.Table, count: int) -> pa.Table:
-    """Return the first rows of a table, with the number of all of them in its metadata.
+def first_rows(table: pa.Table, count: int, total: int | None = None) -> pa.Table:
+    """Return the first rows of a table, with the number of all of them, or `total`, in its metadata.
 
     Examples
     --------
     >>> total_rows(first_rows(pa.table({"key": [1, 2, 3]}), 2))
     3
     """
-    return table.slice(0, count).replace_schema_metadata({TOTAL: str(table.num_rows)})
+    return table.slice(0, count).replace_schema_metadata({TOTAL: str(table.num_rows if total is None else total)})
 
 
 def total_rows(table: pa.Table) -> int:

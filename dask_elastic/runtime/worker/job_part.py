@@ -99,7 +99,7 @@ class JobPart:
         self.homes: dict[ExecutorId, ExecutorThreads] = {}
         self.sinks: dict[ExecutorId, SinkThread] = {}
         self.remotes: dict[ExecutorId, RemoteThreads] = {}
-        self.stores = StateStores(node.local_directory, spec.options, node.memory)
+        self.stores = StateStores(node.state_files, spec.options, node.memory)
         self.checkpoints = PartCheckpoints.of(spec, self.threads, node.ask, self)
         self._node = node
         self._components = {component.name: component for component in components}

@@ -40,7 +40,9 @@ from dask_elastic.runtime.worker.node_failures import NodeFailures
 from dask_elastic.runtime.worker.push_server import PushServer
 from dask_elastic.runtime.worker.report import part_report
 from dask_elastic.runtime.worker.staging_server import StagingServer
+from dask_elastic.runtime.worker.stores.state_stores import state_files
 from dask_elastic.runtime.worker.task_ends import TaskEnds
+from dask_elastic.state.disk import UnnamedFiles
 from dask_elastic.vocab.errors import UnknownJob
 
 if TYPE_CHECKING:
@@ -177,15 +179,15 @@ class NodeRuntime:
             name="elastic-source",
         )
 
-    @property
-    def local_directory(self) -> Path:
-        """The worker's directory for temporary files."""
-        return Path(self.worker.local_directory)
+    @functools.cached_property
+    def state_files(self) -> UnnamedFiles:
+        """The files of state that is on disk."""
+        return state_files(Path(self.worker.local_directory), self.memory)
 
     @property
     def spill_directory(self) -> Path:
         """A new directory for what does not fit in memory."""
-        return self.local_directory / f"elastic-{uuid.uuid4().hex}"
+        return Path(self.worker.local_directory) / f"elastic-{uuid.uuid4().hex}"
 
     # jobs
 
@@ -298,7 +300,7 @@ class NodeRuntime:
         return all(job_part.ended or job_part.idle_watch.idle for job_part in list(self.job_parts.values()))
 
     def _watch_memory(self) -> None:
-        exhausted = self.memory.look()
+        exhausted = self.memory.look(any(part.stores.in_memory for part in list(self.job_parts.values())))
         for job_part in () if self.memory.tight else list(self.job_parts.values()):
             self.guarded(job_part, job_part.exchange.release_withheld)
         running = [job_part for job_part in self.job_parts.values() if not job_part.ended]

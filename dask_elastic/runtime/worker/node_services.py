@@ -12,6 +12,7 @@ from dask_elastic.runtime.protocol.calls import B, Call
 from dask_elastic.runtime.transport.peer import Peer
 from dask_elastic.runtime.worker.memory import Memory
 from dask_elastic.runtime.worker.task_ends import TaskEnds
+from dask_elastic.state.disk import UnnamedFiles
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -31,8 +32,8 @@ class NodeServices(Protocol):
         ...
 
     @property
-    def local_directory(self) -> Path:
-        """The worker's directory for temporary files."""
+    def state_files(self) -> UnnamedFiles:
+        """The files of state that is on disk."""
         ...
 
     @property

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from functools import cached_property
 from pathlib import Path
 
 import psutil  # type: ignore[import-untyped]
@@ -28,25 +27,21 @@ class StateStores:
 
     Parameters
     ----------
-    folder : Path
-        Where files go: the worker's local directory.
+    files : UnnamedFiles
+        Makes the worker's files.
     options : JobOptions
         Where operators keep their state.
     memory : Memory
         The worker's memory.
     """
 
-    def __init__(self, folder: Path, options: JobOptions, memory: Memory):
-        self._folder = folder
+    def __init__(self, files: UnnamedFiles, options: JobOptions, memory: Memory):
+        self._storage = DiskStorage(files)
+        self._folder = files.folder
         self._options = options
         self._memory = memory
         self._stores: dict[ExecutorId, KeyedStore] = {}
         self._movable: set[ExecutorId] = set()
-
-    @cached_property
-    def _storage(self) -> DiskStorage:
-        most = max(LEAST_RESIDENT, min(RESIDENT_BYTES, self._memory.limit // 8 or RESIDENT_BYTES))
-        return DiskStorage(UnnamedFiles(self._folder, mapped_bytes, most))
 
     def add(self, executor: ExecutorId, operator: Compute, store: KeyedStore) -> None:
         """Take a store, which has no state yet; it replaces the one of an earlier incarnation of remote tasks.
@@ -78,6 +73,11 @@ class StateStores:
     def remove(self, executor: ExecutorId) -> None:
         """Forget the store of remote tasks that have ended."""
         self._stores.pop(executor, None)
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether any store is in memory."""
+        return bool(self._in_memory())
 
     def _in_memory(self) -> list[tuple[ExecutorId, KeyedStore]]:
         return [(executor, store) for executor, store in list(self._stores.items()) if not store.storage.on_disk]
@@ -117,6 +117,27 @@ class StateStores:
         return StateMemoryExceeded(f"{has}; state of job {job!r} there: {listed}. {HINT}")
 
 
-def mapped_bytes() -> int:
+def state_files(folder: Path, memory: Memory) -> UnnamedFiles:
+    """Return the files of a worker; those that are mapped are unmapped when memory is short.
+
+    Parameters
+    ----------
+    folder : Path
+        The worker's directory for temporary files.
+    memory : Memory
+        The worker's memory.
+
+    Returns
+    -------
+    UnnamedFiles
+        For all jobs on the worker.
+    """
+    most = max(LEAST_RESIDENT, min(RESIDENT_BYTES, memory.limit // 16 or RESIDENT_BYTES))
+    files = UnnamedFiles(folder, _mapped_bytes, most)
+    memory.unmap = files.unmap
+    return files
+
+
+def _mapped_bytes() -> int:
     """Return the bytes of files that are mapped into this process now; 0 where the system does not say."""
     return int(getattr(psutil.Process().memory_info(), "shared", 0))
