@@ -159,7 +159,9 @@ class StoredKeys(ShardOwners):
             If the disk is full; the state stays where it was.
         """
         with self._lock:
-            self._move(storage)
+            # It may have moved by itself while this call waited for the lock.
+            if storage is not self.storage:
+                self._move(storage)
 
     def _move(self, storage: Storage) -> None:
         """Copy all slots that are not empty; starts a new layout."""

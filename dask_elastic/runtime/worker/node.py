@@ -42,7 +42,6 @@ from dask_elastic.runtime.worker.report import part_report
 from dask_elastic.runtime.worker.staging_server import StagingServer
 from dask_elastic.runtime.worker.stores.state_stores import state_files
 from dask_elastic.runtime.worker.task_ends import TaskEnds
-from dask_elastic.state.disk import UnnamedFiles
 from dask_elastic.vocab.errors import UnknownJob
 
 if TYPE_CHECKING:
@@ -79,6 +78,7 @@ class NodeRuntime:
         self.worker = worker
         self.options = worker_options()
         self.memory = Memory.of(worker, self.options)
+        self.state_files = state_files(Path(worker.local_directory), self.memory)
         self.job_parts: dict[str, JobPart] = {}
         self.handlers = Handlers(self)
         self.failures = NodeFailures(self)
@@ -178,11 +178,6 @@ class NodeRuntime:
             direct_to_workers=True,
             name="elastic-source",
         )
-
-    @functools.cached_property
-    def state_files(self) -> UnnamedFiles:
-        """The files of state that is on disk."""
-        return state_files(Path(self.worker.local_directory), self.memory)
 
     @property
     def spill_directory(self) -> Path:

@@ -19,7 +19,15 @@ if TYPE_CHECKING:
 
 
 class NodeServices(Protocol):
-    """Connections, memory and the way to the scheduler; implemented by `NodeRuntime`."""
+    """Connections, memory and the way to the scheduler; implemented by `NodeRuntime`.
+
+    Attributes
+    ----------
+    state_files : UnnamedFiles
+        Makes the files of state that is on disk.
+    """
+
+    state_files: UnnamedFiles
 
     @property
     def address(self) -> str:
@@ -29,11 +37,6 @@ class NodeServices(Protocol):
     @property
     def memory(self) -> Memory:
         """The watch over the worker's memory."""
-        ...
-
-    @property
-    def state_files(self) -> UnnamedFiles:
-        """The files of state that is on disk."""
         ...
 
     @property
