@@ -21,12 +21,13 @@ TEXT = "x" * 1_500
 def test_state_larger_than_memory_is_kept_checkpointed_and_exact(small_cluster, tmp_path):
     def rows():
         for first in (*range(0, KEYS, BATCH), *range(0, KEYS, 5 * BATCH)):
-            yield pa.table({"k": np.arange(first, first + BATCH), "v": np.full(BATCH, first)})
+            # The rows are as large as the state that they become, so that credit bounds the size of joined batches.
+            keys = range(first, first + BATCH)
+            yield pa.table({"k": np.array(keys), "text": [f"{key}{TEXT}" for key in keys]})
 
     def keep(batch, state):
         state.set("rows", state.get("rows") + state.grouping.sizes)
-        texts = [f"{key}{TEXT}" for key in batch["k"].to_numpy()[state.first].tolist()]
-        state.set("text", texts)
+        state.set("text", batch["text"].take(pa.array(state.first)))
         return state.keys.slice(0, 1)
 
     topology = de.Topology("beyond-memory")
@@ -36,7 +37,7 @@ def test_state_larger_than_memory_is_kept_checkpointed_and_exact(small_cluster, 
     # Its last checkpoint covers all rows, because this sink waits for it.
     kept.sink(de.sinks.Parquet(str(tmp_path / "out")))
     folder = str(tmp_path / "checkpoints")
-    options = {"n_workers": 1, "threads_per_worker": 2, "memory_limit": "450MB"}
+    options = {"n_workers": 1, "threads_per_worker": 2, "memory_limit": "480MB"}
     with Client(small_cluster(**options), set_as_default=False) as client:
         pids = client.run(os.getpid)
         job = de.submit(
