@@ -8,15 +8,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from dask_elastic.checkpoint.file_ref import Contents, FileRef
 from dask_elastic.checkpoint.folder import CheckpointFolder
 from dask_elastic.checkpoint.pickled import cannot_load, class_name, versions
 from dask_elastic.checkpoint.shard_set import from_text, to_text
-from dask_elastic.state.codec import StateRows, encode
-from dask_elastic.topology.aggregates.ragged import Ragged
+from dask_elastic.state.codec import EncodedRows, StateRows
 from dask_elastic.vocab.errors import CheckpointCorrupt, CheckpointError
 
 FORMAT = 1
@@ -122,7 +120,7 @@ def write(
     folder: CheckpointFolder,
     path: str,
     header: StateHeader,
-    parts: Sequence[StateRows],
+    parts: Sequence[StateRows | EncodedRows],
     compression: str | None = None,
 ) -> FileRef:
     """Write the file of a cut.
@@ -135,7 +133,7 @@ def write(
         The path there, see `path_of`.
     header : StateHeader
         What it contains.
-    parts : sequence of StateRows
+    parts : sequence of StateRows or EncodedRows
         The rows, in any order: the whole state of the shards in `header.full`, the changes of the others. At least one
         part, which may have no rows.
     compression : str, optional
@@ -195,13 +193,15 @@ def read(folder: CheckpointFolder, ref: FileRef) -> StateFile:
     return StateFile(header, contents)
 
 
-def _encoded(parts: Sequence[StateRows], metadata: dict[bytes, bytes], compression: str | None) -> Iterator[Contents]:
+def _encoded(
+    parts: Sequence[StateRows | EncodedRows], metadata: dict[bytes, bytes], compression: str | None
+) -> Iterator[Contents]:
     """Yield the file: one Arrow stream, and a further one wherever the types of object columns differ."""
     options = pa.ipc.IpcWriteOptions(compression=compression)
     pending = _Pending()
     writer = schema = None
     for part in parts:
-        batch = encode(part)
+        batch = part.encoded()
         batch = batch.replace_schema_metadata({**(batch.schema.metadata or {}), **metadata})
         if writer is None or not batch.schema.equals(schema):
             if writer is not None:
@@ -249,7 +249,7 @@ def _streams(contents: pa.Buffer) -> Iterator[Any]:
         yield pa.ipc.open_stream(source)
 
 
-def _metadata(header: StateHeader, parts: Sequence[StateRows]) -> dict[bytes, bytes]:
+def _metadata(header: StateHeader, parts: Sequence[StateRows | EncodedRows]) -> dict[bytes, bytes]:
     schema = header.input_schema
     described = {
         "format": FORMAT,
@@ -281,12 +281,7 @@ def _header(described: dict[str, Any]) -> StateHeader:
     )
 
 
-def _classes(parts: Sequence[StateRows]) -> set[str]:
+def _classes(parts: Sequence[StateRows | EncodedRows]) -> set[str]:
     """Return the names of the classes of all Python objects in the state."""
-    kinds: set[type] = set()
-    for part in parts:
-        for column in part.values:
-            values = column.values if isinstance(column, Ragged) else column
-            if values.dtype == np.dtype(object):
-                kinds.update(map(type, values))
+    kinds = {kind for part in parts for kind in part.kinds}
     return {class_name(kind) for kind in kinds - {type(None)}}

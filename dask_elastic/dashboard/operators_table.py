@@ -72,13 +72,19 @@ def _row(operator: str, executors: Sequence[ExecutorSnapshot], color: str, bound
         UNKNOWN if load is None else f"{load:.0%}",
         count(sum(executor.queue for executor in executors)),
         duration(mean_sojourn(executors)),
-        size(sum(executor.state_bytes for executor in executors)),
+        _state(executors),
         count(sum(executor.moves for executor in executors)),
         _skew(executors),
     )
     swatch = f'<span class="swatch" style="background: {color}"></span>'
     numbers = "".join(f'<td class="number">{cell}</td>' for cell in cells)
     return f"<tr><td>{swatch}{escape(operator)}{badges}</td>{numbers}</tr>"
+
+
+def _state(executors: Sequence[ExecutorSnapshot]) -> str:
+    on_disk = sum(executor.state_on_disk for executor in executors)
+    total = size(sum(executor.state_bytes for executor in executors))
+    return f"{total} ({size(on_disk)} on disk)" if on_disk else total
 
 
 def _skew(executors: Sequence[ExecutorSnapshot]) -> str:

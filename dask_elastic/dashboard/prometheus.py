@@ -34,6 +34,7 @@ GAUGES = {
     "source_rate": ("Rows per second that the sources of a job read", JOB),
     "queue_tuples": ("Tuples that wait in the queues of an executor", EXECUTOR),
     "state_bytes": ("Size of an executor's state", EXECUTOR),
+    "state_on_disk_bytes": ("The part of an executor's state that is in files", EXECUTOR),
     "latency_seconds": ("Measured end-to-end latency of a job", (*JOB, "statistic")),
     "latency_predicted_seconds": ("Mean latency that the model predicts for a job's cores", JOB),
     "latency_target_seconds": ("Target of a job's mean latency", JOB),
@@ -219,6 +220,7 @@ def _gather_executors(families: Families, card: JobCard, job: JobHistory) -> Non
         families.add("throughput", labels, executor.throughput)
         families.add("queue_tuples", labels, executor.queue)
         families.add("state_bytes", labels, executor.state_bytes)
+        families.add("state_on_disk_bytes", labels, executor.state_on_disk)
 
 
 def _labels(job: str, executor: ExecutorSnapshot) -> list[str]:

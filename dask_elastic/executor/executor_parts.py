@@ -91,6 +91,7 @@ class ExecutorParts:
                 cores=self.cores.by_node(),
                 queue_rows=self._pending_rows - self.routes.record_rows,
                 state_bytes=int(shard_bytes.sum()),
+                state_on_disk=int(shard_bytes.sum()) if self.store.storage.on_disk else 0,
                 shard_bytes=shard_bytes,
                 moves=self.moves.finished,
                 moves_across=self.moves.finished_across,

@@ -115,6 +115,7 @@ class ExecutorMeasure:
     recovery: tuple[float, float] | None = None
     event_time: int | None = None
     jumps: int = 0
+    state_on_disk: int = 0
 
 
 class Measures:

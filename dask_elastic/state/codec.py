@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,21 +44,45 @@ class StateRows:
     def __len__(self) -> int:
         return len(self.hashes)
 
+    @property
+    def kinds(self) -> frozenset[type]:
+        """The classes of all Python objects in the state."""
+        kinds: set[type] = set()
+        for column in self.values:
+            values = column.values if isinstance(column, Ragged) else column
+            if values.dtype == np.dtype(object):
+                kinds.update(map(type, values))
+        return frozenset(kinds)
+
+    def encoded(self) -> pa.RecordBatch:
+        """Return the rows as a batch; see `encode`."""
+        return encode(self)
+
 
 @dataclass(frozen=True)
-class StateCut:
-    """What a checkpoint stores of a store: some shards in full, of the others the changes since the last cut.
+class EncodedRows:
+    """Rows that were encoded before and are read from a file when they are needed.
 
     Parameters
     ----------
-    full : StateRows
-        All keys of the shards that are stored in full.
-    changes : StateRows
-        The keys of the other shards that have changed, with tombstones.
+    count : int
+        The number of rows.
+    kinds : frozenset of type
+        The classes of all Python objects in them.
+    read : callable
+        Returns the batch that `encode` returned.
     """
 
-    full: StateRows
-    changes: StateRows
+    count: int
+    kinds: frozenset[type]
+    read: Callable[[], pa.RecordBatch]
+
+    def __len__(self) -> int:
+        return self.count
+
+    def encoded(self) -> pa.RecordBatch:
+        """Return the batch that `encode` returned."""
+        return self.read()
 
 
 def encode(state: StateRows) -> pa.RecordBatch:

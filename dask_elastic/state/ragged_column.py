@@ -12,8 +12,21 @@ from dask_elastic.topology.aggregates.ragged import Ragged, offsets_of, spans
 from dask_elastic.vocab.lock import Lock, MakeLock, NoLock
 
 _FIRST_ROOM = 256
+_COPIED_AT_ONCE = 1 << 16
 _LEAST_ROW_LENGTH = 16
 """Lists of equal length are copied as rows from this length on; shorter ones are copied element by element."""
+
+
+class Arrays:
+    """Makes the arrays of ragged columns, in memory."""
+
+    def zeros(self, dtype: np.dtype[Any], length: int) -> Any:
+        """Return an array of zeros."""
+        return np.zeros(length, dtype)
+
+    def extended(self, array: Any, length: int) -> Any:
+        """Return the array with zeros appended up to a length."""
+        return np.concatenate([array, np.zeros(length - len(array), array.dtype)])
 
 
 class RaggedColumn:
@@ -27,6 +40,8 @@ class RaggedColumn:
         The number of slots; all start with empty lists.
     make_lock : callable, optional
         Makes the lock that is held during each read and write.
+    arrays : Arrays, optional
+        Makes the arrays.
 
     Notes
     -----
@@ -43,11 +58,14 @@ class RaggedColumn:
     [[7], [], [5, 6]]
     """
 
-    def __init__(self, dtype: np.dtype[Any], capacity: int, make_lock: MakeLock = NoLock) -> None:
+    def __init__(
+        self, dtype: np.dtype[Any], capacity: int, make_lock: MakeLock = NoLock, arrays: Arrays | None = None
+    ) -> None:
         self._lock: Lock = make_lock()
-        self._starts = np.zeros(capacity, np.int64)
-        self._lengths = np.zeros(capacity, np.int64)
-        self._data: npt.NDArray[Any] = np.empty(_FIRST_ROOM, dtype)
+        self._arrays = arrays = arrays or Arrays()
+        self._starts: npt.NDArray[np.int64] = arrays.zeros(np.dtype(np.int64), capacity)
+        self._lengths: npt.NDArray[np.int64] = arrays.zeros(np.dtype(np.int64), capacity)
+        self._data: npt.NDArray[Any] = arrays.zeros(dtype, _FIRST_ROOM)
         self._used = 0
 
     @property
@@ -58,9 +76,9 @@ class RaggedColumn:
 
     def grow(self, more: int) -> None:
         """Add slots with empty lists."""
-        none = np.zeros(more, np.int64)
-        starts, lengths = np.concatenate([self._starts, none]), np.concatenate([self._lengths, none])
-        self._starts, self._lengths = starts, lengths
+        capacity = len(self._starts) + more
+        starts = self._arrays.extended(self._starts, capacity)
+        self._starts, self._lengths = starts, self._arrays.extended(self._lengths, capacity)
 
     def take(self, slots: Slots) -> Ragged:
         """Return copies of the slots' lists.
@@ -114,13 +132,17 @@ class RaggedColumn:
     def _reserve(self, more: int) -> None:
         if self._used + more <= len(self._data):
             return
-        kept = np.flatnonzero(self._lengths)
-        lengths = self._lengths[kept]
-        values = _gathered(self._data, self._starts[kept], lengths)
-        data = np.empty(max(2 * (len(values) + more), _FIRST_ROOM), self.dtype)
-        data[: len(values)] = values
-        self._starts[kept] = offsets_of(lengths)[:-1]
-        self._data, self._used = data, len(values)
+        live = int(self._lengths[:].sum())
+        data = self._arrays.zeros(self.dtype, max(2 * (live + more), _FIRST_ROOM))
+        used = 0
+        for start in range(0, len(self._lengths), _COPIED_AT_ONCE):
+            kept = start + np.flatnonzero(self._lengths[start : start + _COPIED_AT_ONCE])
+            lengths = self._lengths.take(kept)
+            values = _gathered(self._data, self._starts.take(kept), lengths)
+            data[used : used + len(values)] = values
+            self._starts[kept] = used + offsets_of(lengths)[:-1]
+            used += len(values)
+        self._data, self._used = data, used
 
     def clear(self, slots: Slots) -> None:
         """Empty the slots' lists."""
@@ -134,13 +156,13 @@ class RaggedColumn:
     def sample(self, most: int) -> list[Any]:
         """Return the first elements of up to about `most` nonempty lists."""
         with self._lock:
-            kept = np.flatnonzero(self._lengths)
+            kept = np.flatnonzero(self._lengths[:])
             chosen = kept[:: max(1, len(kept) // most)]
             return list(self._data[self._starts[chosen]])
 
 
 def _gathered(data: npt.NDArray[Any], starts: Slots, lengths: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
-    starts, width = _uniform(starts, lengths)
+    starts, width = _uniform(starts, lengths) if isinstance(data, np.ndarray) else (starts, 0)
     if width:
         # Equally long lists are common, and one copy per list is faster than one per element.
         # Indexing instead of `take`: `take` would first copy the overlapping rows to an array.
@@ -149,7 +171,7 @@ def _gathered(data: npt.NDArray[Any], starts: Slots, lengths: npt.NDArray[np.int
 
 
 def _scatter(data: npt.NDArray[Any], starts: Slots, lengths: npt.NDArray[np.int64], values: npt.NDArray[Any]) -> None:
-    starts, width = _uniform(starts, lengths)
+    starts, width = _uniform(starts, lengths) if isinstance(data, np.ndarray) else (starts, 0)
     if width:
         _rows(data, width)[starts] = values.reshape(-1, width)
     else:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from dask_elastic.state.index import Slots, Words
-from dask_elastic.state.key_table import KeyTable, MakeIndex, distinct_keys
+from dask_elastic.state.key_table import KeyTable, distinct_keys
+from dask_elastic.state.shared_store import SharedStore
 from dask_elastic.state.slots import DIRTY, EMPTY, LIVE, TOMBSTONE, Column, SlotArrays
 from dask_elastic.topology.aggregates.grouping import Grouping
 from dask_elastic.topology.aggregates.ragged import Ragged
@@ -59,46 +60,6 @@ class Located:
 
     def __len__(self) -> int:
         return len(self.slots)
-
-
-class SharedStore(Protocol):
-    """The store that sessions share, as they use it; see `KeyedStore`."""
-
-    make_index: MakeIndex
-    owner: npt.NDArray[np.intp]
-    owner_version: object
-    track_dirty: bool
-    layout: int
-    slots: SlotArrays
-    has_checks: bool
-
-    def keys_at(self, slots: Slots, layout: int) -> pa.RecordBatch | None:
-        """Return the key columns of slots; None if the store was packed since that layout."""
-        ...
-
-    def admit(
-        self,
-        task: int,
-        rows: pa.RecordBatch,
-        key_columns: Sequence[str],
-        picked: Slots,
-        hashes: Words,
-        check: Words | None,
-    ) -> tuple[int, Slots]:
-        """Return the layout's number and the slots of the keys in the picked rows; new keys get new slots."""
-        ...
-
-    def not_owned(self, shard: int, task: int) -> StateError:
-        """Return the error for a task that accessed a shard that it does not own."""
-        ...
-
-    def tidy(self) -> None:
-        """Free the slots of keys without state, if there are many."""
-        ...
-
-    def close_session(self, session: Session) -> None:
-        """Close a session."""
-        ...
 
 
 class Session:
@@ -156,6 +117,9 @@ class Session:
             what = f"hashes of {len(hashes)} rows" + ("" if check is None else f" and check of {len(check)} rows")
             raise StateError(f"a batch of {rows.num_rows} rows was passed with {what}; hash the same batch")
         batch = (rows, key_columns, hashes, check)
+        most = self._store.storage.cached_keys
+        if most is not None and len(self._cache) > most:
+            self._cache = KeyTable(self._store.make_index)
         while True:
             with self.gate:
                 slots = self._cached(hashes, check)
@@ -345,7 +309,11 @@ class Session:
         return Located(distinct, Grouping(ordinals, len(distinct)), first, batch, self._layout)
 
     def _group(self, slots: Slots) -> tuple[Slots, Slots, Slots]:
-        """Return the distinct slots, each row's position among them, and one row of each; needs no sort."""
+        """Return the distinct slots, each row's position among them, and one row of each."""
+        if self._store.storage.on_disk:
+            # An array over all slots may not fit in memory.
+            distinct, first, ordinals = np.unique(slots, return_index=True, return_inverse=True)
+            return distinct, ordinals, first
         capacity = self._store.slots.capacity
         if len(self._scratch) < capacity:
             self._scratch = np.empty(capacity, np.intp)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
 import cloudpickle
@@ -32,6 +32,8 @@ Column: TypeAlias = Any
 _FIRST_CAPACITY = 1024
 _SAMPLE = 32
 _INDEX_BYTES = 16
+_WINDOW = 1 << 16
+_PORTION_BYTES = 4 << 20
 
 
 class SlotArrays:
@@ -62,11 +64,25 @@ class SlotArrays:
         self.fields = tuple(fields)
         self._make_lock = make_lock
         self.used = 0
-        self.hashes: Words = np.zeros(_FIRST_CAPACITY, np.uint64)
-        self.checks: Words = np.zeros(_FIRST_CAPACITY, np.uint64)
-        self.shards: npt.NDArray[np.int32] = np.zeros(_FIRST_CAPACITY, np.int32)
-        self.marks: npt.NDArray[np.uint8] = np.zeros(_FIRST_CAPACITY, np.uint8)
-        self.values: list[Any] = [self._fresh(field, _FIRST_CAPACITY) for field in self.fields]
+        self._make_columns(_FIRST_CAPACITY)
+
+    def _make_columns(self, capacity: int) -> None:
+        self.hashes: Words = np.zeros(capacity, np.uint64)
+        self.checks: Words = np.zeros(capacity, np.uint64)
+        self.shards: npt.NDArray[np.int32] = np.zeros(capacity, np.int32)
+        self.marks: npt.NDArray[np.uint8] = np.zeros(capacity, np.uint8)
+        self.values: list[Any] = [self._fresh(field, capacity) for field in self.fields]
+
+    def windows(self, size: int | None = None) -> Iterator[slice]:
+        """Yield all used slots in ranges, so that what is computed for each range needs little memory."""
+        size = size or _WINDOW
+        for start in range(0, self.used, size):
+            yield slice(start, min(self.used, start + size))
+
+    def portions(self, slots: Slots) -> list[Slots]:
+        """Return slots in parts whose state has a few MiB at most, or is that of one slot."""
+        part = np.cumsum(self.list_bytes(slots) + self.slot_bytes()) // _PORTION_BYTES
+        return [some for some in np.split(slots, np.flatnonzero(np.diff(part)) + 1) if len(some)]
 
     def _fresh(self, field: Field, capacity: int) -> Any:
         return RaggedColumn(field.dtype, capacity, self._make_lock) if field.ragged else field.fresh(capacity)
@@ -115,10 +131,10 @@ class SlotArrays:
 
     def write(self, slots: Slots, values: Sequence[Column | None], mark: Any) -> None:
         """Set values and marks of slots; fields given as None stay unchanged, `mark` is one mark or one per slot."""
-        for column, new in zip(self.values, values, strict=True):
+        for column, new, field in zip(self.values, values, self.fields, strict=True):
             if new is None:
                 continue
-            if isinstance(column, RaggedColumn):
+            if field.ragged:
                 column.write(slots, new)
             else:
                 column[slots] = new
@@ -127,22 +143,16 @@ class SlotArrays:
     def reset(self, slots: Slots, mark: int = EMPTY) -> None:
         """Set slots to their initial state."""
         for column, field in zip(self.values, self.fields, strict=True):
-            if isinstance(column, RaggedColumn):
+            if field.ragged:
                 column.clear(slots)
             else:
                 column[slots] = field.fresh(1)
         self.marks[slots] = mark
 
-    def pack(self, kept: Slots) -> None:
-        """Keep only the given slots, renumbered from 0 in the given order."""
-        packed = SlotArrays(self.fields, self._make_lock)
-        packed.grow(len(kept))
-        packed.allocate(self.hashes[kept], self.checks[kept], self.shards[kept])
-        packed.write(np.arange(len(kept)), [column.take(kept) for column in self.values], EMPTY)
-        packed.marks[: len(kept)] = self.marks[kept]
-        self.used = packed.used
-        self.hashes, self.checks, self.shards = packed.hashes, packed.checks, packed.shards
-        self.marks, self.values = packed.marks, packed.values
+    def adopt(self, other: SlotArrays, kept: Slots) -> None:
+        """Append copies of some slots of another, with their marks; the capacity must suffice."""
+        slots = self.allocate(other.hashes.take(kept), other.checks.take(kept), other.shards.take(kept))
+        self.write(slots, [column.take(kept) for column in other.values], other.marks.take(kept))
 
     def slot_bytes(self) -> float:
         """Return the mean bytes of one live slot without its lists; objects are measured on a sample."""
@@ -158,16 +168,27 @@ class SlotArrays:
 
     def counts(self, shards: int) -> tuple[Counts, Counts]:
         """Return, for each of `shards` shards, how many slots have changed since the last extract, and are live."""
-        marks, of = self.marks[: self.used], self.shards[: self.used]
-        changed, live = (np.bincount(of[(marks & bit) != 0], minlength=shards) for bit in (TOMBSTONE, LIVE))
+        changed, live = np.zeros(shards, np.int64), np.zeros(shards, np.int64)
+        for window in self.windows():
+            marks, of = self.marks[window], self.shards[window]
+            changed += np.bincount(of[(marks & TOMBSTONE) != 0], minlength=shards)
+            live += np.bincount(of[(marks & LIVE) != 0], minlength=shards)
         return changed, live
 
     def bytes_by_shard(self, shards: int, key_bytes: float) -> Counts:
         """Return the bytes of the live slots of each of `shards` shards, with `key_bytes` for the columns of a key."""
-        live = np.flatnonzero(self.marks[: self.used] & LIVE)
-        of = self.shards.take(live)
-        lists = np.bincount(of, self.list_bytes(live), shards)
-        return (np.bincount(of, minlength=shards) * (self.slot_bytes() + key_bytes) + lists).astype(np.int64)
+        keys, lists = np.zeros(shards, np.int64), np.zeros(shards)
+        for window in self.windows():
+            live = np.flatnonzero(self.marks[window] & LIVE)
+            of = self.shards[window][live]
+            keys += np.bincount(of, minlength=shards)
+            if self._has_lists:
+                lists += np.bincount(of, self.list_bytes(live + window.start), shards)
+        return (keys * (self.slot_bytes() + key_bytes) + lists).astype(np.int64)
+
+    @property
+    def _has_lists(self) -> bool:
+        return any(field.ragged or field.is_object for field in self.fields)
 
     def list_bytes(self, slots: Slots) -> npt.NDArray[np.float64]:
         """Return the bytes of each slot's lists; objects are measured on a sample."""

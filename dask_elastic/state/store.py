@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dask_elastic.state.codec import StateCut, StateRows, decode, encode
-from dask_elastic.state.declaration import difference
-from dask_elastic.state.index import Slots, Words, make_index
-from dask_elastic.state.key_columns import KeyColumns, plain
-from dask_elastic.state.key_table import KeyTable, MakeIndex, distinct_keys
+from dask_elastic.state.codec import EncodedRows, StateRows, decode, encode
+from dask_elastic.state.index import Slots, Words
+from dask_elastic.state.key_columns import plain
+from dask_elastic.state.key_table import distinct_keys
 from dask_elastic.state.session import Session
-from dask_elastic.state.shard_owners import ShardOwners
-from dask_elastic.state.slots import DIRTY, EMPTY, LIVE, TOMBSTONE, Column, Counts, SlotArrays
+from dask_elastic.state.slots import DIRTY, EMPTY, LIVE, TOMBSTONE, Column, Counts
+from dask_elastic.state.stored_keys import StoredKeys
 from dask_elastic.topology.aggregates.field import Field
-from dask_elastic.vocab.errors import SchemaMismatch, StateError
-from dask_elastic.vocab.lock import MakeLock, NoLock
 
 _WORTH_PACKING = 4096
 
 
-class KeyedStore(ShardOwners):
+class KeyedStore(StoredKeys):
     """Columnar state per key, in shards that each have one owner.
 
     Parameters
@@ -47,6 +42,10 @@ class KeyedStore(ShardOwners):
         Whether changes are marked.
     reserve : callable
         Called with a number of bytes before the store allocates them; it may raise to refuse.
+    overflow : callable
+        Called with the same number before: returns the storage to which the state moves instead, or None.
+    storage : Storage
+        Where the state is now.
 
     Examples
     --------
@@ -62,103 +61,6 @@ class KeyedStore(ShardOwners):
     >>> dict(zip(keys["plane"].to_pylist(), counts.tolist()))
     {'a': 2, 'b': 1}
     """
-
-    def __init__(
-        self,
-        shards: int,
-        shard_of: Callable[[Words], npt.NDArray[Any]],
-        make_lock: MakeLock = NoLock,
-        track_dirty: bool = False,
-        make_index: MakeIndex = make_index,
-    ) -> None:
-        super().__init__(shards)
-        self.track_dirty = track_dirty
-        self.make_index = make_index
-        self.reserve: Callable[[int], None] = lambda nbytes: None
-        # Sessions read the next three attributes under their gates; they change under the lock and all gates.
-        self.layout = 0
-        self.slots = SlotArrays((), make_lock)
-        self.has_checks = False
-        self._shard_of = shard_of
-        self._make_lock = make_lock
-        self._lock = make_lock()
-        self._sessions: dict[int, Session] = {}
-        self._table = KeyTable(make_index)
-        self._keys: KeyColumns | None = None
-
-    @property
-    def fields(self) -> tuple[Field, ...]:
-        """The declared fields; empty before `declare`."""
-        return self.slots.fields
-
-    @property
-    def key_schema(self) -> pa.Schema | None:
-        """The declared key columns, dictionary types replaced by their value types; None before `declare`."""
-        return None if self._keys is None else self._keys.schema
-
-    def declare(self, key_schema: pa.Schema, fields: Sequence[Field]) -> None:
-        """Declare the key columns and the fields of the state; repeating the same declaration does nothing.
-
-        Parameters
-        ----------
-        key_schema : Schema
-            The key columns.
-        fields : sequence of Field
-            The fields of the state.
-
-        Raises
-        ------
-        SchemaMismatch
-            If the store was declared differently before; the message names the difference.
-        """
-        with self._lock:
-            self._declare(plain(key_schema), tuple(fields))
-
-    def _declare(self, key_schema: pa.Schema, fields: tuple[Field, ...]) -> None:
-        if self._keys is not None:
-            changed = difference(self._keys.schema, key_schema, self.fields, fields)
-            if changed:
-                raise SchemaMismatch(
-                    f"the state is already declared with a different shape: {changed}. Give an operator whose state "
-                    "has another shape another name"
-                )
-            return
-        names = [field.name for field in fields]
-        if len(set(names)) < len(names):
-            raise SchemaMismatch(f"state fields need distinct names, not {names!r}")
-        with self._all_gates():
-            self.slots = SlotArrays(fields, self._make_lock)
-            self._keys = KeyColumns(key_schema)
-
-    def session(self, task: int) -> Session:
-        """Open a session for a task; the task's previous session is closed.
-
-        Parameters
-        ----------
-        task : int
-            The task's number, as in `grant`.
-
-        Returns
-        -------
-        Session
-            The task's access to the store.
-        """
-        session = Session(self, task, self._make_lock())
-        with self._lock:
-            before = self._sessions.get(task)
-            if before is not None:
-                with before.gate:
-                    before.closed = True
-            self._sessions[task] = session
-        return session
-
-    def close_session(self, session: Session) -> None:
-        """Close a session; see `Session.close`."""
-        with self._lock:
-            with session.gate:
-                session.closed = True
-            if self._sessions.get(session.task) is session:
-                del self._sessions[session.task]
 
     def admit(
         self,
@@ -204,38 +106,34 @@ class KeyedStore(ShardOwners):
             def keys_of(new: Slots) -> pa.RecordBatch:
                 return keys.fit(rows.take(pa.array(picked[new])), key_columns)
 
-            return self.layout, self._find_or_add(hashes, checks, keys_of, task)
+            slots = self._find_or_add(hashes, checks, keys_of, task)
+            # Adding keys may move the state, which starts a new layout.
+            return self.layout, slots
 
     def keys_at(self, slots: Slots, layout: int) -> pa.RecordBatch | None:
         """Return the key columns of slots; None if the store was packed since that layout."""
         with self._lock:
             return self._require_declared().take(slots) if layout == self.layout else None
 
-    def _find_or_add(
-        self, hashes: Words, checks: Words, keys_of: Callable[[Slots], pa.RecordBatch], task: int | None
-    ) -> Slots:
-        slots = self._table.find(hashes, checks, self.slots, verify=True)
-        new = np.flatnonzero(slots < 0)
-        if len(new):
-            slots[new] = self._add(hashes[new], checks[new], keys_of(new), task)
-        return slots
+    def session(self, task: int) -> Session:
+        """Open a session for a task; the task's previous session is closed.
 
-    def _add(self, hashes: Words, checks: Words, keys: pa.RecordBatch, task: int | None) -> Slots:
-        shards = np.asarray(self._shard_of(hashes))
-        if task is not None:
-            foreign = self.owner[shards] != task
-            if foreign.any():
-                raise self.not_owned(int(shards[foreign.argmax()]), task)
-        needed = self.slots.used + len(hashes)
-        if needed > self.slots.capacity:
-            self.reserve(self.slots.bytes_to_grow(needed))
-            with self._all_gates():
-                self.slots.grow(needed)
-        self.has_checks = self.has_checks or bool(checks.any())
-        self._require_declared().append(keys)
-        slots = self.slots.allocate(hashes, checks, shards)
-        self._table.add(hashes, checks, slots)
-        return slots
+        Parameters
+        ----------
+        task : int
+            The task's number, as in `grant`.
+
+        Returns
+        -------
+        Session
+            The task's access to the store.
+        """
+        return self._sessions.open(self, task, self._lock)
+
+    def close_session(self, session: Session) -> None:
+        """Close a session; see `Session.close`."""
+        with self._lock:
+            self._sessions.close(session)
 
     def extract(
         self, shards: Iterable[int] | None = None, dirty_only: bool = False, clear: bool | None = None
@@ -292,7 +190,7 @@ class KeyedStore(ShardOwners):
             state = self._copy(shards, dirty_only=False, clear=False)
         return state.keys, list(state.values)
 
-    def cut(self, choose: Callable[[Counts, Counts], Collection[int]]) -> StateCut | None:
+    def cut(self, choose: Callable[[Counts, Counts], Collection[int]]) -> Sequence[StateRows | EncodedRows] | None:
         """Copy the state of some shards in full, and of the others what has changed; clears all marks.
 
         Parameters
@@ -302,30 +200,56 @@ class KeyedStore(ShardOwners):
 
         Returns
         -------
-        StateCut or None
-            The copy; None if nothing is declared yet.
+        sequence of (StateRows or EncodedRows) or None
+            The copy, with tombstones in what has changed; in a file if the state is on disk. None if nothing is
+            declared yet.
+
+        Raises
+        ------
+        StateDiskError
+            If there is no space for the file. No mark is cleared then.
         """
         with self._lock:
             if self._keys is None:
                 return None
-            full = choose(*self.slots.counts(self.shards))
-            rest = np.setdiff1d(np.arange(self.shards), [*full]) if full else None
-            complete = self._copy(full, dirty_only=False, clear=True)
-            return StateCut(complete, self._copy(rest, dirty_only=True, clear=True))
+            in_full = np.zeros(self.shards, np.bool_)
+            in_full[list(choose(*self.slots.counts(self.shards)))] = True
+            spool = self.storage.spool()
+            with self._all_gates():
+                for chosen in self._cut_slots(in_full):
+                    spool.append(self._rows_of(chosen))
+                for window in self.slots.windows():
+                    self.slots.marks[window] = self.slots.marks[window] & LIVE
+            return spool.parts
+
+    def _cut_slots(self, in_full: npt.NDArray[np.bool_]) -> list[Slots]:
+        """Return what a cut copies, in parts that fit in memory one at a time."""
+        chosen = []
+        for window in self.slots.windows():
+            wanted = np.where(in_full.take(self.slots.shards[window]), np.uint8(LIVE), np.uint8(TOMBSTONE))
+            chosen.append(window.start + np.flatnonzero(self.slots.marks[window] & wanted))
+        none = np.empty(0, np.intp)
+        if self.storage.on_disk:
+            return [portion for slots in chosen for portion in self.slots.portions(slots)] or [none]
+        return [np.concatenate([none, *chosen])]
+
+    def _rows_of(self, chosen: Slots) -> StateRows:
+        """Return a copy of the state of slots; the caller holds all gates."""
+        arrays = self.slots
+        identity = arrays.hashes.take(chosen), arrays.checks.take(chosen), arrays.shards.take(chosen)
+        values = [column.take(chosen) for column in arrays.values]
+        deleted = arrays.marks.take(chosen) == TOMBSTONE
+        return StateRows(*identity, self._require_declared().take(chosen), arrays.fields, values, deleted)
 
     def _copy(self, shards: Iterable[int] | None, dirty_only: bool, clear: bool) -> StateRows:
         candidates = self._of_shards(shards)
         with self._all_gates():
             marks = self.slots.marks.take(candidates)
             # A delta carries tombstones for deleted keys; a full copy omits them.
-            chosen = candidates[(marks & (TOMBSTONE if dirty_only else LIVE)) != 0]
-            values = [column.take(chosen) for column in self.slots.values]
-            deleted = self.slots.marks.take(chosen) == TOMBSTONE
+            rows = self._rows_of(candidates[(marks & (TOMBSTONE if dirty_only else LIVE)) != 0])
             if clear:
                 self.slots.marks[candidates] = marks & LIVE
-        arrays = self.slots
-        identity = arrays.hashes.take(chosen), arrays.checks.take(chosen), arrays.shards.take(chosen)
-        return StateRows(*identity, self._require_declared().take(chosen), arrays.fields, values, deleted)
+        return rows
 
     def install(self, batch: pa.RecordBatch, dirty: bool = False) -> None:
         """Install state that `extract` returned; it overwrites keys that exist.
@@ -392,18 +316,6 @@ class KeyedStore(ShardOwners):
         if self.slots.used > max(2 * kept, _WORTH_PACKING):
             self._pack()
 
-    def _pack(self) -> None:
-        with self._all_gates():
-            kept = np.flatnonzero(self.slots.marks[: self.slots.used])
-            keys = KeyColumns(self._require_declared().schema)
-            keys.append(self._require_declared().take(kept))
-            self.slots.pack(kept)
-            self._keys = keys
-            self._table = KeyTable(self.make_index)
-            used = self.slots.used
-            self._table.add(self.slots.hashes[:used], self.slots.checks[:used], np.arange(used))
-            self.layout += 1
-
     def shard_bytes(self) -> npt.NDArray[np.int64]:
         """Return the approximate bytes of each shard's live keys; objects are measured on a sample."""
         with self._lock:
@@ -431,18 +343,3 @@ class KeyedStore(ShardOwners):
         wanted = np.zeros(self.shards, np.bool_)
         wanted[chosen] = True
         return np.flatnonzero(wanted.take(self.slots.shards[:used]))
-
-    def _require_declared(self) -> KeyColumns:
-        if self._keys is None:
-            raise StateError("the store has no declared keys and fields; call declare or install before using it")
-        return self._keys
-
-    @contextmanager
-    def _all_gates(self) -> Iterator[None]:
-        """Hold every session's gate, so that no session accesses the arrays; the caller holds the store's lock."""
-        with ExitStack() as held:
-            for task in sorted(self._sessions):
-                gate = self._sessions[task].gate
-                gate.__enter__()
-                held.callback(gate.__exit__, None, None, None)
-            yield

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -369,10 +370,8 @@ class StateView:
 
     def _opened(self, name: str) -> AnyColumn:
         kind, span = self.layout.kinds[name], list(self.layout.spans[name])
-
-        def load() -> Sequence[Column]:
-            return self._session.gather(self._located, span)
-
+        # Without a reference to this view: a cycle would keep the batch's values in memory until the next collection.
+        load = partial(self._session.gather, self._located, span)
         if isinstance(kind, Value):
             return ValueColumn(name, kind, len(self), self.now, load)
         made: AnyColumn = _COLUMNS[type(kind)](name, kind, self.ordinals, len(self), self.now, load)

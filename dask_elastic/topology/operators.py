@@ -294,6 +294,8 @@ class Compute:
         The number of shards of each executor.
     timers : mapping of str to Timer, optional
         The timers that a function can set for each key, by name.
+    store : str, optional
+        Where the state is kept: one of `STORES`; None for the job's option `state_store`.
 
     Examples
     --------
@@ -309,6 +311,7 @@ class Compute:
     executors: int | None = None
     shards: int = 256
     timers: Mapping[str, Timer] | None = None
+    store: str | None = None
     kind: ClassVar[str] = "compute"
     stateful: ClassVar[bool] = True
 

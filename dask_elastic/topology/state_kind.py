@@ -13,6 +13,9 @@ from dask_elastic.vocab.errors import TopologyError
 Duration: TypeAlias = str | float | datetime.timedelta
 Element: TypeAlias = pa.DataType | type[object]
 
+STORES = ("memory", "disk", "auto")
+"""Where an operator may keep its state; "auto" means in memory until that is short."""
+
 
 class StateKind:
     """One entry of a `state=` declaration; base class of `Value`, `List` and `Map`. Compared by its parts.
@@ -174,6 +177,32 @@ class Map(StateKind):
 
 
 Declared: TypeAlias = StateKind | Element
+
+
+def check_store(value: object, where: str) -> None:
+    """Check where an operator keeps its state.
+
+    Parameters
+    ----------
+    value : object
+        The option `store=`.
+    where : str
+        The operator, for the error text.
+
+    Raises
+    ------
+    TopologyError
+        When it is neither None nor one of `STORES`.
+
+    Examples
+    --------
+    >>> check_store("ssd", "compute 'planes'")
+    Traceback (most recent call last):
+        ...
+    dask_elastic.vocab.errors.TopologyError: compute 'planes': store is 'ssd'; give one of 'memory', 'disk', 'auto'.
+    """
+    if value is not None and value not in STORES:
+        raise TopologyError(f"{where}: store is {value!r}; give one of {', '.join(map(repr, STORES))}.")
 
 
 def kind_of(declared: Declared) -> StateKind:

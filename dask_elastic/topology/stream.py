@@ -13,7 +13,7 @@ from dask_elastic.topology.aggregates.aggregation import Aggregate
 from dask_elastic.topology.graph import OperatorGraph
 from dask_elastic.topology.operators import Compute, Filter, MapOperator, SinkOperator
 from dask_elastic.topology.sink import Sink
-from dask_elastic.topology.state_kind import Declared
+from dask_elastic.topology.state_kind import Declared, check_store
 from dask_elastic.topology.timer import Timer, check_timers
 from dask_elastic.vocab.errors import TopologyError
 
@@ -373,6 +373,7 @@ class KeyedStream:
         timers: Mapping[str, Timer] | None = None,
         executors: int | None = None,
         shards: int = 256,
+        store: str | None = None,
     ) -> Stream:
         """Keep state for each key.
 
@@ -394,6 +395,9 @@ class KeyedStream:
             Chosen from the number of nodes and cores by default.
         shards : int
             The number of shards of each executor. A shard is what moves between cores.
+        store : str, optional
+            Where the state is kept: "memory"; "disk", for state that is larger than the memory of the workers; or
+            "auto", in memory until that is short. By default the job's option `state_store`.
 
         Returns
         -------
@@ -424,9 +428,10 @@ class KeyedStream:
         if executors is not None:
             validation.check_count(executors, where, "executors")
         validation.check_count(shards, where, "shards", validation.MOST_SHARDS)
+        check_store(store, where)
         given = self._topology.choose_name("compute", name, logic)
         self._topology.add(
-            Compute(given, self._keys, checked, declared, executors, shards, checked_timers),
+            Compute(given, self._keys, checked, declared, executors, shards, checked_timers, store),
             self._producers,
             self._key_by,
         )

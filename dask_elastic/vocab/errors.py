@@ -188,6 +188,10 @@ class StateMemoryExceeded(ElasticError):
     """The state of a job does not fit into the memory of a worker."""
 
 
+class StateDiskError(ElasticError):
+    """A file of state on disk could not be made, extended or read; the message names the folder and the fix."""
+
+
 class JobFailed(ElasticError):
     """The job failed; the message gives the cause."""
 

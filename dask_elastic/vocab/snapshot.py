@@ -72,6 +72,8 @@ class ExecutorSnapshot:
         Whether a user fixed its cores, so that the control loop leaves them unchanged.
     moves : int
         The number of shard moves so far.
+    state_on_disk : int
+        The part of `state_bytes` that is in files.
     shard_load : array of float, optional
         Busy seconds per second of each shard.
     shard_bytes : array of float, optional
@@ -98,6 +100,7 @@ class ExecutorSnapshot:
     entry: bool = True
     pinned: bool = False
     moves: int = 0
+    state_on_disk: int = 0
     shard_load: NDArray[np.float64] | None = field(default=None, repr=False)
     shard_bytes: NDArray[np.float64] | None = field(default=None, repr=False)
     # Set on each instance; not a field, since it follows from `cores`.

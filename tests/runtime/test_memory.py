@@ -86,6 +86,26 @@ def test_state_that_leaves_no_room_for_rows_fails_job(process):
     assert looks[-1]
 
 
+def test_memory_without_state_takes_rows_again_instead_of_failing_job(process):
+    memory = process.watch()
+    process.resident = 60 * MIB
+    looks = [memory.look(has_state=False) for _ in range(int(PATIENCE) + 2)]
+    assert not any(looks)
+    assert not memory.tight
+
+
+def test_files_are_unmapped_before_rows_are_withheld(process):
+    memory = process.watch()
+    process.resident = 60 * MIB
+
+    def unmap():
+        process.resident -= 20 * MIB
+
+    memory.unmap = unmap
+    assert not memory.look()
+    assert not memory.tight
+
+
 def test_memory_limit_exceeded_fails_job_at_once(process):
     memory = process.watch()
     process.resident = 81 * MIB

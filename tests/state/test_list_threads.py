@@ -13,6 +13,8 @@ import pytest
 from dask_elastic.state import KeyedStore, List, StateLayout, StateView
 from dask_elastic.state.sweeper import Sweeper
 
+pytestmark = pytest.mark.usefixtures("storage")
+
 TASKS, SHARDS, BATCHES, ROWS = 4, 16, 50, 300
 LAYOUT = StateLayout({"kept": List(pa.int64()), "short": List(pa.string(), ttl=5.0)})
 

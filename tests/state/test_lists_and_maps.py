@@ -15,6 +15,8 @@ from dask_elastic.state import KeyedStore, List, Map, StateLayout, StateView, Va
 from dask_elastic.state.cells import Cells
 from dask_elastic.vocab.errors import StateError
 
+pytestmark = pytest.mark.usefixtures("storage")
+
 TTL = 10.0
 DECLARED = {
     "last": Value(pa.int64(), ttl=TTL),

@@ -235,6 +235,7 @@ def only_recent(row: dict[str, Any], state: Any) -> dict[str, Any]:
     return output
 
 
+@pytest.mark.usefixtures("storage")
 def test_expired_keys_that_return_start_empty_under_moves(monkeypatch):
     monkeypatch.setattr(function_logic, "SWEPT_AFTER", 0.0)
     happened: Counter[str] = Counter()

@@ -10,6 +10,8 @@ import pytest
 from dask_elastic.state import KeyedStore, StateLayout, StateView
 from dask_elastic.vocab.errors import StateError
 
+pytestmark = pytest.mark.usefixtures("storage")
+
 DECLARED = {
     "last": pa.float64(),
     "seen": pa.int64(),

@@ -15,6 +15,8 @@ from dask_elastic.state.index import KeyIndex
 from dask_elastic.topology.aggregates.field import Field
 from dask_elastic.vocab.errors import SchemaMismatch, StateError
 
+pytestmark = pytest.mark.usefixtures("storage")
+
 SHARDS = 4
 KEYS = pa.schema({"key": pa.int64()})
 FIELDS = (Field("count", np.dtype(np.int64), 0), Field("least", np.dtype(np.float64), np.nan))
@@ -342,7 +344,7 @@ class Unpicklable:
         raise TypeError("this cannot be pickled")
 
 
-def test_state_bytes_with_unpicklable_objects_are_positive() -> None:
+def test_unpicklable_objects_are_kept_in_memory_and_named_on_disk(storage: str) -> None:
     store = KeyedStore(SHARDS, shard_of)
     store.declare(KEYS, [Field("blob", np.dtype(object), None)])
     for shard in range(SHARDS):
@@ -350,5 +352,10 @@ def test_state_bytes_with_unpicklable_objects_are_positive() -> None:
     session = store.session(0)
     rows = pa.record_batch({"key": [1, 2]})
     located = session.locate(rows, ["key"], hashed([1, 2]))
-    session.apply(located, lambda current: [np.array([Unpicklable(), Unpicklable()], dtype=object)])
+    objects = np.array([Unpicklable(), Unpicklable()], dtype=object)
+    if storage == "disk":
+        with pytest.raises(StateError, match="Unpicklable cannot be pickled"):
+            session.apply(located, lambda current: [objects])
+        return
+    session.apply(located, lambda current: [objects])
     assert store.state_bytes() > 0

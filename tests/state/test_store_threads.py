@@ -11,6 +11,8 @@ import pytest
 from dask_elastic.state import KeyedStore, decode
 from dask_elastic.topology.aggregates.field import Field
 
+pytestmark = pytest.mark.usefixtures("storage")
+
 TASKS = 4
 SHARDS = 16
 BATCHES = 60

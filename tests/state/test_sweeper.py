@@ -11,6 +11,8 @@ import pytest
 from dask_elastic.state import KeyedStore, List, Map, StateLayout, StateView, Value
 from dask_elastic.state.sweeper import LEAST_KEYS, Sweeper
 
+pytestmark = pytest.mark.usefixtures("storage")
+
 SHARDS = 4
 TTL = 10.0
 

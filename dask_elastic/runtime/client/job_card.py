@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Iterable
 
-from dask.utils import format_bytes, format_time
+from dask.utils import format_time
 
 from dask_elastic.runtime.client.job_view import (
     checkpoint_parts,
@@ -16,6 +16,7 @@ from dask_elastic.runtime.client.job_view import (
     handed_over,
     in_order,
     measured_latency,
+    state_text,
 )
 from dask_elastic.runtime.protocol.job_description import JobDescription
 from dask_elastic.runtime.protocol.job_status import Status
@@ -82,7 +83,7 @@ def _tiles(described: JobDescription) -> str:
         _tile("rows/s", f"{described.source_rate:,.0f}" if described.live else "–", f"{described.rows_read:,} rows"),
         _tile("cores", str(held), ", ".join(cores_by_operator(described.executors))),
         _tile("waiting", f"{sum(measure.queue for measure in described.executors):,}", "rows in queues"),
-        _tile("state", format_bytes(sum(m.state_bytes for m in described.executors)), _moves(described.executors)),
+        _tile("state", state_text(described.executors), _moves(described.executors)),
     ]
     return f"<div>{''.join(tiles)}</div>"
 
@@ -135,7 +136,7 @@ def _row(described: JobDescription, measure: ExecutorReport) -> str:
         f"{measure.queue:,}",
         _seconds(measure.latency_p50),
         _seconds(measure.latency_p99),
-        format_bytes(measure.state_bytes),
+        state_text([measure]),
         f"{measure.moves} ({measure.moves_across} across nodes)",
     )
     return "<tr>" + "".join(f"<td style='{CELL}'>{html.escape(cell)}</td>" for cell in cells) + "</tr>"

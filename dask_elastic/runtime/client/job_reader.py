@@ -56,15 +56,15 @@ class JobReader(ABC):
             again), ``refused`` (stale and duplicate messages), ``bound`` (whether its threads hold the GIL, so that
             another core on the same worker does not help), ``event_time`` (the watermark: all older rows are processed,
             except late ones; in UTC without a time zone; missing if no source upstream has event time), ``busy`` (busy
-            seconds per second of all its cores), and ``backpressured`` (share of time in which its outputs wait for
-            credit).
+            seconds per second of all its cores), ``backpressured`` (share of time in which its outputs wait for
+            credit), and ``state_on_disk`` (the part of ``state_bytes`` that is in files).
         """
         described = self._describe()
         columns = [
             "operator", "executor", "node", "cores", "arrival_rate", "service_rate", "queue", "latency_p50",
             "latency_p99", "state_bytes", "rows", "moves", "moves_across", "throughput", "customer_rows", "sojourn",
             "bytes_in", "bytes_out", "pending_bytes", "recovered", "recovery_p50", "recovery_p99", "refused", "bound",
-            "event_time", "busy", "backpressured",
+            "event_time", "busy", "backpressured", "state_on_disk",
         ]  # fmt: skip
         bound = set(described.control.bound)
         rows = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
 from dask.utils import format_bytes, format_time
@@ -125,12 +125,20 @@ def conditions(described: JobDescription) -> list[str]:
     return found
 
 
+def state_text(executors: Iterable[ExecutorReport]) -> str:
+    """Return the size of the state of executors, and how much of it is on disk."""
+    listed = list(executors)
+    on_disk = sum(measure.state_on_disk for measure in listed)
+    size = format_bytes(sum(measure.state_bytes for measure in listed))
+    return f"{size} ({format_bytes(on_disk)} on disk)" if on_disk else size
+
+
 def summary(described: JobDescription) -> str:
     """Return a job in a few lines."""
     lines = [f"<Job {one_line(described)}>"]
     executors = in_order(described)
     lines += [
-        f"  {e.operator}[{e.executor}]: {e.cores} cores, queue {e.queue:,}, state {format_bytes(e.state_bytes)}"
+        f"  {e.operator}[{e.executor}]: {e.cores} cores, queue {e.queue:,}, state {state_text([e])}"
         for e in executors[:LISTED]
     ]
     lines += [f"  and {len(executors) - LISTED} more: see job.metrics()"] if len(executors) > LISTED else []

@@ -9,6 +9,7 @@ import dask.config
 from dask_elastic.planning.registry import names
 from dask_elastic.runtime.config.parsing import Amount, Choice, Count, Duration, Flag, Folder, Option, Size, nearest
 from dask_elastic.runtime.protocol.job_spec import PARADIGMS, JobOptions
+from dask_elastic.topology.state_kind import STORES
 from dask_elastic.vocab.errors import SubmitError
 
 OPTIONS = (
@@ -24,6 +25,8 @@ OPTIONS = (
     Option("latency_target", Duration(), optional=True),
     Option("watermark_interval", Duration()),
     Option("idle_timeout", Duration(), optional=True),
+    Option("state_store", Choice(STORES)),
+    Option("state_memory", Amount()),
     Option("stall_after", Duration(), optional=True),
     Option("channel_window", Size()),
     Option("balance_threshold", Amount(least=1)),

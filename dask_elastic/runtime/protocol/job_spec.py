@@ -75,6 +75,10 @@ class JobOptions:
         How often a job is restarted without a new checkpoint in between, before it fails.
     stall_after : float or None
         Seconds after which a call of user code that has not returned is reported; None is never.
+    state_store : str
+        Where operators keep their state, unless they say otherwise: one of `STORES`.
+    state_memory : float
+        With "auto", the share of a worker's memory above which the state of the job there moves to disk.
     """
 
     on_error: str
@@ -96,6 +100,8 @@ class JobOptions:
     checkpoint_keep: int = 2
     restart_attempts: int = 5
     stall_after: float | None = None
+    state_store: str = "memory"
+    state_memory: float = 0.4
 
 
 @dataclass(frozen=True)

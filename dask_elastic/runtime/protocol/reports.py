@@ -54,6 +54,8 @@ class ExecutorReport:
         Seconds from such a loss to the first row that was processed again.
     event_time : int or None
         The watermark, microseconds since the epoch.
+    state_on_disk : int
+        The part of `state_bytes` that is in files.
     busy : float
         Busy seconds per second of all cores.
     backpressured : float
@@ -86,6 +88,7 @@ class ExecutorReport:
     event_time: int | None = None
     busy: float = 0.0
     backpressured: float = 0.0
+    state_on_disk: int = 0
 
 
 @dataclass(frozen=True)

@@ -163,6 +163,7 @@ def _executor(
         entry=entry,
         pinned=key in view.pinned or (fresh is None and known is not None),
         moves=measure.moves,
+        state_on_disk=measure.state_on_disk,
         shard_load=_numbers(detail.shard_load) if fresh else None,
         shard_bytes=_numbers(detail.shard_bytes) if known else None,
     )

@@ -6,7 +6,7 @@ import logging
 import pickle
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -31,12 +31,14 @@ from dask_elastic.runtime.protocol.job_spec import JobGeneration
 from dask_elastic.runtime.protocol.remote_errors import dump_error
 from dask_elastic.runtime.transport.doorbell import Doorbell
 from dask_elastic.runtime.worker.job_threads import JobThreads
-from dask_elastic.state.codec import StateCut
+from dask_elastic.state.codec import EncodedRows, StateRows
 from dask_elastic.state.slots import Counts
 from dask_elastic.vocab.errors import ElasticError
 from dask_elastic.vocab.identity import ExecutorId
 
 logger = logging.getLogger("dask_elastic.checkpoint")
+
+Cut = Sequence[StateRows | EncodedRows]
 
 
 class _Work(NamedTuple):
@@ -188,7 +190,7 @@ class CheckpointKeeper:
         self._do(lambda: self._write(checkpoint, executor, state, schema, held), checkpoint, executor)
 
     def _write(
-        self, checkpoint: int, executor: ExecutorId, state: StateCut | None, schema: pa.Schema | None, held: float
+        self, checkpoint: int, executor: ExecutorId, state: Cut | None, schema: pa.Schema | None, held: float
     ) -> None:
         self._threads.lease.wait()
         with self._lock:
@@ -202,7 +204,7 @@ class CheckpointKeeper:
                     self._headers[executor], number=checkpoint, full=chain.full(checkpoint), input_schema=schema
                 )
                 path = path_of(self._order[executor.component], header, self._generation_id.generation)
-                file = write(self._folder, path, header, [state.full, state.changes])
+                file = write(self._folder, path, header, state)
                 with self._lock:
                     self._chains[executor] = self._chains[executor].written(checkpoint, file)
             part = self._chains[executor].at(checkpoint)

@@ -17,13 +17,15 @@ from dask_elastic.runtime.protocol.job_description import ExecutorAssignment, Re
 from dask_elastic.runtime.protocol.job_spec import VACANT
 from dask_elastic.runtime.protocol.part_calls import PartCall
 from dask_elastic.runtime.protocol.reports import PartReport
-from dask_elastic.runtime.protocol.tables import first_rows, table_bytes
+from dask_elastic.runtime.protocol.tables import table_bytes
 from dask_elastic.runtime.worker.buffers.mailbox import Mailbox, SentBatch
 from dask_elastic.runtime.worker.executor_threads import ExecutorThreads
 from dask_elastic.runtime.worker.hosting_node import HostingNode
 from dask_elastic.runtime.worker.job_part import JobPart
+from dask_elastic.runtime.worker.memory import Memory
 from dask_elastic.runtime.worker.part_checkpoints import PartCheckpoints
 from dask_elastic.runtime.worker.report import part_report
+from dask_elastic.runtime.worker.stores import reading
 from dask_elastic.vocab.errors import NodeLost, SourceError, UnknownJob
 from dask_elastic.vocab.identity import ExecutorId
 
@@ -233,7 +235,7 @@ class Handlers:
     async def state(self, call: part_calls.State) -> tuple[Payload, ...]:
         """Return the state of an executor at home here, its first rows, or the row of one key, as an IPC stream."""
         home = self._part(call).homes[ExecutorId(call.operator, call.executor)]
-        return await self.node.in_thread(_state, home, call.key, call.first)
+        return await self.node.in_thread(_state, home, call.key, call.first, self.node.memory)
 
     async def state_types(self, call: part_calls.StateTypes) -> tuple[Payload, ...]:
         """Return the state of an executor at home here without its rows, as an Arrow IPC stream."""
@@ -285,11 +287,12 @@ class Handlers:
                 raise UnknownJob(f"job {call.job!r} has ended on worker {self.node.worker.address}")
 
 
-def _state(home: ExecutorThreads, key: tuple[Any, ...] | None, first: int | None) -> tuple[Payload, ...]:
+def _state(
+    home: ExecutorThreads, key: tuple[Any, ...] | None, first: int | None, memory: Memory
+) -> tuple[Payload, ...]:
     if not home.ended:
         home.flush(FLUSH_SECONDS)
-    found = home.read_state() if key is None else home.find_key(key)
-    return _payload(found if found is None or first is None else first_rows(found, first))
+    return _payload(reading.read(home, key, first, memory))
 
 
 def _payload(table: pa.Table | None) -> tuple[Payload, ...]:

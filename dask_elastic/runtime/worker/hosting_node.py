@@ -11,6 +11,7 @@ from dask_elastic.runtime.protocol.job_spec import JobSpec
 from dask_elastic.runtime.transport.channels import Channels
 from dask_elastic.runtime.transport.peer import Peer
 from dask_elastic.runtime.worker.job_part import JobPart
+from dask_elastic.runtime.worker.memory import Memory
 from dask_elastic.runtime.worker.task_ends import TaskEnds
 
 T = TypeVar("T")
@@ -25,6 +26,8 @@ class HostingNode(Protocol):
         The Dask worker.
     job_parts : dict of str to JobPart
         The parts of jobs, by the jobs' names; parts that have ended stay until `forget`.
+    memory : Memory
+        The watch over the worker's memory.
     channels : Channels
         The connections to the other nodes.
     task_ends : TaskEnds
@@ -33,6 +36,7 @@ class HostingNode(Protocol):
 
     worker: Any
     job_parts: dict[str, JobPart]
+    memory: Memory
     channels: Channels
     task_ends: TaskEnds
 

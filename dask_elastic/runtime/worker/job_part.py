@@ -35,18 +35,17 @@ from dask_elastic.runtime.worker.idle_watch import IdleWatch
 from dask_elastic.runtime.worker.job_threads import JobThreads
 from dask_elastic.runtime.worker.last_report import LastReport
 from dask_elastic.runtime.worker.members import Members
-from dask_elastic.runtime.worker.memory import HINT
 from dask_elastic.runtime.worker.node_services import NodeServices
 from dask_elastic.runtime.worker.part_checkpoints import PartCheckpoints
 from dask_elastic.runtime.worker.remote_threads import RemoteThreads
 from dask_elastic.runtime.worker.sink_thread import SinkThread
 from dask_elastic.runtime.worker.source_thread import SourceThread
+from dask_elastic.runtime.worker.stores.state_stores import StateStores
 from dask_elastic.runtime.worker.user_calls import WatchedErrorPolicy
 from dask_elastic.state.store import KeyedStore
 from dask_elastic.topology.component import Component
 from dask_elastic.topology.operators import Compute, SinkOperator, SourceOperator
 from dask_elastic.topology.source import Source
-from dask_elastic.vocab.errors import StateMemoryExceeded
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.messages import Stamp, StartTask, ToHome, ToRemote
 
@@ -75,6 +74,8 @@ class JobPart:
         The last report to the scheduler.
     threads : JobThreads
         Its threads here.
+    stores : StateStores
+        The state of its executors and remote tasks here.
     edge_rows : EdgeRows
         Rows that its threads here have passed on.
     sources, homes, remotes, sinks : dict
@@ -98,6 +99,7 @@ class JobPart:
         self.homes: dict[ExecutorId, ExecutorThreads] = {}
         self.sinks: dict[ExecutorId, SinkThread] = {}
         self.remotes: dict[ExecutorId, RemoteThreads] = {}
+        self.stores = StateStores(node.state_files, spec.options, node.memory)
         self.checkpoints = PartCheckpoints.of(spec, self.threads, node.ask, self)
         self._node = node
         self._components = {component.name: component for component in components}
@@ -228,7 +230,7 @@ class JobPart:
                     identity, space, self.spec.node, first, inputs, threading.Lock, limits, timed, operator.clocks
                 )
                 executor.store.union = union_types(component, self._components)
-                executor.store.reserve = self._node.memory.reserve
+                self.stores.add(identity, operator, executor.store)
                 executor.task_ended = self._node.task_ends.note
                 if self.checkpoints is not None:
                     self.checkpoints.restore(identity, operator, executor.store)
@@ -336,8 +338,10 @@ class JobPart:
 
     def _remote(self, executor: ExecutorId, incarnation: int) -> RemoteThreads:
         part = RemotePart(executor, self._spaces[executor.component], threading.Lock, incarnation)
-        part.store.reserve = self._node.memory.reserve
-        make_processor = functools.partial(self._processor, self._components[executor.component])
+        component = self._components[executor.component]
+        assert isinstance(component.operator, Compute), f"{executor} has no state"
+        self.stores.add(executor, component.operator, part.store)
+        make_processor = functools.partial(self._processor, component)
         return RemoteThreads(part, make_processor, self.threads, self.exchange, self.spec.node_of(executor))
 
     @property
@@ -366,6 +370,7 @@ class JobPart:
             if remote.home == node:
                 remote.close()
                 del self.remotes[executor]
+                self.stores.remove(executor)
         if left:
             self._node_left(node, died)
 
@@ -434,15 +439,3 @@ class JobPart:
         """
         now = time.monotonic()
         return {edge: self._edge_rates[edge].per_second(rows, now) for edge, rows in self.edge_rows.totals().items()}
-
-    def state_bytes(self) -> int:
-        """Return the memory of the job's state here, that of remote tasks included."""
-        stores = [home.executor.store for home in self.homes.values()]
-        return sum(s.state_bytes() for s in (*stores, *(r.part.store for r in list(self.remotes.values()))))
-
-    def out_of_memory(self, account: str) -> StateMemoryExceeded:
-        """Return the error that ends the job when the worker has no more memory for it."""
-        held = {str(identity): home.executor.store.state_bytes() for identity, home in self.homes.items()}
-        listed = ", ".join(f"{name}: {nbytes / 2**20:,.0f} MiB" for name, nbytes in held.items()) or "remote tasks only"
-        has = f"worker {self._node.address} has no memory left: {account}"
-        return StateMemoryExceeded(f"{has}; state of job {self.job!r} there: {listed}. {HINT}")

@@ -53,6 +53,8 @@ class Memory:
     tight : bool
         Whether memory is short. Credit is then held back, so that senders stop when their windows are full, back to the
         sources.
+    unmap : callable
+        Unmaps files, whose pages the process does not need in its memory.
 
     Notes
     -----
@@ -76,7 +78,8 @@ class Memory:
         self._clock = clock
         self._since = 0.0
         self._pressure = self._least_pressure
-        self._release = _release()
+        self.unmap: Callable[[], None] = lambda: None
+        self._free = _release()
         self._waiting = threading.Event()
 
     @classmethod
@@ -85,11 +88,11 @@ class Memory:
         manager: Any = getattr(worker, "memory_manager", None)
         return cls(int(getattr(manager, "memory_limit", 0) or 0), options)
 
-    def look(self) -> bool:
+    def look(self, has_state: bool = True) -> bool:
         """Check the process; returns whether a job must end.
 
         That is the case when memory is above the fraction `memory_limit`, or when state has left less than `LEAST_ROOM`
-        below it, although no rows were taken for `PATIENCE` seconds.
+        below it, although no rows were taken for `PATIENCE` seconds. `has_state` is false if all state is on disk.
         """
         if not self.limit:
             return False
@@ -100,7 +103,7 @@ class Memory:
         if resident <= self._least_pressure:
             self._pressure = self._least_pressure
         elif self.tight and self._clock() - self._since > PATIENCE:
-            if self._most - resident < LEAST_ROOM:
+            if has_state and self._most - resident < LEAST_ROOM:
                 return True
             self._pressure = (resident + self._most) / 2
         tight = resident > self._pressure
@@ -133,6 +136,15 @@ class Memory:
                 )
             self._waiting.wait(POLL)
 
+    def has_room(self, nbytes: int) -> bool:
+        """Return whether so many bytes more would stay below the fraction at which a job ends."""
+        return not self.limit or self._resident() + nbytes <= self._most
+
+    def _release(self) -> None:
+        # Mapped files count as memory of the process too.
+        self.unmap()
+        self._free()
+
     @property
     def _least_pressure(self) -> float:
         """Bytes up to which rows are never held back."""
@@ -150,7 +162,8 @@ class Memory:
 
 
 HINT = (
-    "Give workers more memory (memory_limit), spread the state over more workers (executors=), or keep fewer keys. "
+    "Keep the state on disk (state_store='disk' or 'auto'), give workers more memory (memory_limit), spread the state "
+    "over more workers (executors=), or keep fewer keys. "
     "elastic.memory-limit is the fraction of a worker's memory above which a job ends."
 )
 

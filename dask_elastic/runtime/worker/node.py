@@ -40,6 +40,7 @@ from dask_elastic.runtime.worker.node_failures import NodeFailures
 from dask_elastic.runtime.worker.push_server import PushServer
 from dask_elastic.runtime.worker.report import part_report
 from dask_elastic.runtime.worker.staging_server import StagingServer
+from dask_elastic.runtime.worker.stores.state_stores import state_files
 from dask_elastic.runtime.worker.task_ends import TaskEnds
 from dask_elastic.topology.component import Component
 from dask_elastic.vocab.errors import SubmitError, UnknownJob
@@ -78,6 +79,7 @@ class NodeRuntime:
         self.worker = worker
         self.options = worker_options()
         self.memory = Memory.of(worker, self.options)
+        self.state_files = state_files(Path(worker.local_directory), self.memory)
         self.job_parts: dict[str, JobPart] = {}
         self.handlers = Handlers(self)
         self.failures = NodeFailures(self)
@@ -315,13 +317,21 @@ class NodeRuntime:
         return all(job_part.ended or job_part.idle_watch.idle for job_part in list(self.job_parts.values()))
 
     def _watch_memory(self) -> None:
-        exhausted = self.memory.look()
+        exhausted = self.memory.look(any(part.stores.in_memory for part in list(self.job_parts.values())))
         for job_part in () if self.memory.tight else list(self.job_parts.values()):
             self.guarded(job_part, job_part.exchange.release_withheld)
         running = [job_part for job_part in self.job_parts.values() if not job_part.ended]
+        if self.memory.tight and any(self._relieved(job_part) for job_part in running):
+            return
         if exhausted and running:
-            largest = max(running, key=lambda job_part: job_part.state_bytes())
-            largest.fail(largest.out_of_memory(self.memory.account()))
+            largest = max(running, key=lambda job_part: job_part.stores.nbytes())
+            largest.fail(largest.stores.exceeded(self.address, largest.job, self.memory.account()))
+
+    def _relieved(self, job_part: JobPart) -> bool:
+        """Move state of a job to disk, if it may; returns whether memory was freed."""
+        moved: list[bool] = []
+        self.guarded(job_part, lambda: moved.append(job_part.stores.relieve()))
+        return any(moved)
 
     @staticmethod
     def guarded(job_part: JobPart, act: Callable[[], None]) -> None:

@@ -11,13 +11,22 @@ from dask_elastic.runtime.transport.peer import Peer
 from dask_elastic.runtime.transport.queue_reader import QueueReader
 from dask_elastic.runtime.worker.memory import Memory
 from dask_elastic.runtime.worker.task_ends import TaskEnds
+from dask_elastic.state.disk import UnnamedFiles
 
 if TYPE_CHECKING:
     from distributed import Client
 
 
 class NodeServices(Protocol):
-    """Connections, memory and the way to the scheduler; implemented by `NodeRuntime`."""
+    """Connections, memory and the way to the scheduler; implemented by `NodeRuntime`.
+
+    Attributes
+    ----------
+    state_files : UnnamedFiles
+        Makes the files of state that is on disk.
+    """
+
+    state_files: UnnamedFiles
 
     @property
     def address(self) -> str:

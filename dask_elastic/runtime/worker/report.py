@@ -96,6 +96,7 @@ def _executor(measure: ExecutorMeasure, backpressured: float) -> ExecutorReport:
         event_time=measure.event_time,
         busy=float(measure.shard_load.sum()),
         backpressured=backpressured,
+        state_on_disk=measure.state_on_disk,
     )
 
 

@@ -1,0 +1,143 @@
+"""The stores of one job on a worker: which of them are on disk, and which move there when memory is short."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import psutil  # type: ignore[import-untyped]
+
+from dask_elastic.runtime.protocol.job_spec import JobOptions
+from dask_elastic.runtime.worker.memory import HINT, Memory
+from dask_elastic.state.disk import DiskStorage, UnnamedFiles
+from dask_elastic.state.disk.unnamed_files import RESIDENT_BYTES
+from dask_elastic.state.store import KeyedStore
+from dask_elastic.topology.operators import Compute
+from dask_elastic.vocab.errors import StateMemoryExceeded
+from dask_elastic.vocab.identity import ExecutorId
+
+logger = logging.getLogger("dask_elastic.node")
+
+LEAST_RESIDENT = 32 * 2**20
+"""Bytes of files that may be mapped at a time, however little memory the worker has."""
+
+
+class StateStores:
+    """The stores of a job's executors and remote tasks on this worker.
+
+    Parameters
+    ----------
+    files : UnnamedFiles
+        Makes the worker's files.
+    options : JobOptions
+        Where operators keep their state.
+    memory : Memory
+        The worker's memory.
+    """
+
+    def __init__(self, files: UnnamedFiles, options: JobOptions, memory: Memory):
+        self._storage = DiskStorage(files)
+        self._folder = files.folder
+        self._options = options
+        self._memory = memory
+        self._stores: dict[ExecutorId, KeyedStore] = {}
+        self._movable: set[ExecutorId] = set()
+
+    def add(self, executor: ExecutorId, operator: Compute, store: KeyedStore) -> None:
+        """Take a store, which has no state yet; it replaces the one of an earlier incarnation of remote tasks.
+
+        Parameters
+        ----------
+        executor : ExecutorId
+            The executor.
+        operator : Compute
+            What it computes.
+        store : KeyedStore
+            Its primary copy, or the state of its remote tasks here.
+
+        Raises
+        ------
+        StateDiskError
+            If a file cannot be made.
+        """
+        kept = operator.store or self._options.state_store
+        store.reserve = self._memory.reserve
+        self._movable.discard(executor)
+        if kept == "disk":
+            store.move(self._storage)
+        elif kept == "auto":
+            store.overflow = self._overflow
+            self._movable.add(executor)
+        self._stores[executor] = store
+
+    def remove(self, executor: ExecutorId) -> None:
+        """Forget the store of remote tasks that have ended."""
+        self._stores.pop(executor, None)
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether any store is in memory."""
+        return bool(self._in_memory())
+
+    def _in_memory(self) -> list[tuple[ExecutorId, KeyedStore]]:
+        return [(executor, store) for executor, store in list(self._stores.items()) if not store.storage.on_disk]
+
+    def _overflow(self, nbytes: int) -> DiskStorage | None:
+        """Return the storage to which a store moves before it grows by `nbytes`; called under the store's lock."""
+        # Only what needs no lock of another store, whose thread may be here too.
+        held = sum(store.slots.bytes_to_grow(0) for _, store in self._in_memory())
+        allowed = self._options.state_memory * self._memory.limit
+        if not self._memory.limit or held + nbytes <= allowed:
+            return None
+        logger.warning(
+            "state of %s MiB moves to files in %s: elastic.state-memory allows %s MiB in memory",
+            f"{held >> 20:,}", self._folder, f"{int(allowed) >> 20:,}",
+        )  # fmt: skip
+        return self._storage
+
+    def relieve(self) -> bool:
+        """Move the largest store that may be on disk there, because memory is short; returns whether one was moved."""
+        movable = {e: store.state_bytes() for e, store in self._in_memory() if e in self._movable}
+        executor = max(movable, key=movable.__getitem__, default=None)
+        if executor is None or not movable[executor]:
+            return False
+        logger.warning("memory is short: the state of %s moves to files in %s", executor, self._folder)
+        self._stores[executor].move(self._storage)
+        return True
+
+    def nbytes(self) -> int:
+        """Return the bytes of the state that is in memory here."""
+        return sum(store.state_bytes() for _, store in self._in_memory())
+
+    def exceeded(self, address: str, job: str, account: str) -> StateMemoryExceeded:
+        """Return the error that ends the job when the worker has no more memory for it."""
+        held = {str(executor): store.state_bytes() for executor, store in self._in_memory()}
+        listed = ", ".join(f"{name}: {nbytes / 2**20:,.0f} MiB" for name, nbytes in held.items()) or "none in memory"
+        has = f"worker {address} has no memory left: {account}"
+        return StateMemoryExceeded(f"{has}; state of job {job!r} there: {listed}. {HINT}")
+
+
+def state_files(folder: Path, memory: Memory) -> UnnamedFiles:
+    """Return the files of a worker; those that are mapped are unmapped when memory is short.
+
+    Parameters
+    ----------
+    folder : Path
+        The worker's directory for temporary files.
+    memory : Memory
+        The worker's memory.
+
+    Returns
+    -------
+    UnnamedFiles
+        For all jobs on the worker.
+    """
+    most = max(LEAST_RESIDENT, min(RESIDENT_BYTES, memory.limit // 16 or RESIDENT_BYTES))
+    files = UnnamedFiles(folder, _mapped_bytes, most)
+    memory.unmap = files.unmap
+    return files
+
+
+def _mapped_bytes() -> int:
+    """Return the bytes of files that are mapped into this process now; 0 where the system does not say."""
+    return int(getattr(psutil.Process().memory_info(), "shared", 0))
