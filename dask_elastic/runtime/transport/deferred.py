@@ -43,8 +43,9 @@ class Deferred:
     >>> deferred.run(lambda: print("not deferred"))
     False
     >>> with deferred:
-    ...     deferred.run(lambda: print("second")), print("first")
-    (True, None)
+    ...     is_deferred = deferred.run(lambda: print("second"))
+    ...     print("first", is_deferred)
+    first True
     second
     """
 
