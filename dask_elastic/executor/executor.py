@@ -125,7 +125,10 @@ class ElasticExecutor(ExecutorParts):
         """Return the sub-batch of a `Run` with its number; None if the task's thread must run, or nothing waits."""
         with self.lock:
             taker = self.routes.tasks[task]
-            if taker.queue.has_control:
+            # More rows may have arrived since the `Run` was returned.
+            if taker.queue.has_control or not self.routes.is_short(
+                taker, self.measures.inline, self.limits.inline_time
+            ):
                 return None
             item = taker.queue.take(self._limit(taker))
             return self._sent(taker, item, now) if isinstance(item, Work) else None

@@ -100,7 +100,12 @@ class Routes:
     def short(self, tasks: Iterable[int], cost: InlineCost, seconds: float) -> list[int]:
         """Return those tasks at home whose waiting rows are expected to take at most so many seconds."""
         owners = [self.tasks[task] for task in tasks]
-        return [owner.number for owner in owners if owner.at_home and cost.allows(owner.queue.rows, seconds)]
+        return [owner.number for owner in owners if owner.at_home and self.is_short(owner, cost, seconds)]
+
+    @staticmethod
+    def is_short(task: Task, cost: InlineCost, seconds: float) -> bool:
+        """Whether the waiting rows of a task are expected to take at most so many seconds."""
+        return cost.allows(task.queue.rows, seconds)
 
     def pause(self, shard: int) -> None:
         """Stop routing a shard, and cut its rows out of the queue of its task."""

@@ -14,6 +14,12 @@ COMPUTING = 0.3
 WEIGHT = 0.125
 """Weight of the newest batch in the share of batches that were not brief."""
 
+NOTICED = 0.01
+"""Share of batches that were not brief above which every batch is measured."""
+
+MEASURED = 4
+"""Of so many brief batches, the processor time of one is measured: reading that clock takes microseconds."""
+
 RETRIED = 64
 """After so many batches of code that was not brief, one is measured again."""
 
@@ -34,12 +40,18 @@ class BriefWork:
     False
     """
 
-    __slots__ = ("_long", "_refused")
+    __slots__ = ("_asked", "_long", "_refused")
 
     def __init__(self) -> None:
         # A decaying share of batches that took long, or waited for something.
         self._long = 0.0
         self._refused = 0
+        self._asked = -1
+
+    def measures(self) -> bool:
+        """Return whether to measure the next batch: each one after a batch that was not brief, else one of a few."""
+        self._asked = (self._asked + 1) % MEASURED
+        return self._asked == 0 or self._long > NOTICED
 
     def add(self, busy: float, cpu: float) -> None:
         """Add the measurement of a batch that was expected to be brief.

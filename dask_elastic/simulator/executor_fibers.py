@@ -212,6 +212,10 @@ class ExecutorFibers:
             self.world.send_message(self.executor.home, node, self.identity, stamp, message)
         return True
 
+    def defer(self, steps: Steps[None]) -> bool:
+        """Let the caller carry out the run, like one that was deferred: other fibers come between."""
+        return False
+
     def deliver(self, deliveries: Iterable[Delivery]) -> FiberSteps:
         """Deliver outputs; waits while the receivers' credit is used up."""
         yield from self.world.deliver(self.identity, deliveries)

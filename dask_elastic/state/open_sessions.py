@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from dask_elastic.state.session import Session, SharedStore
+from dask_elastic.state.session import Session
+from dask_elastic.state.shared_store import SharedStore
 from dask_elastic.vocab.lock import Lock, MakeLock
 
 

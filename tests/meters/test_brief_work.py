@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dask_elastic.meters.brief_work import BRIEF_SECONDS, FEW_ROWS, RETRIED, BriefWork
+from dask_elastic.meters.brief_work import BRIEF_SECONDS, FEW_ROWS, MEASURED, RETRIED, BriefWork
 
 
 def measured(busy, cpu, count=20):
@@ -45,3 +45,13 @@ def test_work_that_has_become_brief_is_found_by_measuring_again():
         if work.expects(1):
             work.add(busy=1e-4, cpu=1e-4)
     assert all(work.expects(1) for _ in range(RETRIED))
+
+
+def test_one_of_a_few_brief_batches_is_measured_and_each_one_after_a_long_batch():
+    work = BriefWork()
+    assert [work.measures() for _ in range(2 * MEASURED)] == 2 * [True, *[False] * (MEASURED - 1)]
+    work.add(busy=0.002, cpu=0.0)
+    assert all(work.measures() for _ in range(2 * MEASURED))
+    for _ in range(100):
+        work.add(busy=1e-4, cpu=1e-4)
+    assert sum(work.measures() for _ in range(2 * MEASURED)) == 2

@@ -76,10 +76,21 @@ def test_only_the_first_put_transmits_until_the_queue_has_been_found_empty():
 
 def test_held_message_waits_for_the_next_put_and_precedes_it():
     queue = numbered()
-    queue.hold(message("schema", b"s"))
+    queue.hold([message("schema", b"s")])
     assert not queue.is_empty
     assert queue.put([message("batch", b"rows")])
     assert drained(queue) == [(Stamp(5, 0), [message("schema", b"s"), message("batch", b"rows")])]
+
+
+def test_held_messages_are_transmitted_by_one_thread_and_only_if_there_are_any():
+    queue = numbered()
+    assert not queue.transmit_held()
+    queue.hold([message("a"), message("b")])
+    assert queue.transmit_held()
+    assert not queue.transmit_held(), "a thread transmits already"
+    assert drained(queue) == [(Stamp(5, 0), [message("a"), message("b")])]
+    queue.hold([message("c")])
+    assert queue.transmit_held(), "the transmitter has found the queue empty before"
 
 
 @given(

@@ -275,7 +275,9 @@ class ExecutorDriver:
                 case do.Wake(task):
                     yield from self._wake(task)
                 case do.Run(task):
-                    yield from self._run_inline(task)
+                    steps = self._run_inline(task)
+                    if not (yield partial(self.host.defer, steps)):
+                        yield from steps
                 case do.Release(origin, nbytes, wanted_more):
                     yield partial(self.host.release, origin, nbytes, wanted_more)
                 case do.StartTask(task, node, shards):

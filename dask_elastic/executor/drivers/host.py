@@ -85,6 +85,10 @@ class ExecutorHost(TaskHost, Protocol):
         """
         ...
 
+    def defer(self, steps: Steps[None]) -> bool:
+        """Carry out an inline run in the calling thread, soon; returns False if the caller is to do so at once."""
+        ...
+
     def deliver(self, deliveries: Iterable[Delivery]) -> Any:
         """Deliver outputs to the next receivers; waits while their credit is used up."""
         ...

@@ -13,7 +13,7 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from queue import SimpleQueue
 from typing import Any
 
@@ -21,6 +21,7 @@ import numpy as np
 from distributed.comm.tcp import TCP
 
 from dask_elastic.runtime.config.worker_options import MAX_FRAME
+from dask_elastic.runtime.transport.deferred import DEFERRED
 from dask_elastic.runtime.transport.doorbell import Doorbell
 from dask_elastic.runtime.transport.packet import PREFIX, Packet
 from dask_elastic.vocab.errors import ProtocolError
@@ -38,6 +39,9 @@ FRAMES_AT_ONCE = 512
 
 READ_AT_ONCE = 4 * 2**20
 """Bytes read in one call. Each call counts as a heartbeat, so a large packet on a slow network causes no timeout."""
+
+CHUNK_BYTES = 64 * 2**10
+"""Bytes of small packets that are read in one call, however many packets they are."""
 
 NextPacket = Callable[[], Packet | None]
 
@@ -237,7 +241,8 @@ class CommReader:
     def _run(self) -> None:
         try:
             while (packet := self._packets.get()) is not None:
-                self._handle(packet)
+                with DEFERRED:
+                    self._handle(packet)
         except ProtocolError as error:
             # Later packets would be out of order.
             self._problem = error
@@ -289,9 +294,11 @@ class SocketReader:
         error: BaseException = EOFError("the peer has closed the connection")
         try:
             self._socket.sendall(self._greeting)
-            while (packet := self._read()) is not None:
+            for packets in self._read():
                 self._handling = True
-                self._handle(packet)
+                with DEFERRED:
+                    for packet in packets:
+                        self._handle(packet)
                 self._handling = False
         except Exception as reason:  # reported to the event loop, whatever it is
             error = reason
@@ -316,22 +323,47 @@ class SocketReader:
         if not self._ended.done():
             self._ended.set_result(error)
 
-    def _read(self) -> Packet | None:
-        prefix = self._exactly(PREFIX.size)
-        if prefix is None:
-            return None
-        count, nbytes = Packet.body_bytes(bytes(prefix), self._limit)
-        body = self._exactly(nbytes)
-        return None if body is None else Packet.from_body(count, body)
+    def _read(self) -> Iterator[list[Packet]]:
+        """Yield the packets that one call has read, at least one; ends when the peer has closed the connection."""
+        chunk = np.empty(CHUNK_BYTES, dtype=np.uint8).data
+        begin = end = 0
+        while True:
+            if end - begin < PREFIX.size:
+                chunk[: end - begin] = bytes(chunk[begin:end])
+                begin, end = 0, end - begin
+                received = self._receive(chunk[end:])
+                if not received:
+                    return
+                end += received
+                continue
+            packets: list[Packet] = []
+            while end - begin >= PREFIX.size:
+                count, nbytes = Packet.body_bytes(bytes(chunk[begin : begin + PREFIX.size]), self._limit)
+                start = begin + PREFIX.size
+                stop = min(start + nbytes, end)
+                if packets and stop - start < nbytes:
+                    # The complete ones are handled before the rest of this one is awaited.
+                    break
+                # A copy: rows that are kept for long must not keep the packets beside them. `np.empty` does not zero
+                # the memory, as `bytearray` would.
+                body = np.empty(nbytes, dtype=np.uint8).data
+                body[: stop - start] = chunk[start:stop]
+                if not self._fill(body[stop - start :]):
+                    return
+                begin = stop
+                packets.append(Packet.from_body(count, body))
+            yield packets
 
-    def _exactly(self, nbytes: int) -> memoryview | None:
-        # `np.empty` does not zero the memory, as `bytearray` would.
-        buffer = np.empty(nbytes, dtype=np.uint8).data
-        filled = 0
-        while filled < nbytes:
-            received = self._socket.recv_into(buffer[filled : filled + READ_AT_ONCE], 0, socket.MSG_WAITALL)
+    def _fill(self, buffer: memoryview) -> bool:
+        """Read until the buffer is full; returns False if the peer closes the connection before."""
+        while len(buffer):
+            received = self._receive(buffer[:READ_AT_ONCE], socket.MSG_WAITALL)
             if not received:
-                return None
-            filled += received
-            self._last_received = time.monotonic()
-        return buffer
+                return False
+            buffer = buffer[received:]
+        return True
+
+    def _receive(self, buffer: memoryview, flags: int = 0) -> int:
+        received = self._socket.recv_into(buffer, 0, flags)
+        self._last_received = time.monotonic()
+        return received

@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-import numpy as np
 from distributed.protocol import dask_deserialize, dask_serialize, to_serialize
 
 from dask_elastic.runtime.config.worker_options import MAX_FRAME
@@ -64,8 +63,8 @@ class Packet:
 
     def to_frames(self) -> list[Any]:
         """Return the frames to send: prefix, lengths, and the buffers, each padded to a multiple of eight bytes."""
-        lengths = np.array([len(buffer) for buffer in self.buffers], dtype="<u8")
-        frames: list[Any] = [b"", lengths.tobytes()]
+        lengths = struct.pack(f"<{len(self.buffers)}Q", *map(len, self.buffers))
+        frames: list[Any] = [b"", lengths]
         for buffer in self.buffers:
             frames.append(buffer)
             if excess := len(buffer) % _ALIGNMENT:
@@ -105,13 +104,13 @@ class Packet:
         ProtocolError
             If the lengths do not fit the body.
         """
-        lengths = np.frombuffer(body[: count * 8], dtype="<u8")
-        filled = (lengths + np.uint64(_ALIGNMENT - 1)) & ~np.uint64(_ALIGNMENT - 1)
-        ends = count * 8 + np.cumsum(filled)
-        if len(body) != (int(ends[-1]) if count else 0) or (lengths > len(body)).any():
-            raise ProtocolError(f"a packet of {len(body)} bytes claims to have buffers of {lengths[:8].tolist()} bytes")
-        starts = (ends - filled).tolist()
-        return cls([body[start : start + size] for start, size in zip(starts, lengths.tolist(), strict=True)])
+        lengths = struct.unpack_from(f"<{count}Q", body)
+        starts = [count * 8]
+        for length in lengths:
+            starts.append(starts[-1] + length + -length % _ALIGNMENT)
+        if len(body) != (starts[-1] if count else 0):
+            raise ProtocolError(f"a packet of {len(body)} bytes claims to have buffers of {list(lengths[:8])} bytes")
+        return cls([body[start : start + size] for start, size in zip(starts, lengths, strict=False)])
 
 
 @dask_serialize.register(Packet)  # type: ignore[untyped-decorator]

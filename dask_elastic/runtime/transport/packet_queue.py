@@ -58,10 +58,18 @@ class PacketQueue:
             self._transmitting = True
             return True
 
-    def hold(self, message: Message) -> None:
-        """Queue a message without transmitting it: a message that is put later takes it along."""
+    def hold(self, messages: Iterable[Message]) -> None:
+        """Queue messages without transmitting them: a message that is put later takes them along."""
         with self._lock:
-            self._waiting.append(message)
+            self._waiting += messages
+
+    def transmit_held(self) -> bool:
+        """Whether the caller is to transmit: messages wait, and no other thread transmits."""
+        with self._lock:
+            if self._transmitting or not self._waiting:
+                return False
+            self._transmitting = True
+            return True
 
     def next_packet(self) -> Packet | None:
         """Return the queued messages as one packet; None when there are none, and then the next `put` transmits."""

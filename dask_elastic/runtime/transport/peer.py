@@ -13,6 +13,7 @@ from distributed.comm import connect
 from dask_elastic.executor.link import Link
 from dask_elastic.runtime.config.worker_options import MAX_FRAME
 from dask_elastic.runtime.protocol.job_spec import JobGeneration
+from dask_elastic.runtime.transport.deferred import DEFERRED
 from dask_elastic.runtime.transport.fence import Fence
 from dask_elastic.runtime.transport.lanes import READY, CommLane, SocketLane, is_plain
 from dask_elastic.runtime.transport.packet_queue import PacketQueue
@@ -173,9 +174,16 @@ class Peer:
             self._transmit()
 
     def send_beat(self) -> None:
-        """Send a heartbeat, unless messages are queued already."""
+        """Send a heartbeat, or the messages that are queued already."""
         if self._queue.is_empty:
             self._append(["beat"], [])
+        else:
+            self.write_deferred()
+
+    def write_deferred(self) -> None:
+        """Write the messages that a thread has deferred, unless another thread has written them."""
+        if self._queue.transmit_held():
+            self._transmit()
 
     def _schema_number(self, schema: bytes) -> int:
         # Held until a new schema is queued: schemas are sent in the order of their numbers, and before any batch that
@@ -184,7 +192,7 @@ class Peer:
             number = self._schemas.get(schema)
             if number is None:
                 number = self._schemas[schema] = len(self._schemas)
-                self._queue.hold((["schema"], [schema]))
+                self._queue.hold([(["schema"], [schema])])
             return number
 
     def _append(self, header: Header, buffers: Buffers) -> None:
@@ -197,6 +205,9 @@ class Peer:
             size = sum(map(len, buffers))
             if size > self._limit // 2:
                 self._check_size(header, size)
+        if DEFERRED.write(self):
+            self._queue.hold(made)
+            return False
         return self._queue.put(made)
 
     def _check_size(self, header: Header, size: int) -> None:

@@ -21,6 +21,9 @@ from dask_elastic.vocab.state_record import TimersDue
 Header = list[Any]
 Buffers = list[Any]
 
+RECENT_SCHEMAS = 8
+"""Schemas that an encoder compares with, the newest first."""
+
 Message = tuple[Header, Buffers]
 """A message as it travels: its header, and the buffers with its body."""
 
@@ -51,16 +54,26 @@ class Encoder:
 
     def __init__(self, number_of: Callable[[bytes], int]):
         self._number_of = number_of
+        # Comparing a schema with some recent ones takes less time than serialising it. Replaced as a whole.
+        self._recent: tuple[tuple[pa.Schema, int], ...] = ()
 
     def rows(self, rows: pa.RecordBatch | None, buffers: Buffers) -> int:
         """Append the body; returns the schema's number, `NO_ROWS` or `WHOLE_STREAM`."""
         if rows is None:
             return NO_ROWS
-        if any(pa.types.is_dictionary(field.type) or field.type.num_fields for field in rows.schema):
-            buffers.append(memoryview(_stream(rows)))
-            return WHOLE_STREAM
-        number = self._number_of(rows.schema.serialize().to_pybytes())
-        buffers.append(memoryview(rows.serialize()))
+        number = self._number(rows.schema)
+        buffers.append(memoryview(_stream(rows) if number == WHOLE_STREAM else rows.serialize()))
+        return number
+
+    def _number(self, schema: pa.Schema) -> int:
+        for recent, number in self._recent:
+            if recent.equals(schema, check_metadata=True):
+                return number
+        if any(pa.types.is_dictionary(field.type) or field.type.num_fields for field in schema):
+            number = WHOLE_STREAM
+        else:
+            number = self._number_of(schema.serialize().to_pybytes())
+        self._recent = ((schema, number), *self._recent[: RECENT_SCHEMAS - 1])
         return number
 
     def batch(self, batch: Batch, buffers: Buffers) -> Header:

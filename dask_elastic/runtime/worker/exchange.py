@@ -10,6 +10,7 @@ from typing import Protocol
 from dask_elastic.runtime.protocol.job_spec import JobSpec
 from dask_elastic.runtime.transport.credit import CreditGate
 from dask_elastic.runtime.transport.credit_waits import CreditWaits
+from dask_elastic.runtime.transport.deferred import DEFERRED
 from dask_elastic.runtime.transport.fence import Fence
 from dask_elastic.runtime.transport.lease_gate import LeaseGate
 from dask_elastic.runtime.transport.peer import Peer
@@ -139,12 +140,14 @@ class Exchange:
             If there is no connection to a receiver's node.
         """
         total = 0
-        for position, (target, batch) in enumerate(outputs):
-            nbytes = batch.nbytes
-            if not (self._lease.is_open and self._gate(origin, target).try_acquire(nbytes)):
-                return total, outputs[position:]
-            total += nbytes
-            self._hand_over(target, origin, batch, nbytes)
+        # Other nodes get their batches together, and before this thread runs idle tasks here.
+        with DEFERRED:
+            for position, (target, batch) in enumerate(outputs):
+                nbytes = batch.nbytes
+                if not (self._lease.is_open and self._gate(origin, target).try_acquire(nbytes)):
+                    return total, outputs[position:]
+                total += nbytes
+                self._hand_over(target, origin, batch, nbytes)
         return total, ()
 
     def _hand_over(self, target: ExecutorId, origin: ExecutorId, batch: Batch, nbytes: int) -> None:
@@ -165,8 +168,10 @@ class Exchange:
         home = self._homes.get(target)
         if home is not None:
             home.offer(origin, batch, nbytes)
-        else:
-            self._sinks[target].offer(origin, batch, nbytes, TURNS.may_wait)
+            return
+        if TURNS.may_wait:
+            DEFERRED.write_now()
+        self._sinks[target].offer(origin, batch, nbytes, TURNS.may_wait)
 
     def _instance(self, target: ExecutorId) -> Instance:
         return self._homes.get(target) or self._sinks[target]

@@ -20,6 +20,7 @@ from dask_elastic.executor.keyed_state import read_state
 from dask_elastic.executor.point_query import find_key
 from dask_elastic.executor.processor import Processor
 from dask_elastic.meters import BriefWork
+from dask_elastic.runtime.transport.deferred import DEFERRED
 from dask_elastic.runtime.transport.doorbell import Doorbell
 from dask_elastic.runtime.transport.fence import Fence
 from dask_elastic.runtime.worker.checkpoint_keeper import CheckpointKeeper
@@ -220,6 +221,11 @@ class ExecutorThreads:
             return False
         return True
 
+    def defer(self, steps: Steps[None]) -> bool:
+        """Defer an inline run to the end of the thread's `DEFERRED` block; an error in it fails this job."""
+        act = functools.partial(run if TURNS.may_wait else _run_without_waiting, steps)
+        return DEFERRED.run(self.threads.guarded(act))
+
     def deliver(self, deliveries: Iterable[Delivery]) -> None:
         """Deliver outputs; blocks while the receivers' credit is used up."""
         if nbytes := self.exchange.deliver(self.identity, deliveries):
@@ -258,3 +264,8 @@ class ExecutorThreads:
         """Wake the thread that waits for a flush, unless it has timed out."""
         if (arrived := self._flushes.get(token)) is not None:
             arrived.set()
+
+
+def _run_without_waiting(steps: Steps[None]) -> None:
+    with TURNS.without_waiting():
+        run(steps)

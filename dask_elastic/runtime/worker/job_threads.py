@@ -42,8 +42,8 @@ class JobThreads:
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
 
-    def start(self, name: str, run: Callable[[], None]) -> None:
-        """Run something on a thread of its own; an error in it fails the job, except `Aborted`."""
+    def guarded(self, run: Callable[[], None]) -> Callable[[], None]:
+        """Return a function that runs something, and fails the job if that raises an error other than `Aborted`."""
 
         def guarded() -> None:
             try:
@@ -53,7 +53,11 @@ class JobThreads:
             except BaseException as error:  # reported to the client as the job's error
                 self._fail(error)
 
-        thread = threading.Thread(target=guarded, name=f"elastic-{self.job}-{name}", daemon=True)
+        return guarded
+
+    def start(self, name: str, run: Callable[[], None]) -> None:
+        """Run something on a thread of its own; an error in it fails the job, except `Aborted`."""
+        thread = threading.Thread(target=self.guarded(run), name=f"elastic-{self.job}-{name}", daemon=True)
         with self._lock:
             self._threads = [t for t in self._threads if t.is_alive() or t.ident is None]
             self._threads.append(thread)

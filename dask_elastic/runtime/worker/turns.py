@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from dask_elastic.meters import BriefWork
+from dask_elastic.meters.brief_work import BRIEF_SECONDS
 
 T = TypeVar("T")
 
@@ -81,7 +82,8 @@ class Turns:
             return result, clock() - began
         has_turn = self._wait() if self.may_wait else self._lock.acquire(blocking=False)
         self._thread.is_at_work = True
-        began, began_cpu = clock(), time.thread_time()
+        began_cpu = time.thread_time() if has_turn and work.measures() else None
+        began = clock()
         try:
             result = act()
         finally:
@@ -89,8 +91,10 @@ class Turns:
             if has_turn:
                 self._lock.release()
         busy = clock() - began
-        if has_turn:
+        if began_cpu is not None:
             work.add(busy, time.thread_time() - began_cpu)
+        elif has_turn and busy > BRIEF_SECONDS:
+            work.add(busy, busy)
         return result, busy
 
     def _wait(self) -> bool:
