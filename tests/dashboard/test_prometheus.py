@@ -61,6 +61,7 @@ def test_executor_metrics_have_values_of_snapshot(flights, metrics):
     assert value(found, "throughput", **executor) == 2000
     assert value(found, "queue_tuples", **executor) == 28
     assert value(found, "state_bytes", **executor) == 4096
+    assert value(found, "state_on_disk_bytes", **executor) == 0
     assert value(found, "moves_total", **executor) == 44
     assert len(found["throughput"]) == 3
     assert value(found, "source_rate", job="flights") == 700
@@ -178,7 +179,7 @@ def test_special_characters_in_job_names_are_escaped(known, metrics):
 def test_every_metric_has_help_text_and_type(flights, get, address):
     families = {family.name: family for family in text_string_to_metric_families(get(f"{address}/metrics"))}
     ours = {name: family for name, family in families.items() if name.startswith("dask_elastic_")}
-    assert len(ours) == 29
+    assert len(ours) == 30
     assert all(family.documentation for family in ours.values())
     assert {name for name, family in ours.items() if family.type == "counter"} == {
         "dask_elastic_moves",
