@@ -6,9 +6,8 @@ Notes
 -----
 The rules of order, each of which a mutant of the simulator's tests breaks:
 
-- Events are handled one at a time, and the instructions of one are carried out before the next one is handled. Batches
-  are accepted and settled beside events. What settling returns waits for its turn, unless it only wakes tasks and
-  returns credit.
+- Events are handled one at a time, the instructions of one before the next event. Batches are accepted and settled
+  beside events. What settling returns waits for its turn, unless it only wakes tasks and returns credit.
 - A message that a remote task sent after outputs is handled after these have been delivered.
 - A node's link is cut before its loss is handled, and the loss is handled after the outputs that arrived before.
 - A shard counts as installed once its state has been sent.
@@ -17,8 +16,7 @@ The rules of order, each of which a mutant of the simulator's tests breaks:
 - One thread at a time runs a task at home: its own, or while it sleeps, the one that got its `Run`. Outputs that lack
   credit pass to the task's own thread, which delivers them before it takes anything else.
 - A change of cores that is older than the newest one is refused.
-- What an input sends behind a barrier is held until the barrier has passed: the state is cut, and the barrier is sent
-  on behind all outputs of the rows before it. It is handled in order, before what the input sends later.
+- What an input sends behind a barrier is held until the state is cut and the barrier sent on, then handled in order.
 """
 
 from __future__ import annotations
