@@ -81,7 +81,7 @@ def test_job_that_continues_from_a_savepoint_is_a_run_of_its_own(taken, tmp_path
     copy_checkpoint(folder, manifest, savepoint, savepoint=True)
     own = tmp_path / "own"
     call = Submit("delays", "1", (), job_options({}), {}, b"", manifest.number, "second", savepoint.url)
-    checkpoints, generation = open_checkpoints(str(own), call, above=3)
+    checkpoints, generation, _ = open_checkpoints(str(own), call, above=3)
     assert generation == 8
     assert (checkpoints.newest, checkpoints.last) == (manifest.number, manifest.number)
     copied = Catalog(CheckpointFolder(own)).load(verify=True)

@@ -17,7 +17,7 @@ from dask_elastic.simulator.durability.transactional_sink import TransactionalSi
 from dask_elastic.topology.transactions import Transactions
 
 MOST_SEEDS = 400
-FIRST_SEEDS = (504, 607, 394, 203, 148)
+FIRST_SEEDS = (504, 607, 394, 203, 148, 409, 459)
 """These find the mutants that few seeds find; in the first two, two generations take checkpoints of one number."""
 
 
