@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -103,6 +104,11 @@ class Measured:
     buffers : iterable of bytes-like
         The buffers.
 
+    Attributes
+    ----------
+    nbytes : int
+        The bytes so far.
+
     Examples
     --------
     >>> measured = Measured([b"ro", b"ws"])
@@ -114,14 +120,36 @@ class Measured:
         self._buffers = buffers
         self._crc = 0
         self.nbytes = 0
+        self._supplied = 0.0
+        self._asked: float | None = None
 
     @property
     def checksum(self) -> str:
         """The checksum of the buffers so far."""
         return _described(self._crc)
 
+    @property
+    def supply_seconds(self) -> float:
+        """The seconds so far in which the iterable had to be waited for; called from any thread."""
+        asked = self._asked
+        return self._supplied + (0.0 if asked is None else time.monotonic() - asked)
+
+    def _supply(self) -> Iterator[Contents]:
+        buffers = iter(self._buffers)
+        while True:
+            self._asked = began = time.monotonic()
+            try:
+                buffer = next(buffers)
+            except StopIteration:
+                return
+            finally:
+                # In this order, another thread may count the seconds twice for a moment, but never miss them.
+                self._supplied += time.monotonic() - began
+                self._asked = None
+            yield buffer
+
     def __iter__(self) -> Iterator[Contents]:
-        for buffer in self._buffers:
+        for buffer in self._supply():
             self._crc = zlib.crc32(buffer, self._crc)
             self.nbytes += memoryview(buffer).nbytes
             yield buffer

@@ -126,7 +126,11 @@ class CheckpointFolder:
         """
         measured = Measured(buffers)
         try:
-            within(lambda: seconds_for(measured.nbytes), lambda: self._files.write(path, measured))
+            # The storage does not answer for the time in which rows that are written while they arrive are waited for.
+            within(
+                lambda: seconds_for(measured.nbytes) + measured.supply_seconds,
+                lambda: self._files.write(path, measured),
+            )
         except CheckpointError:
             raise
         except Exception as error:

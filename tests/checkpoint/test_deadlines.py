@@ -64,6 +64,19 @@ def test_large_file_has_more_time(monkeypatch):
     assert deadline.within(lambda: deadline.seconds_for(2_000), gate.wait)
 
 
+def test_storage_does_not_answer_for_rows_that_arrive_slowly(tmp_path, monkeypatch):
+    monkeypatch.setattr(deadline, "SECONDS", 0.1)
+    folder, gate = CheckpointFolder(tmp_path), threading.Event()
+
+    def arriving():
+        yield b"ro"
+        gate.wait(20)
+        yield b"ws"
+
+    threading.Timer(0.4, gate.set).start()
+    assert folder.read(folder.write("epochs/rows", arriving())).to_pybytes() == b"rows"
+
+
 class Store:
     """Four shards, all of which change between any two cuts."""
 
