@@ -166,13 +166,15 @@ class CheckpointFolder:
         """
         return self._attempt("append to", path, lambda: self._files.append(path, appender, buffers))
 
-    def claim(self, path: str) -> bool:
-        """Create a file of no contents; return False if it exists already.
+    def claim(self, path: str, owner: str = "") -> bool:
+        """Create a file that no other call creates; return False if it exists already.
 
         Parameters
         ----------
         path : str
             The path within this folder.
+        owner : str, optional
+            Who claims it; the file begins with this.
 
         Returns
         -------
@@ -185,7 +187,9 @@ class CheckpointFolder:
             When it cannot be written.
         """
         try:
-            self._within(0, lambda: self._files.claim(path))
+            # No other call writes the same, so each knows its own file.
+            contents = f"{owner} {uuid.uuid4().hex}".encode()
+            self._within(0, lambda: self._files.claim(path, contents))
         except FileExistsError:
             return False
         except Exception as error:

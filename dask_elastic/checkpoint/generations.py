@@ -65,7 +65,7 @@ def may_run(folder: CheckpointFolder, before: int | None = None) -> bool:
     return newest > 0 and f"{newest:06d}{_END}" not in names
 
 
-def next_generation(folder: CheckpointFolder, above: int = 0) -> int:
+def next_generation(folder: CheckpointFolder, above: int = 0, owner: str = "") -> int:
     """Reserve the number of a new generation, before anything of it starts.
 
     Parameters
@@ -74,6 +74,8 @@ def next_generation(folder: CheckpointFolder, above: int = 0) -> int:
         The job's folder.
     above : int, optional
         The generation is higher than this.
+    owner : str, optional
+        Who reserves it; see `is_owned`.
 
     Returns
     -------
@@ -95,7 +97,7 @@ def next_generation(folder: CheckpointFolder, above: int = 0) -> int:
     reserved = sorted(int(name) for name in names if name.isdecimal())
     first = max([above, *reserved]) + 1
     for number in range(first, first + _ATTEMPTS):
-        if folder.claim(f"{_FOLDER}/{number:06d}"):
+        if folder.claim(f"{_FOLDER}/{number:06d}", owner):
             # Only the newest number matters; the others are deleted, so that listing them stays fast.
             forgotten = {f"{old:06d}" for old in reserved[:-_KEPT]}
             for name in sorted(names):
@@ -106,6 +108,44 @@ def next_generation(folder: CheckpointFolder, above: int = 0) -> int:
         f"{folder.url}: other processes have reserved {_ATTEMPTS} generations meanwhile. Give each job a folder of its "
         "own, and stop all schedulers but one."
     )
+
+
+def is_owned(folder: CheckpointFolder, generation: int, owner: str) -> bool:
+    """Return whether a generation was reserved by an owner.
+
+    Storage may have reserved it although it reported a failure, or did so later.
+
+    Parameters
+    ----------
+    folder : CheckpointFolder
+        The job's folder.
+    generation : int
+        The generation.
+    owner : str
+        The owner, not empty.
+
+    Returns
+    -------
+    bool
+        Whether it is the owner's.
+
+    Raises
+    ------
+    CheckpointError
+        When the storage fails.
+
+    Examples
+    --------
+    >>> folder = CheckpointFolder("memory://owners")
+    >>> generation = next_generation(folder, owner="5f2c")
+    >>> is_owned(folder, generation, "5f2c"), is_owned(folder, generation, "77aa")
+    (True, False)
+    """
+    try:
+        contents = folder.read_unchecked(f"{_FOLDER}/{generation:06d}").to_pybytes()
+    except FileNotFoundError:
+        return False
+    return bool(contents.partition(b" ")[0] == owner.encode())
 
 
 def newest_generation(folder: CheckpointFolder) -> int:

@@ -70,11 +70,13 @@ class LocalFiles:
             raise
         return appender
 
-    def claim(self, path: str) -> None:
-        """Create an empty file; raise FileExistsError if there is one, also if another process is faster."""
+    def claim(self, path: str, contents: bytes) -> None:
+        """Create a small file; raise FileExistsError if there is one, also if another process is faster."""
         target = self._root / path
         self._make_folder(target.parent)
         with target.open("xb") as file:
+            file.write(contents)
+            file.flush()
             os.fsync(file.fileno())
         _sync(target.parent)
 

@@ -55,9 +55,10 @@ class RemoteFiles:
             raise
         except BaseException:
             # Some file systems keep what was written before the error. If the file cannot be deleted either, no
-            # manifest refers to it.
+            # manifest refers to it. Another process, or a later call, may have written its own file meanwhile.
             with suppress(OSError):
-                self._filesystem.rm_file(target)
+                if contents.startswith(self._filesystem.cat_file(target)):
+                    self._filesystem.rm_file(target)
             raise
 
     def append(self, path: str, appender: LocalAppender | None, buffers: Iterable[Contents]) -> LocalAppender | None:
@@ -65,9 +66,9 @@ class RemoteFiles:
         self.write(path, buffers)
         return None
 
-    def claim(self, path: str) -> None:
-        """Create a file; raise FileExistsError if there is one."""
-        self.write(path, [b"claimed"])
+    def claim(self, path: str, contents: bytes) -> None:
+        """Create a small file; raise FileExistsError if there is one."""
+        self.write(path, [contents])
 
     def read(self, path: str) -> pa.Buffer:
         """Return the contents of a file; raise FileNotFoundError if there is none."""

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 from dask_elastic.checkpoint.catalog import Catalog
-from dask_elastic.checkpoint.generations import newest_generation, next_generation, record_base
+from dask_elastic.checkpoint.generations import is_owned, newest_generation, next_generation, record_base
 from dask_elastic.checkpoint.manifest import Manifest
 from dask_elastic.vocab.errors import CheckpointSuperseded
 
@@ -16,7 +16,9 @@ StorageSteps: TypeAlias = Generator[Callable[[], Any], Any, R]
 """Requests to storage, one after the other; each is sent what the one before it returned."""
 
 
-def reserve_generation(catalog: Catalog, above: int = 0, owned: int | None = None) -> StorageSteps[int]:
+def reserve_generation(
+    catalog: Catalog, above: int = 0, owned: int | None = None, owner: str = ""
+) -> StorageSteps[int]:
     """Reserve the number of a generation, of which nothing may start before `choose_checkpoint`.
 
     Parameters
@@ -28,6 +30,8 @@ def reserve_generation(catalog: Catalog, above: int = 0, owned: int | None = Non
     owned : int, optional
         The newest generation of the scheduler that restarts the job. None if it is new to the job: then it continues
         the job in any case.
+    owner : str, optional
+        Identifies the scheduler and its run of the job: storage may reserve a generation and report a failure.
 
     Yields
     ------
@@ -48,8 +52,8 @@ def reserve_generation(catalog: Catalog, above: int = 0, owned: int | None = Non
     """
     if owned is not None:
         # Otherwise a lost scheduler would take the job back, and the two would do so in turns.
-        yield from _check_newest(catalog, owned)
-    generation: int = yield partial(next_generation, catalog.folder, above)
+        yield from _check_newest(catalog, owned, owner)
+    generation: int = yield partial(next_generation, catalog.folder, above, owner)
     return generation
 
 
@@ -126,9 +130,9 @@ def complete_checkpoint(catalog: Catalog, manifest: Manifest) -> StorageSteps[No
     yield from _check_newest(catalog, manifest.generation)
 
 
-def _check_newest(catalog: Catalog, generation: int) -> StorageSteps[None]:
+def _check_newest(catalog: Catalog, generation: int, owner: str = "") -> StorageSteps[None]:
     newest = yield partial(newest_generation, catalog.folder)
-    if newest > generation:
+    if newest > generation and not (owner and (yield partial(is_owned, catalog.folder, newest, owner))):
         raise CheckpointSuperseded(
             f"{catalog.folder.url}: another scheduler has continued the job as generation {newest}, this is "
             f"generation {generation}. Stop the job here; only the newest generation completes checkpoints."

@@ -110,7 +110,7 @@ def test_generations_never_repeat(url):
 
 def test_generations_stop_after_many_conflicts(url):
     folder = CheckpointFolder(url)
-    folder.claim = lambda path: False
+    folder.claim = lambda path, owner: False
     with pytest.raises(CheckpointError, match="other processes have reserved 100 generations meanwhile"):
         next_generation(folder)
 
@@ -153,6 +153,27 @@ def test_full_storage_leaves_no_file(space, monkeypatch):
     assert folder.sizes("") == {}
     monkeypatch.setattr(FullFileSystem, "space", 8)
     assert folder.read(folder.write("a", [b"abcd", b"efgh"])).to_pybytes() == b"abcdefgh"
+
+
+class LateFileSystem(MemoryFileSystem):
+    """A file system whose request fails late, when another process has written the file."""
+
+    protocol = "late"
+
+    def pipe_file(self, path, value, mode="overwrite", **kwargs):
+        super().pipe_file(path, b"of another process", mode=mode)
+        raise OSError(errno.ETIMEDOUT, "Connection timed out")
+
+
+fsspec.register_implementation("late", LateFileSystem, clobber=True)
+
+
+@pytest.mark.parametrize("step", ["write", "claim"])
+def test_request_that_fails_late_leaves_the_file_of_another_process(step):
+    folder = CheckpointFolder("late://jobs")
+    with pytest.raises(CheckpointError, match="Connection timed out"):
+        folder.write(step, [b"rows"]) if step == "write" else folder.claim(step)
+    assert folder.read_unchecked(step).to_pybytes() == b"of another process"
 
 
 def test_mount_without_links_has_complete_files_too(tmp_path, monkeypatch):

@@ -5,7 +5,11 @@ from __future__ import annotations
 import pytest
 
 from dask_elastic.checkpoint.file_ref import FileRef
+from dask_elastic.checkpoint.takeover import requested
+from dask_elastic.runtime.config.job_options import job_options
 from dask_elastic.runtime.protocol import codec
+from dask_elastic.runtime.protocol.job_calls import Submit
+from dask_elastic.runtime.scheduler import checkpoint_folders
 from dask_elastic.runtime.scheduler.job_checkpoints import KEPT_DESCRIPTIONS, JobCheckpoints
 from dask_elastic.vocab.checkpoint import CheckpointDescription, CheckpointStatus
 
@@ -45,3 +49,17 @@ def test_status_survives_the_wire(checkpoints):
     checkpoints.completed(CheckpointDescription(2, 101.0, 0.5, error="full"))
     status = checkpoints.status(103.0)
     assert codec.decode(CheckpointStatus, codec.encode(CheckpointStatus, status)) == status
+
+
+def test_start_awaits_the_leases_of_a_scheduler_that_reserves_at_the_same_time(tmp_path, monkeypatch):
+    real = checkpoint_folders.reserve_generation
+
+    def second(catalog, above, owner):
+        requested(real(catalog))
+        return real(catalog, above, owner=owner)
+
+    call = Submit("delays", "1", (), job_options({}), {}, b"")
+    assert not checkpoint_folders.open_checkpoints(str(tmp_path / "one"), call, above=0).awaits_leases
+    monkeypatch.setattr(checkpoint_folders, "reserve_generation", second)
+    opened = checkpoint_folders.open_checkpoints(str(tmp_path / "two"), call, above=0)
+    assert (opened.generation, opened.awaits_leases) == (2, True)

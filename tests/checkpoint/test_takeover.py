@@ -17,7 +17,7 @@ from dask_elastic.checkpoint.file_ref import FileRef
 from dask_elastic.checkpoint.generations import is_superseded, recorded_bases
 from dask_elastic.checkpoint.manifest import Manifest
 from dask_elastic.simulator.durability.memory_folder import MemoryFolder
-from dask_elastic.vocab.errors import CheckpointSuperseded
+from dask_elastic.vocab.errors import CheckpointError, CheckpointSuperseded
 
 TOPOLOGY = FileRef("topology/000001.pickle", 1, "simulated")
 
@@ -160,6 +160,29 @@ def test_lost_scheduler_does_not_take_the_job_back():
     takeover.requested(takeover.reserve_generation(catalog))
     with pytest.raises(CheckpointSuperseded, match="as generation 3, this is generation 2"):
         takeover.requested(takeover.reserve_generation(catalog, owned=2))
+
+
+def test_scheduler_knows_its_own_generation_that_storage_reserved_with_an_error(monkeypatch):
+    catalog = Catalog(MemoryFolder())
+    own = takeover.requested(takeover.reserve_generation(catalog, owner="own"))
+    claim = catalog.folder.claim
+
+    def failing(path, owner):
+        claim(path, owner)
+        raise CheckpointError("the storage has not answered within 30 s")
+
+    monkeypatch.setattr(catalog.folder, "claim", failing)
+    for owner in ("own", "other"):
+        with pytest.raises(CheckpointError, match="has not answered"):
+            takeover.requested(takeover.reserve_generation(catalog, owner=owner))
+        monkeypatch.setattr(catalog.folder, "claim", claim)
+        if owner == "own":
+            assert takeover.requested(takeover.reserve_generation(catalog, owned=own, owner="own")) == own + 2
+            own += 2
+        else:
+            with pytest.raises(CheckpointSuperseded, match="as generation 4, this is generation 3"):
+                takeover.requested(takeover.reserve_generation(catalog, owned=own, owner="own"))
+        monkeypatch.setattr(catalog.folder, "claim", failing)
 
 
 def test_superseded_checkpoint_is_skipped_and_named():

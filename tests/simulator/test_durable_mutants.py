@@ -108,7 +108,7 @@ def restart_deletes_what_the_checkpoint_covers(monkeypatch):
 
 
 def generation_is_not_persisted_before_it_is_used(monkeypatch):
-    def next_generation(folder, above=0):
+    def next_generation(folder, above=0, owner=""):
         return max(above, takeover.newest_generation(folder)) + 1
 
     monkeypatch.setattr(takeover, "next_generation", next_generation)

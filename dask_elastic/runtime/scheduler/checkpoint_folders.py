@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import uuid
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
@@ -78,16 +79,19 @@ def open_checkpoints(url: str, call: Submit, above: int) -> OpenedFolder:
             f"checkpoint={url!r}: the folder has checkpoints of an earlier run, up to {numbers[0]}. Continue it with "
             "dask_elastic.resume, or give this run another folder."
         )
-    awaits_leases = may_run(folder)
     source = None if call.savepoint is None else CheckpointFolder(call.savepoint)
     saved = None if source is None else _continued(call, source, folder)
-    generation = requested(reserve_generation(catalog, above if saved is None else max(above, saved.generation)))
+    owner = uuid.uuid4().hex
+    least = above if saved is None else max(above, saved.generation)
+    generation = requested(reserve_generation(catalog, least, owner=owner))
+    # Only now: another scheduler may have begun a generation until then.
+    awaits_leases = may_run(folder, generation)
     requested(choose_checkpoint(catalog, generation, base=call.resume or 0))
     topology = folder.write(f"topology/{generation:06d}.pickle", [pickle.dumps(call)])
     if source is not None and saved is not None:
         # With the topology of this job: another resumption from the copy continues this run, not that of the savepoint.
         copy_checkpoint(source, saved, folder, savepoint=False, topology=topology)
-    checkpoints = JobCheckpoints(url, topology, catalog.next_number() - 1, call.resume or 0, generation)
+    checkpoints = JobCheckpoints(url, topology, catalog.next_number() - 1, call.resume or 0, generation, owner)
     checkpoints.ledgers = open_ledgers(folder, call)
     return OpenedFolder(checkpoints, generation, awaits_leases)
 
@@ -103,7 +107,7 @@ def _continued(call: Submit, source: CheckpointFolder, folder: CheckpointFolder)
     return Catalog(source).load(call.resume)
 
 
-def next_generation(url: str, above: int, owned: int) -> int:
+def next_generation(url: str, above: int, owned: int, owner: str) -> int:
     """Reserve the next generation of a job that restarts.
 
     Parameters
@@ -114,6 +118,8 @@ def next_generation(url: str, above: int, owned: int) -> int:
         The generation is higher than this.
     owned : int
         The newest generation that this scheduler has reserved for the job.
+    owner : str
+        Identifies this run of the job.
 
     Raises
     ------
@@ -122,7 +128,7 @@ def next_generation(url: str, above: int, owned: int) -> int:
     CheckpointError
         If storage fails.
     """
-    return requested(reserve_generation(Catalog(CheckpointFolder(url)), above, owned))
+    return requested(reserve_generation(Catalog(CheckpointFolder(url)), above, owned, owner))
 
 
 def next_start(url: str, generation: int, known: int) -> int:

@@ -31,6 +31,8 @@ class JobCheckpoints:
         The newest complete checkpoint; 0 for none.
     reserved : int
         The newest generation that this scheduler has reserved for the job.
+    owner : str
+        Identifies this run of the job; what reserves generations.
 
     Attributes
     ----------
@@ -56,11 +58,12 @@ class JobCheckpoints:
         The newest checkpoint that all sinks have committed in this generation.
     """
 
-    def __init__(self, url: str, topology: FileRef, last: int = 0, newest: int = 0, reserved: int = 0):
+    def __init__(self, url: str, topology: FileRef, last: int = 0, newest: int = 0, reserved: int = 0, owner: str = ""):
         self.url = url
         self.topology = topology
         self.newest = newest
         self.reserved = reserved
+        self.owner = owner
         self.last = last
         self.progress: CheckpointProgress[bytes] | None = None
         self.publishing = asyncio.Lock()

@@ -245,7 +245,7 @@ class JobStarts:
         state, call = record.checkpoints, record.submitted
         assert state is not None, "only jobs with checkpoints are restarted"
         assert call is not None, "a job keeps its call until it ends"
-        generation = await in_thread(next_generation, state.url, self._generation, state.reserved)
+        generation = await in_thread(next_generation, state.url, self._generation, state.reserved, state.owner)
         self._generation = max(self._generation, generation)
         state.reserved = generation
         state.newest = await in_thread(next_start, state.url, generation, state.newest)

@@ -17,10 +17,10 @@ class MemoryFolder(CheckpointFolder):
     Examples
     --------
     >>> folder = MemoryFolder()
-    >>> folder.claim("generations/000001"), folder.claim("generations/000001")
+    >>> folder.claim("generations/000001", "scheduler"), folder.claim("generations/000001")
     (True, False)
     >>> folder.sizes("generations"), folder.folders("")
-    ({'000001': 0}, ['generations'])
+    ({'000001': 9}, ['generations'])
     """
 
     def __init__(self) -> None:
@@ -36,11 +36,11 @@ class MemoryFolder(CheckpointFolder):
         files[name] = contents
         return FileRef(path, len(contents), "simulated", rows)
 
-    def claim(self, path: str) -> bool:
-        """Create an empty file; return False if it exists already."""
+    def claim(self, path: str, owner: str = "") -> bool:
+        """Create a small file; return False if it exists already."""
         parent, _, name = path.rpartition("/")
         files = self._contents.setdefault(parent, {})
-        return files.setdefault(name, b"") is not None if name not in files else False
+        return files.setdefault(name, owner.encode()) is not None if name not in files else False
 
     def read_unchecked(self, path: str, nbytes: int = 0) -> pa.Buffer:
         """Return the contents of a file."""
