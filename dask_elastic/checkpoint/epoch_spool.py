@@ -149,6 +149,19 @@ class EpochSpool:
         """
         self.folder.write(self._record_path(record.number), [epoch_record.to_bytes(record)])
 
+    def found(self, number: int) -> EpochRecord | None:
+        """Return the record of a number, None if there is none."""
+        try:
+            return self._read(number)
+        except CheckpointCorrupt:
+            if f"{number:010d}.json" in self.folder.sizes(f"{self._place}/ledger"):
+                raise
+            return None
+
+    def withdraw(self, number: int) -> None:
+        """Delete a record that was never read, and whose commit has failed."""
+        self.folder.delete(self._record_path(number))
+
     def contains(self, record: EpochRecord) -> bool:
         """Return whether this very record is on storage."""
         try:

@@ -52,7 +52,7 @@ def reserve_generation(
     """
     if owned is not None:
         # Otherwise a lost scheduler would take the job back, and the two would do so in turns.
-        yield from _check_newest(catalog, owned, owner)
+        yield from check_newest(catalog, owned, owner)
     generation: int = yield partial(next_generation, catalog.folder, above, owner)
     return generation
 
@@ -100,7 +100,7 @@ def choose_checkpoint(catalog: Catalog, generation: int, known: int = 0, base: i
     # Only now: what an earlier generation publishes later, it does not commit.
     checkpoint: int = base if base is not None else (yield partial(catalog.newest_from, known))
     yield partial(record_base, catalog.folder, generation, checkpoint)
-    yield from _check_newest(catalog, generation)
+    yield from check_newest(catalog, generation)
     return checkpoint
 
 
@@ -127,10 +127,33 @@ def complete_checkpoint(catalog: Catalog, manifest: Manifest) -> StorageSteps[No
         When storage fails.
     """
     yield partial(catalog.publish, manifest)
-    yield from _check_newest(catalog, manifest.generation)
+    yield from check_newest(catalog, manifest.generation)
 
 
-def _check_newest(catalog: Catalog, generation: int, owner: str = "") -> StorageSteps[None]:
+def check_newest(catalog: Catalog, generation: int, owner: str = "") -> StorageSteps[None]:
+    """Check that no other scheduler has continued the job.
+
+    Parameters
+    ----------
+    catalog : Catalog
+        The job's checkpoints.
+    generation : int
+        The newest generation that the caller knows to be its own.
+    owner : str, optional
+        As for `reserve_generation`; later generations of this owner are no others.
+
+    Yields
+    ------
+    callable
+        The next request to storage.
+
+    Raises
+    ------
+    CheckpointSuperseded
+        When another scheduler has.
+    CheckpointError
+        When storage fails.
+    """
     newest = yield partial(newest_generation, catalog.folder)
     if newest > generation and not (owner and (yield partial(is_owned, catalog.folder, newest, owner))):
         raise CheckpointSuperseded(

@@ -13,7 +13,13 @@ from dask_elastic.checkpoint.copied import copy_checkpoint
 from dask_elastic.checkpoint.folder import CheckpointFolder
 from dask_elastic.checkpoint.generations import may_run
 from dask_elastic.checkpoint.manifest import Manifest
-from dask_elastic.checkpoint.takeover import choose_checkpoint, complete_checkpoint, requested, reserve_generation
+from dask_elastic.checkpoint.takeover import (
+    check_newest,
+    choose_checkpoint,
+    complete_checkpoint,
+    requested,
+    reserve_generation,
+)
 from dask_elastic.runtime.protocol.job_calls import Submit
 from dask_elastic.runtime.scheduler.job_checkpoints import JobCheckpoints
 from dask_elastic.runtime.scheduler.spooled_ledger import open_ledgers
@@ -129,6 +135,24 @@ def next_generation(url: str, above: int, owned: int, owner: str) -> int:
         If storage fails.
     """
     return requested(reserve_generation(Catalog(CheckpointFolder(url)), above, owned, owner))
+
+
+def check_owned(state: JobCheckpoints) -> None:
+    """Check that no other scheduler has continued a job.
+
+    Parameters
+    ----------
+    state : JobCheckpoints
+        The job's checkpoints.
+
+    Raises
+    ------
+    CheckpointSuperseded
+        If another scheduler has.
+    CheckpointError
+        If storage fails.
+    """
+    requested(check_newest(Catalog(CheckpointFolder(state.url)), state.reserved, state.owner))
 
 
 def next_start(url: str, generation: int, known: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,7 @@ from dask_elastic.runtime.protocol.handoff_calls import (
 )
 from dask_elastic.runtime.protocol.job_status import Status
 from dask_elastic.runtime.protocol.remote_errors import Relayed, dump_error
-from dask_elastic.runtime.scheduler.checkpoint_folders import in_thread
+from dask_elastic.runtime.scheduler.checkpoint_folders import check_owned, in_thread
 from dask_elastic.runtime.scheduler.epoch_ledger import EpochLedger
 from dask_elastic.runtime.scheduler.job_record import JobRecord
 from dask_elastic.runtime.scheduler.job_table import JobTable
@@ -112,6 +113,8 @@ class EpochCommits:
         """
         record, commits = self._of_run(call.job, call.generation, call.run, call.source)
         async with commits.committing:
+            if (adopted := await commits.adopt()) is not None:
+                self._announce_to_readers(commits, adopted)
             if await self._known(record, commits, call):
                 await self._unstage(record, commits, call.query, call.epoch)
                 return True
@@ -119,10 +122,13 @@ class EpochCommits:
                 return False
             self._of_run(call.job, call.generation, call.run, call.source)
             committed = await self._commit(record, commits, call)
-            for instance, queue in enumerate(commits.queues):
-                if committed.of_instance(instance):
-                    self._announce(queue, [call.query, call.epoch, committed.number, committed.rows])
+            self._announce_to_readers(commits, committed)
         return True
+
+    def _announce_to_readers(self, commits: SourceCommits, committed: EpochRecord) -> None:
+        for instance, queue in enumerate(commits.queues):
+            if committed.of_instance(instance):
+                self._announce(queue, [committed.query, committed.epoch, committed.number, committed.rows])
 
     async def _commit(self, record: JobRecord, commits: SourceCommits, call: CommitEpoch) -> EpochRecord:
         try:
@@ -318,9 +324,11 @@ class EpochCommits:
         queues = [f"{record.name}/{source}[{instance}]" for instance in range(instances)]
         for queue in queues:
             self._queues.create(name=queue, client=None, maxsize=limit)
-        spooled = None if record.checkpoints is None else record.checkpoints.ledgers.get(source)
-        if spooled is not None:
-            return SourceCommits(source, record.spec.generation, spooled.ledger, spooled.spool, limit, queues)
+        state = record.checkpoints
+        spooled = None if state is None else state.ledgers.get(source)
+        if state is not None and spooled is not None:
+            check = functools.partial(check_owned, state)
+            return SourceCommits(source, record.spec.generation, spooled.ledger, spooled.spool, limit, queues, check)
         place = f"job {record.name!r}, source {source!r}"
         ledger = EpochLedger(instances, positions=QueryPositions(place, takers[source].accepts_resets))
         return SourceCommits(source, record.spec.generation, ledger, None, limit, queues)

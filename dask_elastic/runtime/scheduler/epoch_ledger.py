@@ -189,7 +189,12 @@ class EpochLedger:
                 'ends the source that it writes to; .option("end", "false") keeps it open for others.'
             )
         rows, digest = self._checked(query, epoch, parts)
-        return EpochRecord(self._count + 1, query, epoch, rows, digest, tuple(sorted(parts)), origin)
+        return EpochRecord(self.next_number, query, epoch, rows, digest, tuple(sorted(parts)), origin)
+
+    @property
+    def next_number(self) -> int:
+        """The number of the next record."""
+        return self._count + 1
 
     def add(self, record: EpochRecord) -> None:
         """Add a record: that of `draft`, or the next one of durable storage."""

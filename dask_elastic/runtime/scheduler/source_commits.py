@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from dask_elastic.checkpoint.epoch_spool import EpochSpool
 from dask_elastic.meters import Rate
@@ -36,6 +36,8 @@ class SourceCommits:
         How many epochs may wait at an instance.
     queues : sequence of str
         A Dask queue for each instance; a descriptor of each epoch in it wakes the reader.
+    check_owned : callable, optional
+        Raises `CheckpointSuperseded` once another scheduler has continued the job; may block.
 
     Attributes
     ----------
@@ -51,6 +53,7 @@ class SourceCommits:
         spool: EpochSpool | None,
         limit: int,
         queues: Sequence[str],
+        check_owned: Callable[[], None] = lambda: None,
     ):
         self.source = source
         self.generation = generation
@@ -59,7 +62,10 @@ class SourceCommits:
         self.limit = limit
         self.queues = tuple(queues)
         self.committing = asyncio.Lock()
+        self._check_owned = check_owned
         self._writing = False
+        # Whether storage may have the next record although it reported a failure.
+        self._uncertain = False
         self.rate = Rate(RATE_SECONDS)
         self._taken = asyncio.Event()
 
@@ -84,6 +90,28 @@ class SourceCommits:
         """Whether no epoch follows, also none whose record is being written."""
         return self.ledger.closed and not self._writing
 
+    async def adopt(self) -> EpochRecord | None:
+        """Add the record that storage has although its commit failed; returns it. `committing` is held.
+
+        No commit of it has returned, so it may as well be dropped: if its rows are missing, it is.
+
+        Raises
+        ------
+        CheckpointError
+            If storage fails, or another scheduler has continued the job.
+        """
+        if self.spool is None or not self._uncertain or self.ledger.closed:
+            return None
+        self._writing = True
+        try:
+            found = await in_thread(_adopted, self.spool, self.ledger.next_number, self._check_owned)
+            if found is not None:
+                self.ledger.add(found)
+        finally:
+            self._writing = False
+        self._uncertain = False
+        return found
+
     async def commit(self, call: CommitEpoch) -> EpochRecord:
         """Commit an epoch that is not known, while `committing` is held.
 
@@ -92,14 +120,17 @@ class SourceCommits:
         HandoffError
             If the source has ended, or rows were lost before their commit.
         CheckpointError
-            If the record cannot be written.
+            If the record cannot be written, or another scheduler has continued the job.
         """
         record = self.ledger.draft(call.query, call.epoch, call.parts, call.origin)
         if self.spool is not None:
             self._writing = True
             try:
-                await in_thread(_write, self.spool, record)
+                await in_thread(_write, self.spool, record, self._check_owned)
                 self.ledger.add(record)
+            except CheckpointError:
+                self._uncertain = True
+                raise
             finally:
                 self._writing = False
         else:
@@ -108,7 +139,17 @@ class SourceCommits:
         return record
 
 
-def _write(spool: EpochSpool, record: EpochRecord) -> None:
+def _adopted(spool: EpochSpool, number: int, check_owned: Callable[[], None]) -> EpochRecord | None:
+    """Return the record that storage has of a number, and whose commit has failed; may block."""
+    check_owned()
+    found = spool.found(number)
+    if found is not None and spool.missing(part.file for part in found.parts if part.file is not None):
+        spool.withdraw(number)
+        return None
+    return found
+
+
+def _write(spool: EpochSpool, record: EpochRecord, check_owned: Callable[[], None]) -> None:
     """Write the record of an epoch, whose rows are on storage; may block."""
     files = [part.file for part in record.parts if part.file is not None]
     # Rows of an attempt that was given up, or staged before the job was resumed, are deleted.
@@ -122,3 +163,5 @@ def _write(spool: EpochSpool, record: EpochRecord) -> None:
         # An object store may fail after it has written.
         if not spool.contains(record):
             raise
+    # A scheduler that continues the job reserves a generation, then reads the records: it has this one, or is seen.
+    check_owned()
