@@ -150,7 +150,9 @@ class Checkpoints:
         interval = record.spec.options.checkpoint_interval
         late = False
         # Rows are acknowledged that only a checkpoint and the spool behind it bring back after the scheduler is lost.
-        at_once = state is not None and not state.newest and any(s.spooled for s in record.spec.summaries)
+        # Spark's epochs need none: a job that is submitted again finds them.
+        spooled = any(summary.spooled and not summary.epochs for summary in record.spec.summaries)
+        at_once = state is not None and not state.newest and spooled
         due = time.monotonic() + (0.0 if at_once else interval)
         while state is not None and record.live and record.runs(generation):
             await first_of(state.requested.wait(), record.ended(), timeout=max(0.0, due - time.monotonic()))
