@@ -106,6 +106,22 @@ def test_clock_fires_again_after_a_checkpoint_is_given_up(executor):
     assert [work for _, work in taken(executor, 0)] == [[0], TimersDue(processing=2_000_000)]
 
 
+def test_clock_fires_again_after_a_checkpoint_is_given_up_between_flush_and_cut(executor):
+    executor.handle(events.BarriersAligned(1), 1.0)
+    assert executor.cuts.under_way
+    # The flush is complete, and the thread that is to cut finds later that the checkpoint was given up.
+    executor.handle(events.CheckpointAbandoned(1), 1.0)
+    executor.handle(events.ClockTicked(), 2.0)
+    assert [work for _, work in taken(executor, 0)] == [TimersDue(processing=2_000_000)]
+
+
+def test_clock_waits_for_the_next_cut_when_an_older_checkpoint_is_given_up(executor):
+    executor.handle(events.BarriersAligned(2), 1.0)
+    executor.handle(events.CheckpointAbandoned(1), 1.0)
+    executor.handle(events.ClockTicked(), 2.0)
+    assert taken(executor, 0) == []
+
+
 def test_cut_waits_for_records(executor):
     watermark(executor, 5)
     executor.handle(events.BarriersAligned(1), 1.0)
