@@ -270,6 +270,38 @@ def test_time_that_is_none_is_refused(at):
         fired(process, {"close": de.Timer(report)}, rows(("a", 0, 1)))
 
 
+@pytest.mark.parametrize(
+    ("times", "message"),
+    [
+        (lambda keys: [np.inf] * keys, "set for inf seconds"),
+        (lambda keys: [1e30] * keys, "set for 1e\\+30 seconds"),
+        (lambda keys: [1.0] * (keys + 1), "2 times for 1 keys"),
+        (lambda keys: ["noon"] * keys, "times of type string"),
+        (lambda keys: 3, "one time per key"),
+    ],
+)
+def test_times_of_a_batch_that_are_none_are_refused(times, message):
+    def process(batch, state):
+        state.timers.set("close", times(len(state)))
+
+    with pytest.raises(errors.StateError, match=f"timer 'close'.*{message}"):
+        fired(process, {"close": de.Timer(report_batch)}, rows(("a", 0, 1)))
+
+
+@pytest.mark.parametrize("nothing", [None, float("nan")])
+def test_null_deletes_the_timers_of_a_batch(nothing):
+    def process(batch, state):
+        state.timers.set("close", [900.0] if batch["value"][0].as_py() else [nothing])
+
+    emitted, _ = fired(process, {"close": de.Timer(lambda batch, state: batch)}, rows(("a", 0, 1), ("a", 1, 0)))
+    assert emitted == []
+
+
+def test_timer_that_returns_something_else_than_rows_is_named():
+    with pytest.raises(errors.UserCodeError, match="compute 'timed', timer 'close' returned str"):
+        fired(set_by_row, {"close": de.Timer(lambda key, time, state: "x")}, rows(("a", 0, 1)), {"sum": pa.int64()})
+
+
 def test_undeclared_timer_is_refused_by_name():
     @de.per_row
     def process(row, state):
