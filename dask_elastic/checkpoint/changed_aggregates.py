@@ -11,7 +11,7 @@ from dask_elastic.checkpoint.manifest import OperatorState
 from dask_elastic.checkpoint.state_file import StateHeader
 from dask_elastic.state.codec import decode, encode
 from dask_elastic.state.declaration import difference
-from dask_elastic.state.layout import StateLayout
+from dask_elastic.state.layout import layout_of
 from dask_elastic.topology.aggregates.aggregation import Aggregate
 from dask_elastic.topology.aggregates.bundle import Bundle
 from dask_elastic.topology.aggregates.carry_over import Origin, carry_over
@@ -106,5 +106,5 @@ def _changed_declaration(before: Compute, now: Compute) -> str:
         kinds = ["a function" if operator.aggregates is None else "aggregates" for operator in (before, now)]
         return f"that of {kinds[0]} before, of {kinds[1]} now"
     nothing = pa.schema([])
-    fields, others = (StateLayout(operator.state or {}).fields for operator in (before, now))
+    fields, others = (layout_of(operator).fields for operator in (before, now))
     return difference(nothing, nothing, fields, others)

@@ -343,6 +343,7 @@ class ElasticExecutor(ExecutorParts):
         block = self.records.block(record, self.routes.table)
         receipt = Receipt(self.identity, 0, len(block.hashes), now, now)
         receipt.row_bytes = RECORD_BYTES
+        self.records.entered(record, receipt)
         self._pending_rows += receipt.rows
         receipt.span = self.watermarks.arrived()
         return [do.Wake(task) for task in self.routes.enqueue(block, receipt)]

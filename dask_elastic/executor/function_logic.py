@@ -230,7 +230,7 @@ class KeyFunctionLogic(CellLogic):
             return [returned]
         if is_table(returned):
             return [as_batches(returned, self.where)]
-        listed = self.output.listed(returned)
+        listed = self.output.listed(returned, self.where)
         return [item if isinstance(item, Mapping) else as_batches(item, self.where) for item in listed]
 
 
@@ -250,8 +250,8 @@ class DictRows:
         self._declared = schema is not None
         self._where = where
 
-    def listed(self, returned: Any) -> list[Any]:
-        """Return an iterable of rows as a list.
+    def listed(self, returned: Any, where: str | None = None) -> list[Any]:
+        """Return an iterable of rows as a list; `where` names the function that returned it, if it is another one.
 
         Raises
         ------
@@ -260,8 +260,8 @@ class DictRows:
         """
         if isinstance(returned, str | bytes) or not isinstance(returned, Iterable):
             raise TypeError(
-                f"{self._where} returned {type(returned).__name__}; return a dict by column, an iterable of dicts, or "
-                "None"
+                f"{where or self._where} returned {type(returned).__name__}; return a dict by column, an iterable of "
+                "dicts, or None"
             )
         return list(returned)
 

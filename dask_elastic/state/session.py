@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -209,13 +209,13 @@ class Session:
                     return
             self._relocate(located)
 
-    def search(self, choose: Callable[[SlotArrays, Slots], Slots]) -> tuple[pa.RecordBatch, Words, Words]:
+    def search(self, choose: Callable[[SlotArrays, Iterable[Slots]], Slots]) -> tuple[pa.RecordBatch, Words, Words]:
         """Return the keys of chosen slots with state, among those whose shards this task owns.
 
         Parameters
         ----------
         choose : callable
-            Gets the store's arrays and the slots, and returns some of these slots.
+            Gets the store's arrays, and the slots in parts of limited size; returns some of these slots.
 
         Returns
         -------
@@ -228,12 +228,18 @@ class Session:
             with self.gate:
                 self._require_open()
                 arrays, layout = self._store.slots, self._store.layout
-                live = np.flatnonzero(arrays.marks[: arrays.used] & LIVE)
-                slots = choose(arrays, live[self._store.owner.take(arrays.shards.take(live)) == self.task])
+                # State on disk may have more keys than fit in memory.
+                slots = choose(arrays, map(self._owned_live, arrays.windows()))
                 hashes, checks = arrays.hashes.take(slots), arrays.checks.take(slots)
             keys = self._store.keys_at(slots, layout)
             if keys is not None:
                 return keys, hashes, checks
+
+    def _owned_live(self, window: slice) -> Slots:
+        arrays = self._store.slots
+        owned = self._store.owner.take(arrays.shards[window]) == self.task
+        slots: Slots = window.start + np.flatnonzero(((arrays.marks[window] & LIVE) != 0) & owned)
+        return slots
 
     def prune(self, located: Located, remaining_of: RemainingOf, now: float) -> bool:
         """Remove located keys that have no state left; returns whether there are any. See `sweep`."""

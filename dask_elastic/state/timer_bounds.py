@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -51,7 +51,7 @@ class TimerBounds:
         return any(self._earliest[name] <= limit for name, limit in limits.items())
 
     def search(
-        self, arrays: SlotArrays, slots: Slots, limits: Mapping[str, int], shards: npt.NDArray[np.bool_]
+        self, arrays: SlotArrays, parts: Iterable[Slots], limits: Mapping[str, int], shards: npt.NDArray[np.bool_]
     ) -> Slots:
         """Return the slots in some shards with a timer that is due, among all slots of the task; sets the bounds.
 
@@ -59,8 +59,8 @@ class TimerBounds:
         ----------
         arrays : SlotArrays
             The store's arrays.
-        slots : ndarray of intp
-            All slots of the task that have state.
+        parts : iterable of ndarray of intp
+            All slots of the task that have state, in parts.
         limits : mapping of str to int
             The time up to which each timer fires, in microseconds.
         shards : ndarray of bool
@@ -71,14 +71,19 @@ class TimerBounds:
         ndarray of intp
             Some of the slots.
         """
-        here = shards.take(arrays.shards.take(slots))
-        any_due = np.zeros(len(slots), np.bool_)
-        for name, limit in limits.items():
-            start = self._layout.spans[self._layout.timers[name]].start
-            times = arrays.values[start].take(slots).view(np.int64)
-            known = arrays.values[start + 1].take(slots)
-            due = known & here & (times <= limit)
-            later = times[known & ~due]
-            self._earliest[name] = int(later.min()) if len(later) else NEVER
-            any_due |= due
-        return slots[any_due]
+        earliest = dict.fromkeys(limits, NEVER)
+        found = [np.empty(0, np.intp)]
+        for slots in parts:
+            here = shards.take(arrays.shards.take(slots))
+            any_due = np.zeros(len(slots), np.bool_)
+            for name, limit in limits.items():
+                start = self._layout.spans[self._layout.timers[name]].start
+                times = arrays.values[start].take(slots).view(np.int64)
+                known = arrays.values[start + 1].take(slots)
+                due = known & here & (times <= limit)
+                later = times[known & ~due]
+                earliest[name] = min(earliest[name], int(later.min(initial=NEVER)))
+                any_due |= due
+            found.append(slots[any_due])
+        self._earliest.update(earliest)
+        return np.concatenate(found)

@@ -15,6 +15,9 @@ from dask_elastic.state.stored_values import Known, Values
 from dask_elastic.vocab.errors import StateError
 
 _EPOCH = datetime.datetime(1970, 1, 1)
+_MOST_SECONDS = 9e12
+"""Seconds that are a 64-bit number of microseconds."""
+
 _TIMES = "a datetime, a numpy.datetime64, or seconds since 1970 as state.now"
 
 
@@ -167,7 +170,7 @@ class BatchTimers:
         Raises
         ------
         StateError
-            If the timer is not declared, or length or type do not fit.
+            If the timer is not declared, length or type do not fit, or a number of seconds is no time.
 
         Examples
         --------
@@ -175,7 +178,10 @@ class BatchTimers:
         ...     newest = batch["at"].to_numpy()[state.first]
         ...     state.timers.set("close", newest + np.timedelta64(5, "m"))
         """
-        self._view.set(_hidden(self._view.layout, name), _moments(name, at), where)
+        value, moments, keys = _hidden(self._view.layout, name), _moments(name, at), len(self._view)
+        if len(moments) != keys:
+            raise StateError(f"timer {name!r}: {len(moments)} times for {keys} keys; give one per key of state.keys")
+        self._view.set(value, moments, where)
 
     def delete(self, name: str, where: Known | None = None) -> None:
         """Delete a timer of all or some keys.
@@ -263,11 +269,19 @@ def _moments(timer: str, at: Any) -> Any:
         array = at if isinstance(at, pa.Array) else pa.array(at)
         if pa.types.is_timestamp(array.type):
             return array.cast(pa.timestamp("us", array.type.tz), safe=False).cast(pa.timestamp("us"))
-        if pa.types.is_date(array.type):
+        if pa.types.is_date(array.type) or pa.types.is_null(array.type):
             return array.cast(pa.timestamp("us"))
         if pa.types.is_integer(array.type) or pa.types.is_floating(array.type):
-            seconds = array.to_numpy(zero_copy_only=False).astype(np.float64)
-            return pa.array((seconds * 1e6).astype("M8[us]"), pa.timestamp("us"), mask=~np.isfinite(seconds))
+            return _of_seconds(timer, array.to_numpy(zero_copy_only=False).astype(np.float64))
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise StateError(f"timer {timer!r} was set for {at!r}: {error}; give one time per key") from error
     raise StateError(f"timer {timer!r} was set for times of type {array.type}; give timestamps, or seconds since 1970")
+
+
+def _of_seconds(timer: str, seconds: Values) -> pa.Array:
+    """Return seconds since 1970 as times; NaN is null."""
+    none = np.isnan(seconds)
+    invalid = ~none & ~(np.abs(seconds) < _MOST_SECONDS)
+    if invalid.any():
+        raise StateError(f"timer {timer!r} was set for {seconds[invalid][0]} seconds, which is no time; give {_TIMES}")
+    return pa.array((np.where(none, 0, seconds) * 1e6).astype("M8[us]"), pa.timestamp("us"), mask=none)

@@ -117,8 +117,8 @@ def check_timers(
     if not isinstance(timers, Mapping):
         raise TopologyError(f"{where}: timers is {timers!r}; give a dict such as {{'close': de.Timer(close)}}.")
     per_batch = not isinstance(logic, RowLogic | KeyLogic)
-    if per_batch and DUE in keys:
-        raise TopologyError(f"{where}: timers of logic per batch get a column {DUE!r}; rename the key column {DUE!r}.")
+    if DUE in keys:
+        raise TopologyError(f"{where}: the time of a timer is in the column {DUE!r}; rename the key column {DUE!r}.")
     for name, timer in timers.items():
         if not isinstance(name, str) or not name:
             raise TopologyError(f"{where}: the timer {name!r} is not a name; give a str that is not empty.")

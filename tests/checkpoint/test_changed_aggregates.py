@@ -21,6 +21,7 @@ from dask_elastic.topology.aggregates.bundle import Bundle
 from dask_elastic.topology.aggregates.grouping import Grouping
 from dask_elastic.topology.operators import Compute
 from dask_elastic.topology.state_kind import Value
+from dask_elastic.topology.timer import Timer
 from dask_elastic.vocab.errors import CheckpointError
 
 INPUT = pa.schema({"plane": pa.string(), "delay": pa.int64(), "speed": pa.float64()})
@@ -153,3 +154,13 @@ def test_other_kinds_of_state_are_refused(tmp_path):
     more = replace(function, state={"last": Value(pa.int64()), "first": Value(pa.int64())})
     with pytest.raises(CheckpointError, match=r"another kind of state: new fields: Field\('first'"):
         ChangedAggregates.of(state, more)
+
+
+def test_other_timers_are_refused(tmp_path):
+    _, state = saved(tmp_path, BEFORE)
+    function = Compute("planes", ("plane",), lambda batch, state: batch, timers={"close": Timer(print)})
+    state = replace(state, reading=reading_of(function))
+    assert ChangedAggregates.of(state, replace(function, timers={"close": Timer(repr)})) is None
+    for timers in ({"close": Timer(print), "open": Timer(print)}, None):
+        with pytest.raises(CheckpointError, match=r"'planes' has another kind of state: (new|missing) fields"):
+            ChangedAggregates.of(state, replace(function, timers=timers))

@@ -21,7 +21,7 @@ from dask_elastic.runtime.protocol.checkpoint_calls import Acknowledge, Checkpoi
 from dask_elastic.runtime.protocol.job_spec import JobGeneration
 from dask_elastic.runtime.worker.checkpoint_keeper import CheckpointKeeper
 from dask_elastic.runtime.worker.job_threads import JobThreads
-from dask_elastic.vocab.errors import CheckpointError
+from dask_elastic.vocab.errors import CheckpointError, StateDiskError
 from dask_elastic.vocab.identity import ExecutorId
 
 FOLLOWED = ExecutorId("followed", 0)
@@ -153,3 +153,24 @@ def test_later_cut_drops_the_earlier_one_that_was_not_written(keeper):
     wait_for(lambda: any(call.number == 3 for call in calls))
     assert isinstance(calls[-1], Acknowledge)
     assert isinstance(made._chains[FOLLOWED].at(3), Chain)
+
+
+def test_cut_without_space_on_the_local_disk_fails_its_checkpoint_only(keeper):
+    made, calls, gate = keeper
+    gate.set()
+    store, full = Store(), Store()
+
+    def cut(choose):
+        Store.cut(full, choose)
+        raise StateDiskError("state on disk: no space")
+
+    full.cut = cut
+    made.cut(1, FOLLOWED, store, 0.0)
+    made.cut(2, FOLLOWED, full, 0.0)
+    wait_for(lambda: any(call.number == 2 for call in calls))
+    made.cut(3, FOLLOWED, store, 0.0)
+    wait_for(lambda: any(call.number == 3 for call in calls))
+    assert [call.number for call in calls if isinstance(call, CheckpointFailed)][-1] == 2
+    assert isinstance(calls[-1], Acknowledge)
+    assert [link.number for link in made._chains[FOLLOWED].at(3).links][-1] == 3
+    assert 2 not in [link.number for link in made._chains[FOLLOWED].links]

@@ -8,6 +8,7 @@ import pytest
 
 from dask_elastic.executor import events
 from dask_elastic.executor import instructions as do
+from dask_elastic.executor.control_records.state_records import TICKS_UNSETTLED
 from dask_elastic.executor.executor import ElasticExecutor
 from dask_elastic.executor.task_queue import Work
 from dask_elastic.routing.keyspace import KeySpace
@@ -106,6 +107,22 @@ def test_clock_fires_again_after_a_checkpoint_is_given_up(executor):
     assert [work for _, work in taken(executor, 0)] == [[0], TimersDue(processing=2_000_000)]
 
 
+def test_clock_fires_again_after_a_checkpoint_is_given_up_between_flush_and_cut(executor):
+    executor.handle(events.BarriersAligned(1), 1.0)
+    assert executor.cuts.under_way
+    # The flush is complete, and the thread that is to cut finds later that the checkpoint was given up.
+    executor.handle(events.CheckpointAbandoned(1), 1.0)
+    executor.handle(events.ClockTicked(), 2.0)
+    assert [work for _, work in taken(executor, 0)] == [TimersDue(processing=2_000_000)]
+
+
+def test_clock_waits_for_the_next_cut_when_an_older_checkpoint_is_given_up(executor):
+    executor.handle(events.BarriersAligned(2), 1.0)
+    executor.handle(events.CheckpointAbandoned(1), 1.0)
+    executor.handle(events.ClockTicked(), 2.0)
+    assert taken(executor, 0) == []
+
+
 def test_cut_waits_for_records(executor):
     watermark(executor, 5)
     executor.handle(events.BarriersAligned(1), 1.0)
@@ -133,6 +150,27 @@ def test_records_are_no_rows_to_meters(executor):
     assert (measure.rows, measure.throughput, measure.service_rate) == (0, 0, None)
     assert measure.shard_load.sum() > 0
     assert executor.routes.backlog().sum() == executor.routes.in_flight().sum() == 0
+
+
+def test_clock_makes_few_records_while_a_task_is_blocked(executor):
+    for tick in range(10 * TICKS_UNSETTLED):
+        executor.handle(events.ClockTicked(), 1.0 + tick)
+    first, blocked = taken(executor, 0), taken(executor, 1)
+    assert len(first) == len(blocked) == TICKS_UNSETTLED
+    settle(executor, 0, first)
+    executor.handle(events.ClockTicked(), 1_000.0)
+    assert taken(executor, 0) == []
+    settle(executor, 1, blocked)
+    executor.handle(events.ClockTicked(), 1_001.0)
+    assert [record for _, record in taken(executor, 0)] == [TimersDue(processing=1_001_000_000)]
+
+
+def test_records_share_their_rows_until_shards_move(executor):
+    table = executor.routes.table
+    first, second = (executor.records.block(TimersDue(time), table) for time in (1, 2))
+    assert (first.record, second.record) == (TimersDue(1), TimersDue(2))
+    assert first.hashes is second.hashes
+    assert executor.records.block(TimersDue(3), table.pause(0)).hashes is not first.hashes
 
 
 def test_executor_without_timers_makes_no_records():

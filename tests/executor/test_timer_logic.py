@@ -10,6 +10,8 @@ import pyarrow as pa
 import pytest
 
 import dask_elastic as de
+from dask_elastic.state import slots
+from dask_elastic.state.timer_bounds import TimerBounds
 from dask_elastic.testing import run
 from dask_elastic.vocab import errors
 
@@ -82,6 +84,24 @@ def test_timers_fire_with_state_at_each_level(logic, function, batch_rows):
     )
     assert {key: texts(emitted, key) for key in "abc"} == {"a": ["15: 5"], "b": ["15: 10"], "c": ["51: 17"]}
     assert result.state["timed"].num_rows == 0, "keys without state are removed"
+
+
+def test_timers_of_many_keys_are_searched_in_parts_of_limited_size(monkeypatch):
+    monkeypatch.setattr(slots, "_WINDOW", 4)
+    searched = []
+    search = TimerBounds.search
+
+    def noted(self, arrays, parts, limits, shards):
+        listed = list(parts)
+        searched.append([len(part) for part in listed])
+        return search(self, arrays, listed, limits, shards)
+
+    monkeypatch.setattr(TimerBounds, "search", noted)
+    given = rows(*((f"k{key}", key, 1) for key in range(30)))
+    emitted, _ = fired(set_by_row, {"close": de.Timer(report)}, given, {"sum": pa.int64()})
+    assert sorted(row["text"] for row in emitted) == sorted(f"{key + 10}: 1" for key in range(30))
+    assert max(map(max, searched)) <= 4
+    assert max(map(len, searched)) > 1
 
 
 def test_timers_of_a_key_fire_in_order_of_time_then_declaration():
@@ -250,6 +270,38 @@ def test_time_that_is_none_is_refused(at):
         fired(process, {"close": de.Timer(report)}, rows(("a", 0, 1)))
 
 
+@pytest.mark.parametrize(
+    ("times", "message"),
+    [
+        (lambda keys: [np.inf] * keys, "set for inf seconds"),
+        (lambda keys: [1e30] * keys, "set for 1e\\+30 seconds"),
+        (lambda keys: [1.0] * (keys + 1), "2 times for 1 keys"),
+        (lambda keys: ["noon"] * keys, "times of type string"),
+        (lambda keys: 3, "one time per key"),
+    ],
+)
+def test_times_of_a_batch_that_are_none_are_refused(times, message):
+    def process(batch, state):
+        state.timers.set("close", times(len(state)))
+
+    with pytest.raises(errors.StateError, match=f"timer 'close'.*{message}"):
+        fired(process, {"close": de.Timer(report_batch)}, rows(("a", 0, 1)))
+
+
+@pytest.mark.parametrize("nothing", [None, float("nan")])
+def test_null_deletes_the_timers_of_a_batch(nothing):
+    def process(batch, state):
+        state.timers.set("close", [900.0] if batch["value"][0].as_py() else [nothing])
+
+    emitted, _ = fired(process, {"close": de.Timer(lambda batch, state: batch)}, rows(("a", 0, 1), ("a", 1, 0)))
+    assert emitted == []
+
+
+def test_timer_that_returns_something_else_than_rows_is_named():
+    with pytest.raises(errors.UserCodeError, match="compute 'timed', timer 'close' returned str"):
+        fired(set_by_row, {"close": de.Timer(lambda key, time, state: "x")}, rows(("a", 0, 1)), {"sum": pa.int64()})
+
+
 def test_undeclared_timer_is_refused_by_name():
     @de.per_row
     def process(row, state):
@@ -272,6 +324,15 @@ def test_undeclared_timer_is_refused_by_name():
 def test_invalid_timers_are_refused_when_declared(timers, message):
     with pytest.raises(errors.TopologyError, match=message):
         fired(set_by_row, timers, rows(("a", 0, 1)), {"sum!": pa.int64()})
+
+
+@pytest.mark.parametrize("logic", [set_by_row, lambda batch, state: None])
+def test_key_column_with_the_name_of_the_column_of_times_is_refused(logic):
+    topology = de.Topology("due")
+    keyed = topology.source("rows", de.sources.Arrow(pa.table({"due": [1]}))).key_by("due")
+    function = report if logic is set_by_row else report_batch
+    with pytest.raises(errors.TopologyError, match="rename the key column 'due'"):
+        keyed.compute(logic, timers={"close": de.Timer(function, clock="processing")})
 
 
 def test_timers_of_aggregates_are_refused():

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from dask_elastic.executor.executor import ElasticExecutor
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.runtime.worker.executor_threads import ExecutorThreads
+from dask_elastic.runtime.worker.idle_watch import IdleWatch
 from dask_elastic.runtime.worker.job_threads import JobThreads
 from dask_elastic.vocab import messages as m
 from dask_elastic.vocab.errors import PlanningError
@@ -71,3 +73,25 @@ def test_late_change_of_cores_is_refused_and_counted(home):
         home.set_cores(1, {1: 1})
     assert home.driver.refused == 1
     assert sorted(task.node for task in home.executor.routes.tasks.values()) == [1, 1]
+
+
+def test_clock_fires_nothing_while_the_job_halts_for_a_savepoint(home, monkeypatch):
+    ticks = []
+    monkeypatch.setattr(home, "handle", ticks.append)
+    home.exchange.idle_watch = IdleWatch(lambda: None)
+
+    def ticked(times):
+        ends = iter([False] * times + [True])
+        monkeypatch.setattr(home, "_aborted", SimpleNamespace(wait=lambda seconds: next(ends)))
+        home._tick()
+        return len(ticks)
+
+    assert ticked(2) == 2
+    home.begin_checkpoint(1)
+    assert ticked(1) == 3
+    home.begin_checkpoint(2, halts=True)
+    assert ticked(2) == 3
+    home.go_on(1)
+    assert ticked(1) == 3
+    home.go_on(2)
+    assert ticked(1) == 4

@@ -47,10 +47,12 @@ class Cuts:
 
     def give_up(self, checkpoint: int) -> None:
         """Give up a cut, unless it has been made."""
+        if checkpoint >= self._newest:
+            # Its flush may be complete, and the thread that cuts not begun: it will not cut.
+            self.under_way = False
         self._newest = max(self._newest, checkpoint)
         if self.checkpoint is not None and self.checkpoint <= checkpoint:
             self.checkpoint = None
-            self.under_way = False
 
     def flush_due(self, pending_rows: int) -> int | None:
         """Return the token of the flush that brings all rows before the barrier into the primary copy, once.

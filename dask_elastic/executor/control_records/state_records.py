@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection
 
 import numpy as np
 import pyarrow as pa
 
-from dask_elastic.executor.piece import Block, sorted_block
+from dask_elastic.executor.piece import Block, Receipt, sorted_block
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.routing.table import ShardTable
 from dask_elastic.vocab.state_record import END_OF_TIME, Clock, StateRecord, TimersDue
 
 RECORD_BYTES = 12
 """Bytes that a record takes in a pending queue for each of its shards."""
+
+TICKS_UNSETTLED = 20
+"""Records of the clock that may wait for a task that is blocked: no credit bounds their number, as that of rows."""
 
 
 class StateRecords:
@@ -39,7 +43,7 @@ class StateRecords:
     TimersDue(event=9223372036854775807, processing=9223372036854775807, last=True)
     """
 
-    __slots__ = ("_event", "_processing", "_rows", "_shards", "_space", "clocks")
+    __slots__ = ("_event", "_processing", "_rows", "_shards", "_sorted", "_space", "_ticks", "clocks")
 
     def __init__(self, space: KeySpace, clocks: Collection[Clock] = ()):
         self.clocks = frozenset(clocks)
@@ -49,6 +53,8 @@ class StateRecords:
         # A hash that is the number of a shard is in this shard.
         self._shards = np.arange(space.shards, dtype=np.uint64)
         self._rows = pa.record_batch({"shard": pa.array(self._shards.astype(np.int32))})
+        self._sorted: tuple[ShardTable, Block] | None = None
+        self._ticks: deque[Receipt] = deque()
 
     def reached(self, event_time: int | None) -> StateRecord | None:
         """Return the record for an event time that the inputs have reached; None if it fires no timer."""
@@ -60,9 +66,11 @@ class StateRecords:
         return TimersDue(event=event_time)
 
     def ticked(self, now: float) -> StateRecord | None:
-        """Return the record for a time of the home's clock, in seconds; None if it fires no timer."""
+        """Return the record for a time of the home's clock, in seconds; None if it fires no timer, or many wait."""
         time = int(now * 1e6)
-        if "processing" not in self.clocks or time <= self._processing:
+        while self._ticks and not self._ticks[0].rows:
+            self._ticks.popleft()
+        if "processing" not in self.clocks or time <= self._processing or len(self._ticks) >= TICKS_UNSETTLED:
             return None
         self._processing = time
         return TimersDue(processing=time)
@@ -73,4 +81,11 @@ class StateRecords:
 
     def block(self, record: StateRecord, table: ShardTable) -> Block:
         """Return the block of a record, addressed to all shards."""
-        return sorted_block(self._rows, self._shards, self._space, table)._replace(record=record)
+        if self._sorted is None or self._sorted[0] is not table:
+            self._sorted = table, sorted_block(self._rows, self._shards, self._space, table)
+        return self._sorted[1]._replace(record=record)
+
+    def entered(self, record: StateRecord, receipt: Receipt) -> None:
+        """Note the accounting of a record that is routed."""
+        if record.event is None:
+            self._ticks.append(receipt)

@@ -8,6 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -33,7 +34,7 @@ from dask_elastic.runtime.transport.doorbell import Doorbell
 from dask_elastic.runtime.worker.job_threads import JobThreads
 from dask_elastic.state.codec import EncodedRows, StateRows
 from dask_elastic.state.slots import Counts
-from dask_elastic.vocab.errors import ElasticError
+from dask_elastic.vocab.errors import ElasticError, StateDiskError
 from dask_elastic.vocab.identity import ExecutorId
 
 logger = logging.getLogger("dask_elastic.checkpoint")
@@ -158,6 +159,8 @@ class CheckpointKeeper:
     def cut(self, checkpoint: int, executor: ExecutorId, store: PrimaryState, held: float) -> None:
         """Copy what has changed in the state of an executor, whose tasks are idle; the thread writes the copy.
 
+        State on disk is copied to the local disk: if that is full, the checkpoint fails.
+
         Parameters
         ----------
         checkpoint : int
@@ -180,7 +183,12 @@ class CheckpointKeeper:
             after = before.cut(checkpoint, changed, live)
             return after.full(checkpoint)
 
-        state = store.cut(choose)
+        try:
+            state = store.cut(choose)
+        except StateDiskError as error:
+            # All changes are still marked, so the next cut contains them.
+            self._do(partial(self._fail, checkpoint, error), checkpoint)
+            return
         if after is not before:
             with self._lock:
                 # The thread may have written the file of an earlier cut meanwhile.

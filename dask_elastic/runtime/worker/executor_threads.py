@@ -84,6 +84,8 @@ class ExecutorThreads:
         self._keeper = keeper
         # The checkpoint whose barriers are awaited, and since when.
         self._awaited = 0, 0.0
+        # The clock fires nothing after checkpoint `_halts` has begun, until `_continued` is at least that number.
+        self._halts = self._continued = 0
         self._brief_work = BriefWork()
         self._flushes: dict[int, threading.Event] = {}
         self._tokens = iter(range(1, 2**62))
@@ -104,7 +106,8 @@ class ExecutorThreads:
         while not (self._aborted.wait(TICK) or self.ended) and self.executor.inputs.open:
             # What timers do is to be reported, although no rows arrive.
             self.exchange.idle_watch.note()
-            self.handle(events.ClockTicked())
+            if self._halts <= self._continued:
+                self.handle(events.ClockTicked())
 
     def offer(self, origin: ExecutorId, batch: Batch, nbytes: int) -> None:
         """Take a batch."""
@@ -123,14 +126,20 @@ class ExecutorThreads:
         self._note_begin(barrier.checkpoint)
         run(self.driver.receive_record(barrier.origin, barrier))
 
-    def begin_checkpoint(self, checkpoint: int) -> None:
-        """Begin a checkpoint, whose barriers may have arrived before."""
+    def begin_checkpoint(self, checkpoint: int, halts: bool = False) -> None:
+        """Begin a checkpoint, whose barriers may have arrived before; the clock may halt until `go_on` is called."""
+        if halts:
+            self._halts = max(checkpoint, self._halts)
         self._note_begin(checkpoint)
         run(self.driver.begin_checkpoint(checkpoint))
 
     def _note_begin(self, checkpoint: int) -> None:
         if checkpoint > self._awaited[0]:
             self._awaited = checkpoint, time.monotonic()
+
+    def go_on(self, checkpoint: int) -> None:
+        """Let the clock fire timers again, also if the checkpoint is still to begin: calls may overtake each other."""
+        self._continued = max(checkpoint, self._continued)
 
     def abandon_checkpoint(self, checkpoint: int) -> None:
         """Give up a checkpoint."""

@@ -87,12 +87,12 @@ class PartCheckpoints:
         return None if spec.checkpoint is None else cls(spec, spec.checkpoint, threads, ask, here)
 
     def begin(self, number: int, halts: bool) -> None:
-        """Begin a checkpoint: sources send its barrier, and may halt behind it; receivers await it."""
+        """Begin a checkpoint: sources send its barrier, receivers await it; sources and timers' clocks may halt."""
         for sink in self._here.sinks.values():
             sink.tell(CheckpointEvent.BEGUN, number)
         with self._guarded():
             for home in self._here.homes.values():
-                home.begin_checkpoint(number)
+                home.begin_checkpoint(number, halts)
         for source in self._here.sources.values():
             source.begin_checkpoint(number, halts)
 
@@ -107,9 +107,11 @@ class PartCheckpoints:
         self.go_on(number)
 
     def go_on(self, number: int) -> None:
-        """Have the sources continue if they halt behind the barrier of a checkpoint."""
+        """Have the sources and the clock of timers continue if they halt for a checkpoint."""
         for source in self._here.sources.values():
             source.barriers.go_on(number)
+        for home in self._here.homes.values():
+            home.go_on(number)
 
     def commit(self, number: int) -> None:
         """Have the sinks commit what they have prepared for a checkpoint, which is complete, and sources forget."""

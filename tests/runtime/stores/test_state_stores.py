@@ -85,6 +85,22 @@ def test_largest_movable_store_moves_when_memory_is_short(tmp_path):
     assert "small" not in str(error)
 
 
+def test_store_that_is_forgotten_while_it_is_chosen_is_no_error(tmp_path):
+    stores = stores_of(tmp_path, state_store="auto")
+    store = added(stores, "a")
+    fill(store, 100)
+    measured = store.state_bytes
+
+    def state_bytes():
+        nbytes = measured()
+        stores.remove(ExecutorId("a", 0))
+        return nbytes
+
+    store.state_bytes = state_bytes
+    assert stores.relieve()
+    assert not stores.relieve()
+
+
 def test_stores_of_ended_remote_tasks_are_forgotten(tmp_path):
     stores = stores_of(tmp_path)
     added(stores, "a")

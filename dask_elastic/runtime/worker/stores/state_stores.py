@@ -97,12 +97,13 @@ class StateStores:
 
     def relieve(self) -> bool:
         """Move the largest store that may be on disk there, because memory is short; returns whether one was moved."""
-        movable = {e: store.state_bytes() for e, store in self._in_memory() if e in self._movable}
-        executor = max(movable, key=movable.__getitem__, default=None)
-        if executor is None or not movable[executor]:
+        # Remote tasks may end meanwhile, and `remove` forget their store.
+        movable = [(store.state_bytes(), e, store) for e, store in self._in_memory() if e in self._movable]
+        nbytes, executor, store = max(movable, key=lambda found: found[0], default=(0, None, None))
+        if store is None or not nbytes:
             return False
         logger.warning("memory is short: the state of %s moves to files in %s", executor, self._folder)
-        self._stores[executor].move(self._storage)
+        store.move(self._storage)
         return True
 
     def nbytes(self) -> int:
