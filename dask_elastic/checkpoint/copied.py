@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 
+from dask_elastic.checkpoint.accepted import copy_accepted
 from dask_elastic.checkpoint.catalog import Catalog
 from dask_elastic.checkpoint.file_ref import FileRef
 from dask_elastic.checkpoint.folder import CheckpointFolder
@@ -37,6 +39,8 @@ def copy_checkpoint(
     target: CheckpointFolder,
     savepoint: bool,
     topology: FileRef | None = None,
+    accepted: Iterable[tuple[FileRef | str, str]] = (),
+    generation: int | None = None,
 ) -> None:
     """Copy a checkpoint, of which the sinks have committed everything, into a folder without checkpoints.
 
@@ -56,6 +60,10 @@ def copy_checkpoint(
     topology : FileRef, optional
         The topology of the job that continues from the copy, in its folder; that of the checkpoint is copied if left
         out.
+    accepted : iterable of tuple of (FileRef or str) and str
+        Files with rows that sources have accepted, and their paths in the folder of the copy; see `copy_accepted`.
+    generation : int, optional
+        The generation of the job that continues from the copy.
 
     Raises
     ------
@@ -72,14 +80,22 @@ def copy_checkpoint(
     (7, True, b'pickled')
     """
     # What is prepared is committed, and names files and tables of the run that ends with the copy.
-    copied = replace(manifest, topology=topology or manifest.topology, savepoint=savepoint, prepared={})
+    copied = replace(manifest, topology=topology or manifest.topology, savepoint=savepoint, prepared={}, accepted=())
+    if generation is not None:
+        # A generation whose copy failed may have begun from another savepoint: it does not supersede this one.
+        copied = replace(copied, generation=generation)
     written: list[str] = []
     try:
         for file in copied.files:
             if not _is_copied(file, target):
                 target.write(file.path, [source.read(file)], file.rows)
                 written.append(file.path)
-        Catalog(target).publish(copied)
+        files = []
+        for accepted_file, path in accepted:
+            files.append(copy_accepted(source, accepted_file, target, path))
+            written.append(path)
+        # The spool of a running job changes; its sources check it when they read it.
+        Catalog(target).publish(replace(copied, accepted=tuple(files)) if savepoint else copied)
     except BaseException:
         for path in written:
             with suppress(CheckpointError):

@@ -201,11 +201,24 @@ class EpochSpool:
     def _record_path(self, number: int) -> str:
         return f"{self._place}/ledger/{number:010d}.json"
 
+    def files(self, records: Iterable[EpochRecord]) -> list[FileRef | str]:
+        """Return the files of some epochs: the records by their paths, and what their rows are in."""
+        found: list[FileRef | str] = []
+        for record in records:
+            found += [FileRef(*part.file) for part in record.parts if part.file is not None]
+            found.append(self._record_path(record.number))
+        return found
+
     # the end
+
+    @property
+    def end_path(self) -> str:
+        """The file that notes that the source takes no more epochs."""
+        return f"{self._place}/ended"
 
     def end(self) -> None:
         """Note that the source takes no more epochs."""
-        self.folder.claim(f"{self._place}/ended")
+        self.folder.claim(self.end_path)
 
     @property
     def ended(self) -> bool:

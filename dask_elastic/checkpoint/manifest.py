@@ -72,6 +72,8 @@ class Manifest:
         By source, what it needs to recognise rows that are delivered again.
     savepoint : bool
         Whether a user asked for it: it is kept until the user deletes it.
+    accepted : tuple of FileRef
+        In a savepoint: the files with rows that sources have accepted, and that a job which continues from it reads.
 
     Examples
     --------
@@ -93,11 +95,12 @@ class Manifest:
     prepared: Mapping[str, tuple[Pickled | None, ...]] = field(default_factory=dict)
     ledgers: Mapping[str, Pickled] = field(default_factory=dict)
     savepoint: bool = False
+    accepted: tuple[FileRef, ...] = ()
 
     @property
     def files(self) -> tuple[FileRef, ...]:
         """All files that the checkpoint needs."""
-        return (self.topology, *self._state_files())
+        return (self.topology, *self._state_files(), *self.accepted)
 
     @property
     def nbytes(self) -> int:

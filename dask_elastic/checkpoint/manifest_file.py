@@ -130,6 +130,7 @@ def _manifest(manifest: Manifest) -> dict[str, Any]:
             }
             for state in manifest.states
         ],
+        "accepted": [_file(file) for file in manifest.accepted],
     }
 
 
@@ -158,6 +159,8 @@ def _loaded(described: dict[str, Any]) -> Manifest:
         _loaded_by_instance(described["prepared"]),
         {name: Pickled(**_bytes(ledger)) for name, ledger in described["ledgers"].items()},
         described["savepoint"],
+        # Manifests of earlier versions lack it.
+        tuple(FileRef(**file) for file in described.get("accepted", ())),
     )
 
 

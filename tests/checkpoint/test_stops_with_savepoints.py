@@ -28,7 +28,7 @@ class Record:
     name = "delays"
 
     def __init__(self, folder, job):
-        self.spec = SimpleNamespace(generation=1)
+        self.spec = SimpleNamespace(generation=1, summaries=())
         self.status = Status.RUNNING
         self.checkpoints = JobCheckpoints(folder.url, job.topology)
 
@@ -48,7 +48,7 @@ class Record:
             await asyncio.sleep(0)
 
     def restart(self):
-        self.spec = SimpleNamespace(generation=self.spec.generation + 1)
+        self.spec = SimpleNamespace(generation=self.spec.generation + 1, summaries=())
 
 
 class Scheduler:
@@ -61,7 +61,7 @@ class Scheduler:
         self.events = []
         self.told = []
         self.halted = []
-        self.savepoints = Savepoints({"delays": self.record}, self, self, self.stop)
+        self.savepoints = Savepoints({"delays": self.record}, self, self, self.stop, self.settled)
         self.savepoints.jobs = SimpleNamespace(record=lambda name: self.record)
 
     async def take(self, record):
@@ -79,6 +79,12 @@ class Scheduler:
 
     async def tell(self, record, call):
         self.told.append(call)
+
+    async def all(self, record, call):
+        assert call == part_calls.HoldSources("delays", record.spec.generation, record.checkpoints.last)
+
+    async def settled(self, job):
+        assert self.record.checkpoints.held
 
     async def stop(self, record):
         assert record.checkpoints.committed == record.checkpoints.last
@@ -115,6 +121,7 @@ def test_sources_continue_if_the_checkpoint_is_given_up(scheduler, tmp_path):
         scheduler.call(tmp_path / "savepoint")
     assert scheduler.record.live
     assert not scheduler.record.checkpoints.stopping
+    assert not scheduler.record.checkpoints.held
     assert scheduler.told == [part_calls.ContinueSources("delays", 1, 1)]
     assert scheduler.record.checkpoints.kept_from is None
 
@@ -130,6 +137,7 @@ def test_job_that_restarts_during_the_copy_continues_and_its_savepoint_is_comple
     with pytest.raises(CheckpointError, match="was restarted while its savepoint was copied, and continues behind it"):
         scheduler.call(tmp_path / "savepoint")
     assert scheduler.record.live
+    assert not scheduler.record.checkpoints.held
     assert scheduler.told == [part_calls.ContinueSources("delays", 2, 1)]
     assert Catalog(CheckpointFolder(tmp_path / "savepoint")).numbers() == [1]
 

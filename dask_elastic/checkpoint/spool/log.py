@@ -127,11 +127,35 @@ class SpoolLog:
         if after > last or (after + 1 < self.first and last):
             has = f"entries {self.first:,} to {last:,}" if last else "no entries"
             raise CheckpointCorrupt(self._folder.where(self._path), f"the entries behind {after:,}", has)
-        begins = [name.first for name in segments[1:]]
-        begin = max((index + 1 for index, first in enumerate(begins) if first <= after + 1), default=0)
-        for entry in self._entries_of(segments[begin:], last):
+        for entry in self._entries_of(segments[_begin(segments, after) :], last):
             if entry.number > after:
                 yield entry
+
+    def files(self, after: int) -> list[str]:
+        """Return the files that a log needs which continues behind an entry, after checking that they are complete.
+
+        Parameters
+        ----------
+        after : int
+            The number of the last entry that is not needed.
+
+        Returns
+        -------
+        list of str
+            Paths in the folder. The first segment has a header, by which repeated batches are recognised.
+
+        Raises
+        ------
+        CheckpointCorrupt
+            If entries are damaged or missing.
+        """
+        for _ in self.entries(after):
+            pass
+        segments, _ = self._earlier
+        begin = _begin(segments, after)
+        while begin and self._read(segments[begin]).senders is None:
+            begin -= 1
+        return [f"{self._path}/{name}" for name in segments[begin:]]
 
     def _entries_of(self, segments: Sequence[SegmentName], last: int | None) -> Iterator[Entry]:
         """Yield the entries of some segments; each replaces those of the ones before it from its first on."""
@@ -259,6 +283,11 @@ class SpoolLog:
 
 def _length(buffers: Sequence[Contents]) -> int:
     return sum(memoryview(buffer).nbytes for buffer in buffers)
+
+
+def _begin(segments: Sequence[SegmentName], after: int) -> int:
+    """Return the index of the last segment that begins with the entry behind `after`, or before it."""
+    return max((index for index, name in enumerate(segments) if name.first <= after + 1), default=0)
 
 
 def path_of(run: str, source: str, instance: int) -> str:

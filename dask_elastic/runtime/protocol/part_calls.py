@@ -127,8 +127,15 @@ class AbandonCheckpoint(PartCall[None]):
 
 
 @dataclass(frozen=True)
+class HoldSources(PartCall[None]):
+    """Sources that halt behind the barrier of this checkpoint acknowledge nothing more that they accept."""
+
+    number: int
+
+
+@dataclass(frozen=True)
 class ContinueSources(PartCall[None]):
-    """Sources that halt behind the barrier of this checkpoint, or of an earlier one, continue."""
+    """Sources continue that halt behind the barrier of this checkpoint, or of an earlier one, or are held for it."""
 
     number: int
 

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
+from dask_elastic.checkpoint.accepted import continued
 from dask_elastic.checkpoint.catalog import Catalog
 from dask_elastic.checkpoint.copied import copy_checkpoint
 from dask_elastic.checkpoint.folder import CheckpointFolder
@@ -96,7 +97,9 @@ def open_checkpoints(url: str, call: Submit, above: int) -> OpenedFolder:
     topology = folder.write(f"topology/{generation:06d}.pickle", [pickle.dumps(call)])
     if source is not None and saved is not None:
         # With the topology of this job: another resumption from the copy continues this run, not that of the savepoint.
-        copy_checkpoint(source, saved, folder, savepoint=False, topology=topology)
+        names = [summary.name for summary in call.summaries if summary.spooled]
+        accepted = continued(saved.accepted, call.run, names)
+        copy_checkpoint(source, saved, folder, False, topology, accepted, generation)
     checkpoints = JobCheckpoints(url, topology, catalog.next_number() - 1, call.resume or 0, generation, owner)
     checkpoints.ledgers = open_ledgers(folder, call)
     return OpenedFolder(checkpoints, generation, awaits_leases)

@@ -161,6 +161,10 @@ class Checkpoints:
                 await first_of(record.ended(), timeout=min(interval, RETRY_SECONDS))
             if not (record.live and record.runs(generation)):
                 return
+            if state.held:
+                # One that is given up would have the sources continue behind the savepoint.
+                await first_of(record.ended(), timeout=min(interval, RETRY_SECONDS))
+                continue
             state.requested.clear()
             began = time.monotonic()
             await self._take(record, state, generation)
@@ -244,7 +248,8 @@ class Checkpoints:
             keep = record.spec.options.checkpoint_keep
             catalog = Catalog(CheckpointFolder(state.url))
             await in_thread(functools.partial(sweep, catalog, keep, kept_from=state.kept_from))
-            for ledger in state.ledgers.values():
+            # A checkpoint that is being copied to a savepoint may need the epochs that later ones cover.
+            for ledger in () if state.kept_from is not None else state.ledgers.values():
                 await in_thread(ledger.sweep)
         except (ElasticError, OSError) as error:
             logger.warning("job %r: old checkpoints stay in %s: %s", record.name, state.url, error)

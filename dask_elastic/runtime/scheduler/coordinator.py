@@ -79,7 +79,6 @@ class Coordinator:
         self.controller = ControlDriver(scheduler, self.membership, self.cores, control)
         self.starts = JobStarts(self.workers, self.jobs, self.calls)
         self.checkpoints = Checkpoints(self.jobs, self.calls)
-        self.savepoints = Savepoints(self.jobs, self.calls, self.checkpoints, self._stop)
         self.ends = PartEnds(self.calls)
         self.restarts = Restarts(self.starts, self.calls, self.ends, self._runs)
         self.health = JobHealth(
@@ -94,6 +93,7 @@ class Coordinator:
         self.heartbeats = Heartbeats(self.jobs, self.calls, worker, self.health.hung)
         self.queries = JobQueries(self.jobs, self.calls)
         self.epochs = EpochCommits(scheduler, self.jobs, self.calls, self.health.fail)
+        self.savepoints = Savepoints(self.jobs, self.calls, self.checkpoints, self._stop, self.epochs.settled)
         self.queues = OutputQueues(scheduler, self.jobs, self.calls)
         self.pushed = PushedSources(self.workers, worker.max_frame, self.jobs, self.calls, self.epochs)
         self._starting: set[str] = set()

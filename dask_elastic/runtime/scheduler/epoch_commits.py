@@ -121,6 +121,10 @@ class EpochCommits:
             if not await commits.has_room(call.parts, call.wait):
                 return False
             self._of_run(call.job, call.generation, call.run, call.source)
+            if _held(record):
+                # The savepoint would lack the epoch. The writer calls again, also if the job has ended by then.
+                await record.ended(RESTART_POLL)
+                return False
             committed = await self._commit(record, commits, call)
             self._announce_to_readers(commits, committed)
         return True
@@ -261,8 +265,12 @@ class EpochCommits:
             If that cannot be written to the folder of checkpoints, where a resumed job finds it.
         """
         commits = self._commits_of(record, source)
-        if commits.spool is not None and record.live:
-            await in_thread(commits.spool.end)
+        while record.live and commits.spool is not None:
+            async with commits.committing:
+                if not _held(record):
+                    await in_thread(commits.spool.end)
+                    break
+            await record.ended(RESTART_POLL)
         self.close(record, source)
         return commits.spool is not None
 
@@ -279,7 +287,7 @@ class EpochCommits:
                 self.close(record, summary.name)
 
     async def settled(self, job: str) -> None:
-        """Return when no commit for a job that has ended is in progress: its record would appear later."""
+        """Return when no commit is in progress for a job that has ended, or that commits nothing more."""
         for commits in [commits for key, commits in self._commits.items() if key[0] == job]:
             async with commits.committing:
                 pass
@@ -364,3 +372,7 @@ class EpochCommits:
         self._live(record.name)
         if record.status not in (Status.RUNNING, Status.RESTARTING):
             raise HandoffError(f"job {record.name!r} is {record.status.value}: it takes no more rows.")
+
+
+def _held(record: JobRecord) -> bool:
+    return record.checkpoints is not None and record.checkpoints.held

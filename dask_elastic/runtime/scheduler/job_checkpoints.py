@@ -54,6 +54,8 @@ class JobCheckpoints:
         All restarts of this run of the job; the resumption counts as one.
     stopping : bool
         Whether sources halt behind the barriers of checkpoints, because the job is to be stopped with a savepoint.
+    held : bool
+        Whether sources accept nothing more, because what they have accepted is being copied to a savepoint.
     committed : int
         The newest checkpoint that all sinks have committed in this generation.
     """
@@ -74,6 +76,7 @@ class JobCheckpoints:
         self.resumed = False
         self.restarts = 0
         self.stopping = False
+        self.held = False
         self.committed = 0
         self._committing: tuple[int, set[ExecutorId]] = (0, set())
         self._pins: list[int] = []

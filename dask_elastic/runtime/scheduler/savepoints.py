@@ -6,12 +6,19 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
+from dask_elastic.checkpoint.accepted import spooled_files
 from dask_elastic.checkpoint.catalog import Catalog
 from dask_elastic.checkpoint.copied import check_empty, copy_checkpoint
+from dask_elastic.checkpoint.file_ref import FileRef
 from dask_elastic.checkpoint.folder import CheckpointFolder
+from dask_elastic.checkpoint.manifest import Manifest
+from dask_elastic.checkpoint.pickled import Pickled
 from dask_elastic.runtime.protocol import job_calls, part_calls
 from dask_elastic.runtime.protocol.calls import HandledCall
+from dask_elastic.runtime.protocol.checkpoint_parts import SourcePosition
+from dask_elastic.runtime.protocol.job_spec import JobSpec
 from dask_elastic.runtime.protocol.job_status import Status
 from dask_elastic.runtime.scheduler.checkpoint_folders import in_thread
 from dask_elastic.runtime.scheduler.checkpoints import LONGEST_SECONDS, Checkpoints, first_of, taken_by
@@ -41,6 +48,8 @@ class Savepoints:
         Takes the checkpoints that are copied.
     stop : callable
         Ends a job.
+    settled : callable
+        ``settled(job)`` returns when no commit of Spark's epochs is in progress.
     """
 
     def __init__(
@@ -49,11 +58,13 @@ class Savepoints:
         calls: WorkerCalls,
         checkpoints: Checkpoints,
         stop: Callable[[JobRecord], Awaitable[None]],
+        settled: Callable[[str], Awaitable[None]],
     ):
         self.jobs = jobs
         self.calls = calls
         self.checkpoints = checkpoints
         self._stop = stop
+        self._settled = settled
         # Two copies to one folder would use, and after a failure delete, files of each other.
         self._copying = asyncio.Lock()
 
@@ -79,7 +90,7 @@ class Savepoints:
             if call.stop:
                 return await self._stop_behind(record, state, target)
             taken, _ = await self._committed(record, state)
-            await self._copy(state, taken, target)
+            await self._copy(record, state, taken, target, False)
             return taken
 
     async def _stop_behind(
@@ -91,14 +102,15 @@ class Savepoints:
         state.stopping = True
         try:
             taken, generation = await self._committed(record, state)
-            await self._copy(state, taken, target)
+            await self._hold(record, state, taken)
+            await self._copy(record, state, taken, target, True)
             if record.live and not record.runs(generation):
                 raise CheckpointError(
                     f"job {record.name!r} was restarted while its savepoint was copied, and continues behind it. The "
                     f"savepoint in {target.url} is complete; to stop the job, give another folder."
                 )
         except BaseException:
-            state.stopping = False
+            state.stopping = state.held = False
             if record.live:
                 await self.calls.tell(record, part_calls.ContinueSources(*record.generation_id, state.last))
             raise
@@ -129,9 +141,58 @@ class Savepoints:
             "workers' logs for what they wait for, then try again."
         )
 
-    async def _copy(self, state: JobCheckpoints, taken: CheckpointDescription, target: CheckpointFolder) -> None:
+    async def _hold(self, record: JobRecord, state: JobCheckpoints, taken: CheckpointDescription) -> None:
+        """Have sources accept nothing more: what they acknowledge later would be in no savepoint."""
+        if record.live:
+            state.held = True
+            await self.calls.all(record, part_calls.HoldSources(*record.generation_id, taken.number))
+            await self._settled(record.name)
+
+    async def _copy(
+        self,
+        record: JobRecord,
+        state: JobCheckpoints,
+        taken: CheckpointDescription,
+        target: CheckpointFolder,
+        stops: bool,
+    ) -> None:
         async with self._copying:
             source = CheckpointFolder(state.url)
             manifest = await in_thread(Catalog(source).load, taken.number)
             await in_thread(check_empty, target)
-            await in_thread(copy_checkpoint, source, manifest, target, True)
+            saved, accepted = await in_thread(_with_accepted, record.spec, state, source, manifest, stops)
+            paths = [(file, file if isinstance(file, str) else file.path) for file in accepted]
+            await in_thread(copy_checkpoint, source, saved, target, True, None, paths)
+
+
+def _with_accepted(
+    spec: JobSpec, state: JobCheckpoints, folder: CheckpointFolder, manifest: Manifest, stops: bool
+) -> tuple[Manifest, list[FileRef | str]]:
+    """Return a checkpoint as a savepoint has it, and the files with rows that sources have accepted behind it.
+
+    If the job goes on, it reads what programs and queues have sent: the savepoint continues behind its barrier with an
+    empty spool. Epochs of Spark that the ledger of the checkpoint contains are in the savepoint in any case.
+    """
+    accepted: list[FileRef | str] = []
+    positions = dict(manifest.positions)
+    for summary in spec.summaries:
+        if not summary.spooled:
+            continue
+        if summary.epochs:
+            accepted += state.ledgers[summary.name].accepted(manifest, summary.name, later=stops)
+            continue
+        found = [_position(pickled, summary.name) for pickled in manifest.positions.get(summary.name, ())]
+        if stops:
+            offsets = [each.offset if isinstance(each.offset, int) else 0 for each in found if not each.ended]
+            accepted += spooled_files(folder, spec.run, summary.name, offsets, spec.generation)
+        else:
+            positions[summary.name] = tuple(Pickled.of(replace(each, offset=None, skip=0)) for each in found)
+    return replace(manifest, positions=positions), accepted
+
+
+def _position(pickled: Pickled | None, source: str) -> SourcePosition:
+    if pickled is None:
+        return SourcePosition()
+    position = pickled.load(f"the position of source {source!r}")
+    assert isinstance(position, SourcePosition), f"{position!r} is no position of a source"
+    return position

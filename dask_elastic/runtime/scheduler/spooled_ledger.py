@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Iterator, Mapping
 
 from dask_elastic.checkpoint.catalog import Catalog
 from dask_elastic.checkpoint.epoch_spool import Covered, EpochSpool
+from dask_elastic.checkpoint.file_ref import FileRef
 from dask_elastic.checkpoint.folder import CheckpointFolder
 from dask_elastic.checkpoint.manifest import Manifest
 from dask_elastic.checkpoint.pickled import Pickled
@@ -88,6 +90,31 @@ class SpooledLedger:
         _, covered = _in_checkpoint(manifest, source)
         self._covered.append(covered)
         self.ledger.cover(covered.reached)
+
+    def accepted(self, manifest: Manifest, source: str, later: bool) -> list[FileRef | str]:
+        """Return the files of committed epochs that a copy of a checkpoint needs; may block.
+
+        Parameters
+        ----------
+        manifest : Manifest
+            The checkpoint, which no sweep deletes meanwhile.
+        source : str
+            The source.
+        later : bool
+            Whether epochs are included that were committed after the checkpoint.
+
+        Raises
+        ------
+        CheckpointCorrupt
+            If a record is missing or damaged.
+        """
+        snapshot, covered = _in_checkpoint(manifest, source)
+        ended = self.spool.ended
+        records = self.spool.records()
+        behind = [record for record in records if record.number > snapshot.count]
+        wanted = records if later else records[: len(records) - len(behind)]
+        files = self.spool.files(itertools.dropwhile(covered.contains, wanted))
+        return [*files, self.spool.end_path] if ended and (later or not behind) else files
 
     def sweep(self) -> None:
         """Delete from storage what all checkpoints that are kept contain; may block."""

@@ -60,6 +60,7 @@ class Handlers:
             part_calls.Forget.handled_by(self.forget),
             part_calls.BeginCheckpoint.handled_by(self.begin_checkpoint),
             part_calls.AbandonCheckpoint.handled_by(self.abandon_checkpoint),
+            part_calls.HoldSources.handled_by(self.hold_sources),
             part_calls.ContinueSources.handled_by(self.continue_sources),
             part_calls.CommitCheckpoint.handled_by(self.commit_checkpoint),
             part_calls.SetCores.handled_by(self.set_cores),
@@ -157,9 +158,15 @@ class Handlers:
         """Give up a checkpoint."""
         await self.node.in_thread(self._checkpoints(call).abandon, call.number)
 
+    async def hold_sources(self, call: part_calls.HoldSources) -> None:
+        """Have the sources acknowledge nothing more; returns when their spools do not change any more."""
+        await self.node.in_thread(self._checkpoints(call).hold, call.number)
+
     async def continue_sources(self, call: part_calls.ContinueSources) -> None:
-        """Have the sources continue if they halt behind the barrier of a checkpoint."""
-        self._checkpoints(call).go_on(call.number)
+        """Have the sources continue if they halt behind the barrier of a checkpoint, or are held."""
+        checkpoints = self._checkpoints(call)
+        checkpoints.release(call.number)
+        checkpoints.go_on(call.number)
 
     async def commit_checkpoint(self, call: part_calls.CommitCheckpoint) -> None:
         """Have the sinks commit what they have prepared for a checkpoint, which is complete."""

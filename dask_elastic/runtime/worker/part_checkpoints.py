@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
@@ -30,9 +31,13 @@ from dask_elastic.runtime.worker.source_thread import SourceThread
 from dask_elastic.topology.operators import Compute
 from dask_elastic.topology.source import Source
 from dask_elastic.topology.transactions import recovered_writers
+from dask_elastic.vocab.errors import CheckpointError
 from dask_elastic.vocab.identity import ExecutorId
 
 logger = logging.getLogger("dask_elastic.checkpoint")
+
+HOLD_SECONDS = 60.0
+"""Seconds within which spools write what they have begun to write."""
 
 
 class Instances(Protocol):
@@ -112,6 +117,28 @@ class PartCheckpoints:
             source.barriers.go_on(number)
         for home in self._here.homes.values():
             home.go_on(number)
+
+    def hold(self, number: int) -> None:
+        """Have spools change no more, so that they can be copied; a checkpoint that is given up does not end this.
+
+        Raises
+        ------
+        CheckpointError
+            If rows that are being written do not become durable in time.
+        """
+        deadline = time.monotonic() + HOLD_SECONDS
+        for source in self._here.sources.values():
+            if source.spool is not None and not source.spool.hold(number, max(0.0, deadline - time.monotonic())):
+                raise CheckpointError(
+                    f"source {source.identity} has not written the rows that it has accepted within "
+                    f"{HOLD_SECONDS:g} s. See the worker's log for what fails, then try again."
+                )
+
+    def release(self, number: int) -> None:
+        """Have spools go on that are held for a checkpoint."""
+        for source in self._here.sources.values():
+            if source.spool is not None:
+                source.spool.release(number)
 
     def commit(self, number: int) -> None:
         """Have the sinks commit what they have prepared for a checkpoint, which is complete, and sources forget."""

@@ -139,6 +139,51 @@ def test_end_of_input_survives_a_restart(folder):
     again.crash()
 
 
+def test_spool_that_is_held_changes_no_more_and_acknowledges_what_came_meanwhile_when_it_is_released(folder):
+    run = Run(folder)
+    run.send("a", 1, 1)
+    run.durable()
+    assert run.spool.hold(3, SECONDS)
+    files = folder.sizes("spool/run/rows/0")
+    for checkpoint in (1, 2, 3):
+        run.spool.reached(checkpoint, 1)
+        run.spool.complete(checkpoint)
+    run.send("a", 2, 2)
+    run.spool.release(2)
+    assert not run.spool.wait_durable(0.05)
+    assert (run.spool.durable, folder.sizes("spool/run/rows/0")) == (1, files)
+    run.spool.release(3)
+    run.durable()
+    # The release of a stop that failed may come before the call that it ends.
+    assert run.spool.hold(3, SECONDS)
+    run.send("a", 3, 3)
+    run.durable()
+    run.crash()
+    assert run.log.last == 3
+
+
+def test_hold_waits_until_what_is_being_written_is_durable(folder, monkeypatch):
+    run = Run(folder, start=False)
+    begun, goes_on = threading.Event(), threading.Event()
+    append = run.log.append
+
+    def slow(entries):
+        begun.set()
+        assert goes_on.wait(SECONDS)
+        append(entries)
+
+    monkeypatch.setattr(run.log, "append", slow)
+    run.spool.start(run.threads, "spool")
+    run.send("a", 1, 1)
+    assert begun.wait(SECONDS)
+    assert not run.spool.hold(1, 0.0)
+    goes_on.set()
+    assert run.spool.hold(1, SECONDS)
+    assert run.spool.durable == 1
+    run.crash()
+    assert run.spool.hold(2, SECONDS)
+
+
 def test_checkpoint_waits_until_its_rows_are_durable(folder):
     run = Run(folder, start=False)
     run.send("a", 1, 1)

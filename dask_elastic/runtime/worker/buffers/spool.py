@@ -64,6 +64,9 @@ class Spool:
         self._complete: deque[int] = deque()
         self._watchers: list[Callable[[int], None]] = []
         self._callbacks: list[tuple[int, Callable[[], None]]] = []
+        # Nothing is written for as long as `_held` is above `_released`, both numbers of checkpoints.
+        self._held = self._released = 0
+        self._writing = False
         self._changed = threading.Condition(threading.Lock())
         self._stopped = threading.Event()
 
@@ -165,6 +168,31 @@ class Spool:
                     self._complete.append(offset)
             self._changed.notify_all()
 
+    def hold(self, checkpoint: int, timeout: float) -> bool:
+        """Write nothing more, for a copy of the spool; what is accepted meanwhile is not acknowledged.
+
+        Parameters
+        ----------
+        checkpoint : int
+            The checkpoint for which to wait; `release` ends this.
+        timeout : float
+            Seconds.
+
+        Returns
+        -------
+        bool
+            Whether nothing is being written within `timeout` seconds.
+        """
+        with self._changed:
+            self._held = max(checkpoint, self._held)
+            return self._changed.wait_for(lambda: not self._writing, timeout)
+
+    def release(self, checkpoint: int) -> None:
+        """Continue behind `hold` for a checkpoint, also if that is still to come: calls may overtake each other."""
+        with self._changed:
+            self._released = max(checkpoint, self._released)
+            self._changed.notify_all()
+
     # the thread
 
     def start(self, threads: JobThreads, name: str) -> None:
@@ -186,7 +214,10 @@ class Spool:
         try:
             while not self._stopped.is_set():
                 with self._changed:
+                    self._writing = False
+                    self._changed.notify_all()
                     self._changed.wait_for(self._has_work)
+                    self._writing = not self._stopped.is_set()
                     entries, self._waiting = self._waiting, []
                     covered = self._covered()
                 began = time.monotonic()
@@ -197,11 +228,15 @@ class Spool:
                 if len(entries) > 1:
                     self._stopped.wait(max(0.0, began + GROUP_SECONDS - time.monotonic()))
         finally:
+            with self._changed:
+                self._writing = False
             self._log.close()
             # Nothing will be durable any more.
             self.abort()
 
     def _has_work(self) -> bool:
+        if self._held > self._released:
+            return self._stopped.is_set()
         return bool(self._waiting) or len(self._complete) > self._keep or self._stopped.is_set()
 
     def _covered(self) -> int | None:
