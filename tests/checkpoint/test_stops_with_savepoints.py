@@ -13,10 +13,11 @@ from dask_elastic.checkpoint.folder import CheckpointFolder
 from dask_elastic.runtime.protocol import part_calls
 from dask_elastic.runtime.protocol.job_calls import TakeSavepoint
 from dask_elastic.runtime.protocol.job_status import Status
+from dask_elastic.runtime.protocol.remote_errors import Relayed, dump_error
 from dask_elastic.runtime.scheduler.job_checkpoints import JobCheckpoints
 from dask_elastic.runtime.scheduler.savepoints import Savepoints
 from dask_elastic.vocab.checkpoint import CheckpointDescription
-from dask_elastic.vocab.errors import CheckpointError, JobEnded
+from dask_elastic.vocab.errors import CheckpointError, JobEnded, NodeLost
 from dask_elastic.vocab.identity import ExecutorId
 
 SINK = ExecutorId("out", 0)
@@ -59,6 +60,7 @@ class Scheduler:
         self.job = Job(self.folder)
         self.record = Record(self.folder, self.job)
         self.events = []
+        self.holds = []
         self.told = []
         self.halted = []
         self.savepoints = Savepoints({"delays": self.record}, self, self, self.stop, self.settled)
@@ -66,6 +68,7 @@ class Scheduler:
 
     async def take(self, record):
         state = record.checkpoints
+        assert not state.held
         self.job.put({"N1": state.last})
         number = state.next_number()
         self.halted.append(state.stopping)
@@ -82,6 +85,10 @@ class Scheduler:
 
     async def all(self, record, call):
         assert call == part_calls.HoldSources("delays", record.spec.generation, record.checkpoints.last)
+        assert record.checkpoints.held
+        event = self.holds.pop(0) if self.holds else None
+        if event is not None:
+            event()
 
     async def settled(self, job):
         assert self.record.checkpoints.held
@@ -140,6 +147,29 @@ def test_job_that_restarts_during_the_copy_continues_and_its_savepoint_is_comple
     assert not scheduler.record.checkpoints.held
     assert scheduler.told == [part_calls.ContinueSources("delays", 2, 1)]
     assert Catalog(CheckpointFolder(tmp_path / "savepoint")).numbers() == [1]
+
+
+def test_job_that_restarts_while_its_sources_are_held_takes_another_checkpoint(scheduler, tmp_path):
+    def lose():
+        scheduler.record.restart()
+        raise NodeLost("worker a has left the cluster")
+
+    scheduler.holds = [lose]
+    assert scheduler.call(tmp_path / "savepoint").number == 2
+    assert scheduler.record.status is Status.STOPPED
+    assert Catalog(CheckpointFolder(tmp_path / "savepoint")).numbers() == [2]
+
+
+def test_job_continues_if_its_sources_cannot_be_held(scheduler, tmp_path):
+    def fail():
+        raise Relayed(dump_error(CheckpointError("the disk is full")))
+
+    scheduler.holds = [fail]
+    with pytest.raises(CheckpointError, match=r"continues: sources could not stop accepting rows.*the disk is full"):
+        scheduler.call(tmp_path / "savepoint")
+    assert scheduler.told == [part_calls.ContinueSources("delays", 1, 1)]
+    assert not scheduler.record.checkpoints.held
+    assert Catalog(CheckpointFolder(tmp_path / "savepoint")).numbers() == []
 
 
 def test_job_that_finishes_meanwhile_has_a_savepoint_and_one_that_fails_has_none(scheduler, tmp_path):

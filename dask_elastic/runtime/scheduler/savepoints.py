@@ -20,6 +20,7 @@ from dask_elastic.runtime.protocol.calls import HandledCall
 from dask_elastic.runtime.protocol.checkpoint_parts import SourcePosition
 from dask_elastic.runtime.protocol.job_spec import JobSpec
 from dask_elastic.runtime.protocol.job_status import Status
+from dask_elastic.runtime.protocol.remote_errors import Relayed, error_text
 from dask_elastic.runtime.scheduler.checkpoint_folders import in_thread
 from dask_elastic.runtime.scheduler.checkpoints import LONGEST_SECONDS, Checkpoints, first_of, taken_by
 from dask_elastic.runtime.scheduler.job_checkpoints import JobCheckpoints
@@ -27,7 +28,7 @@ from dask_elastic.runtime.scheduler.job_record import JobRecord
 from dask_elastic.runtime.scheduler.job_table import JobTable
 from dask_elastic.runtime.scheduler.worker_calls import WorkerCalls
 from dask_elastic.vocab.checkpoint import CheckpointDescription
-from dask_elastic.vocab.errors import CheckpointError, JobEnded
+from dask_elastic.vocab.errors import CheckpointError, ElasticError, JobEnded
 
 logger = logging.getLogger("dask_elastic.scheduler")
 
@@ -102,7 +103,8 @@ class Savepoints:
         state.stopping = True
         try:
             taken, generation = await self._committed(record, state)
-            await self._hold(record, state, taken)
+            while not await self._hold(record, state, taken):
+                taken, generation = await self._committed(record, state)
             await self._copy(record, state, taken, target, True)
             if record.live and not record.runs(generation):
                 raise CheckpointError(
@@ -141,12 +143,36 @@ class Savepoints:
             "workers' logs for what they wait for, then try again."
         )
 
-    async def _hold(self, record: JobRecord, state: JobCheckpoints, taken: CheckpointDescription) -> None:
-        """Have sources accept nothing more: what they acknowledge later would be in no savepoint."""
-        if record.live:
-            state.held = True
+    async def _hold(self, record: JobRecord, state: JobCheckpoints, taken: CheckpointDescription) -> bool:
+        """Have sources accept nothing more: what they acknowledge later would be in no savepoint.
+
+        Returns
+        -------
+        bool
+            False if the job restarts, so that sources no longer halt behind the checkpoint.
+
+        Raises
+        ------
+        CheckpointError
+            If a worker cannot do this.
+        """
+        generation = record.spec.generation
+        if not record.live:
+            return True
+        state.held = True
+        try:
             await self.calls.all(record, part_calls.HoldSources(*record.generation_id, taken.number))
-            await self._settled(record.name)
+        except (ElasticError, Relayed) as error:
+            if record.live and not (record.status is Status.RUNNING and record.runs(generation)):
+                state.held = False
+                return False
+            text = error_text(error.data) if isinstance(error, Relayed) else str(error)
+            raise CheckpointError(
+                f"job {record.name!r} continues: sources could not stop accepting rows, which the savepoint would "
+                f"lack: {text}. Try again."
+            ) from error
+        await self._settled(record.name)
+        return True
 
     async def _copy(
         self,
