@@ -119,6 +119,7 @@ def resume(
         job = described(topology, components, job_name, merged, given)
     summaries = tuple(_fitted(summary, manifest) for summary in job.summaries)
     _check_sources(summaries, manifest)
+    _check_spools(summaries, saved.summaries, manifest)
     _check_dropped(summaries, manifest, drop)
     continued = dataclasses.replace(job, summaries=summaries, resume=manifest.number, run=saved.run, savepoint=None)
     if manifest.savepoint:
@@ -212,6 +213,27 @@ def _check_sources(summaries: tuple[ComponentSummary, ...], manifest: Manifest) 
                 f"source {summary.name!r} has {summary.instances} instances, and {len(positions)} in checkpoint "
                 f"{manifest.number}. Give it parallel={len(positions)}: instances continue where they were."
             )
+
+
+def _check_spools(
+    summaries: tuple[ComponentSummary, ...], former: tuple[ComponentSummary, ...], manifest: Manifest
+) -> None:
+    """Refuse sources that accept rows in another way than before: their positions would mean something else."""
+    before = {summary.name: _accepts(summary) for summary in former if summary.name in manifest.positions}
+    for summary in summaries:
+        name, accepts = summary.name, _accepts(summary)
+        if summary.kind == "source" and before.get(name, accepts) != accepts:
+            raise SubmitError(
+                f"source {name!r} {accepts}, and in checkpoint {manifest.number} it {before[name]}: rows that it has "
+                f"accepted would be lost or read twice. Leave it as it was, or give it another name and pass "
+                f"drop=[{name!r}]."
+            )
+
+
+def _accepts(summary: ComponentSummary) -> str:
+    if not summary.spooled:
+        return "writes no rows that it accepts to the folder"
+    return "writes epochs of Spark to the folder" if summary.epochs else "writes batches that it accepts to the folder"
 
 
 def _check_dropped(summaries: tuple[ComponentSummary, ...], manifest: Manifest, drop: Collection[str]) -> None:

@@ -31,7 +31,7 @@ def table(first, last):
     return pa.table({"k": pa.array([1] * len(numbers), pa.int64()), "v": numbers, "seq": numbers}, schema=SCHEMA)
 
 
-def topology(rate=None, parallel=1, names=SOURCES):
+def topology(rate=None, parallel=1, names=SOURCES, **changed):
     """Track the order of the rows of each source by itself."""
     made = de.Topology("accepting")
     sources = {
@@ -39,6 +39,7 @@ def topology(rate=None, parallel=1, names=SOURCES):
         "queued": de.sources.DaskQueue("between", SCHEMA, rate=rate),
         "spark": de.sources.Spark(SCHEMA, rate=rate, parallel=parallel),
     }
+    sources |= changed
     for name in names:
         options = {"name": f"followed_{name}", "state": STATE, "executors": 1}
         made.source(name, sources[name]).key_by("k").compute(following(), **options)
@@ -66,6 +67,11 @@ def test_stop_with_savepoint_loses_no_row_that_a_source_has_accepted(client, wai
         assert (pc.sum(de.read_state(savepoint, f"followed_{name}")["n"]).as_py() or 0) < COUNT
     with pytest.raises(SubmitError, match="'spark' has 2 instances, and 1 in checkpoint"):
         de.resume(savepoint, client, topology=topology(parallel=2), checkpoint=new)
+    lossy = topology(sent=de.sources.Push(SCHEMA, replay="at-most-once"))
+    with pytest.raises(SubmitError, match="'sent' writes no rows that it accepts to the folder, and in checkpoint"):
+        de.resume(savepoint, client, topology=lossy, checkpoint=new)
+    with pytest.raises(SubmitError, match=r"'spark' writes batches that .* writes epochs of Spark to the folder"):
+        de.resume(savepoint, client, topology=topology(spark=de.sources.Push(SCHEMA)), checkpoint=new)
     job = de.resume(savepoint, client, topology=topology(), checkpoint=new)
     writer.send(table(COUNT, COUNT + 50), wait=True)
     writer.end_of_input()
