@@ -210,7 +210,8 @@ def _with_accepted(
         found = [_position(pickled, summary.name) for pickled in manifest.positions.get(summary.name, ())]
         if stops:
             offsets = [each.offset if isinstance(each.offset, int) else 0 for each in found if not each.ended]
-            accepted += spooled_files(folder, spec.run, summary.name, offsets, spec.generation)
+            # A generation that has begun during the copy belongs to the job that goes on.
+            accepted += spooled_files(folder, spec.run, summary.name, offsets, manifest.generation)
         else:
             positions[summary.name] = tuple(Pickled.of(replace(each, offset=None, skip=0)) for each in found)
     return replace(manifest, positions=positions), accepted
