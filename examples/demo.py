@@ -2,8 +2,8 @@
 
 Text files keep arriving. Spark Structured Streaming parses and cleans them, and hands its micro-batches over to two
 running jobs, which keep delays per airplane and per route. The load shifts from route to route; the cores and shards of
-the elastic job follow it. At the end, the results are compared with the same query as a Spark batch, and the latencies
-with the target.
+the elastic job follow it. In the midst, kill -9 ends a worker of each job, and both recover by themselves. At the end,
+the results are compared with the same query as a Spark batch, and the latencies with the target.
 
 Equivalent to ``dask elastic demo --spark``; without PySpark, to ``dask elastic demo``, which sends the flights itself
 and compares with pandas. The extra `spark` includes a Java. The code, in reading order:
@@ -13,7 +13,8 @@ and compares with pandas. The extra `spark` includes a Java. The code, in readin
 - dask_elastic/cli/demo/spark_feed.py: the files, the Spark queries, and the batch query for comparison
 - dask_elastic/cli/demo/calibration.py and load.py: what the machine bears, and the load that follows from it
 - dask_elastic/cli/demo/replay.py: submitting both jobs with a latency target
-- dask_elastic/cli/demo/contest.py: watching them, second by second
+- dask_elastic/cli/demo/contest.py and follower.py: watching them, second by second
+- dask_elastic/cli/demo/contestant.py and outage.py: killing a worker of each, and when both have recovered
 - dask_elastic/cli/demo/judgement.py: when the demonstration succeeds
 """
 

@@ -28,6 +28,10 @@ LONGEST_WAIT = 2.0
 """For how long a partition is sent again until a job that is about to restart takes it, and the time between; it
 doubles. The time of the restart itself is not counted."""
 
+CONNECT_SECONDS = 2.0
+"""For how long a worker is dialled each time. Dask's timeout would be spent on a worker that has died, although the job
+has restarted long before."""
+
 RETRIED = (HandoffError, SourceError)
 FINAL = (BatchMismatch, SourceReset)
 
@@ -133,7 +137,8 @@ class _Partition:
     def _begin(self) -> None:
         assert self._schema is not None, "a batch has come"
         places, instance = self._places, self._instance
-        self._sender = AttemptSender(self._target, places.places[instance])
+        seconds = None if self._kept is None else CONNECT_SECONDS
+        self._sender = AttemptSender(self._target, places.places[instance], seconds)
         self._sender.begin(
             BeginAttempt(self._attempt, self._target.job, places.generation, places.source, instance, self._schema)
         )

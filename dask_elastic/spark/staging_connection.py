@@ -110,11 +110,14 @@ class AttemptSender:
         The job.
     address : str
         Address of the worker.
+    connect_seconds : float or None
+        For how long a worker that refuses connections is tried; None for Dask's timeout.
     """
 
-    def __init__(self, target: Target, address: str):
+    def __init__(self, target: Target, address: str, connect_seconds: float | None = None):
         self.target = target
         self.address = address
+        self.connect_seconds = connect_seconds
         self._sending: Any = None
         self._comm: Comm | None = None
         self._unacknowledged = 0
@@ -163,7 +166,7 @@ class AttemptSender:
                 return dict(await self._comm.read())
             except (CommClosedError, OSError):
                 self._comm.abort()  # the connection broke while it was idle
-        self._comm = await _connected(self.target, self.address)
+        self._comm = await _connected(self.target, self.address, self.connect_seconds)
         await self._comm.write({"op": "elastic_stage", "reply": False})
         await self._comm.write(message)
         return dict(await self._comm.read())
@@ -197,9 +200,9 @@ class AttemptSender:
             background_loop().loop.call_soon_threadsafe(self._comm.abort)
 
 
-async def _connected(target: Target, address: str) -> Comm:
+async def _connected(target: Target, address: str, seconds: float | None = None) -> Comm:
     try:
-        return await connect(address, **target.connection_args())
+        return await connect(address, timeout=seconds, **target.connection_args())
     except (TimeoutError, OSError) as error:
         raise HandoffError(f"job {target.job!r}: Dask at {address} cannot be reached from Spark: {error}") from error
 

@@ -7,6 +7,7 @@ import pytest
 
 from dask_elastic.cli.demo.checks import Check
 from dask_elastic.cli.demo.load import Load, Machine
+from dask_elastic.cli.demo.outage import SETTLING
 from dask_elastic.cli.demo.replay import Replay, calibration_text
 from dask_elastic.cli.demo.sent_feed import SentFeed
 
@@ -92,6 +93,14 @@ def test_introduction_says_that_slots_are_equal_and_service_is_emulated(tmp_path
     introduction = Replay(FEW, SentFeed(), 4, 4.5, tmp_path, ":0")._introduction()
     assert "each on 8 slots of its own" in introduction
     assert "Service times are emulated by sleeping" in introduction
+    assert "kill -9 ends one worker of each" in introduction
+
+
+@pytest.mark.parametrize(("months", "longer"), [(1, [2]), (2, [2, 1]), (4, [1, 2, 1, 1]), (5, [1, 1, 2, 1, 1])])
+def test_month_of_the_loss_is_longer_by_the_seconds_that_are_not_judged(tmp_path, months, longer):
+    assert Replay(FEW, SentFeed(), months, SETTLING, tmp_path, ":0")._month_rows(100.0) == [
+        round(100 * SETTLING * each) for each in longer
+    ]
 
 
 def test_calibration_text_shows_what_was_measured_and_what_follows():

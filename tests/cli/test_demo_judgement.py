@@ -12,8 +12,8 @@ from dask_elastic.cli.demo.outcome import Outcome
 from dask_elastic.cli.terminal.console import plain_text
 
 ROWS = 8_000
-STATIC = Outcome(16, 0.25, 1.6, 2.1, 180.0, ROWS, 0)
-ELASTIC = Outcome(16, 0.9375, 0.05, 0.1, 110.0, ROWS, 120)
+STATIC = Outcome(16, 0.25, 1.6, 2.1, 180.0, ROWS, 0, 3.1)
+ELASTIC = Outcome(16, 0.9375, 0.05, 0.1, 110.0, ROWS, 120, 2.5)
 
 
 def failed(static, elastic):
@@ -44,9 +44,15 @@ def test_job_without_judged_seconds_fails(unmeasured):
     assert "–" in plain_text(closing_table(static, elastic, 0.2, ROWS))
 
 
-def test_flights_that_were_not_read_fail():
-    assert failed(replace(STATIC, rows=ROWS - 1), ELASTIC) == ["static: flights read"]
-    assert failed(STATIC, replace(ELASTIC, rows=ROWS - 1)) == ["elastic: flights read"]
+@pytest.mark.parametrize("rows", [ROWS - 1, ROWS + 1])
+def test_flights_that_were_not_counted_once_fail(rows):
+    assert failed(replace(STATIC, rows=rows), ELASTIC) == ["static: flights counted"]
+    assert failed(STATIC, replace(ELASTIC, rows=rows)) == ["elastic: flights counted"]
+
+
+def test_job_that_has_not_recovered_fails():
+    assert failed(replace(STATIC, recovery=None), ELASTIC) == ["static: recovered after a killed worker"]
+    assert failed(STATIC, replace(ELASTIC, recovery=None)) == ["elastic: recovered after a killed worker"]
 
 
 def test_missed_target_is_not_called_a_wrong_result():
@@ -61,9 +67,10 @@ def test_closing_table_has_a_column_per_job_and_one_for_the_target():
     cells = {row.split("  ")[0]: row.split()[-1] for row in lines[1:]}
     assert list(cells) == [
         "seconds within the target", "mean latency", "p99 in the median second", "core-seconds", "shard moves",
-        "flights read",
+        "flights counted", "recovered after a killed worker in",
     ]  # fmt: skip
-    assert cells["flights read"] == "8,000"
+    assert cells["flights counted"] == "8,000"
+    assert lines[-1].split()[-5:-1] == ["3.10", "s", "2.50", "s"]
     [head, share, *_] = lines
     assert head.split() == ["static", "elastic", "target"]
     assert share.split()[4:6] == ["25%", "94%"]

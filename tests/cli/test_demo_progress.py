@@ -6,6 +6,8 @@ import pytest
 
 from dask_elastic.cli.demo.course import WARM_UP, Course
 from dask_elastic.cli.demo.happening import Happening
+from dask_elastic.cli.demo.outage import LONGEST, LONGEST_REPLACEMENT, SETTLING, Outage
+from dask_elastic.cli.demo.position import Position
 from dask_elastic.cli.demo.second import Second
 from dask_elastic.cli.demo.side_by_side import HEAD, line
 from dask_elastic.cli.terminal.console import plain_text
@@ -16,13 +18,13 @@ NODE = NodeSnapshot("tcp://a:1", "a", 8)
 CORES = {("per_plane", 0): 2, ("per_route", 0): 3, ("per_route", 1): 1}
 
 
-def snapshot(now, latency, name="elastic", cores=CORES, queue=0):
+def snapshot(now, latency, name="elastic", cores=CORES, queue=0, generation=1, moves=5):
     executors = tuple(
-        ExecutorSnapshot(ExecutorId(*key), 0, {0: count}, arrival_rate=1.0, service_rate=None, queue=queue, moves=5)
+        ExecutorSnapshot(ExecutorId(*key), 0, {0: count}, arrival_rate=1.0, service_rate=None, queue=queue, moves=moves)
         for key, count in cores.items()
     )
     p99 = None if latency is None else 2 * latency
-    return Snapshot(now, (NODE,), (JobSnapshot(name, 1, executors, 0.1, latency=latency, latency_p99=p99),))
+    return Snapshot(now, (NODE,), (JobSnapshot(name, generation, executors, 0.1, latency=latency, latency_p99=p99),))
 
 
 def course(*latencies, feed_seconds=100.0, step=1.0):
@@ -60,6 +62,70 @@ def test_share_counts_seconds_after_warm_up_only():
 
 def test_share_counts_no_seconds_after_the_last_row_was_due():
     assert course(*[0.05] * 6, *[9.0] * 10, feed_seconds=6.0).share == 1.0
+
+
+def test_share_counts_no_seconds_of_an_outage_and_of_the_settling_after_it():
+    made = course(*[0.05] * 6, *[9.0] * 4, *[0.05] * 5, feed_seconds=12.0)
+    assert made.share == 0.5
+    made.left_out = (1_006.0, 1_010.0)
+    assert (made.share, len(made.judged)) == (1.0, 4)
+    made.pause = 2.0
+    assert len(made.judged) == 6
+
+
+def test_restarted_job_keeps_its_moves_and_holds_no_cores_between_generations():
+    made = course(0.05, 0.05)
+    made.add(snapshot(1_001.5, 0.05, moves=8))
+    made.add(snapshot(1_005.0, 0.05, generation=2, moves=1))
+    made.add(snapshot(1_006.0, 0.05, generation=2, moves=2))
+    assert made.moves == 3 * (8 + 2)
+    assert made.core_seconds == 6 * (1.5 + 1.0)
+
+
+def test_outage_lasts_until_both_jobs_process_rows_in_a_later_generation():
+    outage = Outage(at_row=100)
+    assert not outage.is_due(99)
+    assert outage.is_due(100)
+    assert (outage.left_out, outage.pause) == (None, 0.0)
+    outage.begin(50.0, {"static": 1, "elastic": 4})
+    assert not outage.is_due(100)
+    assert not outage.note("elastic", 51.0, generation=4, works=True)
+    assert not outage.note("elastic", 52.0, generation=5, works=False)
+    assert outage.note("elastic", 53.0, generation=5, works=True)
+    assert not outage.note("elastic", 54.0, generation=5, works=True)
+    assert (outage.lasting, outage.left_out) == ({"static"}, (50.0, math.inf))
+    assert outage.note("static", 58.0, generation=2, works=True)
+    assert outage.recovered == {"elastic": 3.0, "static": 8.0}
+    assert (outage.left_out, outage.pause) == ((50.0, 58.0 + LONGEST_REPLACEMENT + SETTLING), 3.0)
+
+
+@pytest.mark.parametrize(("replaced", "until"), [(55.0, 58.0), (61.0, 61.0), (99.0, 58.0 + LONGEST_REPLACEMENT)])
+def test_seconds_until_the_worker_is_replaced_are_not_judged(replaced, until):
+    outage = Outage(at_row=100)
+    assert not outage.note_replaced(40.0)
+    outage.begin(50.0, {"static": 1, "elastic": 1})
+    assert outage.note("elastic", 52.0, generation=2, works=True)
+    assert outage.note("static", 58.0, generation=2, works=True)
+    assert outage.note_replaced(replaced)
+    assert not outage.note_replaced(replaced + 1.0)
+    assert outage.left_out == (50.0, until + SETTLING)
+
+
+def test_outage_is_too_long_only_while_a_job_has_not_recovered():
+    outage = Outage(at_row=100)
+    assert not outage.is_too_long(1e9)
+    outage.begin(50.0, {"elastic": 1})
+    assert not outage.is_too_long(50.0 + LONGEST)
+    assert outage.is_too_long(51.0 + LONGEST)
+    outage.note("elastic", 60.0, generation=2, works=True)
+    assert not outage.is_too_long(51.0 + LONGEST)
+
+
+def test_position_goes_on_from_the_checkpoint_of_a_restart():
+    position = Position()
+    assert [position.of(now, 1, rows, 2.0) for now, rows in ((1.0, 100), (2.0, 200), (3.0, 300))] == [100, 200, 300]
+    assert [position.of(5.0, 2, 0, 2.0), position.of(6.0, 2, 150, 5.5)] == [200, 350]
+    assert position.of(9.0, 3, 10, None) == 10
 
 
 def test_course_begins_with_the_first_measured_row():
@@ -111,6 +177,16 @@ def test_line_shows_both_jobs_the_target_and_what_happens():
     assert places[0] == places[1] == places[2]
 
 
+def test_line_of_restarting_job_has_no_latencies():
+    static, elastic = Course("static", 0.1, 100.0), course(*[0.05] * 6)
+    text = plain_text(line(9.0, static, elastic, {"elastic": elastic.seconds[-1]}, "kill -9", {"static"}))
+    fields = [part.split() for part in text.split("│")]
+    assert fields[1:] == [["restarting", "–"], ["50", "100", "100%", "2", "3+1"], ["kill", "-9"]]
+    assert [at for at, sign in enumerate(text) if sign == "│"] == [
+        at for at, sign in enumerate(plain_text(*HEAD).splitlines()[0]) if sign == "│"
+    ]
+
+
 def test_line_of_ended_job_keeps_its_share():
     static, elastic = Course("static", 0.1, 100.0), course(*[0.05] * 6)
     text = plain_text(line(9.0, static, elastic, {}, ""))
@@ -129,6 +205,11 @@ def test_happening_says_once_that_the_hot_routes_change():
         "March: the hot routes change now",
         "",
     ]
+
+
+def test_happening_does_not_announce_a_month_again_after_a_restart():
+    happening = Happening([10, 20], [False, True])
+    assert [happening.text(rows, {}) for rows in (12, 8, 13)] == ["February: the hot routes change now", "", ""]
 
 
 def test_happening_shows_changed_cores():

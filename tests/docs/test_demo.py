@@ -77,7 +77,14 @@ def check_output(output):
     latencies = {name for name in found if "target" in name or "more such" in name}
     assert len(latencies) == 2
     assert {verdict for name, verdict in found.items() if name not in latencies} == {"ok"}
-    assert len(found) == 2 + 2 + 2 * 11
+    assert len(found) == 2 + 2 + 2 + 2 * 11
+    # Both jobs lose a worker, wait on screen, and go on.
+    lines = [line.split("│") for line in output.splitlines() if line.count("│") == 3]
+    [killed] = [place for place, line in enumerate(lines) if "kill -9: one worker of each job" in line[3]]
+    assert [lines[killed][half].split()[0] for half in (1, 2)] == ["restarting"] * 2
+    for job in ("static", "elastic"):
+        [recovered] = [place for place, line in enumerate(lines) if f"{job} goes on after" in line[3]]
+        assert recovered > killed
 
 
 @pytest.mark.timeout(600)
@@ -155,6 +162,13 @@ def test_check_fails_on_missing_last_update(expected, tmp_path):
     assert not compare_updates("static", tmp_path, expected).passed
 
 
+def test_check_fails_on_repeated_update(expected, tmp_path):
+    updates = expected.reset_index()
+    pq.write_table(pa.Table.from_pandas(pd.concat([updates, updates.iloc[:1]])), tmp_path / "updates.parquet")
+    found = compare_updates("static", tmp_path, expected)
+    assert (found.passed, found.details) == (False, "3 updates, 1 of them repeated")
+
+
 @pytest.fixture(scope="module")
 def year():
     return flights.load()
@@ -190,8 +204,8 @@ def test_rerouting_depends_only_on_the_row(year, hot):
     assert pa.concat_tables(parts).to_pandas().equals(reroute(some, hot).to_pandas())
 
 
-def test_sample_has_equally_many_flights_of_each_month_in_order(year):
-    found = sample(year, 3, 500)["sched_dep"].to_pandas()
-    assert found.dt.month.value_counts().to_dict() == {1: 500, 2: 500, 3: 500}
+def test_sample_has_the_wanted_flights_of_each_month_in_order(year):
+    found = sample(year, [500, 700, 500])["sched_dep"].to_pandas()
+    assert found.dt.month.value_counts().to_dict() == {1: 500, 2: 700, 3: 500}
     assert found.is_monotonic_increasing
-    assert len(sample(year, 1, 40_000)) == 40_000
+    assert len(sample(year, [40_000])) == 40_000

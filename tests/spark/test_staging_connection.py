@@ -63,7 +63,7 @@ def stage_into(monkeypatch):
     """Return a function that stages a number of chunks at a slow worker."""
 
     def run(worker, chunks, rows=ROWS):
-        async def connected(target, address):
+        async def connected(target, address, seconds):
             return worker
 
         monkeypatch.setattr(staging_connection, "_connected", connected)
@@ -155,7 +155,7 @@ class RestartingJob:
         self.asked += 1
         return StagingPlaces(1 + self.asked, "rows", ("tcp://next",), self.run, True)
 
-    def sender(self, target, address):
+    def sender(self, target, address, seconds):
         job = self
 
         class Sender:
@@ -180,6 +180,24 @@ class RestartingJob:
                 pass
 
         return Sender()
+
+
+def test_dead_worker_is_not_dialled_until_the_timeout_of_dask_when_rows_can_be_sent_again(monkeypatch):
+    dialled = []
+
+    async def connect(address, timeout, **options):
+        dialled.append((address, timeout))
+        raise OSError("refused")
+
+    monkeypatch.setattr(staging_connection, "connect", connect)
+    monkeypatch.setattr(staging_connection, "_IDLE", {})
+    restarted = StagingPlaces(2, "rows", ("tcp://next",), "another run", True)
+    monkeypatch.setattr(staged_partition, "call_scheduler", lambda target, call: restarted)
+    for spooled in (True, False):
+        places = StagingPlaces(1, "rows", ("tcp://dead",), "run", spooled)
+        with pytest.raises(HandoffError, match="tcp://dead cannot be reached"):
+            stage(Target("tcp://scheduler", "job"), AttemptId("q", 0, 0, "a"), places, [ROWS])
+    assert dialled == [("tcp://dead", staged_partition.CONNECT_SECONDS), ("tcp://dead", None)]
 
 
 @pytest.mark.parametrize(("chunks", "losses"), [(0, 1), (3, 1), (3, 3), (6, 2)])

@@ -20,7 +20,7 @@ def closing_table(static: Outcome, elastic: Outcome, target: float, rows: int) -
     target : float
         The target of the mean latency, in seconds.
     rows : int
-        The number of flights that each job was to read.
+        The number of flights that each job was to count.
     """
     aims = f"{LEAST_SHARE:.0%}, and {100 * LEAST_GAIN:.0f} points above static"
     lines: list[tuple[str, Callable[[Outcome], str], str]] = [
@@ -29,7 +29,8 @@ def closing_table(static: Outcome, elastic: Outcome, target: float, rows: int) -
         ("p99 in the median second", lambda outcome: duration(outcome.p99), MISSING),
         ("core-seconds", lambda outcome: count(outcome.core_seconds), MISSING),
         ("shard moves", lambda outcome: count(outcome.moves), MISSING),
-        ("flights read", lambda outcome: count(outcome.rows), count(rows)),
+        ("flights counted", lambda outcome: count(outcome.rows), count(rows)),
+        ("recovered after a killed worker in", lambda outcome: duration(outcome.recovery), MISSING),
     ]
     cells: list[list[Cell]] = [[name, of(static), (of(elastic), "bold"), aim] for name, of, aim in lines]
     return ConsoleTable(["", "static", "elastic", "target"], cells, full=False)

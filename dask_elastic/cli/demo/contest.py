@@ -1,4 +1,4 @@
-"""The contest: both jobs while they run, second by second, and the judgement at their end."""
+"""The contest: both jobs while they run, and the checks of their results and latencies at their end."""
 
 from __future__ import annotations
 
@@ -6,31 +6,26 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dask_elastic.cli.demo.checks import Check, compare_state, compare_updates
 from dask_elastic.cli.demo.closing_table import closing_table
-from dask_elastic.cli.demo.course import Course
+from dask_elastic.cli.demo.contestant import Contestant
 from dask_elastic.cli.demo.feed import Feed
 from dask_elastic.cli.demo.flight_delays import KEYS
-from dask_elastic.cli.demo.happening import Happening
+from dask_elastic.cli.demo.follower import Follower
 from dask_elastic.cli.demo.judgement import judge
 from dask_elastic.cli.demo.load import Load
+from dask_elastic.cli.demo.outage import Outage
 from dask_elastic.cli.demo.outcome import Outcome
-from dask_elastic.cli.demo.second import Second
-from dask_elastic.cli.demo.side_by_side import HEAD, line
+from dask_elastic.cli.demo.side_by_side import HEAD
 from dask_elastic.cli.terminal.console import show
 from dask_elastic.cli.terminal.progress_bar import progress_bar
-from dask_elastic.runtime.client.call import call_scheduler
-from dask_elastic.runtime.client.job import ENDED, Job
-from dask_elastic.runtime.protocol.job_calls import Describe
 
-LOOK_SECONDS = 0.5
-
-BACKLOG = "static processes its backlog"
-
-LOOK_BACK = 4
-"""Number of snapshots to read at each look, so that none is missed when the machine is busy."""
+States = dict[str, pa.Table]
+"""The final state of each operator of a job."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +34,7 @@ class Contest:
 
     Parameters
     ----------
-    static, elastic : Job
+    static, elastic : Contestant
         The jobs.
     feed : Feed
         Brings the flights into them.
@@ -47,82 +42,71 @@ class Contest:
         The load of each.
     ends : list of int
         The number of rows that a job has read at the end of each month.
+    arrived : int
+        The number of flights that arrived, which the jobs count.
     hot : list of bool
         Whether each month has hot routes.
+    loss_row : int
+        The row at which a worker of each job is killed.
     out : Path
         Directory for the results.
     """
 
-    static: Job
-    elastic: Job
+    static: Contestant
+    elastic: Contestant
     feed: Feed
     load: Load
     ends: list[int]
+    arrived: int
     hot: list[bool]
+    loss_row: int
     out: Path
 
     def run(self) -> list[Check]:
         """Show both jobs until they have ended; return the checks of their results and latencies."""
-        courses = self._follow()
-        static, elastic = (_outcome(job, course) for job, course in zip(self._jobs, courses, strict=True))
-        show("", closing_table(static, elastic, self.load.target, self.ends[-1]), "")
-        return [*judge(static, elastic, self.ends[-1]), *self._compare()]
+        outage = Outage(self.loss_row)
+        follower = Follower(self.static, self.elastic, self.load, self.ends, self.hot, outage)
+        show(*HEAD)
+        while follower.look():
+            self.feed.check()
+            time.sleep(follower.wait_seconds)
+        states = {one.name: _states(one) for one in self._both}
+        static, elastic = (_outcome(one, follower, states[one.name]) for one in self._both)
+        show("", closing_table(static, elastic, self.load.target, self.arrived), "")
+        return [*judge(static, elastic, self.arrived), *self._compare(states)]
 
     @property
-    def _jobs(self) -> tuple[Job, Job]:
+    def _both(self) -> tuple[Contestant, Contestant]:
         return self.static, self.elastic
 
-    def _follow(self) -> tuple[Course, Course]:
-        """Print a line for each second until both jobs have ended."""
-        seconds = self.ends[-1] / self.load.rate
-        static, elastic = (Course(job.name, self.load.target, seconds) for job in self._jobs)
-        happening = Happening(self.ends, self.hot)
-        shown: dict[str, Second | None] = {}
-        began: float | None = None
-        show(*HEAD)
-        while live := [job for job in self._jobs if job.status not in ENDED]:
-            self.feed.check()
-            for snapshot in live[0].snapshots(last=LOOK_BACK):
-                new = {course.name: course.add(snapshot) for course in (static, elastic)}
-                shown |= {name: second for name, second in new.items() if second is not None}
-                names = {job.name for job in live}
-                shown = {name: second for name, second in shown.items() if name in names}
-                leading = new[elastic.name] or (None if elastic.name in names else new[static.name])
-                if leading is None:
-                    continue
-                began = snapshot.now if began is None else began
-                cores = leading.cores if new[elastic.name] is not None else {}
-                rows = call_scheduler(self.elastic.client, Describe(self.elastic.name)).rows_read
-                happens = happening.text(rows, cores) if cores else BACKLOG
-                show(line(snapshot.now - began, static, elastic, shown, happens))
-            time.sleep(LOOK_SECONDS)
-        for job in self._jobs:
-            job.wait(progress=False)  # raises for a job that failed or was stopped
-        return static, elastic
-
-    def _compare(self) -> list[Check]:
+    def _compare(self, states: dict[str, States]) -> list[Check]:
         """Write the final states to files, and compare all results with the batch's."""
         with progress_bar(f"Computing the results with {self.feed.against}"):
             expected = self.feed.expected()
         checks: list[Check] = []
-        for label, job in (("static", self.static), ("elastic", self.elastic)):
-            folder = self.out / job.name
-            for operator in KEYS:
-                state = job.state(operator).to_arrow()
+        for one in self._both:
+            folder = self.out / one.name
+            for operator, state in states[one.name].items():
                 pq.write_table(state, folder / f"{operator}.parquet")
-                checks += compare_state(label, operator, state.to_pandas(), expected[operator])
-            checks.append(compare_updates(label, folder / "route_updates", expected["per_route"]))
+                checks += compare_state(one.label, operator, state.to_pandas(), expected[operator])
+            checks.append(compare_updates(one.label, folder / "route_updates", expected["per_route"]))
         return checks
 
 
-def _outcome(job: Job, course: Course) -> Outcome:
-    described = call_scheduler(job.client, Describe(job.name))
+def _states(one: Contestant) -> States:
+    return {operator: one.job.state(operator).to_arrow() for operator in KEYS}
+
+
+def _outcome(one: Contestant, follower: Follower, states: States) -> Outcome:
+    course = follower.courses[one.name]
     return Outcome(
         seconds=len(course.judged),
         share=course.share,
         mean=course.mean,
         p99=course.p99,
         core_seconds=course.core_seconds,
-        rows=described.rows_read,
-        moves=sum(executor.moves for executor in described.executors),
+        # The sources' counters start at 0 with each restart, and count repeated rows again; the state is exact.
+        rows=int(pc.sum(states["per_plane"]["flights"]).as_py() or 0),
+        moves=course.moves,
+        recovery=follower.outage.recovered.get(one.name),
     )

@@ -32,6 +32,12 @@ class Course:
         The seconds so far.
     core_seconds : float
         The sum over time of the cores that the job has held.
+    began : float or None
+        When the first row was measured, on the clock of the snapshots.
+    left_out : tuple of float, or None
+        From when until when seconds are not judged, on the same clock.
+    pause : float
+        Seconds by which the last row is due later than `feed_seconds`, because the job was restarted.
     """
 
     name: str
@@ -39,22 +45,30 @@ class Course:
     feed_seconds: float
     seconds: list[Second] = field(default_factory=list)
     core_seconds: float = 0.0
-    _first: float | None = None
+    began: float | None = None
+    left_out: tuple[float, float] | None = None
+    pause: float = 0.0
     _last: float | None = None
+    _generation: int | None = None
+    _moves: dict[int, int] = field(default_factory=dict)
 
     def add(self, snapshot: Snapshot) -> Second | None:
         """Add what a snapshot shows; returns the new second, or None if it shows nothing new of this job."""
         job = next((job for job in snapshot.jobs if job.name == self.name), None)
         if job is None or (self._last is not None and snapshot.now <= self._last):
             return None
-        if self._first is None:
+        if self.began is None:
             if job.latency is None:
                 return None
-            self._first = snapshot.now
+            self.began = snapshot.now
         cores = sum(executor.total_cores for executor in job.executors)
-        self.core_seconds += cores * (snapshot.now - (self._last or self._first))
-        self._last = snapshot.now
-        second = Second.of(job, snapshot.now - self._first)
+        if self._generation in (None, job.generation):
+            # Between two generations, the job holds no cores.
+            self.core_seconds += cores * (snapshot.now - (self._last or self.began))
+        self._last, self._generation = snapshot.now, job.generation
+        # The counters start at 0 with each generation.
+        self._moves[job.generation] = sum(executor.moves for executor in job.executors)
+        second = Second.of(job, snapshot.now - self.began)
         if second is None or (self.seconds and _number(second) == _number(self.seconds[-1])):
             return None
         self.seconds.append(second)
@@ -62,8 +76,20 @@ class Course:
 
     @property
     def judged(self) -> list[Second]:
-        """The seconds after the warm-up in which rows were due."""
-        return [second for second in self.seconds if WARM_UP <= second.at < self.feed_seconds]
+        """The seconds after the warm-up in which rows were due, without those left out."""
+        until = self.feed_seconds + self.pause
+        return [second for second in self.seconds if WARM_UP <= second.at < until and not self._is_left_out(second)]
+
+    def _is_left_out(self, second: Second) -> bool:
+        if self.left_out is None or self.began is None:
+            return False
+        began, ended = self.left_out
+        return began <= self.began + second.at < ended
+
+    @property
+    def moves(self) -> int:
+        """Shard moves of all generations."""
+        return sum(self._moves.values())
 
     @property
     def share(self) -> float | None:

@@ -46,6 +46,8 @@ class Happening:
             Its cores of each executor, by operator.
         """
         month = min(sum(rows >= end for end in self._ends), len(self._ends) - 1)
+        # After a restart, the job reads some rows of the month before again.
+        month = month if self._month is None else max(month, self._month)
         new = [] if month == self._month else [_month_text(month, self._hot[month])]
         new += [
             f"{operator} {cores_text(self._cores[operator])} → {cores_text(now)}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dask_elastic.cli.demo.checks import Check
 from dask_elastic.cli.demo.outcome import Outcome
+from dask_elastic.cli.terminal.quantities import duration
 
 LEAST_SHARE = 0.8
 """Share of the seconds in which the elastic job is to be within its target."""
@@ -20,26 +21,36 @@ def judge(static: Outcome, elastic: Outcome, rows: int) -> list[Check]:
     static, elastic : Outcome
         The outcomes.
     rows : int
-        The number of flights that each job was to read.
+        The number of flights that each job was to count.
 
     Returns
     -------
     list of Check
-        Whether all flights were read, whether the elastic job was within its target in enough seconds, and whether it
-        was so more often than the static job.
+        Whether all flights were counted once, whether both jobs have recovered, whether the elastic job was within its
+        target in enough seconds, and whether it was so more often than the static job.
 
     Examples
     --------
-    >>> static = Outcome(16, 0.25, 1.6, 2.1, 180.0, 8_000, 0)
-    >>> elastic = Outcome(16, 0.9375, 0.05, 0.1, 110.0, 8_000, 120)
+    >>> static = Outcome(16, 0.25, 1.6, 2.1, 180.0, 8_000, 0, 3.1)
+    >>> elastic = Outcome(16, 0.9375, 0.05, 0.1, 110.0, 8_000, 120, None)
     >>> [check.passed for check in judge(static, elastic, rows=8_000)]
-    [True, True, True, True]
+    [True, True, True, False, True, True]
     >>> [check.passed for check in judge(elastic, static, rows=8_001)]
-    [False, False, False, False]
+    [False, False, False, True, False, False]
     """
+    both = (("static", static), ("elastic", elastic))
     checks = [
-        Check(f"{name}: flights read", outcome.rows == rows, f"{outcome.rows:,} of {rows:,}")
-        for name, outcome in (("static", static), ("elastic", elastic))
+        Check(f"{name}: flights counted", outcome.rows == rows, f"{outcome.rows:,} of {rows:,}")
+        for name, outcome in both
+    ]
+    checks += [
+        Check(
+            f"{name}: recovered after a killed worker",
+            outcome.recovery is not None,
+            "it has not restarted" if outcome.recovery is None else f"in {duration(outcome.recovery)}",
+            "MISSED",
+        )
+        for name, outcome in both
     ]
     own, other = elastic.share or 0.0, static.share or 0.0
     measured = elastic.share is not None and static.share is not None

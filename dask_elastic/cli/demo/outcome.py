@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of one job; latencies and shares are those of the seconds after the warm-up in which rows were due.
+    """The outcome of one job; latencies and shares are those of the judged seconds.
 
     Parameters
     ----------
@@ -22,9 +22,11 @@ class Outcome:
     core_seconds : float
         The sum over the whole run of the cores held.
     rows : int
-        The flights that the job has read.
+        The flights that the job has counted in its state.
     moves : int
         Its shard moves.
+    recovery : float or None
+        Seconds from the kill of a worker until the job processed flights again; None if it has not recovered.
     """
 
     seconds: int
@@ -34,3 +36,4 @@ class Outcome:
     core_seconds: float
     rows: int
     moves: int
+    recovery: float | None

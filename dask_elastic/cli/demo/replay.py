@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
-from contextlib import AbstractContextManager
+import tempfile
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,14 +21,16 @@ from distributed import Client, LocalCluster
 from dask_elastic.cli.demo.calibration import calibrate
 from dask_elastic.cli.demo.checks import Check
 from dask_elastic.cli.demo.contest import Contest
+from dask_elastic.cli.demo.contestant import Contestant
 from dask_elastic.cli.demo.feed import Feed
 from dask_elastic.cli.demo.flight_delays import SHARDS, build
 from dask_elastic.cli.demo.hot_routes import HOT_ROUTES, HOT_SHARE, hot_routes, reroute
 from dask_elastic.cli.demo.load import TRIAL_RATE, WORK, Load, Machine, fit
+from dask_elastic.cli.demo.outage import SETTLING
 from dask_elastic.cli.demo.sample import sample
 from dask_elastic.cli.local_cluster import local_cluster
 from dask_elastic.runtime.client.dashboard_page import dashboard_page
-from dask_elastic.runtime.client.job import Job, jobs
+from dask_elastic.runtime.client.job import jobs
 from dask_elastic.runtime.client.submit import submit
 
 WORKERS = 2
@@ -33,14 +38,24 @@ THREADS = 4
 SLOTS = WORKERS * THREADS
 """Slots of each job, on its own workers."""
 
-CONTROL = {"elastic.control-cooldown": "1s", "elastic.control-release-after": "3s"}
-"""A month is replayed in seconds, so the control loop must react faster than by default."""
+WORKER_LOGGING = "distributed.nanny.pre-spawn-environ.DASK_DISTRIBUTED__LOGGING__DASK_ELASTIC"
+
+SETTINGS = {
+    "elastic.control-cooldown": "1s",
+    "elastic.control-release-after": "3s",
+    WORKER_LOGGING: "critical",
+}
+"""A month is replayed in seconds, so the control loop must react faster than by default. Workers do not warn of lost
+workers, which the demonstration kills itself; errors end the job, and the command prints them."""
+
+CHECKPOINT_INTERVAL = "2s"
 
 OPTIONS: dict[str, Any] = {
     "inbox_time": "20ms",
     "queue_time": "200ms",
     "report_interval": "250ms",
     "balance_interval": "250ms",
+    "checkpoint_interval": CHECKPOINT_INTERVAL,
 }
 """Emulated rows are slow: the default inbox would hold a row or two, and the cost per sub-batch would dominate."""
 
@@ -81,12 +96,21 @@ class Replay:
     def run(self) -> list[Check]:
         """Run both jobs until they end, and return the checks of their results and latencies."""
         click.echo(self._introduction())
-        with self.feed, dask.config.set(CONTROL), self._cluster() as cluster, Client(cluster) as client:
+        with ExitStack() as stack:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dask-elastic-demo-checkpoints-")))
+            stack.enter_context(self.feed)
+            stack.enter_context(_quiet())
+            stack.enter_context(dask.config.set(SETTINGS))
+            clusters = {name: stack.enter_context(self._cluster()) for name in (STATIC, ELASTIC)}
+            clients = {
+                name: stack.enter_context(Client(cluster, set_as_default=False)) for name, cluster in clusters.items()
+            }
             try:
-                return self._start(cluster, client, self.load or self._calibrated(client)).run()
+                load = self.load or self._calibrated(clients[STATIC], folder)
+                return self._start(clusters, clients, load, folder).run()
             except BaseException:
                 click.echo("\nStopping the jobs and their workers.")
-                for job in jobs(client):
+                for job in itertools.chain.from_iterable(map(jobs, clients.values())):
                     job.stop()
                 self.feed.stop()
                 raise
@@ -102,50 +126,74 @@ class Replay:
 
     def _introduction(self) -> str:
         return (
-            f"Two jobs process the same flights at once, each on {SLOTS} slots of its own ({WORKERS} workers of "
-            f"{THREADS} threads):\n"
+            f"Two jobs process the same flights at once, each on {SLOTS} slots of its own (a cluster with {WORKERS} "
+            f"workers of {THREADS} threads):\n"
             "  STATIC   one executor of one core for each slot; cores and shards never move\n"
             "  ELASTIC  cores and shards follow the load; cores that are not needed are released\n"
             f"{self.feed.introduction()}\n"
             "Service times are emulated by sleeping, so that a slot needs little processor time.\n"
             f"From February on, {HOT_SHARE} % of a month's flights are changed to {HOT_ROUTES} hot routes, other ones "
-            "in each month;\nin the static job they belong to one executor."
+            "in each month;\nin the static job they belong to one executor.\n"
+            f"Both jobs take a checkpoint every {CHECKPOINT_INTERVAL}. In the midst, kill -9 ends one worker of each; "
+            "both recover by themselves."
         )
 
-    def _calibrated(self, client: Client) -> Load:
+    def _calibrated(self, client: Client, folder: Path) -> Load:
         """Measure the machine and return the load that fits it."""
         seconds = self.feed.trial_seconds
         click.echo(f"\nCalibrating: a trial of {seconds:g} s at {TRIAL_RATE:g} flights per second ...")
-        trial = sample(self.flights, 1, int(seconds * TRIAL_RATE))
-        machine = calibrate(client, self.feed, trial, OPTIONS, self.out / "calibration")
+        trial = sample(self.flights, [int(seconds * TRIAL_RATE)])
+        options = {**OPTIONS, "checkpoint": folder / "calibration"}
+        machine = calibrate(client, self.feed, trial, options, self.out / "calibration")
         load = fit(machine)
         click.echo(calibration_text(machine, load))
         return load
 
-    def _start(self, cluster: LocalCluster, client: Client, load: Load) -> Contest:
-        """Submit the jobs, and start to feed them.
-
-        The static job takes all slots that it finds. Workers for the elastic job are therefore started after it; the
-        control loop gives the elastic job only slots that no other job holds.
-        """
+    def _start(
+        self, clusters: dict[str, LocalCluster], clients: dict[str, Client], load: Load, folder: Path
+    ) -> Contest:
+        """Submit the jobs, and start to feed them."""
         executors = SLOTS // len(WORK)
         hot = hot_routes(pc.unique(self.flights["route"]).to_pylist(), executors, SHARDS)
-        flights = reroute(sample(self.flights, self.months, round(load.rate * self.month_seconds)), hot)
-        both: dict[str, Job] = {}
-        for name, paradigm in ((STATIC, "static"), (ELASTIC, "executor-centric")):
+        flights = reroute(sample(self.flights, self._month_rows(load.rate)), hot)
+        both: list[Contestant] = []
+        for label, name, paradigm in (("static", STATIC, "static"), ("elastic", ELASTIC, "executor-centric")):
             topology = build(name, self.feed.stream, load, self.out / name / "route_updates")
-            both[name] = submit(topology, client, paradigm=paradigm, latency_target=load.target, **OPTIONS)
-            if name == STATIC:
-                cluster.scale(2 * WORKERS)
-                client.wait_for_workers(2 * WORKERS)
-            click.echo(f"{'Dashboard:' if name == STATIC else '':<11}{dashboard_page(client, name)}")
-        click.echo(f"{'Decisions:':<11}dask elastic decisions {ELASTIC} --scheduler {client.scheduler.address}\n")
-        self.feed.begin([*both.values()], flights, load.rate)
+            options = {**OPTIONS, "checkpoint": folder / name, "latency_target": load.target}
+            job = submit(topology, clients[name], paradigm=paradigm, **options)
+            both.append(Contestant(label, job, clusters[name]))
+            click.echo(f"{'' if name == ELASTIC else 'Dashboards:':<12}{dashboard_page(clients[name], name)}")
+        address = clients[ELASTIC].scheduler.address
+        click.echo(f"{'Decisions:':<12}dask elastic decisions {ELASTIC} --scheduler {address}\n")
+        self.feed.begin([one.job for one in both], flights, load.rate)
         read = self.feed.read(flights)
-        months = np.bincount(pc.month(read["sched_dep"]).to_numpy(), minlength=self.months + 1)[1:]
-        return Contest(
-            both[STATIC], both[ELASTIC], self.feed, load, months.cumsum().tolist(), [*map(bool, hot)], self.out
-        )
+        ends = np.bincount(pc.month(read["sched_dep"]).to_numpy(), minlength=self.months + 1)[1:].cumsum().tolist()
+        arrived = len(flights) - flights["arr_delay"].null_count
+        static, elastic = both
+        loss_row = sum([0, *ends][self._loss_month : self._loss_month + 2]) // 2
+        return Contest(static, elastic, self.feed, load, ends, arrived, [*map(bool, hot)], loss_row, self.out)
+
+    @property
+    def _loss_month(self) -> int:
+        """The month, counted from 0, in the middle of which the workers are killed."""
+        return (self.months - 1) // 2
+
+    def _month_rows(self, rate: float) -> list[int]:
+        """Return the number of flights of each month; in that of the loss, more make up for the seconds left out."""
+        seconds = [self.month_seconds + SETTLING * (month == self._loss_month) for month in range(self.months)]
+        return [round(rate * month) for month in seconds]
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence the warnings about the loss of the workers, which this process causes itself."""
+    logger = logging.getLogger("dask_elastic")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 def calibration_text(machine: Machine, load: Load) -> str:

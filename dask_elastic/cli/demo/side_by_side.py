@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -74,7 +75,14 @@ HEAD = (
 )
 
 
-def line(at: float, static: Course, elastic: Course, shown: dict[str, Second | None], happens: str) -> Line:
+def line(
+    at: float,
+    static: Course,
+    elastic: Course,
+    shown: Mapping[str, Second | None],
+    happens: str,
+    restarting: Collection[str] = (),
+) -> Line:
     """Return the line of one second of both jobs.
 
     Parameters
@@ -87,14 +95,20 @@ def line(at: float, static: Course, elastic: Course, shown: dict[str, Second | N
         The newest second of each job, by name; None after the job has ended.
     happens : str
         What happens now.
+    restarting : collection of str
+        The jobs that have lost a worker and have not recovered yet.
     """
-    static_half, elastic_half = (_half(course, shown.get(course.name)) for course in (static, elastic))
+    static_half, elastic_half = (
+        _half(course, shown.get(course.name), course.name in restarting) for course in (static, elastic)
+    )
     times = ((f"{at:>4.0f} {1000 * elastic.target:>6.0f}", ""),)
     return Line((times, static_half, elastic_half, ((happens, "cyan"),)))
 
 
-def _half(course: Course, second: Second | None) -> Part:
+def _half(course: Course, second: Second | None, restarts: bool) -> Part:
     share = MISSING if course.share is None else f"{course.share:.0%}"
+    if restarts:
+        return (f"{'restarting':>13}", "red"), (f" {share:>6}", "")
     if second is None:
         return ((f"{'':>6} {'':>6} {share:>6}", ""),)
     cores = " ".join(map(cores_text, second.cores.values()))
