@@ -118,6 +118,7 @@ STALE_CALLS = [
     part_calls.Drain(*STALE),
     part_calls.BeginCheckpoint(*STALE, number=1),
     part_calls.AbandonCheckpoint(*STALE, number=1),
+    part_calls.HoldSources(*STALE, number=1),
     part_calls.ContinueSources(*STALE, number=1),
     part_calls.CommitCheckpoint(*STALE, number=1),
     part_calls.End(*STALE),
