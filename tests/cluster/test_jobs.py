@@ -206,7 +206,8 @@ def test_ended_task_releases_its_key_cache(small_cluster, wait_until):
         job_parts = [runtime.job_parts["held"] for runtime in runtimes]
         stores = [home.executor.store for d in job_parts for home in d.homes.values()]
         stores += [remote.part.store for d in job_parts for remote in d.remotes.values()]
-        wait_until(lambda: sum(len(store._sessions) for store in stores) == 2, "only two tasks have a session")
+        sessions = [store._sessions._sessions for store in stores]
+        wait_until(lambda: sum(map(len, sessions)) == 2, "only two tasks have a session")
         job.end_of_input()
         job.wait(**RUN)
         assert job.state("counted").to_pandas()["n"].tolist() == [1_200] * 10
