@@ -147,8 +147,10 @@ class CoreSearch:
         chosen: list[tuple[int, int, int]] = []
         for add in (*short, _NONE):
             for drop in (*column, _NONE):
+                if add == drop or (add == _NONE and self._spare[executor] <= 0):
+                    continue
                 own = self._if(executor, add, drop) - cost
-                if own >= best or add == drop or (add == _NONE and self._spare[executor] <= 0):
+                if own >= best:
                     continue
                 if add == _NONE or self._free[add] > 0:
                     best, chosen = own, [(executor, drop, -1), (executor, add, 1)]
