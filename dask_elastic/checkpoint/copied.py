@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
@@ -12,6 +13,8 @@ from dask_elastic.checkpoint.file_ref import FileRef
 from dask_elastic.checkpoint.folder import CheckpointFolder
 from dask_elastic.checkpoint.manifest import Manifest
 from dask_elastic.vocab.errors import CheckpointCorrupt, CheckpointError
+
+logger = logging.getLogger("dask_elastic.checkpoint")
 
 
 def check_empty(folder: CheckpointFolder) -> None:
@@ -98,8 +101,10 @@ def copy_checkpoint(
         Catalog(target).publish(replace(copied, accepted=tuple(files)) if savepoint else copied)
     except BaseException:
         for path in written:
-            with suppress(CheckpointError):
+            try:
                 target.delete(path)
+            except CheckpointError as error:
+                logger.warning("a file of a savepoint that failed stays in %s: %s", target.url, error)
         raise
 
 
