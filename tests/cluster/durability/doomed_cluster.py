@@ -24,12 +24,13 @@ QUICK = {"elastic.heartbeat-interval": "500ms", "elastic.heartbeat-timeout": "15
 
 
 def topology(folder: Path) -> de.Topology:
-    """A topology with state, files, and a function that notes which process calls it with which rows."""
+    """A topology with state, files, and a function that notes, in a line per call, its process and its rows."""
     made = de.Topology("doomed")
 
     def note(batch) -> None:
+        rows = zip(batch["k"].to_pylist(), batch["seq"].to_pylist(), strict=True)
         with (folder / "calls" / str(os.getpid())).open("a") as file:
-            file.write("".join(f"{number}\n" for number in batch["seq"].to_pylist()))
+            file.write(json.dumps([*rows]) + "\n")
 
     rows = made.source("rows", de.sources.Arrow(ROWS, rate=3_000, batch_rows=300))
     out = rows.key_by("k").compute(following(), name="followed", state=STATE, executors=2, shards=16)
