@@ -62,6 +62,8 @@ class ChangedAggregates:
             return None
         before: Compute = state.reading.load(f"the definition of operator {state.name!r}")
         fix = "Give the operator another name to begin without state, and pass drop= with the former one."
+        if changed := _changed_windows(before, now):
+            raise CheckpointError(f"operator {state.name!r} has state of other windows: {changed}. {fix}")
         if before.aggregates is None or now.aggregates is None:
             if changed := _changed_declaration(before, now):
                 raise CheckpointError(f"operator {state.name!r} has another kind of state: {changed}. {fix}")
@@ -98,6 +100,14 @@ class ChangedAggregates:
         except (SchemaMismatch, StateError, TopologyError) as error:
             raise CheckpointError(f"the state of operator {self._name!r} cannot be converted: {error}") from error
         return encode(replace(rows, fields=now.fields, values=values))
+
+
+def _changed_windows(before: Compute, now: Compute) -> str:
+    """Return how the windows have changed; empty if state of the former ones is state of the present ones."""
+    former, present = before.windowing, now.windowing
+    if present is None if former is None else former.has_same_state(present):
+        return ""
+    return f"{former or 'no windows'} before, {present or 'no windows'} now"
 
 
 def _changed_declaration(before: Compute, now: Compute) -> str:

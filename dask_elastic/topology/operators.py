@@ -16,6 +16,7 @@ from dask_elastic.topology.source import Source
 from dask_elastic.topology.state_kind import Declared
 from dask_elastic.topology.tables import TABLES_TAKEN, as_table
 from dask_elastic.topology.timer import Timer
+from dask_elastic.topology.windowing import Windowing
 from dask_elastic.vocab.errors import SchemaMismatch
 from dask_elastic.vocab.state_record import Clock
 
@@ -296,6 +297,8 @@ class Compute:
         The timers that a function can set for each key, by name.
     store : str, optional
         Where the state is kept: one of `STORES`; None for the job's option `state_store`.
+    windowing : Windowing, optional
+        The windows over which it computes; None for the whole stream.
 
     Examples
     --------
@@ -312,6 +315,7 @@ class Compute:
     shards: int = 256
     timers: Mapping[str, Timer] | None = None
     store: str | None = None
+    windowing: Windowing | None = None
     kind: ClassVar[str] = "compute"
     stateful: ClassVar[bool] = True
 
@@ -327,16 +331,18 @@ class Compute:
 
     @property
     def clocks(self) -> frozenset[Clock]:
-        """The clocks of its timers."""
-        return frozenset(timer.clock for timer in (self.timers or {}).values())
+        """The clocks of its timers; windows close in event time."""
+        closing: set[Clock] = {"event"} if self.windowing is not None and self.windowing.time else set()
+        return frozenset(timer.clock for timer in (self.timers or {}).values()) | closing
 
     @property
     def columns(self) -> tuple[str, ...] | None:
-        """The columns that it reads, keys first; None, which means all, if the logic is a function."""
+        """The columns that it reads, keys and times first; None, which means all, if the logic is a function."""
         if not isinstance(self.logic, Mapping):
             return None
         read = (column for aggregate in self.logic.values() for column in aggregate.columns)
-        return tuple(dict.fromkeys((*self.keys, *read)))
+        times = () if self.windowing is None else self.windowing.time
+        return tuple(dict.fromkeys((*self.keys, *times, *read)))
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,6 +22,7 @@ from dask_elastic.topology.aggregates.grouping import Grouping
 from dask_elastic.topology.operators import Compute
 from dask_elastic.topology.state_kind import Value
 from dask_elastic.topology.timer import Timer
+from dask_elastic.topology.windowing import EventWindow, Windowing
 from dask_elastic.vocab.errors import CheckpointError
 
 INPUT = pa.schema({"plane": pa.string(), "delay": pa.int64(), "speed": pa.float64()})
@@ -29,6 +30,7 @@ ROWS = pa.record_batch(
     {"plane": ["a", "b", "a", "c"], "delay": [3, 5, None, None], "speed": [1.5, 2.5, None, 4.0]}, INPUT
 )
 GROUPS = Grouping(np.array([0, 1, 0, 2]), 3)
+HOURLY = Windowing((EventWindow(0, 3_600_000_000, 3_600_000_000),), ("at",))
 
 
 def operator(aggregates):
@@ -164,3 +166,24 @@ def test_other_timers_are_refused(tmp_path):
     for timers in ({"close": Timer(print), "open": Timer(print)}, None):
         with pytest.raises(CheckpointError, match=r"'planes' has another kind of state: (new|missing) fields"):
             ChangedAggregates.of(state, replace(function, timers=timers))
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "problem"),
+    [
+        (None, HOURLY, "no windows before, 1h of at now"),
+        (HOURLY, None, "1h of at before, no windows now"),
+        (HOURLY, replace(HOURLY, allowed_lateness=60_000_000), "1h of at before, 1h of at, late by 1min at most now"),
+    ],
+)
+def test_state_of_other_windows_is_refused(tmp_path, before, now, problem):
+    _, state = saved(tmp_path, {"flights": Count()})
+    former, present = (replace(operator({"flights": Count()}), windowing=windowing) for windowing in (before, now))
+    with pytest.raises(CheckpointError, match=f"operator 'planes' has state of other windows: {problem}. Give"):
+        ChangedAggregates.of(replace(state, reading=reading_of(former)), present)
+
+
+def test_state_of_the_same_windows_is_kept(tmp_path):
+    _, state = saved(tmp_path, {"flights": Count()})
+    windowed = replace(operator({"flights": Count()}), windowing=HOURLY)
+    assert ChangedAggregates.of(replace(state, reading=reading_of(windowed)), windowed) is None

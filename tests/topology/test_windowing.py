@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dask_elastic.topology.aggregate import Count, Mean
+from dask_elastic.topology.duration import seconds_of
+from dask_elastic.topology.operators import Compute
+from dask_elastic.topology.windowing import CountWindow, EventWindow, SessionWindow, Windowing, duration_text
+from dask_elastic.vocab.errors import TopologyError
+
+HOUR = 3_600_000_000
+TUMBLING = EventWindow(0, HOUR, HOUR)
+HOURLY = Windowing((TUMBLING,), ("departure",))
+
+
+@pytest.mark.parametrize(
+    ("make", "problem"),
+    [
+        (lambda: EventWindow(0, 0, 1), "length is 0; give an integer above 0"),
+        (lambda: EventWindow(0, 1, -5), "frequency is -5; give an integer above 0"),
+        (lambda: EventWindow(0.5, 1, 1), "start is 0.5; give an integer"),
+        (lambda: EventWindow(0, 2**62, 1), "below 2"),
+        (lambda: EventWindow(0, True, 1), "length is True"),
+        (lambda: SessionWindow(0), "gap is 0"),
+        (lambda: CountWindow(10, 0), "frequency is 0"),
+    ],
+)
+def test_window_with_invalid_number_is_refused(make, problem):
+    with pytest.raises(TopologyError, match=problem):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"windows": ()}, "at least one window"),
+        ({"windows": [TUMBLING]}, "give a tuple"),
+        ({"windows": ("1h",)}, "'1h' is not a window"),
+        ({"windows": (TUMBLING, SessionWindow(5))}, "are of one kind, but these are 1h, sessions with a gap of 5us"),
+        ({"windows": (SessionWindow(5), SessionWindow(6))}, "write one compute for each"),
+        ({"windows": (TUMBLING, EventWindow(HOUR, HOUR, HOUR))}, "the window 1h is given twice"),
+        ({"time": ()}, "has no column of event time"),
+        ({"time": "departure"}, "as a tuple"),
+        ({"time": ("a", "b", "c")}, "give one column, or two"),
+        ({"time": ("a", "a")}, "give one column, or two"),
+        ({"windows": (SessionWindow(5),), "time": ("a", "b")}, "sessions are of points in time"),
+        ({"windows": (CountWindow(5, 5),)}, "count windows read no time"),
+        ({"windows": (CountWindow(5, 5),), "time": (), "allowed_lateness": 5}, "count windows have no late rows"),
+        ({"allowed_lateness": -1}, "allowed_lateness is -1"),
+        ({"allowed_lateness": 0.5}, "allowed_lateness is 0.5"),
+        ({"emit": "always"}, "emit is 'always'; give 'closed' or 'updates'"),
+        ({"late": None}, "late is None; give 'drop' or 'stream'"),
+        ({"null_time": "keep"}, "null_time is 'keep'; give 'drop' or 'late' or 'refuse'"),
+    ],
+)
+def test_windowing_whose_parts_do_not_fit_is_refused(options, problem):
+    with pytest.raises(TopologyError, match=problem):
+        replace(HOURLY, **options)
+
+
+@pytest.mark.parametrize("number", [1, 999, 1_000, 90_000_000, 600_000_000, 86_400_000_000, 7 * 86_400_000_000])
+def test_duration_text_names_the_duration(number):
+    assert round(seconds_of(duration_text(number), "length") * 1e6) == number
+
+
+def test_windowed_compute_reads_its_times_and_has_an_event_clock():
+    compute = Compute("hourly", ("origin",), {"delay": Mean("delay")}, windowing=HOURLY)
+    assert compute.columns == ("origin", "departure", "delay")
+    assert compute.clocks == {"event"}
+    assert replace(compute, windowing=Windowing((CountWindow(5, 5),), ())).clocks == frozenset()
+    assert pickle.loads(pickle.dumps(compute)).windowing == HOURLY
+
+
+def test_operator_pickled_without_windowing_has_none():
+    compute = Compute("planes", ("plane",), {"flights": Count()})
+    earlier = Compute.__new__(Compute)
+    earlier.__dict__.update({name: value for name, value in vars(compute).items() if name != "windowing"})
+    assert pickle.loads(pickle.dumps(earlier)).windowing is None
+
+
+def test_policies_for_rows_without_result_leave_the_state_as_it_is():
+    assert HOURLY.has_same_state(replace(HOURLY, late="stream", null_time="late"))
+    for change in (
+        {"allowed_lateness": 1},
+        {"emit": "updates"},
+        {"time": ("arrival",)},
+        {"windows": (SessionWindow(1),)},
+    ):
+        assert not HOURLY.has_same_state(replace(HOURLY, **change))
+    assert not HOURLY.has_same_state(None)
+
+
+def test_results_have_revisions_only_when_they_may_be_corrected():
+    assert HOURLY.output_columns == ("window_start", "window_end")
+    for change in ({"allowed_lateness": 1}, {"emit": "updates"}):
+        assert replace(HOURLY, **change).output_columns == ("window_start", "window_end", "revision")
+
+
+def test_window_is_described_by_length_frequency_and_phase():
+    windows = (TUMBLING, EventWindow(HOUR // 2, 2 * HOUR, HOUR), EventWindow(-HOUR, 3 * HOUR, 3 * HOUR))
+    assert [str(window) for window in windows] == ["1h", "2h every 1h from 30min", "3h from 2h"]
+    assert np.unique([str(window) for window in windows]).size == 3
