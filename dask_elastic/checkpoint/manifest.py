@@ -27,6 +27,9 @@ class OperatorState:
         Per executor, the files of its state.
     reading : Pickled or None
         How the state is read as values: what `reading_of` returns.
+    event_times : tuple of (int or None)
+        Per executor, the event time up to which its timers had fired and its windows were closed, in microseconds since
+        the Unix epoch; empty in manifests of earlier versions.
     """
 
     name: str
@@ -35,6 +38,7 @@ class OperatorState:
     shards: int
     chains: tuple[Chain, ...]
     reading: Pickled | None = None
+    event_times: tuple[int | None, ...] = ()
 
     @property
     def groups(self) -> int:

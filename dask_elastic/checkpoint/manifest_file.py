@@ -127,6 +127,7 @@ def _manifest(manifest: Manifest) -> dict[str, Any]:
                 "shards": state.shards,
                 "reading": _pickled(state.reading),
                 "chains": [_chain(chain) for chain in state.chains],
+                "event_times": list(state.event_times),
             }
             for state in manifest.states
         ],
@@ -151,6 +152,8 @@ def _loaded(described: dict[str, Any]) -> Manifest:
                 state["shards"],
                 tuple(_loaded_chain(chain) for chain in state["chains"]),
                 _unpickled(state["reading"]),
+                # Manifests of earlier versions lack it.
+                tuple(state.get("event_times", ())),
             )
             for state in described["states"]
         ),

@@ -33,10 +33,13 @@ class Restored:
         The chain for the executor's next cut.
     input_schema : Schema or None
         The schema of the executor's input; None if it had no rows before the checkpoint.
+    event_time : int or None
+        The event time up to which all of its windows are closed.
     """
 
     chain: Chain
     input_schema: pa.Schema | None = field(default=None)
+    event_time: int | None = None
 
 
 def restore_executor(
@@ -87,7 +90,7 @@ def restore_executor(
     kept = regrouping.identical and changed is None
     # Files of other executors or other aggregates cannot be continued.
     chain = state.chains[executor] if kept else Chain.without_files(len(regrouping.groups(executor)))
-    restored = Restored(chain)
+    restored = Restored(chain, event_time=_event_time(state, regrouping.sources(executor)))
     for header, batch in state_batches(folder, state, executor, executors):
         restored.input_schema = header.input_schema or restored.input_schema
         if batch is None:
@@ -138,6 +141,13 @@ def state_batches(
                 kept = _of_executor(batch, superseded, regrouping, executor, source)
                 if kept.num_rows:
                     yield file.header, kept
+
+
+def _event_time(state: OperatorState, sources: list[int]) -> int | None:
+    """Return the earliest event time of some executors; None if one has none."""
+    times = [state.event_times[source] for source in sources] if state.event_times else []
+    known = [time for time in times if time is not None]
+    return min(known) if known and len(known) == len(times) else None
 
 
 def _superseded(chain: Chain, position: int) -> npt.NDArray[np.bool_]:

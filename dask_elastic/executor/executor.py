@@ -57,6 +57,8 @@ class ElasticExecutor(ExecutorParts):
         The inputs whose tuples have event time.
     clocks : collection of str
         The clocks of the component's timers.
+    grid : Grid, optional
+        The event times at which windows close; by default any.
 
     Notes
     -----
@@ -94,6 +96,7 @@ class ElasticExecutor(ExecutorParts):
             self.store.note_input(batch.rows.schema, origin.component)
             self._pending_rows += receipt.rows
             receipt.span = self.watermarks.arrived()
+            receipt.reached = self.store.event_time
             before = self.routes.sub_batches
             woken = self.routes.enqueue(block, receipt)
             self.measures.arrived(receipt.rows, nbytes, self.routes.sub_batches - before, now)
@@ -340,10 +343,15 @@ class ElasticExecutor(ExecutorParts):
         """Route a state record behind the rows that arrived before; it counts as rows do until it is settled."""
         if record is None:
             return []
-        block = self.records.block(record, self.routes.table)
+        block = self.records.block(record, self.routes.table, self.store.input_schema)
         receipt = Receipt(self.identity, 0, len(block.hashes), now, now)
         receipt.row_bytes = RECORD_BYTES
         self.records.entered(record, receipt)
+        receipt.reached = self.store.event_time
+        if record.event is not None:
+            # After a restart event time begins at what the sources send then.
+            before = self.store.event_time
+            self.store.event_time = record.event if before is None else max(record.event, before)
         self._pending_rows += receipt.rows
         receipt.span = self.watermarks.arrived()
         return [do.Wake(task) for task in self.routes.enqueue(block, receipt)]

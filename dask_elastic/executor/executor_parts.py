@@ -8,7 +8,7 @@ import numpy as np
 
 from dask_elastic.executor.control_records.cuts import Cuts
 from dask_elastic.executor.control_records.inputs import Inputs
-from dask_elastic.executor.control_records.state_records import StateRecords
+from dask_elastic.executor.control_records.state_records import Grid, StateRecords
 from dask_elastic.executor.control_records.watermarks import Watermarks
 from dask_elastic.executor.cores import Cores
 from dask_elastic.executor.flushes import Flushes
@@ -48,6 +48,7 @@ class ExecutorParts:
         limits: ExecutorLimits | None = None,
         timed: Iterable[ExecutorId] = (),
         clocks: Collection[Clock] = (),
+        grid: Grid | None = None,
     ):
         self.identity = identity
         self.home = home
@@ -61,7 +62,7 @@ class ExecutorParts:
         self.measures = Measures(space.shards)
         self.flushes = Flushes()
         self.cuts = Cuts()
-        self.records = StateRecords(space, clocks)
+        self.records = StateRecords(space, clocks, grid)
         self.finished = False
         self.task_ended: Callable[[], None] = lambda: None
         self.links = Links(self.routes, self.lock)

@@ -10,6 +10,7 @@ import pyarrow as pa
 from dask_elastic.executor.error_policy import Errors
 from dask_elastic.executor.function_logic import FunctionLogic, KeyFunctionLogic, RowFunctionLogic, schema_of_keys
 from dask_elastic.executor.timer_logic import TimerLogic
+from dask_elastic.executor.windows.window_logic import WindowLogic
 from dask_elastic.routing.hashing import check_keys
 from dask_elastic.state.session import Session
 from dask_elastic.state.store import KeyedStore
@@ -33,7 +34,7 @@ class Logic(Protocol):
         ...
 
 
-def make_logic(operator: Compute, store: KeyedStore, session: Session, emits: bool) -> Logic:
+def make_logic(operator: Compute, store: KeyedStore, session: Session, emits: bool, groups: int = 1) -> Logic:
     """Return the logic of an operator for one task.
 
     Parameters
@@ -46,12 +47,16 @@ def make_logic(operator: Compute, store: KeyedStore, session: Session, emits: bo
         The task's session with the store.
     emits : bool
         Whether the output is read; otherwise aggregates make none.
+    groups : int
+        The number of groups of the component's key space.
 
     Returns
     -------
     Logic
         The logic.
     """
+    if operator.windowing is not None:
+        return WindowLogic(operator, store, session, groups, emits)
     if operator.aggregates is not None:
         return AggregateLogic(operator, store, session, emits)
     if isinstance(operator.logic, RowLogic):

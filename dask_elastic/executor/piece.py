@@ -14,7 +14,7 @@ from dask_elastic.routing.gather import take_rows
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.routing.split import count_by_shard, order_by_shard, order_few_by_shard
 from dask_elastic.routing.table import ShardTable
-from dask_elastic.vocab.batch import FEW_ROWS
+from dask_elastic.vocab.batch import FEW_ROWS, Batch
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.state_record import StateRecord
 
@@ -41,9 +41,11 @@ class Receipt:
         Whether the rows were settled before a loss, and are only replayed.
     span : Span or None
         The span of watermarks in which the batch counts.
+    reached : int or None
+        As of `Batch`: whether rows are late depends on it, also in a replay.
     """
 
-    __slots__ = ("arrived", "nbytes", "origin", "row_bytes", "rows", "settled", "span", "stamp")
+    __slots__ = ("arrived", "nbytes", "origin", "reached", "row_bytes", "rows", "settled", "span", "stamp")
 
     def __init__(self, origin: ExecutorId, nbytes: int, rows: int, stamp: float, arrived: float):
         self.origin = origin
@@ -54,11 +56,13 @@ class Receipt:
         self.row_bytes = nbytes / rows
         self.settled = False
         self.span: Span | None = None
+        self.reached: int | None = None
 
     @classmethod
-    def for_replay(cls, origin: ExecutorId, nbytes: int, rows: int, stamp: float, now: float) -> Receipt:
+    def for_replay(cls, origin: ExecutorId, nbytes: int, batch: Batch, now: float) -> Receipt:
         """Return the receipt of rows that were settled before a loss: no credit is released for them."""
-        receipt = cls(origin, nbytes, rows, stamp, now)
+        receipt = cls(origin, nbytes, batch.rows.num_rows, batch.stamp, now)
+        receipt.reached = batch.reached
         receipt.nbytes = 0
         receipt.settled = True
         return receipt

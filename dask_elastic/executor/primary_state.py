@@ -21,11 +21,14 @@ class PrimaryState(KeyedStore):
     input_schema : Schema or None
         Schema of the executor's input; None before the first batch. State is stored as plain numbers; reading it as
         values needs the types of the input.
+    event_time : int or None
+        The event time of the last state record, microseconds since the Unix epoch: what the state has closed.
     union : UnionTypes or None
         Compares the types of what several upstream components send; None if there is only one.
     """
 
     input_schema: pa.Schema | None = None
+    event_time: int | None = None
     union: UnionTypes | None = None
 
     def note_input(self, schema: pa.Schema, component: str) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import pyarrow as pa
 
 from dask_elastic.executor.emitter import Emitter
 from dask_elastic.executor.error_policy import ErrorPolicy, Errors
 from dask_elastic.executor.logic import make_logic, make_timers
+from dask_elastic.executor.windows.window_logic import WindowLogic
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.state.store import KeyedStore
 from dask_elastic.topology.component import Component
@@ -56,21 +58,28 @@ class Processor:
         self.error_policy = error_policy
         self.emitter = Emitter(component.name, component.outputs, spaces, error_policy, home)
         self.session = store.session(task)
-        self.logic = make_logic(operator, store, self.session, self.emitter.has_outputs)
+        groups = spaces[component.name].groups
+        self.logic = make_logic(operator, store, self.session, self.emitter.has_outputs, groups)
         self.timers = make_timers(operator, self.logic, store, self.session)
+        self.windows = self.logic if isinstance(self.logic, WindowLogic) else None
 
     def process(self, batch: Batch) -> list[Delivery]:
         """Process one batch, or one state record, as a unit and route its outputs."""
         if batch.record is not None:
-            assert self.timers is not None, "only operators with timers get records that fire them"
-            return self.emitter.emit(self.timers.fire(batch, self.error_policy), batch.stamp)
+            firing = self.windows or self.timers
+            assert firing is not None, "only operators with timers or windows get state records"
+            return self.emitter.emit(firing.fire(batch, self.error_policy), batch.stamp)
         rows, hashes = batch.rows, batch.hashes
         assert hashes is not None
+        # Which rows are late depends on the event time when they arrived.
+        process = self.logic.process
+        if self.windows is not None:
+            process = partial(self.windows.process, reached=batch.reached)
 
         def run(start: int, stop: int, errors: Errors | None) -> list[pa.RecordBatch]:
             if start == 0 and stop == rows.num_rows:
-                return self.logic.process(rows, hashes, batch.now, errors)
-            return self.logic.process(rows.slice(start, stop - start), hashes[start:stop], batch.now, errors)
+                return process(rows, hashes, batch.now, errors)
+            return process(rows.slice(start, stop - start), hashes[start:stop], batch.now, errors)
 
         return self.emitter.emit(self.error_policy.run(self.name, run, rows), batch.stamp)
 

@@ -156,9 +156,8 @@ class Recovery:
     def _settled_piece(self, sent: Sent, now: float) -> Piece:
         batch = sent.work.batch()
         assert batch.hashes is not None
-        rows = batch.rows.num_rows
-        receipt = Receipt.for_replay(self.executor, sent.nbytes, rows, batch.stamp, now)
-        return Piece(Block(batch.rows, batch.hashes, record=batch.record), 0, rows, receipt)
+        receipt = Receipt.for_replay(self.executor, sent.nbytes, batch, now)
+        return Piece(Block(batch.rows, batch.hashes, record=batch.record), 0, batch.rows.num_rows, receipt)
 
     def _by_shard(self, piece: Piece) -> Iterator[tuple[int, Piece]]:
         """Cut out of a piece the rows of each paused shard; its other shards had left the task before."""

@@ -96,11 +96,14 @@ class Work:
     def _build(self) -> Batch:
         if len(self.pieces) == 1:
             piece = self.pieces[0]
-            return Batch(*piece.block.part(piece.start, piece.stop), piece.receipt.stamp, self.now, None, self.record)
+            rows, hashes = piece.block.part(piece.start, piece.stop)
+            receipt = piece.receipt
+            return Batch(rows, hashes, receipt.stamp, self.now, None, self.record, receipt.reached)
         parts = [piece.block.part(piece.start, piece.stop) for piece in self.pieces]
         stamp = min(piece.receipt.stamp for piece in self.pieces)
         rows = pa.concat_batches([rows for rows, _ in parts])
-        return Batch(rows, np.concatenate([hashes for _, hashes in parts]), stamp, self.now)
+        hashes = np.concatenate([hashes for _, hashes in parts])
+        return Batch(rows, hashes, stamp, self.now, reached=self.pieces[0].receipt.reached)
 
     def rows_by_shard(self, space: KeySpace) -> np.ndarray:
         """Rows of each shard, ``int64``."""
@@ -198,6 +201,9 @@ class TaskQueue:
                 break
             if following.replay is not first.replay or following.taken != first.taken or following.block.record:
                 # The outputs of one batch leave all or not at all, and it has one processing time.
+                break
+            if following.receipt.reached != first.receipt.reached:
+                # A shard that has moved here brought rows along that arrived before others.
                 break
             self._items.popleft()
             pieces.append(self._cut(following, limit - rows))

@@ -44,11 +44,14 @@ class ExecutorCut:
         What has changed, with tombstones.
     input_schema : Schema or None
         The schema of its input.
+    event_time : int or None
+        The event time of its last state record.
     """
 
     state: pa.RecordBatch | None
     changes: pa.RecordBatch | None
     input_schema: pa.Schema | None
+    event_time: int | None = None
 
 
 @dataclass(frozen=True)
@@ -152,7 +155,7 @@ class SimulatedCheckpoints:
     def cut(self, checkpoint: int, executor: ExecutorId, store: PrimaryState) -> None:
         """Copy the state of an executor."""
         changes = store.extract(dirty_only=True)
-        found = ExecutorCut(store.extract(), changes, store.input_schema)
+        found = ExecutorCut(store.extract(), changes, store.input_schema, store.event_time)
         self.cuts.setdefault(executor, []).append((checkpoint, found))
         if self._is_current(checkpoint):
             self._contents.executors[executor] = found

@@ -7,6 +7,7 @@ from typing import Protocol
 from dask_elastic.executor.control_records.inputs import Inputs
 from dask_elastic.executor.emitter import Emitter
 from dask_elastic.executor.error_policy import ErrorPolicy
+from dask_elastic.executor.windows.cells import grid_of
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.simulator.checkpoints import (
     CheckpointParts,
@@ -88,11 +89,21 @@ def _build_executors(world: JobInstances, component: Component, operator: Comput
         first = cores if cut is None else {node: max(1, cores.get(node, 0))}
         limits = world.options.limits
         executor = FollowedExecutor(
-            identity, world.spaces[name], node, first, inputs, limits=limits, timed=timed, clocks=operator.clocks
+            identity,
+            world.spaces[name],
+            node,
+            first,
+            inputs,
+            limits=limits,
+            timed=timed,
+            clocks=operator.clocks,
+            grid=grid_of(operator),
         )
-        if cut is not None and cut.state is not None:
-            executor.store.install(cut.state)
-            executor.store.input_schema = cut.input_schema
+        if cut is not None:
+            executor.store.event_time = cut.event_time
+            if cut.state is not None:
+                executor.store.install(cut.state)
+                executor.store.input_schema = cut.input_schema
         executor.store.track_dirty = True
         world.homes[identity] = ExecutorFibers(world, executor, component)
         _add(world, identity)

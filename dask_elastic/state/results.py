@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pyarrow as pa
 
@@ -10,6 +12,8 @@ from dask_elastic.state.slots import Column
 from dask_elastic.topology.aggregates.bundle import Bundle
 from dask_elastic.topology.known_schemas import result_types
 from dask_elastic.topology.operators import Compute
+from dask_elastic.topology.window_time import window_time_type
+from dask_elastic.topology.windowing import WINDOW_END, WINDOW_START
 
 
 def state_table(
@@ -46,7 +50,8 @@ def state_table(
     [{'plane': 'a', 'flights': 3}, {'plane': 'b', 'flights': 5}]
     """
     if operator.aggregates is not None:
-        results = Bundle(operator.aggregates, input_schema).results(values)
+        bundle = Bundle(operator.aggregates, input_schema)
+        results = _cells(operator, input_schema, values[len(bundle.fields) :]) | bundle.results(values)
     else:
         layout = layout_of(operator)
         if now is not None and layout.expires:
@@ -79,12 +84,24 @@ def empty_state(operator: Compute, schema: pa.Schema | None) -> pa.Table:
     """
     types = {key: pa.null() if schema is None else schema.field(key).type for key in operator.keys}
     if operator.aggregates is not None:
+        types |= {name: column.type for name, column in _cells(operator, schema, [[], []]).items()}
         types |= {name: kind or pa.null() for name, kind in result_types(operator, schema).items()}
     else:
         layout = layout_of(operator)
         results = layout.results([field.initially(0) for field in layout.fields])
         types |= {name: column.type for name, column in results.items()}
     return pa.schema(types).empty_table()
+
+
+def _cells(operator: Compute, schema: pa.Schema | None, fields: Sequence[Column]) -> dict[str, pa.Array]:
+    """Return begin and end of the slices or instances that partials are of; nothing without windows."""
+    windowing = operator.windowing
+    if windowing is None:
+        return {}
+    kind = pa.timestamp("us")
+    if windowing.time and schema is not None:
+        kind = pa.timestamp("us", window_time_type(schema.field(windowing.time[0]).type, windowing.time[0]).tz)
+    return {name: pa.array(times, kind) for name, times in zip((WINDOW_START, WINDOW_END), fields, strict=False)}
 
 
 def _unexpired(

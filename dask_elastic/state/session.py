@@ -12,6 +12,7 @@ import pyarrow as pa
 from dask_elastic.state.index import Slots, Words
 from dask_elastic.state.key_table import KeyTable, distinct_keys
 from dask_elastic.state.shared_store import SharedStore
+from dask_elastic.state.slot_search import SlotSearch
 from dask_elastic.state.slots import DIRTY, EMPTY, LIVE, TOMBSTONE, Column, SlotArrays
 from dask_elastic.topology.aggregates.grouping import Grouping
 from dask_elastic.topology.aggregates.ragged import Ragged
@@ -62,7 +63,7 @@ class Located:
         return len(self.slots)
 
 
-class Session:
+class Session(SlotSearch):
     """A task's access to its executor's store; made by `KeyedStore.session`, used by one thread.
 
     Notes

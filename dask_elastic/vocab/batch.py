@@ -35,6 +35,9 @@ class Batch(NamedTuple):
         Size of the rows in bytes, if the emitter has determined it.
     record : StateRecord or None
         The state record that the batch stands for, with one row for each shard that it is addressed to; None for rows.
+    reached : int or None
+        The event time of the state record that the executor entered last before the batch, in microseconds since the
+        Unix epoch; None before the first one.
     """
 
     rows: pa.RecordBatch
@@ -43,6 +46,7 @@ class Batch(NamedTuple):
     now: float = 0.0
     row_bytes: int | None = None
     record: StateRecord | None = None
+    reached: int | None = None
 
     @property
     def nbytes(self) -> int:

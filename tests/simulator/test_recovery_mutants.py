@@ -214,8 +214,8 @@ def loss_overtakes_outputs(monkeypatch):
 
 
 def credit_is_returned_twice(monkeypatch):
-    def for_replay(cls, origin, nbytes, rows, stamp, now):
-        receipt = cls(SOURCE, nbytes, rows, stamp, now)
+    def for_replay(cls, origin, nbytes, batch, now):
+        receipt = cls(SOURCE, nbytes, batch.rows.num_rows, batch.stamp, now)
         receipt.settled = True
         return receipt
 

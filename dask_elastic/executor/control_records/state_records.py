@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -13,11 +14,25 @@ from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.routing.table import ShardTable
 from dask_elastic.vocab.state_record import END_OF_TIME, Clock, StateRecord, TimersDue
 
+INPUT_SCHEMA = b"dask_elastic.input_schema"
+"""In the metadata of a record's rows: the executor's input schema, which remote tasks without rows do not know."""
+
 RECORD_BYTES = 12
 """Bytes that a record takes in a pending queue for each of its shards."""
 
 TICKS_UNSETTLED = 20
 """Records of the clock that may wait for a task that is blocked: no credit bounds their number, as that of rows."""
+
+
+class Grid(NamedTuple):
+    """Points in event time: all multiples of `step` plus `offset`, in microseconds."""
+
+    step: int
+    offset: int = 0
+
+    def any_in(self, after: int, until: int) -> bool:
+        """Return whether there is one later than `after` and not later than `until`."""
+        return (until - self.offset) // self.step > (after - self.offset) // self.step
 
 
 class StateRecords:
@@ -33,6 +48,8 @@ class StateRecords:
         The component's key space.
     clocks : collection of str
         The clocks of the component's timers; without any, no record is made.
+    grid : Grid, optional
+        The event times at which anything is due; by default any.
 
     Examples
     --------
@@ -43,10 +60,11 @@ class StateRecords:
     TimersDue(event=9223372036854775807, processing=9223372036854775807, last=True)
     """
 
-    __slots__ = ("_event", "_processing", "_rows", "_shards", "_sorted", "_space", "_ticks", "clocks")
+    __slots__ = ("_event", "_grid", "_processing", "_rows", "_shards", "_sorted", "_space", "_ticks", "clocks")
 
-    def __init__(self, space: KeySpace, clocks: Collection[Clock] = ()):
+    def __init__(self, space: KeySpace, clocks: Collection[Clock] = (), grid: Grid | None = None):
         self.clocks = frozenset(clocks)
+        self._grid = grid
         self._space = space
         self._event: int | None = None
         self._processing = 0
@@ -60,7 +78,9 @@ class StateRecords:
         """Return the record for an event time that the inputs have reached; None if it fires no timer."""
         if "event" not in self.clocks or event_time is None:
             return None
-        if self._event is not None and event_time <= self._event:
+        if self._event is not None and (
+            event_time <= self._event or (self._grid is not None and not self._grid.any_in(self._event, event_time))
+        ):
             return None
         self._event = event_time
         return TimersDue(event=event_time)
@@ -79,8 +99,11 @@ class StateRecords:
         """Return the record for the end of the input, at which all timers fire; None without timers."""
         return TimersDue(END_OF_TIME, END_OF_TIME, last=True) if self.clocks else None
 
-    def block(self, record: StateRecord, table: ShardTable) -> Block:
+    def block(self, record: StateRecord, table: ShardTable, input_schema: pa.Schema | None = None) -> Block:
         """Return the block of a record, addressed to all shards."""
+        if input_schema is not None and self._rows.schema.metadata is None:
+            described = {INPUT_SCHEMA: input_schema.serialize().to_pybytes()}
+            self._rows, self._sorted = self._rows.replace_schema_metadata(described), None
         if self._sorted is None or self._sorted[0] is not table:
             self._sorted = table, sorted_block(self._rows, self._shards, self._space, table)
         return self._sorted[1]._replace(record=record)

@@ -39,7 +39,10 @@ class ExecutorPart:
         The files from which it is restored.
     held : float
         Seconds for which its inputs had to wait, from the first barrier to the cut.
+    event_time : int or None
+        The event time of its last state record: what the state has closed.
     """
 
     chain: Chain
     held: float
+    event_time: int | None = None

@@ -283,7 +283,8 @@ def _manifest(record: JobRecord, state: JobCheckpoints, progress: CheckpointProg
         held = max(held, *(part.held for part in parts))
         reading = None if summary.reading is None else pickle.loads(summary.reading)
         chains = tuple(part.chain for part in parts)
-        states.append(OperatorState(summary.name, summary.keys, len(parts), summary.shards, chains, reading))
+        times = tuple(part.event_time for part in parts)
+        states.append(OperatorState(summary.name, summary.keys, len(parts), summary.shards, chains, reading, times))
     return Manifest(
         job=spec.job,
         number=progress.number,

@@ -82,7 +82,9 @@ class Encoder:
         if batch.hashes is not None:
             buffers.append(np.ascontiguousarray(batch.hashes).data.cast("B"))
         header: Header = [number, batch.stamp, batch.hashes is not None, batch.now]
-        return header if batch.record is None else [*header, *batch.record]
+        if batch.record is None and batch.reached is None:
+            return header
+        return [*header, batch.reached, *(batch.record or ())]
 
 
 class Decoder:
@@ -125,16 +127,18 @@ class Decoder:
 
     def batch(self, header: Header, take: Callable[[], Any]) -> Batch:
         """Return the inverse of `Encoder.batch`."""
-        number, stamp, hashed, now, *fields = header
+        number, stamp, hashed, now, *others = header
+        reached, fields = (others[0], others[1:]) if others else (None, [])
         if fields and not fits(fields, _RECORD):
             raise ProtocolError(f"a state record has the fields {fields!r}")
         rows = self.rows(number, take)
-        if rows is None or not all(isinstance(one, float | int) for one in (stamp, now)):
+        if rows is None or not all(isinstance(one, float | int) for one in (stamp, now, reached or 0)):
             raise ProtocolError("a batch has no rows, or no time")
         hashes = np.frombuffer(take(), dtype=np.uint64) if hashed else None
         if hashes is not None and len(hashes) != rows.num_rows:
             raise ProtocolError(f"a batch of {rows.num_rows} rows has {len(hashes)} hashes")
-        return Batch(rows, hashes, stamp, now, record=TimersDue(*fields) if fields else None)
+        record = TimersDue(*fields) if fields else None
+        return Batch(rows, hashes, stamp, now, record=record, reached=reached)
 
 
 def _first_of_stream(body: pa.Buffer) -> pa.RecordBatch:

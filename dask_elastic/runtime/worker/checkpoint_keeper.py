@@ -194,11 +194,17 @@ class CheckpointKeeper:
                 # The thread may have written the file of an earlier cut meanwhile.
                 now = self._chains[executor]
                 self._chains[executor] = replace(now, links=(*now.links, after.links[-1]))
-        schema = store.input_schema
-        self._do(lambda: self._write(checkpoint, executor, state, schema, held), checkpoint, executor)
+        schema, time = store.input_schema, store.event_time
+        self._do(lambda: self._write(checkpoint, executor, state, schema, held, time), checkpoint, executor)
 
     def _write(
-        self, checkpoint: int, executor: ExecutorId, state: Cut | None, schema: pa.Schema | None, held: float
+        self,
+        checkpoint: int,
+        executor: ExecutorId,
+        state: Cut | None,
+        schema: pa.Schema | None,
+        held: float,
+        event_time: int | None,
     ) -> None:
         self._threads.lease.wait()
         with self._lock:
@@ -221,7 +227,7 @@ class CheckpointKeeper:
                 self._chains[executor] = self._chains[executor].failed(checkpoint)
             self._fail(checkpoint, error)
             return
-        self._acknowledge(checkpoint, executor, ExecutorPart(part, held))
+        self._acknowledge(checkpoint, executor, ExecutorPart(part, held, event_time))
 
     def reached(self, checkpoint: int, source: ExecutorId, position: SourcePosition) -> None:
         """Take the position at which an instance of a source has sent the barrier."""

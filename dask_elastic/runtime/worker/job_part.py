@@ -19,6 +19,7 @@ from dask_elastic.executor.measures import ExecutorMeasure
 from dask_elastic.executor.processor import Processor
 from dask_elastic.executor.remote import RemotePart
 from dask_elastic.executor.union_types import union_types
+from dask_elastic.executor.windows.cells import grid_of
 from dask_elastic.meters import CounterRate, EdgeRows
 from dask_elastic.meters.edge_rows import Edge
 from dask_elastic.routing.keyspace import KeySpace
@@ -226,9 +227,8 @@ class JobPart:
                 # Tasks on other nodes start without state: with a restored one they get their shards by moves.
                 restores = self.checkpoints is not None and self.checkpoints.restores
                 first = {self.spec.node: max(1, cores.get(self.spec.node, 0))} if restores else cores
-                executor = ElasticExecutor(
-                    identity, space, self.spec.node, first, inputs, threading.Lock, limits, timed, operator.clocks
-                )
+                place = (identity, space, self.spec.node, first, inputs)
+                executor = ElasticExecutor(*place, threading.Lock, limits, timed, operator.clocks, grid_of(operator))
                 executor.store.union = union_types(component, self._components)
                 self.stores.add(identity, operator, executor.store)
                 executor.task_ended = self._node.task_ends.note

@@ -183,6 +183,7 @@ class PartCheckpoints:
             changed = ChangedAggregates.of(state, operator)
             restored = restore_executor(self._folder, state, executor.index, executors, store, changed)
             store.input_schema = restored.input_schema
+            store.event_time = restored.event_time
             self.keeper.restore(executor, restored.chain)
         store.track_dirty = True
 

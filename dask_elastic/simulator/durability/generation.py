@@ -110,7 +110,7 @@ class SimulatedGeneration(Durability):
 
     def cut(self, checkpoint: int, executor: ExecutorId, store: PrimaryState) -> None:
         """Copy the state of an executor; it is then written."""
-        copied = ExecutorCut(store.extract(), None, store.input_schema)
+        copied = ExecutorCut(store.extract(), None, store.input_schema, store.event_time)
         self._spawn(executor, self._write(checkpoint, executor, copied))
 
     def received(self, checkpoint: int, sink: ExecutorId, batches: Iterable[tuple[int, pa.RecordBatch]]) -> None:

@@ -1,0 +1,1 @@
+"""Windowed computes in a task: which instances a row is in, their partial aggregates, and results when they close."""

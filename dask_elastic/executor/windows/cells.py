@@ -1,0 +1,347 @@
+"""Cells: the parts of event time for which a key has one partial aggregate each, and the cells that rows are in."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from dask_elastic.executor.control_records.state_records import Grid
+from dask_elastic.executor.windows.event_times import Times
+from dask_elastic.state.slot_search import Mask
+from dask_elastic.topology.aggregates.ragged import offsets_of, spans
+from dask_elastic.topology.operators import Compute
+from dask_elastic.topology.windowing import MOST, EventWindow, Windowing
+
+Numbers: TypeAlias = npt.NDArray[np.int64]
+MOST_SLICES = 1024
+"""Instances that have more slices than this are merged from too many partials: each has a state of its own instead."""
+
+_FEW = 64
+
+
+class RowCounts(NamedTuple):
+    """Pairs of a row and an instance that contains it, and rows that are in none.
+
+    Parameters
+    ----------
+    on_time : int
+        Pairs whose instance was open.
+    corrected : int
+        Pairs whose instance was closed, but within its allowed lateness.
+    late : int
+        Pairs whose instance takes no rows any more.
+    outside : int
+        Rows that no instance contains.
+    untimed : int
+        Rows without a time.
+    """
+
+    on_time: int = 0
+    corrected: int = 0
+    late: int = 0
+    outside: int = 0
+    untimed: int = 0
+
+
+class Assigned(NamedTuple):
+    """The cells that rows are in.
+
+    Parameters
+    ----------
+    rows : ndarray of int64 or None
+        The row of each pair of a row and a cell; None if every row is in one cell, in order.
+    cells : ndarray of int64 or None
+        The cell of each pair, by its position in the following; None if there is one cell.
+    numbers, starts, ends : ndarray of int64
+        Of each cell: a number that no other cell has, its begin, and its end.
+    closed : ndarray of bool
+        Of each cell, whether it is an instance that was closed before.
+    counts : RowCounts
+        What became of the rows.
+    late : ndarray of bool or None
+        The rows that come too late for all instances that contain them; None if there are none.
+    """
+
+    rows: Numbers | None
+    cells: Numbers | None
+    numbers: Numbers
+    starts: Numbers
+    ends: Numbers
+    closed: Mask
+    counts: RowCounts
+    late: Mask | None
+
+
+class _Spans(NamedTuple):
+    """The instances of one window that contain each of several spans of time, by number."""
+
+    window: EventWindow
+    first: Numbers
+    last: Numbers
+
+    def ended(self, reached: int) -> Numbers:
+        """Return how many of them end at a time or before."""
+        return np.clip(_last_ended(self.window, reached) - self.first + 1, 0, self.total)
+
+    @property
+    def total(self) -> Numbers:
+        """How many there are."""
+        found: Numbers = np.maximum(self.last - self.first + 1, 0)
+        return found
+
+
+class EventCells:
+    """The cells of windows over event time.
+
+    Cells are slices, of which each instance is a sequence, so that overlapping instances share the partial aggregates;
+    or they are the instances themselves, if no row is in two of them, or their results are needed before they close.
+
+    Parameters
+    ----------
+    windowing : Windowing
+        Windows over event time.
+
+    Attributes
+    ----------
+    merges : bool
+        Whether cells are slices, and results are merged.
+    grid : Grid
+        The event times at which instances can begin, end, or take rows no more.
+
+    Notes
+    -----
+    Enorm, sections 4.2 and 5.1. The length of slices is the greatest common divisor of the lengths, the frequencies,
+    and the differences of the starts.
+
+    Examples
+    --------
+    >>> cells = EventCells(Windowing((EventWindow(0, 30, 10),), ("at",)))
+    >>> cells.merges, cells.grid
+    (True, Grid(step=10, offset=0))
+    >>> found = cells.of_points(np.array([3, 25]), reached=20)
+    >>> found.starts.tolist(), found.counts
+    ([0, 10, 20], RowCounts(on_time=5, corrected=0, late=1, outside=0, untimed=0))
+    """
+
+    def __init__(self, windowing: Windowing) -> None:
+        self.windows = tuple(window for window in windowing.windows if isinstance(window, EventWindow))
+        self.lateness = windowing.allowed_lateness
+        first = self.windows[0]
+        self.slice = math.gcd(
+            *(number for window in self.windows for number in (window.length, window.frequency)),
+            *(window.start - first.start for window in self.windows),
+        )
+        self.offset = first.start % self.slice
+        self.grid = Grid(math.gcd(self.slice, self.lateness), self.offset)
+        self.merges = self._merges(windowing)
+
+    def _merges(self, windowing: Windowing) -> bool:
+        if windowing.revised or len(windowing.time) > 1:
+            return False
+        overlap = sum(-(-window.length // window.frequency) for window in self.windows)
+        return overlap > 1 and max(window.length for window in self.windows) <= MOST_SLICES * self.slice
+
+    def of_points(self, times: Times, reached: int) -> Assigned:
+        """Return the cells of rows at points in time.
+
+        Parameters
+        ----------
+        times : ndarray of int64
+            The time of each row; at least one.
+        reached : int
+            The event time up to which instances are closed.
+
+        Returns
+        -------
+        Assigned
+            The cells.
+        """
+        numbers, index = self._slices(times)
+        starts = self.offset + numbers * self.slice
+        rows_of = np.array([len(times)]) if index is None else np.bincount(index, minlength=len(numbers))
+        found = [self._containing(window, starts, starts + self.slice) for window in self.windows]
+        counts, late = self._counted(found, rows_of, reached)
+        late_rows = None if late is None else (late[np.zeros(len(times), np.intp) if index is None else index])
+        if self.merges:
+            taken = np.logical_or.reduce([spans_.total > spans_.ended(reached) for spans_ in found])
+            return self._in_slices(numbers, starts, index, taken, len(times), counts, late_rows)
+        return self._in_instances(found, index, len(times), reached, counts, late_rows)
+
+    def of_spans(self, begins: Times, ends: Times, reached: int) -> Assigned:
+        """Return the cells of rows that each stand for a span of time; see `of_points`."""
+        found = [self._containing(window, begins, ends) for window in self.windows]
+        counts, late = self._counted(found, np.ones(len(begins), np.int64), reached)
+        return self._in_instances(found, np.arange(len(begins)), len(begins), reached, counts, late)
+
+    def closing(self, starts: Numbers, since: int, until: int) -> list[tuple[int, int]]:
+        """Return the instances that end later than `since` and not later than `until`, and contain any of some slices.
+
+        Parameters
+        ----------
+        starts : ndarray of int64
+            The begins of slices.
+        since, until : int
+            The span of event time.
+
+        Returns
+        -------
+        list of (int, int)
+            Begin and end of each, in the order of ends, then begins.
+        """
+        found: set[tuple[int, int]] = set()
+        distinct = np.unique(starts)
+        for window in self.windows:
+            within = self._containing(window, distinct, distinct + self.slice)
+            firsts = np.maximum(within.first, _last_ended(window, since) + 1)
+            lasts = np.minimum(within.last, _last_ended(window, until))
+            for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True):
+                for number in range(first, last + 1):
+                    begin = window.start + number * window.frequency
+                    found.add((begin, begin + window.length))
+        return sorted(found, key=lambda instance: (instance[1], instance[0]))
+
+    def expired(self, starts: Numbers, ends: Numbers, reached: int) -> Mask:
+        """Return the cells that no instance needs any more.
+
+        Parameters
+        ----------
+        starts, ends : ndarray of int64
+            Begin and end of each cell.
+        reached : int
+            The event time up to which instances are closed.
+
+        Returns
+        -------
+        ndarray of bool
+            One element per cell.
+        """
+        if not self.merges:
+            return ends <= reached - self.lateness
+        needed = np.zeros(len(starts), np.bool_)
+        for window in self.windows:
+            within = self._containing(window, starts, ends)
+            needed |= (within.last >= within.first) & (within.last > _last_ended(window, reached))
+        return ~needed
+
+    def _slices(self, times: Times) -> tuple[Numbers, npt.NDArray[np.intp] | None]:
+        """Return the numbers of slices, and the position of each row's slice among them; None if all share one."""
+        least, most = int(times.min()), int(times.max())
+        if least < -MOST or most > MOST:
+            raise ValueError(f"a time is {least if least < -MOST else most} us since 1970, which is beyond 2**62")
+        first, last = (least - self.offset) // self.slice, (most - self.offset) // self.slice
+        if first == last:
+            return np.array([first]), None
+        if last - first < max(_FEW, len(times)):
+            # Subtracted before the division, so that no second array of numbers is made.
+            index = (times - (self.offset + first * self.slice)) // self.slice
+            return np.arange(first, last + 1), index
+        numbers, index = np.unique((times - self.offset) // self.slice, return_inverse=True)
+        return numbers, index.reshape(-1)
+
+    @staticmethod
+    def _containing(window: EventWindow, begins: Times, ends: Times) -> _Spans:
+        last = (begins - window.start) // window.frequency
+        first = -((window.start + window.length - ends) // window.frequency)
+        return _Spans(window, first, last)
+
+    def _counted(self, found: list[_Spans], rows_of: Numbers, reached: int) -> tuple[RowCounts, Mask | None]:
+        """Count pairs of rows and instances; also return of which spans all rows come too late."""
+        total = np.add.reduce([spans_.total for spans_ in found])
+        closed = np.add.reduce([spans_.ended(reached) for spans_ in found])
+        late = np.add.reduce([spans_.ended(reached - self.lateness) for spans_ in found]) if self.lateness else closed
+        counts = RowCounts(
+            int(((total - closed) * rows_of).sum()),
+            int(((closed - late) * rows_of).sum()),
+            int((late * rows_of).sum()),
+            int(rows_of[total == 0].sum()),
+        )
+        return counts, ((late == total) & (total > 0)) if counts.late else None
+
+    def _in_slices(
+        self,
+        numbers: Numbers,
+        starts: Numbers,
+        index: npt.NDArray[np.intp] | None,
+        taken: Mask,
+        count: int,
+        counts: RowCounts,
+        late: Mask | None,
+    ) -> Assigned:
+        rows = None
+        if not taken.all():
+            # Slices between those of the rows are in the table as well.
+            kept = np.empty(0, np.int64) if index is None else np.flatnonzero(taken.take(index))
+            if len(kept) < count:
+                rows, index = kept, None if index is None else index.take(kept)
+        closed = np.zeros(len(numbers), np.bool_)
+        return Assigned(rows, index, numbers, starts, starts + self.slice, closed, counts, late)
+
+    def _in_instances(
+        self,
+        found: list[_Spans],
+        index: npt.NDArray[np.intp] | None,
+        count: int,
+        reached: int,
+        counts: RowCounts,
+        late: Mask | None,
+    ) -> Assigned:
+        """Return the instances that take rows, each as a cell."""
+        parts = [self._open(position, spans_, reached) for position, spans_ in enumerate(found)]
+        owners, numbers, starts, ends = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+        if len(found) > 1:
+            order = np.argsort(owners, kind="stable")
+            owners, numbers, starts, ends = (column[order] for column in (owners, numbers, starts, ends))
+        lengths = np.bincount(owners, minlength=len(found[0].first))
+        rows, cells = _pairs(lengths, index, count)
+        return Assigned(rows, cells, numbers, starts, ends, ends <= reached, counts, late)
+
+    def _open(self, position: int, found: _Spans, reached: int) -> tuple[Numbers, Numbers, Numbers, Numbers]:
+        """Return the instances of one window that take rows: the position of the span, number, begin and end."""
+        window = found.window
+        firsts = np.maximum(found.first, _last_ended(window, reached - self.lateness) + 1)
+        lengths = np.maximum(found.last - firsts + 1, 0)
+        owners = np.repeat(np.arange(len(lengths)), lengths)
+        instances = spans(firsts, lengths)
+        starts = window.start + instances * window.frequency
+        return owners, instances * len(self.windows) + position, starts, starts + window.length
+
+
+def grid_of(operator: Compute) -> Grid | None:
+    """Return the event times at which an operator needs state records; None for any.
+
+    Parameters
+    ----------
+    operator : Compute
+        The operator.
+
+    Returns
+    -------
+    Grid or None
+        None also if it has timers, or no windows over event time.
+    """
+    windowing = operator.windowing
+    if windowing is None or operator.timers or not isinstance(windowing.windows[0], EventWindow):
+        return None
+    return EventCells(windowing).grid
+
+
+def _last_ended(window: EventWindow, reached: int) -> int:
+    """Return the number of the last instance that ends at a time or before."""
+    return max(-MOST, min(MOST, (reached - window.length - window.start) // window.frequency))
+
+
+def _pairs(lengths: Numbers, index: npt.NDArray[np.intp] | None, count: int) -> tuple[Numbers | None, Numbers | None]:
+    """Return the row and the cell of each pair, given how many cells each span has, and the span of each row."""
+    if index is None:
+        cells = int(lengths[0])
+        if cells == 1:
+            return None, None
+        return np.repeat(np.arange(count), cells), np.tile(np.arange(cells), count)
+    of_row = lengths.take(index)
+    first = offsets_of(lengths)[:-1].take(index)
+    if (lengths == 1).all() or (of_row == 1).all():
+        return None, first
+    return np.repeat(np.arange(count), of_row), spans(first, of_row)

@@ -1,0 +1,82 @@
+"""Times of rows as microseconds since the Unix epoch."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dask_elastic.topology.window_time import window_time_type
+
+Times: TypeAlias = npt.NDArray[np.int64]
+"""Microseconds since the Unix epoch."""
+
+_DAY = 86_400_000_000
+_PER_UNIT = {"s": 1_000_000, "ms": 1_000}
+
+
+def microseconds(column: pa.Array, name: str) -> Times:
+    """Return timestamps or dates as microseconds since the Unix epoch; nulls are 0.
+
+    Parameters
+    ----------
+    column : Array
+        The times.
+    name : str
+        The name of the column, for the error.
+
+    Returns
+    -------
+    ndarray of int64
+        Finer units are rounded down, as watermarks are.
+
+    Raises
+    ------
+    SchemaMismatch
+        If they are neither timestamps nor dates.
+
+    Examples
+    --------
+    >>> microseconds(pa.array([1, None], pa.timestamp("ms")), "at").tolist()
+    [1000, 0]
+    >>> microseconds(pa.array([-1], pa.timestamp("ns")), "at").tolist()
+    [-1]
+    """
+    kind = column.type
+    window_time_type(kind, name)
+    numbers = column.view(pa.int32() if pa.types.is_date32(kind) else pa.int64())
+    if numbers.null_count:
+        numbers = pc.fill_null(numbers, 0)
+    found: Times = numbers.to_numpy()
+    if pa.types.is_date32(kind):
+        found = found.astype(np.int64) * _DAY
+    elif pa.types.is_date(kind) or kind.unit != "us":
+        unit = "ms" if pa.types.is_date(kind) else kind.unit
+        found = found // 1_000 if unit == "ns" else found * _PER_UNIT[unit]
+    return found
+
+
+def timestamps(times: Times, kind: pa.DataType) -> pa.Array:
+    """Return microseconds since the Unix epoch as an array of timestamps.
+
+    Parameters
+    ----------
+    times : ndarray of int64
+        The times.
+    kind : DataType
+        A type that `window_time_type` returned.
+
+    Returns
+    -------
+    Array
+        The timestamps.
+
+    Examples
+    --------
+    >>> timestamps(np.array([1]), pa.timestamp("ns")).cast(pa.int64()).to_pylist()
+    [1000]
+    """
+    return pa.array(times, pa.timestamp("us")).cast(pa.timestamp(kind.unit)).cast(kind)

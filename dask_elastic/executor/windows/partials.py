@@ -1,0 +1,98 @@
+"""Partial aggregates of the slices of several keys, from which the results of instances are merged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from dask_elastic.state.index import Words
+from dask_elastic.state.slots import Column
+from dask_elastic.topology.aggregates.bundle import Bundle
+from dask_elastic.topology.aggregates.ragged import Ragged, offsets_of
+
+Positions = npt.NDArray[np.intp]
+
+
+class Partials:
+    """Partial aggregates in the order of keys, then slices.
+
+    Parameters
+    ----------
+    bundle : Bundle
+        The aggregates.
+    values : sequence of (ndarray or Ragged)
+        Their state, one element per partial.
+    starts : ndarray of int64
+        The begin of each partial's slice.
+    hashes, checks : ndarray of uint64
+        The identity of each partial's key.
+    """
+
+    def __init__(
+        self, bundle: Bundle, values: Sequence[Column], starts: npt.NDArray[np.int64], hashes: Words, checks: Words
+    ) -> None:
+        self._bundle = bundle
+        self._values = values
+        by = (starts, hashes) if not checks.any() else (starts, checks, hashes)
+        self._order: Positions = np.lexsort(by)
+        self._starts = starts.take(self._order)
+        ordered, checked = hashes.take(self._order), checks.take(self._order)
+        self._opens = np.ones(len(ordered), np.bool_)
+        self._opens[1:] = (ordered[1:] != ordered[:-1]) | (checked[1:] != checked[:-1])
+        self._keys = np.cumsum(self._opens) - 1
+
+    def within(self, begin: int, end: int) -> Groups:
+        """Return the partials of the slices within an instance, by key.
+
+        Parameters
+        ----------
+        begin, end : int
+            The instance.
+
+        Returns
+        -------
+        Groups
+            The partials of each key that has any.
+        """
+        chosen = np.flatnonzero((self._starts >= begin) & (self._starts < end))
+        keys = self._keys.take(chosen)
+        first = np.flatnonzero(np.diff(keys, prepend=-1))
+        lengths = np.diff(np.append(first, len(keys)))
+        return Groups(self._order.take(chosen), lengths)
+
+    def merged(self, groups: Groups, start: int, stop: int) -> list[Column]:
+        """Return the state of groups `start` to `stop`, each merged in the order of its slices."""
+        bounds = offsets_of(groups.lengths)
+        firsts, lengths = bounds[start:stop], groups.lengths[start:stop]
+        merged = [column.take(groups.partials.take(firsts)) for column in self._values]
+        for place in range(1, int(lengths.max(initial=0))):
+            having = np.flatnonzero(lengths > place)
+            every = len(having) == len(lengths)
+            left = merged if every else [column.take(having) for column in merged]
+            partials = groups.partials.take(firsts.take(having) + place)
+            after = self._bundle.merge(left, [column.take(partials) for column in self._values])
+            merged = after if every else [_placed(*one, having) for one in zip(merged, after, strict=True)]
+        return merged
+
+
+class Groups(NamedTuple):
+    """Partials by key: `lengths` of them for each key, one key after the other."""
+
+    partials: Positions
+    lengths: Positions
+
+    @property
+    def firsts(self) -> Positions:
+        """One partial of each key."""
+        found: Positions = self.partials.take(offsets_of(self.lengths)[:-1])
+        return found
+
+
+def _placed(column: Any, new: Any, places: Positions) -> Any:
+    if isinstance(column, Ragged):
+        return column.placed(places, new)
+    column[places] = new
+    return column

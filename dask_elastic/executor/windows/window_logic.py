@@ -1,0 +1,360 @@
+"""Aggregates over windows: partials per key and cell of event time, and results when instances close."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from dask_elastic.executor.control_records.state_records import INPUT_SCHEMA
+from dask_elastic.executor.error_policy import ErrorPolicy, Errors
+from dask_elastic.executor.windows.cells import Assigned, EventCells, RowCounts
+from dask_elastic.executor.windows.event_times import Times, microseconds, timestamps
+from dask_elastic.executor.windows.partials import Partials
+from dask_elastic.routing.hashing import check_keys
+from dask_elastic.routing.part_identity import part_checks, part_hashes
+from dask_elastic.state.index import Words
+from dask_elastic.state.session import Located, Session
+from dask_elastic.state.slot_search import Found, Mask
+from dask_elastic.state.slots import Column, SlotArrays
+from dask_elastic.state.store import KeyedStore
+from dask_elastic.state.window_fields import NO_END, window_fields
+from dask_elastic.topology.aggregates.bundle import Bundle
+from dask_elastic.topology.operators import Compute
+from dask_elastic.topology.schema import check_schema
+from dask_elastic.topology.window_time import window_time_type
+from dask_elastic.topology.windowing import MOST, REVISION, WINDOW_END, WINDOW_START
+from dask_elastic.vocab.batch import Batch
+
+BEGINNING = -MOST
+"""The event time reached while no watermark has arrived."""
+
+ON_TIME, CORRECTED, LATE, OUTSIDE, UNTIMED = RowCounts._fields
+"""What is counted of each operator with windows."""
+
+
+class WindowLogic:
+    """Aggregates of one task over windows of event time; not shared between threads.
+
+    Parameters
+    ----------
+    operator : Compute
+        The operator.
+    store : KeyedStore
+        The state of the executor in this process.
+    session : Session
+        The task's session with the store.
+    groups : int
+        The number of groups of the component's key space.
+    emits : bool
+        Whether the output is read.
+
+    Attributes
+    ----------
+    counts : dict of (str, str) to int
+        What became of the rows, by the operator and a field of `RowCounts`.
+    late : list of RecordBatch
+        Rows that came too late for all of their instances, if they have a stream of their own; the caller takes them.
+    """
+
+    def __init__(self, operator: Compute, store: KeyedStore, session: Session, groups: int, emits: bool):
+        assert operator.aggregates is not None
+        assert operator.windowing is not None
+        self.operator = operator
+        self.windowing = operator.windowing
+        self.cells = EventCells(operator.windowing)
+        self.counts = {(operator.name, name): 0 for name in RowCounts._fields}
+        self.late: list[pa.RecordBatch] = []
+        self._aggregates = operator.aggregates
+        self._store = store
+        self._session = session
+        self._groups = groups
+        self._emits = emits
+        self._bound: _Bound | None = None
+
+    def process(
+        self,
+        rows: pa.RecordBatch,
+        hashes: Words,
+        now: float = 0.0,
+        errors: Errors | None = None,
+        reached: int | None = None,
+    ) -> list[pa.RecordBatch]:
+        """Update the partials; return results if they appear before instances close, or correct earlier ones.
+
+        Parameters
+        ----------
+        rows : RecordBatch
+            The rows.
+        hashes : ndarray of uint64
+            The hashes of their keys.
+        now : float
+            Not used: this state does not expire by the clock.
+        errors : dict of int to str, optional
+            Not used: which row raises is found by a search.
+        reached : int or None
+            The event time up to which instances were closed when the rows arrived; None if none were.
+
+        Returns
+        -------
+        list of RecordBatch
+            One batch of results, or none.
+        """
+        bound = self._bound or self._bind(rows.schema)
+        if not rows.schema.equals(bound.schema):
+            rows = check_schema(bound.schema, rows, f"the input of {self.operator.name!r}")
+        rows, hashes, times, untimed = self._timed(rows, hashes)
+        late, outputs = [untimed] if untimed is not None and self.windowing.null_time == "late" else [], []
+        counts = RowCounts(untimed=0 if untimed is None else untimed.num_rows)
+        if rows.num_rows:
+            assigned = self._assigned(times, BEGINNING if reached is None else reached)
+            if assigned.late is not None and self.windowing.late == "stream":
+                late.append(rows.filter(pa.array(assigned.late)))
+            outputs = self._updated(bound, rows, hashes, assigned)
+            counts = assigned.counts._replace(untimed=counts.untimed)
+        for name, count in zip(RowCounts._fields, counts, strict=True):
+            self.counts[self.operator.name, name] += count
+        self.late += late
+        return outputs
+
+    def _timed(
+        self, rows: pa.RecordBatch, hashes: Words
+    ) -> tuple[pa.RecordBatch, Words, list[Times], pa.RecordBatch | None]:
+        """Return the rows that have a time, with their times, and the others."""
+        columns = [rows.column(name) for name in self.windowing.time]
+        untimed = None
+        if any(column.null_count for column in columns):
+            valid = np.logical_and.reduce([column.is_valid().to_numpy(zero_copy_only=False) for column in columns])
+            if self.windowing.null_time == "refuse":
+                error = ValueError(
+                    f"the time {' or '.join(map(repr, self.windowing.time))} is null; filter such rows, or choose "
+                    "null_time='drop' or null_time='late'"
+                )
+                error.row = int(valid.argmin())  # type: ignore[attr-defined]
+                raise error
+            untimed = rows.filter(pa.array(~valid))
+            rows, hashes = rows.filter(pa.array(valid)), hashes[valid]
+            columns = [rows.column(name) for name in self.windowing.time]
+        named = zip(columns, self.windowing.time, strict=True)
+        return rows, hashes, [microseconds(column, name) for column, name in named], untimed
+
+    def _assigned(self, times: list[Times], reached: int) -> Assigned:
+        if len(times) == 1:
+            return self.cells.of_points(times[0], reached)
+        return self.cells.of_spans(times[0], times[1], reached)
+
+    def _updated(self, bound: _Bound, rows: pa.RecordBatch, hashes: Words, assigned: Assigned) -> list[pa.RecordBatch]:
+        """Add rows to their cells; returns the results that appear at once."""
+        if assigned.rows is not None:
+            if not len(assigned.rows):
+                return []
+            rows, hashes = rows.take(pa.array(assigned.rows)), hashes.take(assigned.rows)
+        keys = self.operator.keys
+        columns = [rows.column(position) for position in bound.keys]
+        checks = check_keys(columns, keys)
+        salts = int(assigned.numbers[0]) if assigned.cells is None else assigned.numbers.take(assigned.cells)
+        located = self._session.locate(
+            rows, keys, part_hashes(hashes, salts, self._groups), part_checks(checks, salts, len(hashes))
+        )
+        first = located.first
+        cells = np.zeros(len(first), np.intp) if assigned.cells is None else assigned.cells.take(first)
+
+        def update(current: list[Column]) -> list[Column]:
+            after = bound.bundle.update(current[: bound.own], rows, located.grouping)
+            own = current[bound.own :]
+            known = own[1] != NO_END
+            if not known.all():
+                own[:2] = assigned.starts.take(cells), assigned.ends.take(cells)
+                if self.cells.merges:
+                    own[2:] = hashes.take(first), np.zeros(len(first), np.uint64) if checks is None else checks[first]
+            if self.windowing.revised and (closed := assigned.closed.take(cells)).any():
+                # The close of an instance has emitted revision 0, unless this is its first row of the key.
+                own[2] = np.where(closed, np.where(known, np.maximum(own[2], 0) + 1, 0), own[2])
+            return after + own
+
+        after = self._session.apply(located, update)
+        if not self._emits or not self.windowing.revised:
+            return []
+        return self._results_now(bound, columns, located, assigned.closed.take(cells), after)
+
+    def _results_now(
+        self,
+        bound: _Bound,
+        columns: list[pa.Array],
+        located: Located,
+        closed: npt.NDArray[np.bool_],
+        after: list[Column],
+    ) -> list[pa.RecordBatch]:
+        """Return the results of instances that rows have just changed: the closed ones, or all of them."""
+        first = located.first
+        if self.windowing.emit == "closed":
+            if not closed.any():
+                return []
+            chosen = np.flatnonzero(closed)
+            first, after = first.take(chosen), [column.take(chosen) for column in after]
+        keys = [column.take(pa.array(first)) for column in columns]
+        starts, ends, revisions = after[bound.own :]
+        return [bound.batch(keys, starts, ends, after[: bound.own], revisions)]
+
+    # closing
+
+    def fire(self, batch: Batch, policy: ErrorPolicy) -> list[pa.RecordBatch]:
+        """Close the instances that a state record makes due, for the shards that it is addressed to.
+
+        Parameters
+        ----------
+        batch : Batch
+            The state record; its `reached` is the event time of the record before.
+        policy : ErrorPolicy
+            Runs the aggregates' functions. A dead letter has the key and the instance.
+
+        Returns
+        -------
+        list of RecordBatch
+            The results.
+        """
+        record = batch.record
+        assert record is not None
+        if record.event is None or self._store.key_schema is None:
+            return []
+        described = (batch.rows.schema.metadata or {}).get(INPUT_SCHEMA)
+        if described is None:
+            # No row had arrived before the record.
+            return []
+        bound = self._bound or self._bind(pa.ipc.read_schema(pa.py_buffer(described)))
+        shards = np.zeros(self._store.shards, np.bool_)
+        shards[batch.rows.column(0).to_numpy()] = True
+        since = BEGINNING if batch.reached is None else batch.reached
+        outputs = self._closed(bound, shards, since, record.event, policy)
+        if self._session.remove(lambda arrays, slots: self._expired(bound, arrays, slots, record.event), shards):
+            self._session.tidy()
+        return outputs
+
+    def _expired(self, bound: _Bound, arrays: SlotArrays, slots: npt.NDArray[np.intp], until: int | None) -> Mask:
+        assert until is not None
+        starts, ends = (arrays.values[bound.own + place].take(slots) for place in (0, 1))
+        expired: Mask = ends <= until
+        some = np.flatnonzero(expired)
+        expired[some] = self.cells.expired(starts[some], ends[some], until)
+        return expired
+
+    def _closed(self, bound: _Bound, shards: Mask, since: int, until: int, policy: ErrorPolicy) -> list[pa.RecordBatch]:
+        def ended(arrays: SlotArrays, slots: npt.NDArray[np.intp]) -> Mask:
+            ends = arrays.values[bound.own + 1].take(slots)
+            due: Mask = ends <= until
+            return due if self.cells.merges else due & (ends > since)
+
+        while True:
+            found = self._session.read(ended, shards)
+            if not len(found.slots) or not (self._emits or self.windowing.revised):
+                return []
+            made = (self._merged if self.cells.merges else self._single)(bound, found, since, until)
+            keys = self._session.keys_of(found.slots.take(made.firsts), found.layout)
+            if keys is not None:
+                break
+        if not self._emits or not keys.num_rows:
+            return []
+        rows = pa.RecordBatch.from_arrays(
+            [*keys.columns, timestamps(made.starts, bound.time), timestamps(made.ends, bound.time)],
+            names=[*self.operator.keys, WINDOW_START, WINDOW_END],
+        )
+
+        def run(start: int, stop: int, errors: Errors | None) -> list[pa.RecordBatch]:
+            part = keys.slice(start, stop - start)
+            values = made.values(start, stop)
+            return [bound.batch(part.columns, made.starts[start:stop], made.ends[start:stop], values, 0)]
+
+        return policy.run(self.operator.name, run, rows)
+
+    def _single(self, bound: _Bound, found: Found, since: int, until: int) -> _Closing:
+        """Return the results of cells that are instances."""
+        starts, ends = found.values[bound.own : bound.own + 2]
+        order = np.lexsort((starts, ends))
+        values = [column.take(order) for column in found.values[: bound.own]]
+
+        def part(start: int, stop: int) -> list[Column]:
+            chosen = np.arange(start, stop)
+            return values if stop - start == len(order) else [column.take(chosen) for column in values]
+
+        return _Closing(order, starts.take(order), ends.take(order), part)
+
+    def _merged(self, bound: _Bound, found: Found, since: int, until: int) -> _Closing:
+        """Return the results of instances, each merged from the slices of a key."""
+        starts, _, hashes, checks = found.values[bound.own :]
+        partials = Partials(bound.bundle, found.values[: bound.own], starts, hashes, checks)
+        instances = self.cells.closing(starts, since, until)
+        parts = [partials.within(begin, end) for begin, end in instances]
+        bounds = np.cumsum([0, *(len(groups.lengths) for groups in parts)])
+
+        def part(start: int, stop: int) -> list[Column]:
+            merged: list[list[Column]] = []
+            for groups, first in zip(parts, bounds.tolist(), strict=False):
+                begin, end = max(start, first) - first, min(stop, first + len(groups.lengths)) - first
+                if begin < end:
+                    merged.append(partials.merged(groups, begin, end))
+            return merged[0] if len(merged) == 1 else [_joined(columns) for columns in zip(*merged, strict=True)]
+
+        firsts = np.concatenate([np.empty(0, np.intp), *(groups.firsts for groups in parts)])
+        lengths = np.diff(bounds)
+        begins, ends = (np.repeat([one[side] for one in instances], lengths) for side in (0, 1))
+        return _Closing(firsts, begins.astype(np.int64), ends.astype(np.int64), part)
+
+    def _bind(self, schema: pa.Schema) -> _Bound:
+        operator = self.operator
+        bundle = Bundle(self._aggregates, schema)
+        keys = pa.schema([schema.field(key) for key in operator.keys])
+        self._store.declare(keys, [*bundle.fields, *window_fields(operator, self.cells.merges)])
+        column = self.windowing.time[0]
+        kind = window_time_type(schema.field(column).type, column)
+        spans = {name: pa.int64() if name == REVISION else kind for name in self.windowing.output_columns}
+        results = pa.schema([*keys, *map(pa.field, spans, spans.values()), *bundle.schema])
+        positions = [schema.get_field_index(key) for key in operator.keys]
+        self._bound = _Bound(schema, bundle, positions, results, kind, len(bundle.fields))
+        return self._bound
+
+
+class _Bound(NamedTuple):
+    """What depends on the schema of the input; `own` is the position of the first field that is no aggregate's."""
+
+    schema: pa.Schema
+    bundle: Bundle
+    keys: list[int]
+    results: pa.Schema
+    time: pa.DataType
+    own: int
+
+    def batch(
+        self,
+        keys: list[pa.Array],
+        starts: Times,
+        ends: Times,
+        values: list[Column],
+        revision: npt.NDArray[np.int64] | int,
+    ) -> pa.RecordBatch:
+        """Return results as rows; a revision below 0, before an instance has closed, is null."""
+        columns = [*keys, timestamps(starts, self.time), timestamps(ends, self.time)]
+        if REVISION in self.results.names:
+            numbers = np.broadcast_to(np.asarray(revision, np.int64), len(starts))
+            columns.append(pa.array(numbers, mask=numbers < 0))
+        columns += self.bundle.results(values).values()
+        return pa.RecordBatch.from_arrays(columns, schema=self.results)
+
+
+class _Closing(NamedTuple):
+    """Results to be: the position of a partial of each one's key, the instances, and the state of a range of them."""
+
+    firsts: npt.NDArray[np.intp]
+    starts: Times
+    ends: Times
+    values: Callable[[int, int], list[Column]]
+
+
+def _joined(columns: tuple[Column, ...]) -> Column:
+    first = columns[0]
+    if isinstance(first, np.ndarray):
+        return np.concatenate(columns)
+    lengths = np.concatenate([column.lengths for column in columns])
+    return type(first).of_lengths(np.concatenate([column.values for column in columns]), lengths)

@@ -1,0 +1,110 @@
+"""A task's search of its slots by what they contain: reading and removing whole parts of the state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from dask_elastic.state.index import Slots
+from dask_elastic.state.shared_store import SharedStore
+from dask_elastic.state.slots import EMPTY, LIVE, TOMBSTONE, Column, SlotArrays
+from dask_elastic.vocab.lock import Lock
+
+Mask = npt.NDArray[np.bool_]
+
+Matching = Callable[[SlotArrays, Slots], Mask]
+"""Says of some slots which ones are wanted."""
+
+
+class Found(NamedTuple):
+    """Slots and copies of their values; the slots are valid for one layout of the store."""
+
+    slots: Slots
+    layout: int
+    values: list[Column]
+
+
+class SlotSearch:
+    """Reads and removes those of a task's slots that match; see `Session`, which has these methods."""
+
+    task: int
+    gate: Lock
+    _store: SharedStore
+
+    def _require_open(self) -> None:
+        raise NotImplementedError
+
+    def read(self, matching: Matching, shards: Mask) -> Found:
+        """Return the slots that match, among those with state in shards that this task owns, with all values.
+
+        Parameters
+        ----------
+        matching : callable
+            Gets the store's arrays and slots, and returns one bool per slot.
+        shards : ndarray of bool
+            The shards to search.
+
+        Returns
+        -------
+        Found
+            The slots and their values.
+        """
+        with self.gate:
+            self._require_open()
+            arrays = self._store.slots
+            slots = self._matching(matching, shards)
+            return Found(slots, self._store.layout, [column.take(slots) for column in arrays.values])
+
+    def keys_of(self, slots: Slots, layout: int) -> pa.RecordBatch | None:
+        """Return the key columns of slots; None if the slots have other numbers by now.
+
+        Parameters
+        ----------
+        slots : ndarray of intp
+            Slots that `read` returned.
+        layout : int
+            The layout that it returned.
+
+        Returns
+        -------
+        RecordBatch or None
+            The key columns.
+        """
+        return self._store.keys_at(slots, layout)
+
+    def remove(self, matching: Matching, shards: Mask) -> int:
+        """Remove the state of the slots that match; see `read`.
+
+        Parameters
+        ----------
+        matching : callable
+            As for `read`.
+        shards : ndarray of bool
+            As for `read`.
+
+        Returns
+        -------
+        int
+            How many there were.
+        """
+        with self.gate:
+            self._require_open()
+            slots = self._matching(matching, shards)
+            if len(slots):
+                self._store.slots.reset(slots, TOMBSTONE if self._store.track_dirty else EMPTY)
+        return len(slots)
+
+    def _matching(self, matching: Matching, shards: Mask) -> Slots:
+        arrays = self._store.slots
+        wanted = shards & (self._store.owner == self.task)
+        found: list[Slots] = [np.empty(0, np.intp)]
+        for window in arrays.windows():
+            live: Slots = window.start + np.flatnonzero(arrays.marks[window] & LIVE)
+            chosen = live[matching(arrays, live)] if len(live) else live
+            # Mostly few slots match, or all shards are meant.
+            found.append(chosen[wanted.take(arrays.shards.take(chosen))])
+        return np.concatenate(found)

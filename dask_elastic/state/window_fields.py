@@ -1,0 +1,46 @@
+"""The fields that partial aggregates of windows have beside those of the aggregates."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dask_elastic.topology.aggregates.field import Field
+from dask_elastic.topology.operators import Compute
+
+START = Field("__start", np.dtype(np.int64), 0)
+"""The begin of the slice or the instance, in microseconds since the Unix epoch."""
+
+NO_END = -(2**63)
+
+END = Field("__end", np.dtype(np.int64), NO_END)
+"""Its end."""
+
+KEY_HASH = Field("__hash", np.dtype(np.uint64), 0)
+KEY_CHECK = Field("__check", np.dtype(np.uint64), 0)
+"""The identity of the key, by which its slices are merged; that of the slot is the identity of a slice of the key."""
+
+NOT_CLOSED = -1
+
+REVISION = Field("__revision", np.dtype(np.int64), NOT_CLOSED)
+"""The revision of the result that was emitted last since the instance was closed."""
+
+
+def window_fields(operator: Compute, merges: bool) -> tuple[Field, ...]:
+    """Return the fields of the state of a windowed compute that follow those of its aggregates.
+
+    Parameters
+    ----------
+    operator : Compute
+        An operator with windows.
+    merges : bool
+        Whether its partials are of slices, which are merged.
+
+    Returns
+    -------
+    tuple of Field
+        The fields.
+    """
+    assert operator.windowing is not None
+    if merges:
+        return START, END, KEY_HASH, KEY_CHECK
+    return (START, END, REVISION) if operator.windowing.revised else (START, END)
