@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
+from dask_elastic.topology.window_time import window_time_type
 from dask_elastic.topology.windowing import REVISION, WINDOW_END, WINDOW_START, Windowing
 from dask_elastic.topology.windows.one_key import ONE_KEY
 from dask_elastic.vocab.errors import TopologyError
@@ -48,7 +49,11 @@ def bound_columns(windowing: Windowing, types: Mapping[str, pa.DataType], operat
                 f"compute {operator!r}: column {column!r}, the time of its windows, has type {kind}; cast it to a "
                 "timestamp in a map before, or name another column with time='column'."
             )
-    bound = _bound_type(types[windowing.time[0]]) if windowing.time else pa.int64()
+    bound = pa.int64()
+    if windowing.time:
+        column = windowing.time[0]
+        is_known = not pa.types.is_null(types[column])
+        bound = window_time_type(types[column] if is_known else pa.timestamp("us"), column)
     columns = {WINDOW_START: bound, WINDOW_END: bound}
     return {**columns, REVISION: pa.int64()} if windowing.revised else columns
 
@@ -62,9 +67,3 @@ def result_keys(keys: tuple[str, ...]) -> tuple[str, ...]:
     (('plane', 'day'), ())
     """
     return () if keys == (ONE_KEY,) else keys
-
-
-def _bound_type(kind: pa.DataType) -> pa.DataType:
-    if not pa.types.is_timestamp(kind):
-        return pa.timestamp("us")
-    return pa.timestamp("ns" if kind.unit == "ns" else "us", kind.tz)
