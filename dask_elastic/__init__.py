@@ -14,6 +14,7 @@ from dask_elastic._version import __version__
 from dask_elastic.runtime.config.defaults import load_defaults
 
 if TYPE_CHECKING:
+    from dask_elastic import windows
     from dask_elastic.checkpoint.read_state import read_state, scan_state
     from dask_elastic.connectors import sinks, sources
     from dask_elastic.control.replay import replay
@@ -58,6 +59,7 @@ __all__ = [
     "sinks",
     "sources",
     "submit",
+    "windows",
 ]
 
 _DEFINED_IN = {
@@ -86,7 +88,9 @@ _DEFINED_IN = {
     "sources": "connectors",
     "submit": "runtime.client.submit",
 }
-_PACKAGES = frozenset({"connectors", "control", "model", "planning", "runtime", "state", "topology", "vocab"})
+_PACKAGES = frozenset(
+    {"connectors", "control", "model", "planning", "runtime", "state", "topology", "vocab", "windows"}
+)
 
 
 def __getattr__(name: str) -> Any:

@@ -10,6 +10,7 @@ from dask_elastic.topology import diagram
 from dask_elastic.topology.diagram import FONT, LONGEST_NAME, DrawnBox, shortened
 from dask_elastic.topology.graph import OperatorGraph
 from dask_elastic.topology.operators import Compute, MapOperator, Operator, SinkOperator, SourceOperator
+from dask_elastic.topology.windows.results import result_keys
 
 MOST_DETAILS = 5
 
@@ -94,12 +95,21 @@ def _details(operator: Operator) -> list[str]:
     if isinstance(operator, SinkOperator):
         return [type(operator.sink).__name__]
     if isinstance(operator, Compute):
-        return [f"by {', '.join(operator.keys)}", *_logic(operator)]
+        return [*_keys(operator), *_windows(operator), *_logic(operator)]
     logic = operator.function if isinstance(operator, MapOperator) else operator.predicate
     lines = [_expression(logic) if isinstance(logic, pc.Expression) else _function(logic)]
     if operator.columns is not None:
         lines.append(f"reads {', '.join(operator.columns)}")
     return lines
+
+
+def _keys(operator: Compute) -> list[str]:
+    keys = result_keys(operator.keys)
+    return [f"by {', '.join(keys)}"] if keys else ["over all rows"]
+
+
+def _windows(operator: Compute) -> list[str]:
+    return [] if operator.windowing is None else [f"windows {operator.windowing}"]
 
 
 def _logic(operator: Compute) -> list[str]:
@@ -133,7 +143,7 @@ def _lines(operator: Operator) -> list[str]:
 
 
 def _label(consumer: Operator) -> str:
-    return shortened(", ".join(consumer.keys), LONGEST_NAME) if isinstance(consumer, Compute) else ""
+    return shortened(", ".join(result_keys(consumer.keys)), LONGEST_NAME) if isinstance(consumer, Compute) else ""
 
 
 def _box(operator: Operator) -> DrawnBox:

@@ -156,9 +156,9 @@ class OperatorGraph:
         used = {self._key_bys[position] for position in self._key_bys_used}
         for producers, keys in self._key_bys:
             if (producers, keys) not in used:
-                call = ", ".join(map(repr, keys))
+                call = f"key_by({', '.join(map(repr, keys))})" if keys else "window"
                 raise TopologyError(
-                    f"topology {self._name!r}: key_by({call}) of {' + '.join(map(repr, producers))} is not used; add "
+                    f"topology {self._name!r}: {call} of {' + '.join(map(repr, producers))} is not used; add "
                     ".compute(...) after it, or remove it."
                 )
         for operator in self.operators:
@@ -170,20 +170,37 @@ class OperatorGraph:
         self._check_event_time()
 
     def _check_event_time(self) -> None:
-        """Check that event time reaches the operators with timers in event time."""
+        """Check that event time reaches the operators with timers in event time, and all rows of windows."""
         timed: set[str] = set()
+        untimed: dict[str, str] = {}
         for operator in self.in_order():
-            if isinstance(operator, SourceOperator) and operator.source.event_time is not None:
+            inputs = self._inputs[operator.name]
+            without = next((untimed[name] for name in inputs if name in untimed), None)
+            if isinstance(operator, SourceOperator):
+                without = operator.name if operator.source.event_time is None else None
+            if (isinstance(operator, SourceOperator) and without is None) or timed.intersection(inputs):
                 timed.add(operator.name)
-            if timed.intersection(self._inputs[operator.name]):
-                timed.add(operator.name)
-            elif isinstance(operator, Compute) and "event" in operator.clocks:
-                names = [name for name, timer in (operator.timers or {}).items() if timer.clock == "event"]
-                raise TopologyError(
-                    f"topology {self._name!r}: compute {operator.name!r} has timers in event time, {names}, but no "
-                    "source before it has event time; give a source event_time='column', or write "
-                    "de.Timer(function, clock='processing')."
-                )
+            if isinstance(operator, Compute) and "event" in operator.clocks:
+                self._check_clock(operator, operator.name in timed, without)
+            elif without is not None and not isinstance(operator, Compute):
+                # Rows that a compute returns follow the watermark of its inputs that have event time.
+                untimed[operator.name] = without
+
+    def _check_clock(self, operator: Compute, timed: bool, without: str | None) -> None:
+        """Check that the event time of an operator advances; `without` is a source whose rows have none."""
+        where = f"topology {self._name!r}: compute {operator.name!r}"
+        if operator.windowing is not None and (without is not None or not timed):
+            named = f"source {without!r} before it has no" if without is not None else "no source before it has"
+            raise TopologyError(
+                f"{where} has windows, {operator.windowing}, but {named} event time, so that they would not close; "
+                "give the source event_time='column'."
+            )
+        if not timed:
+            names = [name for name, timer in (operator.timers or {}).items() if timer.clock == "event"]
+            raise TopologyError(
+                f"{where} has timers in event time, {names}, but no source before it has event time; give a source "
+                "event_time='column', or write de.Timer(function, clock='processing')."
+            )
 
     def choose_name(self, kind: str, given: object, function: object) -> str:
         """Return the name for a new operator: the given one, or one derived from its function or kind.

@@ -14,6 +14,8 @@ from dask_elastic.topology.graph import OperatorGraph
 from dask_elastic.topology.logic_level import RowLogic
 from dask_elastic.topology.operators import Compute, Filter, MapOperator, Operator, SourceOperator, select_columns
 from dask_elastic.topology.schema import plain_schema
+from dask_elastic.topology.windows.one_key import OneKey
+from dask_elastic.topology.windows.results import bound_columns, result_keys
 from dask_elastic.vocab.column_types import ColumnTypes
 from dask_elastic.vocab.errors import SchemaMismatch, TopologyError
 
@@ -104,7 +106,7 @@ def _output(operator: Operator, known: Known) -> Known:
         case MapOperator():
             for schema in known.values():
                 select_columns(_no_rows(schema), operator.columns, operator.name)
-            return {}
+            return _mapped(operator, known)
         case Compute():
             return _computed(operator, known)
     return {}
@@ -131,6 +133,18 @@ def _check_filter(operator: Filter, origin: str, schema: pa.Schema) -> None:
         ) from error
 
 
+def _mapped(operator: MapOperator, known: Known) -> Known:
+    """Return the schemas behind a map of the engine's own; those behind a user's function are not known."""
+    if not isinstance(operator.function, OneKey):
+        return {}
+    columns = operator.columns
+    read = {
+        origin: schema if columns is None else pa.schema([schema.field(name) for name in columns])
+        for origin, schema in known.items()
+    }
+    return {origin: operator.function.known_output(schema) for origin, schema in read.items()}
+
+
 def _computed(operator: Compute, known: Known) -> Known:
     read = operator.columns
     first: ColumnTypes | None = None
@@ -142,7 +156,10 @@ def _computed(operator: Compute, known: Known) -> Known:
     if first is None:
         return {}
     schema = known[first.producer]
-    keys = {key: schema.field(key).type for key in operator.keys}
+    keys = {key: schema.field(key).type for key in result_keys(operator.keys)}
+    if operator.windowing is not None:
+        times = {column: schema.field(column).type for column in operator.windowing.time}
+        keys |= bound_columns(operator.windowing, times, operator.name)
     if operator.aggregates is not None:
         results = result_types(operator, schema)
         if all(kind is not None for kind in results.values()):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,14 +11,15 @@ import pyarrow.compute as pc
 from dask_elastic.topology import validation
 from dask_elastic.topology.aggregates.aggregation import Aggregate
 from dask_elastic.topology.graph import OperatorGraph
-from dask_elastic.topology.operators import Compute, Filter, MapOperator, SinkOperator
-from dask_elastic.topology.sink import Sink
+from dask_elastic.topology.operator_output import KeyedOutput, OperatorOutput, label_of
+from dask_elastic.topology.operators import Compute, Filter, MapOperator
 from dask_elastic.topology.state_kind import Declared, check_store
 from dask_elastic.topology.timer import Timer, check_timers
+from dask_elastic.topology.windows.windowed_stream import WindowedStream
 from dask_elastic.vocab.errors import TopologyError
 
 
-class Stream:
+class Stream(OperatorOutput):
     """The output rows of one operator, or of several in a union; returned by the methods of `Topology` and `Stream`.
 
     Each method adds an operator that reads this stream. Several operators may read the same stream; each gets all of
@@ -42,20 +43,6 @@ class Stream:
     >>> flights.filter(pc.field("delay") > 15, name="late")
     Stream('late' of topology 'delays')
     """
-
-    def __init__(self, topology: OperatorGraph, producers: tuple[str, ...]):
-        self._topology = topology
-        self._producers = producers
-
-    @property
-    def topology(self) -> OperatorGraph:
-        """The topology that the stream is part of."""
-        return self._topology
-
-    @property
-    def producers(self) -> tuple[str, ...]:
-        """The names of the operators whose output this is: one, or several for a union."""
-        return self._producers
 
     def __repr__(self) -> str:
         return f"Stream({' + '.join(map(repr, self._producers))} of topology {self._topology.name!r})"
@@ -101,7 +88,7 @@ class Stream:
         >>> Topology("delays").source("flights", Flights()).map(first_row)
         Stream('first_row' of topology 'delays')
         """
-        where = _where("map", name)
+        where = label_of("map", name)
         validation.check_function(function, where, "batch")
         read = validation.check_columns(columns, where)
         given = self._topology.choose_name("map", name, function)
@@ -149,7 +136,7 @@ class Stream:
         >>> flights.filter(lambda batch: pc.is_valid(batch["delay"]), columns=["delay"], name="known")
         Stream('known' of topology 'delays')
         """
-        where = _where("filter", name)
+        where = label_of("filter", name)
         validation.check_predicate(predicate, where)
         read = validation.check_columns(columns, where)
         given = self._topology.choose_name("filter", name, predicate)
@@ -184,6 +171,40 @@ class Stream:
         """
         keys = validation.check_keys(columns, f"stream of {self._label()}")
         return KeyedStream(self._topology, self._producers, keys)
+
+    def window(self, windows: object, *, time: str | Sequence[str] | None = None) -> WindowedStream[Stream]:
+        """Divide all rows into windows, without a key.
+
+        One task computes them: rows that a key could divide among cores belong behind `key_by`.
+
+        Parameters
+        ----------
+        windows : window, str, float, timedelta, or list of these
+            As for `KeyedStream.window`.
+        time : str or sequence of str, optional
+            As for `KeyedStream.window`.
+
+        Returns
+        -------
+        WindowedStream
+            The stream on which to call `compute`.
+
+        Raises
+        ------
+        TopologyError
+            When the windows are not valid, or do not fit the stream.
+
+        Examples
+        --------
+        >>> import dask_elastic as de
+        >>> from dask_elastic import aggregate as agg
+        >>> rows = pa.table({"delay": [5, 8], "at": pa.array([0, 7200], pa.timestamp("s"))})
+        >>> flights = de.Topology("delays").source("flights", de.sources.Arrow(rows, event_time="at"))
+        >>> flights.window("1h").compute({"flights": agg.Count()}, name="hourly")
+        Stream('hourly' of topology 'delays')
+        """
+        every = KeyedOutput(self._topology, self._producers, (), self._topology.note_key_by(self._producers, ()))
+        return WindowedStream(every, windows, time, self._stream_of)
 
     def union(self, *others: Stream) -> Stream:
         """Merge the rows of several streams; the rows of each stream keep their order.
@@ -226,107 +247,15 @@ class Stream:
                 producers.append(producer)
         return Stream(self._topology, tuple(producers))
 
-    def feed(self, operator: Stream) -> None:
-        """Make this stream an additional input of an existing operator.
+    def _stream_of(self, operator: str) -> Stream:
+        return Stream(self._topology, (operator,))
 
-        Parameters
-        ----------
-        operator : Stream
-            The output of that operator.
-
-        Raises
-        ------
-        TopologyError
-            When `operator` is a source, a union, or part of another topology, or already reads this stream.
-            `Topology.validate` refuses cycles.
-
-        Examples
-        --------
-        >>> from dask_elastic.topology import Source, Topology
-        >>> class Flights(Source):
-        ...     def read(self, context):
-        ...         yield from ()
-        >>> topology = Topology("delays")
-        >>> late = topology.source("east", Flights()).map(lambda batch: batch, name="late")
-        >>> topology.source("west", Flights()).feed(late)
-        >>> [operator.name for operator in topology.inputs("late")]
-        ['east', 'west']
-        """
-        target = self._checked(operator, "feed")
-        if len(target.producers) != 1:
-            raise TopologyError(
-                f"stream of {self._label()}: feed goes to one operator, but was given the union {target!r}; feed each "
-                "of its operators."
-            )
-        self._topology.connect(self._producers, target.producers[0])
-
-    def sink(self, sink: Sink, *, name: str | None = None) -> None:
-        """Send all rows of the stream to a sink.
-
-        Parameters
-        ----------
-        sink : Sink
-            Where the rows go, such as `sinks.Parquet("out")`.
-        name : str, optional
-            The operator's name; `sink-1` and so on by default.
-
-        Raises
-        ------
-        TopologyError
-            When `sink` is not a `Sink`, or the name is taken.
-
-        Examples
-        --------
-        >>> from dask_elastic.topology import Sink, Source, Topology
-        >>> class Flights(Source):
-        ...     def read(self, context):
-        ...         yield from ()
-        >>> class Nowhere(Sink):
-        ...     def open(self, context): ...
-        >>> topology = Topology("delays")
-        >>> topology.source("flights", Flights()).sink(Nowhere(), name="out")
-        >>> topology
-        <Topology 'delays': 1 source, 1 sink>
-        """
-        validation.check_sink(sink, _where("sink", name))
-        given = self._topology.choose_name("sink", name, None)
-        self._added(SinkOperator(given, sink))
-
-    def compute(self, *_: object, **__: object) -> NoReturn:
-        """Refuse: state is kept per key, so `key_by` must come first.
-
-        Raises
-        ------
-        TopologyError
-            Always.
-        """
-        raise TopologyError(
-            f"stream of {self._label()}: compute keeps state per key and needs key columns; "
-            "write stream.key_by('column').compute(...)."
-        )
-
-    def _added(self, operator: MapOperator | Filter | SinkOperator) -> Stream:
+    def _added(self, operator: MapOperator | Filter) -> Stream:
         self._topology.add(operator, self._producers)
         return Stream(self._topology, (operator.name,))
 
-    def _label(self) -> str:
-        return " + ".join(map(repr, self._producers))
 
-    def _checked(self, other: object, method: str) -> Stream:
-        where = f"stream of {self._label()}: {method}"
-        if isinstance(other, KeyedStream):
-            raise TopologyError(f"{where} was given {other!r}; {method} takes streams before their key_by.")
-        if not isinstance(other, Stream):
-            raise TopologyError(f"{where} was given {other!r}, of type {type(other).__name__}; give a Stream.")
-        if other.topology is not self._topology:
-            raise TopologyError(
-                f"{where} was given a stream of topology {other.topology.name!r}, but this is topology "
-                f"{self._topology.name!r}; read both from one topology."
-            )
-        return other
-
-
-class KeyedStream:
+class KeyedStream(KeyedOutput):
     """A stream and the columns by which the next operator keeps its state; returned by `Stream.key_by`.
 
     Parameters
@@ -349,20 +278,48 @@ class KeyedStream:
     """
 
     def __init__(self, topology: OperatorGraph, producers: tuple[str, ...], keys: tuple[str, ...]):
-        self._topology = topology
-        self._producers = producers
-        self._keys = keys
-        self._key_by = topology.note_key_by(producers, keys)
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """The key columns."""
-        return self._keys
+        super().__init__(topology, producers, keys, topology.note_key_by(producers, keys))
 
     def __repr__(self) -> str:
         producers = " + ".join(map(repr, self._producers))
         keys = ", ".join(map(repr, self._keys))
         return f"KeyedStream({producers} by {keys} of topology {self._topology.name!r})"
+
+    def window(self, windows: object, *, time: str | Sequence[str] | None = None) -> WindowedStream[Stream]:
+        """Divide the rows of each key into windows.
+
+        Parameters
+        ----------
+        windows : window, str, float, timedelta, or list of these
+            A window of `dask_elastic.windows`, such as `tumbling`, `hopping` or `session`; a duration for a tumbling
+            window; or a list of windows over event time, which share their partial results.
+        time : str or sequence of str, optional
+            The column with the time of each row; or two, for the begin and the end of the span that a row stands for.
+            By default the source's column of event time; for results of windows, ``window_start`` and ``window_end``.
+
+        Returns
+        -------
+        WindowedStream
+            The stream on which to call `compute`.
+
+        Raises
+        ------
+        TopologyError
+            When the windows are not valid, or do not fit the stream.
+
+        Examples
+        --------
+        >>> import dask_elastic as de
+        >>> from dask_elastic import aggregate as agg
+        >>> rows = pa.table({"plane": ["a"], "at": pa.array([0], pa.timestamp("s"))})
+        >>> flights = de.Topology("delays").source("flights", de.sources.Arrow(rows, event_time="at"))
+        >>> flights.key_by("plane").window(["10min", "1h"]).compute({"flights": agg.Count()}, name="several")
+        Stream('several' of topology 'delays')
+        """
+        return WindowedStream(self, windows, time, self._stream_of)
+
+    def _stream_of(self, operator: str) -> Stream:
+        return Stream(self._topology, (operator,))
 
     def compute(
         self,
@@ -421,7 +378,7 @@ class KeyedStream:
         >>> flights.key_by("plane").compute(longest, state={"longest": pa.float64()})
         Stream('longest' of topology 'delays')
         """
-        where = _where("compute", name)
+        where = label_of("compute", name)
         checked = validation.check_logic(logic, self._keys, where)
         declared = validation.check_state(state, checked, self._keys, where)
         checked_timers = check_timers(timers, checked, declared, self._keys, where)
@@ -436,7 +393,3 @@ class KeyedStream:
             self._key_by,
         )
         return Stream(self._topology, (given,))
-
-
-def _where(kind: str, name: object) -> str:
-    return kind if name is None else f"{kind} {name!r}"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Any, Literal, TypeAlias
 
 from dask_elastic.vocab.errors import TopologyError
@@ -162,7 +164,7 @@ class Windowing:
     Raises
     ------
     TopologyError
-        When there is no window, windows differ in kind or occur twice, or a time or a policy does not fit them.
+        When there is no window, windows differ in kind or share instances, or a time or a policy does not fit them.
 
     Examples
     --------
@@ -245,10 +247,12 @@ class Windowing:
                 f"a compute has one window of this kind, but these are {', '.join(map(str, self.windows))}; "
                 "write one compute for each."
             )
-        spans = [(window.length, window.frequency, window.start % window.frequency) for window in self._event_windows]
-        twice = next((window for window, span in zip(self.windows, spans, strict=False) if spans.count(span) > 1), None)
-        if twice is not None:
-            raise TopologyError(f"the window {twice} is given twice; its results would be the same. Give it once.")
+        for one, other in combinations(self._event_windows, 2):
+            if _share_instances(one, other):
+                raise TopologyError(
+                    f"the windows {one} and {other} have instances in common, whose results could not be told apart; "
+                    "give one of them only, or write a compute for each."
+                )
 
     @property
     def _event_windows(self) -> list[EventWindow]:
@@ -270,6 +274,12 @@ class Windowing:
                 f"sessions are of points in time, but time={self.time!r} was given; name one column, or compute over "
                 "event windows."
             )
+
+
+def _share_instances(one: EventWindow, other: EventWindow) -> bool:
+    # By the Chinese remainder theorem.
+    apart = one.start - other.start
+    return one.length == other.length and apart % math.gcd(one.frequency, other.frequency) == 0
 
 
 def duration_text(microseconds: int) -> str:

@@ -42,7 +42,8 @@ def test_window_with_invalid_number_is_refused(make, problem):
         ({"windows": ("1h",)}, "'1h' is not a window"),
         ({"windows": (TUMBLING, SessionWindow(5))}, "are of one kind, but these are 1h, sessions with a gap of 5us"),
         ({"windows": (SessionWindow(5), SessionWindow(6))}, "write one compute for each"),
-        ({"windows": (TUMBLING, EventWindow(HOUR, HOUR, HOUR))}, "the window 1h is given twice"),
+        ({"windows": (TUMBLING, EventWindow(HOUR, HOUR, HOUR))}, "the windows 1h and 1h have instances in common"),
+        ({"windows": (EventWindow(2, 9, 4), EventWindow(0, 9, 6))}, "instances in common"),
         ({"time": ()}, "has no column of event time"),
         ({"time": "departure"}, "as a tuple"),
         ({"time": ("a", "b", "c")}, "give one column, or two"),
@@ -104,3 +105,8 @@ def test_window_is_described_by_length_frequency_and_phase():
     windows = (TUMBLING, EventWindow(HOUR // 2, 2 * HOUR, HOUR), EventWindow(-HOUR, 3 * HOUR, 3 * HOUR))
     assert [str(window) for window in windows] == ["1h", "2h every 1h from 30min", "3h from 2h"]
     assert np.unique([str(window) for window in windows]).size == 3
+
+
+def test_windows_of_one_length_may_alternate():
+    windows = (EventWindow(0, 9, 4), EventWindow(1, 9, 6))
+    assert replace(HOURLY, windows=windows).windows == windows

@@ -27,6 +27,7 @@ from dask_elastic.topology.operators import Compute
 from dask_elastic.topology.schema import check_schema
 from dask_elastic.topology.window_time import window_time_type
 from dask_elastic.topology.windowing import MOST, REVISION, WINDOW_END, WINDOW_START
+from dask_elastic.topology.windows.results import result_keys
 from dask_elastic.vocab.batch import Batch
 
 BEGINNING = -MOST
@@ -310,7 +311,8 @@ class WindowLogic:
         column = self.windowing.time[0]
         kind = window_time_type(schema.field(column).type, column)
         spans = {name: pa.int64() if name == REVISION else kind for name in self.windowing.output_columns}
-        results = pa.schema([*keys, *map(pa.field, spans, spans.values()), *bundle.schema])
+        shown = [keys.field(key) for key in result_keys(operator.keys)]
+        results = pa.schema([*shown, *map(pa.field, spans, spans.values()), *bundle.schema])
         positions = [schema.get_field_index(key) for key in operator.keys]
         self._bound = _Bound(schema, bundle, positions, results, kind, len(bundle.fields))
         return self._bound
@@ -335,7 +337,9 @@ class _Bound(NamedTuple):
         revision: npt.NDArray[np.int64] | int,
     ) -> pa.RecordBatch:
         """Return results as rows; a revision below 0, before an instance has closed, is null."""
-        columns = [*keys, timestamps(starts, self.time), timestamps(ends, self.time)]
+        # Results of windows over all rows have no key.
+        shown = [] if self.results.names[0] == WINDOW_START else keys
+        columns = [*shown, timestamps(starts, self.time), timestamps(ends, self.time)]
         if REVISION in self.results.names:
             numbers = np.broadcast_to(np.asarray(revision, np.int64), len(starts))
             columns.append(pa.array(numbers, mask=numbers < 0))

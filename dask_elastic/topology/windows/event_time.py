@@ -1,0 +1,80 @@
+"""The columns with the event time of a stream, as far as the topology tells them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dask_elastic.topology.graph import OperatorGraph
+from dask_elastic.topology.operators import Compute, Filter, MapOperator, Operator, SourceOperator
+from dask_elastic.topology.windowing import WINDOW_END, WINDOW_START
+from dask_elastic.vocab.errors import TopologyError
+
+
+def time_columns(topology: OperatorGraph, producers: Sequence[str], where: str) -> tuple[str, ...]:
+    """Return the columns with the event time of a stream.
+
+    Parameters
+    ----------
+    topology : OperatorGraph
+        The topology.
+    producers : sequence of str
+        The operators whose rows the stream has.
+    where : str
+        The stream, for the error text.
+
+    Returns
+    -------
+    tuple of str
+        The source's column; for results of windows, the columns of their begin and end.
+
+    Raises
+    ------
+    TopologyError
+        When a source has no event time, or the columns of an operator are not known or differ among inputs.
+
+    Notes
+    -----
+    Maps may return any columns; those of event time are taken to keep their names.
+    """
+    found: dict[tuple[str, ...], Operator] = {}
+    for operator in _origins(topology, producers):
+        columns = _columns_of(operator)
+        if not columns:
+            raise TopologyError(_unknown(operator, where))
+        found.setdefault(columns, operator)
+    if len(found) > 1:
+        each = ", ".join(f"{' and '.join(map(repr, names))} of {one.kind} {one.name!r}" for names, one in found.items())
+        raise TopologyError(
+            f"{where}: the window's inputs differ in their columns of event time: {each}. Give them one name in a map, "
+            "and name it with time='column'."
+        )
+    return next(iter(found))
+
+
+def _origins(topology: OperatorGraph, producers: Sequence[str]) -> list[Operator]:
+    """Return the sources and computes from which rows come without another compute in between."""
+    waiting = [topology.operator(name) for name in producers]
+    for operator in waiting:
+        if isinstance(operator, MapOperator | Filter):
+            waiting += [one for one in topology.inputs(operator.name) if one not in waiting]
+    return [operator for operator in waiting if not isinstance(operator, MapOperator | Filter)]
+
+
+def _columns_of(operator: Operator) -> tuple[str, ...]:
+    if isinstance(operator, SourceOperator) and operator.source.event_time is not None:
+        return (operator.source.event_time,)
+    if isinstance(operator, Compute) and operator.windowing is not None and operator.windowing.time:
+        return WINDOW_START, WINDOW_END
+    return ()
+
+
+def _unknown(operator: Operator, where: str) -> str:
+    if isinstance(operator, SourceOperator):
+        return (
+            f"{where}: source {operator.name!r} has no event time, so its windows would never close; give the source "
+            "event_time='column'."
+        )
+    return (
+        f"{where}: the column with the event time of the results of compute {operator.name!r} is not known; name it, "
+        "as in window('10min', time='column')."
+    )

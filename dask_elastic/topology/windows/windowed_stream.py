@@ -1,0 +1,205 @@
+"""Streams divided into windows, on which users call `compute`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, TypeVar
+
+from dask_elastic.topology import validation
+from dask_elastic.topology.aggregates.aggregation import Aggregate
+from dask_elastic.topology.operator_output import KeyedOutput, label_of
+from dask_elastic.topology.operators import Compute, MapOperator
+from dask_elastic.topology.state_kind import Duration, check_store
+from dask_elastic.topology.windowing import CountWindow, Emit, LatePolicy, NullTimePolicy, Windowing
+from dask_elastic.topology.windows.definitions import microseconds, windows_of
+from dask_elastic.topology.windows.event_time import time_columns
+from dask_elastic.topology.windows.one_key import ONE_KEY, OneKey
+from dask_elastic.vocab.errors import TopologyError
+
+S = TypeVar("S")
+"""`Stream`, which imports this module."""
+
+
+class WindowedStream(KeyedOutput, Generic[S]):
+    """A stream divided into windows of each key, or of all rows; returned by `window` of streams and keyed streams.
+
+    Parameters
+    ----------
+    keyed : KeyedOutput
+        The stream and its key columns; none for windows over all rows.
+    given : object
+        The windows, as passed to `window`.
+    time : str or sequence of str or None
+        The columns of event time; None for those that the topology tells.
+    stream_of : callable
+        Makes the stream of an operator with a name.
+
+    Raises
+    ------
+    TopologyError
+        When the windows are not valid, or do not fit the stream.
+
+    Examples
+    --------
+    >>> import dask_elastic as de
+    >>> import pyarrow as pa
+    >>> rows = pa.table({"plane": ["a"], "at": pa.array([0], pa.timestamp("s"))})
+    >>> flights = de.Topology("delays").source("flights", de.sources.Arrow(rows, event_time="at"))
+    >>> flights.key_by("plane").window(de.windows.hopping("1h", "10min"))
+    WindowedStream('flights' by 'plane', 1h every 10min of at, of topology 'delays')
+    """
+
+    def __init__(self, keyed: KeyedOutput, given: object, time: object, stream_of: Callable[[str], S]):
+        super().__init__(keyed.topology, keyed.producers, keyed.keys, keyed.key_by)
+        self._stream_of = stream_of
+        where = f"stream of {self._label()}"
+        self._check_revisions(where)
+        windows: Any = windows_of(given, where)
+        columns = _time_given(time, where)
+        if columns is None:
+            counts = any(isinstance(window, CountWindow) for window in windows)
+            columns = () if counts else time_columns(self._topology, self._producers, where)
+        self._windowing = _checked(windows, columns, where)
+
+    @property
+    def windowing(self) -> Windowing:
+        """The windows and their columns of event time."""
+        return self._windowing
+
+    def __repr__(self) -> str:
+        keys = f" by {', '.join(map(repr, self._keys))}" if self._keys else ""
+        return f"WindowedStream({self._label()}{keys}, {self._windowing}, of topology {self._topology.name!r})"
+
+    def compute(
+        self,
+        logic: Mapping[str, Aggregate],
+        *,
+        name: str | None = None,
+        allowed_lateness: Duration = 0,
+        emit: Emit = "closed",
+        late: LatePolicy = "drop",
+        null_time: NullTimePolicy = "drop",
+        executors: int | None = None,
+        shards: int = 256,
+        store: str | None = None,
+    ) -> S:
+        """Compute aggregates over each window of each key.
+
+        Parameters
+        ----------
+        logic : mapping of str to Aggregate
+            Aggregates by output column.
+        name : str, optional
+            The operator's name, by which the job's state is queried; `compute-1` and so on by default.
+        allowed_lateness : str, float or timedelta, optional
+            For how long rows that come after the close of a window still correct its result, in event time.
+        emit : {"closed", "updates"}
+            When results appear: when a window closes, or also before that, after each batch that changes it.
+        late : {"drop", "stream"}
+            Where rows go that come after the allowed lateness: they are dropped, or sent to a stream of their own. They
+            are counted in any case.
+        null_time : {"drop", "late", "refuse"}
+            Where rows without a time go: they are dropped and counted, are late rows, or fail the job.
+        executors : int, optional
+            The number of executors into which the key space is divided; 1 for windows over all rows.
+        shards : int
+            The number of shards of each executor.
+        store : str, optional
+            Where the state is kept, as for `KeyedStream.compute`.
+
+        Returns
+        -------
+        Stream
+            Key columns, ``window_start`` and ``window_end``, ``revision`` if results may be corrected, and aggregates.
+
+        Raises
+        ------
+        TopologyError
+            When the logic or an option is not valid, or the name is taken.
+
+        Examples
+        --------
+        >>> import dask_elastic as de
+        >>> import pyarrow as pa
+        >>> from dask_elastic import aggregate as agg
+        >>> rows = pa.table({"plane": ["a"], "at": pa.array([0], pa.timestamp("s"))})
+        >>> flights = de.Topology("delays").source("flights", de.sources.Arrow(rows, event_time="at"))
+        >>> flights.key_by("plane").window("1h").compute({"flights": agg.Count()}, name="hourly")
+        Stream('hourly' of topology 'delays')
+        """
+        where = label_of("compute", name)
+        windowing = self._with_policies(allowed_lateness, emit, late, null_time, where)
+        checked = self._check_logic(logic, windowing, where)
+        if executors is not None:
+            validation.check_count(executors, where, "executors", None if self._keys else 1)
+        validation.check_count(shards, where, "shards", validation.MOST_SHARDS)
+        check_store(store, where)
+        given = self._topology.choose_name("compute", name, None)
+        keys, producers = self._keys, self._producers
+        if not keys:
+            keys, producers, executors = (ONE_KEY,), (self._add_key(checked, windowing),), 1
+        operator = Compute(given, keys, checked, None, executors, shards, None, store, windowing)
+        self._topology.add(operator, producers, self._key_by)
+        return self._stream_of(given)
+
+    def _check_revisions(self, where: str) -> None:
+        """Check that no input repeats results; behind a map or a filter, this is up to the user."""
+        for name in self._producers:
+            operator = self._topology.operator(name)
+            if isinstance(operator, Compute) and operator.windowing is not None and operator.windowing.revised:
+                raise TopologyError(
+                    f"{where}: results of compute {name!r} may be corrected, and each revision would count as a row; "
+                    "choose some in a filter before the window, such as .filter(pc.field('revision') == 0)."
+                )
+
+    def _with_policies(self, lateness: Any, emit: Any, late: Any, null_time: Any, where: str) -> Windowing:
+        allowed = microseconds(lateness, f"{where}: allowed_lateness", least=0)
+        windowing = self._windowing
+        changed = _checked(windowing.windows, windowing.time, where, allowed, emit, late, null_time)
+        if changed.late == "stream":
+            raise TopologyError(
+                f"{where}: late rows cannot be a stream of their own yet; omit late= to have them dropped and counted, "
+                "or raise allowed_lateness."
+            )
+        return changed
+
+    def _check_logic(self, logic: object, windowing: Windowing, where: str) -> Mapping[str, Aggregate]:
+        if not isinstance(logic, Mapping | Aggregate):
+            raise TopologyError(
+                f"{where}: windows compute aggregates, but the logic is {logic!r}; give a dict such as "
+                "{'flights': agg.Count()}, with agg.custom(...) for a function of your own."
+            )
+        checked = validation.check_logic(logic, self._keys, where)
+        assert isinstance(checked, Mapping)
+        for column in windowing.output_columns:
+            if column in self._keys or column in checked:
+                kind = "key column" if column in self._keys else "aggregate"
+                raise TopologyError(
+                    f"{where}: results of windows have a column {column!r}, but the {kind} {column!r} has this name, "
+                    f"too; rename the {kind}."
+                )
+        return checked
+
+    def _add_key(self, logic: Mapping[str, Aggregate], windowing: Windowing) -> str:
+        read = (column for aggregate in logic.values() for column in aggregate.columns)
+        columns = tuple(dict.fromkeys((*windowing.time, *read)))
+        function = OneKey()
+        name = self._topology.choose_name("map", None, function)
+        self._topology.add(MapOperator(name, function, columns or None), self._producers)
+        return name
+
+
+def _time_given(time: object, where: str) -> tuple[str, ...] | None:
+    if time is None:
+        return None
+    names = (time,) if isinstance(time, str) else time
+    if not isinstance(names, list | tuple) or not names or not all(isinstance(name, str) and name for name in names):
+        raise TopologyError(f"{where}: time is {time!r}; give the name of a column, or of the two of a span.")
+    return tuple(names)
+
+
+def _checked(windows: Any, time: tuple[str, ...], where: str, *policies: Any) -> Windowing:
+    try:
+        return Windowing(windows, time, *policies)
+    except TopologyError as error:
+        raise TopologyError(f"{where}: {error}") from None

@@ -1,0 +1,236 @@
+"""The plan of a windowed compute: partials per slice that windows share, or a state for each instance.
+
+Goal
+    The plan with the least CPU time, from the windows and a few measured numbers, and an explanation of it.
+Heuristic
+    None: both costs are those of `dask_elastic.windows.cost_model`, in which slices are merged along the cheapest
+    consolidation plan.
+Not done
+    Slices for some windows and instances for others. The costs of state: with many keys, the plan with less of it may
+    be faster than its CPU time says.
+
+Notes
+-----
+Enorm, sections 4.2, 5.1.1 and 6.1.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from dask_elastic.topology.windowing import EventWindow, Windowing, duration_text
+from dask_elastic.vocab.errors import PlanningError
+from dask_elastic.vocab.numbers import MOST_TOTAL, is_number
+from dask_elastic.windows.consolidation import ConsolidationPlan, plan
+from dask_elastic.windows.cost_model import sharing
+from dask_elastic.windows.window import Window
+
+Partials: TypeAlias = Literal["slices", "instances"]
+
+
+@dataclass(frozen=True)
+class WindowLoad:
+    """What is measured of a windowed compute.
+
+    Parameters
+    ----------
+    rows : float
+        Rows per second of event time, T.
+    row_cost : float
+        CPU seconds to add a row to one partial, E.
+    merge_cost : float
+        CPU seconds to merge the partials of one key.
+    keys : float
+        Keys in a partial, K.
+
+    Raises
+    ------
+    PlanningError
+        If a number is negative or not finite.
+
+    Examples
+    --------
+    >>> WindowLoad(rows=100_000, row_cost=2e-8, merge_cost=1e-7, keys=500).keys
+    500
+    """
+
+    rows: float
+    row_cost: float
+    merge_cost: float
+    keys: float
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if not (is_number(value) and 0 <= value <= MOST_TOTAL):
+                raise PlanningError(f"{name} is {value!r}: give a finite number, 0 or more.")
+
+
+@dataclass(frozen=True)
+class WindowPlan:
+    """How a windowed compute keeps its partials, and what the alternatives cost.
+
+    Parameters
+    ----------
+    windows : tuple of EventWindow
+        The windows.
+    slice : int
+        The length of a slice in microseconds.
+    partials : {"slices", "instances"}
+        The choice: one partial for each key and slice, which instances share, or one for each key and instance.
+    reason : str
+        Why it is the choice.
+    shared, separate : float or None
+        CPU seconds per second of event time with slices and with instances; None if slices are not possible.
+    merges, naive_merges : float or None
+        Results merged per second of event time along the cheapest plan, and from slices alone.
+    """
+
+    windows: tuple[EventWindow, ...]
+    slice: int
+    partials: Partials
+    reason: str
+    shared: float | None = None
+    separate: float | None = None
+    merges: float | None = None
+    naive_merges: float | None = None
+
+    @property
+    def overlap(self) -> float:
+        """The mean number of instances that contain a row, W."""
+        return math.fsum(window.length / window.frequency for window in self.windows)
+
+    @property
+    def partials_per_key(self) -> int:
+        """The most partials of one key that are kept at a time, PW with slices."""
+        if self.partials == "slices":
+            return max(window.length for window in self.windows) // self.slice
+        return sum(-(-window.length // window.frequency) for window in self.windows)
+
+    def explain(self) -> str:
+        """Return the plan as text.
+
+        Returns
+        -------
+        str
+            A few lines.
+
+        Examples
+        --------
+        >>> from dask_elastic.windows import tumbling
+        >>> windowing = Windowing(tuple(map(tumbling, ("5min", "10min", "15min", "20min"))), ("at",))
+        >>> print(plan_windows(windowing, WindowLoad(1e5, 2e-8, 1e-7, 500)).explain())
+        windows: 5min, 10min, 15min, 20min
+        plan: slices of 5min, because they cost less; at most 4 partials per key
+        CPU seconds per second of event time: 0.002 with slices, 0.008 with instances
+        merges: 0.0106 results per second, 0.0133 from slices alone
+        """
+        lines = [f"windows: {', '.join(map(str, self.windows))}"]
+        kept = f"slices of {duration_text(self.slice)}" if self.partials == "slices" else "a state for each instance"
+        lines.append(f"plan: {kept}, because {self.reason}; at most {self.partials_per_key} partials per key")
+        if self.shared is not None and self.separate is not None:
+            costs = f"{self.shared:.3g} with slices, {self.separate:.3g} with instances"
+            lines.append(f"CPU seconds per second of event time: {costs}")
+            lines.append(f"merges: {self.merges:.3g} results per second, {self.naive_merges:.3g} from slices alone")
+        return "\n".join(lines)
+
+
+def plan_windows(windowing: Windowing, load: WindowLoad, slice: int | None = None) -> WindowPlan:
+    """Choose between slices and instances.
+
+    Parameters
+    ----------
+    windowing : Windowing
+        Windows over event time.
+    load : WindowLoad
+        What is measured of the compute.
+    slice : int, optional
+        The length of a slice in microseconds; by default the longest one of which all instances consist.
+
+    Returns
+    -------
+    WindowPlan
+        The plan. Instances if slices are not possible: results that appear or are corrected before others close, or
+        rows that stand for spans of time, which may lie across slices.
+
+    Raises
+    ------
+    PlanningError
+        If the windows are not over event time, or an instance does not consist of whole slices.
+
+    Examples
+    --------
+    >>> from dask_elastic.windows import hopping, tumbling
+    >>> load = WindowLoad(rows=1000, row_cost=1e-6, merge_cost=1e-6, keys=10)
+    >>> plan_windows(Windowing((hopping("1h", "10min"),), ("at",)), load).partials
+    'slices'
+    >>> plan_windows(Windowing((tumbling("1h"),), ("at",)), load).partials
+    'instances'
+    """
+    windows = tuple(window for window in windowing.windows if isinstance(window, EventWindow))
+    if not windows:
+        raise PlanningError(f"{windowing} has no windows over event time: only these share slices.")
+    longest = slice_length(windows)
+    size = longest if slice is None else slice
+    if size < 1 or longest % size:
+        raise PlanningError(f"slice is {size}: give a divisor of {longest}, of which all instances consist.")
+    if len(windowing.time) > 1:
+        return WindowPlan(windows, size, "instances", "rows that stand for spans of time may lie across slices")
+    if windowing.revised:
+        return WindowPlan(windows, size, "instances", "their results may be corrected or appear early")
+    try:
+        found = _consolidation(windows, size)
+    except PlanningError:
+        return WindowPlan(windows, size, "instances", "they consist of too many slices")
+    return _cheaper(windows, size, found, load)
+
+
+def slice_length(windows: tuple[EventWindow, ...]) -> int:
+    """Return the length of the longest slices of which all instances of some windows consist.
+
+    Parameters
+    ----------
+    windows : tuple of EventWindow
+        The windows.
+
+    Returns
+    -------
+    int
+        Microseconds: the greatest common divisor of lengths, frequencies and differences of starts.
+
+    Examples
+    --------
+    >>> slice_length((EventWindow(5, 30, 10), EventWindow(10, 20, 20)))
+    5
+    """
+    numbers = [number for window in windows for number in (window.length, window.frequency)]
+    return math.gcd(*numbers, *(window.start - windows[0].start for window in windows))
+
+
+def _consolidation(windows: tuple[EventWindow, ...], size: int) -> ConsolidationPlan:
+    origin = windows[0].start
+    spans = [
+        Window((window.start - origin) // size, window.length // size, window.frequency // size) for window in windows
+    ]
+    return plan(spans, 1)
+
+
+def _cheaper(windows: tuple[EventWindow, ...], size: int, found: ConsolidationPlan, load: WindowLoad) -> WindowPlan:
+    slice_seconds = size * 1e-6
+    seconds = found.horizon * slice_seconds
+    cost = sharing(found, load.rows * slice_seconds, load.row_cost, load.merge_cost * load.keys)
+    overlap = math.fsum(window.length / window.frequency for window in windows)
+    reason = "they cost less"
+    if not cost.pays:
+        reason = "no row is in two of them" if overlap <= 1 else "merging slices would cost more"
+    return WindowPlan(
+        windows,
+        size,
+        "slices" if cost.pays else "instances",
+        reason,
+        cost.shared / seconds,
+        cost.separate / seconds,
+        found.merges / seconds,
+        found.naive_merges / seconds,
+    )

@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dask_elastic.topology.windowing import CountWindow, EventWindow, SessionWindow, Windowing
+from dask_elastic.vocab.errors import PlanningError
+from dask_elastic.windows import hopping, tumbling
+from dask_elastic.windows.window_plan import WindowLoad, plan_windows, slice_length
+
+MINUTE = 60_000_000
+FIGURE_7 = Windowing(tuple(tumbling(f"{minutes}min") for minutes in (5, 10, 15, 20)), ("at",))
+LOAD = WindowLoad(rows=1000, row_cost=1e-6, merge_cost=1e-6, keys=10)
+
+
+def test_plan_of_the_paper_s_windows_merges_86_results_an_hour_instead_of_240():
+    # Enorm, figures 7 and 8, with partials of a minute.
+    found = plan_windows(FIGURE_7, LOAD, slice=MINUTE)
+    assert (found.merges * 3600, found.naive_merges * 3600) == (pytest.approx(86), pytest.approx(240))
+    assert (found.overlap, found.partials, found.partials_per_key) == (4, "slices", 20)
+
+
+def test_plan_of_the_paper_s_windows_costs_rows_once_and_merges_of_all_keys():
+    found = plan_windows(FIGURE_7, LOAD, slice=MINUTE)
+    assert found.shared == pytest.approx(1000 * 1e-6 + 86 / 3600 * 10 * 1e-6)
+    assert found.separate == pytest.approx(4 * 1000 * 1e-6)
+
+
+def test_slices_are_as_long_as_the_windows_permit():
+    found = plan_windows(FIGURE_7, LOAD)
+    assert found.slice == 5 * MINUTE
+    assert found.merges * 3600 == pytest.approx(12 * 1 + 6 * 2 + 4 * 2 + 3 * 2)
+
+
+def test_instances_are_chosen_where_merging_costs_more_than_rows():
+    few_rows = replace(LOAD, rows=0.001)
+    found = plan_windows(FIGURE_7, few_rows)
+    assert (found.partials, found.reason) == ("instances", "merging slices would cost more")
+    assert found.partials_per_key == 4
+    assert found.separate < found.shared
+
+
+@pytest.mark.parametrize(
+    ("windowing", "reason"),
+    [
+        (Windowing((tumbling("1h"),), ("at",)), "no row is in two of them"),
+        (replace(FIGURE_7, allowed_lateness=1), "their results may be corrected or appear early"),
+        (replace(FIGURE_7, emit="updates"), "their results may be corrected or appear early"),
+        (replace(FIGURE_7, time=("at", "until")), "rows that stand for spans of time may lie across slices"),
+        (Windowing((hopping("30d", "1us"),), ("at",)), "they consist of too many slices"),
+    ],
+)
+def test_plan_names_the_reason_for_instances(windowing, reason):
+    found = plan_windows(windowing, LOAD)
+    assert (found.partials, found.reason) == ("instances", reason)
+    assert f"plan: a state for each instance, because {reason}" in found.explain()
+
+
+@pytest.mark.parametrize("window", [SessionWindow(5), CountWindow(5, 5)])
+def test_windows_that_are_not_over_event_time_have_no_slices(window):
+    with pytest.raises(PlanningError, match="has no windows over event time"):
+        plan_windows(Windowing((window,), ("at",) if isinstance(window, SessionWindow) else ()), LOAD)
+
+
+@pytest.mark.parametrize("size", [0, -5, 7 * MINUTE, 10 * MINUTE])
+def test_slice_of_which_instances_do_not_consist_is_refused(size):
+    with pytest.raises(PlanningError, match=f"slice is {size}: give a divisor of {5 * MINUTE}"):
+        plan_windows(FIGURE_7, LOAD, slice=size)
+
+
+@pytest.mark.parametrize("number", [-1, float("nan"), float("inf")])
+def test_load_that_is_no_number_is_refused(number):
+    with pytest.raises(PlanningError, match="merge_cost is"):
+        replace(LOAD, merge_cost=number)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.builds(EventWindow, st.integers(-9, 9), st.integers(1, 12), st.integers(1, 12)), min_size=1))
+def test_each_instance_begins_and_ends_where_slices_do(windows):
+    size = slice_length(tuple(windows))
+    offset = windows[0].start
+    bounds = [
+        bound
+        for window in windows
+        for number in range(-3, 3)
+        for begin in [window.start + number * window.frequency]
+        for bound in (begin, begin + window.length)
+    ]
+    assert all((bound - offset) % size == 0 for bound in bounds)

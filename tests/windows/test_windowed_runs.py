@@ -1,0 +1,180 @@
+"""Windows that the engine runs have the results of the oracle, whatever the batches, executors and order of events."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from window_oracle import expected, records
+
+import dask_elastic as de
+from dask_elastic import aggregate as agg
+from dask_elastic import windows
+from dask_elastic.testing import run
+from dask_elastic.topology.windowing import EventWindow
+from dask_elastic.vocab.errors import UserCodeError
+
+SECOND = 1_000_000
+LOGIC = {
+    "rows": agg.Count(),
+    "known": agg.Count("value"),
+    "sum": agg.Sum("value"),
+    "mean": agg.Mean("value"),
+    "most": agg.Max("value"),
+}
+ORACLE = {
+    "rows": ("size", None),
+    "known": ("count", "value"),
+    "sum": ("sum", "value"),
+    "mean": ("mean", "value"),
+    "most": ("max", "value"),
+}
+
+
+def readings(seed, rows=300, keys=5, seconds=500, disorder=0, nulls=0.0):
+    """Return rows in the order of time, but for `disorder` seconds; some of the times and values are null."""
+    rng = np.random.default_rng(seed)
+    times = np.sort(rng.integers(-seconds // 4, seconds, rows)) - rng.integers(0, disorder + 1, rows)
+    spans = rng.integers(0, 20, rows)
+    lost = rng.random(rows) < nulls
+    names = np.array([f"k{number}" for number in range(keys)])
+    return pa.table(
+        {
+            "key": pa.array(rng.choice(names, rows), mask=rng.random(rows) < 0.1),
+            "at": pa.array(times * SECOND, pa.timestamp("us"), mask=lost),
+            "until": pa.array((times + spans) * SECOND, pa.timestamp("us")),
+            "value": pa.array(rng.integers(-50, 50, rows), mask=rng.random(rows) < 0.2),
+        }
+    )
+
+
+def source(rows, slack=None):
+    return de.Topology("windows").source("rows", de.sources.Arrow(rows, batch_rows=37, event_time="at", slack=slack))
+
+
+def windowed(rows, given, time=None, slack=None, **options):
+    stream = source(rows, slack).key_by("key").window(given, time=time).compute(LOGIC, name="windowed", **options)
+    stream.sink(de.sinks.Collect(), name="out")
+    return stream.topology
+
+
+def results(topology, seed=0):
+    return run(topology, executors=2, seed=seed).outputs["out"]
+
+
+def truth(topology, rows, keys=("key",)):
+    return expected(rows, list(keys), topology.operator("windowed").windowing, ORACLE)
+
+
+WINDOWS = [
+    windows.tumbling("10s"),
+    windows.hopping("60s", "10s"),
+    windows.hopping("25s", "10s", start="3s"),
+    windows.sliding("1s", "5s", "20s"),
+    ["10s", "30s", "60s"],
+    [windows.hopping("30s", "20s"), windows.tumbling("50s", start="7s")],
+]
+
+
+@pytest.mark.parametrize("given", WINDOWS, ids=str)
+@pytest.mark.parametrize("disorder", [0, 40])
+def test_results_are_those_of_the_whole_input(given, disorder):
+    rows = readings(1, disorder=disorder, nulls=0.05)
+    topology = windowed(rows, given, slack=disorder + 1)
+    assert records(results(topology)) == records(truth(topology, rows).results)
+
+
+EVENT = st.builds(EventWindow, st.integers(-9, 9), st.integers(1, 60), st.integers(1, 60))
+
+
+@settings(max_examples=25, deadline=None)
+@given(EVENT, st.integers(0, 2**31), st.integers(0, 60))
+def test_any_window_has_the_results_of_the_whole_input(window, seed, disorder):
+    rows = readings(seed, rows=120, disorder=disorder)
+    in_seconds = EventWindow(*(number * SECOND for number in vars(window).values()))
+    topology = windowed(rows, in_seconds, slack=disorder + 1)
+    assert records(results(topology, seed)) == records(truth(topology, rows).results)
+
+
+@pytest.mark.parametrize("given", [windows.tumbling("60s"), windows.hopping("60s", "20s")], ids=str)
+def test_spans_are_in_the_instances_that_contain_them(given):
+    rows = readings(2)
+    topology = windowed(rows, given, time=("at", "until"), slack="30s")
+    assert records(results(topology)) == records(truth(topology, rows).results)
+
+
+def test_results_of_windows_are_windowed_by_their_span():
+    rows = readings(3)
+    first = source(rows).key_by("key").window("10s").compute({"rows": agg.Count()}, name="short")
+    second = first.key_by("key").window("60s").compute({"rows": agg.Sum("rows")}, name="long")
+    second.sink(de.sinks.Collect(), name="out")
+    long = replace(second.topology.operator("short").windowing, windows=(windows.tumbling("60s"),))
+    whole = expected(rows, ["key"], long, {"rows": ("size", None)})
+    assert records(results(second.topology)) == records(whole.results)
+
+
+def test_windows_over_all_rows_have_no_key():
+    rows = readings(4)
+    stream = source(rows).window("30s").compute(LOGIC, name="windowed")
+    stream.sink(de.sinks.Collect(), name="out")
+    found = run(stream.topology).outputs["out"]
+    assert found.schema.names == ["window_start", "window_end", *LOGIC]
+    whole = truth(stream.topology, rows.set_column(0, "key", pa.array([0] * len(rows))))
+    assert records(found) == records(whole.results.drop(columns="key"))
+
+
+def test_updates_end_with_the_results_of_the_whole_input():
+    rows = readings(5)
+    topology = windowed(rows, "30s", emit="updates", slack="1s")
+    found = results(topology)
+    closed = found.filter(pc.is_valid(found["revision"]))
+    assert set(closed["revision"].to_pylist()) == {0}
+    assert len(found) > len(closed)
+    assert records(closed.drop_columns("revision")) == records(truth(topology, rows).results)
+
+
+def test_late_rows_correct_results_within_the_allowed_lateness():
+    rows = readings(6, rows=600, disorder=45)
+    topology = windowed(rows, ["10s", "30s"], allowed_lateness="60s")
+    found = results(topology).to_pandas()
+    last = found.sort_values("revision").groupby(["key", "window_start", "window_end"], dropna=False).last()
+    assert found["revision"].max() > 0
+    corrected = pa.Table.from_pandas(last.drop(columns="revision").reset_index(), preserve_index=False)
+    whole = truth(topology, rows).results
+    assert records(corrected.select([*whole.columns])) == records(whole)
+
+
+def test_revisions_of_an_instance_are_numbered_without_gaps():
+    rows = readings(6, rows=600, disorder=45)
+    found = results(windowed(rows, "30s", allowed_lateness="60s")).to_pandas()
+    numbers = found.groupby(["key", "window_start"], dropna=False)["revision"].agg(["min", "max", "size"])
+    assert (numbers["min"] == 0).all()
+    assert (numbers["max"] + 1 == numbers["size"]).all()
+
+
+def test_late_rows_are_dropped_without_allowed_lateness():
+    rows = readings(7, rows=600, disorder=45)
+    topology = windowed(rows, "10s")
+    found = results(topology)
+    assert 0 < pc.sum(found["rows"]).as_py() < truth(topology, rows).pairs
+
+
+def test_row_without_a_time_can_fail_the_job():
+    with pytest.raises(UserCodeError, match="the time 'at' is null; filter such rows, or choose null_time='drop'"):
+        results(windowed(readings(8, nulls=0.1), "10s", null_time="refuse"))
+
+
+@pytest.mark.parametrize("kind", [pa.timestamp("s", "UTC"), pa.timestamp("ns"), pa.date32()])
+def test_bounds_have_the_known_type(kind):
+    days = pa.array([0, 1, 5], pa.int32()).cast(pa.date32()).cast(kind)
+    rows = pa.table({"key": ["a", "a", "b"], "at": days, "value": [1, 2, 3]})
+    topology = windowed(rows, "2d")
+    found = results(topology)
+    expected_type = pa.timestamp("ns" if kind == pa.timestamp("ns") else "us", getattr(kind, "tz", None))
+    assert found.schema.field("window_start").type == expected_type
+    assert records(found) == records(truth(topology, rows).results)
