@@ -57,6 +57,8 @@ class ElasticExecutor(ExecutorParts):
         The inputs whose tuples have event time.
     clocks : collection of str
         The clocks of the component's timers.
+    delay : int
+        Microseconds by which times in the output may be older than the watermark of the inputs.
 
     Notes
     -----

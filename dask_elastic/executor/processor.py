@@ -8,7 +8,11 @@ import pyarrow as pa
 
 from dask_elastic.executor.emitter import Emitter
 from dask_elastic.executor.error_policy import ErrorPolicy, Errors
-from dask_elastic.executor.logic import make_logic, make_timers
+from dask_elastic.executor.joins.asof_join import AsOfJoin
+from dask_elastic.executor.joins.interval_join import IntervalJoin
+from dask_elastic.executor.joins.make_join import make_join
+from dask_elastic.executor.logic import Logic, make_logic, make_timers
+from dask_elastic.executor.timer_logic import TimerLogic
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.state.store import KeyedStore
 from dask_elastic.topology.component import Component
@@ -56,13 +60,18 @@ class Processor:
         self.error_policy = error_policy
         self.emitter = Emitter(component.name, component.outputs, spaces, error_policy, home)
         self.session = store.session(task)
-        self.logic = make_logic(operator, store, self.session, self.emitter.has_outputs)
-        self.timers = make_timers(operator, self.logic, store, self.session)
+        self.logic: Logic
+        self.timers: IntervalJoin | AsOfJoin | TimerLogic | None
+        if operator.join is not None:
+            self.logic = self.timers = make_join(operator, store, self.session, spaces[component.name])
+        else:
+            self.logic = make_logic(operator, store, self.session, self.emitter.has_outputs)
+            self.timers = make_timers(operator, self.logic, store, self.session)
 
     def process(self, batch: Batch) -> list[Delivery]:
         """Process one batch, or one state record, as a unit and route its outputs."""
         if batch.record is not None:
-            assert self.timers is not None, "only operators with timers get records that fire them"
+            assert self.timers is not None, "only operators with timers, and joins, get such records"
             return self.emitter.emit(self.timers.fire(batch, self.error_policy), batch.stamp)
         rows, hashes = batch.rows, batch.hashes
         assert hashes is not None

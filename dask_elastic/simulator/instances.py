@@ -88,7 +88,15 @@ def _build_executors(world: JobInstances, component: Component, operator: Comput
         first = cores if cut is None else {node: max(1, cores.get(node, 0))}
         limits = world.options.limits
         executor = FollowedExecutor(
-            identity, world.spaces[name], node, first, inputs, limits=limits, timed=timed, clocks=operator.clocks
+            identity,
+            world.spaces[name],
+            node,
+            first,
+            inputs,
+            limits=limits,
+            timed=timed,
+            clocks=operator.clocks,
+            delay=operator.delay,
         )
         if cut is not None and cut.state is not None:
             executor.store.install(cut.state)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
+from dask_elastic.state.joins.layout import JoinLayout
 from dask_elastic.state.layout import StateLayout, layout_of
 from dask_elastic.state.slots import Column
 from dask_elastic.topology.aggregates.bundle import Bundle
@@ -35,7 +36,8 @@ def state_table(
     -------
     Table
         One row per key: the key columns, then the result of each aggregate, or each declared value, list and map of a
-        function, null where the key has no value. Keys whose whole state has expired are omitted.
+        function, null where the key has no value. Keys whose whole state has expired are omitted. Of a join, one row
+        per buffered row; see `JoinLayout.table`.
 
     Examples
     --------
@@ -45,6 +47,8 @@ def state_table(
     >>> state_table(planes, pa.schema({"plane": pa.string()}), keys, [np.array([3, 5])]).to_pylist()
     [{'plane': 'a', 'flights': 3}, {'plane': 'b', 'flights': 5}]
     """
+    if operator.join is not None:
+        return JoinLayout(operator.join).table(keys, values)
     if operator.aggregates is not None:
         results = Bundle(operator.aggregates, input_schema).results(values)
     else:
@@ -77,6 +81,10 @@ def empty_state(operator: Compute, schema: pa.Schema | None) -> pa.Table:
     plane: null
     flights: int64
     """
+    if operator.join is not None:
+        layout_of_join = JoinLayout(operator.join)
+        keys = pa.RecordBatch.from_pylist([], pa.schema([operator.join.input.field(key) for key in operator.keys]))
+        return layout_of_join.table(keys, [field.initially(0) for field in layout_of_join.fields])
     types = {key: pa.null() if schema is None else schema.field(key).type for key in operator.keys}
     if operator.aggregates is not None:
         types |= {name: kind or pa.null() for name, kind in result_types(operator, schema).items()}

@@ -177,12 +177,24 @@ class OperatorGraph:
                 timed.add(operator.name)
             if timed.intersection(self._inputs[operator.name]):
                 timed.add(operator.name)
-            elif isinstance(operator, Compute) and "event" in operator.clocks:
+            elif isinstance(operator, Compute) and "event" in operator.clocks and operator.join is None:
                 names = [name for name, timer in (operator.timers or {}).items() if timer.clock == "event"]
                 raise TopologyError(
                     f"topology {self._name!r}: compute {operator.name!r} has timers in event time, {names}, but no "
                     "source before it has event time; give a source event_time='column', or write "
                     "de.Timer(function, clock='processing')."
+                )
+            self._check_join(operator, timed)
+
+    def _check_join(self, operator: Operator, timed: set[str]) -> None:
+        """Check that the watermark of both sides of a join advances."""
+        if not isinstance(operator, Compute) or operator.join is None:
+            return
+        for which, side in zip(("left", "right"), self._inputs[operator.name], strict=False):
+            if side not in timed:
+                raise TopologyError(
+                    f"topology {self._name!r}: join {operator.name!r} waits for the event time of both sides, but no "
+                    f"source of its {which} side has any; give that source event_time='column'."
                 )
 
     def choose_name(self, kind: str, given: object, function: object) -> str:

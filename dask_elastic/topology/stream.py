@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from dask_elastic.topology import validation
 from dask_elastic.topology.aggregates.aggregation import Aggregate
 from dask_elastic.topology.graph import OperatorGraph
+from dask_elastic.topology.joins.joinable import Joinable
 from dask_elastic.topology.operators import Compute, Filter, MapOperator, SinkOperator
 from dask_elastic.topology.sink import Sink
 from dask_elastic.topology.state_kind import Declared, check_store
@@ -326,7 +327,7 @@ class Stream:
         return other
 
 
-class KeyedStream:
+class KeyedStream(Joinable[Stream]):
     """A stream and the columns by which the next operator keeps its state; returned by `Stream.key_by`.
 
     Parameters
@@ -358,6 +359,9 @@ class KeyedStream:
     def keys(self) -> tuple[str, ...]:
         """The key columns."""
         return self._keys
+
+    def _stream_of(self, operator: str) -> Stream:
+        return Stream(self._topology, (operator,))
 
     def __repr__(self) -> str:
         producers = " + ".join(map(repr, self._producers))

@@ -23,9 +23,10 @@ TICKS_UNSETTLED = 20
 class StateRecords:
     """Makes the state records of one executor; the caller holds the executor's lock.
 
-    A record is a block with one row for each shard, and is routed as rows are: one piece for each task that owns some
-    of its shards, which waits if a shard is paused, leaves the queue with a shard that moves, and is replayed after a
-    loss for the shards whose primary copy lacks its effect. It is never joined with rows or with other records.
+    A record is a block with one row for each shard, whose hash is the shard's group. It is routed as rows are: one
+    piece for each task that owns some of its shards, which waits if a shard is paused, leaves the queue with a shard
+    that moves, and is replayed after a loss for the shards whose primary copy lacks its effect. It is never joined with
+    rows or with other records.
 
     Parameters
     ----------
@@ -33,6 +34,8 @@ class StateRecords:
         The component's key space.
     clocks : collection of str
         The clocks of the component's timers; without any, no record is made.
+    executor : int
+        The executor's index.
 
     Examples
     --------
@@ -43,16 +46,16 @@ class StateRecords:
     TimersDue(event=9223372036854775807, processing=9223372036854775807, last=True)
     """
 
-    __slots__ = ("_event", "_processing", "_rows", "_shards", "_sorted", "_space", "_ticks", "clocks")
+    __slots__ = ("_event", "_groups", "_processing", "_rows", "_sorted", "_space", "_ticks", "clocks")
 
-    def __init__(self, space: KeySpace, clocks: Collection[Clock] = ()):
+    def __init__(self, space: KeySpace, clocks: Collection[Clock] = (), executor: int = 0):
         self.clocks = frozenset(clocks)
         self._space = space
         self._event: int | None = None
         self._processing = 0
-        # A hash that is the number of a shard is in this shard.
-        self._shards = np.arange(space.shards, dtype=np.uint64)
-        self._rows = pa.record_batch({"shard": pa.array(self._shards.astype(np.int32))})
+        # A hash that is the number of a group is in its shard.
+        self._groups = np.arange(space.shards, dtype=np.uint64) + np.uint64(executor * space.shards)
+        self._rows = pa.record_batch({"shard": pa.array(np.arange(space.shards, dtype=np.int32))})
         self._sorted: tuple[ShardTable, Block] | None = None
         self._ticks: deque[Receipt] = deque()
 
@@ -82,7 +85,7 @@ class StateRecords:
     def block(self, record: StateRecord, table: ShardTable) -> Block:
         """Return the block of a record, addressed to all shards."""
         if self._sorted is None or self._sorted[0] is not table:
-            self._sorted = table, sorted_block(self._rows, self._shards, self._space, table)
+            self._sorted = table, sorted_block(self._rows, self._groups, self._space, table)
         return self._sorted[1]._replace(record=record)
 
     def entered(self, record: StateRecord, receipt: Receipt) -> None:

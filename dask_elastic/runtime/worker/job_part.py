@@ -226,8 +226,9 @@ class JobPart:
                 # Tasks on other nodes start without state: with a restored one they get their shards by moves.
                 restores = self.checkpoints is not None and self.checkpoints.restores
                 first = {self.spec.node: max(1, cores.get(self.spec.node, 0))} if restores else cores
+                clocks, delay = operator.clocks, operator.delay
                 executor = ElasticExecutor(
-                    identity, space, self.spec.node, first, inputs, threading.Lock, limits, timed, operator.clocks
+                    identity, space, self.spec.node, first, inputs, threading.Lock, limits, timed, clocks, delay
                 )
                 executor.store.union = union_types(component, self._components)
                 self.stores.add(identity, operator, executor.store)
