@@ -59,6 +59,8 @@ class ElasticExecutor(ExecutorParts):
         The clocks of the component's timers.
     grid : Grid, optional
         The event times at which windows close; by default any.
+    delay : int
+        Microseconds by which times in the output may be older than the watermark of the inputs.
 
     Notes
     -----

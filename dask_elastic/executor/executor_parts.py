@@ -49,6 +49,7 @@ class ExecutorParts:
         timed: Iterable[ExecutorId] = (),
         clocks: Collection[Clock] = (),
         grid: Grid | None = None,
+        delay: int = 0,
     ):
         self.identity = identity
         self.home = home
@@ -62,13 +63,13 @@ class ExecutorParts:
         self.measures = Measures(space.shards)
         self.flushes = Flushes()
         self.cuts = Cuts()
-        self.records = StateRecords(space, clocks, grid)
+        self.records = StateRecords(space, clocks, grid, identity.index)
         self.finished = False
         self.task_ended: Callable[[], None] = lambda: None
         self.links = Links(self.routes, self.lock)
         self._time = 0.0
         self.inputs = Inputs(identity, inputs, timed)
-        self.watermarks = Watermarks(self.inputs, self.lock)
+        self.watermarks = Watermarks(self.inputs, self.lock, delay)
         self._pending_rows = 0
         self._final_flush_requested = False
         for shard, owner in enumerate(self.routes.table.owner.tolist()):

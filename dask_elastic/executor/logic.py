@@ -59,6 +59,7 @@ def make_logic(operator: Compute, store: KeyedStore, session: Session, emits: bo
         return WindowLogic(operator, store, session, groups, emits)
     if operator.aggregates is not None:
         return AggregateLogic(operator, store, session, emits)
+    assert operator.join is None, "make_join returns the logic of joins"
     if isinstance(operator.logic, RowLogic):
         return RowFunctionLogic(operator.logic, operator, store, session)
     if isinstance(operator.logic, KeyLogic):

@@ -9,7 +9,11 @@ import pyarrow as pa
 
 from dask_elastic.executor.emitter import Emitter
 from dask_elastic.executor.error_policy import ErrorPolicy, Errors
-from dask_elastic.executor.logic import make_logic, make_timers
+from dask_elastic.executor.joins.asof_join import AsOfJoin
+from dask_elastic.executor.joins.interval_join import IntervalJoin
+from dask_elastic.executor.joins.make_join import make_join
+from dask_elastic.executor.logic import Logic, make_logic, make_timers
+from dask_elastic.executor.timer_logic import TimerLogic
 from dask_elastic.executor.windows.window_logic import WindowLogic
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.state.store import KeyedStore
@@ -58,17 +62,22 @@ class Processor:
         self.error_policy = error_policy
         self.emitter = Emitter(component.name, component.outputs, spaces, error_policy, home)
         self.session = store.session(task)
-        groups = spaces[component.name].groups
-        self.logic = make_logic(operator, store, self.session, self.emitter.has_outputs, groups)
-        self.timers = make_timers(operator, self.logic, store, self.session)
+        self.logic: Logic
+        self.firing: IntervalJoin | AsOfJoin | TimerLogic | WindowLogic | None
+        if operator.join is not None:
+            self.logic = self.firing = make_join(operator, store, self.session, spaces[component.name])
+        else:
+            groups = spaces[component.name].groups
+            self.logic = make_logic(operator, store, self.session, self.emitter.has_outputs, groups)
+            self.firing = make_timers(operator, self.logic, store, self.session)
         self.windows = self.logic if isinstance(self.logic, WindowLogic) else None
+        self.firing = self.windows or self.firing
 
     def process(self, batch: Batch) -> list[Delivery]:
         """Process one batch, or one state record, as a unit and route its outputs."""
         if batch.record is not None:
-            firing = self.windows or self.timers
-            assert firing is not None, "only operators with timers or windows get state records"
-            return self.emitter.emit(firing.fire(batch, self.error_policy), batch.stamp)
+            assert self.firing is not None, "only operators with timers or windows, and joins, get state records"
+            return self.emitter.emit(self.firing.fire(batch, self.error_policy), batch.stamp)
         rows, hashes = batch.rows, batch.hashes
         assert hashes is not None
         # Which rows are late depends on the event time when they arrived.

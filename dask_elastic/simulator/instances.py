@@ -98,6 +98,7 @@ def _build_executors(world: JobInstances, component: Component, operator: Comput
             timed=timed,
             clocks=operator.clocks,
             grid=grid_of(operator),
+            delay=operator.delay,
         )
         if cut is not None:
             executor.store.event_time = cut.event_time

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
+from dask_elastic.state.joins.layout import JoinLayout
 from dask_elastic.state.layout import StateLayout, layout_of
 from dask_elastic.state.slots import Column
 from dask_elastic.topology.aggregates.bundle import Bundle
@@ -39,7 +40,8 @@ def state_table(
     -------
     Table
         One row per key: the key columns, then the result of each aggregate, or each declared value, list and map of a
-        function, null where the key has no value. Keys whose whole state has expired are omitted.
+        function, null where the key has no value. Keys whose whole state has expired are omitted. Of a join, one row
+        per buffered row; see `JoinLayout.table`.
 
     Examples
     --------
@@ -49,6 +51,8 @@ def state_table(
     >>> state_table(planes, pa.schema({"plane": pa.string()}), keys, [np.array([3, 5])]).to_pylist()
     [{'plane': 'a', 'flights': 3}, {'plane': 'b', 'flights': 5}]
     """
+    if operator.join is not None:
+        return JoinLayout(operator.join).table(keys, values)
     if operator.aggregates is not None:
         bundle = Bundle(operator.aggregates, input_schema)
         results = _cells(operator, input_schema, values[len(bundle.fields) :]) | bundle.results(values)
@@ -82,6 +86,10 @@ def empty_state(operator: Compute, schema: pa.Schema | None) -> pa.Table:
     plane: null
     flights: int64
     """
+    if operator.join is not None:
+        layout_of_join = JoinLayout(operator.join)
+        keys = pa.RecordBatch.from_pylist([], pa.schema([operator.join.input.field(key) for key in operator.keys]))
+        return layout_of_join.table(keys, [field.initially(0) for field in layout_of_join.fields])
     types = {key: pa.null() if schema is None else schema.field(key).type for key in operator.keys}
     if operator.aggregates is not None:
         types |= {name: column.type for name, column in _cells(operator, schema, [[], []]).items()}

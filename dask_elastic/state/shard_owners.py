@@ -27,6 +27,8 @@ class ShardOwners:
         The task that owns each shard, `NO_OWNER` for none; read-only.
     owner_version : object
         Replaced by a new object whenever `owner` changes.
+    changes : ndarray of int64
+        How often the owner of each shard has changed.
 
     Examples
     --------
@@ -41,6 +43,7 @@ class ShardOwners:
         self.owner: npt.NDArray[np.intp] = self._owner.view()
         self.owner.flags.writeable = False
         self.owner_version = object()
+        self.changes: npt.NDArray[np.int64] = np.zeros(shards, np.int64)
 
     @property
     def shards(self) -> int:
@@ -89,6 +92,7 @@ class ShardOwners:
         # In this order: a session that sees the new version also sees the new owner. The version is an object, because
         # two threads that increment a counter at once could produce one number.
         self._owner[shard] = task
+        self.changes[shard] += 1
         self.owner_version = object()
 
     def not_owned(self, shard: int, task: int) -> StateError:

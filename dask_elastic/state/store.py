@@ -110,6 +110,24 @@ class KeyedStore(StoredKeys):
             # Adding keys may move the state, which starts a new layout.
             return self.layout, slots
 
+    def find(self, hashes: Words, checks: Words) -> tuple[int, Slots]:
+        """Return the layout's number and the slot of each key, -1 for keys without one.
+
+        Parameters
+        ----------
+        hashes, checks : ndarray of uint64
+            Both hashes of each key.
+
+        Returns
+        -------
+        layout : int
+            The layout for which the slots are valid.
+        slots : ndarray of intp
+            One per key.
+        """
+        with self._lock:
+            return self.layout, self._table.find(hashes, checks, self.slots, verify=True)
+
     def keys_at(self, slots: Slots, layout: int) -> pa.RecordBatch | None:
         """Return the key columns of slots; None if the store was packed since that layout."""
         with self._lock:

@@ -115,6 +115,8 @@ def _windows(operator: Compute) -> list[str]:
 def _logic(operator: Compute) -> list[str]:
     if operator.aggregates is not None:
         return [f"{output} = {aggregate!r}" for output, aggregate in operator.aggregates.items()]
+    if operator.join is not None:
+        return [str(operator.join)]
     lines = [_function(operator.function)]
     if operator.state:
         lines.append(f"state {', '.join(operator.state)}")

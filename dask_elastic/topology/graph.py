@@ -180,11 +180,23 @@ class OperatorGraph:
                 without = operator.name if operator.source.event_time is None else None
             if (isinstance(operator, SourceOperator) and without is None) or timed.intersection(inputs):
                 timed.add(operator.name)
-            if isinstance(operator, Compute) and "event" in operator.clocks:
+            self._check_join(operator, timed)
+            if isinstance(operator, Compute) and "event" in operator.clocks and operator.join is None:
                 self._check_clock(operator, operator.name in timed, without)
             elif without is not None and not isinstance(operator, Compute):
                 # Rows that a compute returns follow the watermark of its inputs that have event time.
                 untimed[operator.name] = without
+
+    def _check_join(self, operator: Operator, timed: set[str]) -> None:
+        """Check that the watermark of both sides of a join advances."""
+        if not isinstance(operator, Compute) or operator.join is None:
+            return
+        for which, side in zip(("left", "right"), self._inputs[operator.name], strict=False):
+            if side not in timed:
+                raise TopologyError(
+                    f"topology {self._name!r}: join {operator.name!r} waits for the event time of both sides, but no "
+                    f"source of its {which} side has any; give that source event_time='column'."
+                )
 
     def _check_clock(self, operator: Compute, timed: bool, without: str | None) -> None:
         """Check that the event time of an operator advances; `without` is a source whose rows have none."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 import pyarrow as pa
@@ -13,7 +14,7 @@ from dask_elastic.topology.aggregates.operand import Operand
 from dask_elastic.topology.graph import OperatorGraph
 from dask_elastic.topology.logic_level import RowLogic
 from dask_elastic.topology.operators import Compute, Filter, MapOperator, Operator, SourceOperator, select_columns
-from dask_elastic.topology.schema import plain_schema
+from dask_elastic.topology.schema import describe_difference, plain_schema
 from dask_elastic.topology.windows.one_key import OneKey
 from dask_elastic.topology.windows.results import bound_columns, result_keys
 from dask_elastic.vocab.column_types import ColumnTypes
@@ -51,13 +52,54 @@ def known_inputs(topology: OperatorGraph) -> dict[str, pa.Schema | None]:
     outputs: dict[str, Known] = {}
     inputs: dict[str, pa.Schema | None] = {}
     for operator in topology.in_order():
-        known: Known = {}
-        for producer in topology.inputs(operator.name):
-            known.update(outputs[producer.name])
+        known = _input(topology, operator, outputs)
         if isinstance(operator, Compute):
             inputs[operator.name] = next(iter(known.values()), None)
         outputs[operator.name] = _output(operator, known)
     return inputs
+
+
+def known_output(topology: OperatorGraph, producers: Sequence[str]) -> pa.Schema | None:
+    """Return the schema of a stream.
+
+    Parameters
+    ----------
+    topology : OperatorGraph
+        The topology, which may be incomplete.
+    producers : sequence of str
+        The operators whose rows the stream has.
+
+    Returns
+    -------
+    Schema or None
+        The schema; None if it is not known of all of them.
+
+    Raises
+    ------
+    SchemaMismatch
+        When an operator before the stream cannot read its input, or the producers differ in their columns.
+    """
+    needed = list(producers)
+    for name in needed:
+        needed += [before.name for before in topology.inputs(name) if before.name not in needed]
+    outputs: dict[str, Known] = {}
+    for operator in topology.in_order():
+        if operator.name in needed:
+            outputs[operator.name] = _output(operator, _input(topology, operator, outputs))
+    schemas = [schema for name in producers for schema in outputs[name].values()]
+    if not schemas or not all(outputs[name] for name in producers):
+        return None
+    for name, schema in zip(producers, schemas, strict=False):
+        if difference := describe_difference(schemas[0], schema):
+            raise SchemaMismatch(f"the streams of {producers[0]!r} and {name!r} in a union differ: {difference}.")
+    return schemas[0]
+
+
+def _input(topology: OperatorGraph, operator: Operator, outputs: Mapping[str, Known]) -> Known:
+    known: Known = {}
+    for producer in topology.inputs(operator.name):
+        known.update(outputs[producer.name])
+    return known
 
 
 def result_types(operator: Compute, schema: pa.Schema | None) -> dict[str, pa.DataType | None]:
@@ -106,7 +148,7 @@ def _output(operator: Operator, known: Known) -> Known:
         case MapOperator():
             for schema in known.values():
                 select_columns(_no_rows(schema), operator.columns, operator.name)
-            return _mapped(operator, known)
+            return _mapped(operator, known) if operator.output is None else {operator.name: operator.output}
         case Compute():
             return _computed(operator, known)
     return {}
@@ -153,6 +195,8 @@ def _computed(operator: Compute, known: Known) -> Known:
         types = ColumnTypes(origin, {name: str(schema.field(name).type) for name in read or schema.names}, read is None)
         first = first or types
         first.require_same(types, operator.name)
+    if operator.join is not None:
+        return {operator.name: operator.join.output}
     if first is None:
         return {}
     schema = known[first.producer]

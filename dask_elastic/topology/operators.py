@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_elastic.topology.aggregates.aggregation import Aggregate
+from dask_elastic.topology.joins.joining import Joining
 from dask_elastic.topology.sink import Sink
 from dask_elastic.topology.source import Source
 from dask_elastic.topology.state_kind import Declared
@@ -148,6 +149,8 @@ class MapOperator:
         Takes a RecordBatch; returns None, a table that `as_table` converts, or an iterable of tables.
     columns : tuple of str or None
         The columns that the function gets; None for all.
+    output : Schema, optional
+        The schema of what the function returns, if it is known.
 
     Examples
     --------
@@ -159,6 +162,7 @@ class MapOperator:
     name: str
     function: Callable[[pa.RecordBatch], Any]
     columns: tuple[str, ...] | None = None
+    output: pa.Schema | None = None
     kind: ClassVar[str] = "map"
 
     def apply(self, rows: pa.RecordBatch) -> list[pa.RecordBatch]:
@@ -285,8 +289,8 @@ class Compute:
         The operator's name in the topology.
     keys : tuple of str
         The key columns.
-    logic : mapping of str to Aggregate, or callable
-        The aggregates by output column, or `function(batch, state)`.
+    logic : mapping of str to Aggregate, callable, or Joining
+        The aggregates by output column, or `function(batch, state)`, or the definition of a join.
     state : mapping of str to type, optional
         What a function keeps per key, by name: a `Value`, `List` or `Map`. An Arrow type or `object` means a `Value`.
     executors : int, optional
@@ -309,7 +313,7 @@ class Compute:
 
     name: str
     keys: tuple[str, ...]
-    logic: Mapping[str, Aggregate] | Callable[[pa.RecordBatch, Any], Any]
+    logic: Mapping[str, Aggregate] | Callable[[pa.RecordBatch, Any], Any] | Joining
     state: Mapping[str, Declared] | None = None
     executors: int | None = None
     shards: int = 256
@@ -321,23 +325,36 @@ class Compute:
 
     @property
     def aggregates(self) -> Mapping[str, Aggregate] | None:
-        """The aggregates by output column; None if the logic is a function."""
+        """The aggregates by output column; None if the logic is a function or a join."""
         return self.logic if isinstance(self.logic, Mapping) else None
 
     @property
     def function(self) -> Callable[[pa.RecordBatch, Any], Any] | None:
-        """The function of a batch and its state; None if the logic is aggregates."""
-        return None if isinstance(self.logic, Mapping) else self.logic
+        """The function of a batch and its state; None if the logic is aggregates or a join."""
+        return None if isinstance(self.logic, Mapping | Joining) else self.logic
+
+    @property
+    def join(self) -> Joining | None:
+        """The definition of the join; None if the logic is another."""
+        return self.logic if isinstance(self.logic, Joining) else None
+
+    @property
+    def delay(self) -> int:
+        """Microseconds by which times in its output may be older than the watermark of its input."""
+        return 0 if self.join is None else self.join.delay
 
     @property
     def clocks(self) -> frozenset[Clock]:
-        """The clocks of its timers; windows close in event time."""
-        closing: set[Clock] = {"event"} if self.windowing is not None and self.windowing.time else set()
+        """The clocks of its timers; windows close in event time, and joins end in it."""
+        windowed = self.windowing is not None and bool(self.windowing.time)
+        closing: set[Clock] = {"event"} if windowed or self.join is not None else set()
         return frozenset(timer.clock for timer in (self.timers or {}).values()) | closing
 
     @property
     def columns(self) -> tuple[str, ...] | None:
         """The columns that it reads, keys and times first; None, which means all, if the logic is a function."""
+        if self.join is not None:
+            return tuple(self.join.input.names)
         if not isinstance(self.logic, Mapping):
             return None
         read = (column for aggregate in self.logic.values() for column in aggregate.columns)

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from dask_elastic.topology import validation
 from dask_elastic.topology.aggregates.aggregation import Aggregate
 from dask_elastic.topology.graph import OperatorGraph
+from dask_elastic.topology.joins.joinable import Joinable
 from dask_elastic.topology.operator_output import KeyedOutput, OperatorOutput, label_of
 from dask_elastic.topology.operators import Compute, Filter, MapOperator
 from dask_elastic.topology.state_kind import Declared, check_store
@@ -255,7 +256,7 @@ class Stream(OperatorOutput):
         return Stream(self._topology, (operator.name,))
 
 
-class KeyedStream(KeyedOutput):
+class KeyedStream(Joinable[Stream]):
     """A stream and the columns by which the next operator keeps its state; returned by `Stream.key_by`.
 
     Parameters
@@ -279,6 +280,9 @@ class KeyedStream(KeyedOutput):
 
     def __init__(self, topology: OperatorGraph, producers: tuple[str, ...], keys: tuple[str, ...]):
         super().__init__(topology, producers, keys, topology.note_key_by(producers, keys))
+
+    def _stream_of(self, operator: str) -> Stream:
+        return Stream(self._topology, (operator,))
 
     def __repr__(self) -> str:
         producers = " + ".join(map(repr, self._producers))
@@ -317,9 +321,6 @@ class KeyedStream(KeyedOutput):
         Stream('several' of topology 'delays')
         """
         return WindowedStream(self, windows, time, self._stream_of)
-
-    def _stream_of(self, operator: str) -> Stream:
-        return Stream(self._topology, (operator,))
 
     def compute(
         self,

@@ -38,9 +38,10 @@ class Grid(NamedTuple):
 class StateRecords:
     """Makes the state records of one executor; the caller holds the executor's lock.
 
-    A record is a block with one row for each shard, and is routed as rows are: one piece for each task that owns some
-    of its shards, which waits if a shard is paused, leaves the queue with a shard that moves, and is replayed after a
-    loss for the shards whose primary copy lacks its effect. It is never joined with rows or with other records.
+    A record is a block with one row for each shard, whose hash is the shard's group. It is routed as rows are: one
+    piece for each task that owns some of its shards, which waits if a shard is paused, leaves the queue with a shard
+    that moves, and is replayed after a loss for the shards whose primary copy lacks its effect. It is never joined with
+    rows or with other records.
 
     Parameters
     ----------
@@ -50,6 +51,8 @@ class StateRecords:
         The clocks of the component's timers; without any, no record is made.
     grid : Grid, optional
         The event times at which anything is due; by default any.
+    executor : int
+        The executor's index.
 
     Examples
     --------
@@ -60,17 +63,19 @@ class StateRecords:
     TimersDue(event=9223372036854775807, processing=9223372036854775807, last=True)
     """
 
-    __slots__ = ("_event", "_grid", "_processing", "_rows", "_shards", "_sorted", "_space", "_ticks", "clocks")
+    __slots__ = ("_event", "_grid", "_groups", "_processing", "_rows", "_sorted", "_space", "_ticks", "clocks")
 
-    def __init__(self, space: KeySpace, clocks: Collection[Clock] = (), grid: Grid | None = None):
+    def __init__(
+        self, space: KeySpace, clocks: Collection[Clock] = (), grid: Grid | None = None, executor: int = 0
+    ) -> None:
         self.clocks = frozenset(clocks)
         self._grid = grid
         self._space = space
         self._event: int | None = None
         self._processing = 0
-        # A hash that is the number of a shard is in this shard.
-        self._shards = np.arange(space.shards, dtype=np.uint64)
-        self._rows = pa.record_batch({"shard": pa.array(self._shards.astype(np.int32))})
+        # A hash that is the number of a group is in its shard.
+        self._groups = np.arange(space.shards, dtype=np.uint64) + np.uint64(executor * space.shards)
+        self._rows = pa.record_batch({"shard": pa.array(np.arange(space.shards, dtype=np.int32))})
         self._sorted: tuple[ShardTable, Block] | None = None
         self._ticks: deque[Receipt] = deque()
 
@@ -105,7 +110,7 @@ class StateRecords:
             described = {INPUT_SCHEMA: input_schema.serialize().to_pybytes()}
             self._rows, self._sorted = self._rows.replace_schema_metadata(described), None
         if self._sorted is None or self._sorted[0] is not table:
-            self._sorted = table, sorted_block(self._rows, self._shards, self._space, table)
+            self._sorted = table, sorted_block(self._rows, self._groups, self._space, table)
         return self._sorted[1]._replace(record=record)
 
     def entered(self, record: StateRecord, receipt: Receipt) -> None:

@@ -10,6 +10,9 @@ from dask_elastic.executor.instructions import EmitWatermark, Instruction
 from dask_elastic.vocab.lock import Lock
 from dask_elastic.vocab.watermark import Watermark
 
+_LEAST = -(2**63)
+"""The earliest time that a channel can carry."""
+
 
 class Standing(NamedTuple):
     """Event time reached, and whether the instance is idle; as in `Watermark`."""
@@ -52,6 +55,9 @@ class Watermarks:
         The executor's.
     lock : Lock
         The executor's.
+    delay : int
+        Microseconds by which times in the output may be older than the watermark of the inputs, so that the executor's
+        own watermark is behind it until all inputs have ended.
 
     Attributes
     ----------
@@ -65,8 +71,9 @@ class Watermarks:
     remain true.
     """
 
-    def __init__(self, inputs: Inputs, lock: Lock):
+    def __init__(self, inputs: Inputs, lock: Lock, delay: int = 0):
         self.inputs = inputs
+        self.delay = delay
         self.lock = lock
         self.timed = inputs.timed
         self.now = Standing()
@@ -90,7 +97,9 @@ class Watermarks:
 
     def inputs_advanced(self) -> None:
         """Let the new standing of the inputs pass behind the batches that arrived before."""
-        reached = Standing(self.inputs.time, self.inputs.idle)
+        time = self.inputs.time
+        behind = self.delay if self.inputs.open else 0
+        reached = Standing(None if time is None else max(time - behind, _LEAST), self.inputs.idle)
         if self.now.idle and not reached.idle:
             # Receivers must count this instance again before any further output reaches them.
             self.now = self.now._replace(idle=False)

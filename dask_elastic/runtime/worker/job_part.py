@@ -228,7 +228,8 @@ class JobPart:
                 restores = self.checkpoints is not None and self.checkpoints.restores
                 first = {self.spec.node: max(1, cores.get(self.spec.node, 0))} if restores else cores
                 place = (identity, space, self.spec.node, first, inputs)
-                executor = ElasticExecutor(*place, threading.Lock, limits, timed, operator.clocks, grid_of(operator))
+                due = (operator.clocks, grid_of(operator), operator.delay)
+                executor = ElasticExecutor(*place, threading.Lock, limits, timed, *due)
                 executor.store.union = union_types(component, self._components)
                 self.stores.add(identity, operator, executor.store)
                 executor.task_ended = self._node.task_ends.note

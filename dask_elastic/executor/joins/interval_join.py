@@ -1,0 +1,181 @@
+"""Joins of rows whose times are within bounds, or in one window: pairs at once, rows without a match when due."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from dask_elastic.executor.error_policy import ErrorPolicy, Errors
+from dask_elastic.executor.joins.arrivals import Arrivals, Judged, judge, written
+from dask_elastic.executor.joins.join_results import JoinResults, in_order
+from dask_elastic.executor.joins.row_buffer import RowBuffer
+from dask_elastic.routing.keyspace import KeySpace
+from dask_elastic.state.index import Slots
+from dask_elastic.state.joins.layout import CHECK, HASH, KIND, MATCHED, NUMBER, TIME, JoinLayout
+from dask_elastic.state.session import Session
+from dask_elastic.state.slots import Column, SlotArrays
+from dask_elastic.state.store import KeyedStore
+from dask_elastic.topology.joins.joining import LEFT, RIGHT, Joining
+from dask_elastic.topology.operators import Compute
+from dask_elastic.topology.schema import check_schema
+from dask_elastic.vocab.batch import MAX_BATCH_ROWS, Batch
+
+_NUMBER_BITS = np.uint64(46)
+"""Numbers of rows are below 2**46, so that a word orders pairs by the place of one row and the number of the other."""
+
+Found = tuple[Slots, list[Column]]
+"""Some pairs: the position of the arrived row of each, and the fields of the buffered one."""
+
+
+class IntervalJoin:
+    """A join whose rows match if their times are within bounds, for one task; not shared between threads.
+
+    A pair is found by the row that is processed last, so that the results do not depend on how rows are divided into
+    batches.
+
+    Parameters
+    ----------
+    operator : Compute
+        The join.
+    store : KeyedStore
+        The state of the executor in this process.
+    session : Session
+        The task's session with the store.
+    space : KeySpace
+        The component's key space.
+    """
+
+    def __init__(self, operator: Compute, store: KeyedStore, session: Session, space: KeySpace):
+        assert operator.join is not None
+        self.joining: Joining = operator.join
+        self.name = operator.name
+        self.layout = JoinLayout(self.joining)
+        self.buffer = RowBuffer(self.layout, store, session, space)
+        self.results = JoinResults(self.joining)
+
+    def process(
+        self, rows: pa.RecordBatch, hashes: np.ndarray, now: float = 0.0, errors: Errors | None = None
+    ) -> list[pa.RecordBatch]:
+        """Buffer the rows, and return their pairs with buffered rows; `now` and `errors` are not used."""
+        rows = check_schema(self.joining.input, rows, f"the input of {self.name!r}")
+        self.buffer.declare()
+        judged = judge(self.joining, self.buffer, rows, hashes)
+        outputs = [
+            self.results.unmatched(alone, side)
+            for side, alone in enumerate(judged.alone)
+            if alone.num_rows and self.joining.outer[side]
+        ]
+        for arrivals, found in zip(judged.sides, self._buffered(judged), strict=True):
+            other = 1 - arrivals.side
+            for chosen, fields in found:
+                others = self.layout.columns(other, fields)
+                outputs.append(self.results.pairs(arrivals.rows, arrivals.side, chosen, others))
+        return outputs
+
+    def _buffered(self, judged: Judged) -> list[list[Found]]:
+        """Write the rows to the state, and return the pairs that the rows of each side make with buffered rows."""
+        with written(judged, self.buffer) as (arrays, slots):
+            return [self._pairs(arrays, *each) for each in zip(judged.sides, slots, strict=True)]
+
+    def _pairs(self, arrays: SlotArrays, arrivals: Arrivals, slots: Slots) -> list[Found]:
+        if not len(arrivals):
+            return []
+        other = 1 - arrivals.side
+        least, most = self.joining.lower, self.joining.upper
+        if arrivals.side == RIGHT:
+            least, most = -most, -least
+        rows, partners = self.buffer.sorted[other].between(
+            arrivals.hashes, arrivals.times + least, arrivals.times + most
+        )
+        if not len(rows):
+            return []
+        rows, partners, numbers = self._verified(arrays, arrivals, rows, partners)
+        # Pairs in the order of the batch, then of arrival: a replay emits them alike, whatever the index looks like.
+        order = np.argsort((arrivals.positions[rows].astype(np.uint64) << _NUMBER_BITS) | numbers.view(np.uint64))
+        rows, partners = rows[order], partners[order]
+        for side, matched in ((other, partners), (arrivals.side, slots[rows])):
+            if self.joining.outer[side]:
+                self._match(arrays, matched)
+        positions = self.layout.positions(other)
+        parts = [slice(start, start + MAX_BATCH_ROWS) for start in range(0, len(rows), MAX_BATCH_ROWS)]
+        return [(rows[part], [arrays.values[at].take(partners[part]) for at in positions]) for part in parts]
+
+    def _verified(
+        self, arrays: SlotArrays, arrivals: Arrivals, rows: Slots, partners: Slots
+    ) -> tuple[Slots, Slots, np.ndarray]:
+        """Drop pairs of different keys; of two rows of the batch, the right one finds the left one."""
+        values, other = arrays.values, 1 - arrivals.side
+        same = values[HASH].take(partners) == arrivals.hashes[rows]
+        same &= values[KIND].take(partners) == other
+        checks = values[CHECK].take(partners)
+        same &= checks == (0 if arrivals.checks is None else arrivals.checks[rows])
+        numbers = values[NUMBER].take(partners)
+        if arrivals.side == LEFT:
+            same &= numbers < arrivals.first[rows]
+        return (rows, partners, numbers) if same.all() else (rows[same], partners[same], numbers[same])
+
+    def _match(self, arrays: SlotArrays, slots: Slots) -> None:
+        new = np.unique(slots[~arrays.values[MATCHED].take(slots)])
+        if len(new):
+            values = self.buffer.unchanged()
+            values[MATCHED] = np.ones(len(new), np.bool_)
+            arrays.write(new, values, self.buffer.mark)
+
+    def fire(self, batch: Batch, policy: ErrorPolicy) -> list[pa.RecordBatch]:
+        """Remove the rows that no row can match any more, and return those that had no match, of outer sides.
+
+        Parameters
+        ----------
+        batch : Batch
+            A state record with a watermark.
+        policy : ErrorPolicy
+            Not used: no user code is called.
+
+        Returns
+        -------
+        list of RecordBatch
+            Rows without a match.
+        """
+        assert batch.record is not None
+        assert batch.hashes is not None
+        reached = batch.record.limit("event")
+        if reached is None:
+            return []
+        buffer = self.buffer
+        buffer.declare()
+        shards = batch.rows.column(0).to_numpy()
+        buffer.ensure_marks(shards, batch.hashes)
+        while True:
+            with buffer.open() as arrays:
+                numbering, chosen = buffer.numbering, buffer.in_shards(shards)
+                due = [buffer.due[side].pop(reached, chosen) for side in (LEFT, RIGHT)]
+                alone = [self._alone(arrays, side, slots) for side, slots in enumerate(due)]
+                fields = [
+                    [arrays.values[at].take(slots) for at in (TIME, *self.layout.positions(side))]
+                    for side, slots in enumerate(alone)
+                ]
+            # Not while the buffer is open: this takes the store's lock.
+            keys = [buffer.store.keys_at(slots, numbering) for slots in alone]
+            with buffer.open() as arrays:
+                # If slots have been renumbered, the index is new, so that the rows are due again.
+                if buffer.numbering == numbering:
+                    buffer.remove(arrays, np.concatenate(due))
+                    buffer.reached(arrays, shards, reached)
+                    break
+        buffer.tidy()
+        outputs = []
+        for side, (times, *values) in enumerate(fields):
+            columns = keys[side]
+            if len(times) and columns is not None:
+                own = self.layout.columns(side, values)
+                outputs.append(self.results.alone(columns.columns, side, own, pa.array(times)))
+        return outputs
+
+    def _alone(self, arrays: SlotArrays, side: int, due: Slots) -> Slots:
+        """Return the rows without a match that are to be emitted, in their order."""
+        if not self.joining.outer[side]:
+            return due[:0]
+        slots = due[~arrays.values[MATCHED].take(due)]
+        times, numbers = arrays.values[TIME].take(slots), arrays.values[NUMBER].take(slots)
+        ordered: Slots = slots[in_order(times, numbers, arrays.shards.take(slots))]
+        return ordered

@@ -1,0 +1,1 @@
+"""The state of joins: rows that wait for rows of the other side."""
