@@ -105,6 +105,11 @@ class Follower:
         """Seconds until the next look."""
         return OUTAGE_LOOK_SECONDS if self.outage.lasting else LOOK_SECONDS
 
+    @property
+    def only_backlog(self) -> bool:
+        """Whether the elastic job has ended, and the static one processes its backlog."""
+        return self.elastic not in self._live
+
     def _row(self, described: Mapping[str, JobDescription]) -> int:
         """Return how many rows the elastic job has read."""
         found = described.get(self.elastic.name)
@@ -167,7 +172,7 @@ class Follower:
         if leading.name == self.elastic.name:
             text = self._happening.text(row, second.cores)
             return [text] if text else []
-        return [] if self.elastic in self._live else [BACKLOG]
+        return [BACKLOG] if self.only_backlog else []
 
     def _show(self, now: float, texts: Sequence[str]) -> None:
         static, elastic = (self.courses[one.name] for one in (self.static, self.elastic))
