@@ -9,7 +9,18 @@ import pytest
 
 from dask_elastic.cli.demo import calibration
 from dask_elastic.cli.demo.calibration import Calibration
-from dask_elastic.cli.demo.load import LEAST_RATE, MOST_TARGET, NOISE, TRIAL_RATE, WORK, Load, Machine, fit, rate_of
+from dask_elastic.cli.demo.load import (
+    LEAST_NOISE,
+    LEAST_RATE,
+    MOST_TARGET,
+    NOISE,
+    TRIAL_RATE,
+    WORK,
+    Load,
+    Machine,
+    fit,
+    rate_of,
+)
 from dask_elastic.cli.demo.outage import SETTLING
 from dask_elastic.cli.demo.schedule import SECONDS_AFTER_LAST_LOSS, Schedule
 from dask_elastic.cli.demo.sent_feed import SentFeed
@@ -45,6 +56,8 @@ def test_rate_exceeds_that_of_no_trial():
 
 def test_uneven_latencies_fit_no_load():
     assert fit(Machine(2, 0.0, 0.4, UNEVEN)) is None
+    assert fit(Machine(2, 0.0, 0.4, UNEVEN, LEAST_RATE)) == Load(LEAST_RATE, MOST_TARGET)
+    assert fit(Machine(2, 0.0, 0.4, 1.01 * MOST_TARGET / LEAST_NOISE, LEAST_RATE)) is None
 
 
 @pytest.fixture

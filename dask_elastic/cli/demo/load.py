@@ -24,6 +24,9 @@ MOST_TARGET = 0.6
 NOISE = 4.0
 """The target is at least this multiple of the trial's p99, which shows how evenly the machine works."""
 
+LEAST_NOISE = 2.5
+"""At the least rate, where nothing else helps, the greatest target need only be this multiple of the trial's p99."""
+
 STEP = 0.05
 
 
@@ -84,7 +87,7 @@ def fit(machine: Machine) -> Load | None:
     Returns
     -------
     Load or None
-        The load; None if the trial's latencies were so uneven that only a lower rate could do.
+        The load; None if the trial's latencies were so uneven that only a lower rate could do, or none.
 
     Examples
     --------
@@ -94,10 +97,11 @@ def fit(machine: Machine) -> Load | None:
     Load(rate=200.0, target=0.4)
     >>> fit(Machine(processors=2, others=1.9, used=0.4, p99=0.7))
     """
-    target = math.ceil(NOISE * machine.p99 / STEP) * STEP
-    if target > MOST_TARGET:
+    noise = LEAST_NOISE if machine.rate <= LEAST_RATE else NOISE
+    if noise * machine.p99 > MOST_TARGET:
         return None
-    return Load(rate_of(machine), round(max(target, LEAST_TARGET), 3))
+    target = math.ceil(NOISE * machine.p99 / STEP) * STEP
+    return Load(rate_of(machine), round(min(max(target, LEAST_TARGET), MOST_TARGET), 3))
 
 
 def rate_of(machine: Machine) -> float:
